@@ -1,0 +1,171 @@
+"""The GPU table, and "this" GPU read from its driver. Standard library only.
+
+Sources: compute capability limits (shared memory, registers, warps and programs a SM) from NVIDIA's CUDA
+C++ Programming Guide 13.0, table "Technical Specifications per Compute Capability"; SM counts, L2, DRAM
+bandwidth and dense matrix rates (float16 inputs, float32 sums; tf32) from the vendor's document named in
+each row. A datasheet rate is a ceiling at boost clock, not what a kernel reaches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+from dataclasses import dataclass, replace
+
+KIB = 1024
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the models need to know of a GPU. Capacities in bytes, rates in decimal units a second.
+
+    Attributes:
+        shared_bytes_per_sm, shared_bytes_per_program: shared memory of a SM, and the most one program may take.
+        matrix_tflops: dense matrix rate with float32 sums, by input dtype; empty where it is not known.
+        assumed: what was not read from the device but taken from the table, in words; "" for a table row.
+    """
+
+    name: str
+    sms: int
+    l2_bytes: int
+    shared_bytes_per_sm: int
+    shared_bytes_per_program: int
+    registers_per_sm: int
+    max_warps_per_sm: int
+    max_programs_per_sm: int
+    dram_gbps: float
+    matrix_tflops: dict[str, float]
+    compute_capability: tuple[int, int]
+    source: str
+    assumed: str = ""
+
+
+# Shared memory a SM and a program (KiB), most warps and programs a SM. Registers are 65,536 a SM in all of them.
+_LIMITS = {
+    (7, 5): (64, 64, 32, 16),
+    (8, 0): (164, 163, 64, 32),
+    (8, 6): (100, 99, 48, 16),
+    (8, 9): (100, 99, 48, 24),
+    (9, 0): (228, 227, 64, 32),
+    (10, 0): (228, 227, 64, 32),
+    (12, 0): (100, 99, 48, 24),
+}
+
+
+def _row(
+    name: str, sms: int, l2_mib: float, gbps: float, half: float, tf32: float, cc: tuple[int, int], source: str
+) -> Gpu:
+    shared, per_program, warps, programs = _LIMITS[cc]
+    return Gpu(
+        name=name,
+        sms=sms,
+        l2_bytes=int(l2_mib * MIB),
+        shared_bytes_per_sm=shared * KIB,
+        shared_bytes_per_program=per_program * KIB,
+        registers_per_sm=65536,
+        max_warps_per_sm=warps,
+        max_programs_per_sm=programs,
+        dram_gbps=gbps,
+        matrix_tflops={"float16": half, "bfloat16": half, "float32": tf32} if tf32 else {"float16": half},
+        compute_capability=cc,
+        source=source,
+    )
+
+
+GPUS: dict[str, Gpu] = {
+    gpu.name: gpu
+    for gpu in (
+        _row("T4", 40, 4, 320, 65, 0, (7, 5), "NVIDIA Turing whitepaper; no bfloat16 or tf32 in its matrix units"),
+        _row("A10G", 80, 6, 600, 70, 35, (8, 6), "AWS EC2 G5 and NVIDIA A10G product brief"),
+        _row("L4", 58, 48, 300, 121, 60, (8, 9), "NVIDIA L4 datasheet, dense; Ada whitepaper"),
+        _row("L40S", 142, 96, 864, 362, 183, (8, 9), "NVIDIA L40S datasheet, dense"),
+        _row("RTX4090", 128, 72, 1008, 165.2, 82.6, (8, 9), "NVIDIA Ada whitepaper, appendix A"),
+        _row("RTX5090", 170, 96, 1792, 209.5, 104.8, (12, 0), "NVIDIA RTX Blackwell whitepaper, appendix A"),
+        _row("RTXPRO6000", 188, 128, 1792, 503.8, 251.9, (12, 0), "NVIDIA RTX PRO Blackwell whitepaper"),
+        _row("A100-40GB", 108, 40, 1555, 312, 156, (8, 0), "NVIDIA A100 datasheet, SXM"),
+        _row("A100-80GB", 108, 40, 2039, 312, 156, (8, 0), "NVIDIA A100 datasheet, SXM"),
+        _row("H100", 132, 50, 3350, 989.4, 494.7, (9, 0), "NVIDIA H100 datasheet, SXM, dense"),
+        _row("H200", 132, 60, 4800, 989.4, 494.7, (9, 0), "NVIDIA H200 datasheet, dense; SMs and L2 read from a device"),
+        _row("B200", 148, 126, 8000, 2250, 1125, (10, 0), "NVIDIA DGX B200 datasheet, dense, a GPU's share"),
+    )
+}
+
+DEFAULT_GPU = "H200"
+
+# Patterns in a device's own name, the more specific first: "NVIDIA A100-SXM4-80GB" is an A100-80GB.
+_DEVICE_NAMES = (
+    (r"RTX PRO 6000", "RTXPRO6000"),
+    (r"RTX 5090\b(?! D| Laptop)", "RTX5090"),
+    (r"RTX 4090\b(?! D| Laptop)", "RTX4090"),
+    (r"\bA100.*80GB", "A100-80GB"),
+    (r"\bA100\b", "A100-40GB"),
+    (r"\bB200\b", "B200"),
+    (r"\bH200\b", "H200"),
+    (r"\bH100\b", "H100"),
+    (r"\bL40S\b", "L40S"),
+    (r"\bL4\b", "L4"),
+    (r"\bA10G\b", "A10G"),
+    (r"\bT4\b", "T4"),
+)
+
+# CUdevice_attribute values, from cuda.h.
+_SMS, _CC_MAJOR, _CC_MINOR, _L2 = 16, 75, 76, 38
+_SHARED_SM, _SHARED_PROGRAM, _REGISTERS, _THREADS, _PROGRAMS = 81, 97, 82, 39, 106
+_MEMORY_KHZ, _BUS_BITS = 36, 37
+
+
+def table_name(device_name: str) -> str | None:
+    """The table's name for a device's own name, or None: "NVIDIA H200" → "H200"."""
+    return next((name for pattern, name in _DEVICE_NAMES if re.search(pattern, device_name)), None)
+
+
+@functools.cache
+def this_gpu() -> Gpu | None:
+    """Read the first visible GPU through the CUDA driver, or return None where there is none.
+
+    Queries attributes only: no context is created, no memory taken. A slice of a larger GPU (MIG, ZeroGPU)
+    reports its own SMs and L2.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):
+        return None
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    count, device, buffer = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+        return None
+    if cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetName(buffer, len(buffer), device):
+        return None
+
+    def read(attribute: int) -> int:
+        value = ctypes.c_int()
+        return 0 if cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) else value.value
+
+    device_name = buffer.value.decode()
+    name = table_name(device_name)
+    row = GPUS.get(name or "", None)
+    # Two transfers a clock (DDR): kHz · 2 · bits / 8, in GB/s.
+    gbps = read(_MEMORY_KHZ) * 2 * read(_BUS_BITS) / 8 / 1e6
+    read_row = Gpu(
+        name=name or device_name,
+        sms=read(_SMS),
+        l2_bytes=read(_L2),
+        shared_bytes_per_sm=read(_SHARED_SM),
+        shared_bytes_per_program=read(_SHARED_PROGRAM),
+        registers_per_sm=read(_REGISTERS),
+        max_warps_per_sm=read(_THREADS) // 32,
+        max_programs_per_sm=read(_PROGRAMS),
+        dram_gbps=gbps,
+        matrix_tflops={},
+        compute_capability=(read(_CC_MAJOR), read(_CC_MINOR)),
+        source=f"read from this device, {device_name}",
+    )
+    if row is None:
+        return read_row
+    return replace(
+        read_row, matrix_tflops=row.matrix_tflops, dram_gbps=gbps or row.dram_gbps, assumed="matrix rates from the table"
+    )

@@ -1,0 +1,80 @@
+"""C = A @ B, one program a tile on a 2-D grid: pid_m on axis 0, pid_n on axis 1, strides passed in."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels import orders
+from kernels.jit import tl, triton
+from kernels.matmul import tile
+from kernels.matmul.problem import FAMILY, Problem, accesses, arguments, block_k, block_m, block_n, extents
+from kernels.spec import Kernel, Preset, Tiles, num_stages, num_warps
+
+
+@dataclass(frozen=True)
+class Config:
+    BLOCK_M: int = block_m()
+    BLOCK_N: int = block_n()
+    BLOCK_K: int = block_k()
+    num_warps: int = num_warps()
+    num_stages: int = num_stages()
+
+
+@triton.jit
+def matmul_grid_2d(
+    a,
+    b,
+    c,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    pid_m = tl.program_id(0)
+    pid_n = tl.program_id(1)
+    accumulator = tile.multiply(
+        a, b, pid_m, pid_n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K
+    )
+    tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+
+
+def grid(problem: Problem, config: Config) -> tuple[int, int]:
+    tiles = extents(problem, config)
+    return tiles["m"], tiles["n"]
+
+
+def tiles_of(pids: np.ndarray, problem: Problem, config: Config) -> Tiles:
+    return Tiles(pids, *orders.axis_0_fastest(pids, grid(problem, config)[0]), np.zeros_like(pids))
+
+
+def group_of(pids: np.ndarray, problem: Problem, config: Config) -> np.ndarray:
+    """A group is a column of tiles."""
+    return orders.axis_0_fastest(pids, grid(problem, config)[0])[1]
+
+
+KERNEL = Kernel(
+    id="matmul.grid_2d",
+    title="2-D grid",
+    claim="One program a tile of C. Axis 0 of the grid varies fastest, so programs start down the columns of C.",
+    family=FAMILY,
+    config=Config,
+    jitted=matmul_grid_2d,
+    grid=grid,
+    extents=extents,
+    tiles=tiles_of,
+    group=group_of,
+    accesses=accesses,
+    arguments=arguments,
+    presets=(
+        Preset("Ragged edges: 1000 × 1000 × 1000", {"M": 1000, "N": 1000, "K": 1000}, {}, {"tab": "result"}),
+        Preset("Large: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}),
+    ),
+)

@@ -1,0 +1,104 @@
+"""C = A @ B, one program a tile on a 1-D grid, in grouped order so that neighbours in time share panels in L2."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernels import orders
+from kernels.jit import on_arrays, tl, triton
+from kernels.matmul import problem as family
+from kernels.matmul import tile
+from kernels.matmul.problem import FAMILY, Problem, accesses, block_k, block_m, block_n, extents
+from kernels.orders import grouped
+from kernels.spec import Kernel, Preset, Tiles, knob, num_stages, num_warps
+
+
+@dataclass(frozen=True)
+class Config:
+    BLOCK_M: int = block_m()
+    BLOCK_N: int = block_n(128)
+    BLOCK_K: int = block_k()
+    GROUP_SIZE: int = knob(4, "Tile", "Rows of tiles that are filled together before the next column.", low=1, high=64)
+    num_warps: int = num_warps()
+    num_stages: int = num_stages()
+
+
+@triton.jit
+def matmul_grouped(
+    a,
+    b,
+    c,
+    M,
+    N,
+    K,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    stride_cm,
+    stride_cn,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
+):
+    pid_m, pid_n = grouped(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_SIZE)
+    accumulator = tile.multiply(
+        a, b, pid_m, pid_n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K
+    )
+    tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+
+
+def grid(problem: Problem, config: Config) -> tuple[int]:
+    tiles = extents(problem, config)
+    return (tiles["m"] * tiles["n"],)
+
+
+def tiles_of(pids: np.ndarray, problem: Problem, config: Config) -> Tiles:
+    tiles = extents(problem, config)
+    pid_m, pid_n = on_arrays(orders.grouped)(pids, tiles["m"], tiles["n"], config.GROUP_SIZE)
+    return Tiles(pids, pid_m, pid_n, np.zeros_like(pids))
+
+
+def group_of(pids: np.ndarray, problem: Problem, config: Config) -> np.ndarray:
+    return on_arrays(orders.group_of)(pids, extents(problem, config)["n"], config.GROUP_SIZE)
+
+
+def arguments(tensors: Any, problem: Problem, config: Config) -> dict[str, Any]:
+    return {**family.arguments(tensors, problem, config), "GROUP_SIZE": config.GROUP_SIZE}
+
+
+KERNEL = Kernel(
+    id="matmul.grouped",
+    title="grouped order",
+    claim="Programs fill GROUP_SIZE rows of tiles column by column, so the tiles in flight share blocks of A and B.",
+    family=FAMILY,
+    config=Config,
+    jitted=matmul_grouped,
+    grid=grid,
+    extents=extents,
+    tiles=tiles_of,
+    group=group_of,
+    accesses=accesses,
+    arguments=arguments,
+    presets=(
+        Preset(
+            "The 9 × 9 tiles of the article",
+            {"M": 576, "N": 576, "K": 288},
+            {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3},
+            {"tab": "schedule", "color": "order"},
+        ),
+        Preset(
+            "Large: 4096³",
+            {"M": 4096, "N": 4096, "K": 4096},
+            {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8},
+        ),
+        Preset(
+            "A tail group: 7 rows of tiles in groups of 4",
+            {"M": 448, "N": 1024, "K": 256},
+            {"BLOCK_M": 64, "BLOCK_N": 128},
+            {"tab": "schedule", "color": "group"},
+        ),
+    ),
+)

@@ -1,0 +1,77 @@
+"""Recorded runs: what a GPU measured, for machines that have none. One JSON object a line, one file a device.
+
+A Recording is an Experiment, the device and versions, the date, and what was measured. Shipped files and a local
+store share this schema.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernels import discover
+from kernels.experiment import Experiment, from_json
+from kernels.runner.results import Baseline, Check, Device, Peak, RunResult, Timing
+
+DIRECTORY = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run that was measured on `gpu` (its name in the GPU table) on `date` (ISO 8601)."""
+
+    gpu: str
+    date: str
+    run: RunResult
+
+    def to_line(self) -> str:
+        return json.dumps({"gpu": self.gpu, "date": self.date, "run": self.run.to_json()}, ensure_ascii=False)
+
+    @classmethod
+    def from_line(cls, line: str) -> Recording:
+        fields = json.loads(line)
+        return cls(fields["gpu"], fields["date"], _run(fields["run"], fields["gpu"], fields["date"]))
+
+
+def _run(fields: dict[str, Any], gpu: str, date: str) -> RunResult:
+    baseline = fields["baseline"] and dict(fields["baseline"])
+    if baseline:
+        name, ratio = baseline.pop("name"), baseline.pop("ratio")
+        baseline = Baseline(name, Timing(**baseline), ratio)
+    return RunResult(
+        experiment=from_json(fields["experiment"], discover()),
+        backend="recorded",
+        device=Device(**{**fields["device"], "backend": "recorded"}),
+        check=Check(**{**fields["check"], "worst_index": tuple(fields["check"]["worst_index"])}),
+        diff=None,
+        timing=fields["timing"] and Timing(**fields["timing"]),
+        baseline=baseline,
+        peak=fields["peak"] and Peak(**fields["peak"]),
+        clock_mhz=fields["clock_mhz"],
+        note=f"Recorded on {gpu}, {date}.",
+        stages=fields["stages"],
+    )
+
+
+@functools.cache
+def shipped() -> tuple[Recording, ...]:
+    """All recordings that come with the product."""
+    return tuple(
+        Recording.from_line(line)
+        for file in sorted(DIRECTORY.glob("*.jsonl"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if line.strip()
+    )
+
+
+def find(experiment: Experiment, gpu: str) -> RunResult | None:
+    """The recorded run of this experiment on `gpu`, or None. The experiment's own `gpu` field is left aside."""
+    wanted = dataclasses.replace(experiment, gpu="")
+    for recording in shipped():
+        if recording.gpu == gpu and dataclasses.replace(recording.run.experiment, gpu="") == wanted:
+            return dataclasses.replace(recording.run, experiment=experiment)
+    return None

@@ -1,0 +1,1 @@
+"""How a kernel is run: session (parent), worker (child), compiler, check, timing, interpreter."""

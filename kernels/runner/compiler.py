@@ -1,0 +1,96 @@
+"""Compile a kernel for any GPU, on a machine with or without one. Runs in a compile worker.
+
+The launcher itself is asked what to compile: its own binder sees stand-in tensors and the real sizes, so the
+facts it would specialize on (divisible by 16, equal to 1) are the ones compiled for, and the run worker finds the
+result in the cache that both share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kernels import discover
+from kernels.experiment import Experiment
+from kernels.gpus import Gpu
+from kernels.runner.results import Failure
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compile gives (DESIGN's /compile adds to it): shared memory of a program in bytes, and the seconds it took."""
+
+    shared_bytes: int
+    seconds: float
+
+
+class _Target:
+    """A driver that only names the GPU to compile for."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        major, minor = gpu.compute_capability
+        self._target = GPUTarget("cuda", major * 10 + minor, 32)
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+class _StandInTensor:
+    """What the launcher asks of a tensor: dtype, strides, and an address (aligned, as torch's allocations are)."""
+
+    def __init__(self, dtype: str, shape: tuple[int, int]) -> None:
+        self.dtype = dtype
+        self.shape = shape
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def ptr_range(self) -> int:
+        return 0
+
+    def stride(self, axis: int) -> int:
+        return (self.shape[1], 1)[axis]
+
+
+def compile_for(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
+    """Compile the experiment's kernel for `gpu`, or say why it can't be. Fills the shared cache."""
+    import time
+
+    from triton.runtime import driver
+
+    start = time.perf_counter()
+    kernel = discover()[experiment.kernel]
+    tensors = {
+        name: _StandInTensor(experiment.problem.dtype, tensor.shape)
+        for name, tensor in kernel.family.tensors(experiment.problem).items()
+    }
+    driver.set_active(_Target(gpu))
+    try:
+        compiled = kernel.jitted.warmup(
+            **kernel.arguments(tensors, experiment.problem, experiment.config),
+            grid=kernel.grid(experiment.problem, experiment.config),
+        )
+    except Exception as error:  # whatever the compiler raises: the kernel and config are ours, the reason is its own
+        return Failure("compile", "compile_error", f"Triton could not compile this config: {_first_line(error)}")
+    shared = compiled.metadata.shared
+    if shared > gpu.shared_bytes_per_program:
+        return Failure(
+            "compile",
+            "out_of_resources",
+            f"This config needs {shared:,} bytes of shared memory a program; {gpu.name} allows "
+            f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller.",
+        )
+    return Compiled(shared, time.perf_counter() - start)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

@@ -1,0 +1,76 @@
+"""Worker processes with deadlines: killed and replaced when they hang or die. One pebble pool each."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import signal
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pebble
+
+from kernels.runner import worker
+from kernels.runner.results import Failure
+
+T = TypeVar("T")
+
+# Seconds a stage may take before its worker is killed. Starting one imports torch and wakes the device.
+DEADLINES_S = {"worker": 120.0, "compile": 60.0, "launch": 60.0, "check": 60.0, "time": 60.0}
+
+
+class Workers:
+    """`count` processes of one role, started when first needed."""
+
+    def __init__(self, backend: str, cache_directory: str, count: int = 1) -> None:
+        self._make = lambda: pebble.ProcessPool(
+            max_workers=count,
+            initializer=worker.start,
+            initargs=(backend, cache_directory),
+            context=multiprocessing.get_context("spawn"),
+        )
+        self._pool = self._make()
+
+    def submit(self, function: Callable[..., T], stage: str, *args: Any) -> pebble.ProcessFuture[T]:
+        """Queue a call; its deadline runs from when a worker takes it."""
+        return self._pool.schedule(function, args=args, timeout=DEADLINES_S[stage])
+
+    def replace(self) -> None:
+        """Kill the processes and make fresh ones when next needed."""
+        self.stop()
+        self._pool = self._make()
+
+    def stop(self) -> None:
+        self._pool.stop()
+        self._pool.join()
+
+
+def outcome(future: pebble.ProcessFuture[T | Failure], stage: str) -> T | Failure:
+    """Wait for a call. A missed deadline, a dead worker and a cancel are Failures of the stage that they struck."""
+    try:
+        return future.result()
+    except concurrent.futures.TimeoutError:
+        return Failure(
+            stage,
+            "timeout",
+            f"The {stage} stage did not end within {DEADLINES_S[stage]:.0f} s, so its worker was killed. "
+            "The next run gets a fresh one.",
+        )
+    except concurrent.futures.CancelledError:
+        return cancelled(stage)
+    except pebble.ProcessExpired as death:
+        return Failure(
+            stage,
+            "worker_died",
+            f"The worker died in the {stage} stage ({_how(death.exitcode)}). The next run gets a fresh one.",
+        )
+
+
+def cancelled(stage: str) -> Failure:
+    return Failure(stage, "cancelled", f"Cancelled in the {stage} stage; the work was ended.")
+
+
+def _how(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"killed by {signal.Signals(-exitcode).name}"
+    return f"exit status {exitcode}"

@@ -1,0 +1,157 @@
+"""What a run gives: values that cross from a worker to the page. Standard library and NumPy only."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kernels.experiment import Experiment
+
+STAGES = ("config", "compile", "launch", "check", "time", "worker")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why there is no result: the stage it struck, a word for programs, a sentence for people.
+
+    A missed deadline is kind "timeout" of the stage it struck. A wrong result is no Failure.
+    """
+
+    stage: str
+    kind: str
+    message: str
+    field: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"failure": {"stage": self.stage, "kind": self.kind, "message": self.message}}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times of one launch. Rates follow from the median: `tflops` for a reduction, `gbps` for a copy."""
+
+    median_ms: float
+    p20_ms: float
+    p80_ms: float
+    samples: int
+    tflops: float | None
+    gbps: float | None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The library's own call, timed in turns with the kernel. `ratio` is its median over ours: above 1, we are faster."""
+
+    name: str
+    timing: Timing
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The best that this device was measured to do: `rate` in TFLOP/s or GB/s, by `what`; `share` is ours over it."""
+
+    rate: float
+    unit: str
+    what: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Check:
+    """The kernel's output against the reference.
+
+    Attributes:
+        relative_rms: RMS of the error over RMS of the reference.
+        tolerance: the largest relative_rms that the dtype's rounding explains at this K.
+        max_abs_error: largest |error|, of the finite ones.
+        max_scaled_error: largest |error| / (|A| @ |B|) (for a transpose: / |A|), element by element.
+        mismatched: elements whose error is more than rounding explains, those that are not finite included.
+        nonfinite: elements that are NaN or infinite: the output was NaN before the launch, so one that was never written.
+        worst_index: [row, column] of the element with the largest error in units of what is allowed there.
+        worst_got, worst_expected: its two values.
+    """
+
+    passed: bool
+    relative_rms: float
+    tolerance: float
+    max_abs_error: float
+    max_scaled_error: float
+    mismatched: int
+    nonfinite: int
+    elements: int
+    worst_index: tuple[int, int]
+    worst_got: float
+    worst_expected: float
+
+
+@dataclass(frozen=True)
+class Diff:
+    """The error as a picture: (rows, columns) cells, each the largest |error| of `cell` elements.
+
+    In units of what is allowed at each element (`exact`: any difference is wrong, so in absolute units).
+    inf marks a cell with an element that is not finite.
+    """
+
+    cells: np.ndarray
+    cell: tuple[int, int]
+    shape: tuple[int, int]
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Device:
+    """What ran it: "cuda" or "interpreter", the device's own name, and the versions."""
+
+    backend: str
+    name: str
+    torch: str
+    triton: str
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run. `timing`, `baseline` and `peak` are None under the interpreter, and where the check failed.
+
+    `stages` holds the seconds that each stage took. `note` says what a reader must know.
+    """
+
+    experiment: Experiment
+    backend: str
+    device: Device
+    check: Check
+    diff: Diff | None
+    timing: Timing | None = None
+    baseline: Baseline | None = None
+    peak: Peak | None = None
+    clock_mhz: int | None = None
+    note: str = ""
+    stages: dict[str, float] = field(default_factory=dict)
+    recorded: RunResult | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The reply of `/run` (the picture of the error is left out)."""
+        baseline = self.baseline and {
+            **dataclasses.asdict(self.baseline.timing),
+            "name": self.baseline.name,
+            "ratio": self.baseline.ratio,
+        }
+        return {
+            "experiment": self.experiment.to_json(),
+            "backend": self.backend,
+            "device": dataclasses.asdict(self.device),
+            "timing": self.timing and dataclasses.asdict(self.timing),
+            "baseline": baseline,
+            "peak": self.peak and dataclasses.asdict(self.peak),
+            "check": dataclasses.asdict(self.check),
+            "clock_mhz": self.clock_mhz,
+            "l2": self.experiment.run.l2,
+            "distribution": self.experiment.run.distribution,
+            "note": self.note,
+            "stages": self.stages,
+            "recorded": self.recorded and self.recorded.to_json(),
+        }

@@ -1,0 +1,33 @@
+"""Where a jitted function's memory operations stand in its source."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from pathlib import Path
+from typing import Any
+
+_OPERATIONS = ("load", "store", "atomic_add")
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+@functools.cache
+def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
+    """(file, line) of each `tl.load`, `tl.store` and atomic of one jitted function, in source order.
+
+    Files are relative to the repository's root; lines count from 1.
+    """
+    text, first_line = inspect.getsourcelines(jitted.fn)
+    file = Path(inspect.getsourcefile(jitted.fn) or "").resolve()
+    calls = [
+        node
+        for node in ast.walk(ast.parse("".join(text)))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "tl"
+        and node.func.attr in _OPERATIONS
+    ]
+    name = str(file.relative_to(_ROOT)) if file.is_relative_to(_ROOT) else file.name
+    return tuple((name, first_line + call.lineno - 1) for call in sorted(calls, key=lambda c: (c.lineno, c.col_offset)))

@@ -1,0 +1,1 @@
+"""B[N, M] = A[M, N] transposed."""

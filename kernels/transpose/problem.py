@@ -1,0 +1,71 @@
+"""The transpose family: B[N, M] = A[M, N] turned. Problem, tensors, reference, costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kernels import orders
+from kernels.jit import on_arrays
+from kernels.source import memory_lines
+from kernels.spec import DTYPE_BYTES, Access, Axis, Family, TensorSpec, knob
+
+
+@dataclass(frozen=True)
+class Problem:
+    M: int = knob(1024, "Shape", "Rows of A, columns of B.", low=1, high=16384, stops="powers")
+    N: int = knob(1024, "Shape", "Columns of A, rows of B.", low=1, high=16384, stops="powers")
+    dtype: str = knob("float32", "Shape", "Type of A and B.", choices=tuple(DTYPE_BYTES))
+
+
+def extents(problem: Problem, config: Any) -> dict[str, int]:
+    """Tiles of A along M and N."""
+    return {"m": -(-problem.M // config.BLOCK_M), "n": -(-problem.N // config.BLOCK_N)}
+
+
+def accesses(jitted: Any, config: Any) -> tuple[Access, ...]:
+    """The load of a tile of A, and the store of the same tile, turned, into B."""
+    start = on_arrays(orders.tile_start)
+    m, n = Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start)
+    load, store = memory_lines(jitted)
+    return (
+        Access("load", "A", m, n, ("m", "n"), load),
+        Access("store", "B", n, m, ("m", "n"), store, turned=True),
+    )
+
+
+def arguments(tensors: Any, problem: Problem, config: Any) -> dict[str, Any]:
+    """What every transpose kernel takes: two tensors, two sizes, the tile and the launch options."""
+    return {
+        **{"a": tensors["A"], "b": tensors["B"], "M": problem.M, "N": problem.N},
+        **{"BLOCK_M": config.BLOCK_M, "BLOCK_N": config.BLOCK_N},
+        **{"num_warps": config.num_warps, "num_stages": config.num_stages},
+    }
+
+
+def _tensors(problem: Problem) -> dict[str, TensorSpec]:
+    return {
+        "A": TensorSpec((problem.M, problem.N), is_input=True),
+        "B": TensorSpec((problem.N, problem.M), is_input=False),
+    }
+
+
+def _reference(inputs: dict[str, Any], rows: slice) -> Any:
+    return inputs["A"][:, rows].t()
+
+
+def _library(inputs: dict[str, Any], output: Any) -> None:
+    output.copy_(inputs["A"].t())
+
+
+FAMILY = Family(
+    id="transpose",
+    problem=Problem,
+    tensors=_tensors,
+    reference=_reference,
+    library=_library,
+    library_name="torch copy_ of A.t()",
+    reduction=lambda problem: 0,
+    work=lambda problem: 0,
+    minimal_bytes=lambda problem: 2 * problem.M * problem.N * DTYPE_BYTES[problem.dtype],
+)

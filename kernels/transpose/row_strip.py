@@ -1,0 +1,74 @@
+"""B = A.T, a strip of BLOCK_M rows a program, walked BLOCK_N columns at a time and stored as columns."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels.jit import tl, triton
+from kernels.orders import tile_offsets
+from kernels.spec import Access, Kernel, Preset, Tiles, knob, num_stages, num_warps, powers
+from kernels.transpose import problem as family
+from kernels.transpose.problem import FAMILY, Problem, arguments, extents
+
+
+@dataclass(frozen=True)
+class Config:
+    BLOCK_M: int = knob(2, "Tile", "Rows of A in a program's strip.", choices=powers(1, 64))
+    BLOCK_N: int = knob(512, "Tile", "Columns of the strip that a program moves at a time.", choices=powers(1, 1024))
+    num_warps: int = num_warps()
+    num_stages: int = num_stages()
+
+
+@triton.jit
+def transpose_row_strip(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    rows = tile_offsets(tl.program_id(0), BLOCK_M)
+    for step in range(0, tl.cdiv(N, BLOCK_N)):
+        columns = tile_offsets(step, BLOCK_N)
+        inside = (rows[:, None] < M) & (columns[None, :] < N)
+        strip = tl.load(a + rows[:, None] * N + columns[None, :], mask=inside)
+        tl.store(b + columns[None, :] * M + rows[:, None], strip, mask=inside)
+
+
+def grid(problem: Problem, config: Config) -> tuple[int]:
+    return (extents(problem, config)["m"],)
+
+
+def tiles_of(pids: np.ndarray, problem: Problem, config: Config) -> Tiles:
+    """Program pid computes all tiles of row pid, from left to right."""
+    steps = extents(problem, config)["n"]
+    program = np.repeat(pids, steps)
+    return Tiles(program, program, np.tile(np.arange(steps), len(pids)), np.zeros_like(program))
+
+
+def group_of(pids: np.ndarray, problem: Problem, config: Config) -> np.ndarray:
+    """A group is a program's strip."""
+    return pids
+
+
+def accesses(problem: Problem, config: Config) -> tuple[Access, ...]:
+    return family.accesses(transpose_row_strip, config)
+
+
+KERNEL = Kernel(
+    id="transpose.row_strip",
+    title="row strips",
+    claim="A program reads whole rows and writes them as columns: few rows a strip leave each written sector half empty.",
+    family=FAMILY,
+    config=Config,
+    jitted=transpose_row_strip,
+    grid=grid,
+    extents=extents,
+    tiles=tiles_of,
+    group=group_of,
+    accesses=accesses,
+    arguments=arguments,
+    presets=(
+        Preset(
+            "Blackboard: 8 × 8, strips of 2 rows",
+            {"M": 8, "N": 8, "dtype": "float32"},
+            {"BLOCK_M": 2, "BLOCK_N": 8},
+            {"tab": "coalescing", "warp_size": 4, "line_bytes": 16},
+        ),
+        Preset("Large: 8192²", {"M": 8192, "N": 8192}, {}),
+    ),
+)

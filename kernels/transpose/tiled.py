@@ -1,0 +1,78 @@
+"""B = A.T, a BLOCK_M × BLOCK_N tile a program, turned on chip."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels import orders
+from kernels.jit import tl, triton
+from kernels.orders import tile_offsets
+from kernels.spec import Access, Kernel, Preset, Tiles, knob, num_stages, num_warps, powers
+from kernels.transpose import problem as family
+from kernels.transpose.problem import FAMILY, Problem, arguments, extents
+
+
+@dataclass(frozen=True)
+class Config:
+    BLOCK_M: int = knob(64, "Tile", "Rows of A in a program's tile.", choices=powers(1, 256))
+    BLOCK_N: int = knob(128, "Tile", "Columns of A in a program's tile.", choices=powers(1, 256))
+    num_warps: int = num_warps()
+    num_stages: int = num_stages()
+
+
+@triton.jit
+def transpose_tiled(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    rows = tile_offsets(tl.program_id(0), BLOCK_M)
+    columns = tile_offsets(tl.program_id(1), BLOCK_N)
+    tile = tl.load(
+        a + rows[:, None] * N + columns[None, :],
+        mask=(rows[:, None] < M) & (columns[None, :] < N),
+    )
+    tl.store(
+        b + columns[:, None] * M + rows[None, :],
+        tl.trans(tile),
+        mask=(columns[:, None] < N) & (rows[None, :] < M),
+    )
+
+
+def grid(problem: Problem, config: Config) -> tuple[int, int]:
+    tiles = extents(problem, config)
+    return tiles["m"], tiles["n"]
+
+
+def tiles_of(pids: np.ndarray, problem: Problem, config: Config) -> Tiles:
+    return Tiles(pids, *orders.axis_0_fastest(pids, grid(problem, config)[0]), np.zeros_like(pids))
+
+
+def group_of(pids: np.ndarray, problem: Problem, config: Config) -> np.ndarray:
+    """A group is a column of tiles."""
+    return orders.axis_0_fastest(pids, grid(problem, config)[0])[1]
+
+
+def accesses(problem: Problem, config: Config) -> tuple[Access, ...]:
+    return family.accesses(transpose_tiled, config)
+
+
+KERNEL = Kernel(
+    id="transpose.tiled",
+    title="tiles",
+    claim="A tile is read along rows, turned on chip, and written along rows: both sides move whole sectors.",
+    family=FAMILY,
+    config=Config,
+    jitted=transpose_tiled,
+    grid=grid,
+    extents=extents,
+    tiles=tiles_of,
+    group=group_of,
+    accesses=accesses,
+    arguments=arguments,
+    presets=(
+        Preset(
+            "Blackboard: 8 × 8, tiles of 4 × 4",
+            {"M": 8, "N": 8, "dtype": "float32"},
+            {"BLOCK_M": 4, "BLOCK_N": 4},
+            {"tab": "coalescing", "warp_size": 4, "line_bytes": 16},
+        ),
+        Preset("Large: 8192²", {"M": 8192, "N": 8192}, {}),
+    ),
+)

@@ -1,0 +1,1 @@
+"""WHAT is shown: models (NumPy), figures (Plotly), panels (Gradio)."""

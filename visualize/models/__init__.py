@@ -1,0 +1,1 @@
+"""Predictions from index arithmetic alone. NumPy only."""
