@@ -195,6 +195,7 @@ class Family:
         work: problem → floating-point operations (0 for a pure copy).
         minimal_bytes: problem → bytes that must move if each tensor is read or written once.
         library_name: what the page calls the library's call.
+        note: problem → what a reader must know of its arithmetic, or "".
     """
 
     id: str
@@ -206,6 +207,7 @@ class Family:
     reduction: Callable[[Any], int]
     work: Callable[[Any], int]
     minimal_bytes: Callable[[Any], int]
+    note: Callable[[Any], str] = lambda problem: ""
 
     def output(self, problem: Any) -> str:
         return next(name for name, tensor in self.tensors(problem).items() if not tensor.is_input)

@@ -100,6 +100,11 @@ def _library(inputs: dict[str, Any], output: Any) -> None:
     torch.matmul(inputs["A"], inputs["B"], out=output)
 
 
+_TF32_NOTE = (
+    "On a GPU float32 operands are multiplied as tf32, by this kernel (which cuts their mantissas to 10 bits) and by "
+    "torch (which rounds them); the interpreter multiplies them in full."
+)
+
 FAMILY = Family(
     id="matmul",
     problem=Problem,
@@ -112,4 +117,5 @@ FAMILY = Family(
     minimal_bytes=lambda problem: (
         (problem.M * problem.K + problem.K * problem.N + problem.M * problem.N) * DTYPE_BYTES[problem.dtype]
     ),
+    note=lambda problem: _TF32_NOTE if problem.dtype == "float32" else "",
 )

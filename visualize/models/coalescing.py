@@ -155,12 +155,12 @@ def _distinct(request: np.ndarray, unit: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class Operation:
-    """One memory operation: its cost over the whole launch, and of the program that has the most to move."""
+    """One memory operation: its cost over the whole launch, and of one execution, on the first tile."""
 
     access: Access
     width_bytes: int
     launch: Traffic
-    program: Traffic
+    tile: Traffic
 
 
 def operations(kernel: Kernel, problem: Any, config: Any, board: Textbook) -> tuple[Operation, ...]:
@@ -172,7 +172,6 @@ def operations(kernel: Kernel, problem: Any, config: Any, board: Textbook) -> tu
     size = board.bytes_of(problem.dtype)
     extents = kernel.extents(problem, config)
     tensors = kernel.family.tensors(problem)
-    steps = math.prod(extents.values()) // kernel.programs(problem, config)
     counted = []
     for access in kernel.accesses(problem, config):
         shape = tensors[access.tensor].shape
@@ -188,8 +187,7 @@ def operations(kernel: Kernel, problem: Any, config: Any, board: Textbook) -> tu
                     seen[key] = traffic(requests(access, shape, (row, column), size, board), board)
                 launch = launch.plus(seen[key].times(row_count * column_count * outer))
         first = traffic(requests(access, shape, (0, 0), size, board), board)
-        repeats = steps if "k" in access.over or "k" not in extents else 1
-        counted.append(Operation(access, size, launch, first.times(repeats)))
+        counted.append(Operation(access, size, launch, first))
     return tuple(counted)
 
 

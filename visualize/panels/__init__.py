@@ -1,0 +1,1 @@
+"""The page, one panel a file. Gradio."""

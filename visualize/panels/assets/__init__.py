@@ -1,0 +1,20 @@
+"""Scripts and styles that the panels hand to the browser."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+DIRECTORY = Path(__file__).parent
+
+
+def text(name: str) -> str:
+    """The content of one asset."""
+    return (DIRECTORY / name).read_text(encoding="utf-8")
+
+
+def script(name: str, /, **given: Any) -> str:
+    """A script with `given` in front, as constants.
+
+    A component's own props would carry them too, but those of one in a tab that is not open yet get lost.
+    """
+    return f"const given = {json.dumps(given)};\n{text(name)}"

@@ -1,0 +1,133 @@
+// A form of knobs (see form.py). `props.value` is {fields, values, presets} as JSON.
+const root = element.querySelector(".knobs");
+root.setAttribute("role", "group");
+root.setAttribute("aria-label", given.label);
+let state = { fields: [], values: {}, presets: [] };
+let built = "";
+
+function send(event, extra = {}) {
+  props.value = JSON.stringify({ ...state, ...extra });
+  trigger(event);
+}
+
+function set(name, value) {
+  if (state.values[name] === value) return;
+  state.values[name] = value;
+  // Another kernel has other knobs, so the form itself will be replaced.
+  send(name === "kernel" ? "select" : "input");
+}
+
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+// The values that a field's slider stops at.
+function stops(field) {
+  if (field.kind === "steps") return field.choices;
+  if (field.stops !== "powers") return null;
+  const values = field.low === 0 ? [0] : [];
+  for (let value = 1; value <= field.high; value *= 2) if (value >= field.low) values.push(value);
+  return values;
+}
+
+function nearest(values, value) {
+  let best = 0;
+  values.forEach((v, i) => { if (Math.abs(v - value) < Math.abs(values[best] - value)) best = i; });
+  return best;
+}
+
+function control(field) {
+  const id = `${given.name}-${field.name}`;
+  const label = make("label", { for: id, title: field.help }, field.name);
+  const problem = make("p", { class: "problem", role: "alert" });
+  const row = make("div", { class: `field ${field.kind}`, "data-field": field.name });
+  if (field.kind === "menu") {
+    const menu = make("select", { id, title: field.help });
+    field.choices.forEach((choice, i) => menu.append(make("option", { value: i }, String((field.labels || field.choices)[i]))));
+    menu.addEventListener("change", () => set(field.name, field.choices[Number(menu.value)]));
+    row.append(label, menu, problem);
+    row.refresh = () => { menu.value = field.choices.findIndex((c) => c === state.values[field.name]); };
+    return row;
+  }
+  const values = stops(field);
+  const slider = make("input", {
+    type: "range", id: `${id}-slider`, "aria-label": `${field.name} slider`, title: field.help,
+    min: values ? 0 : field.low, max: values ? values.length - 1 : field.high, step: 1,
+  });
+  const number = field.kind === "steps"
+    ? make("output", { id, for: slider.id })
+    : make("input", { type: "number", id, title: `${field.help} ${field.low} to ${field.high}.` });
+  slider.addEventListener("input", () => {
+    const value = values ? values[Number(slider.value)] : Number(slider.value);
+    number.value = value;
+    slider.setAttribute("aria-valuetext", value);
+    set(field.name, value);
+  });
+  if (field.kind === "number") number.addEventListener("input", () => {
+    const value = number.value === "" ? "" : Number(number.value);
+    slider.value = values ? nearest(values, value) : value;
+    set(field.name, value);
+  });
+  row.append(label, slider, number, problem);
+  row.refresh = () => {
+    const value = state.values[field.name];
+    slider.value = values ? nearest(values, value) : value;
+    slider.setAttribute("aria-valuetext", value);
+    if (String(number.value) !== String(value)) number.value = value;
+  };
+  return row;
+}
+
+function build() {
+  root.replaceChildren();
+  const groups = new Map();
+  for (const field of state.fields) {
+    if (!groups.has(field.group)) {
+      const rare = field.group === "Run";
+      const box = rare
+        ? make("details", { class: "knob-group" }, make("summary", {}, "Inputs and timer"))
+        : make("fieldset", { class: "knob-group" }, make("legend", {}, field.group));
+      groups.set(field.group, box);
+      root.append(box);
+    }
+    groups.get(field.group).append(control(field));
+  }
+  if (state.presets.length) {
+    const box = make("fieldset", { class: "knob-group presets" }, make("legend", {}, "Presets"));
+    state.presets.forEach((title, i) => {
+      const button = make("button", { type: "button" }, title);
+      button.addEventListener("click", () => send("select", { preset: i }));
+      box.append(button);
+    });
+    root.append(box);
+  }
+}
+
+function show() {
+  if (!props.value) return;
+  state = JSON.parse(props.value);
+  delete state.preset;
+  const shape = JSON.stringify([state.fields, state.presets]);
+  if (shape !== built) {
+    const focused = document.activeElement && root.contains(document.activeElement) ? document.activeElement.id : "";
+    const open = root.querySelector("details")?.open;
+    build();
+    built = shape;
+    if (open) root.querySelector("details").open = true;
+    if (focused) document.getElementById(focused)?.focus();
+  }
+  root.querySelectorAll(".field").forEach((row) => row.refresh());
+  root.dataset.ready = "true";
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && given.name === "experiment") {
+    event.preventDefault();
+    trigger("submit");
+  }
+});
+watch("value", show);
+show();

@@ -1,0 +1,191 @@
+"""The Coalescing panel: requests, sectors and lines of each memory operation, textbook model. /coalescing."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+import numpy as np
+
+from kernels.experiment import Experiment
+from kernels.spec import Access, ConfigError, Kernel
+from visualize.figures.coalescing import coalescing_figure
+from visualize.models.coalescing import NOTHING, Operation, Textbook, operations, requests, textbook
+from visualize.panels import form, words
+from visualize.panels.markup import markup
+from visualize.panels.plot import drawn, plot
+from visualize.panels.state import State
+from visualize.panels.view import LaneView
+
+MODELS = ("textbook",)
+
+
+@dataclass(frozen=True)
+class Parts:
+    board: gr.HTML
+    lanes: gr.HTML
+    claim: gr.HTML
+    table: gr.HTML
+    plot: gr.HTML
+
+
+def build() -> Parts:
+    claim = markup("coalescing-claim")
+    with gr.Row(elem_classes="view-forms"):
+        lanes = form.form("lanes-view", "Which execution is drawn")
+        board = form.form("board-view", "The blackboard's machine")
+    return Parts(
+        board=board,
+        lanes=lanes,
+        claim=claim,
+        plot=plot("coalescing-plot", "The tile by warp request, and one request's lanes on its lines"),
+        table=markup("coalescing-table"),
+    )
+
+
+def lanes_form(state: State) -> str:
+    """The choice of operation, program and request, bounded by what there is."""
+    accesses, programs, last = _accesses(state), state.kernel.programs(*_setting(state)), _last_request(state)
+    labels = [f"{access.op} {access.tensor}" for access in accesses]
+    view = state.view.lanes
+    fields = form.fields(LaneView, {"operation": labels})
+    for field, high in zip(fields[1:], (programs - 1, last), strict=True):
+        field["high"] = high
+    values = {
+        "operation": min(view.operation, len(accesses) - 1),
+        "program": min(view.program, programs - 1),
+        "request": min(view.request, last),
+    }
+    return form.filled(fields, values)
+
+
+def draw(state: State) -> tuple[str, str, str]:
+    """The claim, the table and the picture."""
+    board, problem = state.view.board, state.experiment.problem
+    counted = operations(state.kernel, *_setting(state), board)
+    access, first = _drawn_block(state)
+    shape = state.kernel.family.tensors(problem)[access.tensor].shape
+    lanes = requests(access, shape, first, board.bytes_of(problem.dtype), board)
+    request = min(state.view.lanes.request, _last_request(state))
+    figure = coalescing_figure(lanes, board, request, access.tensor)
+    anew = f"{state.kernel.id} {access.op} {access.tensor} {first} {shape} {board}"
+    return f'<p class="claim">{_claim(counted, board, state)}</p>', _table(counted, state.kernel), drawn(figure, anew)
+
+
+def _setting(state: State) -> tuple[Any, Any]:
+    return state.experiment.problem, state.experiment.config
+
+
+def _accesses(state: State) -> tuple[Access, ...]:
+    return state.kernel.accesses(*_setting(state))
+
+
+def _last_request(state: State) -> int:
+    accesses = _accesses(state)
+    access = accesses[min(state.view.lanes.operation, len(accesses) - 1)]
+    return -(-access.rows.block * access.columns.block // state.view.board.warp_size) - 1
+
+
+def _drawn_block(state: State) -> tuple[Access, tuple[int, int]]:
+    """The operation that is drawn, and the first element of its first block in the chosen program."""
+    accesses = _accesses(state)
+    access = accesses[min(state.view.lanes.operation, len(accesses) - 1)]
+    program = min(state.view.lanes.program, state.kernel.programs(*_setting(state)) - 1)
+    tiles = state.kernel.tiles(np.array([program]), *_setting(state))
+    place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": 0}
+    first = tuple(int(axis.start(place[axis.index], axis.block)) for axis in (access.rows, access.columns))
+    return access, (first[0], first[1])
+
+
+def _claim(counted: tuple[Operation, ...], board: Textbook, state: State) -> str:
+    """In the blackboard's words: transactions of one tile, and elements that each moves."""
+    parts = [f"{op.tile.lines:,} {op.access.op} ({op.access.tensor})" for op in counted]
+    total = sum(op.tile.lines for op in counted)
+    each = ""
+    if state.kernel.family.reduction(state.experiment.problem) == 0:
+        moved = counted[-1].tile.bytes_wanted // counted[-1].width_bytes
+        each = f", {total:,} in all: <b>{moved / total:.2f}</b> elements each"
+    worst = min(counted, key=lambda op: op.launch.efficiency)
+    return (
+        f"The first tile takes <b>{' and '.join(parts)}</b> transactions{each} {words.mark('textbook')}. "
+        f"A transaction is a line of {board.line_bytes} bytes that a warp of {board.warp_size} lanes touches. "
+        f"Over the launch, the {worst.access.op} of {worst.access.tensor} uses "
+        f"<b>{words.percent(worst.launch.efficiency)}</b> of the sectors that it touches."
+    )
+
+
+def _table(counted: tuple[Operation, ...], kernel: Kernel) -> str:
+    rows = []
+    for op in counted:
+        file, line = op.access.source
+        t = op.launch
+        rows.append(
+            (
+                f"{op.access.op} {op.access.tensor}",
+                f"<code>{file}:{line}</code>",
+                f"{op.width_bytes} B",
+                *(f"{value:,}" for value in (t.requests, t.sectors, t.lines, t.ideal_sectors)),
+                words.percent(t.efficiency),
+                why(op),
+            )
+        )
+    header = ("operation", "source", "width", "requests", "sectors", "lines", "ideal sectors", "efficiency", "why")
+    return words.table(header, rows, "Whole launch, textbook lanes")
+
+
+def why(op: Operation) -> str:
+    """A sentence for the efficiency of one operation."""
+    t = op.launch
+    if t.sectors == t.ideal_sectors:
+        return "Neighbouring lanes take neighbouring bytes, so every sector is used whole."
+    columns = op.access.columns.block
+    run = columns * op.width_bytes
+    if op.access.turned:
+        return (
+            f"The tile is turned: its rows in {op.access.tensor} are {columns} elements ({run} bytes), "
+            "so a warp crosses many of them, each in sectors of its own."
+        )
+    return (
+        f"Rows of the tile ({run} bytes) begin or end inside sectors, or are cut by the edge of {op.access.tensor}, "
+        "so some sectors are used in part."
+    )
+
+
+def reply(kernel: Kernel, experiment: Experiment, model: object, options: object) -> dict[str, Any]:
+    """The body of /coalescing.
+
+    Args:
+        model: "textbook".
+        options: None, or fields of `Textbook`: {"warp_size": 4, "line_bytes": 16, …}.
+    """
+    if model not in MODELS:
+        raise ConfigError("not_a_choice", f"model is {model!r}; allowed are {', '.join(MODELS)}.", "model")
+    board = textbook(options)
+    counted = operations(kernel, experiment.problem, experiment.config, board)
+    total = NOTHING
+    for op in counted:
+        total = total.plus(op.launch)
+    return {
+        "model": model,
+        "textbook": dataclasses.asdict(board),
+        "ops": [
+            {
+                "op": op.access.op,
+                "tensor": op.access.tensor,
+                "file": op.access.source[0],
+                "line": op.access.source[1],
+                "width_bytes": op.width_bytes,
+                **_counts(op.launch),
+                "tile": _counts(op.tile),
+                "why": why(op),
+            }
+            for op in counted
+        ],
+        "totals": _counts(total),
+    }
+
+
+def _counts(traffic: Any) -> dict[str, Any]:
+    return {**dataclasses.asdict(traffic), "efficiency": traffic.efficiency}

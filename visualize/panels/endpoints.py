@@ -1,0 +1,143 @@
+"""The API: each panel's work as a named endpoint. One wrapper validates, converts and catches for all."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+import numpy as np
+
+from kernels import discover, experiment
+from kernels.experiment import Experiment, resolved_gpu
+from kernels.gpus import GPUS, Gpu
+from kernels.runner.results import Failure
+from kernels.runner.session import Session
+from kernels.spec import ConfigError, Kernel, Knob, knobs
+from visualize.panels import coalescing, schedule
+
+
+def endpoints(session: Session) -> None:
+    """Register all endpoints; call inside a Blocks context."""
+
+    def kernels() -> dict:
+        """Every kernel with its knobs and problem fields, the GPU table, and this machine's GPU or null."""
+        return answered(lambda: _kernels(session.gpu))
+
+    def schedule_of(experiment: dict) -> dict:
+        """Which program computes which tile, waves, and the blocks that the first n programs load."""
+        return predicted(experiment, session.gpu, schedule.reply)
+
+    def coalescing_of(experiment: dict, model: str = "textbook", textbook: dict | None = None) -> dict:
+        """Requests, sectors, lines and ideal sectors of each memory operation over the launch."""
+        return predicted(experiment, session.gpu, lambda k, e, _: coalescing.reply(k, e, model, textbook))
+
+    def run(experiment: dict) -> dict:
+        """Run the experiment on this machine: check it against torch, and time it beside torch where there is a GPU."""
+        return answered(lambda: _run(experiment, session))
+
+    for function, name, limit in (
+        (kernels, "kernels", "default"),
+        (schedule_of, "schedule", 4),
+        (coalescing_of, "coalescing", 4),
+        (run, "run", None),  # the session has a queue of its own
+    ):
+        gr.api(function, api_name=name, concurrency_limit=limit)  # type: ignore[arg-type]
+
+
+def answered(body: Callable[[], dict[str, Any] | Failure]) -> dict[str, Any]:
+    """Call `body`; what is wrong with the arguments, and any defect of ours, becomes a failure in the reply."""
+    try:
+        reply = body()
+    except ConfigError as error:
+        reply = Failure("config", error.kind, str(error))
+    except Exception as error:  # never a stack trace to the client; the log has it
+        traceback.print_exc()
+        reply = Failure("config", "internal_error", f"Tilescope failed on this: {type(error).__name__}.")
+    return to_json(reply.to_json() if isinstance(reply, Failure) else reply)
+
+
+def predicted(
+    payload: object, this: Gpu | None, body: Callable[[Kernel, Experiment, Gpu], dict[str, Any]]
+) -> dict[str, Any]:
+    """A model's reply to an experiment, with the experiment and the resolved GPU in it."""
+
+    def reply() -> dict[str, Any]:
+        chosen = experiment.from_json(payload, discover())
+        gpu = resolved_gpu(chosen, this)
+        resolved = dataclasses.replace(chosen, gpu=gpu.name)
+        return {
+            "gpu": gpu.name,
+            "experiment": resolved.to_json(),
+            **body(discover()[chosen.kernel], chosen, gpu),
+        }
+
+    return answered(reply)
+
+
+def _run(payload: object, session: Session) -> dict[str, Any] | Failure:
+    chosen = experiment.from_json(payload, discover())
+    result = session.submit(chosen).result()
+    if isinstance(result, Failure):
+        return result
+    return {"gpu": _gpu_name(chosen, session.gpu), **result.to_json()}
+
+
+def _gpu_name(chosen: Experiment, this: Gpu | None) -> str:
+    """The resolved name of a run: "this" without a GPU ran on the interpreter, and is predicted for the default."""
+    if this is None and chosen.gpu == "this":
+        chosen = dataclasses.replace(chosen, gpu="")
+    return resolved_gpu(chosen, this).name
+
+
+def _kernels(this: Gpu | None) -> dict[str, Any]:
+    return {
+        "kernels": [
+            {
+                "id": kernel.id,
+                "family": kernel.family.id,
+                "title": kernel.title,
+                "claim": kernel.claim,
+                "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],
+                "problem": [_knob(name, knob) for name, knob in knobs(kernel.family.problem).items()],
+                "presets": [dataclasses.asdict(preset) for preset in kernel.presets],
+            }
+            for kernel in discover().values()
+        ],
+        "gpus": [dataclasses.asdict(gpu) for gpu in GPUS.values()],
+        "device": None if this is None else dataclasses.asdict(this),
+    }
+
+
+def _knob(name: str, knob: Knob) -> dict[str, Any]:
+    allowed = {"range": [knob.low, knob.high]} if knob.choices is None else {"choices": list(knob.choices)}
+    return {"name": name, "default": knob.default, "help": knob.help, **allowed}
+
+
+def to_json(value: Any) -> Any:
+    """Plain JSON: NumPy numbers converted; NaN and infinity null, with their count beside them as `not_finite`."""
+    if isinstance(value, dict):
+        plain = {str(key): to_json(item) for key, item in value.items()}
+        lost = sum(_count_not_finite(item) for item in value.values())
+        return {**plain, "not_finite": lost} if lost else plain
+    if isinstance(value, np.ndarray):
+        return to_json(value.tolist())
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, np.generic):
+        return to_json(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _count_not_finite(value: Any) -> int:
+    """Numbers that became null, in `value` itself or in lists in it (an inner object counts its own)."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return sum(_count_not_finite(item) for item in value)
+    return int(isinstance(value, float) and not math.isfinite(value))

@@ -1,0 +1,91 @@
+"""The Schedule panel: which program computes which tile, in this order and in row-major order. /schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+import numpy as np
+
+from kernels.experiment import Experiment
+from kernels.gpus import Gpu
+from kernels.spec import Kernel
+from visualize.figures.schedule import schedule_figure
+from visualize.models.schedule import Schedule, loads, row_major, schedule
+from visualize.panels import form, words
+from visualize.panels.markup import markup
+from visualize.panels.plot import drawn, plot
+from visualize.panels.state import State
+
+MOST_LISTED_PROGRAMS = 8192
+
+
+@dataclass(frozen=True)
+class Parts:
+    options: gr.HTML
+    claim: gr.HTML
+    plot: gr.HTML
+
+
+def build() -> Parts:
+    return Parts(
+        claim=markup("schedule-claim"),
+        plot=plot("schedule-plot", "Which program computes which tile, in two launch orders"),
+        options=form.form("schedule-view", "Options of the schedule"),
+    )
+
+
+def draw(state: State) -> tuple[str, str]:
+    """The claim and the picture."""
+    view = state.view.schedule
+    experiment = state.experiment
+    ours = schedule(state.kernel, experiment.problem, experiment.config, state.gpu, view.programs_per_sm)
+    reference = row_major(ours)
+    n = min(view.first, ours.programs, reference.programs)
+    titles = [state.kernel.title, "row-major order"]
+    if hasattr(experiment.config, "GROUP_SIZE"):
+        titles[0] += f", GROUP_SIZE {experiment.config.GROUP_SIZE}"
+    sentence = _waves_sentence(ours, state.gpu, view.programs_per_sm)
+    our_loads, reference_loads = loads(ours), loads(reference)
+    if our_loads is not None and reference_loads is not None:
+        sentence = (
+            f"The first {n} programs load <b>{our_loads[n - 1]:,}</b> blocks of A and B in this order, "
+            f"<b>{reference_loads[n - 1]:,}</b> in row-major order {words.mark('predicted')}. " + sentence
+        )
+    figure = schedule_figure(dict(zip(titles, (ours, reference), strict=True)), view.color)
+    return f'<p class="claim">{sentence}</p>', drawn(figure, anew=f"{ours.extents} {state.kernel.id}")
+
+
+def _waves_sentence(schedule: Schedule, gpu: Gpu, per_sm: int) -> str:
+    waves = f"{schedule.waves:,} wave" + ("s" if schedule.waves != 1 else "")
+    tail = schedule.tail_programs
+    last = (
+        f"the last wave holds {tail:,}, so {words.percent(1 - tail / schedule.resident_programs)} of it stays idle"
+        if tail
+        else "the last wave is full"
+    )
+    return (
+        f"{schedule.programs:,} programs run in <b>{waves}</b> of {schedule.resident_programs:,} "
+        f"({gpu.sms} SMs of {gpu.name}, {per_sm} program{'s' if per_sm > 1 else ''} a SM {words.mark('assumed')}); {last}."
+    )
+
+
+def reply(kernel: Kernel, experiment: Experiment, gpu: Gpu) -> dict[str, Any]:
+    """The body of /schedule."""
+    predicted = schedule(kernel, experiment.problem, experiment.config, gpu)
+    tiles = predicted.tiles
+    listed = np.stack([tiles.pid_m, tiles.pid_n, tiles.pid_k], axis=1)[tiles.program < MOST_LISTED_PROGRAMS]
+    starts = np.flatnonzero(np.diff(tiles.program[tiles.program < MOST_LISTED_PROGRAMS], prepend=-1))
+    counted = loads(predicted)
+    return {
+        "programs": predicted.programs,
+        "grid": list(kernel.grid(experiment.problem, experiment.config)),
+        "tile_grid": list(predicted.extents),
+        "resident_programs": predicted.resident_programs,
+        "resident_source": predicted.resident_source,
+        "waves": predicted.waves,
+        "tail_programs": predicted.tail_programs,
+        "tiles": [part.tolist() for part in np.split(listed, starts[1:])],
+        "loads": None if counted is None else counted.tolist(),
+    }

@@ -1,0 +1,39 @@
+"""Serve the page: start Gradio, then the workers."""
+
+from __future__ import annotations
+
+import atexit
+
+import gradio as gr
+
+from kernels.runner.session import Session
+from visualize.panels import assets
+from visualize.panels.page import page
+from visualize.panels.plot import PLOTLY_JS
+
+
+def serve(host: str, port: int, block: bool = True) -> tuple[gr.Blocks, str]:
+    """Serve on host:port, and return the blocks and the address (once closed, if `block`).
+
+    Workers start after the page answers, so that the first request need not wait for torch.
+    """
+    session = Session.here()
+    atexit.register(session.close)
+    gr.set_static_paths([PLOTLY_JS])
+    blocks = page(session)
+    _, address, _ = blocks.launch(
+        server_name=host,
+        server_port=port,
+        theme=gr.themes.Default(),
+        css=assets.text("style.css"),
+        # Fetched from the app itself; relative, so that it works behind a proxy's path.
+        head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
+        footer_links=["api"],
+        prevent_thread_lock=True,
+        quiet=False,
+        ssr_mode=False,
+    )
+    session.warm_up()
+    if block:
+        blocks.block_thread()
+    return blocks, address

@@ -1,0 +1,108 @@
+"""State: what the page is set to, read from its forms or its address, checked once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernels import discover, experiment
+from kernels.experiment import GPU_CHOICES, Experiment, Run
+from kernels.gpus import DEFAULT_GPU, Gpu
+from kernels.spec import ConfigError, Kernel, Knob, checked_fields, knobs
+from visualize.models.coalescing import Textbook
+from visualize.panels import form
+from visualize.panels.view import TABS, LaneView, ScheduleView, View
+
+DEFAULT_KERNEL = "matmul.grouped"
+
+
+@dataclass(frozen=True)
+class State:
+    """An Experiment and a View, with the kernel and the GPU that they name."""
+
+    experiment: Experiment
+    view: View
+    kernel: Kernel
+    gpu: Gpu
+
+    def to_address(self) -> dict[str, Any]:
+        return {**self.experiment.to_address(), **self.view.to_address()}
+
+
+def state(flat: Mapping[str, object], this: Gpu | None) -> State:
+    """Read a page from flat fields (an address', or all forms' together); what is left out takes its default.
+
+    Raises:
+        ConfigError: with the field that caused it.
+    """
+    kernels = discover()
+    chosen = experiment.from_json(experiment.nested({"kernel": DEFAULT_KERNEL, **flat}, kernels), kernels)
+    parts = {
+        name: checked_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, name)
+        for name, declared in (("schedule", ScheduleView), ("board", Textbook), ("lanes", LaneView))
+    }
+    tab = flat.get("tab", View.tab)
+    if tab not in TABS:
+        raise ConfigError("not_a_choice", f"tab is {tab!r}; allowed are {', '.join(TABS)}.", "tab")
+    return State(chosen, View(str(tab), **parts), kernels[chosen.kernel], experiment.resolved_gpu(chosen, this))
+
+
+def forgiving_state(flat: Mapping[str, object], this: Gpu | None) -> tuple[State, dict[str, str]]:
+    """The same, but what is wrong takes its default, and a sentence says so: for an address that somebody typed."""
+    kept = dict(flat)
+    sentences: dict[str, str] = {}
+    while True:
+        try:
+            return state(kept, this), sentences
+        except ConfigError as error:
+            sentences[error.field] = str(error)
+            if error.field not in kept:
+                kept = {}
+            kept.pop(error.field, None)
+
+
+def with_kernel(current: Mapping[str, object], kernel: str) -> dict[str, object]:
+    """Fields for another kernel: the problem survives within a family, the config starts at the kernel's defaults."""
+    declared = experiment.kernel_named(kernel, discover())
+    kept = [*knobs(Run), "gpu"]
+    problem = knobs(declared.family.problem)
+    old = current.get("family")
+    if old == declared.family.id:
+        kept += list(problem)
+    return {"kernel": kernel, **{name: current[name] for name in kept if name in current}}
+
+
+def with_preset(current: Mapping[str, object], kernel: Kernel, number: int) -> dict[str, object]:
+    """Fields of one of the kernel's presets: its problem, config and view over the defaults."""
+    preset = kernel.presets[number]
+    kept = {name: current[name] for name in (*knobs(Run), "gpu") if name in current}
+    return {**kept, "kernel": kernel.id, **preset.problem, **preset.config, **preset.view}
+
+
+def experiment_form(state: State, this: Gpu | None) -> str:
+    """The left column: kernel, problem, config, launch and run knobs, and the kernel's presets."""
+    kernels = discover()
+    here = f"this: {this.name}" if this else f"none here: interpreter, predictions for {DEFAULT_GPU}"
+    gpus = [name for name in GPU_CHOICES if name != "this" or this is not None or state.experiment.gpu == "this"]
+    fields = [
+        {
+            **form.field("kernel", Knob(DEFAULT_KERNEL, "Kernel", state.kernel.claim, tuple(kernels))),
+            "labels": [f"{k.family.id}: {k.title}" for k in kernels.values()],
+        },
+        {
+            **form.field("gpu", Knob("", "Kernel", "The GPU that predictions are for.", tuple(gpus))),
+            "labels": [{"": here, "this": "this GPU"}.get(name, name) for name in gpus],
+        },
+        *form.fields(state.kernel.family.problem),
+        *form.fields(state.kernel.config),
+        *form.fields(Run),
+    ]
+    values = {**state.experiment.to_address(), "gpu": state.experiment.gpu, "family": state.kernel.family.id}
+    return form.filled(fields, values, tuple(preset.title for preset in state.kernel.presets))
+
+
+def view_form(declared: Any) -> str:
+    """A form of one part of the View."""
+    return form.filled(form.fields(type(declared)), dataclasses.asdict(declared))

@@ -1,0 +1,48 @@
+"""View: what a person looks at, beside the Experiment. Both stand in the page's address."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from kernels.spec import knob
+from visualize.figures.schedule import COLORS
+from visualize.models.coalescing import Textbook
+
+TABS = ("result", "schedule", "coalescing")
+
+
+@dataclass(frozen=True)
+class ScheduleView:
+    """Options of the schedule's picture."""
+
+    color: str = knob("order", "Schedule", "What the colour of a tile shows.", choices=COLORS)
+    programs_per_sm: int = knob(1, "Schedule", "Programs that one SM holds at once: assumed.", low=1, high=32)
+    first: int = knob(9, "Schedule", "Count the loads of the first so many programs.", low=1, high=1024, stops="powers")
+
+
+@dataclass(frozen=True)
+class LaneView:
+    """Which execution of which memory operation is drawn."""
+
+    operation: int = knob(0, "Picture", "The memory operation, in source order.", low=0, high=15)
+    program: int = knob(0, "Picture", "The program (pid) whose first tile is drawn.", low=0, high=2**28, stops="powers")
+    request: int = knob(0, "Picture", "The warp request that is drawn lane by lane.", low=0, high=2**20)
+
+
+@dataclass(frozen=True)
+class View:
+    tab: str = "schedule"
+    schedule: ScheduleView = ScheduleView()
+    board: Textbook = Textbook()
+    lanes: LaneView = LaneView()
+
+    def to_address(self) -> dict[str, Any]:
+        """Every field, flat."""
+        return {
+            "tab": self.tab,
+            **dataclasses.asdict(self.schedule),
+            **dataclasses.asdict(self.board),
+            **dataclasses.asdict(self.lanes),
+        }
