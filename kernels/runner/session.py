@@ -132,7 +132,12 @@ class Session:
         return cls(this_gpu())
 
     def submit(self, experiment: Experiment) -> Job:
-        """Start a run. What can't be run here is an outcome (a Failure) as well."""
+        """Start a run. What can't be run here is an outcome (a Failure) as well.
+
+        "this" GPU on a machine without one means the interpreter, as if it were left out.
+        """
+        if experiment.gpu == "this" and self.gpu is None:
+            experiment = replace(experiment, gpu="")
         job = Job(experiment)
         try:
             immediate = self._without_running(experiment)
@@ -159,8 +164,6 @@ class Session:
 
     def _without_running(self, experiment: Experiment) -> RunResult | Failure | None:
         """The recorded run of another GPU, or a Failure where this machine can't run the experiment."""
-        if experiment.gpu == "this" and self.gpu is None:
-            experiment = replace(experiment, gpu="")
         gpu = resolved_gpu(experiment, self.gpu)
         if experiment.gpu and gpu is not self.gpu:
             recorded = records.find(experiment, gpu.name)

@@ -83,14 +83,7 @@ def _run(payload: object, session: Session) -> dict[str, Any] | Failure:
     result = session.submit(chosen).result()
     if isinstance(result, Failure):
         return result
-    return {"gpu": _gpu_name(chosen, session.gpu), **result.to_json()}
-
-
-def _gpu_name(chosen: Experiment, this: Gpu | None) -> str:
-    """The resolved name of a run: "this" without a GPU ran on the interpreter, and is predicted for the default."""
-    if this is None and chosen.gpu == "this":
-        chosen = dataclasses.replace(chosen, gpu="")
-    return resolved_gpu(chosen, this).name
+    return {"gpu": resolved_gpu(result.experiment, session.gpu).name, **result.to_json()}
 
 
 def _kernels(this: Gpu | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ what needs a worker waits for Run.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,9 +94,9 @@ class Page:
         self.experiment.select(self.on_select, self.inputs, everything, trigger_mode="always_last", **_INSTANT)
         for name, tab in self.tab_buttons.items():
             tab.select(
-                lambda *values, name=name: (name, *self.on_view(name, *values[1:])),
+                functools.partial(self.on_tab, name),
                 self.inputs,
-                [self.tab, *self.pictures],
+                [self.tab, *self.pictures[1:]],
                 trigger_mode="always_last",
                 **_INSTANT,
             )
@@ -168,6 +169,13 @@ class Page:
             return self._pictures(state(self._read(*values), self.session.gpu))
         except ConfigError as error:
             return self._refused(error, len(self.pictures) - 1)
+
+    def on_tab(self, name: str, _: str, *forms: str) -> tuple[Any, ...]:
+        """Another tab was opened: draw it. What was wrong with a value stays said."""
+        if "kernel" not in form.settings(forms[0]):
+            # Gradio opens the first tab by itself, before the address has filled the forms.
+            return tuple(gr.skip() for _ in self.pictures)
+        return (name, *self.on_view(name, *forms)[1:])
 
     def on_select(self, *values: str) -> tuple[Any, ...]:
         """Another kernel, or a preset: the forms themselves change."""

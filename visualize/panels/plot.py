@@ -28,6 +28,8 @@ def plot(name: str, label: str) -> gr.HTML:
     return gr.HTML(
         value="",
         html_template='<div class="live-plot" role="img"></div>',
+        # Fetched from the app itself; relative, so that it works behind a proxy's path.
+        head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
         js_on_load=assets.script("plot.js", label=label, themes=THEMES),
         apply_default_css=False,
         elem_id=name,

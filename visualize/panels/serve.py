@@ -26,8 +26,6 @@ def serve(host: str, port: int, block: bool = True) -> tuple[gr.Blocks, str]:
         server_port=port,
         theme=gr.themes.Default(),
         css=assets.text("style.css"),
-        # Fetched from the app itself; relative, so that it works behind a proxy's path.
-        head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
         footer_links=["api"],
         prevent_thread_lock=True,
         quiet=False,

@@ -121,6 +121,7 @@ function show() {
   }
   root.querySelectorAll(".field").forEach((row) => row.refresh());
   root.dataset.ready = "true";
+  document.dispatchEvent(new Event("tilescope:form"));
 }
 
 document.addEventListener("keydown", (event) => {

@@ -15,4 +15,5 @@ function place() {
   if (elsewhere) elsewhere.textContent = homeless.join(" ");
 }
 watch("value", place);
+document.addEventListener("tilescope:form", place);
 place();

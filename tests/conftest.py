@@ -1,0 +1,78 @@
+"""What several test files share: every kernel that is found, configs of it, and sessions that run it.
+
+The tests' own process reads kernels, and never runs one: whether Triton interprets is fixed when it is imported.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels import discover
+from kernels.gpus import this_gpu
+from kernels.runner.session import Session
+from kernels.spec import knobs
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave GPU tests out of a run that selects nothing by marker and names no single test."""
+    if not config.option.markexpr and not any("::" in argument for argument in config.args):
+        config.option.markexpr = "not gpu"
+
+
+@pytest.fixture(scope="session")
+def kernels():
+    return discover()
+
+
+@pytest.fixture(params=discover().values(), ids=lambda kernel: kernel.id)
+def kernel(request):
+    """Each kernel that is found, one after the other."""
+    return request.param
+
+
+@pytest.fixture
+def configs(kernel):
+    """The kernel's configs by name: default, its smallest and largest tiles, and tiles of unequal sides."""
+    tile = {name: knob for name, knob in knobs(kernel.config).items() if knob.group == "Tile"}
+    values = {name: knob.choices or (knob.low, 3, knob.high) for name, knob in tile.items()}
+    return {
+        "smallest": kernel.config(**{name: allowed[0] for name, allowed in values.items()}, num_warps=1),
+        "default": kernel.config(),
+        "unequal": kernel.config(
+            **{name: allowed[1 + (place % 2 if tile[name].choices else 0)] for place, (name, allowed) in enumerate(values.items())},
+            num_warps=2,
+            num_stages=2,
+        ),
+        "largest": kernel.config(**{name: allowed[-1] for name, allowed in values.items()}, num_warps=8),
+    }
+
+
+@pytest.fixture
+def problem_of(kernel):
+    """Shape → the kernel's problem; what its family doesn't have of (M, N, K) is left aside."""
+
+    def problem(shape, dtype="float32"):
+        sizes = dict(zip("MNK", shape, strict=True))
+        return kernel.family.problem(**{n: v for n, v in sizes.items() if n in knobs(kernel.family.problem)}, dtype=dtype)
+
+    return problem
+
+
+@pytest.fixture(scope="session")
+def session(tmp_path_factory):
+    """A session on Triton's interpreter, whatever GPU is here."""
+    session = Session(None, tmp_path_factory.mktemp("cache"))
+    yield session
+    session.close()
+
+
+@pytest.fixture(scope="session")
+def gpu(tmp_path_factory):
+    """A session on this machine's GPU, with nothing compiled yet. Without a GPU the test fails: it was asked for."""
+    if this_gpu() is None:
+        pytest.fail("This test was selected, and it needs a GPU; this machine has none.", pytrace=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILESCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        session = Session.here()
+    yield session
+    session.close()

@@ -1,0 +1,251 @@
+"""The check passes what rounding explains, and nothing else. On CPU tensors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.matmul.problem import FAMILY as MATMUL
+from kernels.runner import check as checks
+from kernels.runner.check import MAX_CELLS, allowance, check
+from kernels.spec import DTYPE_BYTES
+from kernels.transpose.problem import FAMILY as TRANSPOSE
+
+DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
+
+
+@pytest.fixture(params=DTYPE_BYTES)
+def dtype(request):
+    return request.param
+
+
+def values(shape, dtype, distribution="normal", seed=7):
+    generator = torch.Generator().manual_seed(seed)
+    empty = torch.empty(shape, dtype=torch.float32)
+    fill = {
+        "normal": lambda: empty.normal_(generator=generator),
+        "uniform": lambda: empty.uniform_(-1, 1, generator=generator),
+        "integers": lambda: empty.random_(-4, 5, generator=generator),
+        "zeros": empty.zero_,
+    }
+    return fill[distribution]().to(getattr(torch, dtype))
+
+
+def product(m, n, k, dtype, distribution="normal"):
+    """Inputs, and their product summed in float64 and rounded once."""
+    inputs = {"A": values((m, k), dtype, distribution, 1), "B": values((k, n), dtype, distribution, 2)}
+    return inputs, (inputs["A"].double() @ inputs["B"].double()).to(getattr(torch, dtype))
+
+
+def checked_product(output, inputs, dtype):
+    return check(output, inputs, MATMUL.reference, inputs["A"].shape[1], dtype)
+
+
+def checked_copy(output, a, dtype):
+    return check(output, {"A": a}, TRANSPOSE.reference, 0, dtype)
+
+
+@pytest.mark.parametrize("k", [1, 16, 577, 4097])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_the_rounded_product_passes(k, distribution, dtype):
+    for m, n in ((1, 1), (1, 129), (129, 1), (129, 577)):
+        inputs, exact = product(m, n, k, dtype, distribution)
+        result, diff = checked_product(exact, inputs, dtype)
+        assert result.passed, (m, n, result)
+        assert (result.mismatched, result.nonfinite, result.elements) == (0, 0, m * n)
+        assert result.relative_rms <= result.tolerance
+        assert diff.cells.max() <= 1
+
+
+@pytest.mark.parametrize("k", [1, 577, 4097])
+def test_torch_matmul_passes(k, dtype):
+    inputs, _ = product(256, 129, k, dtype)
+    assert checked_product(inputs["A"] @ inputs["B"], inputs, dtype)[0].passed
+
+
+def test_operands_cut_to_tf32_pass():
+    """What a GPU does to float32: the lowest 13 bits of each operand's mantissa are dropped."""
+    for k in (1, 16, 577, 4097):
+        inputs, _ = product(129, 577, k, "float32")
+        cut = {name: (tensor.view(torch.int32) & ~0x1FFF).view(torch.float32) for name, tensor in inputs.items()}
+        result, _ = checked_product((cut["A"].double() @ cut["B"].double()).float(), inputs, "float32")
+        assert result.passed, (k, result)
+
+
+@pytest.mark.parametrize("k", [64, 577, 4097])
+def test_skipping_the_last_product_fails(k, dtype):
+    inputs, _ = product(256, 256, k, dtype)
+    short = (inputs["A"][:, : k - 1].double() @ inputs["B"][: k - 1].double()).to(getattr(torch, dtype))
+    result, _ = checked_product(short, inputs, dtype)
+    assert not result.passed
+    assert result.mismatched > 0
+    assert result.nonfinite == 0
+
+
+def test_two_tiles_swapped_fail(dtype):
+    inputs, output = product(256, 256, 577, dtype)
+    first, second = output[:64, :64].clone(), output[64:128, 192:].clone()
+    output[:64, :64], output[64:128, 192:] = second, first
+    result, diff = checked_product(output, inputs, dtype)
+    assert not result.passed
+    assert result.mismatched > 0.9 * 2 * 64 * 64
+    wrong = np.kron(diff.cells > 1, np.ones(diff.cell, dtype=bool))
+    assert wrong[:64, :64].any()
+    assert wrong[64:128, 192:].any()
+    wrong[:64, :64] = wrong[64:128, 192:] = False
+    assert not wrong.any()
+
+
+@pytest.mark.parametrize("place", [(0, 0), (2047, 2047), (1023, 577), (129, 1000)])
+def test_one_wrong_element_of_four_million_is_found(place, dtype):
+    inputs, output = product(2048, 2048, 64, dtype)
+    output[place] += output.double().square().mean().sqrt().item()
+    result, diff = checked_product(output, inputs, dtype)
+    assert not result.passed
+    assert (result.mismatched, result.worst_index) == (1, place)
+    assert result.worst_got == output[place].item()
+    assert result.worst_expected == pytest.approx((inputs["A"][place[0]].double() @ inputs["B"][:, place[1]].double()).item(), rel=1e-4)
+    assert list(zip(*np.nonzero(diff.cells > 1), strict=True)) == [(place[0] // diff.cell[0], place[1] // diff.cell[1])]
+
+
+def test_a_tile_that_was_never_written_is_not_finite(dtype):
+    inputs, output = product(577, 129, 64, dtype)
+    output[512:, 64:] = math.nan
+    result, diff = checked_product(output, inputs, dtype)
+    assert not result.passed
+    assert result.nonfinite == result.mismatched == 65 * 65
+    assert result.worst_index[0] >= 512
+    assert result.worst_index[1] >= 64
+    assert math.isnan(result.worst_got)
+    assert math.isfinite(result.max_abs_error)
+    assert math.isfinite(result.relative_rms)
+    unwritten = np.zeros((577, 129), dtype=bool)
+    unwritten[512:, 64:] = True
+    assert np.array_equal(np.isinf(diff.cells), pooled(unwritten, diff.cell))
+
+
+def test_a_result_of_infinity_fails(dtype):
+    inputs, output = product(129, 129, 64, dtype)
+    output[128, 0] = -math.inf
+    result, _ = checked_product(output, inputs, dtype)
+    assert not result.passed
+    assert (result.nonfinite, result.worst_index) == (1, (128, 0))
+
+
+def test_zeros_times_anything_must_be_zero(dtype):
+    inputs, output = product(129, 577, 1000, dtype, "zeros")
+    assert checked_product(output, inputs, dtype)[0].passed
+    output[100, 7] = 1e-3
+    result, _ = checked_product(output, inputs, dtype)
+    assert not result.passed
+    assert (result.mismatched, result.worst_index) == (1, (100, 7))
+    output[100, 7] = math.nan
+    assert not checked_product(output, inputs, dtype)[0].passed
+
+
+def test_an_error_everywhere_within_the_limit_of_each_element_fails_as_a_whole(dtype):
+    """One element may err by its limit; all of them can't."""
+    inputs, output = product(256, 256, 577, dtype)
+    allowed = allowance(dtype, 577)
+    wide = {name: tensor.double() for name, tensor in inputs.items()}
+    reference, magnitude = wide["A"] @ wide["B"], wide["A"].abs() @ wide["B"].abs()
+    limit = allowed.of_value * reference.abs() + allowed.of_magnitude * magnitude
+    off = (reference + 0.9 * limit).float()
+    result, _ = check(off, inputs, MATMUL.reference, 577, dtype)
+    assert not result.passed
+    assert result.mismatched == 0
+    assert result.relative_rms > result.tolerance
+
+
+def pooled(picture, cell):
+    """The largest value of each cell, element by element."""
+    rows, columns = picture.shape
+    cells = np.full((-(-rows // cell[0]), -(-columns // cell[1])), -np.inf)
+    for row in range(rows):
+        for column in range(columns):
+            at = row // cell[0], column // cell[1]
+            cells[at] = max(cells[at], picture[row, column])
+    return cells
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 129), (129, 1), (128, 577), (577, 1000), (1023, 7)], ids=str)
+def test_cells_are_the_largest_error_of_their_elements(shape):
+    m, n = shape
+    a = values((n, m), "float32")
+    output = a.t().clone()
+    error = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.01
+    output += error * 0.5
+    _, diff = checked_copy(output, a, "float32")
+    assert diff.shape == shape
+    assert diff.exact
+    assert max(diff.cells.shape) <= MAX_CELLS
+    assert np.array_equal(diff.cells, pooled((output - a.t()).abs().numpy(), diff.cell))
+
+
+def test_cells_of_a_product_are_in_units_of_what_is_allowed(dtype):
+    inputs, output = product(129, 577, 64, dtype)
+    output[5] *= 1.25
+    _, diff = checked_product(output, inputs, dtype)
+    allowed = allowance(dtype, 64)
+    wide = {name: tensor.double() for name, tensor in inputs.items()}
+    reference, magnitude = wide["A"] @ wide["B"], wide["A"].abs() @ wide["B"].abs()
+    limit = allowed.of_value * reference.abs() + allowed.of_magnitude * magnitude + allowed.floor
+    units = ((output.double() - reference).abs() / limit).numpy()
+    assert not diff.exact
+    assert np.allclose(diff.cells, pooled(units, diff.cell), rtol=1e-3, atol=1e-3)
+
+
+def test_rows_at_a_time_give_what_all_at_once_give(monkeypatch, dtype):
+    inputs, output = product(1000, 577, 129, dtype)
+    output[999, 3] = math.nan
+    output[400, 576] *= 3
+    whole, picture = checked_product(output, inputs, dtype)
+    monkeypatch.setattr(checks, "_CHUNK_BYTES", 577 * 48 * 100)
+    parts, picture_of_parts = checked_product(output, inputs, dtype)
+    assert np.array_equal(picture.cells, picture_of_parts.cells)
+    for field in ("passed", "mismatched", "nonfinite", "worst_index", "max_abs_error", "elements"):
+        assert getattr(whole, field) == getattr(parts, field), field
+    assert whole.relative_rms == pytest.approx(parts.relative_rms)
+    assert whole.tolerance == pytest.approx(parts.tolerance)
+
+
+def test_an_exact_copy_passes_and_any_single_flipped_bit_fails(dtype):
+    for m, n in ((1, 1), (1, 129), (577, 129), (1000, 1023)):
+        a = values((m, n), dtype)
+        output = a.t().contiguous()
+        result, _ = checked_copy(output, a, dtype)
+        assert result.passed
+        assert (result.mismatched, result.max_abs_error, result.tolerance) == (0, 0, 0)
+        place = (n // 2, m // 3)
+        bits = output.view(torch.int16 if DTYPE_BYTES[dtype] == 2 else torch.int32)
+        bits[place] ^= 1
+        result, diff = checked_copy(output, a, dtype)
+        assert not result.passed
+        assert (result.mismatched, result.worst_index) == (1, place)
+        assert np.count_nonzero(diff.cells) == 1
+
+
+def test_a_copy_of_zeros_must_be_zeros(dtype):
+    a = torch.zeros((129, 577), dtype=getattr(torch, dtype))
+    output = a.t().contiguous()
+    assert checked_copy(output, a, dtype)[0].passed
+    output[576, 128] = 2.0**-24
+    result, _ = checked_copy(output, a, dtype)
+    assert not result.passed
+    assert result.worst_index == (576, 128)
+
+
+def test_two_rows_of_a_copy_swapped_fail(dtype):
+    a = values((129, 577), dtype)
+    output = a.t().contiguous()
+    output[[1, 2]] = output[[2, 1]]
+    assert not checked_copy(output, a, dtype)[0].passed
+
+
+def test_only_a_sum_of_products_may_err(dtype):
+    assert set(vars(allowance(dtype, 0)).values()) == {0}
+    for reduction in (1, 577, 16384):
+        assert min(vars(allowance(dtype, reduction)).values()) > 0

@@ -1,0 +1,119 @@
+"""The GPU table, and which of its rows a device's own name stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kernels.gpus import DEFAULT_GPU, GPUS, table_name, this_gpu
+
+DEVICES = {
+    "Tesla T4": "T4",
+    "NVIDIA A10G": "A10G",
+    "NVIDIA L4": "L4",
+    "NVIDIA L40S": "L40S",
+    "NVIDIA GeForce RTX 4090": "RTX4090",
+    "NVIDIA GeForce RTX 5090": "RTX5090",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTXPRO6000",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "RTXPRO6000",
+    "NVIDIA A100-SXM4-40GB": "A100-40GB",
+    "NVIDIA A100-PCIE-40GB": "A100-40GB",
+    "NVIDIA A100-SXM4-80GB": "A100-80GB",
+    "NVIDIA A100 80GB PCIe": "A100-80GB",
+    "NVIDIA H100 80GB HBM3": "H100",
+    "NVIDIA H200": "H200",
+    "NVIDIA H200 MIG 3g.71gb": "H200",
+    "NVIDIA B200": "B200",
+}
+OTHERS = (
+    "NVIDIA GH200 480GB",
+    "NVIDIA GB200",
+    "NVIDIA H20",
+    "NVIDIA L40",
+    "NVIDIA A10",
+    "NVIDIA T400 4GB",
+    "NVIDIA GeForce RTX 4090 D",
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA GeForce RTX 5090 D",
+    "NVIDIA GeForce RTX 5090 Laptop GPU",
+    "NVIDIA RTX 6000 Ada Generation",
+    "",
+)
+
+
+@pytest.mark.parametrize(("device", "name"), DEVICES.items())
+def test_a_device_has_its_row(device, name):
+    assert table_name(device) == name
+
+
+@pytest.mark.parametrize("device", OTHERS)
+def test_a_device_of_another_kind_has_no_row(device):
+    assert table_name(device) is None
+
+
+def test_every_row_is_some_devices():
+    assert set(DEVICES.values()) == set(GPUS)
+
+
+def test_the_default_is_in_the_table():
+    assert DEFAULT_GPU in GPUS
+
+
+@pytest.fixture(params=GPUS.values(), ids=GPUS.keys())
+def row(request):
+    return request.param
+
+
+def test_a_row_has_its_own_name_and_a_source(row):
+    assert GPUS[row.name] is row
+    assert "NVIDIA" in row.source
+    assert row.assumed == ""
+
+
+def test_a_program_gets_no_more_than_a_sm_has(row):
+    assert 48 * 1024 <= row.shared_bytes_per_program <= row.shared_bytes_per_sm
+    assert row.max_programs_per_sm <= row.max_warps_per_sm
+    assert row.max_warps_per_sm in (32, 48, 64)
+    assert row.registers_per_sm == 65536
+
+
+def test_capacities_and_rates_are_in_their_units(row):
+    assert 16 <= row.sms <= 256
+    assert 2**20 <= row.l2_bytes <= 2**28, "bytes"
+    assert 100 <= row.dram_gbps <= 10_000, "GB/s"
+    assert all(10 <= rate <= 5000 for rate in row.matrix_tflops.values()), "TFLOP/s"
+
+
+def test_tf32_runs_at_half_the_rate_of_half_precision(row):
+    rates = row.matrix_tflops
+    if row.compute_capability < (8, 0):
+        assert set(rates) == {"float16"}
+    else:
+        assert rates["bfloat16"] == rates["float16"]
+        assert rates["float32"] == pytest.approx(rates["float16"] / 2, rel=0.02)
+
+
+def test_a_row_cannot_be_changed(row):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        row.sms = 1
+
+
+@pytest.mark.parametrize("hidden", ["", "-1"])
+def test_hidden_devices_are_not_there(monkeypatch, hidden):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert this_gpu.__wrapped__() is None
+
+
+@pytest.mark.gpu
+def test_this_gpu_agrees_with_its_row(gpu):
+    here = gpu.gpu
+    assert here.source.startswith("read from this device")
+    if (row := GPUS.get(here.name)) is None:
+        return
+    whole = () if "MIG" in here.source else ("sms", "l2_bytes")
+    limits = ("shared_bytes_per_sm", "shared_bytes_per_program", "registers_per_sm", "max_warps_per_sm")
+    for field in (*whole, *limits, "max_programs_per_sm", "compute_capability", "matrix_tflops"):
+        assert getattr(here, field) == getattr(row, field), field
+    if whole:
+        assert here.dram_gbps == pytest.approx(row.dram_gbps, rel=0.05)

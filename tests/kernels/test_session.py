@@ -1,0 +1,220 @@
+"""A session: stages, places in the queue, cancels, deadlines, and workers that die. Under the interpreter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import kernels as package
+from kernels import discover
+from kernels.experiment import Experiment
+from kernels.runner import processes, worker
+from kernels.runner.results import STAGES, Failure, RunResult
+from kernels.spec import knobs
+
+KERNEL = next(iter(discover().values()))
+PATIENCE_S = 60
+
+
+def experiment(shape, **fields):
+    sizes = {name: size for name, size in zip("MNK", shape, strict=True) if name in knobs(KERNEL.family.problem)}
+    smallest = {n: k.choices[0] for n, k in knobs(KERNEL.config).items() if n.startswith("BLOCK")}
+    return Experiment(KERNEL.id, KERNEL.family.problem(**sizes), KERNEL.config(**smallest), **fields)
+
+
+QUICK = experiment((1, 129, 33))
+# Tens of seconds: no test waits for its end.
+LONG = experiment((577, 1000, 512))
+
+
+def worker_id(session):
+    return session._runner.submit(worker.process_id, "worker").result()
+
+
+def until(condition):
+    """Wait for what must come true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+
+
+def is_gone(process_id):
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def launched(session):
+    """A long run whose launch is under way, and the process that it is in."""
+    process_id = worker_id(session)
+    job = session.submit(LONG)
+    until(lambda: job.stage == "launch" and job._future is not None and job._future.running())
+    return job, process_id
+
+
+def assert_runs(session):
+    result = session.submit(QUICK).result()
+    assert isinstance(result, RunResult), result
+    assert result.check.passed
+
+
+def test_a_run_passes_its_stages_in_order(session):
+    job = session.submit(QUICK)
+    seen = [progress.stage for progress in job.updates(every_s=0.001)]
+    result = job.result()
+    assert isinstance(result, RunResult), result
+    order = ("queued", "worker", "launch", "check")
+    assert [stage for stage, before in zip(seen, ["", *seen], strict=False) if stage != before] == [s for s in order if s in seen]
+    assert {"launch", "check"} <= set(result.stages) <= set(STAGES) - {"compile", "time"}
+    assert all(seconds > 0 for seconds in result.stages.values())
+    assert result.device.backend == "interpreter"
+    assert result.note
+
+
+def test_updates_end_at_once_where_there_is_an_outcome(session):
+    job = session.submit(replace(QUICK, gpu="B200"))
+    assert list(job.updates()) == []
+
+
+def test_runs_take_places_in_line_and_move_up(session):
+    running, process_id = launched(session)
+    waiting = [session.submit(QUICK) for _ in range(3)]
+    assert [job.before for job in (running, *waiting)] == [0, 1, 2, 3]
+    until(lambda: {job.stage for job in waiting} == {"queued"})
+    assert next(waiting[1].updates()).before == 2
+
+    waiting[0].cancel()
+    outcome = waiting[0].result()
+    assert isinstance(outcome, Failure)
+    assert outcome.kind == "cancelled"
+    until(lambda: [job.before for job in waiting[1:]] == [1, 2])
+    assert running.outcome is None, "the run before it goes on"
+    assert running.stage == "launch"
+    assert not is_gone(process_id)
+
+    running.cancel()
+    for job in waiting[1:]:
+        assert isinstance(job.result(), RunResult), job.outcome
+    assert session._line._jobs == []
+
+
+def test_cancelling_a_run_ends_its_worker(session):
+    job, process_id = launched(session)
+    job.cancel()
+    outcome = job.result()
+    assert isinstance(outcome, Failure)
+    assert (outcome.stage, outcome.kind) == ("launch", "cancelled")
+    until(lambda: is_gone(process_id))
+    assert_runs(session)
+    assert worker_id(session) != process_id
+
+
+def test_cancelling_what_is_over_changes_nothing(session):
+    job = session.submit(QUICK)
+    result, process_id = job.result(), worker_id(session)
+    job.cancel()
+    assert job.result() is result
+    assert worker_id(session) == process_id
+
+
+def test_a_worker_killed_in_the_middle_of_a_run_is_a_failure_and_the_next_run_succeeds(session):
+    job, process_id = launched(session)
+    os.kill(process_id, signal.SIGKILL)
+    outcome = job.result()
+    assert isinstance(outcome, Failure)
+    assert (outcome.stage, outcome.kind) == ("launch", "worker_died")
+    assert "SIGKILL" in outcome.message
+    assert_runs(session)
+
+
+def test_a_worker_killed_between_runs_does_not_fail_the_next_one(session):
+    process_id = worker_id(session)
+    os.kill(process_id, signal.SIGKILL)
+    until(lambda: is_gone(process_id))
+    time.sleep(0.5)  # the pool looks after its workers every 0.1 s
+    # Dense values show whether the new worker multiplies bfloat16 as numbers.
+    problem = replace(QUICK.problem, dtype="bfloat16")
+    result = session.submit(replace(QUICK, problem=problem)).result()
+    assert isinstance(result, RunResult), result
+    assert result.check.passed
+
+
+def test_a_missed_deadline_is_a_timeout_of_its_stage(session, monkeypatch):
+    assert_runs(session)
+    process_id = worker_id(session)
+    monkeypatch.setitem(processes.DEADLINES_S, "launch", 1.0)
+    outcome = session.submit(LONG).result()
+    assert isinstance(outcome, Failure)
+    assert (outcome.stage, outcome.kind) == ("launch", "timeout")
+    assert "within 1 s" in outcome.message
+    until(lambda: is_gone(process_id))
+    monkeypatch.undo()
+    assert_runs(session)
+
+
+def test_a_shape_that_takes_too_long_is_refused_at_once(session):
+    outcome = session.submit(experiment((16384, 16384, 16384))).outcome
+    assert isinstance(outcome, Failure)
+    assert (outcome.stage, outcome.kind) == ("config", "too_slow_here")
+
+
+def test_another_gpu_without_a_recorded_run_is_refused_at_once(session):
+    outcome = session.submit(replace(QUICK, gpu="B200")).outcome
+    assert isinstance(outcome, Failure)
+    assert (outcome.stage, outcome.kind, outcome.field) == ("config", "not_recorded", "gpu")
+    assert "B200" in outcome.message
+
+
+def test_this_gpu_where_there_is_none_is_interpreted(session):
+    result = session.submit(replace(QUICK, gpu="this")).result()
+    assert isinstance(result, RunResult), result
+    assert result.backend == "interpreter"
+    assert result.experiment.gpu == "this"
+
+
+def test_an_error_in_a_worker_is_a_failure_and_the_next_run_succeeds(session):
+    kernel = KERNEL.family.problem(**{**vars(QUICK.problem), "dtype": "float7"})
+    outcome = session.submit(replace(QUICK, problem=kernel)).result()
+    assert isinstance(outcome, Failure)
+    assert (outcome.stage, outcome.kind) == ("launch", "error")
+    assert "float7" in outcome.message
+    assert_runs(session)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.runner.session import Session
+
+if __name__ == "__main__":
+    session = Session(None, Path(sys.argv[1]))
+    result = session.submit(from_json({"kernel": sys.argv[2], "problem": {"M": 1, "N": 129}}, discover())).result()
+    session.close()
+    print(result.check.passed, "torch" in sys.modules, "triton" in sys.modules)
+"""
+
+
+def test_the_process_that_submits_runs_imports_no_torch(tmp_path):
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parent.parent)}
+    ended = subprocess.run(
+        [sys.executable, str(file), str(tmp_path / "cache"), KERNEL.id],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.stdout.split() == ["True", "False", "True"], ended.stderr

@@ -1,0 +1,131 @@
+"""The addresses that the models predict are those that Triton's interpreter really loads and stores."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernels as package
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.spec import knobs
+
+ROOT = Path(package.__file__).parent.parent
+SHAPES = ({"M": 37, "N": 53, "K": 29}, {"M": 1, "N": 129, "K": 1}, {"M": 65, "N": 1, "K": 33}, {"M": 83, "N": 47, "K": 64})
+DTYPES = ("float16", "float32")
+
+
+def small_tiles(kernel):
+    """Configs of the smallest tiles that divide none of the shapes: all sides equal, and each of another length."""
+    tile = {name: knob for name, knob in knobs(kernel.config).items() if knob.group == "Tile"}
+    for uneven in (0, 1):
+        config = {}
+        for place, (name, knob) in enumerate(tile.items()):
+            allowed = [value for value in knob.choices or range(max(knob.low, 2), knob.high + 1) if value >= 4 or not knob.choices]
+            config[name] = allowed[uneven * (place % 2)]
+        yield config
+
+
+def cases():
+    for kernel in discover().values():
+        fields = knobs(kernel.family.problem)
+        for (shape, config), dtype in zip(
+            itertools.product(SHAPES, small_tiles(kernel)), itertools.cycle(DTYPES), strict=False
+        ):
+            yield kernel.id, {**{n: v for n, v in shape.items() if n in fields}, "dtype": dtype}, config
+
+
+CASES = list(cases())
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """What each case touched: (op, tensor, source, program, offsets, active) for every execution."""
+    out = tmp_path_factory.mktemp("addresses") / "touched.pickle"
+    ended = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("record_addresses.py")), str(out)],
+        input=json.dumps(CASES),
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return pickle.loads(out.read_bytes())
+
+
+def predicted(access, shape, index):
+    """Element offsets and mask of one execution, as integers: offset · 2 + active."""
+    row, column = (
+        int(axis.start(np.array([index[axis.index]]), axis.block)[0]) + np.arange(axis.block)
+        for axis in (access.rows, access.columns)
+    )
+    offsets = row[:, None] * shape[1] + column[None, :]
+    return (2 * offsets + ((row[:, None] < shape[0]) & (column[None, :] < shape[1]))).ravel()
+
+
+def observed(touched):
+    return np.sort(np.concatenate([2 * offsets + active for *_, offsets, active in touched]))
+
+
+@pytest.fixture(params=range(len(CASES)), ids=lambda place: "-".join(str(part) for part in (CASES[place][0], place)))
+def case(request, recorded):
+    """A case's experiment, its kernel, and what it touched."""
+    kernel, problem, config = CASES[request.param]
+    experiment = from_json({"kernel": kernel, "problem": problem, "config": config}, discover())
+    return experiment, discover()[kernel], recorded[request.param]
+
+
+def test_every_operation_touches_the_predicted_elements(case):
+    experiment, kernel, touched = case
+    extents = kernel.extents(experiment.problem, experiment.config)
+    tensors = kernel.family.tensors(experiment.problem)
+    accesses = kernel.accesses(experiment.problem, experiment.config)
+    assert {t[:3] for t in touched} == {(access.op, access.tensor, access.source) for access in accesses}
+    for access in accesses:
+        executed = [t for t in touched if t[2] == access.source]
+        indices = [
+            dict(zip(access.over, place, strict=True)) for place in itertools.product(*(range(extents[i]) for i in access.over))
+        ]
+        assert len(executed) == len(indices), access
+        shape = tensors[access.tensor].shape
+        expected = np.sort(np.concatenate([predicted(access, shape, index) for index in indices]))
+        assert np.array_equal(observed(executed), expected), access
+
+
+def test_every_program_touches_the_elements_of_its_tiles(case):
+    experiment, kernel, touched = case
+    problem, config = experiment.problem, experiment.config
+    extents, tensors = kernel.extents(problem, config), kernel.family.tensors(problem)
+    programs = kernel.programs(problem, config)
+    tiles = kernel.tiles(np.arange(programs), problem, config)
+    steps = range(extents.get("k", 1))
+    executed = collections.defaultdict(list)
+    for t in touched:
+        executed[t[2], t[3]].append(t)
+    assert {program for _, program in executed} == set(range(programs))
+    for access in kernel.accesses(problem, config):
+        if "k" in access.over and tiles.pid_k.any():
+            continue  # which steps of K a slice takes is in no declaration
+        for program in range(programs):
+            own = tiles.program == program
+            expected = [
+                predicted(access, tensors[access.tensor].shape, {"m": m, "n": n, "k": k})
+                for m, n in zip(tiles.pid_m[own].tolist(), tiles.pid_n[own].tolist(), strict=True)
+                for k in (steps if "k" in access.over else (0,))
+            ]
+            assert np.array_equal(observed(executed[access.source, program]), np.sort(np.concatenate(expected))), access
+
+
+def test_every_shape_has_a_ragged_edge(case):
+    """A mask that is never false would prove little."""
+    assert any((~active).any() for *_, active in case[2]), case[0]

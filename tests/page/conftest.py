@@ -1,0 +1,142 @@
+"""The served page: one app process, one browser, a fresh browser tab for each test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class App:
+    """A running `python app.py`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+        self.process, self.url = process, url
+
+    def workers(self) -> list[int]:
+        """Process ids of its worker processes."""
+        found = []
+        for directory in Path("/proc").iterdir():
+            if not directory.name.isdigit():
+                continue
+            try:
+                parent = int((directory / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                command = (directory / "cmdline").read_bytes()
+            except (OSError, IndexError, ValueError):
+                continue
+            if parent == self.process.pid and b"spawn_main" in command:
+                found.append(int(directory.name))
+        return found
+
+
+@pytest.fixture(scope="session")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path_factory.mktemp("app") / "log"
+    environment = {**os.environ, "TILESCOPE_CACHE": str(tmp_path_factory.mktemp("cache"))}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "app.py", "--port", str(port)], cwd=ROOT, env=environment, stdout=output, stderr=output
+        )
+    url = f"http://127.0.0.1:{port}/"
+    try:
+        for _ in range(240):
+            if process.poll() is not None:
+                raise RuntimeError(f"app.py ended with {process.returncode}:\n{log.read_text()}")
+            try:
+                urllib.request.urlopen(url, timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.25)
+        else:
+            raise RuntimeError(f"app.py did not answer within a minute:\n{log.read_text()}")
+        yield App(process, url)
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    chromium = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if not chromium:
+        pytest.fail("No Chromium was found: install one (`make test` does), or set CHROMIUM to its path.")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path=chromium,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"],
+        )
+        yield launched
+        launched.close()
+
+
+class Tab:
+    """A browser tab on the playground, and what it said and asked for."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page, self.url = page, url
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self, query: str = "") -> Tab:
+        self.page.goto(self.url + query)
+        self.page.wait_for_selector("#experiment [data-ready] .field")
+        self.page.wait_for_function("location.search.includes('kernel=')")
+        return self
+
+    def draws(self, plot: str) -> int:
+        """How often a live plot has been drawn."""
+        return int(self.page.locator(f"#{plot} .live-plot").get_attribute("data-draws") or 0)
+
+    def wait_for_draw(self, plot: str, after: int = 0) -> None:
+        self.page.wait_for_function(
+            "([plot, n]) => Number(document.querySelector(`#${plot} .live-plot`)?.dataset.draws || 0) > n", arg=[plot, after]
+        )
+
+    def preset(self, title: str) -> None:
+        self.page.get_by_role("button", name=title).click()
+
+    def kernel(self, label: str) -> None:
+        self.page.get_by_label("kernel", exact=True).select_option(label=label)
+
+    def tab(self, name: str) -> None:
+        self.page.get_by_role("tab", name=name).click()
+
+    def run(self) -> None:
+        """Press Run and wait for the end, good or bad."""
+        self.page.locator("#run").click()
+        self.page.wait_for_selector("#status .stages, #status [role=status]", state="attached")
+        self.ended()
+
+    def ended(self) -> None:
+        self.page.wait_for_selector("#status [data-finished], #status .failure", timeout=90_000)
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).inner_text()
+
+
+@pytest.fixture
+def tab(app: App, browser: Browser) -> Iterator[Tab]:
+    context = browser.new_context(viewport={"width": 1280, "height": 720})
+    context.set_default_timeout(20_000)
+    opened = Tab(context.new_page(), app.url)
+    yield opened
+    context.close()
+    assert opened.errors == [], "the browser's console must stay clean"

@@ -1,0 +1,148 @@
+"""The API as a client sees it: every endpoint, and every kind of bad argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from gradio_client import Client
+
+from kernels import discover
+from tests.page.conftest import App
+
+ENDPOINTS = ("/schedule", "/coalescing", "/run")
+
+
+@pytest.fixture(scope="module")
+def client(app: App) -> Iterator[Client]:
+    opened = Client(app.url, verbose=False)
+    yield opened
+    opened.close()
+
+
+def test_kernels_lists_knobs_problem_gpus_and_device(client: Client) -> None:
+    reply = client.predict(api_name="/kernels")
+    assert [kernel["id"] for kernel in reply["kernels"]] == list(discover())
+    grouped = next(kernel for kernel in reply["kernels"] if kernel["id"] == "matmul.grouped")
+    assert {"name": "GROUP_SIZE", "default": 4, "range": [1, 64]}.items() <= grouped["knobs"][3].items()
+    assert [field["name"] for field in grouped["problem"]] == ["M", "N", "K", "dtype"]
+    assert {"T4", "H200", "B200"} <= {gpu["name"] for gpu in reply["gpus"]}
+    assert reply["device"] is None
+
+
+def test_schedule_counts_the_articles_loads(client: Client) -> None:
+    problem = {"M": 576, "N": 576, "K": 288}
+    config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3}
+    reply = client.predict({"kernel": "matmul.grouped", "problem": problem, "config": config}, api_name="/schedule")
+    assert (reply["programs"], reply["waves"], reply["tail_programs"]) == (81, 1, 81)
+    assert (reply["loads"][8], reply["loads"][80]) == (54, 162)
+    assert reply["tiles"][:4] == [[[0, 0, 0]], [[1, 0, 0]], [[2, 0, 0]], [[0, 1, 0]]]
+    assert (reply["gpu"], reply["resident_source"]) == ("H200", "assumed")
+
+
+def test_schedule_lists_all_tiles_of_a_program_that_computes_several(client: Client) -> None:
+    reply = client.predict({"kernel": "transpose.row_strip", "problem": {"M": 3, "N": 1025}}, api_name="/schedule")
+    assert reply["tiles"] == [[[0, 0, 0], [0, 1, 0], [0, 2, 0]], [[1, 0, 0], [1, 1, 0], [1, 2, 0]]]
+    assert reply["loads"] is None
+
+
+def test_schedule_lists_at_most_8192_programs(client: Client) -> None:
+    reply = client.predict(
+        {"kernel": "matmul.grid_2d", "problem": {"M": 16384, "N": 16384, "K": 16}, "config": {"BLOCK_M": 16, "BLOCK_N": 16}},
+        api_name="/schedule",
+    )
+    assert (reply["programs"], len(reply["tiles"]), len(reply["loads"])) == (1 << 20, 8192, 1024)
+
+
+def test_coalescing_counts_the_blackboard(client: Client) -> None:
+    experiment = {
+        "kernel": "transpose.row_strip",
+        "problem": {"M": 8, "N": 8},
+        "config": {"BLOCK_M": 2, "BLOCK_N": 8},
+    }
+    reply = client.predict(experiment, "textbook", {"warp_size": 4, "line_bytes": 16}, api_name="/coalescing")
+    load, store = reply["ops"]
+    assert (load["tile"]["lines"], store["tile"]["lines"]) == (4, 8)
+    assert (load["lines"], store["lines"], reply["totals"]["lines"]) == (16, 32, 48)
+    assert (load["op"], load["tensor"], store["op"], store["tensor"]) == ("load", "A", "store", "B")
+    assert store["efficiency"] == 0.5
+
+
+def test_run_checks_under_the_interpreter_without_a_time(client: Client) -> None:
+    reply = client.predict({"kernel": "matmul.grid_2d", "problem": {"M": 100, "N": 60, "K": 33}}, api_name="/run")
+    assert (reply["backend"], reply["timing"], reply["baseline"], reply["gpu"]) == ("interpreter", None, None, "H200")
+    check = reply["check"]
+    assert check["passed"]
+    assert 0 < check["relative_rms"] <= check["tolerance"] < 1e-3
+    assert (check["mismatched"], check["nonfinite"], len(check["worst_index"])) == (0, 0, 2)
+    assert (reply["l2"], reply["distribution"]) == ("warm", "normal")
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize(
+    ("experiment", "kind"),
+    [
+        (None, "not_an_object"),
+        ("matmul", "not_an_object"),
+        (7, "not_an_object"),
+        ([1, 2], "not_an_object"),
+        ({}, "unknown_kernel"),
+        ({"kernel": "matmul.nothing"}, "unknown_kernel"),
+        ({"kernel": ["matmul.grouped"]}, "unknown_kernel"),
+        ({"kernel": "matmul.grouped", "problem": {"M": 0}}, "out_of_range"),
+        ({"kernel": "matmul.grouped", "problem": {"M": "many"}}, "not_a_number"),
+        ({"kernel": "matmul.grouped", "problem": {"M": None}}, "not_a_number"),
+        ({"kernel": "matmul.grouped", "problem": {"M": 12.5}}, "not_a_number"),
+        ({"kernel": "matmul.grouped", "problem": {"M": True}}, "not_a_number"),
+        ({"kernel": "matmul.grouped", "problem": {"M": {"a": 1}}}, "not_a_number"),
+        ({"kernel": "matmul.grouped", "problem": [64]}, "not_an_object"),
+        ({"kernel": "matmul.grouped", "config": {"BLOCK_M": 65}}, "not_a_choice"),
+        ({"kernel": "matmul.grouped", "config": {"BLOCK_X": 64}}, "unknown_field"),
+        ({"kernel": "matmul.grouped", "colour": 1}, "unknown_field"),
+        ({"kernel": "matmul.grouped", "gpu": "H300"}, "unknown_gpu"),
+        ({"kernel": "matmul.grouped", "gpu": {"name": "H200"}}, "unknown_gpu"),
+        ({"kernel": "matmul.grouped", "run": {"timer": "sundial"}}, "not_a_choice"),
+    ],
+)
+def test_a_bad_experiment_is_a_failure_with_a_sentence(client: Client, endpoint: str, experiment: Any, kind: str) -> None:
+    failure = client.predict(experiment, api_name=endpoint)["failure"]
+    assert (failure["stage"], failure["kind"]) == ("config", kind)
+    assert failure["message"].endswith(".")
+    assert "Traceback" not in failure["message"]
+
+
+def test_this_gpu_where_there_is_none_fails_predictions_and_runs_on_the_interpreter(client: Client) -> None:
+    experiment = {"kernel": "transpose.tiled", "problem": {"M": 32, "N": 32}, "gpu": "this"}
+    assert client.predict(experiment, api_name="/schedule")["failure"]["kind"] == "no_gpu"
+    assert client.predict(experiment, api_name="/coalescing")["failure"]["kind"] == "no_gpu"
+    assert client.predict(experiment, api_name="/run")["backend"] == "interpreter"
+
+
+def test_a_run_for_another_gpu_that_was_not_recorded_says_so(client: Client) -> None:
+    experiment = {"kernel": "matmul.grouped", "problem": {"M": 17, "N": 19, "K": 23}, "gpu": "T4"}
+    assert client.predict(experiment, api_name="/run")["failure"]["kind"] == "not_recorded"
+
+
+def test_predictions_follow_the_gpu_that_is_named(client: Client) -> None:
+    reply = client.predict({"kernel": "matmul.grouped", "gpu": "T4"}, api_name="/schedule")
+    assert (reply["gpu"], reply["resident_programs"]) == ("T4", 40)
+
+
+def test_unknown_models_and_boards_are_refused(client: Client) -> None:
+    experiment = {"kernel": "matmul.grouped"}
+    assert client.predict(experiment, "guessed", api_name="/coalescing")["failure"]["kind"] == "not_a_choice"
+    assert client.predict(experiment, 3, api_name="/coalescing")["failure"]["kind"] == "not_a_choice"
+    bad = client.predict(experiment, "textbook", {"warp_size": 33}, api_name="/coalescing")
+    assert bad["failure"]["kind"] == "not_a_choice"
+    assert client.predict(experiment, "textbook", [1], api_name="/coalescing")["failure"]["kind"] == "not_an_object"
+
+
+def test_not_a_number_becomes_null_with_a_count_beside_it() -> None:
+    import numpy as np
+
+    from visualize.panels.endpoints import to_json
+
+    reply = to_json({"a": math.nan, "b": [1, math.inf, np.float32(2)], "c": {"d": np.inf}, "e": np.int64(3)})
+    assert reply == {"a": None, "b": [1, None, 2.0], "c": {"d": None, "not_finite": 1}, "e": 3, "not_finite": 2}

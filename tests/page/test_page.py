@@ -1,0 +1,167 @@
+"""The page in a real browser: what a person sets, and what they read off it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.page.conftest import Tab
+
+pytestmark = pytest.mark.browser
+
+
+def test_nothing_is_fetched_from_elsewhere(tab: Tab) -> None:
+    tab.open()
+    tab.wait_for_draw("schedule-plot")
+    foreign = [url for url in tab.requests if not url.startswith((tab.url, "data:", "blob:"))]
+    assert foreign == []
+    assert any("plotly.min.js" in url for url in tab.requests)
+
+
+def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(tab: Tab) -> None:
+    tab.open()
+    tab.preset("The 9 × 9 tiles of the article")
+    tab.page.wait_for_function("document.querySelector('#schedule-claim').innerText.includes('54')")
+    claim = tab.text("#schedule-claim")
+    assert re.search(r"first 9 programs load 54 blocks of A and B in this order, 90 in row-major order", claim)
+    tab.wait_for_draw("schedule-plot")
+    numbers = tab.page.locator("#schedule-plot .heatmap-label").all_text_contents()
+    assert numbers[:3] == ["0", "3", "6"], "the first row of the grouped map, GROUP_SIZE 3"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "preset", "loads", "stores", "total", "each"),
+    [
+        ("transpose: row strips", "Blackboard: 8 × 8, strips of 2 rows", 4, 8, 12, "1.33"),
+        ("transpose: tiles", "Blackboard: 8 × 8, tiles of 4 × 4", 4, 4, 8, "2.00"),
+    ],
+)
+def test_one_click_loads_the_blackboards_transactions(
+    tab: Tab, kernel: str, preset: str, loads: int, stores: int, total: int, each: str
+) -> None:
+    tab.open()
+    tab.kernel(kernel)
+    tab.preset(preset)
+    tab.page.wait_for_selector("#coalescing-claim .claim")
+    claim = tab.text("#coalescing-claim")
+    assert f"{loads} load (A) and {stores} store (B) transactions, {total} in all: {each} elements each" in claim
+    tab.wait_for_draw("coalescing-plot")
+
+
+def test_the_lane_that_loaded_an_element_stores_it_in_16_transactions(tab: Tab) -> None:
+    tab.open("?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=coalescing")
+    tab.page.get_by_label("lanes", exact=True).select_option(label="loaded")
+    tab.page.wait_for_function("document.querySelector('#coalescing-claim').innerText.includes('16 store (B)')")
+
+
+def test_a_moved_slider_redraws_the_schedule_and_the_address(tab: Tab) -> None:
+    tab.open("?tab=schedule&M=2048&N=2048")
+    tab.wait_for_draw("schedule-plot")
+    before = tab.draws("schedule-plot")
+    tab.page.get_by_label("GROUP_SIZE slider").fill("7")
+    tab.wait_for_draw("schedule-plot", after=before)
+    tab.page.wait_for_function("location.search.includes('GROUP_SIZE=7')")
+    assert "GROUP_SIZE 7" in tab.text("#schedule-plot")
+
+
+def test_powers_of_two_step_by_powers_of_two_from_the_keyboard(tab: Tab) -> None:
+    tab.open()
+    slider = tab.page.get_by_label("BLOCK_M slider")
+    slider.focus()
+    slider.press("ArrowRight")
+    tab.page.wait_for_function("location.search.includes('BLOCK_M=128')")
+    slider.press("ArrowLeft")
+    slider.press("ArrowLeft")
+    tab.page.wait_for_function("location.search.includes('BLOCK_M=32')")
+    assert tab.page.locator("#experiment-BLOCK_M").inner_text() == "32"
+
+
+def test_a_copied_link_reopens_the_same_page(tab: Tab) -> None:
+    tab.open("?kernel=transpose.tiled&M=1000&N=129&BLOCK_M=32&tab=coalescing&operation=1&program=3&warp_size=16&seed=7")
+    address = tab.page.evaluate("location.search")
+    tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab.page.get_by_role("button", name="Copy link").click()
+    copied = tab.page.evaluate("navigator.clipboard.readText()")
+    assert copied.endswith(address)
+    tab.open(copied.removeprefix(tab.url))
+    assert tab.page.evaluate("location.search") == address
+    assert tab.page.get_by_label("M", exact=True).input_value() == "1000"
+    assert tab.page.get_by_role("tab", name="Coalescing").get_attribute("aria-selected") == "true"
+    assert tab.page.get_by_label("operation", exact=True).input_value() == "1"
+    assert tab.page.locator("#experiment-seed").input_value() == "7"
+
+
+def test_a_bad_value_gets_a_sentence_beside_it_and_the_last_picture_stays(tab: Tab) -> None:
+    tab.open("?tab=schedule")
+    tab.wait_for_draw("schedule-plot")
+    before, claim = tab.draws("schedule-plot"), tab.text("#schedule-claim")
+    tab.page.get_by_label("M", exact=True).fill("20000")
+    problem = tab.page.locator('.field[data-field="M"] .problem')
+    problem.wait_for(state="visible")
+    assert problem.inner_text() == "M is 20000; allowed are whole numbers from 1 to 16384."
+    assert (tab.draws("schedule-plot"), tab.text("#schedule-claim")) == (before, claim)
+    tab.page.get_by_label("M", exact=True).fill("1024")
+    problem.wait_for(state="hidden")
+
+
+def test_a_bad_address_says_so_and_opens_the_rest(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grouped&M=banana&N=1024&BLOCK_K=17")
+    tab.page.locator('.field[data-field="M"] .problem').wait_for(state="visible")
+    assert "M is 'banana'" in tab.text('.field[data-field="M"] .problem')
+    assert "BLOCK_K is 17" in tab.text('.field[data-field="BLOCK_K"] .problem')
+    assert tab.page.get_by_label("N", exact=True).input_value() == "1024"
+
+
+def test_zoom_survives_a_moved_slider(tab: Tab) -> None:
+    tab.open("?tab=schedule&M=2048&N=2048")
+    tab.wait_for_draw("schedule-plot")
+    ranges = "document.querySelector('#schedule-plot .live-plot')._fullLayout.xaxis.range.map(Number)"
+    whole = tab.page.evaluate(ranges)
+    box = tab.page.locator("#schedule-plot .xy .nsewdrag, #schedule-plot .nsewdrag[data-subplot=xy]").first.bounding_box()
+    assert box is not None
+    tab.page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] * 0.2)
+    tab.page.mouse.down()
+    tab.page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.6, steps=5)
+    tab.page.mouse.up()
+    tab.page.wait_for_function(f"JSON.stringify({ranges}) !== '{json.dumps(whole, separators=(',', ':'))}'")
+    zoomed = tab.page.evaluate(ranges)
+    before = tab.draws("schedule-plot")
+    tab.page.get_by_label("GROUP_SIZE slider").fill("3")
+    tab.wait_for_draw("schedule-plot", after=before)
+    assert tab.page.evaluate(ranges) == zoomed
+
+
+def test_plots_follow_dark_mode(tab: Tab) -> None:
+    colour = "getComputedStyle(document.querySelector('#schedule-plot .xtick text')).fill"
+    tab.open("?tab=schedule")
+    tab.wait_for_draw("schedule-plot")
+    light = tab.page.evaluate(colour)
+    tab.page.get_by_role("button", name="Switch between light and dark").click()
+    tab.page.wait_for_function(f"{colour} !== '{light}'")
+    tab.open("?tab=schedule&__theme=dark")
+    tab.wait_for_draw("schedule-plot")
+    assert tab.page.evaluate(colour) != light
+
+
+def test_a_map_of_512_by_512_tiles_is_sent_in_150_kilobytes(tab: Tab) -> None:
+    tab.open("?tab=schedule&M=8192&N=8192&BLOCK_M=16&BLOCK_N=16")
+    tab.wait_for_draw("schedule-plot")
+    sizes: list[int] = []
+    tab.page.on("requestfinished", lambda request: sizes.append(request.sizes()["responseBodySize"]))
+    before = tab.draws("schedule-plot")
+    tab.page.get_by_label("GROUP_SIZE slider").fill("7")
+    tab.wait_for_draw("schedule-plot", after=before)
+    tab.page.wait_for_timeout(300)
+    assert 0 < sum(sizes) <= 150_000
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
+def test_no_panel_is_wider_than_the_window(tab: Tab, width: int, height: int) -> None:
+    tab.page.set_viewport_size({"width": width, "height": height})
+    tab.open()
+    for name, plot in (("Schedule", "schedule-plot"), ("Coalescing", "coalescing-plot")):
+        tab.tab(name)
+        tab.wait_for_draw(plot)
+        assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name

@@ -1,0 +1,97 @@
+"""Runs from the page, under the interpreter: progress, result, cancel, and a worker that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.page.conftest import App, Tab
+
+pytestmark = pytest.mark.browser
+
+# A few seconds under the interpreter: long enough to be caught in the middle.
+LONG = "?kernel=matmul.grouped&M=512&N=512&K=512&BLOCK_M=32&BLOCK_N=32&BLOCK_K=16"
+
+
+@pytest.mark.parametrize("kernel", ["matmul.grid_2d", "matmul.grouped", "transpose.row_strip", "transpose.tiled"])
+def test_a_run_shows_its_check_and_no_time(tab: Tab, kernel: str) -> None:
+    tab.open(f"?kernel={kernel}&M=129&N=100&tab=schedule")
+    tab.run()
+    tab.wait_for_draw("diff-plot")
+    assert "passed" in tab.text("#strip")
+    assert "there is no time to report" in tab.text("#status")
+    assert "0 of 12,900" in tab.text("#result")
+    assert tab.page.get_by_role("tab", name="Result").get_attribute("aria-selected") == "true"
+
+
+def test_the_result_is_greyed_once_the_controls_move_on(tab: Tab) -> None:
+    tab.open("?kernel=transpose.tiled&M=128&N=128")
+    tab.run()
+    strip = tab.page.locator("#strip [data-experiment]")
+    assert "stale" not in (strip.get_attribute("class") or "")
+    tab.page.get_by_label("BLOCK_M slider").press("ArrowRight")
+    tab.page.wait_for_selector("#strip [data-experiment].stale")
+    tab.page.get_by_label("BLOCK_M slider").press("ArrowLeft")
+    tab.page.wait_for_selector("#strip [data-experiment]:not(.stale)")
+
+
+def test_control_and_enter_runs(tab: Tab) -> None:
+    tab.open("?kernel=transpose.tiled&M=64&N=64")
+    tab.page.get_by_label("M", exact=True).press("Control+Enter")
+    tab.ended()
+    assert "passed" in tab.text("#strip")
+
+
+def test_float32_says_that_a_gpu_multiplies_as_tf32(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grid_2d&M=64&N=64&K=64&dtype=float32")
+    tab.run()
+    assert "tf32" in tab.text("#result")
+
+
+def test_what_takes_too_long_is_refused_with_the_estimate(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096")
+    tab.page.locator("#run").click()
+    tab.page.wait_for_selector("#status .failure")
+    assert "the interpreter would take about" in tab.text("#status")
+
+
+def test_cancel_ends_the_work_and_the_next_run_succeeds(tab: Tab, app: App) -> None:
+    tab.open(LONG)
+    tab.page.locator("#run").click()
+    tab.page.wait_for_selector("#status li.now:has-text('launch')")
+    before = set(app.workers())
+    tab.page.locator("#cancel").click()
+    tab.page.wait_for_selector("#status .failure[data-kind=cancelled]")
+    tab.page.get_by_label("M", exact=True).fill("64")
+    tab.page.wait_for_function("location.search.includes('M=64&')")
+    tab.run()
+    assert "passed" in tab.text("#strip")
+    assert not before & set(app.workers()), "the worker that was cancelled is gone"
+
+
+def test_a_killed_worker_ends_its_run_in_a_sentence_and_the_next_run_succeeds(tab: Tab, app: App) -> None:
+    tab.open(LONG)
+    tab.page.locator("#run").click()
+    tab.page.wait_for_selector("#status li.now:has-text('launch')")
+    for worker in app.workers():
+        os.kill(worker, signal.SIGKILL)
+    tab.page.wait_for_selector("#status .failure[data-kind=worker_died]")
+    assert "killed by SIGKILL" in tab.text("#status")
+    tab.page.get_by_label("M", exact=True).fill("64")
+    tab.page.wait_for_function("location.search.includes('M=64&')")
+    tab.run()
+    assert "passed" in tab.text("#strip")
+
+
+def test_a_second_person_sees_their_place(tab: Tab, app: App) -> None:
+    tab.open(LONG)
+    second = Tab(tab.page.context.new_page(), app.url).open("?kernel=transpose.tiled&M=64&N=64")
+    tab.page.locator("#run").click()
+    tab.page.wait_for_selector("#status li.now:has-text('launch')")
+    second.page.locator("#run").click()
+    second.page.wait_for_function("document.querySelector('#status').innerText.includes('1 before you')")
+    second.ended()
+    assert "passed" in second.text("#strip")
+    tab.ended()
