@@ -34,7 +34,7 @@ lint: $(DEV_READY) ## Check style, format and types
 	$(VENV_PYTHON) -m mypy
 
 format: $(DEV_READY) ## Mend the style and format that can be mended by machine
-	$(VENV_PYTHON) -m ruff check --fix .
+	$(VENV_PYTHON) -m ruff check --fix --exit-zero --quiet .
 	$(VENV_PYTHON) -m ruff format .
 
 clean: ## Remove the virtual environment and all caches

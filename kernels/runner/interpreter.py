@@ -9,10 +9,10 @@ from kernels.spec import ConfigError, Kernel
 
 LIMIT_S = 20.0
 
-# Seconds for one execution of a memory operation or dot, for each element moved, and for each multiply-add,
-# measured with triton 3.7.1 on one core of a 2-core x86 machine; see benchmarks/interpreter.py.
-_PER_OPERATION_S = 1.6e-4
-_PER_ELEMENT_S = 1.2e-8
+# Seconds for one execution of a memory operation (its addresses and its share of the loop included), for each element
+# that it moves, and for each multiply-add: fitted by benchmarks/interpreter.py, triton 3.7.1, one core of an x86 server.
+_PER_OPERATION_S = 1.2e-3
+_PER_ELEMENT_S = 4e-8
 _PER_PRODUCT_S = 6e-11
 
 
@@ -54,10 +54,7 @@ def estimated_seconds(kernel: Kernel, problem: Any, config: Any) -> float:
     for access in kernel.accesses(problem, config):
         executions = math.prod(extents[index] for index in access.over)
         seconds += executions * (_PER_OPERATION_S + _PER_ELEMENT_S * access.rows.block * access.columns.block)
-    if "k" in extents:
-        products = config.BLOCK_M * config.BLOCK_N * config.BLOCK_K
-        seconds += math.prod(extents.values()) * (_PER_OPERATION_S + _PER_PRODUCT_S * products)
-    return seconds
+    return seconds + _PER_PRODUCT_S * kernel.family.work(problem) / 2
 
 
 def refuse_what_takes_too_long(kernel: Kernel, problem: Any, config: Any) -> None:

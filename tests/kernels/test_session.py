@@ -16,6 +16,7 @@ import kernels as package
 from kernels import discover
 from kernels.experiment import Experiment
 from kernels.runner import processes, worker
+from kernels.runner.interpreter import LIMIT_S, estimated_seconds
 from kernels.runner.results import STAGES, Failure, RunResult
 from kernels.spec import knobs
 
@@ -30,8 +31,18 @@ def experiment(shape, **fields):
 
 
 QUICK = experiment((1, 129, 33))
-# Tens of seconds: no test waits for its end.
-LONG = experiment((577, 1000, 512))
+
+
+def longest():
+    """The longest run that is not refused here: no test waits for its end."""
+    for side in range(1, 4096, 64):
+        longer = experiment((side, side, side))
+        if estimated_seconds(KERNEL, longer.problem, longer.config) > LIMIT_S:
+            return experiment((side - 64, side - 64, side - 64))
+    raise AssertionError("nothing takes too long")
+
+
+LONG = longest()
 
 
 def worker_id(session):
@@ -58,7 +69,8 @@ def launched(session):
     """A long run whose launch is under way, and the process that it is in."""
     process_id = worker_id(session)
     job = session.submit(LONG)
-    until(lambda: job.stage == "launch" and job._future is not None and job._future.running())
+    until(lambda: job.outcome or (job.stage == "launch" and job._future is not None and job._future.running()))
+    assert job.outcome is None, job.outcome
     return job, process_id
 
 
@@ -179,7 +191,6 @@ def test_this_gpu_where_there_is_none_is_interpreted(session):
     result = session.submit(replace(QUICK, gpu="this")).result()
     assert isinstance(result, RunResult), result
     assert result.backend == "interpreter"
-    assert result.experiment.gpu == "this"
 
 
 def test_an_error_in_a_worker_is_a_failure_and_the_next_run_succeeds(session):
@@ -194,11 +205,12 @@ def test_an_error_in_a_worker_is_a_failure_and_the_next_run_succeeds(session):
 SCRIPT = """
 import sys
 from pathlib import Path
-from kernels import discover
-from kernels.experiment import from_json
-from kernels.runner.session import Session
 
 if __name__ == "__main__":
+    from kernels import discover
+    from kernels.experiment import from_json
+    from kernels.runner.session import Session
+
     session = Session(None, Path(sys.argv[1]))
     result = session.submit(from_json({"kernel": sys.argv[2], "problem": {"M": 1, "N": 129}}, discover())).result()
     session.close()
