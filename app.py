@@ -11,8 +11,12 @@ import os
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve the Tilescope playground.")
-    parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), help="address to listen on")
-    parser.add_argument("--port", type=int, default=int(os.environ.get("GRADIO_SERVER_PORT", "7860")), help="port to listen on")
+    parser.add_argument(
+        "--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), help="address to listen on"
+    )
+    parser.add_argument(
+        "--port", type=int, default=int(os.environ.get("GRADIO_SERVER_PORT", "7860")), help="port to listen on"
+    )
     flags = parser.parse_args()
 
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")

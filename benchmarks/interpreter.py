@@ -1,4 +1,7 @@
-"""How long Triton's interpreter takes: fit the constants of `kernels.runner.interpreter`. Run: python -m benchmarks.interpreter"""
+"""How long Triton's interpreter takes: fits the constants of `kernels.runner.interpreter`.
+
+python -m benchmarks.interpreter
+"""
 
 from __future__ import annotations
 

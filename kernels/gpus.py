@@ -88,7 +88,9 @@ GPUS: dict[str, Gpu] = {
         _row("A100-40GB", 108, 40, 1555, 312, 156, (8, 0), "NVIDIA A100 datasheet, SXM"),
         _row("A100-80GB", 108, 40, 2039, 312, 156, (8, 0), "NVIDIA A100 datasheet, SXM"),
         _row("H100", 132, 50, 3350, 989.4, 494.7, (9, 0), "NVIDIA H100 datasheet, SXM, dense"),
-        _row("H200", 132, 60, 4800, 989.4, 494.7, (9, 0), "NVIDIA H200 datasheet, dense; SMs and L2 read from a device"),
+        _row(
+            "H200", 132, 60, 4800, 989.4, 494.7, (9, 0), "NVIDIA H200 datasheet, dense; SMs and L2 read from a device"
+        ),
         _row("B200", 148, 126, 8000, 2250, 1125, (10, 0), "NVIDIA DGX B200 datasheet, dense, a GPU's share"),
     )
 }
@@ -147,7 +149,7 @@ def this_gpu() -> Gpu | None:
 
     device_name = buffer.value.decode()
     name = table_name(device_name)
-    row = GPUS.get(name or "", None)
+    row = GPUS.get(name or "")
     # Two transfers a clock (DDR): kHz · 2 · bits / 8, in GB/s.
     gbps = read(_MEMORY_KHZ) * 2 * read(_BUS_BITS) / 8 / 1e6
     read_row = Gpu(
@@ -167,5 +169,8 @@ def this_gpu() -> Gpu | None:
     if row is None:
         return read_row
     return replace(
-        read_row, matrix_tflops=row.matrix_tflops, dram_gbps=gbps or row.dram_gbps, assumed="matrix rates from the table"
+        read_row,
+        matrix_tflops=row.matrix_tflops,
+        dram_gbps=gbps or row.dram_gbps,
+        assumed="matrix rates from the table",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class RefusesToLaunch:
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(cast("Any", self), fn)
 
     def __getitem__(self, grid: Any) -> Any:
         raise RuntimeError(f"{self.fn.__name__} can't be launched: Triton is not installed on this machine.")
@@ -44,8 +44,6 @@ class _StandIn:
     cdiv = staticmethod(ArrayLanguage.cdiv)
 
 
-triton: Any
-tl: Any
 try:
     import triton
     import triton.language as tl

@@ -39,7 +39,10 @@ def configs(kernel):
         "smallest": kernel.config(**{name: allowed[0] for name, allowed in values.items()}, num_warps=1),
         "default": kernel.config(),
         "unequal": kernel.config(
-            **{name: allowed[1 + (place % 2 if tile[name].choices else 0)] for place, (name, allowed) in enumerate(values.items())},
+            **{
+                name: allowed[1 + (place % 2 if tile[name].choices else 0)]
+                for place, (name, allowed) in enumerate(values.items())
+            },
             num_warps=2,
             num_stages=2,
         ),
@@ -53,7 +56,9 @@ def problem_of(kernel):
 
     def problem(shape, dtype="float32"):
         sizes = dict(zip("MNK", shape, strict=True))
-        return kernel.family.problem(**{n: v for n, v in sizes.items() if n in knobs(kernel.family.problem)}, dtype=dtype)
+        return kernel.family.problem(
+            **{n: v for n, v in sizes.items() if n in knobs(kernel.family.problem)}, dtype=dtype
+        )
 
     return problem
 

@@ -18,7 +18,10 @@ class Problem:
     N: int = knob(512, "Shape", "Columns of B and C.", low=1, high=16384, stops="powers")
     K: int = knob(512, "Shape", "Columns of A, rows of B: the reduction.", low=1, high=16384, stops="powers")
     dtype: str = knob(
-        "float16", "Shape", "Type of A, B and C; sums are float32. float32 multiplies as tf32.", choices=tuple(DTYPE_BYTES)
+        "float16",
+        "Shape",
+        "Type of A, B and C; sums are float32. float32 multiplies as tf32.",
+        choices=tuple(DTYPE_BYTES),
     )
 
 

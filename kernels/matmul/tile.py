@@ -42,9 +42,7 @@ def multiply(
 
 
 @triton.jit
-def store(
-    c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):
+def store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Write the tile to C, in C's type."""
     rows = tile_offsets(pid_m, BLOCK_M)
     columns = tile_offsets(pid_n, BLOCK_N)

@@ -38,7 +38,7 @@ class Recording:
 
 
 def _run(fields: dict[str, Any], gpu: str, date: str) -> RunResult:
-    baseline = fields["baseline"] and dict(fields["baseline"])
+    baseline: Any = fields["baseline"] and dict(fields["baseline"])
     if baseline:
         name, ratio = baseline.pop("name"), baseline.pop("ratio")
         baseline = Baseline(name, Timing(**baseline), ratio)

@@ -18,7 +18,7 @@ from kernels.runner.results import Failure
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a compile gives (DESIGN's /compile adds to it): shared memory of a program in bytes, and the seconds it took."""
+    """What a compile gives: shared memory of a program in bytes, and the seconds it took."""
 
     shared_bytes: int
     seconds: float

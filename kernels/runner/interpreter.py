@@ -1,4 +1,4 @@
-"""Triton's interpreter: mending what it gets wrong, and what it can finish. Its worker checks, and never times."""
+"""Triton's interpreter: mending what it gets wrong, and what it can finish. It checks, and never times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernels.spec import ConfigError, Kernel
 LIMIT_S = 20.0
 
 # Seconds for one execution of a memory operation (its addresses and its share of the loop included), for each element
-# that it moves, and for each multiply-add: fitted by benchmarks/interpreter.py, triton 3.7.1, one core of an x86 server.
+# that it moves, and for each multiply-add: fitted by benchmarks/interpreter.py, triton 3.7.1, one x86 server core.
 _PER_OPERATION_S = 1.2e-3
 _PER_ELEMENT_S = 4e-8
 _PER_PRODUCT_S = 6e-11
@@ -57,13 +57,17 @@ def estimated_seconds(kernel: Kernel, problem: Any, config: Any) -> float:
     return seconds + _PER_PRODUCT_S * kernel.family.work(problem) / 2
 
 
-def refuse_what_takes_too_long(kernel: Kernel, problem: Any, config: Any) -> None:
-    """Raise ConfigError, kind too_slow_here, for a launch that the interpreter would not finish in about 20 s."""
+def refuse_what_takes_too_long(kernel: Kernel, problem: Any, config: Any, instead: str = "") -> None:
+    """Raise ConfigError, kind too_slow_here, for a launch that the interpreter would not finish in about 20 s.
+
+    `instead` is added to the sentence: what a person can do besides.
+    """
     seconds = estimated_seconds(kernel, problem, config)
     if seconds > LIMIT_S:
         shape = " × ".join(str(v) for v in vars(problem).values() if isinstance(v, int))
         raise ConfigError(
             "too_slow_here",
             f"There is no GPU here, and the interpreter would take about {seconds:,.0f} s for {shape} in these tiles; "
-            f"allowed is what it finishes in about {LIMIT_S:.0f} s. Make the shape smaller or the tiles larger.",
+            f"allowed is what it finishes in about {LIMIT_S:.0f} s. Make the shape smaller or the tiles larger."
+            f"{instead}",
         )

@@ -44,7 +44,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The library's own call, timed in turns with the kernel. `ratio` is its median over ours: above 1, we are faster."""
+    """The library's own call, timed in turns with the kernel. `ratio`: its median over ours; above 1, we are faster."""
 
     name: str
     timing: Timing
@@ -71,7 +71,7 @@ class Check:
         max_abs_error: largest |error|, of the finite ones.
         max_scaled_error: largest |error| / (|A| @ |B|) (for a transpose: / |A|), element by element.
         mismatched: elements whose error is more than rounding explains, those that are not finite included.
-        nonfinite: elements that are NaN or infinite: the output was NaN before the launch, so one that was never written.
+        nonfinite: elements that are NaN or infinite, as one is that was never written: the output started as NaN.
         worst_index: [row, column] of the element with the largest error in units of what is allowed there.
         worst_got, worst_expected: its two values.
     """

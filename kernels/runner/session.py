@@ -176,9 +176,14 @@ class Session:
                 "gpu",
             )
         if not HAS_TRITON:
-            return Failure("worker", "no_triton", "Triton is not installed on this machine, so nothing can be run here.")
+            return Failure(
+                "worker", "no_triton", "Triton is not installed on this machine, so nothing can be run here."
+            )
         if self.gpu is None:
-            refuse_what_takes_too_long(discover()[experiment.kernel], experiment.problem, experiment.config)
+            recorded = records.find(experiment, gpu.name)
+            instead = f" Or choose gpu {gpu.name}: a run there was recorded." if recorded else ""
+            kernel = discover()[experiment.kernel]
+            refuse_what_takes_too_long(kernel, experiment.problem, experiment.config, instead)
         return None
 
     def _carry_out(self, job: Job) -> None:

@@ -32,7 +32,7 @@ class Samples:
 
 
 def timing(samples_ms: np.ndarray, work: int, minimal_bytes: int) -> Timing:
-    """Median and spread of `samples_ms`, and the rate of `work` operations or, where there is none, of `minimal_bytes`."""
+    """Median and spread of `samples_ms`; the rate of `work` operations or, where there are none, of `minimal_bytes`."""
     p20, median, p80 = (float(x) for x in np.percentile(samples_ms, (20, 50, 80)))
     return Timing(
         median_ms=median,
@@ -59,7 +59,9 @@ def paired(ours: Callable[[], Any], theirs: Callable[[], Any], l2: str, timer: s
     one_pair_ms = _batch_ms(ours, theirs, flush, 3, None)[0].sum(axis=0).mean()
     count = int(min(MAX_SAMPLES, max(MIN_SAMPLES, BUDGET_MS / max(one_pair_ms, 1e-3))))
     replay = _captured(ours, theirs, flush, min(count, BATCH)) if timer == "graph" else None
-    batches, clocks, note = [], [], ""
+    batches: list[np.ndarray] = []
+    clocks: list[int] = []
+    note = ""
     while sum(batch.shape[1] for batch in batches) < count:
         batch, clock, note = _batch_ms(ours, theirs, flush, min(count, BATCH), replay)
         batches.append(batch)

@@ -52,7 +52,7 @@ def accesses(problem: Problem, config: Config) -> tuple[Access, ...]:
 KERNEL = Kernel(
     id="transpose.row_strip",
     title="row strips",
-    claim="A program reads whole rows and writes them as columns: few rows a strip leave each written sector half empty.",
+    claim="A program reads rows and writes them as columns: few rows a strip leave each written sector half empty.",
     family=FAMILY,
     config=Config,
     jitted=transpose_row_strip,

@@ -41,7 +41,8 @@ def grid(problem: Problem, config: Config) -> tuple[int, int]:
 
 
 def tiles_of(pids: np.ndarray, problem: Problem, config: Config) -> Tiles:
-    return Tiles(pids, *orders.axis_0_fastest(pids, grid(problem, config)[0]), np.zeros_like(pids))
+    pid_m, pid_n = orders.axis_0_fastest(pids, grid(problem, config)[0])
+    return Tiles(pids, pid_m, pid_n, np.zeros_like(pids))
 
 
 def group_of(pids: np.ndarray, problem: Problem, config: Config) -> np.ndarray:

@@ -120,7 +120,9 @@ def memory_calls(function, seen):
             target = None
         if hasattr(target, "fn"):
             found |= memory_calls(target.fn, seen)
-        elif isinstance(called, ast.Attribute) and (called.attr in ("load", "store") or called.attr.startswith("atomic_")):
+        elif isinstance(called, ast.Attribute) and (
+            called.attr in ("load", "store") or called.attr.startswith("atomic_")
+        ):
             found.add((str(path.relative_to(ROOT)), first + node.lineno - 1, called.attr))
     return found
 
@@ -198,8 +200,7 @@ ARGUMENTS = {"num_pid_m": 7, "num_pid_n": 129, "GROUP_SIZE": 4, "BLOCK": 1}
 
 @pytest.mark.parametrize("jitted", JITTED_ORDERS, ids=lambda jitted: jitted.fn.__name__)
 def test_on_arrays_gives_what_integers_give(jitted):
-    first, *others = inspect.signature(jitted.fn).parameters
-    arguments = {name: ARGUMENTS[name] for name in others}
+    arguments = {name: ARGUMENTS[name] for name in list(inspect.signature(jitted.fn).parameters)[1:]}
     pids = np.arange(7 * 129)
     together = np.atleast_2d(on_arrays(jitted)(pids, **arguments))
     for pid in pids.tolist():

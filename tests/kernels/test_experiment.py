@@ -14,7 +14,24 @@ from kernels.gpus import DEFAULT_GPU, GPUS
 from kernels.spec import ConfigError, knobs
 
 KERNELS = discover()
-NOT_A_NUMBER = (None, True, False, [], [1], {}, {"a": 1}, "", "abc", "1.5", "0x10", 1.5, float("nan"), float("inf"), b"1", object())
+NOT_A_NUMBER = (
+    None,
+    True,
+    False,
+    [],
+    [1],
+    {},
+    {"a": 1},
+    "",
+    "abc",
+    "1.5",
+    "0x10",
+    1.5,
+    float("nan"),
+    float("inf"),
+    b"1",
+    object(),
+)
 NOT_A_WORD = (*NOT_A_NUMBER, 0, -1, 10**30, "FLOAT16", "float16 ")
 NOT_AN_OBJECT = (None, [], [1], "abc", "", 1, 1.5, float("nan"), True, ("kernel",))
 
@@ -33,7 +50,9 @@ def experiments(draw):
     kernel = draw(st.sampled_from(list(KERNELS.values())))
     payload = {"kernel": kernel.id, "gpu": draw(st.sampled_from(GPU_CHOICES))}
     for name, declared in parts(kernel):
-        payload[name] = draw(st.fixed_dictionaries({}, optional={field: values(knob) for field, knob in declared.items()}))
+        payload[name] = draw(
+            st.fixed_dictionaries({}, optional={field: values(knob) for field, knob in declared.items()})
+        )
     return from_json(payload, KERNELS)
 
 

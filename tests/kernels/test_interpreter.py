@@ -31,14 +31,19 @@ if "mend" in sys.argv:
     mend_bfloat16()
 """
 
-DOT = PRODUCT + """
+DOT = (
+    PRODUCT
+    + """
 a, b = (torch.randint(-8, 9, (16, 16), generator=torch.Generator().manual_seed(s)).bfloat16() for s in (1, 2))
 c = torch.full((16, 16), float("nan"))
 product[(1,)](a, b, c, 16)
 print(bool((c == a.float() @ b.float()).all()))
 """
+)
 
-CAST = PRODUCT + """
+CAST = (
+    PRODUCT
+    + """
 bits = torch.randint(-(2**31), 2**31, (1 << 14,), generator=torch.Generator().manual_seed(3)).int()
 edges = [0x00000000, -0x80000000, 0x7F7FFFFF, 0x7F800000, -0x800000, 0x7FC00000, 0x3F808000, 0x3F818000, 0x3F80C000, 1]
 bits[: len(edges)] = torch.tensor(edges)
@@ -48,6 +53,7 @@ cast[(1,)](x, y, x.numel())
 right = (y == x.bfloat16()) | (y.isnan() & x.isnan())
 print(bool(right.all()))
 """
+)
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 import kernels as package
 from kernels import discover
 from kernels.experiment import Experiment
@@ -86,7 +84,9 @@ def test_a_run_passes_its_stages_in_order(session):
     result = job.result()
     assert isinstance(result, RunResult), result
     order = ("queued", "worker", "launch", "check")
-    assert [stage for stage, before in zip(seen, ["", *seen], strict=False) if stage != before] == [s for s in order if s in seen]
+    assert [stage for stage, before in zip(seen, ["", *seen], strict=False) if stage != before] == [
+        s for s in order if s in seen
+    ]
     assert {"launch", "check"} <= set(result.stages) <= set(STAGES) - {"compile", "time"}
     assert all(seconds > 0 for seconds in result.stages.values())
     assert result.device.backend == "interpreter"

@@ -38,7 +38,9 @@ def record(kernel, problem, config, root):
     }
     size = next(iter(tensors.values())).element_size()
     arguments = kernel.arguments(tensors, problem, config)
-    plain = {name: getattr(builder, name) for name in ("create_masked_load", "create_masked_store", "create_atomic_rmw")}
+    plain = {
+        name: getattr(builder, name) for name in ("create_masked_load", "create_masked_store", "create_atomic_rmw")
+    }
     to_host = interpreter.GridExecutor._init_args_hst
 
     def init_args(self, args, kwargs):

@@ -20,7 +20,12 @@ from kernels.experiment import from_json
 from kernels.spec import knobs
 
 ROOT = Path(package.__file__).parent.parent
-SHAPES = ({"M": 37, "N": 53, "K": 29}, {"M": 1, "N": 129, "K": 1}, {"M": 65, "N": 1, "K": 33}, {"M": 83, "N": 47, "K": 64})
+SHAPES = (
+    {"M": 37, "N": 53, "K": 29},
+    {"M": 1, "N": 129, "K": 1},
+    {"M": 65, "N": 1, "K": 33},
+    {"M": 83, "N": 47, "K": 64},
+)
 DTYPES = ("float16", "float32")
 
 
@@ -30,7 +35,11 @@ def small_tiles(kernel):
     for uneven in (0, 1):
         config = {}
         for place, (name, knob) in enumerate(tile.items()):
-            allowed = [value for value in knob.choices or range(max(knob.low, 2), knob.high + 1) if value >= 4 or not knob.choices]
+            allowed = [
+                value
+                for value in knob.choices or range(max(knob.low, 2), knob.high + 1)
+                if value >= 4 or not knob.choices
+            ]
             config[name] = allowed[uneven * (place % 2)]
         yield config
 
@@ -94,7 +103,8 @@ def test_every_operation_touches_the_predicted_elements(case):
     for access in accesses:
         executed = [t for t in touched if t[2] == access.source]
         indices = [
-            dict(zip(access.over, place, strict=True)) for place in itertools.product(*(range(extents[i]) for i in access.over))
+            dict(zip(access.over, place, strict=True))
+            for place in itertools.product(*(range(extents[i]) for i in access.over))
         ]
         assert len(executed) == len(indices), access
         shape = tensors[access.tensor].shape

@@ -107,7 +107,8 @@ class Tab:
 
     def wait_for_draw(self, plot: str, after: int = 0) -> None:
         self.page.wait_for_function(
-            "([plot, n]) => Number(document.querySelector(`#${plot} .live-plot`)?.dataset.draws || 0) > n", arg=[plot, after]
+            "([plot, n]) => Number(document.querySelector(`#${plot} .live-plot`)?.dataset.draws || 0) > n",
+            arg=[plot, after],
         )
 
     def preset(self, title: str) -> None:

@@ -50,7 +50,11 @@ def test_schedule_lists_all_tiles_of_a_program_that_computes_several(client: Cli
 
 def test_schedule_lists_at_most_8192_programs(client: Client) -> None:
     reply = client.predict(
-        {"kernel": "matmul.grid_2d", "problem": {"M": 16384, "N": 16384, "K": 16}, "config": {"BLOCK_M": 16, "BLOCK_N": 16}},
+        {
+            "kernel": "matmul.grid_2d",
+            "problem": {"M": 16384, "N": 16384, "K": 16},
+            "config": {"BLOCK_M": 16, "BLOCK_N": 16},
+        },
         api_name="/schedule",
     )
     assert (reply["programs"], len(reply["tiles"]), len(reply["loads"])) == (1 << 20, 8192, 1024)
@@ -106,7 +110,9 @@ def test_run_checks_under_the_interpreter_without_a_time(client: Client) -> None
         ({"kernel": "matmul.grouped", "run": {"timer": "sundial"}}, "not_a_choice"),
     ],
 )
-def test_a_bad_experiment_is_a_failure_with_a_sentence(client: Client, endpoint: str, experiment: Any, kind: str) -> None:
+def test_a_bad_experiment_is_a_failure_with_a_sentence(
+    client: Client, endpoint: str, experiment: Any, kind: str
+) -> None:
     failure = client.predict(experiment, api_name=endpoint)["failure"]
     assert (failure["stage"], failure["kind"]) == ("config", kind)
     assert failure["message"].endswith(".")

@@ -119,7 +119,9 @@ def test_zoom_survives_a_moved_slider(tab: Tab) -> None:
     tab.wait_for_draw("schedule-plot")
     ranges = "document.querySelector('#schedule-plot .live-plot')._fullLayout.xaxis.range.map(Number)"
     whole = tab.page.evaluate(ranges)
-    box = tab.page.locator("#schedule-plot .xy .nsewdrag, #schedule-plot .nsewdrag[data-subplot=xy]").first.bounding_box()
+    box = tab.page.locator(
+        "#schedule-plot .xy .nsewdrag, #schedule-plot .nsewdrag[data-subplot=xy]"
+    ).first.bounding_box()
     assert box is not None
     tab.page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] * 0.2)
     tab.page.mouse.down()
@@ -165,3 +167,10 @@ def test_no_panel_is_wider_than_the_window(tab: Tab, width: int, height: int) ->
         tab.tab(name)
         tab.wait_for_draw(plot)
         assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
+
+
+def test_colour_bars_survive_a_change_of_the_address(tab: Tab) -> None:
+    tab.open("?tab=schedule")
+    tab.wait_for_draw("schedule-plot")
+    reference = "getComputedStyle(document.querySelector('#schedule-plot .cbfill')).fill"
+    assert tab.page.evaluate(reference).startswith('url("#')

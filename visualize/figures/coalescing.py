@@ -8,140 +8,114 @@ import plotly.graph_objects as go
 from visualize.figures import theme
 from visualize.models.coalescing import Requests, Textbook
 
-# Elements of a tile drawn along each side at most, and lines of one request.
+# Elements of a tile drawn along each side at most.
 MOST_ROWS, MOST_COLUMNS = 64, 128
-# Elements of a line that still have room for a lane's number, and lines that the picture has room for at least.
-NUMBERED_ELEMENTS = 32
+# Cells along each side that have room for a number, and lines that the picture of a request has room for at least.
+NUMBERED = 16
+NUMBERED_LANES = 32
 FEWEST_LINES = 8
 
 
-def coalescing_figure(lanes: Requests, board: Textbook, request: int, tensor: str) -> go.Figure:
-    """Left: the tile, each element in the colour of the request that moves it. Right: the lines that request `request` touches.
+def tile_figure(lanes: Requests, board: Textbook, tensor: str) -> go.Figure:
+    """The tile, each element in the colour of the request that moves it (colours repeat every eight).
 
     Args:
         lanes: one execution of an operation.
         tensor: the name of the tensor that it addresses.
     """
-    figure = go.Figure([_tile(lanes, board), _lines(lanes, board, request)])
-    row, column = int(lanes.row.min()), int(lanes.column.min())
-    rows, columns = np.ptp(lanes.row) + 1, np.ptp(lanes.column) + 1
-    shown = min(rows, MOST_ROWS), min(columns, MOST_COLUMNS)
-    cut = "" if shown == (rows, columns) else f", the first {shown[0]} × {shown[1]} of {rows} × {columns}"
-    left, right = [0.0, 0.46], [0.58, 1.0]
-    elements = board.line_bytes // lanes.width_bytes
-    sector = board.sector_bytes // lanes.width_bytes
-    figure.update_layout(
-        template=None,
-        height=430,
-        margin={"l": 60, "r": 10, "t": 40, "b": 50},
-        xaxis={
-            "domain": left,
-            "title": {"text": f"column of {tensor}"},
-            "range": [column - 0.5, column + shown[1] - 0.5],
-            "constrain": "domain",
-        },
-        yaxis={
-            "title": {"text": f"row of {tensor}"},
-            "range": [row + shown[0] - 0.5, row - 0.5],
-            "constrain": "domain",
-            **({"scaleanchor": "x"} if 1 / 4 <= shown[0] / shown[1] <= 4 else {}),
-        },
-        xaxis2={"domain": right, "title": {"text": "byte in the line"}, "range": [0, board.line_bytes], "dtick": board.sector_bytes},
-        yaxis2={
-            "anchor": "x2",
-            "title": {"text": "first byte of the line"},
-            "range": [max(_touched(lanes, board, request), FEWEST_LINES) - 0.5, -0.5],
-            "type": "category",
-        },
-        annotations=[
-            theme.heading(f"tile of {tensor} by request{cut}", x=sum(left) / 2),
-            theme.heading(f"request {request}: lanes on lines of {board.line_bytes} bytes", x=sum(right) / 2),
-        ],
-        shapes=[
-            {
-                "type": "line",
-                "xref": "x2",
-                "yref": "y2 domain",
-                "x0": place * lanes.width_bytes,
-                "x1": place * lanes.width_bytes,
-                "y0": 0,
-                "y1": 1,
-                "line": {"color": "#94a3b8", "width": 1, "dash": "dot"},
-            }
-            for place in range(sector, elements, sector)
-        ]
-        if sector
-        else [],
-    )
-    return figure
-
-
-def _touched(lanes: Requests, board: Textbook, request: int) -> int:
-    """Lines that a request touches."""
-    mine = (lanes.request == request) & lanes.active
-    return len(np.unique(lanes.address[mine] // board.line_bytes))
-
-
-def _tile(lanes: Requests, board: Textbook) -> go.Heatmap:
-    row, column = lanes.row - lanes.row.min(), lanes.column - lanes.column.min()
-    shape = int(row.max()) + 1, int(column.max()) + 1
-    facts = np.zeros((*shape, 4), dtype=np.int64)
+    first = int(lanes.row.min()), int(lanes.column.min())
+    row, column = lanes.row - first[0], lanes.column - first[1]
+    whole = int(row.max()) + 1, int(column.max()) + 1
+    facts = np.zeros((*whole, 4), dtype=np.int64)
     lane = np.arange(len(row)) % board.warp_size
     facts[row, column] = np.stack([lanes.request, lane, lanes.address, lanes.address // board.sector_bytes], axis=1)
-    shade = np.full(shape, np.nan, dtype=np.float32)
+    shade = np.full(whole, np.nan, dtype=np.float32)
     active = lanes.active
     shade[row[active], column[active]] = lanes.request[active] % len(theme.CATEGORIES)
     facts, shade = facts[:MOST_ROWS, :MOST_COLUMNS], shade[:MOST_ROWS, :MOST_COLUMNS]
-    small = shade.size <= 256
-    return go.Heatmap(
+    shown = shade.shape[0], shade.shape[1]
+    numbered = max(shown) <= NUMBERED
+    gap = 1 if max(shown) <= 64 else 0
+    picture = go.Heatmap(
         z=shade,
-        x0=int(lanes.column.min()),
-        y0=int(lanes.row.min()),
+        x0=first[1],
+        y0=first[0],
         customdata=theme.smallest(facts),
-        text=facts[..., 0] if small else None,
-        texttemplate="%{text}" if small else None,
+        text=facts[..., 0] if numbered else None,
+        texttemplate="%{text}" if numbered else None,
         zmin=0,
         zmax=len(theme.CATEGORIES),
         colorscale=theme.repeated(len(theme.CATEGORIES)),
         showscale=False,
-        xgap=1 if shade.size <= 4096 else 0,
-        ygap=1 if shade.size <= 4096 else 0,
+        xgap=gap,
+        ygap=gap,
+        hoverongaps=False,
         hovertemplate=(
             "row %{y}, column %{x}<br>request %{customdata[0]}, lane %{customdata[1]}<br>"
             "byte %{customdata[2]}, sector %{customdata[3]}<extra></extra>"
         ),
     )
+    cut = "" if shown == whole else f", the first {shown[0]} × {shown[1]} of {whole[0]} × {whole[1]}"
+    axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, shown)
+    return go.Figure(picture, theme.layout(f"Tile of {tensor} by request{cut}", **axes))
 
 
-def _lines(lanes: Requests, board: Textbook, request: int) -> go.Heatmap:
+def request_figure(lanes: Requests, board: Textbook, request: int) -> go.Figure:
+    """The lines that request `request` touches, one a row, and which lane takes which bytes; sectors are dotted off."""
     mine = (lanes.request == request) & lanes.active
-    address = lanes.address[mine]
-    lane = np.flatnonzero(mine) % board.warp_size
+    address, width = lanes.address[mine], lanes.width_bytes
     touched, line = np.unique(address // board.line_bytes, return_inverse=True)
-    elements = board.line_bytes // lanes.width_bytes
-    place = address % board.line_bytes // lanes.width_bytes
+    elements = board.line_bytes // width
     cells = np.full((len(touched), elements), np.nan, dtype=np.float32)
-    cells[line, place] = lane
-    sectors = np.full((len(touched), elements), -1, dtype=np.int64)
-    sectors[:] = touched[:, None] * (board.line_bytes // board.sector_bytes) + (
-        np.arange(elements) * lanes.width_bytes // board.sector_bytes
-    )
-    numbered = elements <= NUMBERED_ELEMENTS and len(touched) <= 32
-    return go.Heatmap(
+    cells[line, address % board.line_bytes // width] = np.flatnonzero(mine) % board.warp_size
+    in_line = np.arange(elements) * width // board.sector_bytes
+    sectors = touched[:, None] * (board.line_bytes // board.sector_bytes) + in_line
+    numbered = elements <= NUMBERED_LANES and len(touched) <= NUMBERED_LANES
+    picture = go.Heatmap(
         z=cells,
-        x0=lanes.width_bytes / 2,
-        dx=lanes.width_bytes,
+        x0=width / 2,
+        dx=width,
         y=[str(start * board.line_bytes) for start in touched],
         customdata=theme.smallest(sectors),
         zmin=0,
         zmax=board.warp_size - 1,
         colorscale=theme.SEQUENCE,
-        colorbar={"title": {"text": "lane", "side": "top"}, "thickness": 12, "outlinewidth": 0},
+        showscale=not numbered,
+        colorbar=theme.colorbar("lane", dtick=max(1, board.warp_size // 4), tick0=0),
         texttemplate="%{z}" if numbered else None,
         xgap=1,
         ygap=2,
         hovertemplate="lane %{z}, sector %{customdata}<extra></extra>",
         hoverongaps=False,
-        xaxis="x2",
-        yaxis="y2",
+    )
+    borders = [
+        {
+            "type": "line",
+            "yref": "paper",
+            "x0": byte,
+            "x1": byte,
+            "y0": 0,
+            "y1": 1,
+            "line": {"color": "#94a3b8", "width": 1, "dash": "dot"},
+        }
+        for byte in range(board.sector_bytes, board.line_bytes, board.sector_bytes)
+    ]
+    return go.Figure(
+        picture,
+        theme.layout(
+            f"Request {request}: lanes on {len(touched)} × {board.line_bytes} bytes",
+            margin={"l": 90, "r": 10, "t": 34, "b": 48},
+            xaxis={
+                "title": {"text": "byte in the line"},
+                "range": [0, board.line_bytes],
+                "dtick": max(board.sector_bytes // (1 if board.line_bytes > 64 else 4), 1),
+                "tickangle": 0,
+            },
+            yaxis={
+                "title": {"text": "first byte of the line"},
+                "range": [max(len(touched), FEWEST_LINES) - 0.5, -0.5],
+                "type": "category",
+            },
+            shapes=borders,
+        ),
     )

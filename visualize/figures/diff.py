@@ -24,7 +24,7 @@ def diff_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
         z = np.where(cells > 0, 2.0, -2.0)
     else:
         z = np.log10(np.clip(cells, 1e-2, _TOP))
-    scale = [[0, "#0b1f4b"], [0.499, "#dbe7f5"], [0.5, "#fbe3d0"], [0.501, "#f5a04f"], [1, "#8c1d04"]]
+    scale = [[0, "#0b2a5b"], [0.5, "#cfe0f3"], [0.5, "#f5a04f"], [1, "#7f1d04"]]
     rows, columns = diff.cell
     figure = go.Figure(
         go.Heatmap(
@@ -37,14 +37,14 @@ def diff_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
             zmin=-2,
             zmax=2,
             colorscale=scale,
-            colorbar={
-                "title": {"text": unit, "side": "top"},
-                "tickvals": [-2, -1, 0, 1, 2] if not diff.exact else [-2, 2],
-                "ticktext": ["≤ 0.01", "0.1", "1: the limit", "10", "≥ 100"] if not diff.exact else ["0", "wrong"],
-                "thickness": 12,
-                "outlinewidth": 0,
-            },
-            hovertemplate=f"around row %{{y:.0f}}, column %{{x:.0f}}<br>largest {unit}: %{{customdata:.3g}}<extra></extra>",
+            colorbar=theme.colorbar(
+                unit,
+                tickvals=[-2, 2] if diff.exact else [-2, -1, 0, 1, 2],
+                ticktext=["0", "wrong"] if diff.exact else ["≤ 0.01", "0.1", "1: the limit", "10", "≥ 100"],
+            ),
+            hovertemplate=(
+                f"around row %{{y:.0f}}, column %{{x:.0f}}<br>largest {unit}: %{{customdata:.3g}}<extra></extra>"
+            ),
         )
     )
     worst = check.worst_index
@@ -62,18 +62,6 @@ def diff_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
             )
         )
     per_cell = "one element a cell" if diff.cell == (1, 1) else f"each cell the largest of {rows} × {columns} elements"
-    figure.update_layout(
-        template=None,
-        height=430,
-        margin={"l": 70, "r": 10, "t": 40, "b": 50},
-        showlegend=False,
-        xaxis={"title": {"text": f"column of {tensor}"}, "range": [-0.5, diff.shape[1] - 0.5], "constrain": "domain"},
-        yaxis={
-            "title": {"text": f"row of {tensor}"},
-            "range": [diff.shape[0] - 0.5, -0.5],
-            "constrain": "domain",
-            **({"scaleanchor": "x"} if 1 / 4 <= diff.shape[0] / diff.shape[1] <= 4 else {}),
-        },
-        annotations=[theme.heading(f"error of {tensor}, {per_cell}", x=0.5)],
-    )
+    axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", (0, 0), diff.shape)
+    figure.update_layout(theme.layout(f"Error of {tensor}, {per_cell}", **axes))
     return figure

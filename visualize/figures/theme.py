@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 # Okabe and Ito's colours (2008), which the common kinds of colour blindness tell apart; black left out for dark paper.
 CATEGORIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 SEQUENCE = "Cividis"  # perceptually even, made for colour-blind readers
@@ -52,24 +54,39 @@ def repeated(count: int) -> list[list[float | str]]:
     return steps
 
 
-def heading(text: str, x: float) -> dict[str, Any]:
-    """A subplot's title, centred at `x` (0 to 1 across the figure)."""
+def layout(title: str, **more: Any) -> dict[str, Any]:
+    """What every figure's layout has: a title, a height, margins, and no template of its own."""
     return {
-        "text": text,
-        "x": x,
-        "y": 1,
-        "xref": "paper",
-        "yref": "paper",
-        "xanchor": "center",
-        "yanchor": "bottom",
-        "yshift": 6,
-        "showarrow": False,
-        "font": {"size": 15},
+        "template": None,
+        "title": {"text": title, "font": {"size": 15}, "x": 0.5, "xanchor": "center", "y": 0.985, "yanchor": "top"},
+        "height": 410,
+        "margin": {"l": 60, "r": 10, "t": 34, "b": 48},
+        "showlegend": False,
+        **more,
     }
 
 
-def smallest(values: Any) -> Any:
-    """The same integers in the smallest unsigned type that holds them: a browser takes them in faster."""
-    import numpy as np
+def colorbar(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": title, "side": "top"}, "thickness": 12, "outlinewidth": 0, "xpad": 4, **more}
 
+
+def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[int, int]) -> dict[str, Any]:
+    """Axes of a picture of a matrix: rows down, columns to the right, from element `first`, `shape` of them.
+
+    Cells are square, unless the matrix is so long that it would become a thread.
+    """
+
+    def axis(title: str, count: int) -> dict[str, Any]:
+        whole = {"dtick": 1, "tick0": 0} if count <= 10 else {}
+        return {"title": {"text": title}, "constrain": "domain", "tickangle": 0, **whole}
+
+    square = {"scaleanchor": "x"} if 1 / 4 <= shape[0] / shape[1] <= 4 else {}
+    return {
+        "xaxis": {**axis(columns, shape[1]), "range": [first[1] - 0.5, first[1] + shape[1] - 0.5]},
+        "yaxis": {**axis(rows, shape[0]), "range": [first[0] + shape[0] - 0.5, first[0] - 0.5], **square},
+    }
+
+
+def smallest(values: np.ndarray) -> np.ndarray:
+    """The same integers in the smallest unsigned type that holds them: a browser takes them in faster."""
     return values.astype(np.min_scalar_type(int(values.max(initial=0))))

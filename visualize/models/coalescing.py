@@ -23,11 +23,12 @@ class Textbook:
     warp_size: int = knob(32, "Blackboard", "Lanes of a warp.", choices=powers(2, 64))
     line_bytes: int = knob(128, "Blackboard", "Bytes of a cache line.", choices=powers(8, 512))
     element_bytes: str = knob(
-        "dtype", "Blackboard", "Bytes of an element; dtype takes the problem's.", choices=("dtype", "1", "2", "4", "8", "16")
-    )
+        "dtype", "Blackboard", "Bytes of an element; dtype takes the problem's.",
+        choices=("dtype", "1", "2", "4", "8", "16"),
+    )  # fmt: skip
     lanes: str = knob(
         "tile", "Blackboard",
-        "tile: lane i takes element i of the tile that is addressed. loaded: the lane that loaded an element stores it.",
+        "tile: lane i takes element i of the addressed tile. loaded: the lane that loaded an element stores it.",
         choices=("tile", "loaded"),
     )  # fmt: skip
 

@@ -71,7 +71,8 @@ def schedule(kernel: Kernel, problem: Any, config: Any, gpu: Gpu, programs_per_s
     if programs_per_sm > held:
         raise ConfigError(
             "out_of_range",
-            f"programs_per_sm is {programs_per_sm}; a SM of {gpu.name} holds at most {held} of {config.num_warps} warps.",
+            f"programs_per_sm is {programs_per_sm}; "
+            f"a SM of {gpu.name} holds at most {held} of {config.num_warps} warps.",
             "programs_per_sm",
         )
     extents = kernel.extents(problem, config)

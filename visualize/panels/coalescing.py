@@ -11,7 +11,7 @@ import numpy as np
 
 from kernels.experiment import Experiment
 from kernels.spec import Access, ConfigError, Kernel
-from visualize.figures.coalescing import coalescing_figure
+from visualize.figures.coalescing import request_figure, tile_figure
 from visualize.models.coalescing import NOTHING, Operation, Textbook, operations, requests, textbook
 from visualize.panels import form, words
 from visualize.panels.markup import markup
@@ -28,7 +28,8 @@ class Parts:
     lanes: gr.HTML
     claim: gr.HTML
     table: gr.HTML
-    plot: gr.HTML
+    tile: gr.HTML
+    request: gr.HTML
 
 
 def build() -> Parts:
@@ -36,13 +37,10 @@ def build() -> Parts:
     with gr.Row(elem_classes="view-forms"):
         lanes = form.form("lanes-view", "Which execution is drawn")
         board = form.form("board-view", "The blackboard's machine")
-    return Parts(
-        board=board,
-        lanes=lanes,
-        claim=claim,
-        plot=plot("coalescing-plot", "The tile by warp request, and one request's lanes on its lines"),
-        table=markup("coalescing-table"),
-    )
+    with gr.Row(elem_classes="plots"):
+        tile = plot("coalescing-plot", "The tile, coloured by the warp request that moves each element")
+        request = plot("request-plot", "One request's lanes on the lines and sectors that it touches")
+    return Parts(board, lanes, claim, markup("coalescing-table"), tile, request)
 
 
 def lanes_form(state: State) -> str:
@@ -61,17 +59,20 @@ def lanes_form(state: State) -> str:
     return form.filled(fields, values)
 
 
-def draw(state: State) -> tuple[str, str, str]:
-    """The claim, the table and the picture."""
+def draw(state: State) -> tuple[str, str, str, str]:
+    """The claim, the table, the tile and the request."""
     board, problem = state.view.board, state.experiment.problem
     counted = operations(state.kernel, *_setting(state), board)
     access, first = _drawn_block(state)
     shape = state.kernel.family.tensors(problem)[access.tensor].shape
     lanes = requests(access, shape, first, board.bytes_of(problem.dtype), board)
     request = min(state.view.lanes.request, _last_request(state))
-    figure = coalescing_figure(lanes, board, request, access.tensor)
     anew = f"{state.kernel.id} {access.op} {access.tensor} {first} {shape} {board}"
-    return f'<p class="claim">{_claim(counted, board, state)}</p>', _table(counted, state.kernel), drawn(figure, anew)
+    pictures = (
+        drawn(tile_figure(lanes, board, access.tensor), anew),
+        drawn(request_figure(lanes, board, request), f"{anew} {request}"),
+    )
+    return f'<p class="claim">{_claim(counted, board, state)}</p>', _table(counted), *pictures
 
 
 def _setting(state: State) -> tuple[Any, Any]:
@@ -116,7 +117,7 @@ def _claim(counted: tuple[Operation, ...], board: Textbook, state: State) -> str
     )
 
 
-def _table(counted: tuple[Operation, ...], kernel: Kernel) -> str:
+def _table(counted: tuple[Operation, ...]) -> str:
     rows = []
     for op in counted:
         file, line = op.access.source
@@ -124,14 +125,14 @@ def _table(counted: tuple[Operation, ...], kernel: Kernel) -> str:
         rows.append(
             (
                 f"{op.access.op} {op.access.tensor}",
-                f"<code>{file}:{line}</code>",
+                f'<code title="{file}, line {line}">{file.rsplit("/", 1)[-1]}:{line}</code>',
                 f"{op.width_bytes} B",
                 *(f"{value:,}" for value in (t.requests, t.sectors, t.lines, t.ideal_sectors)),
                 words.percent(t.efficiency),
                 why(op),
             )
         )
-    header = ("operation", "source", "width", "requests", "sectors", "lines", "ideal sectors", "efficiency", "why")
+    header = ("operation", "source", "width", "requests", "sectors", "lines", "ideal", "efficiency", "why")
     return words.table(header, rows, "Whole launch, textbook lanes")
 
 

@@ -23,19 +23,21 @@ from visualize.panels import coalescing, schedule
 def endpoints(session: Session) -> None:
     """Register all endpoints; call inside a Blocks context."""
 
-    def kernels() -> dict:
+    def kernels() -> dict[str, Any]:
         """Every kernel with its knobs and problem fields, the GPU table, and this machine's GPU or null."""
         return answered(lambda: _kernels(session.gpu))
 
-    def schedule_of(experiment: dict) -> dict:
+    def schedule_of(experiment: dict[str, Any]) -> dict[str, Any]:
         """Which program computes which tile, waves, and the blocks that the first n programs load."""
         return predicted(experiment, session.gpu, schedule.reply)
 
-    def coalescing_of(experiment: dict, model: str = "textbook", textbook: dict | None = None) -> dict:
+    def coalescing_of(
+        experiment: dict[str, Any], model: str = "textbook", textbook: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Requests, sectors, lines and ideal sectors of each memory operation over the launch."""
         return predicted(experiment, session.gpu, lambda k, e, _: coalescing.reply(k, e, model, textbook))
 
-    def run(experiment: dict) -> dict:
+    def run(experiment: dict[str, Any]) -> dict[str, Any]:
         """Run the experiment on this machine: check it against torch, and time it beside torch where there is a GPU."""
         return answered(lambda: _run(experiment, session))
 
@@ -45,7 +47,7 @@ def endpoints(session: Session) -> None:
         (coalescing_of, "coalescing", 4),
         (run, "run", None),  # the session has a queue of its own
     ):
-        gr.api(function, api_name=name, concurrency_limit=limit)  # type: ignore[arg-type]
+        gr.api(function, api_name=name, concurrency_limit=limit)
 
 
 def answered(body: Callable[[], dict[str, Any] | Failure]) -> dict[str, Any]:

@@ -75,10 +75,12 @@ class Page:
             self.problems,
             self.link,
             self.schedule.claim,
-            self.schedule.plot,
+            self.schedule.ours,
+            self.schedule.row_major,
             self.coalescing.claim,
             self.coalescing.table,
-            self.coalescing.plot,
+            self.coalescing.tile,
+            self.coalescing.request,
         ]
         everything = [self.tab, self.tabs, *forms, *self.pictures]
         blocks = gr.context.Context.root_block
@@ -87,7 +89,11 @@ class Page:
         blocks.load(self.on_load, None, [*everything, self.strip, self.result.report], **_INSTANT)
         blocks.unload(self.on_unload)
         self.experiment.input(
-            self.on_experiment, self.inputs, [self.coalescing.lanes, *self.pictures], trigger_mode="always_last", **_INSTANT
+            self.on_experiment,
+            self.inputs,
+            [self.coalescing.lanes, *self.pictures],
+            trigger_mode="always_last",
+            **_INSTANT,
         )
         for options in forms[1:]:
             options.input(self.on_view, self.inputs, self.pictures, trigger_mode="always_last", **_INSTANT)
@@ -100,7 +106,17 @@ class Page:
                 trigger_mode="always_last",
                 **_INSTANT,
             )
-        results = [self.problems, self.status, self.strip, self.result.report, self.result.plot, self.run, self.cancel, self.tab, self.tabs]
+        results = [
+            self.problems,
+            self.status,
+            self.strip,
+            self.result.report,
+            self.result.plot,
+            self.run,
+            self.cancel,
+            self.tab,
+            self.tabs,
+        ]
         gr.on(
             [self.run.click, self.experiment.submit],
             self.on_run,
@@ -133,8 +149,8 @@ class Page:
         return (
             form.placed(sentences or {}),
             link.query(state.to_address()),
-            *(schedule_drawn or (gr.skip(), gr.skip())),
-            *(coalescing_drawn or (gr.skip(), gr.skip(), gr.skip())),
+            *(schedule_drawn or [gr.skip()] * 3),
+            *(coalescing_drawn or [gr.skip()] * 4),
         )
 
     def _refused(self, error: ConfigError, skipped: int) -> tuple[Any, ...]:
@@ -205,7 +221,15 @@ class Page:
             sentences = {outcome.field: outcome.message} if outcome.field else {}
             yield (form.placed(sentences), ended, skip, skip, skip, skip, idle, skip, skip)
         else:
-            yield (form.placed({}), ended, *result.drawn_result(outcome), skip, idle, "result", gr.Tabs(selected="result"))
+            yield (
+                form.placed({}),
+                ended,
+                *result.drawn_result(outcome),
+                skip,
+                idle,
+                "result",
+                gr.Tabs(selected="result"),
+            )
 
     def on_cancel(self, request: gr.Request) -> None:
         self.runs.cancel(str(request.session_hash))

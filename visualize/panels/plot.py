@@ -59,7 +59,7 @@ def _packed(value: Any) -> Any:
 
 
 def _packed_array(typed: dict[str, Any]) -> dict[str, Any]:
-    """Plotly's typed array {dtype, bdata, shape} as {packed, dtype, shape}: little-endian u4 differences, or f4 as it is.
+    """Plotly's {dtype, bdata, shape} as {packed, dtype, shape}: little-endian u4 differences, or f4 as they are.
 
     The last axis of three runs slowest, so that neighbours in the stream are neighbours in the picture.
     """

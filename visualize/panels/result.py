@@ -19,7 +19,9 @@ from visualize.panels.link import query
 from visualize.panels.markup import markup
 from visualize.panels.plot import drawn, plot
 
-NOT_RUN = '<p class="hint">Not run yet. Press Run (Ctrl+Enter) to launch this kernel, check it against torch{timed}.</p>'
+NOT_RUN = (
+    '<p class="hint">Not run yet. Press Run (Ctrl+Enter) to launch this kernel, check it against torch{timed}.</p>'
+)
 _STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
 
 
@@ -48,7 +50,9 @@ def build() -> Parts:
 
 def before(session: Session) -> tuple[str, str]:
     """Strip and report of a page on which nothing has been run."""
-    timed = ", and time it beside torch" if session.gpu else "; without a GPU here, Triton's interpreter runs it, untimed"
+    timed = (
+        ", and time it beside torch" if session.gpu else "; without a GPU here, Triton's interpreter runs it, untimed"
+    )
     return NOT_RUN.format(timed=timed), ""
 
 
@@ -87,7 +91,10 @@ def _status(backend: str, update: Progress) -> str:
         for i, stage in enumerate(stages)
     )
     waking = "<span>starting the worker</span>" if update.stage == "worker" else ""
-    return f'<div class="status" role="status"><ol class="stages">{steps}</ol>{waking}<span>{update.seconds:.1f} s</span></div>'
+    return (
+        f'<div class="status" role="status"><ol class="stages">{steps}</ol>{waking}'
+        f"<span>{update.seconds:.1f} s</span></div>"
+    )
 
 
 def finished(outcome: RunResult | Failure) -> str:
@@ -97,7 +104,7 @@ def finished(outcome: RunResult | Failure) -> str:
             f'<p class="failure" role="alert" data-kind="{outcome.kind}"><b>{outcome.stage}</b>: '
             f"{html.escape(outcome.message)}</p>"
         )
-    took = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in outcome.stages.items())
+    took = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in outcome.stages.items() if stage != "worker")
     return f'<p class="status" role="status" data-finished="true">{html.escape(outcome.note)} {took}</p>'
 
 
@@ -119,12 +126,10 @@ def drawn_result(result: RunResult) -> tuple[str, str, str]:
 def _numbers(result: RunResult) -> str:
     source = {"cuda": "measured"}.get(result.backend, result.backend)
     check = result.check
-    parts = []
-    if result.timing is not None:
-        parts += _timed(result, source)
     verdict = "passed" if check.passed else f"failed: {check.mismatched:,} wrong"
-    parts.append(words.figure(verdict, "check against torch", source))
-    if result.timing is None and result.backend == "interpreter":
+    parts = [words.figure(verdict, "check", source, "Against torch, within what rounding explains")]
+    parts += _timed(result, source)
+    if result.backend == "interpreter" and result.recorded is None:
         parts.append(words.figure("no time", "the interpreter runs on the CPU"))
     if result.recorded is not None:
         parts += _timed(result.recorded, "recorded")
@@ -139,21 +144,29 @@ def _timed(result: RunResult, source: str) -> list[str]:
     parts = [
         words.figure(
             f"{words.milliseconds(timing.median_ms)} ± {words.percent(spread)}",
-            f"median of {timing.samples}, ± half of p20–p80",
+            f"median of {timing.samples}",
             source,
-            f"p20 {words.milliseconds(timing.p20_ms)}, p80 {words.milliseconds(timing.p80_ms)}, {result.device.name}",
+            f"{result.device.name}; p20 to p80: {_spread(timing)}",
         ),
         words.figure(_rate(timing), "rate", source),
     ]
     if baseline:
-        parts.append(words.figure(f"{baseline.ratio:.2f} ×", f"the speed of {baseline.name}", source))
+        parts.append(
+            words.figure(
+                f"{baseline.ratio:.2f} ×", baseline.name, source, f"The speed of {baseline.name}, timed in turns"
+            )
+        )
     if peak:
         parts.append(
             words.figure(
-                words.percent(peak.share), "of this device's best", source, f"{peak.rate:.0f} {peak.unit}: {peak.what}"
+                words.percent(peak.share), "of the device's best", source, f"{peak.rate:.0f} {peak.unit}: {peak.what}"
             )
         )
     return parts
+
+
+def _spread(timing: Timing) -> str:
+    return f"{words.milliseconds(timing.p20_ms)} – {words.milliseconds(timing.p80_ms)}"
 
 
 def _rate(timing: Timing) -> str:
@@ -170,8 +183,16 @@ def _report(result: RunResult, family: Family) -> str:
     rows = [
         ("relative RMS error", words.significant(check.relative_rms), f"at most {words.significant(check.tolerance)}"),
         ("largest error", words.significant(check.max_abs_error), ""),
-        ("largest error / " + ("|A|" if exact else "(|A| @ |B|)"), words.significant(check.max_scaled_error), "element by element"),
-        ("wrong elements", f"{check.mismatched:,} of {check.elements:,}", f"{check.nonfinite:,} of them never written or not finite"),
+        (
+            "largest error / " + ("|A|" if exact else "(|A| @ |B|)"),
+            words.significant(check.max_scaled_error),
+            "element by element",
+        ),
+        (
+            "wrong elements",
+            f"{check.mismatched:,} of {check.elements:,}",
+            f"{check.nonfinite:,} of them never written or not finite",
+        ),
         (
             "worst element",
             f"[{check.worst_index[0]}, {check.worst_index[1]}]",
@@ -194,26 +215,29 @@ def _claim(check: Check, exact: bool) -> str:
             f"(up to {words.significant(check.tolerance)} for this type and K)."
         )
     return (
-        f"<b>Wrong</b>: {check.mismatched:,} of {check.elements:,} elements are further from the reference than rounding "
-        f"explains, the worst at [{check.worst_index[0]}, {check.worst_index[1]}]."
+        f"<b>Wrong</b>: {check.mismatched:,} of {check.elements:,} elements are further from the reference than "
+        f"rounding explains, the worst at [{check.worst_index[0]}, {check.worst_index[1]}]."
     )
 
 
 def _timing_table(result: RunResult) -> str:
-    rows = []
-    for name, timing in (("this kernel", result.timing), (result.baseline and result.baseline.name, result.baseline and result.baseline.timing)):
-        if timing is not None:
-            rows.append(
-                (
-                    html.escape(str(name)),
-                    words.milliseconds(timing.median_ms),
-                    f"{words.milliseconds(timing.p20_ms)} – {words.milliseconds(timing.p80_ms)}",
-                    str(timing.samples),
-                    _rate(timing),
-                )
-            )
-    if result.peak:
-        rows.append((html.escape(f"device's best ({result.peak.what})"), "", "", "", f"{words.significant(result.peak.rate)} {result.peak.unit}"))
+    timings = [("this kernel", result.timing)]
+    if result.baseline:
+        timings.append((result.baseline.name, result.baseline.timing))
+    rows = [
+        (
+            html.escape(name),
+            words.milliseconds(timing.median_ms),
+            _spread(timing),
+            str(timing.samples),
+            _rate(timing),
+        )
+        for name, timing in timings
+        if timing is not None
+    ]
+    if peak := result.peak:
+        best = html.escape(f"device's best ({peak.what})")
+        rows.append((best, "", "", "", f"{words.significant(peak.rate)} {peak.unit}"))
     clock = f", SM clock {result.clock_mhz} MHz" if result.clock_mhz else ""
     run = result.experiment.run
     source = words.mark("recorded" if result.backend == "recorded" else "measured")

@@ -25,27 +25,28 @@ MOST_LISTED_PROGRAMS = 8192
 class Parts:
     options: gr.HTML
     claim: gr.HTML
-    plot: gr.HTML
+    ours: gr.HTML
+    row_major: gr.HTML
 
 
 def build() -> Parts:
-    return Parts(
-        claim=markup("schedule-claim"),
-        plot=plot("schedule-plot", "Which program computes which tile, in two launch orders"),
-        options=form.form("schedule-view", "Options of the schedule"),
-    )
+    claim = markup("schedule-claim")
+    with gr.Row(elem_classes="plots"):
+        ours = plot("schedule-plot", "Which program computes which tile, in this kernel's launch order")
+        reference = plot("row-major-plot", "Which program computes which tile, in row-major order")
+    return Parts(form.form("schedule-view", "Options of the schedule"), claim, ours, reference)
 
 
-def draw(state: State) -> tuple[str, str]:
-    """The claim and the picture."""
+def draw(state: State) -> tuple[str, str, str]:
+    """The claim, this order, and row-major order."""
     view = state.view.schedule
     experiment = state.experiment
     ours = schedule(state.kernel, experiment.problem, experiment.config, state.gpu, view.programs_per_sm)
     reference = row_major(ours)
     n = min(view.first, ours.programs, reference.programs)
-    titles = [state.kernel.title, "row-major order"]
+    title = state.kernel.title
     if hasattr(experiment.config, "GROUP_SIZE"):
-        titles[0] += f", GROUP_SIZE {experiment.config.GROUP_SIZE}"
+        title += f", GROUP_SIZE {experiment.config.GROUP_SIZE}"
     sentence = _waves_sentence(ours, state.gpu, view.programs_per_sm)
     our_loads, reference_loads = loads(ours), loads(reference)
     if our_loads is not None and reference_loads is not None:
@@ -53,8 +54,11 @@ def draw(state: State) -> tuple[str, str]:
             f"The first {n} programs load <b>{our_loads[n - 1]:,}</b> blocks of A and B in this order, "
             f"<b>{reference_loads[n - 1]:,}</b> in row-major order {words.mark('predicted')}. " + sentence
         )
-    figure = schedule_figure(dict(zip(titles, (ours, reference), strict=True)), view.color)
-    return f'<p class="claim">{sentence}</p>', drawn(figure, anew=f"{ours.extents} {state.kernel.id}")
+    maps = [
+        drawn(schedule_figure(order, name, view.color), anew=f"{ours.extents} {state.kernel.id}")
+        for order, name in ((ours, title), (reference, "row-major order"))
+    ]
+    return f'<p class="claim">{sentence}</p>', maps[0], maps[1]
 
 
 def _waves_sentence(schedule: Schedule, gpu: Gpu, per_sm: int) -> str:
@@ -67,7 +71,8 @@ def _waves_sentence(schedule: Schedule, gpu: Gpu, per_sm: int) -> str:
     )
     return (
         f"{schedule.programs:,} programs run in <b>{waves}</b> of {schedule.resident_programs:,} "
-        f"({gpu.sms} SMs of {gpu.name}, {per_sm} program{'s' if per_sm > 1 else ''} a SM {words.mark('assumed')}); {last}."
+        f"({gpu.sms} SMs of {gpu.name}, {per_sm} program{'s' if per_sm > 1 else ''} a SM {words.mark('assumed')}); "
+        f"{last}."
     )
 
 

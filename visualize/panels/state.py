@@ -84,7 +84,7 @@ def with_preset(current: Mapping[str, object], kernel: Kernel, number: int) -> d
 def experiment_form(state: State, this: Gpu | None) -> str:
     """The left column: kernel, problem, config, launch and run knobs, and the kernel's presets."""
     kernels = discover()
-    here = f"this: {this.name}" if this else f"none here: interpreter, predictions for {DEFAULT_GPU}"
+    here = f"this: {this.name}" if this else f"none here; {DEFAULT_GPU} predicted"
     gpus = [name for name in GPU_CHOICES if name != "this" or this is not None or state.experiment.gpu == "this"]
     fields = [
         {

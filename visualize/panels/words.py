@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Sequence
 
 MARKS = {
     "measured": "Measured on this device just now.",
@@ -29,7 +30,7 @@ def figure(value: str, label: str, source: str = "", detail: str = "") -> str:
     )
 
 
-def table(header: tuple[str, ...], rows: list[tuple[str, ...]], caption: str = "") -> str:
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: str = "") -> str:
     """A table; cells are HTML already."""
     head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)

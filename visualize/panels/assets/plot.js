@@ -48,9 +48,17 @@ function paint() {
   figure.layout.template = template();
   figure.layout.autosize = true;
   const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
-  window.Plotly.react(node, figure.data, figure.layout, config).then(() => {
-    node.dataset.draws = Number(node.dataset.draws || 0) + 1;
-  });
+  const drawn = withoutBase(() => window.Plotly.react(node, figure.data, figure.layout, config));
+  drawn.then(() => { node.dataset.draws = Number(node.dataset.draws || 0) + 1; });
+}
+
+// Where a page has a <base>, Plotly writes its gradients' and clips' references with the whole address, and they
+// break when the address changes. References within a document need no base (CSS Values 4, "local url flag").
+function withoutBase(action) {
+  const base = document.querySelector("base");
+  const parent = base?.parentNode;
+  base?.remove();
+  try { return action(); } finally { if (base) parent.prepend(base); }
 }
 
 new MutationObserver(paint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
