@@ -91,10 +91,11 @@ def from_json(payload: object, kernels: Mapping[str, Kernel]) -> Experiment:
         if not isinstance(values, Mapping):
             raise ConfigError("not_an_object", f"{name} is {values!r}; it must be a JSON object.", name)
         parts[name] = checked_fields(declared, values, f"{kernel.id}'s {name}" if name != "run" else "run")
-    gpu = payload.get("gpu") or ""
-    if gpu not in GPU_CHOICES:
+    gpu = payload.get("gpu")
+    gpu = "" if gpu is None else gpu
+    if not isinstance(gpu, str) or gpu not in GPU_CHOICES:
         raise ConfigError("unknown_gpu", f"gpu is {gpu!r}; allowed are this, {', '.join(GPUS)}.", "gpu")
-    return Experiment(kernel.id, gpu=str(gpu), **parts)
+    return Experiment(kernel.id, gpu=gpu, **parts)
 
 
 def kernel_named(name: object, kernels: Mapping[str, Kernel]) -> Kernel:

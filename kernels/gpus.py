@@ -26,6 +26,7 @@ class Gpu:
         shared_bytes_per_sm, shared_bytes_per_program: shared memory of a SM, and the most one program may take.
         matrix_tflops: dense matrix rate with float32 sums, by input dtype; empty where it is not known.
         assumed: what was not read from the device but taken from the table, in words; "" for a table row.
+        caveat: what a person who picks this GPU must know, or "".
     """
 
     name: str
@@ -41,6 +42,7 @@ class Gpu:
     compute_capability: tuple[int, int]
     source: str
     assumed: str = ""
+    caveat: str = ""
 
 
 # Shared memory a SM and a program (KiB), most warps and programs a SM. Registers are 65,536 a SM in all of them.
@@ -78,7 +80,10 @@ def _row(
 GPUS: dict[str, Gpu] = {
     gpu.name: gpu
     for gpu in (
-        _row("T4", 40, 4, 320, 65, 0, (7, 5), "NVIDIA Turing whitepaper; no bfloat16 or tf32 in its matrix units"),
+        replace(
+            _row("T4", 40, 4, 320, 65, 0, (7, 5), "NVIDIA Turing whitepaper; no bfloat16 or tf32 in its matrix units"),
+            caveat="Triton 3 no longer uses Turing's matrix units: a dot runs on the ordinary ones.",
+        ),
         _row("A10G", 80, 6, 600, 70, 35, (8, 6), "AWS EC2 G5 and NVIDIA A10G product brief"),
         _row("L4", 58, 48, 300, 121, 60, (8, 9), "NVIDIA L4 datasheet, dense; Ada whitepaper"),
         _row("L40S", 142, 96, 864, 362, 183, (8, 9), "NVIDIA L40S datasheet, dense"),
@@ -166,11 +171,13 @@ def this_gpu() -> Gpu | None:
         compute_capability=(read(_CC_MAJOR), read(_CC_MINOR)),
         source=f"read from this device, {device_name}",
     )
-    if row is None:
-        return read_row
+    if row is None or row.sms != read_row.sms:
+        # Another model, or a slice of one: the table's name and rates are not its own.
+        return replace(read_row, name=device_name)
     return replace(
         read_row,
         matrix_tflops=row.matrix_tflops,
+        caveat=row.caveat,
         dram_gbps=gbps or row.dram_gbps,
         assumed="matrix rates from the table",
     )

@@ -33,7 +33,11 @@ class Workers:
 
     def submit(self, function: Callable[..., T], stage: str, *args: Any) -> pebble.ProcessFuture[T]:
         """Queue a call; its deadline runs from when a worker takes it."""
-        return self._pool.schedule(function, args=args, timeout=DEADLINES_S[stage])
+        try:
+            return self._pool.schedule(function, args=args, timeout=DEADLINES_S[stage])
+        except RuntimeError:  # a worker that dies idle (the kernel was short of memory, say) breaks its pool
+            self.replace()
+            return self._pool.schedule(function, args=args, timeout=DEADLINES_S[stage])
 
     def replace(self) -> None:
         """Kill the processes and make fresh ones when next needed."""

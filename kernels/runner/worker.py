@@ -31,6 +31,10 @@ def start(backend: str, cache_directory: str) -> None:
         )
     os.environ["TRITON_INTERPRET"] = "1" if backend == "interpreter" else "0"
     os.environ["TRITON_CACHE_DIR"] = cache_directory
+    if backend == "interpreter":
+        from kernels.runner.interpreter import mend_bfloat16
+
+        mend_bfloat16()
     if backend == "compile":  # so that no later compile waits for imports: seconds, the first time
         import torch  # noqa: F401
         import triton.backends.compiler  # noqa: F401
@@ -94,11 +98,8 @@ def describe() -> Device:
     import torch
     import triton
 
-    versions = {"torch": torch.__version__, "triton": triton.__version__}
+    versions = {"torch": str(torch.__version__), "triton": triton.__version__}
     if _interprets():
-        from kernels.runner.interpreter import mend_bfloat16
-
-        mend_bfloat16()
         return Device("interpreter", "Triton's interpreter on the CPU", **versions)
     torch.zeros(1, device="cuda")
     triton.knobs.compilation.listener = _count_compiles

@@ -11,8 +11,8 @@ from tests.page.conftest import App, Tab
 
 pytestmark = pytest.mark.browser
 
-# A few seconds under the interpreter: long enough to be caught in the middle.
-LONG = "?kernel=matmul.grouped&M=512&N=512&K=512&BLOCK_M=32&BLOCK_N=32&BLOCK_K=16"
+# About ten seconds under the interpreter: long enough to be caught in the middle.
+LONG = "?kernel=matmul.grouped&M=512&N=512&K=512&BLOCK_M=32&BLOCK_N=32&BLOCK_K=32"
 
 
 @pytest.mark.parametrize("kernel", ["matmul.grid_2d", "matmul.grouped", "transpose.row_strip", "transpose.tiled"])

@@ -53,7 +53,7 @@ def before(session: Session) -> tuple[str, str]:
     timed = (
         ", and time it beside torch" if session.gpu else "; without a GPU here, Triton's interpreter runs it, untimed"
     )
-    return NOT_RUN.format(timed=timed), ""
+    return NOT_RUN.format(timed=timed), NOT_RUN.format(timed=timed)
 
 
 class Runs:
@@ -203,7 +203,13 @@ def _report(result: RunResult, family: Family) -> str:
     timed = result if result.timing else result.recorded
     if timed is not None and timed.timing is not None:
         tables.append(_timing_table(timed))
-    return f'<p class="claim">{_claim(check, exact)} {note}</p><div class="tables">{"".join(tables)}</div>'
+    settings = ", ".join(
+        f"{name} {value}" for name, value in result.experiment.to_address().items() if name != "kernel"
+    )
+    return (
+        f'<p class="hint">{result.experiment.kernel}: {settings}</p><p class="claim">{_claim(check, exact)} {note}</p>'
+        f'<div class="tables">{"".join(tables)}</div>'
+    )
 
 
 def _claim(check: Check, exact: bool) -> str:

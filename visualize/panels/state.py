@@ -64,13 +64,14 @@ def forgiving_state(flat: Mapping[str, object], this: Gpu | None) -> tuple[State
 
 
 def with_kernel(current: Mapping[str, object], kernel: str) -> dict[str, object]:
-    """Fields for another kernel: the problem survives within a family, the config starts at the kernel's defaults."""
+    """Fields for another kernel: the problem survives within a family, the config starts at the kernel's defaults.
+
+    What is run and how it is drawn stay as they are, but for the choice of an operation, which is the kernel's own.
+    """
     declared = experiment.kernel_named(kernel, discover())
-    kept = [*knobs(Run), "gpu"]
-    problem = knobs(declared.family.problem)
-    old = current.get("family")
-    if old == declared.family.id:
-        kept += list(problem)
+    kept = [*knobs(Run), *knobs(ScheduleView), *knobs(Textbook), "gpu"]
+    if current.get("family") == declared.family.id:
+        kept += list(knobs(declared.family.problem))
     return {"kernel": kernel, **{name: current[name] for name in kept if name in current}}
 
 
@@ -94,6 +95,7 @@ def experiment_form(state: State, this: Gpu | None) -> str:
         {
             **form.field("gpu", Knob("", "Kernel", "The GPU that predictions are for.", tuple(gpus))),
             "labels": [{"": here, "this": "this GPU"}.get(name, name) for name in gpus],
+            "note": state.gpu.caveat,
         },
         *form.fields(state.kernel.family.problem),
         *form.fields(state.kernel.config),

@@ -49,6 +49,7 @@ function control(field) {
     field.choices.forEach((choice, i) => menu.append(make("option", { value: i }, String((field.labels || field.choices)[i]))));
     menu.addEventListener("change", () => set(field.name, field.choices[Number(menu.value)]));
     row.append(label, menu, problem);
+    if (field.note) row.append(make("p", { class: "hint" }, field.note));
     row.refresh = () => { menu.value = field.choices.findIndex((c) => c === state.values[field.name]); };
     return row;
   }

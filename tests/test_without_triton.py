@@ -1,0 +1,38 @@
+"""Where there is no Triton (macOS), the page still schedules and shows the textbook view, and a run says why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CODE = """
+import sys
+sys.modules["triton"] = None  # importing it raises ImportError
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.runner.results import Failure
+from kernels.runner.session import Session
+from visualize.panels import coalescing, schedule
+from visualize.panels.state import state
+
+for name, kernel in discover().items():
+    page = state({"kernel": name}, None)
+    assert "wave" in schedule.draw(page)[0]
+    assert "transactions" in coalescing.draw(page)[0]
+    try:
+        kernel.jitted[(1,)]()
+    except RuntimeError as refusal:
+        assert "Triton is not installed" in str(refusal)
+    else:
+        raise AssertionError("it launched")
+session = Session(None)
+outcome = session.submit(from_json({"kernel": "matmul.grouped"}, discover())).result()
+session.close()
+assert isinstance(outcome, Failure) and outcome.kind == "no_triton", outcome
+print("schedules without Triton")
+"""
+
+
+def test_every_kernel_is_scheduled_and_counted_without_triton() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
+    assert done.stdout == "schedules without Triton\n", done.stderr
