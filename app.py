@@ -10,13 +10,12 @@ import os
 
 
 def main() -> None:
+    everywhere = "SPACE_ID" in os.environ  # a Space's visitors come from outside its container
+    host = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0" if everywhere else "127.0.0.1")
+    port = int(os.environ.get("GRADIO_SERVER_PORT", "7860"))
     parser = argparse.ArgumentParser(description="Serve the Tilescope playground.")
-    parser.add_argument(
-        "--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), help="address to listen on"
-    )
-    parser.add_argument(
-        "--port", type=int, default=int(os.environ.get("GRADIO_SERVER_PORT", "7860")), help="port to listen on"
-    )
+    parser.add_argument("--host", default=host, help=f"address to listen on ({host})")
+    parser.add_argument("--port", type=int, default=port, help=f"port to listen on ({port})")
     flags = parser.parse_args()
 
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,14 @@ class App:
         return found
 
 
-@pytest.fixture(scope="session")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+@contextmanager
+def served(directory: Path) -> Iterator[App]:
+    """Start the app on a free port with a cache of its own in `directory`, and end it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("app") / "log"
-    environment = {**os.environ, "TILESCOPE_CACHE": str(tmp_path_factory.mktemp("cache"))}
+    log = directory / "log"
+    environment = {**os.environ, "TILESCOPE_CACHE": str(directory)}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "app.py", "--port", str(port)], cwd=ROOT, env=environment, stdout=output, stderr=output
@@ -67,6 +69,12 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     finally:
         process.terminate()
         process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    with served(tmp_path_factory.mktemp("app")) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

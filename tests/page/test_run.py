@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
-from tests.page.conftest import App, Tab
+from tests.page.conftest import App, Tab, served
 
 pytestmark = pytest.mark.browser
 
@@ -95,3 +97,16 @@ def test_a_second_person_sees_their_place(tab: Tab, app: App) -> None:
     second.ended()
     assert "passed" in second.text("#strip")
     tab.ended()
+
+
+def test_an_app_that_is_ended_takes_its_busy_workers_along(browser: Browser, tmp_path: Path) -> None:
+    with served(tmp_path) as app:
+        tab = Tab(browser.new_page(), app.url).open(LONG)
+        tab.page.locator("#run").click()
+        tab.page.wait_for_selector("#status li.now:has-text('launch')")
+        workers = app.workers()
+        assert workers
+    tab.page.close()
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)

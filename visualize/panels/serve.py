@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import signal
+import sys
 
 import gradio as gr
 
@@ -18,7 +20,9 @@ def serve(host: str, port: int, block: bool = True) -> tuple[gr.Blocks, str]:
     Workers start after the page answers, so that the first request need not wait for torch.
     """
     session = Session.here()
+    # A worker in the middle of a kernel would outlive this process: end it on SIGTERM as on Ctrl+C.
     atexit.register(session.close)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     gr.set_static_paths([PLOTLY_JS])
     blocks = page(session)
     _, address, _ = blocks.launch(
