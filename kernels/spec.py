@@ -80,6 +80,8 @@ def _whole(name: str, value: object) -> int:
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int):
         raise ConfigError("not_a_number", f"{name} is {value!r}; it must be a whole number.", name)
+    if abs(number) >= 10**100:  # more digits than a sentence should hold
+        raise ConfigError("out_of_range", f"{name} has more than 100 digits; allowed are smaller whole numbers.", name)
     return number
 
 
@@ -189,7 +191,7 @@ class Family:
 
     Attributes:
         tensors: problem → the tensors, inputs first; the one that is no input is the output.
-        reference: (inputs, rows) → those rows of the right answer, in the inputs' precision or better.
+        reference: (inputs, rows) → those rows of the right answer, in the inputs' type.
         library: (inputs, output) → None; the library's call, written into `output`.
         reduction: problem → how many products one element sums; 0 where results must be exact.
         work: problem → floating-point operations (0 for a pure copy).

@@ -40,12 +40,15 @@ class Allowance:
     expected_of_magnitude: float
 
 
-def allowance(dtype: str, reduction: int) -> Allowance:
-    """What is allowed for a sum of `reduction` products of `dtype` operands, summed in float32, rounded to `dtype`."""
+def allowance(dtype: str, reduction: int, tf32: bool) -> Allowance:
+    """What is allowed for a sum of `reduction` products of `dtype` operands, summed in float32, rounded to `dtype`.
+
+    Args:
+        tf32: float32 operands are cut to tf32 before they are multiplied.
+    """
     if not reduction:
         return Allowance(0, 0, 0, 0, 0)
     roundoff = _ROUNDOFF[dtype]
-    tf32 = dtype == "float32"
     bias = _TF32_BIAS if tf32 else 0.0
     # For normal operands √(Σ a²b²) is (π/2)/√K of Σ|a||b|: a random part shrinks so against |A| @ |B|.
     spread = _TF32_SPREAD * (math.pi / 2) / math.sqrt(reduction) if tf32 else 0.0
@@ -65,21 +68,26 @@ def check(
     reference: Callable[[dict[str, Any], slice], torch.Tensor],
     reduction: int,
     dtype: str,
+    tf32: bool,
 ) -> tuple[Check, Diff]:
     """Compare `output` with `reference`, rows at a time, so that 16,384 × 16,384 fits beside the tensors.
 
     Args:
         output: (rows, columns), poisoned with NaN before the launch.
-        reference: (inputs, rows) → those rows of the right answer; with |inputs| it gives |A| @ |B|.
+        reference: (inputs, rows) → those rows of the right answer, in the inputs' type; with |inputs|, |A| @ |B|.
         reduction: products summed per element; 0 where the output must equal the reference bit for bit.
+        tf32: float32 operands are cut to tf32 before they are multiplied.
     """
     import torch
 
     rows, columns = output.shape
-    allowed = allowance(dtype, reduction)
+    allowed = allowance(dtype, reduction, tf32)
     cell = (-(-rows // MAX_CELLS), -(-columns // MAX_CELLS))
     chunk = max(1, _CHUNK_BYTES // (columns * 48) // cell[0]) * cell[0]
-    absolute = {name: tensor.abs() for name, tensor in inputs.items()}
+    # Sums are compared with sums in a wider type: products of halves are exact in float32, those of floats in float64.
+    wide = (torch.float64 if dtype == "float32" else torch.float32) if reduction else output.dtype
+    exact = {name: tensor.to(wide) for name, tensor in inputs.items()}
+    absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if reduction else {}
     totals = torch.zeros(3, dtype=torch.float64, device=output.device)  # Σ error², Σ reference², Σ expected²
     max_abs = max_scaled = 0.0
     mismatched = nonfinite = 0
@@ -87,7 +95,7 @@ def check(
     pictures = []
     for first in range(0, rows, chunk):
         part = slice(first, min(first + chunk, rows))
-        expected = reference(inputs, part)
+        expected = reference(exact, part)
         magnitude = reference(absolute, part).to(expected.dtype) if reduction else expected.abs()
         got = output[part].to(expected.dtype)
         finite = torch.isfinite(got)

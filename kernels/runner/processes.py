@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import multiprocessing
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -30,21 +31,43 @@ class Workers:
             context=multiprocessing.get_context("spawn"),
         )
         self._pool = self._make()
+        self._open: set[pebble.ProcessFuture[Any]] = set()
+        self._closed = False
+        self._lock = threading.RLock()
 
     def submit(self, function: Callable[..., T], stage: str, *args: Any) -> pebble.ProcessFuture[T]:
-        """Queue a call; its deadline runs from when a worker takes it."""
-        try:
-            return self._pool.schedule(function, args=args, timeout=DEADLINES_S[stage])
-        except RuntimeError:  # a worker that dies idle (the kernel was short of memory, say) breaks its pool
-            self.replace()
-            return self._pool.schedule(function, args=args, timeout=DEADLINES_S[stage])
+        """Queue a call; its deadline runs from when a worker takes it.
+
+        Raises:
+            RuntimeError: after `close`.
+        """
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("The workers were closed.")
+            try:
+                future = self._pool.schedule(function, args=args, timeout=DEADLINES_S[stage])
+            except RuntimeError:  # a worker that dies idle (the kernel was short of memory, say) breaks its pool
+                self.replace()
+                future = self._pool.schedule(function, args=args, timeout=DEADLINES_S[stage])
+            self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        return future
 
     def replace(self) -> None:
-        """Kill the processes and make fresh ones when next needed."""
-        self.stop()
-        self._pool = self._make()
+        """Kill the processes and make fresh ones when next needed. Calls that are still open are cancelled."""
+        with self._lock:
+            self._stop()
+            self._pool = self._make()
 
-    def stop(self) -> None:
+    def close(self) -> None:
+        """Kill the processes for good."""
+        with self._lock:
+            self._closed = True
+            self._stop()
+
+    def _stop(self) -> None:
+        for future in tuple(self._open):  # a stopped pool would leave them open for ever
+            future.cancel()
         self._pool.stop()
         self._pool.join()
 
@@ -57,21 +80,25 @@ def outcome(future: pebble.ProcessFuture[T | Failure], stage: str) -> T | Failur
         return Failure(
             stage,
             "timeout",
-            f"The {stage} stage did not end within {DEADLINES_S[stage]:.0f} s, so its worker was killed. "
-            "The next run gets a fresh one.",
+            f"The {stage} stage did not end within {DEADLINES_S[stage]:.0f} s, so its worker was killed. {_NEXT}",
         )
     except concurrent.futures.CancelledError:
         return cancelled(stage)
     except pebble.ProcessExpired as death:
-        return Failure(
-            stage,
-            "worker_died",
-            f"The worker died in the {stage} stage ({_how(death.exitcode)}). The next run gets a fresh one.",
-        )
+        return died(stage, _how(death.exitcode))
+    except concurrent.futures.BrokenExecutor:
+        return died(stage, "before it took the work")
 
 
 def cancelled(stage: str) -> Failure:
     return Failure(stage, "cancelled", f"Cancelled in the {stage} stage; the work was ended.")
+
+
+def died(stage: str, how: str) -> Failure:
+    return Failure(stage, "worker_died", f"The worker died in the {stage} stage ({how}). {_NEXT}")
+
+
+_NEXT = "The next run gets a fresh one."
 
 
 def _how(exitcode: int | None) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,98 +19,16 @@ from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.runner import compiler, worker
 from kernels.runner.interpreter import refuse_what_takes_too_long
-from kernels.runner.processes import Workers, cancelled, outcome
+from kernels.runner.job import Job, Line
+from kernels.runner.processes import Workers, cancelled, died, outcome
 from kernels.runner.results import Device, Failure, RunResult
 from kernels.spec import ConfigError
 
 # Failures after which a CUDA context can't be trusted: its worker is replaced.
 _POISONS = {"cuda_error", "error"}
 
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a job is: its stage, or "queued" with the number of jobs before it; seconds since it began."""
-
-    stage: str
-    before: int
-    seconds: float
-
-
-@dataclass
-class Job:
-    """One run in progress."""
-
-    experiment: Experiment
-    outcome: RunResult | Failure | None = None
-    stage: str = "queued"
-    before: int = 0
-    stages: dict[str, float] = field(default_factory=dict)
-    _started: float = field(default_factory=time.perf_counter)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    _future: Any = None
-    _cancelled: bool = False
-
-    def cancel(self) -> None:
-        """End the work: a stage under way is killed with its worker; a place in the queue is given up."""
-        with self._changed:
-            self._cancelled = True
-            if self._future is not None:
-                self._future.cancel()
-            self._changed.notify_all()
-
-    def updates(self, every_s: float = 0.5) -> Iterator[Progress]:
-        """Yield where the job is, on each change and every `every_s`, until there is an outcome."""
-        while True:
-            with self._changed:
-                if self.outcome is not None:
-                    return
-                progress = Progress(self.stage, self.before, time.perf_counter() - self._started)
-            yield progress
-            with self._changed:
-                if self.outcome is None and (self.stage, self.before) == (progress.stage, progress.before):
-                    self._changed.wait(every_s)
-
-    def result(self) -> RunResult | Failure:
-        """Wait for the outcome."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.outcome is not None)
-        assert self.outcome is not None
-        return self.outcome
-
-    def _set(self, **values: Any) -> None:
-        with self._changed:
-            for name, value in values.items():
-                setattr(self, name, value)
-            self._changed.notify_all()
-
-
-class _Line:
-    """First come, first served: who may use the run worker, and how many are before whom."""
-
-    def __init__(self) -> None:
-        self._jobs: list[Job] = []
-        self._lock = threading.Lock()
-
-    def join(self, job: Job) -> None:
-        with self._lock:
-            self._jobs.append(job)
-            self._tell()
-
-    def leave(self, job: Job) -> None:
-        with self._lock:
-            if job in self._jobs:
-                self._jobs.remove(job)
-                self._tell()
-
-    def _tell(self) -> None:
-        for place, job in enumerate(self._jobs):
-            job._set(before=place)
-
-    @staticmethod
-    def wait(job: Job) -> None:
-        """Wait until no job is before this one, or it is cancelled."""
-        with job._changed:
-            job._changed.wait_for(lambda: job.before == 0 or job._cancelled)
+# Jobs that may be under way or waiting at once; more are refused, so that nobody waits for hours.
+MOST_JOBS = 32
 
 
 class Session:
@@ -123,7 +40,8 @@ class Session:
         cache = str(cache_directory or default_cache_directory() / "triton")
         self._compilers = Workers("compile", cache, count=max(1, min(4, (os.cpu_count() or 2) // 2)))
         self._runner = Workers(self.backend, cache)
-        self._line = _Line()
+        self._line = Line()
+        self._jobs: set[Job] = set()
         self._device: Device | None = None
 
     @classmethod
@@ -144,9 +62,10 @@ class Session:
         except ConfigError as error:
             immediate = Failure("config", error.kind, str(error), error.field)
         if immediate is not None:
-            job._set(outcome=immediate)
+            job.end(immediate)
         else:
-            self._line.join(job)
+            self._jobs.add(job)
+            job.done.add_done_callback(lambda _: self._jobs.discard(job))
             threading.Thread(target=self._carry_out, args=(job,), daemon=True).start()
         return job
 
@@ -157,10 +76,14 @@ class Session:
         if HAS_TRITON and self.gpu is not None:
             self._compilers.submit(worker.process_id, "worker")
 
+    def ask_runner(self, question: Any) -> Any:
+        """Call a function of `worker` in the run worker, between runs: `process_id`, `compiled_here`."""
+        return self._runner.submit(question, "worker").result()
+
     def close(self) -> None:
-        """Kill all workers."""
-        self._compilers.stop()
-        self._runner.stop()
+        """Kill all workers; runs under way end as failures."""
+        self._compilers.close()
+        self._runner.close()
 
     def _without_running(self, experiment: Experiment) -> RunResult | Failure | None:
         """The recorded run of another GPU, or a Failure where this machine can't run the experiment."""
@@ -184,6 +107,8 @@ class Session:
             instead = f" Or choose gpu {gpu.name}: a run there was recorded." if recorded else ""
             kernel = discover()[experiment.kernel]
             refuse_what_takes_too_long(kernel, experiment.problem, experiment.config, instead)
+        if len(self._jobs) >= MOST_JOBS:
+            return Failure("worker", "busy", f"{len(self._jobs)} runs are under way or waiting; try again in a minute.")
         return None
 
     def _carry_out(self, job: Job) -> None:
@@ -191,30 +116,36 @@ class Session:
             result = self._stages(job)
         except Exception as error:  # a defect of ours must still end the job
             result = Failure("worker", "error", f"{type(error).__name__}: {error}")
-            self._device = None
-            self._compilers.replace()
-            self._runner.replace()
         self._line.leave(job)
-        job._set(outcome=result)
+        job.end(result)
 
     def _stages(self, job: Job) -> RunResult | Failure:
         if self.gpu is not None:
             compiled = self._stage(job, self._compilers, "compile", compiler.compile_for, job.experiment, self.gpu)
             if isinstance(compiled, Failure):
                 return compiled
-        job._set(stage="queued")
-        self._line.wait(job)
+        job.enter("queued")
+        self._line.join(job)
+        if not job.wait_for_turn():
+            return Failure("launch", "cancelled", "Cancelled while waiting in the queue; nothing was launched.")
+        result = self._in_turn(job)
+        if isinstance(result, Failure):
+            self._device = None
+            if result.stage == "worker" or result.kind in _POISONS:
+                self._runner.replace()
+        return result
+
+    def _in_turn(self, job: Job) -> RunResult | Failure:
+        """The stages for which a job has the run worker to itself."""
         if self._device is None:
             device = self._stage(job, self._runner, "worker", worker.describe)
             if isinstance(device, Failure):
                 return device
             self._device = device
-        result = self._on_device(job, self._device)
-        if isinstance(result, Failure):
-            self._device = None
-            if result.kind in _POISONS:
-                self._runner.replace()
-        return result
+        try:
+            return self._on_device(job, self._device)
+        finally:
+            self._runner.submit(worker.finish, "worker")
 
     def _on_device(self, job: Job, device: Device) -> RunResult | Failure:
         launched = self._stage(job, self._runner, "launch", worker.launch, job.experiment)
@@ -228,29 +159,29 @@ class Session:
         if device.backend == "interpreter":
             recorded = records.find(job.experiment, resolved_gpu(job.experiment, None).name)
             note = "Run by Triton's interpreter on the CPU: the result is checked, and there is no time to report."
-            result = replace(result, recorded=recorded, note=note)
-        elif not check.passed:
-            result = replace(result, note="The result is wrong, so it was not timed.")
-        else:
-            timed = self._stage(job, self._runner, "time", worker.measure)
-            if isinstance(timed, Failure):
-                return timed
-            timing, baseline, peak, clock_mhz, note = timed
-            result = replace(result, timing=timing, baseline=baseline, peak=peak, clock_mhz=clock_mhz, note=note)
-        self._runner.submit(worker.finish, "worker")
-        return result
+            return replace(result, recorded=recorded, note=note)
+        if not check.passed:
+            return replace(result, note="The result is wrong, so it was not timed.")
+        timed = self._stage(job, self._runner, "time", worker.measure)
+        if isinstance(timed, Failure):
+            return timed
+        timing, baseline, peak, clock_mhz, note = timed
+        return replace(result, timing=timing, baseline=baseline, peak=peak, clock_mhz=clock_mhz, note=note)
 
-    def _stage(self, job: Job, workers: Workers, stage: str, function: Any, *args: Any) -> Any:
+    @staticmethod
+    def _stage(job: Job, workers: Workers, stage: str, function: Any, *args: Any) -> Any:
         """Run one stage of a job in a worker; cancelled jobs and dead workers give a Failure."""
-        with job._changed:
-            if job._cancelled:
-                return cancelled(stage)
-            job._future = workers.submit(function, stage, *args)
+        if job.is_cancelled:
+            return cancelled(stage)
+        job.enter(stage)
         began = time.perf_counter()
-        job._set(stage=stage)
-        value = outcome(job._future, stage)
-        job._set(_future=None)
+        work = workers.submit(function, stage, *args)
+        job.attach(work)
+        value = outcome(work, stage)
+        job.attach(None)
         job.stages[stage] = time.perf_counter() - began
+        if isinstance(value, Failure) and value.kind == "cancelled" and not job.is_cancelled:
+            return died(stage, "all workers were replaced")
         return value
 
 

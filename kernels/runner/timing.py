@@ -17,6 +17,7 @@ import numpy as np
 from kernels.runner.results import Timing
 
 BUDGET_MS = 200.0
+MOST_MS = 10_000.0
 MIN_SAMPLES, MAX_SAMPLES, BATCH = 10, 200, 20
 _LONGEST_SPIN_CYCLES = 1 << 32
 
@@ -56,14 +57,16 @@ def paired(ours: Callable[[], Any], theirs: Callable[[], Any], l2: str, timer: s
     flush = _flusher() if l2 == "cold" else None
     for call in (ours, theirs):
         call()
-    one_pair_ms = _batch_ms(ours, theirs, flush, 3, None)[0].sum(axis=0).mean()
-    count = int(min(MAX_SAMPLES, max(MIN_SAMPLES, BUDGET_MS / max(one_pair_ms, 1e-3))))
+    stream = _HeldStream()
+    one_pair_ms = stream.batch_ms(ours, theirs, flush, 3, None)[0].sum(axis=0).mean()
+    fewest = min(MIN_SAMPLES, max(3, int(MOST_MS / one_pair_ms)))
+    count = int(min(MAX_SAMPLES, max(fewest, BUDGET_MS / max(one_pair_ms, 1e-3))))
     replay = _captured(ours, theirs, flush, min(count, BATCH)) if timer == "graph" else None
     batches: list[np.ndarray] = []
     clocks: list[int] = []
     note = ""
     while sum(batch.shape[1] for batch in batches) < count:
-        batch, clock, note = _batch_ms(ours, theirs, flush, min(count, BATCH), replay)
+        batch, clock, note = stream.batch_ms(ours, theirs, flush, min(count, BATCH), replay)
         batches.append(batch)
         if clock:
             clocks.append(clock)
@@ -98,33 +101,42 @@ def _captured(ours: Any, theirs: Any, flush: Any, pairs: int) -> tuple[Any, list
     return graph, events
 
 
-def _batch_ms(
-    ours: Any, theirs: Any, flush: Any, pairs: int, replay: tuple[Any, list[Any]] | None
-) -> tuple[np.ndarray, int | None, str]:
-    """Times of one batch, (2, pairs) milliseconds, and the clock while it ran."""
-    import torch
+class _HeldStream:
+    """The current stream, held by a spinning kernel while a batch is queued. How long a spin that takes is kept."""
 
-    spin = 1 << 21
-    while True:
-        torch.cuda.synchronize()
-        torch.cuda._sleep(spin)
-        held = torch.cuda.Event()
-        held.record()
-        if replay is None:
-            events = _events(pairs, external=False)
-            _queue(ours, theirs, flush, events)
-        else:
-            graph, events = replay
-            graph.replay()
-        queue_was_full = not held.query()
-        clock, note = _sm_clock_mhz()
-        torch.cuda.synchronize()
-        if queue_was_full or replay is not None:
-            times = [events[i].elapsed_time(events[i + 1]) for i in range(0, len(events), 2)]
-            return np.array(times).reshape(-1, 2).T, clock, note
-        if spin >= _LONGEST_SPIN_CYCLES:
-            raise RuntimeError(f"{4 * pairs} events could not be queued within {spin} cycles.")
-        spin *= 4
+    def __init__(self) -> None:
+        self._spin_cycles = 1 << 21
+
+    def batch_ms(
+        self, ours: Any, theirs: Any, flush: Any, pairs: int, replay: tuple[Any, list[Any]] | None
+    ) -> tuple[np.ndarray, int | None, str]:
+        """Times of one batch, (2, pairs) milliseconds, and the clock while it ran.
+
+        Raises:
+            RuntimeError: where the queue runs dry before it is full, however long the stream is held.
+        """
+        import torch
+
+        while True:
+            torch.cuda.synchronize()
+            torch.cuda._sleep(self._spin_cycles)
+            held = torch.cuda.Event()
+            held.record()
+            if replay is None:
+                events = _events(pairs, external=False)
+                _queue(ours, theirs, flush, events)
+            else:
+                graph, events = replay
+                graph.replay()
+            queue_was_full = not held.query()
+            clock, note = _sm_clock_mhz()
+            torch.cuda.synchronize()
+            if queue_was_full or replay is not None:
+                times = [events[i].elapsed_time(events[i + 1]) for i in range(0, len(events), 2)]
+                return np.array(times).reshape(-1, 2).T, clock, note
+            if self._spin_cycles >= _LONGEST_SPIN_CYCLES:
+                raise RuntimeError(f"{4 * pairs} events could not be queued within {self._spin_cycles} cycles.")
+            self._spin_cycles *= 4
 
 
 def _flusher() -> Callable[[], Any]:

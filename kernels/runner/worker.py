@@ -74,6 +74,8 @@ def _as_failure(stage: str) -> Callable[[Callable[..., T]], Callable[..., T | Fa
 
             try:
                 return function(*args)
+            except _Gone:
+                return Failure(stage, "worker_died", f"The worker died before the {stage} stage. Run it again.")
             except torch.cuda.OutOfMemoryError:
                 free, total = torch.cuda.mem_get_info()
                 return Failure(
@@ -165,9 +167,13 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
+class _Gone(Exception):
+    """The worker that launched is not this one."""
+
+
 def _running() -> _Prepared:
     if _current is None:
-        raise RuntimeError("Nothing was launched in this worker.")
+        raise _Gone
     return _current
 
 
@@ -178,7 +184,22 @@ def check() -> tuple[Check, Diff]:
 
     run = _running()
     family, problem = run.kernel.family, run.experiment.problem
-    return checks.check(run.output, run.inputs, family.reference, family.reduction(problem), problem.dtype)
+    return checks.check(
+        run.output, run.inputs, family.reference, family.reduction(problem), problem.dtype, tf32=_rounds_to_tf32(run)
+    )
+
+
+def _rounds_to_tf32(run: _Prepared) -> bool:
+    """Whether float32 operands lose bits in a product: on matrix units (from Ampere on), unless they fit anyhow."""
+    import torch
+
+    exact_anyhow = run.experiment.run.distribution in ("integers", "zeros")
+    return (
+        run.experiment.problem.dtype == "float32"
+        and not _interprets()
+        and torch.cuda.get_device_capability(0) >= (8, 0)
+        and not exact_anyhow
+    )
 
 
 @_as_failure("time")
@@ -237,11 +258,10 @@ def _peak_gbps() -> tuple[float, str]:
 
 
 def finish() -> None:
-    """Let the tensors of the last run go."""
+    """Let the tensors of the last run go, and give their memory back to the device."""
     global _current
+    import torch
+
     _current = None
-
-
-def die(status: int = 1) -> None:
-    """End this process at once: the way to a fresh one after an error that poisons the CUDA context."""
-    os._exit(status)
+    if not _interprets():
+        torch.cuda.empty_cache()

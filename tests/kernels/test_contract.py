@@ -88,4 +88,4 @@ def test_every_result_is_right_on_a_gpu(gpu, kernel, configs, problem_of, shape,
 def test_the_run_worker_compiles_nothing(gpu, kernel, problem_of):
     result = gpu.submit(Experiment(kernel.id, problem_of((577, 1000, 129)), kernel.config())).result()
     assert isinstance(result, RunResult), result
-    assert gpu._runner.submit(worker.compiled_here, "worker").result() == 0
+    assert gpu.ask_runner(worker.compiled_here) == 0

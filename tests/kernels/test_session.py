@@ -16,6 +16,8 @@ from kernels.experiment import Experiment
 from kernels.runner import processes, worker
 from kernels.runner.interpreter import LIMIT_S, estimated_seconds
 from kernels.runner.results import STAGES, Failure, RunResult
+from kernels.runner.session import Session
+from kernels.runner.worker import check
 from kernels.spec import knobs
 
 KERNEL = next(iter(discover().values()))
@@ -44,7 +46,7 @@ LONG = longest()
 
 
 def worker_id(session):
-    return session._runner.submit(worker.process_id, "worker").result()
+    return session.ask_runner(worker.process_id)
 
 
 def until(condition):
@@ -67,8 +69,8 @@ def launched(session):
     """A long run whose launch is under way, and the process that it is in."""
     process_id = worker_id(session)
     job = session.submit(LONG)
-    until(lambda: job.outcome or (job.stage == "launch" and job._future is not None and job._future.running()))
-    assert job.outcome is None, job.outcome
+    until(lambda: job.done.done() or (job.progress.stage == "launch" and job._work is not None and job._work.running()))
+    assert not job.done.done(), job.result()
     return job, process_id
 
 
@@ -100,23 +102,26 @@ def test_updates_end_at_once_where_there_is_an_outcome(session):
 
 def test_runs_take_places_in_line_and_move_up(session):
     running, process_id = launched(session)
-    waiting = [session.submit(QUICK) for _ in range(3)]
-    assert [job.before for job in (running, *waiting)] == [0, 1, 2, 3]
-    until(lambda: {job.stage for job in waiting} == {"queued"})
+    waiting = []
+    for place in (1, 2, 3):
+        waiting.append(session.submit(QUICK))
+        until(lambda place=place: waiting[-1].progress.before == place)
+    assert {job.progress.stage for job in waiting} == {"queued"}
     assert next(waiting[1].updates()).before == 2
 
     waiting[0].cancel()
     outcome = waiting[0].result()
     assert isinstance(outcome, Failure)
     assert outcome.kind == "cancelled"
-    until(lambda: [job.before for job in waiting[1:]] == [1, 2])
-    assert running.outcome is None, "the run before it goes on"
-    assert running.stage == "launch"
+    assert "nothing was launched" in outcome.message
+    until(lambda: [job.progress.before for job in waiting[1:]] == [1, 2])
+    assert not running.done.done(), "the run before it goes on"
+    assert running.progress.stage == "launch"
     assert not is_gone(process_id)
 
     running.cancel()
     for job in waiting[1:]:
-        assert isinstance(job.result(), RunResult), job.outcome
+        assert isinstance(job.result(), RunResult), job.result()
     assert session._line._jobs == []
 
 
@@ -161,6 +166,47 @@ def test_a_worker_killed_between_runs_does_not_fail_the_next_one(session):
     assert result.check.passed
 
 
+def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, monkeypatch):
+    """The check finds a worker that has launched nothing: another than the one that launched."""
+    monkeypatch.setattr(session, "_on_device", lambda job, device: session._stage(job, session._runner, "check", check))
+    session.ask_runner(worker.finish)
+    outcome = session.submit(QUICK).result()
+    assert isinstance(outcome, Failure)
+    assert (outcome.stage, outcome.kind) == ("check", "worker_died")
+
+
+def test_replaced_workers_end_what_they_were_doing_and_the_next_run_succeeds(session):
+    job, process_id = launched(session)
+    waiting = session.submit(QUICK)
+    session._runner.replace()
+    outcome = job.result(PATIENCE_S)
+    assert isinstance(outcome, Failure)
+    assert (outcome.stage, outcome.kind) == ("launch", "worker_died")
+    assert is_gone(process_id)
+    assert isinstance(waiting.result(PATIENCE_S), RunResult)
+
+
+def test_closing_a_session_ends_its_runs(tmp_path):
+    session = Session(None, tmp_path)
+    job, process_id = launched(session)
+    waiting = session.submit(QUICK)
+    session.close()
+    assert isinstance(job.result(PATIENCE_S), Failure)
+    assert isinstance(waiting.result(PATIENCE_S), Failure)
+    assert is_gone(process_id)
+
+
+def test_more_runs_than_anyone_would_wait_for_are_refused(session, monkeypatch):
+    monkeypatch.setattr("kernels.runner.session.MOST_JOBS", 1)
+    job, _ = launched(session)
+    outcome = session.submit(QUICK).result(0)
+    assert isinstance(outcome, Failure)
+    assert outcome.kind == "busy"
+    job.cancel()
+    job.result()
+    assert_runs(session)
+
+
 def test_a_missed_deadline_is_a_timeout_of_its_stage(session, monkeypatch):
     assert_runs(session)
     process_id = worker_id(session)
@@ -175,13 +221,13 @@ def test_a_missed_deadline_is_a_timeout_of_its_stage(session, monkeypatch):
 
 
 def test_a_shape_that_takes_too_long_is_refused_at_once(session):
-    outcome = session.submit(experiment((16384, 16384, 16384))).outcome
+    outcome = session.submit(experiment((16384, 16384, 16384))).result(0)
     assert isinstance(outcome, Failure)
     assert (outcome.stage, outcome.kind) == ("config", "too_slow_here")
 
 
 def test_another_gpu_without_a_recorded_run_is_refused_at_once(session):
-    outcome = session.submit(replace(QUICK, gpu="B200")).outcome
+    outcome = session.submit(replace(QUICK, gpu="B200")).result(0)
     assert isinstance(outcome, Failure)
     assert (outcome.stage, outcome.kind, outcome.field) == ("config", "not_recorded", "gpu")
     assert "B200" in outcome.message

@@ -144,3 +144,10 @@ def test_more_programs_than_a_sm_holds_are_refused(kernel):
         assert (caught.value.kind, caught.value.field) == ("out_of_range", "programs_per_sm")
         assert f"programs_per_sm is {held + 1};" in str(caught.value)
         assert f"at most {held}" in str(caught.value)
+
+
+def test_more_tiles_than_memory_holds_are_refused_with_the_count():
+    kernel = discover()["transpose.tiled"]
+    with pytest.raises(ConfigError, match="16,384 × 16,384 tiles are too many") as refusal:
+        schedule(kernel, kernel.family.problem(16384, 16384), kernel.config(1, 1), GPUS["H200"])
+    assert (refusal.value.kind, refusal.value.field) == ("too_many_tiles", "BLOCK_M")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,64 @@ def test_an_app_that_is_ended_takes_its_busy_workers_along(browser: Browser, tmp
     for worker in workers:
         with pytest.raises(ProcessLookupError):
             os.kill(worker, 0)
+
+
+def test_a_run_that_replaces_another_has_the_last_word(tab: Tab) -> None:
+    tab.open(LONG)
+    tab.page.locator("#run").click()
+    tab.page.wait_for_selector("#status li.now:has-text('launch')")
+    tab.page.get_by_label("M", exact=True).fill("4096")
+    tab.page.wait_for_function("location.search.includes('M=4096&')")
+    tab.page.locator("#run").click()
+    tab.page.wait_for_selector("#status .failure[data-kind=too_slow_here]")
+    tab.page.wait_for_timeout(1500)
+    assert "the interpreter would take about" in tab.text("#status"), "the run before it has nothing more to say"
+
+
+def test_a_bad_value_keeps_its_sentence_while_a_run_goes_on(tab: Tab) -> None:
+    tab.open(LONG)
+    tab.page.locator("#run").click()
+    tab.page.wait_for_selector("#status li.now:has-text('launch')")
+    tab.page.get_by_label("M", exact=True).fill("20000")
+    problem = tab.page.locator('.field[data-field="M"] .problem')
+    problem.wait_for(state="visible")
+    tab.page.wait_for_timeout(1500)
+    assert problem.is_visible()
+    tab.page.locator("#cancel").click()
+    tab.page.wait_for_selector("#status .failure[data-kind=cancelled]")
+
+
+def test_a_page_that_is_closed_ends_its_run(tab: Tab, app: App) -> None:
+    closed = Tab(tab.page.context.new_page(), app.url).open(LONG)
+    closed.page.locator("#run").click()
+    closed.page.wait_for_selector("#status li.now:has-text('launch')")
+    busy = app.workers()
+    closed.page.close()
+    deadline = time.monotonic() + 20
+    while set(app.workers()) & set(busy):
+        assert time.monotonic() < deadline, "its worker goes on"
+        time.sleep(0.1)
+
+
+def test_a_recorded_run_shows_no_picture_of_another_run(tab: Tab) -> None:
+    tab.open("?kernel=transpose.tiled&M=128&N=128")
+    tab.run()
+    tab.wait_for_draw("diff-plot")
+    tab.page.get_by_label("M", exact=True).fill("1024")
+    tab.page.get_by_label("N", exact=True).fill("1024")
+    tab.page.get_by_label("gpu", exact=True).select_option(label="H200")
+    tab.page.wait_for_selector("#strip [data-experiment].stale")
+    tab.page.wait_for_function("location.search.includes('gpu=H200')")
+    tab.page.locator("#run").click()
+    tab.page.wait_for_function("document.querySelector('#strip').innerText.includes('recorded')")
+    tab.page.wait_for_function("!document.querySelector('#diff-plot .main-svg')")
+    assert "was not recorded" in tab.text("#result")
+
+
+def test_the_choice_of_a_request_is_bounded_by_what_there_is(tab: Tab) -> None:
+    tab.open("?kernel=transpose.tiled&tab=coalescing")
+    tab.wait_for_draw("coalescing-plot")
+    slider = tab.page.get_by_label("request slider")
+    assert slider.get_attribute("max") == "255"
+    tab.page.get_by_label("warp_size slider").fill("2")
+    tab.page.wait_for_selector('input[aria-label="request slider"][max="1023"]')

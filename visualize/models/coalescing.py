@@ -135,12 +135,11 @@ def traffic(lanes: Requests, board: Textbook) -> Traffic:
     """Count one execution. A request with no active lane is not issued."""
     request, address = lanes.request[lanes.active], lanes.address[lanes.active]
     sector = address // board.sector_bytes
-    # Elements are powers of two and aligned to themselves, so that none crosses a sector unless it is larger than one.
-    pieces = -(-lanes.width_bytes // board.sector_bytes)
+    # Elements are powers of two, aligned to themselves, and no larger than a sector: none crosses one.
     wanted = np.bincount(request) * lanes.width_bytes
     return Traffic(
         requests=int(np.count_nonzero(wanted)),
-        sectors=_distinct(request, sector) * pieces,
+        sectors=_distinct(request, sector),
         lines=_distinct(request, address // board.line_bytes),
         ideal_sectors=int((-(-wanted // board.sector_bytes)).sum()),
         bytes_wanted=int(wanted.sum()),

@@ -18,6 +18,9 @@ from kernels.spec import ConfigError, Kernel, Tiles
 
 COMPARED_PROGRAMS = 1024
 
+# Tiles of one schedule at most: arrays of this many stay within a few hundred megabytes and a second.
+MOST_TILES = 1 << 21
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -65,8 +68,16 @@ def schedule(kernel: Kernel, problem: Any, config: Any, gpu: Gpu, programs_per_s
         programs_per_sm: how many programs a SM holds, assumed.
 
     Raises:
-        ConfigError: where `gpu` can't hold that many.
+        ConfigError: where `gpu` can't hold that many, or the problem has more than MOST_TILES tiles.
     """
+    extents = kernel.extents(problem, config)
+    if extents["m"] * extents["n"] > MOST_TILES:
+        raise ConfigError(
+            "too_many_tiles",
+            f"{extents['m']:,} × {extents['n']:,} tiles are too many to schedule here; "
+            f"at most {MOST_TILES:,} are allowed. Make the tile larger or the shape smaller.",
+            "BLOCK_M",
+        )
     held = held_programs(gpu, config.num_warps)
     if programs_per_sm > held:
         raise ConfigError(
@@ -75,7 +86,6 @@ def schedule(kernel: Kernel, problem: Any, config: Any, gpu: Gpu, programs_per_s
             f"a SM of {gpu.name} holds at most {held} of {config.num_warps} warps.",
             "programs_per_sm",
         )
-    extents = kernel.extents(problem, config)
     pids = np.arange(kernel.programs(problem, config), dtype=np.int64)
     return Schedule(
         tiles=kernel.tiles(pids, problem, config),

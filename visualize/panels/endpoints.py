@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 import traceback
@@ -14,7 +15,7 @@ import numpy as np
 from kernels import discover, experiment
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import GPUS, Gpu
-from kernels.runner.results import Failure
+from kernels.runner.results import Failure, RunResult
 from kernels.runner.session import Session
 from kernels.spec import ConfigError, Kernel, Knob, knobs
 from visualize.panels import coalescing, schedule
@@ -37,9 +38,15 @@ def endpoints(session: Session) -> None:
         """Requests, sectors, lines and ideal sectors of each memory operation over the launch."""
         return predicted(experiment, session.gpu, lambda k, e, _: coalescing.reply(k, e, model, textbook))
 
-    def run(experiment: dict[str, Any]) -> dict[str, Any]:
+    async def run(experiment: dict[str, Any]) -> dict[str, Any]:
         """Run the experiment on this machine: check it against torch, and time it beside torch where there is a GPU."""
-        return answered(lambda: _run(experiment, session))
+        try:
+            job = session.submit(from_payload(experiment))
+        except Exception as error:
+            return to_json(_failure(error).to_json())
+        # Waits without a thread: many may wait for their turn, and the page must stay quick.
+        outcome = await asyncio.wrap_future(job.done)
+        return answered(lambda: _run_reply(outcome, session.gpu))
 
     for function, name, limit in (
         (kernels, "kernels", "default"),
@@ -54,12 +61,17 @@ def answered(body: Callable[[], dict[str, Any] | Failure]) -> dict[str, Any]:
     """Call `body`; what is wrong with the arguments, and any defect of ours, becomes a failure in the reply."""
     try:
         reply = body()
-    except ConfigError as error:
-        reply = Failure("config", error.kind, str(error))
-    except Exception as error:  # never a stack trace to the client; the log has it
-        traceback.print_exc()
-        reply = Failure("config", "internal_error", f"Tilescope failed on this: {type(error).__name__}.")
+    except Exception as error:
+        reply = _failure(error)
     return to_json(reply.to_json() if isinstance(reply, Failure) else reply)
+
+
+def _failure(error: Exception) -> Failure:
+    """A sentence for the client, never a stack trace; that of a defect of ours goes to the log."""
+    if isinstance(error, ConfigError):
+        return Failure("config", error.kind, str(error))
+    traceback.print_exception(error)
+    return Failure("config", "internal_error", f"Tilescope failed on this: {type(error).__name__}.")
 
 
 def predicted(
@@ -68,7 +80,7 @@ def predicted(
     """A model's reply to an experiment, with the experiment and the resolved GPU in it."""
 
     def reply() -> dict[str, Any]:
-        chosen = experiment.from_json(payload, discover())
+        chosen = from_payload(payload)
         gpu = resolved_gpu(chosen, this)
         resolved = dataclasses.replace(chosen, gpu=gpu.name)
         return {
@@ -80,12 +92,15 @@ def predicted(
     return answered(reply)
 
 
-def _run(payload: object, session: Session) -> dict[str, Any] | Failure:
-    chosen = experiment.from_json(payload, discover())
-    result = session.submit(chosen).result()
-    if isinstance(result, Failure):
-        return result
-    return {"gpu": resolved_gpu(result.experiment, session.gpu).name, **result.to_json()}
+def _run_reply(outcome: RunResult | Failure, this: Gpu | None) -> dict[str, Any] | Failure:
+    if isinstance(outcome, Failure):
+        return outcome
+    return {"gpu": resolved_gpu(outcome.experiment, this).name, **outcome.to_json()}
+
+
+def from_payload(payload: object) -> Experiment:
+    """The experiment of a request."""
+    return experiment.from_json(payload, discover())
 
 
 def _kernels(this: Gpu | None) -> dict[str, Any]:

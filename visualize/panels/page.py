@@ -6,13 +6,15 @@ what needs a worker waits for Run.
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import gradio as gr
 
 from kernels import discover
+from kernels.runner.results import Failure
 from kernels.runner.session import Session
 from kernels.spec import ConfigError
 from visualize.panels import coalescing, form, link, result, schedule
@@ -27,7 +29,7 @@ _INSTANT: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visi
 def page(session: Session) -> gr.Blocks:
     """The whole page and its API, for the workers of `session`."""
     with gr.Blocks(title="Tilescope", fill_width=True, analytics_enabled=False) as blocks:
-        Page(session)
+        Page(blocks, session)
         endpoints(session)
     return blocks
 
@@ -35,11 +37,11 @@ def page(session: Session) -> gr.Blocks:
 class Page:
     """Components, and the handlers that join them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, blocks: gr.Blocks, session: Session) -> None:
         self.session = session
         self.runs = result.Runs(session)
         self._lay_out()
-        self._join()
+        self._join(blocks)
 
     def _lay_out(self) -> None:
         gpu = self.session.gpu
@@ -68,7 +70,7 @@ class Page:
         self.problems = form.problems()
         self.tab = gr.State("schedule")
 
-    def _join(self) -> None:
+    def _join(self, blocks: gr.Blocks) -> None:
         forms = [self.experiment, self.schedule.options, self.coalescing.board, self.coalescing.lanes]
         self.inputs = [self.tab, *forms]
         self.pictures = [
@@ -82,22 +84,14 @@ class Page:
             self.coalescing.tile,
             self.coalescing.request,
         ]
-        everything = [self.tab, self.tabs, *forms, *self.pictures]
-        blocks = gr.context.Context.root_block
-        assert blocks is not None
+        self.everything = [self.tab, self.tabs, *forms, *self.pictures]
 
-        blocks.load(self.on_load, None, [*everything, self.strip, self.result.report], **_INSTANT)
+        blocks.load(self.on_load, None, [*self.everything, self.strip, self.result.report], **_INSTANT)
         blocks.unload(self.on_unload)
-        self.experiment.input(
-            self.on_experiment,
-            self.inputs,
-            [self.coalescing.lanes, *self.pictures],
-            trigger_mode="always_last",
-            **_INSTANT,
-        )
-        for options in forms[1:]:
-            options.input(self.on_view, self.inputs, self.pictures, trigger_mode="always_last", **_INSTANT)
-        self.experiment.select(self.on_select, self.inputs, everything, trigger_mode="always_last", **_INSTANT)
+        changed = [*self.pictures, self.coalescing.lanes]
+        for controls in forms:
+            controls.input(self.on_change, self.inputs, changed, trigger_mode="always_last", **_INSTANT)
+        self.experiment.select(self.on_select, self.inputs, self.everything, trigger_mode="always_last", **_INSTANT)
         for name, tab in self.tab_buttons.items():
             tab.select(
                 functools.partial(self.on_tab, name),
@@ -106,22 +100,13 @@ class Page:
                 trigger_mode="always_last",
                 **_INSTANT,
             )
-        results = [
-            self.problems,
-            self.status,
-            self.strip,
-            self.result.report,
-            self.result.plot,
-            self.run,
-            self.cancel,
-            self.tab,
-            self.tabs,
-        ]
+        run = self.result
+        self.results = [self.problems, self.status, self.strip, run.report, run.plot, self.cancel, self.tab, self.tabs]
         gr.on(
             [self.run.click, self.experiment.submit],
             self.on_run,
             self.inputs,
-            results,
+            self.results,
             trigger_mode="multiple",
             show_progress="hidden",
             concurrency_limit=None,
@@ -129,12 +114,24 @@ class Page:
         )
         self.cancel.click(self.on_cancel, None, None, **_INSTANT)
 
-    def _read(self, tab: str, *forms: str) -> dict[str, Any]:
-        """All forms' settings together, flat."""
+    def _state(self, tab: str, *forms: str) -> State:
+        """What the forms say together.
+
+        Where another kernel or a preset was just chosen, the forms still hold the old one's fields: then it is what the
+        choice says that counts.
+
+        Raises:
+            ConfigError: for the first value that is not allowed.
+        """
         flat: dict[str, Any] = {"tab": tab}
         for value in reversed(forms):
             flat |= form.settings(value)
-        return flat
+        kernel = str(flat["kernel"])
+        if "preset" in flat:
+            flat = {"tab": tab, **with_preset(flat, discover()[kernel], int(flat["preset"]))}
+        elif kernel != flat["form_of"]:
+            flat = {"tab": tab, **with_kernel(flat, kernel)}
+        return state(flat, self.session.gpu)
 
     def _pictures(self, state: State, sentences: dict[str, str] | None = None) -> tuple[Any, ...]:
         """Values of `self.pictures`: the open tab is drawn, the others wait until they are opened."""
@@ -173,67 +170,63 @@ class Page:
         opened, sentences = forgiving_state(dict(request.query_params), self.session.gpu)
         return (*self._everything(opened, sentences), *result.before(self.session))
 
-    def on_experiment(self, *values: str) -> tuple[Any, ...]:
+    def on_change(self, *values: str) -> tuple[Any, ...]:
+        """A value changed: redraw, and bound the choice of what is drawn by what there is now."""
         try:
-            current = state(self._read(*values), self.session.gpu)
-            return (coalescing.lanes_form(current), *self._pictures(current))
+            current = self._state(*values)
+            return (*self._pictures(current), coalescing.lanes_form(current))
         except ConfigError as error:
-            return (gr.skip(), *self._refused(error, len(self.pictures) - 1))
-
-    def on_view(self, *values: str) -> tuple[Any, ...]:
-        try:
-            return self._pictures(state(self._read(*values), self.session.gpu))
-        except ConfigError as error:
-            return self._refused(error, len(self.pictures) - 1)
+            return self._refused(error, len(self.pictures))
 
     def on_tab(self, name: str, _: str, *forms: str) -> tuple[Any, ...]:
         """Another tab was opened: draw it. What was wrong with a value stays said."""
         if "kernel" not in form.settings(forms[0]):
             # Gradio opens the first tab by itself, before the address has filled the forms.
             return tuple(gr.skip() for _ in self.pictures)
-        return (name, *self.on_view(name, *forms)[1:])
+        try:
+            return (name, *self._pictures(self._state(name, *forms))[1:])
+        except ConfigError:
+            return (name, *(gr.skip() for _ in self.pictures[1:]))
 
     def on_select(self, *values: str) -> tuple[Any, ...]:
         """Another kernel, or a preset: the forms themselves change."""
-        flat = self._read(*values)
-        if "preset" in flat:
-            chosen = with_preset(flat, discover()[str(flat["kernel"])], int(flat["preset"]))
-        else:
-            chosen = with_kernel(flat, str(flat["kernel"]))
-        opened, sentences = forgiving_state({"tab": flat["tab"], **chosen}, self.session.gpu)
-        return self._everything(opened, sentences)
+        try:
+            return self._everything(self._state(*values))
+        except ConfigError as error:
+            refused = [gr.skip()] * len(self.everything)
+            refused[self.everything.index(self.problems)] = form.placed({error.field: str(error)})
+            return tuple(refused)
 
-    def on_run(self, request: gr.Request, *values: str) -> Iterator[tuple[Any, ...]]:
+    async def on_run(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
         """Run, and show where it is until it has ended. The last good result stays when this one fails."""
         skip = gr.skip()
         try:
-            current = state(self._read(*values), self.session.gpu)
+            current = self._state(*values)
         except ConfigError as error:
-            yield (*self._refused(error, 1), skip, skip, skip, skip, skip, skip, skip)
+            yield self._refused(error, len(self.results) - 1)
             return
-        job = self.runs.start(str(request.session_hash), current.experiment)
-        for line in result.progress(self.session, job):
-            yield (form.placed({}), line, skip, skip, skip, skip, gr.Button(interactive=True), skip, skip)
-        outcome = job.result()
-        ended = result.finished(outcome)
-        idle = gr.Button(interactive=False)
-        if isinstance(outcome, result.Failure):
-            sentences = {outcome.field: outcome.message} if outcome.field else {}
-            yield (form.placed(sentences), ended, skip, skip, skip, skip, idle, skip, skip)
+        page = str(request.session_hash)
+        job = self.runs.start(page, current.experiment)
+        said: Any = form.placed({})
+        while not job.done.done():
+            # A run that another one has replaced has nothing more to say.
+            if not self.runs.is_latest(page, job):
+                return
+            yield (said, result.progress(self.session, job), skip, skip, skip, gr.Button(interactive=True), skip, skip)
+            said = skip
+            await asyncio.wait([asyncio.wrap_future(job.done)], timeout=0.25)
+        if not self.runs.is_latest(page, job):
+            return
+        outcome, idle = job.result(), gr.Button(interactive=False)
+        if isinstance(outcome, Failure):
+            said = form.placed({outcome.field: outcome.message}) if outcome.field else said
+            yield (said, result.finished(outcome), skip, skip, skip, idle, skip, skip)
         else:
-            yield (
-                form.placed({}),
-                ended,
-                *result.drawn_result(outcome),
-                skip,
-                idle,
-                "result",
-                gr.Tabs(selected="result"),
-            )
+            drawn = await asyncio.to_thread(result.drawn_result, outcome)
+            yield (said, result.finished(outcome), *drawn, idle, "result", gr.Tabs(selected="result"))
 
     def on_cancel(self, request: gr.Request) -> None:
         self.runs.cancel(str(request.session_hash))
 
     def on_unload(self, request: gr.Request) -> None:
-        """The page was closed: nobody waits for its run."""
-        self.runs.cancel(str(request.session_hash))
+        self.runs.forget(str(request.session_hash))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+import threading
 from dataclasses import dataclass
 
 import gradio as gr
 
 from kernels import discover
 from kernels.experiment import Experiment
+from kernels.runner.job import Job, Progress
 from kernels.runner.results import Check, Failure, RunResult, Timing
-from kernels.runner.session import Job, Progress, Session
+from kernels.runner.session import Session
 from kernels.spec import Family
 from visualize.figures.diff import diff_figure
 from visualize.panels import assets, words
@@ -62,22 +63,36 @@ class Runs:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._jobs: dict[str, Job] = {}
+        self._lock = threading.Lock()
 
     def start(self, page: str, experiment: Experiment) -> Job:
         """Start a run for a page; the one that it still has is cancelled."""
-        self.cancel(page)
-        job = self._jobs[page] = self._session.submit(experiment)
+        job = self._session.submit(experiment)
+        with self._lock:
+            before, self._jobs[page] = self._jobs.get(page), job
+        if before:
+            before.cancel()
         return job
 
+    def is_latest(self, page: str, job: Job) -> bool:
+        """Whether the page has started no other run since, and is still open."""
+        return self._jobs.get(page) is job
+
     def cancel(self, page: str) -> None:
-        if job := self._jobs.pop(page, None):
+        if job := self._jobs.get(page):
+            job.cancel()
+
+    def forget(self, page: str) -> None:
+        """The page was closed: nobody waits for its run."""
+        with self._lock:
+            job = self._jobs.pop(page, None)
+        if job:
             job.cancel()
 
 
-def progress(session: Session, job: Job) -> Iterator[str]:
-    """The status line while a job runs."""
-    for update in job.updates():
-        yield _status(session.backend, update)
+def progress(session: Session, job: Job) -> str:
+    """The status line of a job that is under way."""
+    return _status(session.backend, job.progress)
 
 
 def _status(backend: str, update: Progress) -> str:
@@ -206,6 +221,8 @@ def _report(result: RunResult, family: Family) -> str:
     settings = ", ".join(
         f"{name} {value}" for name, value in result.experiment.to_address().items() if name != "kernel"
     )
+    if result.diff is None:
+        note += " The picture of the error was not recorded."
     return (
         f'<p class="hint">{result.experiment.kernel}: {settings}</p><p class="claim">{_claim(check, exact)} {note}</p>'
         f'<div class="tables">{"".join(tables)}</div>'

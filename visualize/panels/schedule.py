@@ -19,6 +19,7 @@ from visualize.panels.plot import drawn, plot
 from visualize.panels.state import State
 
 MOST_LISTED_PROGRAMS = 8192
+MOST_LISTED_TILES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,10 @@ def reply(kernel: Kernel, experiment: Experiment, gpu: Gpu) -> dict[str, Any]:
     """The body of /schedule."""
     predicted = schedule(kernel, experiment.problem, experiment.config, gpu)
     tiles = predicted.tiles
-    listed = np.stack([tiles.pid_m, tiles.pid_n, tiles.pid_k], axis=1)[tiles.program < MOST_LISTED_PROGRAMS]
-    starts = np.flatnonzero(np.diff(tiles.program[tiles.program < MOST_LISTED_PROGRAMS], prepend=-1))
+    # Whole programs only: those whose last tile still fits.
+    ends = np.searchsorted(tiles.program, np.arange(min(predicted.programs, MOST_LISTED_PROGRAMS)), side="right")
+    ends = ends[ends <= MOST_LISTED_TILES]
+    listed = np.stack([tiles.pid_m, tiles.pid_n, tiles.pid_k], axis=1)[: ends[-1] if len(ends) else 0]
     counted = loads(predicted)
     return {
         "programs": predicted.programs,
@@ -91,6 +94,6 @@ def reply(kernel: Kernel, experiment: Experiment, gpu: Gpu) -> dict[str, Any]:
         "resident_source": predicted.resident_source,
         "waves": predicted.waves,
         "tail_programs": predicted.tail_programs,
-        "tiles": [part.tolist() for part in np.split(listed, starts[1:])],
+        "tiles": [part.tolist() for part in np.split(listed, ends)[:-1]],
         "loads": None if counted is None else counted.tolist(),
     }

@@ -70,7 +70,7 @@ def with_kernel(current: Mapping[str, object], kernel: str) -> dict[str, object]
     """
     declared = experiment.kernel_named(kernel, discover())
     kept = [*knobs(Run), *knobs(ScheduleView), *knobs(Textbook), "gpu"]
-    if current.get("family") == declared.family.id:
+    if discover()[str(current["form_of"])].family is declared.family:
         kept += list(knobs(declared.family.problem))
     return {"kernel": kernel, **{name: current[name] for name in kept if name in current}}
 
@@ -101,7 +101,7 @@ def experiment_form(state: State, this: Gpu | None) -> str:
         *form.fields(state.kernel.config),
         *form.fields(Run),
     ]
-    values = {**state.experiment.to_address(), "gpu": state.experiment.gpu, "family": state.kernel.family.id}
+    values = {**state.experiment.to_address(), "gpu": state.experiment.gpu, "form_of": state.kernel.id}
     return form.filled(fields, values, tuple(preset.title for preset in state.kernel.presets))
 
 

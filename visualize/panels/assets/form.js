@@ -109,8 +109,14 @@ function build() {
 
 function show() {
   if (!props.value) return;
-  state = JSON.parse(props.value);
-  delete state.preset;
+  const next = JSON.parse(props.value);
+  delete next.preset;
+  // What a person is setting just now is newer than what the server answers.
+  const busy = document.activeElement?.closest(".field")?.dataset.field;
+  if (root.contains(document.activeElement) && busy in state.values && next.values.kernel === state.values.kernel) {
+    next.values[busy] = state.values[busy];
+  }
+  state = next;
   const shape = JSON.stringify([state.fields, state.presets]);
   if (shape !== built) {
     const focused = document.activeElement && root.contains(document.activeElement) ? document.activeElement.id : "";

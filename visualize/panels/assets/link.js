@@ -13,7 +13,9 @@ function markStale() {
   const now = new URLSearchParams(props.value);
   document.querySelectorAll("[data-experiment]").forEach((node) => {
     const then = new URLSearchParams(node.dataset.experiment);
-    const stale = [...then].some(([name, value]) => now.get(name) !== value);
+    const refused = document.querySelector("#experiment .field.wrong") !== null;
+    const moved = [...then].some(([name, value]) => now.get(name) !== value);
+    const stale = refused || moved || (now.get("gpu") ?? "") !== (then.get("gpu") ?? "");
     node.classList.toggle("stale", stale);
     if (node.closest("#result")) document.querySelector("#diff-plot")?.classList.toggle("stale", stale);
   });
@@ -39,5 +41,6 @@ element.querySelector(".theme-switch").addEventListener("click", () => {
   history.replaceState(history.state, "", `${location.pathname}?${kept}`);
 });
 document.addEventListener("tilescope:result", markStale);
+document.addEventListener("tilescope:problems", markStale);
 watch("value", write);
 write();

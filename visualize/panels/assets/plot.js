@@ -36,7 +36,11 @@ function template() {
 
 async function draw() {
   const turn = ++latest;
-  if (!props.value) return;
+  if (!props.value) {
+    figure = null;
+    window.Plotly?.purge(node);
+    return;
+  }
   const next = await unpacked(JSON.parse(props.value));
   if (turn !== latest) return; // a newer figure came while this one was unpacked
   figure = next;

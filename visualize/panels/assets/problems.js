@@ -13,6 +13,7 @@ function place() {
     } else homeless.push(sentence);
   }
   if (elsewhere) elsewhere.textContent = homeless.join(" ");
+  document.dispatchEvent(new Event("tilescope:problems"));
 }
 watch("value", place);
 document.addEventListener("tilescope:form", place);

@@ -1,0 +1,94 @@
+"""Runs on a real GPU: the largest sides, every way to take time, and workers that die or hang in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.runner import processes, worker
+from kernels.runner.results import Failure, RunResult
+
+pytestmark = pytest.mark.gpu
+
+MATMUL = {"kernel": "matmul.grouped", "problem": {"M": 1024, "N": 1024, "K": 1024}}
+
+
+def run(session, payload):
+    return session.submit(from_json(payload, discover())).result()
+
+
+def assert_right(result):
+    assert isinstance(result, RunResult), result
+    assert result.check.passed, result.check
+
+
+@pytest.mark.parametrize("kernel", list(discover()))
+@pytest.mark.parametrize(
+    "shape", [(16384, 577, 129), (129, 16384, 577), (577, 129, 16384), (16384, 16384, 33)], ids=str
+)
+def test_sides_of_16384_are_right(gpu, kernel, shape):
+    names = [name for name in "MNK" if name in vars(discover()[kernel].family.problem())]
+    assert_right(run(gpu, {"kernel": kernel, "problem": dict(zip(names, shape, strict=False))}))
+
+
+@pytest.mark.parametrize("timer", ["events", "graph"])
+@pytest.mark.parametrize("l2", ["warm", "cold"])
+def test_every_way_to_take_time_gives_samples_of_both(gpu, l2, timer):
+    result = run(gpu, {**MATMUL, "run": {"l2": l2, "timer": timer}})
+    assert_right(result)
+    timing, baseline, peak = result.timing, result.baseline, result.peak
+    assert timing.samples >= 10
+    assert 0 < timing.p20_ms <= timing.median_ms <= timing.p80_ms
+    assert timing.tflops == pytest.approx(2 * 1024**3 / timing.median_ms / 1e9)
+    assert baseline.ratio == pytest.approx(baseline.timing.median_ms / timing.median_ms)
+    assert 0 < peak.share < 1.1
+    assert result.clock_mhz is None or result.clock_mhz > 100
+
+
+def test_events_and_a_graph_agree_on_a_launch_of_a_tenth_of_a_millisecond(gpu):
+    """A time that held the launch's own cost would differ."""
+    payload = {"kernel": "transpose.tiled", "problem": {"M": 8192, "N": 8192}}
+    times = [run(gpu, {**payload, "run": {"timer": timer}}).timing.median_ms for timer in ("events", "graph")]
+    assert times[0] == pytest.approx(times[1], rel=0.1)
+
+
+def test_a_cold_cache_is_slower_where_everything_would_fit(gpu):
+    warm, cold = (run(gpu, {**MATMUL, "run": {"l2": l2}}).timing.median_ms for l2 in ("warm", "cold"))
+    assert cold > warm
+
+
+def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gpu):
+    assert_right(run(gpu, MATMUL))
+    process_id = gpu.ask_runner(worker.process_id)
+    job = gpu.submit(
+        from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16384, "N": 16384, "K": 16384}}, discover())
+    )
+    while job.progress.stage not in ("launch", "check", "time"):
+        time.sleep(0.001)
+    os.kill(process_id, signal.SIGKILL)
+    outcome = job.result()
+    assert isinstance(outcome, Failure), outcome
+    assert outcome.kind == "worker_died"
+    assert_right(run(gpu, MATMUL))
+
+
+def test_a_stage_that_misses_its_deadline_is_a_timeout_and_the_next_run_succeeds(gpu, monkeypatch):
+    monkeypatch.setitem(processes.DEADLINES_S, "time", 0.05)
+    outcome = run(gpu, {"kernel": "matmul.grid_2d", "problem": {"M": 8192, "N": 8192, "K": 8192}})
+    assert isinstance(outcome, Failure), outcome
+    assert (outcome.stage, outcome.kind) == ("time", "timeout")
+    monkeypatch.undo()
+    assert_right(run(gpu, MATMUL))
+
+
+def test_a_config_that_needs_too_much_shared_memory_is_refused_with_the_figures(gpu):
+    config = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 8, "num_warps": 8}
+    outcome = run(gpu, {**MATMUL, "config": config})
+    assert isinstance(outcome, Failure), outcome
+    assert (outcome.stage, outcome.kind) == ("compile", "out_of_resources")
+    assert f"{gpu.gpu.shared_bytes_per_program:,}" in outcome.message
