@@ -5,6 +5,8 @@ The tests' own process reads kernels, and never runs one: whether Triton interpr
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kernels import discover
@@ -17,6 +19,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Leave GPU tests out of a run that selects nothing by marker and names no single test."""
     if not config.option.markexpr and not any("::" in argument for argument in config.args):
         config.option.markexpr = "not gpu"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The page's tests need no GPU, but a browser: a Python for GPU tests alone may lack Playwright."""
+    return True if config.option.markexpr == "gpu" and collection_path.name == "page" else None
 
 
 @pytest.fixture(scope="session")
