@@ -10,6 +10,7 @@ import pytest
 from gradio_client import Client
 
 from kernels import discover
+from kernels.gpus import GPUS
 from tests.page.conftest import App
 
 ENDPOINTS = ("/schedule", "/coalescing", "/run")
@@ -28,7 +29,8 @@ def test_kernels_lists_knobs_problem_gpus_and_device(client: Client) -> None:
     grouped = next(kernel for kernel in reply["kernels"] if kernel["id"] == "matmul.grouped")
     assert {"name": "GROUP_SIZE", "default": 4, "range": [1, 64]}.items() <= grouped["knobs"][3].items()
     assert [field["name"] for field in grouped["problem"]] == ["M", "N", "K", "dtype"]
-    assert {"T4", "H200", "B200"} <= {gpu["name"] for gpu in reply["gpus"]}
+    assert reply["gpus"] == list(GPUS)
+    assert reply["gpu_table"]["H200"]["sms"] == 132
     assert reply["device"] is None
 
 

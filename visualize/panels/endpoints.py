@@ -117,7 +117,8 @@ def _kernels(this: Gpu | None) -> dict[str, Any]:
             }
             for kernel in discover().values()
         ],
-        "gpus": [dataclasses.asdict(gpu) for gpu in GPUS.values()],
+        "gpus": list(GPUS),
+        "gpu_table": {name: dataclasses.asdict(gpu) for name, gpu in GPUS.items()},
         "device": None if this is None else dataclasses.asdict(this),
     }
 

@@ -208,14 +208,13 @@ class Page:
         page = str(request.session_hash)
         job = self.runs.start(page, current.experiment)
         said: Any = form.placed({})
-        while not job.done.done():
-            # A run that another one has replaced has nothing more to say.
-            if not self.runs.is_latest(page, job):
-                return
+        while not job.done.done() and self.runs.is_latest(page, job):
             yield (said, result.progress(self.session, job), skip, skip, skip, gr.Button(interactive=True), skip, skip)
             said = skip
             await asyncio.wait([asyncio.wrap_future(job.done)], timeout=0.25)
         if not self.runs.is_latest(page, job):
+            # Another run has replaced it: it has nothing more to say. (Gradio sends what was yielded last once more.)
+            yield (skip,) * len(self.results)
             return
         outcome, idle = job.result(), gr.Button(interactive=False)
         if isinstance(outcome, Failure):
