@@ -1,0 +1,111 @@
+"""Figures hold their data: what a cell shows is what the model says there, and axes say which way they run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernels import discover
+from kernels.gpus import GPUS
+from kernels.runner.results import Check, Diff
+from visualize.figures import theme
+from visualize.figures.coalescing import request_figure, tile_figure
+from visualize.figures.diff import diff_figure
+from visualize.figures.schedule import COLORS, MOST_CELLS, schedule_figure
+from visualize.models.coalescing import Textbook, requests
+from visualize.models.schedule import schedule, tile_map
+
+
+def grouped(m, n, size):
+    kernel = discover()["matmul.grouped"]
+    return schedule(kernel, kernel.family.problem(16 * m, 16 * n, 64), kernel.config(16, 16, 32, size), GPUS["H200"])
+
+
+@pytest.mark.parametrize("color", COLORS)
+@pytest.mark.parametrize(("m", "n", "size"), [(1, 1, 1), (9, 9, 3), (7, 33, 4), (129, 5, 8)])
+def test_each_tile_shows_its_program_group_and_wave(color, m, n, size):
+    launch = grouped(m, n, size)
+    (picture,) = schedule_figure(launch, "title", color).data
+    pids = tile_map(launch, np.arange(launch.programs))
+    assert np.array_equal(picture.customdata[..., 0], pids)
+    assert np.array_equal(picture.customdata[..., 1], launch.group[pids])
+    assert np.array_equal(picture.customdata[..., 2], launch.wave[pids])
+    shown = {"order": pids, "group": launch.group[pids] % 8, "wave": launch.wave[pids] % 8}[color]
+    assert np.array_equal(picture.z, shown)
+
+
+def test_a_large_map_shows_every_second_tile_with_its_own_numbers():
+    launch = grouped(300, 512, 8)
+    (picture,) = schedule_figure(launch, "title", "order").data
+    assert max(picture.z.shape) <= MOST_CELLS
+    assert (picture.dx, picture.dy) == (2, 2)
+    assert picture.customdata[3, 5, 0] == tile_map(launch, np.arange(launch.programs))[6, 10]
+
+
+def test_rows_run_down_and_columns_to_the_right():
+    layout = schedule_figure(grouped(9, 5, 3), "title", "order").layout
+    assert layout.yaxis.range == (8.5, -0.5)
+    assert layout.xaxis.range == (-0.5, 4.5)
+    assert "pid_m" in layout.yaxis.title.text
+    assert "pid_n" in layout.xaxis.title.text
+
+
+def block(kernel_id, operation, board, first=(0, 0), **sizes):
+    kernel = discover()[kernel_id]
+    problem, config = kernel.family.problem(**sizes), kernel.config(4, 4)
+    access = kernel.accesses(problem, config)[operation]
+    shape = kernel.family.tensors(problem)[access.tensor].shape
+    return requests(access, shape, first, board.bytes_of(problem.dtype), board), access.tensor
+
+
+def test_each_element_has_the_colour_of_its_request_and_what_is_outside_has_none():
+    board = Textbook(warp_size=4, line_bytes=16)
+    lanes, tensor = block("transpose.tiled", 0, board, first=(4, 4), M=7, N=6)
+    (picture,) = tile_figure(lanes, board, tensor).data
+    expected = np.array([[0, 0, np.nan, np.nan], [1, 1, np.nan, np.nan], [2, 2, np.nan, np.nan], [np.nan] * 4])
+    assert np.array_equal(picture.z, expected, equal_nan=True)
+    assert (picture.x0, picture.y0) == (4, 4)
+    row, column = 1, 1
+    request, lane, byte, sector = picture.customdata[row, column]
+    assert (request, lane, byte, sector) == (1, 1, (5 * 6 + 5) * 4, (5 * 6 + 5) * 4 // 16)
+
+
+def test_a_request_stands_on_the_lines_that_it_touches():
+    board = Textbook(warp_size=8, line_bytes=16)
+    lanes, _ = block("transpose.tiled", 1, board, M=8, N=8)
+    (picture,) = request_figure(lanes, board, 1).data
+    assert list(picture.y) == [str(2 * 32), str(3 * 32)], "rows 2 and 3 of B, 8 floats each"
+    assert np.array_equal(picture.z, [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+def check_of(cells, passed=False):
+    worst = np.unravel_index(np.argmax(cells), cells.shape)
+    place = int(worst[0]) * 64, int(worst[1]) * 64
+    return Check(passed, 0.1, 0.01, 1.0, 0.1, 1, 0, cells.size, place, 2.0, 1.0)
+
+
+def test_one_wrong_cell_is_on_the_far_side_of_the_limit_and_ringed():
+    cells = np.full((128, 128), 0.8, dtype=np.float32)
+    cells[78, 19] = 1.5
+    figure = diff_figure(Diff(cells, (64, 64), (8192, 8192), exact=False), check_of(cells), "C")
+    picture, ring = figure.data
+    assert picture.z[78, 19] > 0
+    assert np.count_nonzero(picture.z > 0) == 1
+    assert (ring.y[0], ring.x[0]) == (78 * 64, 19 * 64)
+    assert "64 × 64" in figure.layout.title.text
+    assert (picture.y0, picture.dy) == (31.5, 64)
+
+
+def test_an_element_that_is_not_finite_and_a_wrong_copy_are_as_wrong_as_can_be():
+    cells = np.zeros((2, 2), dtype=np.float32)
+    cells[1, 0] = np.inf
+    for exact in (False, True):
+        picture = diff_figure(Diff(cells, (1, 1), (2, 2), exact), check_of(cells), "B").data[0]
+        assert picture.z[1, 0] >= picture.zmax
+        assert picture.z[0, 0] == pytest.approx(picture.zmin)
+
+
+def test_colours_of_groups_are_told_apart_and_repeat_every_eight():
+    scale = theme.repeated(8)
+    assert [colour for _, colour in scale[::2]] == list(theme.CATEGORIES)
+    assert (scale[0][0], scale[-1][0]) == (0, 1)
