@@ -192,11 +192,11 @@ class Family:
     Attributes:
         tensors: problem → the tensors, inputs first; the one that is no input is the output.
         reference: (inputs, rows) → those rows of the right answer, in the inputs' type.
-        library: (inputs, output) → None; the library's call, written into `output`.
+        baseline: (inputs, output) → None; the library's call, written into `output`.
         reduction: problem → how many products one element sums; 0 where results must be exact.
         work: problem → floating-point operations (0 for a pure copy).
         minimal_bytes: problem → bytes that must move if each tensor is read or written once.
-        library_name: what the page calls the library's call.
+        baseline_name: what the page calls the library's call.
         note: problem → what a reader must know of its arithmetic, or "".
     """
 
@@ -204,8 +204,8 @@ class Family:
     problem: type
     tensors: Callable[[Any], dict[str, TensorSpec]]
     reference: Callable[[dict[str, Any], slice], Any]
-    library: Callable[[dict[str, Any], Any], None]
-    library_name: str
+    baseline: Callable[[dict[str, Any], Any], None]
+    baseline_name: str
     reduction: Callable[[Any], int]
     work: Callable[[Any], int]
     minimal_bytes: Callable[[Any], int]

@@ -94,7 +94,7 @@ def _reference(inputs: dict[str, Any], rows: slice) -> Any:
         torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
-def _library(inputs: dict[str, Any], output: Any) -> None:
+def _baseline(inputs: dict[str, Any], output: Any) -> None:
     """torch.matmul into `output`; float32 as tf32, like the kernels."""
     import torch
 
@@ -112,8 +112,8 @@ FAMILY = Family(
     problem=Problem,
     tensors=_tensors,
     reference=_reference,
-    library=_library,
-    library_name="torch.matmul",
+    baseline=_baseline,
+    baseline_name="torch.matmul",
     reduction=lambda problem: problem.K,
     work=lambda problem: 2 * problem.M * problem.N * problem.K,
     minimal_bytes=lambda problem: (

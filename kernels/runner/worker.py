@@ -213,12 +213,12 @@ def measure() -> tuple[Timing, Baseline, Peak, int | None, str]:
     family, problem, options = run.kernel.family, run.experiment.problem, run.experiment.run
     theirs_output = torch.empty_like(run.output)
     samples = timing.paired(
-        run.launch, lambda: family.library(run.inputs, theirs_output), l2=options.l2, timer=options.timer
+        run.launch, lambda: family.baseline(run.inputs, theirs_output), l2=options.l2, timer=options.timer
     )
     work, minimal_bytes = family.work(problem), family.minimal_bytes(problem)
     ours = timing.timing(samples.ours_ms, work, minimal_bytes)
     theirs = timing.timing(samples.theirs_ms, work, minimal_bytes)
-    baseline = Baseline(family.library_name, theirs, ratio=theirs.median_ms / ours.median_ms)
+    baseline = Baseline(family.baseline_name, theirs, ratio=theirs.median_ms / ours.median_ms)
     if work:
         rate, what = _peak_tflops(problem.dtype)
         peak = Peak(rate, "TFLOP/s", what, share=(ours.tflops or 0) / rate)

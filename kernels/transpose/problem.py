@@ -54,7 +54,7 @@ def _reference(inputs: dict[str, Any], rows: slice) -> Any:
     return inputs["A"][:, rows].t()
 
 
-def _library(inputs: dict[str, Any], output: Any) -> None:
+def _baseline(inputs: dict[str, Any], output: Any) -> None:
     output.copy_(inputs["A"].t())
 
 
@@ -63,8 +63,8 @@ FAMILY = Family(
     problem=Problem,
     tensors=_tensors,
     reference=_reference,
-    library=_library,
-    library_name="torch copy_ of A.t()",
+    baseline=_baseline,
+    baseline_name="torch copy_ of A.t()",
     reduction=lambda problem: 0,
     work=lambda problem: 0,
     minimal_bytes=lambda problem: 2 * problem.M * problem.N * DTYPE_BYTES[problem.dtype],
