@@ -25,8 +25,8 @@ class Problem:
     )
 
 
-def block_m() -> Any:
-    return knob(64, "Tile", "Rows of C that a program computes.", choices=powers(16, 256))
+def block_m(default: int = 64) -> Any:
+    return knob(default, "Tile", "Rows of C that a program computes.", choices=powers(16, 256))
 
 
 def block_n(default: int = 64) -> Any:

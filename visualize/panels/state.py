@@ -70,7 +70,7 @@ def with_kernel(current: Mapping[str, object], kernel: str) -> dict[str, object]
     """
     declared = experiment.kernel_named(kernel, discover())
     kept = [*knobs(Run), *knobs(ScheduleView), *knobs(Textbook), "gpu"]
-    if discover()[str(current["form_of"])].family is declared.family:
+    if discover()[str(current["form_of"])].family.id == declared.family.id:
         kept += list(knobs(declared.family.problem))
     return {"kernel": kernel, **{name: current[name] for name in kept if name in current}}
 
