@@ -98,7 +98,7 @@ def _baseline(inputs: dict[str, Any], output: Any) -> None:
 
 KERNEL = Kernel(
     id="matmul.fused_add_relu",
-    title="fused with + C and ReLU",
+    title="fused add and ReLU",
     claim="The sum with C and the ReLU cost one more load: the product never goes to memory and back.",
     family=replace(
         FAMILY,
