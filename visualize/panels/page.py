@@ -40,6 +40,8 @@ class Page:
     def __init__(self, blocks: gr.Blocks, session: Session) -> None:
         self.session = session
         self.runs = result.Runs(session)
+        # How often each open page has had its forms replaced: an answer to what was set before comes too late.
+        self._replaced: dict[str, int] = {}
         self._lay_out()
         self._join(blocks)
 
@@ -170,13 +172,18 @@ class Page:
         opened, sentences = forgiving_state(dict(request.query_params), self.session.gpu)
         return (*self._everything(opened, sentences), *result.before(self.session))
 
-    def on_change(self, *values: str) -> tuple[Any, ...]:
+    def on_change(self, request: gr.Request, *values: str) -> tuple[Any, ...]:
         """A value changed: redraw, and bound the choice of what is drawn by what there is now."""
+        page = str(request.session_hash)
+        before = self._replaced.get(page)
         try:
             current = self._state(*values)
-            return (*self._pictures(current), coalescing.lanes_form(current))
+            answer = (*self._pictures(current), coalescing.lanes_form(current))
         except ConfigError as error:
-            return self._refused(error, len(self.pictures))
+            answer = self._refused(error, len(self.pictures))
+        if self._replaced.get(page) != before:
+            return tuple(gr.skip() for _ in answer)
+        return answer
 
     def on_tab(self, name: str, _: str, *forms: str) -> tuple[Any, ...]:
         """Another tab was opened: draw it. What was wrong with a value stays said."""
@@ -188,8 +195,10 @@ class Page:
         except ConfigError:
             return (name, *(gr.skip() for _ in self.pictures[1:]))
 
-    def on_select(self, *values: str) -> tuple[Any, ...]:
+    def on_select(self, request: gr.Request, *values: str) -> tuple[Any, ...]:
         """Another kernel, or a preset: the forms themselves change."""
+        page = str(request.session_hash)
+        self._replaced[page] = self._replaced.get(page, 0) + 1
         try:
             return self._everything(self._state(*values))
         except ConfigError as error:
@@ -228,4 +237,6 @@ class Page:
         self.runs.cancel(str(request.session_hash))
 
     def on_unload(self, request: gr.Request) -> None:
-        self.runs.forget(str(request.session_hash))
+        page = str(request.session_hash)
+        self.runs.forget(page)
+        self._replaced.pop(page, None)

@@ -1,0 +1,67 @@
+"""The page's handlers, without a browser: an answer that comes too late changes nothing."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+
+from kernels.runner.session import Session
+from visualize.panels import form, schedule
+from visualize.panels.page import Page
+from visualize.panels.state import experiment_form, state, view_form
+
+
+@pytest.fixture
+def page(tmp_path):
+    session = Session(None, tmp_path)
+    with gr.Blocks() as blocks:
+        built = Page(blocks, session)
+    yield built
+    session.close()
+
+
+def set_to(flat):
+    """What the forms send: the tab, then each form's value."""
+    current = state(flat, None)
+    view = current.view
+    return [view.tab, experiment_form(current, None), *(view_form(v) for v in (view.schedule, view.board, view.lanes))]
+
+
+def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
+    request = SimpleNamespace(session_hash="page")
+    started, go_on = threading.Event(), threading.Event()
+    draw = schedule.draw
+
+    def slow(current):
+        if current.experiment.problem.M == 640:
+            started.set()
+            assert go_on.wait(20)
+        return draw(current)
+
+    monkeypatch.setattr(schedule, "draw", slow)
+    late = []
+    slider = threading.Thread(target=lambda: late.append(page.on_change(request, *set_to({"M": 640}))))
+    slider.start()
+    assert started.wait(20)
+    values = set_to({})
+    values[1] = values[1].replace('"presets"', '"preset": 0, "presets"')
+    assert form.settings(values[1])["preset"] == 0
+    chosen = page.on_select(request, *values)
+    go_on.set()
+    slider.join(20)
+    assert any("M=576" in str(value) for value in chosen), "the preset's own shape"
+    assert late[0] == tuple(gr.skip() for _ in late[0])
+
+
+def test_a_run_right_after_a_preset_was_clicked_runs_the_preset(page):
+    values = set_to({})
+    values[1] = values[1].replace('"presets"', '"preset": 0, "presets"')
+    assert page._state(*values).experiment.problem.M == 576
+
+
+def test_an_answer_in_time_draws(page):
+    answer = page.on_change(SimpleNamespace(session_hash="page"), *set_to({"M": 640}))
+    assert any("M=640" in str(value) for value in answer)
