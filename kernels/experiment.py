@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu
-from kernels.spec import ConfigError, Kernel, checked_fields, knob, knobs
+from kernels.knobs import ConfigError, checked_fields, knob, knobs
+from kernels.spec import DTYPE_CAPABILITY, Kernel
 
 GPU_CHOICES = ("", "this", *GPUS)
 
@@ -86,11 +87,16 @@ def from_json(payload: object, kernels: Mapping[str, Kernel]) -> Experiment:
             )
     kernel = kernel_named(payload.get("kernel"), kernels)
     parts = {}
-    for name, declared in (("problem", kernel.family.problem), ("config", kernel.config), ("run", Run)):
+    for name, declared, allowed in (
+        ("problem", kernel.family.problem, kernel.problem_knobs()),
+        ("config", kernel.config, None),
+        ("run", Run, None),
+    ):
         values = payload.get(name, {})
         if not isinstance(values, Mapping):
             raise ConfigError("not_an_object", f"{name} is {values!r}; it must be a JSON object.", name)
-        parts[name] = checked_fields(declared, values, f"{kernel.id}'s {name}" if name != "run" else "run")
+        parts[name] = checked_fields(declared, values, f"{kernel.id}'s {name}" if name != "run" else "run", allowed)
+    kernel.family.refuse(parts["problem"], parts["config"])
     gpu = payload.get("gpu")
     gpu = "" if gpu is None else gpu
     if not isinstance(gpu, str) or gpu not in GPU_CHOICES:
@@ -127,8 +133,22 @@ def resolved_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
         this: this machine's GPU, or None.
 
     Raises:
-        ConfigError: kind no_gpu, where the experiment says "this" and there is none.
+        ConfigError: kind no_gpu, where the experiment says "this" and there is none; kind unsupported_dtype, where the
+            GPU does not know the problem's type.
     """
+    gpu = _named_gpu(experiment, this)
+    needed = DTYPE_CAPABILITY.get(experiment.problem.dtype, (0, 0))
+    if gpu.compute_capability < needed:
+        raise ConfigError(
+            "unsupported_dtype",
+            f"dtype is {experiment.problem.dtype}, which needs compute capability {needed[0]}.{needed[1]}; "
+            f"{gpu.name} has {gpu.compute_capability[0]}.{gpu.compute_capability[1]}.",
+            "dtype",
+        )
+    return gpu
+
+
+def _named_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
     if experiment.gpu in ("", "this"):
         if this is not None:
             return this

@@ -41,6 +41,16 @@ def grouped(pid, num_pid_m, num_pid_n, GROUP_SIZE):
 
 
 @triton.jit
+def slice_of_k(pid_k, steps, SPLIT_K):
+    """First step along K of slice `pid_k`, and the one after its last, when `steps` are cut into SPLIT_K slices.
+
+    All slices are equally long but the last ones, which may be shorter or empty.
+    """
+    length = tl.cdiv(steps, SPLIT_K)
+    return min(pid_k * length, steps), min((pid_k + 1) * length, steps)
+
+
+@triton.jit
 def tile_start(index, BLOCK):
     """First element of tile `index` along an axis cut into pieces of BLOCK elements."""
     return index * BLOCK

@@ -14,19 +14,21 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 @functools.cache
 def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
-    """(file, line) of each `tl.load`, `tl.store` and atomic of one jitted function, in source order.
+    """(file, line) of each load, store and atomic of one jitted function, in source order.
 
-    Files are relative to the repository's root; lines count from 1.
+    With pointers (`tl.load`), or of a descriptor, which is an argument (`a.load`). Files are relative to the
+    repository's root; lines count from 1.
     """
     text, first_line = inspect.getsourcelines(jitted.fn)
     file = Path(inspect.getsourcefile(jitted.fn) or "").resolve()
+    owners = {"tl", *inspect.signature(jitted.fn).parameters}
     calls = [
         node
         for node in ast.walk(ast.parse("".join(text)))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == "tl"
+        and node.func.value.id in owners
         and node.func.attr in _OPERATIONS
     ]
     name = str(file.relative_to(_ROOT)) if file.is_relative_to(_ROOT) else file.name

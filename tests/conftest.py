@@ -5,14 +5,18 @@ The tests' own process reads kernels, and never runs one: whether Triton interpr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernels import discover
-from kernels.gpus import this_gpu
+from kernels.gpus import GPUS, this_gpu
+from kernels.knobs import knobs
 from kernels.runner.session import Session
-from kernels.spec import knobs
+from kernels.spec import Launch
+
+FEW_SMS = replace(GPUS["H200"], sms=7)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,15 +63,23 @@ def configs(kernel):
 
 @pytest.fixture
 def problem_of(kernel):
-    """Shape → the kernel's problem; what its family doesn't have of (M, N, K) is left aside."""
+    """Shape → the kernel's problem; what its family doesn't have (K, a layout) is left aside."""
 
-    def problem(shape, dtype="float32"):
-        sizes = dict(zip("MNK", shape, strict=True))
-        return kernel.family.problem(
-            **{n: v for n, v in sizes.items() if n in knobs(kernel.family.problem)}, dtype=dtype
-        )
+    def problem(shape, dtype="float32", **others):
+        values = {**dict(zip("MNK", shape, strict=True)), "dtype": dtype, **others}
+        return kernel.family.problem(**{n: v for n, v in values.items() if n in knobs(kernel.family.problem)})
 
     return problem
+
+
+@pytest.fixture
+def launch_of(kernel, problem_of):
+    """Shape (and config) → a launch on a GPU of few SMs, so that a persistent program has several tiles."""
+
+    def launch(shape, config=None, dtype="float32", gpu=FEW_SMS, **others):
+        return Launch(problem_of(shape, dtype, **others), config or kernel.config(), gpu)
+
+    return launch
 
 
 @pytest.fixture(scope="session")

@@ -1,25 +1,26 @@
 """D = relu(A @ B + C) in one kernel: what follows the sum is done while the tile is still on chip."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernels import orders
-from kernels.jit import on_arrays, tl, triton
+from kernels.jit import tl, triton
+from kernels.knobs import num_stages, num_warps
+from kernels.matmul import persistent_tiles, tile
 from kernels.matmul import problem as family
-from kernels.matmul import tile
-from kernels.matmul.grouped import grid, group_of, tiles_of
-from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents
-from kernels.orders import grouped, tile_offsets
+from kernels.matmul.persistent_tiles import grid, half_columns, tiles_of, why_not_described
+from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
+from kernels.orders import grouped, tile_offsets, tile_start
 from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, Access, Axis, Kernel, Preset, TensorSpec, knob, num_stages, num_warps
+from kernels.spec import DTYPE_BYTES, Access, Kernel, Launch, Preset, TensorSpec
 
 
 @dataclass(frozen=True)
 class Config:
     BLOCK_M: int = block_m(128)
-    BLOCK_N: int = block_n(256)
+    BLOCK_N: int = block_n(256, low=32)
     BLOCK_K: int = block_k()
-    GROUP_SIZE: int = knob(8, "Tile", "Rows of tiles that are filled together before the next column.", low=1, high=64)
+    GROUP_SIZE: int = group_size(8)
     num_warps: int = num_warps()
     num_stages: int = num_stages()
 
@@ -45,37 +46,65 @@ def matmul_fused_add_relu(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    DESCRIBED: tl.constexpr,
+    A_TURNED: tl.constexpr,
+    B_TURNED: tl.constexpr,
 ):
-    pid_m, pid_n = grouped(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_SIZE)
-    accumulator = tile.multiply(
-        a, b, pid_m, pid_n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K
-    )
-    rows = tile_offsets(pid_m, BLOCK_M)
-    columns = tile_offsets(pid_n, BLOCK_N)
-    added = tl.load(
-        c + rows[:, None] * stride_cm + columns[None, :] * stride_cn,
-        mask=(rows[:, None] < M) & (columns[None, :] < N),
-        other=0.0,
-    )
-    result = tl.maximum(accumulator + added.to(tl.float32), 0.0)
-    tile.store(d, result, pid_m, pid_n, M, N, stride_dm, stride_dn, BLOCK_M, BLOCK_N)
+    num_pid_m = tl.cdiv(M, BLOCK_M)
+    num_pid_n = tl.cdiv(N, BLOCK_N)
+    for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0)):
+        pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE)
+        if DESCRIBED:
+            accumulator = tile.multiply_described(
+                a, b, pid_m, pid_n, K, A_TURNED, B_TURNED, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION
+            )
+            left, right = tile.halves(accumulator, BLOCK_M, BLOCK_N)
+            row, column = tile_start(pid_m, BLOCK_M), tile_start(2 * pid_n, BLOCK_N // 2)
+            left = tl.maximum(left + c.load([row, column]).to(tl.float32), 0.0)
+            d.store([row, column], left.to(d.dtype))
+            right = tl.maximum(right + c.load([row, column + BLOCK_N // 2]).to(tl.float32), 0.0)
+            d.store([row, column + BLOCK_N // 2], right.to(d.dtype))
+        else:
+            accumulator = tile.multiply(
+                a, b, pid_m, pid_n, 0, tl.cdiv(K, BLOCK_K), M, N, K,
+                stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+            )  # fmt: skip
+            rows = tile_offsets(pid_m, BLOCK_M)
+            columns = tile_offsets(pid_n, BLOCK_N)
+            added = tl.load(
+                c + rows[:, None] * stride_cm + columns[None, :] * stride_cn,
+                mask=(rows[:, None] < M) & (columns[None, :] < N),
+                other=0.0,
+            )
+            result = tl.maximum(accumulator + added.to(tl.float32), 0.0)
+            tile.store(d, result, pid_m, pid_n, M, N, stride_dm, stride_dn, BLOCK_M, BLOCK_N)
 
 
-def accesses(problem: Problem, config: Config) -> tuple[Access, ...]:
-    """As of every matmul, with a load of C, and the store into D."""
-    load_a, load_b, store = family.accesses(problem, config)
-    start = on_arrays(orders.tile_start)
-    m, n = Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start)
-    (line,) = memory_lines(matmul_fused_add_relu)
-    return load_a, load_b, Access("load", "C", m, n, ("m", "n"), line), replace(store, tensor="D")
+def accesses(launch: Launch) -> tuple[Access, ...]:
+    """As of every matmul, with loads of C, and stores into D."""
+    m, n, _ = family.axes(launch)
+    *described, load_c = memory_lines(matmul_fused_add_relu)
+    if note(launch):
+        load_a, load_b, store = family.accesses(launch)
+        return load_a, load_b, Access("load", "C", m, n, ("m", "n"), load_c), replace(store, tensor="D")
+    left, right = half_columns(launch)
+    copies = zip("CDCD", (left, left, right, right), described, strict=True)
+    halves = (Access("descriptor", name, m, columns, ("m", "n"), line) for name, columns, line in copies)
+    return *family.described_loads(launch), *halves
 
 
-def arguments(tensors: Any, problem: Problem, config: Config) -> dict[str, Any]:
+def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
     d = tensors["D"]
     return {
-        **family.arguments(tensors, problem, config),
-        **{"d": d, "stride_dm": d.stride(0), "stride_dn": d.stride(1), "GROUP_SIZE": config.GROUP_SIZE},
+        **{"d": d, "stride_dm": d.stride(0), "stride_dn": d.stride(1)},
+        **persistent_tiles.arguments(tensors, _tensors(launch.problem), ("C", "D"), launch),
     }
+
+
+def note(launch: Launch) -> str:
+    """Why there are no descriptors, where there are none."""
+    return why_not_described(_tensors(launch.problem), launch)
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
@@ -88,12 +117,19 @@ def _reference(inputs: dict[str, Any], rows: slice) -> Any:
     return (FAMILY.reference(inputs, rows) + inputs["C"][rows]).relu_()
 
 
-def _baseline(inputs: dict[str, Any], output: Any) -> None:
-    """torch.addmm into `output`, then ReLU in place; float32 as tf32, like the kernel."""
+def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
+    """torch.addmm into `output`, then ReLU in place; float32 as the product alone."""
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = True
-    torch.addmm(inputs["C"], inputs["A"], inputs["B"], out=output).relu_()
+    if problem.dtype.startswith("float8"):
+        return "torch adds no float8 matrix to a product."
+    tf32 = family.library_uses_tf32(problem)
+
+    def call() -> None:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.addmm(inputs["C"], inputs["A"], inputs["B"], out=output).relu_()
+
+    return call
 
 
 KERNEL = Kernel(
@@ -104,8 +140,9 @@ KERNEL = Kernel(
         FAMILY,
         tensors=_tensors,
         reference=_reference,
+        magnitude="|A| @ |B| + |C|",
         baseline=_baseline,
-        baseline_name="torch.addmm, then relu_",
+        baseline_name=lambda problem: "torch.addmm, then relu_",
         minimal_bytes=lambda problem: (
             FAMILY.minimal_bytes(problem) + problem.M * problem.N * DTYPE_BYTES[problem.dtype]
         ),
@@ -115,14 +152,8 @@ KERNEL = Kernel(
     grid=grid,
     extents=extents,
     tiles=tiles_of,
-    group=group_of,
     accesses=accesses,
     arguments=arguments,
-    presets=(
-        Preset(
-            "Large: 4096³",
-            {"M": 4096, "N": 4096, "K": 4096},
-            {"BLOCK_K": 64, "num_warps": 8},
-        ),
-    ),
+    note=note,
+    presets=(Preset("Large: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_K": 64, "num_warps": 8}),),
 )

@@ -6,9 +6,10 @@ import numpy as np
 
 from kernels import orders
 from kernels.jit import tl, triton
+from kernels.knobs import num_stages, num_warps
 from kernels.matmul import tile
-from kernels.matmul.problem import FAMILY, Problem, accesses, arguments, block_k, block_m, block_n, extents
-from kernels.spec import Kernel, Preset, Tiles, num_stages, num_warps
+from kernels.matmul.problem import FAMILY, accesses, arguments, block_k, block_m, block_n, extents
+from kernels.spec import Kernel, Launch, Preset, Tiles
 
 
 @dataclass(frozen=True)
@@ -37,28 +38,26 @@ def matmul_grid_2d(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     pid_m = tl.program_id(0)
     pid_n = tl.program_id(1)
     accumulator = tile.multiply(
-        a, b, pid_m, pid_n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K
-    )
+        a, b, pid_m, pid_n, 0, tl.cdiv(K, BLOCK_K), M, N, K,
+        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+    )  # fmt: skip
     tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
 
 
-def grid(problem: Problem, config: Config) -> tuple[int, int]:
-    tiles = extents(problem, config)
+def grid(launch: Launch) -> tuple[int, int]:
+    tiles = extents(launch)
     return tiles["m"], tiles["n"]
 
 
-def tiles_of(pids: np.ndarray, problem: Problem, config: Config) -> Tiles:
-    pid_m, pid_n = orders.axis_0_fastest(pids, grid(problem, config)[0])
-    return Tiles(pids, pid_m, pid_n, np.zeros_like(pids))
-
-
-def group_of(pids: np.ndarray, problem: Problem, config: Config) -> np.ndarray:
+def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
     """A group is a column of tiles."""
-    return orders.axis_0_fastest(pids, grid(problem, config)[0])[1]
+    pid_m, pid_n = orders.axis_0_fastest(pids, grid(launch)[0])
+    return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_n)
 
 
 KERNEL = Kernel(
@@ -71,7 +70,6 @@ KERNEL = Kernel(
     grid=grid,
     extents=extents,
     tiles=tiles_of,
-    group=group_of,
     accesses=accesses,
     arguments=arguments,
     presets=(

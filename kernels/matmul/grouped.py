@@ -7,11 +7,12 @@ import numpy as np
 
 from kernels import orders
 from kernels.jit import on_arrays, tl, triton
+from kernels.knobs import num_stages, num_warps
 from kernels.matmul import problem as family
 from kernels.matmul import tile
-from kernels.matmul.problem import FAMILY, Problem, accesses, block_k, block_m, block_n, extents
+from kernels.matmul.problem import FAMILY, accesses, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped
-from kernels.spec import Kernel, Preset, Tiles, knob, num_stages, num_warps
+from kernels.spec import Kernel, Launch, Preset, Tiles
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Config:
     BLOCK_M: int = block_m()
     BLOCK_N: int = block_n(128)
     BLOCK_K: int = block_k()
-    GROUP_SIZE: int = knob(4, "Tile", "Rows of tiles that are filled together before the next column.", low=1, high=64)
+    GROUP_SIZE: int = group_size(4)
     num_warps: int = num_warps()
     num_stages: int = num_stages()
 
@@ -42,31 +43,29 @@ def matmul_grouped(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     pid_m, pid_n = grouped(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_SIZE)
     accumulator = tile.multiply(
-        a, b, pid_m, pid_n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K
-    )
+        a, b, pid_m, pid_n, 0, tl.cdiv(K, BLOCK_K), M, N, K,
+        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+    )  # fmt: skip
     tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
 
 
-def grid(problem: Problem, config: Config) -> tuple[int]:
-    tiles = extents(problem, config)
+def grid(launch: Launch) -> tuple[int]:
+    tiles = extents(launch)
     return (tiles["m"] * tiles["n"],)
 
 
-def tiles_of(pids: np.ndarray, problem: Problem, config: Config) -> Tiles:
-    tiles = extents(problem, config)
-    pid_m, pid_n = on_arrays(orders.grouped)(pids, tiles["m"], tiles["n"], config.GROUP_SIZE)
-    return Tiles(pids, pid_m, pid_n, np.zeros_like(pids))
+def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
+    tiles, size = extents(launch), launch.config.GROUP_SIZE
+    pid_m, pid_n = on_arrays(orders.grouped)(pids, tiles["m"], tiles["n"], size)
+    return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=on_arrays(orders.group_of)(pids, tiles["n"], size))
 
 
-def group_of(pids: np.ndarray, problem: Problem, config: Config) -> np.ndarray:
-    return on_arrays(orders.group_of)(pids, extents(problem, config)["n"], config.GROUP_SIZE)
-
-
-def arguments(tensors: Any, problem: Problem, config: Config) -> dict[str, Any]:
-    return {**family.arguments(tensors, problem, config), "GROUP_SIZE": config.GROUP_SIZE}
+def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
+    return {**family.arguments(tensors, launch), "GROUP_SIZE": launch.config.GROUP_SIZE}
 
 
 KERNEL = Kernel(
@@ -79,7 +78,6 @@ KERNEL = Kernel(
     grid=grid,
     extents=extents,
     tiles=tiles_of,
-    group=group_of,
     accesses=accesses,
     arguments=arguments,
     presets=(
@@ -93,6 +91,12 @@ KERNEL = Kernel(
             "Large: 4096³",
             {"M": 4096, "N": 4096, "K": 4096},
             {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8},
+        ),
+        Preset(
+            "tf32 and its layout: 4096³ float32",
+            {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"},
+            {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8},
+            {"tab": "result"},
         ),
         Preset(
             "A tail group: 7 rows of tiles in groups of 4",

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from kernels import orders
 from kernels.jit import on_arrays
+from kernels.knobs import ConfigError, knob, powers
 from kernels.matmul import tile
 from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, Access, Axis, Family, TensorSpec, knob, powers
+from kernels.spec import DTYPE_BYTES, Access, Axis, Family, Launch, TensorSpec
+
+LAYOUTS = ("NN", "NT", "TN", "TT")
+PRECISIONS = ("tf32", "tf32_rounded", "tf32x3", "ieee")
 
 
 @dataclass(frozen=True)
@@ -17,28 +23,38 @@ class Problem:
     M: int = knob(512, "Shape", "Rows of A and C.", low=1, high=16384, stops="powers")
     N: int = knob(512, "Shape", "Columns of B and C.", low=1, high=16384, stops="powers")
     K: int = knob(512, "Shape", "Columns of A, rows of B: the reduction.", low=1, high=16384, stops="powers")
-    dtype: str = knob(
-        "float16",
-        "Shape",
-        "Type of A, B and C; sums are float32. float32 multiplies as tf32.",
-        choices=tuple(DTYPE_BYTES),
-    )
+    dtype: str = knob("float16", "Shape", "Type of A, B and C; sums are float32.", choices=tuple(DTYPE_BYTES))
+    layout: str = knob(
+        "NN", "Shape", "How A and B are stored: N as they are, T as their transpose, so that NT is K-major B.",
+        choices=LAYOUTS,
+    )  # fmt: skip
+    precision: str = knob(
+        "tf32", "Shape",
+        "How float32 is multiplied: cut to tf32, rounded to tf32, as three tf32 products, or in full. "
+        "Other types don't need it.",
+        choices=PRECISIONS,
+    )  # fmt: skip
 
 
 def block_m(default: int = 64) -> Any:
     return knob(default, "Tile", "Rows of C that a program computes.", choices=powers(16, 256))
 
 
-def block_n(default: int = 64) -> Any:
-    return knob(default, "Tile", "Columns of C that a program computes.", choices=powers(16, 256))
+def block_n(default: int = 64, low: int = 16) -> Any:
+    return knob(default, "Tile", "Columns of C that a program computes.", choices=powers(low, 256))
 
 
-def block_k() -> Any:
-    return knob(32, "Tile", "Elements along K that a program loads at a time.", choices=powers(16, 256))
+def block_k(default: int = 32) -> Any:
+    return knob(default, "Tile", "Elements along K that a program loads at a time.", choices=powers(16, 256))
 
 
-def extents(problem: Problem, config: Any) -> dict[str, int]:
+def group_size(default: int) -> Any:
+    return knob(default, "Tile", "Rows of tiles that are filled together before the next column.", low=1, high=64)
+
+
+def extents(launch: Launch) -> dict[str, int]:
     """Tiles of C along M and N, blocks along K."""
+    problem, config = launch.problem, launch.config
     return {
         "m": -(-problem.M // config.BLOCK_M),
         "n": -(-problem.N // config.BLOCK_N),
@@ -46,23 +62,45 @@ def extents(problem: Problem, config: Any) -> dict[str, int]:
     }
 
 
-def accesses(problem: Problem, config: Any) -> tuple[Access, ...]:
-    """The loads of A and B and the store of C of a kernel built from `matmul.tile`."""
-    start = on_arrays(orders.tile_start)
-    m = Axis("m", config.BLOCK_M, start)
-    n = Axis("n", config.BLOCK_N, start)
-    k = Axis("k", config.BLOCK_K, start)
-    load_a, load_b = memory_lines(tile.multiply)
+def axes(launch: Launch) -> tuple[Axis, Axis, Axis]:
+    """Tiles along M, N and K."""
+    start, config = on_arrays(orders.tile_start), launch.config
+    return Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start), Axis("k", config.BLOCK_K, start)
+
+
+def accesses(launch: Launch) -> tuple[Access, ...]:
+    """The loads of A and B and the store of C of a kernel built from `matmul.tile`, with pointers."""
+    m, n, _ = axes(launch)
     (store_c,) = memory_lines(tile.store)
+    return *operand_loads(launch), Access("store", "C", m, n, ("m", "n"), store_c)
+
+
+def operand_loads(launch: Launch) -> tuple[Access, Access]:
+    """The loads of `tile.multiply`."""
+    m, n, k = axes(launch)
+    load_a, load_b = memory_lines(tile.multiply)
+    return _operand("load", "A", m, k, launch, load_a), _operand("load", "B", k, n, launch, load_b)
+
+
+def described_loads(launch: Launch) -> tuple[Access, Access]:
+    """The copies of `tile.multiply_described`: for each operand a line of its own where it is stored turned."""
+    m, n, k = axes(launch)
+    a_turned, a_plain, b_turned, b_plain = memory_lines(tile.multiply_described)
+    a, b = (turned == "T" for turned in launch.problem.layout)
     return (
-        Access("load", "A", m, k, ("m", "n", "k"), load_a),
-        Access("load", "B", k, n, ("m", "n", "k"), load_b),
-        Access("store", "C", m, n, ("m", "n"), store_c),
+        _operand("descriptor", "A", m, k, launch, a_turned if a else a_plain),
+        _operand("descriptor", "B", k, n, launch, b_turned if b else b_plain),
     )
 
 
-def arguments(tensors: Any, problem: Problem, config: Any) -> dict[str, Any]:
+def _operand(op: str, name: str, rows: Axis, columns: Axis, launch: Launch, line: tuple[str, int]) -> Access:
+    stored = (columns, rows) if _tensors(launch.problem)[name].turned else (rows, columns)
+    return Access(op, name, *stored, ("m", "n", "k"), line)
+
+
+def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
     """What every matmul kernel takes: three tensors, three sizes, six strides, the tile and the launch options."""
+    problem, config = launch.problem, launch.config
     a, b, c = tensors["A"], tensors["B"], tensors["C"]
     return {
         **{"a": a, "b": b, "c": c, "M": problem.M, "N": problem.N, "K": problem.K},
@@ -70,14 +108,16 @@ def arguments(tensors: Any, problem: Problem, config: Any) -> dict[str, Any]:
         **{"stride_bk": b.stride(0), "stride_bn": b.stride(1)},
         **{"stride_cm": c.stride(0), "stride_cn": c.stride(1)},
         **{"BLOCK_M": config.BLOCK_M, "BLOCK_N": config.BLOCK_N, "BLOCK_K": config.BLOCK_K},
+        "PRECISION": problem.precision if problem.dtype == "float32" else "tf32",
         **{"num_warps": config.num_warps, "num_stages": config.num_stages},
     }
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
+    a_turned, b_turned = (letter == "T" for letter in problem.layout)
     return {
-        "A": TensorSpec((problem.M, problem.K), is_input=True),
-        "B": TensorSpec((problem.K, problem.N), is_input=True),
+        "A": TensorSpec((problem.M, problem.K), is_input=True, turned=a_turned),
+        "B": TensorSpec((problem.K, problem.N), is_input=True, turned=b_turned),
         "C": TensorSpec((problem.M, problem.N), is_input=False),
     }
 
@@ -94,30 +134,82 @@ def _reference(inputs: dict[str, Any], rows: slice) -> Any:
         torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
-def _baseline(inputs: dict[str, Any], output: Any) -> None:
-    """torch.matmul into `output`; float32 as tf32, like the kernels."""
+def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
+    """torch.matmul into `output`: float32 as tf32, or in full where the problem asks for more than tf32."""
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = True
-    torch.matmul(inputs["A"], inputs["B"], out=output)
+    a, b = inputs["A"], inputs["B"]
+    if problem.dtype.startswith("float8"):
+        return _float8_baseline(a, b, output, problem)
+    tf32 = library_uses_tf32(problem)
+
+    def call() -> None:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.matmul(a, b, out=output)
+
+    return call
 
 
-_TF32_NOTE = (
-    "On a GPU float32 operands are multiplied as tf32, by this kernel (which cuts their mantissas to 10 bits) and by "
-    "torch (which rounds them); the interpreter multiplies them in full."
-)
+def library_uses_tf32(problem: Problem) -> bool:
+    """Whether the library's call multiplies float32 as tf32: only where the kernel is no more precise."""
+    return problem.precision in ("tf32", "tf32_rounded")
+
+
+def _float8_baseline(a: Any, b: Any, output: Any, problem: Problem) -> Callable[[], None] | str:
+    """torch._scaled_mm with scales of 1. It takes row-major A and K-major B alone: those are made before."""
+    import torch
+
+    if problem.dtype == "float8_e5m2":
+        return "torch multiplies no two float8_e5m2 operands."
+    if problem.K % 16 or problem.N % 16:
+        return f"torch._scaled_mm takes multiples of 16 only; K is {problem.K}, N is {problem.N}."
+    a, b = a.contiguous(), b.t().contiguous().t()
+    one = torch.ones((), device=a.device)
+
+    def call() -> None:
+        torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=a.dtype, out=output)
+
+    return call
+
+
+def _baseline_name(problem: Problem) -> str:
+    if problem.dtype.startswith("float8"):
+        return "torch._scaled_mm (K-major B)"
+    if problem.dtype == "float32" and not library_uses_tf32(problem):
+        return "torch.matmul, IEEE float32"
+    return "torch.matmul"
+
+
+def _refuse(problem: Problem, config: Any) -> None:
+    """The matrix unit takes float8 in steps of at least 32 along K."""
+    if DTYPE_BYTES[problem.dtype] == 1 and config.BLOCK_K < 32:
+        raise ConfigError("out_of_range", f"BLOCK_K is {config.BLOCK_K}; {problem.dtype} needs at least 32.", "BLOCK_K")
+
+
+_NOTES = {
+    "tf32": "On a GPU float32 operands are multiplied as tf32: this kernel cuts their mantissas to 10 bits, torch "
+    "rounds them; the interpreter multiplies them in full.",
+    "tf32_rounded": "float32 operands are rounded to tf32 (10 bits of mantissa) before they are multiplied, as by "
+    "torch.",
+    "tf32x3": "On a GPU each float32 operand is split into two tf32 numbers, and three products are added; torch "
+    "multiplies in full; so does the interpreter.",
+    "ieee": "float32 operands are multiplied in full, without matrix units.",
+}
 
 FAMILY = Family(
     id="matmul",
     problem=Problem,
     tensors=_tensors,
     reference=_reference,
+    magnitude="|A| @ |B|",
     baseline=_baseline,
-    baseline_name="torch.matmul",
+    baseline_name=_baseline_name,
     reduction=lambda problem: problem.K,
     work=lambda problem: 2 * problem.M * problem.N * problem.K,
     minimal_bytes=lambda problem: (
         (problem.M * problem.K + problem.K * problem.N + problem.M * problem.N) * DTYPE_BYTES[problem.dtype]
     ),
-    note=lambda problem: _TF32_NOTE if problem.dtype == "float32" else "",
+    best=lambda problem: dataclasses.replace(problem, M=8192, N=8192, K=8192, layout="NN"),
+    note=lambda problem: _NOTES[problem.precision] if problem.dtype == "float32" else "",
+    refuse=_refuse,
 )

@@ -1,7 +1,10 @@
-"""What every matmul kernel does with its tile: multiply along K, and store. Jitted."""
+"""What every matmul kernel does with its tile: multiply along K, and store. Jitted.
+
+Each function comes twice: with pointers, for any strides, and with tensor descriptors, which copy whole blocks.
+"""
 
 from kernels.jit import tl, triton
-from kernels.orders import tile_offsets
+from kernels.orders import tile_offsets, tile_start
 
 
 @triton.jit
@@ -10,6 +13,8 @@ def multiply(
     b,
     pid_m,
     pid_n,
+    first_step,
+    last_step,
     M,
     N,
     K,
@@ -20,12 +25,16 @@ def multiply(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
-    """Tile (pid_m, pid_n) of A @ B in float32. Elements past an edge are loaded as zeros."""
+    """Tile (pid_m, pid_n) of A @ B in float32, over steps of BLOCK_K from first_step until before last_step.
+
+    Elements past an edge are loaded as zeros.
+    """
     rows = tile_offsets(pid_m, BLOCK_M)
     columns = tile_offsets(pid_n, BLOCK_N)
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for step in range(0, tl.cdiv(K, BLOCK_K)):
+    for step in range(first_step, last_step):
         inner = tile_offsets(step, BLOCK_K)
         a_tile = tl.load(
             a + rows[:, None] * stride_am + inner[None, :] * stride_ak,
@@ -37,8 +46,60 @@ def multiply(
             mask=(inner[:, None] < K) & (columns[None, :] < N),
             other=0.0,
         )
-        accumulator = tl.dot(a_tile, b_tile, accumulator)
+        accumulator = add_product(a_tile, b_tile, accumulator, PRECISION)
     return accumulator
+
+
+@triton.jit
+def multiply_described(
+    a,
+    b,
+    pid_m,
+    pid_n,
+    K,
+    A_TURNED: tl.constexpr,
+    B_TURNED: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Tile (pid_m, pid_n) of A @ B in float32. `a` and `b` describe the operands as they are stored."""
+    row = tile_start(pid_m, BLOCK_M)
+    column = tile_start(pid_n, BLOCK_N)
+    accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(0, tl.cdiv(K, BLOCK_K)):
+        inner = tile_start(step, BLOCK_K)
+        if A_TURNED:
+            a_tile = a.load([inner, row]).T
+        else:
+            a_tile = a.load([row, inner])
+        if B_TURNED:
+            b_tile = b.load([column, inner]).T
+        else:
+            b_tile = b.load([inner, column])
+        accumulator = add_product(a_tile, b_tile, accumulator, PRECISION)
+    return accumulator
+
+
+@triton.jit
+def add_product(a_tile, b_tile, accumulator, PRECISION: tl.constexpr):
+    """accumulator + a_tile @ b_tile. PRECISION is a problem's; it matters to float32 alone."""
+    if PRECISION == "tf32_rounded":
+        product = tl.dot(rounded_to_tf32(a_tile), rounded_to_tf32(b_tile), accumulator, input_precision="tf32")
+    else:
+        product = tl.dot(a_tile, b_tile, accumulator, input_precision=PRECISION)
+    return product
+
+
+@triton.jit
+def rounded_to_tf32(tile):
+    """float32 with the last 13 bits of the mantissa rounded off, ties away from zero, as PTX's cvt.rna.tf32 does.
+
+    The matrix unit itself cuts them off. Infinities and NaNs are not looked after.
+    """
+    bits = tile.to(tl.int32, bitcast=True)
+    return ((bits + (1 << 12)) & -(1 << 13)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -51,3 +112,9 @@ def store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.
         accumulator.to(c.dtype.element_ty),
         mask=(rows[:, None] < M) & (columns[None, :] < N),
     )
+
+
+@triton.jit
+def halves(tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The left and the right BLOCK_N / 2 columns of a tile."""
+    return tl.split(tl.permute(tl.reshape(tile, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))

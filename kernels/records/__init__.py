@@ -1,4 +1,4 @@
-"""Recorded runs: what a GPU measured, for machines that have none. One JSON object a line, one file a device.
+"""What a GPU measured, for machines that have none: runs, and comparisons of layouts. One JSON object a line.
 
 A Recording is an Experiment, the device and versions, the date, and what was measured. Shipped files and a local
 store share this schema.
@@ -15,26 +15,45 @@ from typing import Any
 
 from kernels import discover
 from kernels.experiment import Experiment, from_json
-from kernels.runner.results import Baseline, Check, Device, Peak, RunResult, Timing
+from kernels.runner.results import Baseline, Check, Device, LayoutRow, LayoutStudy, Peak, RunResult, Timing
 
 DIRECTORY = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A run that was measured on `gpu` (its name in the GPU table) on `date` (ISO 8601)."""
+    """A run or a comparison of layouts, measured on `gpu` (its name in the GPU table) on `date` (ISO 8601)."""
 
     gpu: str
     date: str
-    run: RunResult
+    measured: RunResult | LayoutStudy
 
     def to_line(self) -> str:
-        return json.dumps({"gpu": self.gpu, "date": self.date, "run": self.run.to_json()}, ensure_ascii=False)
+        kind = "run" if isinstance(self.measured, RunResult) else "layouts"
+        return json.dumps({"gpu": self.gpu, "date": self.date, kind: self.measured.to_json()}, ensure_ascii=False)
 
     @classmethod
     def from_line(cls, line: str) -> Recording:
         fields = json.loads(line)
-        return cls(fields["gpu"], fields["date"], _run(fields["run"], fields["gpu"], fields["date"]))
+        gpu, date = fields["gpu"], fields["date"]
+        if "run" in fields:
+            return cls(gpu, date, _run(fields["run"], gpu, date))
+        return cls(gpu, date, _layouts(fields["layouts"], gpu, date))
+
+
+def _layouts(fields: dict[str, Any], gpu: str, date: str) -> LayoutStudy:
+    rows = (
+        LayoutRow(**{**row, "timing": Timing(**row["timing"]), "library": row["library"] and Timing(**row["library"])})
+        for row in fields["rows"]
+    )
+    return LayoutStudy(
+        experiment=from_json(fields["experiment"], discover()),
+        backend="recorded",
+        device=Device(**{**fields["device"], "backend": "recorded"}),
+        rows=tuple(rows),
+        clock_mhz=fields["clock_mhz"],
+        note=f"Recorded on {gpu}, {date}.",
+    )
 
 
 def _run(fields: dict[str, Any], gpu: str, date: str) -> RunResult:
@@ -70,8 +89,19 @@ def shipped() -> tuple[Recording, ...]:
 
 def find(experiment: Experiment, gpu: str) -> RunResult | None:
     """The recorded run of this experiment on `gpu`, or None. The experiment's own `gpu` field is left aside."""
+    return _found(experiment, gpu, RunResult)
+
+
+def find_layouts(experiment: Experiment, gpu: str) -> LayoutStudy | None:
+    """The recorded comparison of layouts, or None."""
+    return _found(experiment, gpu, LayoutStudy)
+
+
+def _found(experiment: Experiment, gpu: str, kind: type) -> Any:
     wanted = dataclasses.replace(experiment, gpu="")
     for recording in shipped():
-        if recording.gpu == gpu and dataclasses.replace(recording.run.experiment, gpu="") == wanted:
-            return dataclasses.replace(recording.run, experiment=experiment)
+        measured = recording.measured
+        same = dataclasses.replace(measured.experiment, gpu="") == wanted
+        if same and recording.gpu == gpu and isinstance(measured, kind):
+            return dataclasses.replace(measured, experiment=experiment)
     return None

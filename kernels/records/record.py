@@ -1,4 +1,4 @@
-"""Record runs on this machine's GPU: `python -m kernels.records.record FILE [--append]`.
+"""Record runs and comparisons of layouts on this machine's GPU: `python -m kernels.records.record FILE [--append]`.
 
 Every kernel's default and presets, in every dtype, and the large square shapes. The file holds one Recording a line.
 """
@@ -9,20 +9,34 @@ import argparse
 import datetime
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+# Whose layouts are compared: the large square product in every type that has a story there.
+COMPARED: list[dict[str, object]] = [
+    {"kernel": kernel, "problem": {"M": 4096, "N": 4096, "K": 4096, "dtype": dtype}, "config": config}
+    for dtype, block_k in (("float16", 64), ("float32", 32), ("float8_e4m3fn", 128))
+    for kernel in ("matmul.grouped", "matmul.persistent")
+    for config in ({"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": block_k, "GROUP_SIZE": 8, "num_warps": 8},)
+]
 
-def experiments() -> Iterator[dict[str, object]]:
-    """The payloads that are recorded."""
+
+def experiments() -> Iterator[tuple[dict[str, object], str]]:
+    """The payloads that are recorded, each with what is submitted: "run" or "layouts"."""
     from kernels import discover
-    from kernels.spec import knobs
+    from kernels.experiment import from_json
 
     for kernel in discover().values():
-        choices = knobs(kernel.family.problem)["dtype"].choices or ()
         settings = [({}, {}), *((dict(preset.problem), dict(preset.config)) for preset in kernel.presets)]
+        seen: list[object] = []
         for problem, config in settings:
-            for dtype in choices:
-                yield {"kernel": kernel.id, "problem": {**problem, "dtype": dtype}, "config": config}
+            for dtype in [problem["dtype"]] if "dtype" in problem else kernel.problem_knobs()["dtype"].choices or ():
+                payload: dict[str, object] = {"kernel": kernel.id, "config": config}
+                payload["problem"] = {**problem, "dtype": dtype}
+                if (experiment := from_json(payload, discover())) not in seen:
+                    seen.append(experiment)
+                    yield payload, "run"
+    yield from ((compared, "layouts") for compared in COMPARED)
 
 
 def main() -> int:
@@ -30,7 +44,7 @@ def main() -> int:
     from kernels import discover
     from kernels.experiment import from_json
     from kernels.records import Recording
-    from kernels.runner.results import Failure
+    from kernels.runner.results import Failure, RunResult
     from kernels.runner.session import Session
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -44,15 +58,18 @@ def main() -> int:
     failed = 0
     lines = []
     try:
-        for payload in experiments():
-            outcome = session.submit(from_json(payload, discover())).result()
-            if isinstance(outcome, Failure) or outcome.timing is None:
-                failed += 1
-                print(f"not recorded: {payload}: {outcome}", file=sys.stderr)
-                continue
-            date = datetime.datetime.now(datetime.UTC).date().isoformat()
-            lines.append(Recording(session.gpu.name, date, outcome).to_line())
-            print(f"{payload}: {outcome.timing.median_ms:.4f} ms")
+        wanted = list(experiments())
+        with ThreadPoolExecutor(8) as clients:  # so that some are compiled while another one runs
+            outcomes = clients.map(lambda one: session.submit(from_json(one[0], discover()), one[1]).result(), wanted)
+            for (payload, what), outcome in zip(wanted, outcomes, strict=True):
+                if isinstance(outcome, Failure):
+                    failed += 1
+                    print(f"not recorded: {payload}: {outcome}", file=sys.stderr)
+                    continue
+                date = datetime.datetime.now(datetime.UTC).date().isoformat()
+                lines.append(Recording(session.gpu.name, date, outcome).to_line())
+                timing = outcome.timing if isinstance(outcome, RunResult) else outcome.rows[0].timing
+                print(f"{what} {payload}: {f'{timing.median_ms:.4f} ms' if timing else 'wrong'}")
     finally:
         session.close()
     with flags.file.open("a" if flags.append else "w", encoding="utf-8") as file:

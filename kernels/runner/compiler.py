@@ -14,6 +14,7 @@ from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.runner.results import Failure
+from kernels.spec import Launch, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class _Target:
         return self._target
 
     def get_current_device(self) -> int:
-        return 0
+        """A number a target: what is compiled is kept in memory by device, so that targets need different ones."""
+        return int(self._target.arch)
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -46,9 +48,12 @@ class _Target:
 class _StandInTensor:
     """What the launcher asks of a tensor: dtype, strides, and an address (aligned, as torch's allocations are)."""
 
-    def __init__(self, dtype: str, shape: tuple[int, int]) -> None:
-        self.dtype = dtype
-        self.shape = shape
+    def __init__(self, dtype: str, spec: TensorSpec) -> None:
+        import torch
+
+        self.dtype = getattr(torch, dtype)
+        self.shape = spec.shape
+        self._strides = spec.strides
 
     def data_ptr(self) -> int:
         return 0
@@ -57,7 +62,7 @@ class _StandInTensor:
         return 0
 
     def stride(self, axis: int) -> int:
-        return (self.shape[1], 1)[axis]
+        return self._strides[axis]
 
 
 def compile_for(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
@@ -69,15 +74,13 @@ def compile_for(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
     start = time.perf_counter()
     kernel = discover()[experiment.kernel]
     tensors = {
-        name: _StandInTensor(experiment.problem.dtype, tensor.shape)
-        for name, tensor in kernel.family.tensors(experiment.problem).items()
+        name: _StandInTensor(experiment.problem.dtype, spec)
+        for name, spec in kernel.family.tensors(experiment.problem).items()
     }
+    launch = Launch(experiment.problem, experiment.config, gpu)
     driver.set_active(_Target(gpu))
     try:
-        compiled = kernel.jitted.warmup(
-            **kernel.arguments(tensors, experiment.problem, experiment.config),
-            grid=kernel.grid(experiment.problem, experiment.config),
-        )
+        compiled = kernel.jitted.warmup(**kernel.arguments(tensors, launch), grid=kernel.grid(launch))
     except Exception as error:  # whatever the compiler raises: the kernel and config are ours, the reason is its own
         return Failure("compile", "compile_error", f"Triton could not compile this config: {_first_line(error)}")
     shared = compiled.metadata.shared

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kernels.spec import ConfigError, Kernel
+from kernels.knobs import ConfigError
+from kernels.spec import Kernel, Launch
 
 LIMIT_S = 20.0
 
@@ -16,55 +17,88 @@ _PER_ELEMENT_S = 4e-8
 _PER_PRODUCT_S = 6e-11
 
 
-def mend_bfloat16() -> None:
-    """Make the interpreter treat bfloat16 as numbers, in two places (defects of triton 3.6 and 3.7.1).
+def mend_small_floats() -> None:
+    """Make the interpreter treat bfloat16 and float8 as numbers (defects of triton 3.6 and 3.7.1).
 
-    It keeps bfloat16 as raw 16-bit integers. `tl.dot` multiplies those integers: here they become float32 first,
-    which holds every bfloat16 exactly. A cast from float32 truncates: here it rounds to nearest even, as the GPU does.
+    It keeps both as raw integers. `tl.dot` multiplies the integers of bfloat16: here they become float32 first, which
+    holds every bfloat16 exactly. A cast from float32 truncates: here it rounds to nearest even, as the GPU does, and
+    float8 stops at its largest number. Atomics refuse bfloat16: here they load, add and store, which is the same thing
+    where one program runs after the other.
     """
-    import numpy as np
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-    dot, cast = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl
+    plain = {name: getattr(InterpreterBuilder, name) for name in ("create_dot", "cast_impl", "create_fp_to_fp")}
+    atomic = InterpreterBuilder.create_atomic_rmw
+    types = {tl.bfloat16: "bfloat16", tl.float8e4nv: "float8_e4m3fn", tl.float8e5: "float8_e5m2"}
 
     def by_value(handle: Any) -> Any:
-        if handle.dtype.scalar != tl.bfloat16:
-            return handle
-        return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+        name = types.get(handle.dtype.scalar)
+        return handle if name is None else TensorHandle(_decoded(handle.data, name), tl.float32)
 
     def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
-        return dot(self, by_value(a), by_value(b), *rest)
+        return plain["create_dot"](self, by_value(a), by_value(b), *rest)
 
-    def cast_impl(self: Any, source: Any, target: Any) -> Any:
-        if (source.dtype.scalar, target.scalar) != (tl.float32, tl.bfloat16):
-            return cast(self, source, target)
-        bits = np.ascontiguousarray(source.data).view(np.uint32)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        raw = np.where(np.isnan(source.data), 0x7FC0, rounded).astype(np.uint16)
-        return TensorHandle(raw, tl.bfloat16)
+    def cast(name: str) -> Any:
+        def mended(self: Any, source: Any, target: Any, *rest: Any) -> Any:
+            if source.dtype.scalar == tl.float32 and target.scalar in types:
+                return TensorHandle(_encoded(source.data, types[target.scalar]), target.scalar)
+            if source.dtype.scalar in types and target.scalar == tl.float32:
+                return by_value(source)
+            return plain[name](self, source, target, *rest)
 
-    InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl = create_dot, cast_impl
+        return mended
+
+    def create_atomic_rmw(self: Any, operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        if value.dtype.scalar != tl.bfloat16:
+            return atomic(self, operation, pointers, value, mask, *rest)
+        before = self.create_masked_load(pointers, mask, None, None, None, False)
+        total = _encoded(_decoded(before.data, "bfloat16") + _decoded(value.data, "bfloat16"), "bfloat16")
+        self.create_masked_store(pointers, TensorHandle(total, tl.bfloat16), mask, None, None)
+        return before
+
+    InterpreterBuilder.create_dot, InterpreterBuilder.create_atomic_rmw = create_dot, create_atomic_rmw
+    InterpreterBuilder.cast_impl, InterpreterBuilder.create_fp_to_fp = cast("cast_impl"), cast("create_fp_to_fp")
 
 
-def estimated_seconds(kernel: Kernel, problem: Any, config: Any) -> float:
+def _decoded(raw: Any, dtype: str) -> Any:
+    """The float32 values of raw integers."""
+    import numpy as np
+    import torch
+
+    raw = np.ascontiguousarray(raw)
+    return torch.from_numpy(raw.view(f"int{8 * raw.itemsize}")).view(getattr(torch, dtype)).float().numpy()
+
+
+def _encoded(values: Any, dtype: str) -> Any:
+    """The raw integers of float32 values, rounded to nearest even."""
+    import numpy as np
+    import torch
+
+    numbers, target = torch.from_numpy(np.ascontiguousarray(values)), getattr(torch, dtype)
+    if target.itemsize == 1:
+        numbers = numbers.clamp(-torch.finfo(target).max, torch.finfo(target).max)
+    return numbers.to(target).view(getattr(torch, f"uint{8 * target.itemsize}")).numpy()
+
+
+def estimated_seconds(kernel: Kernel, launch: Launch) -> float:
     """How long the interpreter takes for one launch, roughly."""
-    extents = kernel.extents(problem, config)
+    extents = kernel.extents(launch)
     seconds = 0.0
-    for access in kernel.accesses(problem, config):
+    for access in kernel.accesses(launch):
         executions = math.prod(extents[index] for index in access.over)
-        seconds += executions * (_PER_OPERATION_S + _PER_ELEMENT_S * access.rows.block * access.columns.block)
-    return seconds + _PER_PRODUCT_S * kernel.family.work(problem) / 2
+        seconds += executions * (_PER_OPERATION_S + _PER_ELEMENT_S * access.elements)
+    return seconds + _PER_PRODUCT_S * kernel.family.work(launch.problem) / 2
 
 
-def refuse_what_takes_too_long(kernel: Kernel, problem: Any, config: Any, instead: str = "") -> None:
+def refuse_what_takes_too_long(kernel: Kernel, launch: Launch, instead: str = "") -> None:
     """Raise ConfigError, kind too_slow_here, for a launch that the interpreter would not finish in about 20 s.
 
     `instead` is added to the sentence: what a person can do besides.
     """
-    seconds = estimated_seconds(kernel, problem, config)
+    seconds = estimated_seconds(kernel, launch)
     if seconds > LIMIT_S:
-        shape = " × ".join(str(v) for v in vars(problem).values() if isinstance(v, int))
+        shape = " × ".join(str(v) for v in vars(launch.problem).values() if isinstance(v, int))
         raise ConfigError(
             "too_slow_here",
             f"There is no GPU here, and the interpreter would take about {seconds:,.0f} s for {shape} in these tiles; "

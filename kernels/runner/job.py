@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.experiment import Experiment
-from kernels.runner.results import Failure, RunResult
+from kernels.runner.results import Failure, LayoutStudy, RunResult
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,18 @@ class Progress:
 
 
 class Job:
-    """One run: where it is, its outcome in `done`, and a way to end it.
+    """One run (or comparison of layouts): where it is, its outcome in `done`, and a way to end it.
 
     Attributes:
-        done: resolves to the RunResult or Failure; never to an exception.
+        what: "run", "check" (a run that is not timed) or "layouts".
+        done: resolves to the RunResult, LayoutStudy or Failure; never to an exception.
         stages: seconds that each stage took so far.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, what: str = "run") -> None:
         self.experiment = experiment
-        self.done: Future[RunResult | Failure] = Future()
+        self.what = what
+        self.done: Future[Any] = Future()
         self.stages: dict[str, float] = {}
         self._stage, self._before = "queued", 0
         self._work: Future[Any] | None = None
@@ -48,7 +50,7 @@ class Job:
     def is_cancelled(self) -> bool:
         return self._cancelled
 
-    def result(self, timeout_s: float | None = None) -> RunResult | Failure:
+    def result(self, timeout_s: float | None = None) -> Any:
         """Wait for the outcome.
 
         Raises:
@@ -73,7 +75,7 @@ class Job:
                 if not self.done.done() and (self._stage, self._before) == (seen.stage, seen.before):
                     self._changed.wait(every_s)
 
-    def end(self, outcome: RunResult | Failure) -> None:
+    def end(self, outcome: RunResult | LayoutStudy | Failure) -> None:
         """Give the job its outcome."""
         self.done.set_result(outcome)
         with self._changed:

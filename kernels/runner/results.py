@@ -67,13 +67,16 @@ class Check:
 
     Attributes:
         relative_rms: RMS of the error over RMS of the reference.
-        tolerance: the largest relative_rms that the dtype's rounding explains at this K.
+        tolerance: the largest relative_rms that rounding explains: that of the right result, and of the sum before it.
         max_abs_error: largest |error|, of the finite ones.
         max_scaled_error: largest |error| / (|A| @ |B|) (for a transpose: / |A|), element by element.
         mismatched: elements whose error is more than rounding explains, those that are not finite included.
-        nonfinite: elements that are NaN or infinite, as one is that was never written: the output started as NaN.
+        nonfinite: elements that are NaN or infinite and should not be, as one is that was never written: the output
+            started as NaN.
         worst_index: [row, column] of the element with the largest error in units of what is allowed there.
         worst_got, worst_expected: its two values.
+        worst_over_allowed: its error beyond its rounding, over what is allowed there; 1 is the most that passes. Where
+            the output must equal the reference: |error|.
     """
 
     passed: bool
@@ -87,20 +90,45 @@ class Check:
     worst_index: tuple[int, int]
     worst_got: float
     worst_expected: float
+    worst_over_allowed: float
+
+
+@dataclass(frozen=True)
+class Closeup:
+    """The worst element's tile with its neighbours, as a picture, and the elements next to it, as numbers.
+
+    Attributes:
+        cells, cell: as of Diff.
+        first, shape: the part of the output that is pictured: its first element, its rows and columns.
+        near: [row, column] of the first of the elements beside the worst.
+        got, expected, units: those elements, (rows, columns) each; `units` as of Diff's cells.
+    """
+
+    cells: np.ndarray
+    cell: tuple[int, int]
+    first: tuple[int, int]
+    shape: tuple[int, int]
+    near: tuple[int, int]
+    got: np.ndarray
+    expected: np.ndarray
+    units: np.ndarray
 
 
 @dataclass(frozen=True)
 class Diff:
-    """The error as a picture: (rows, columns) cells, each the largest |error| of `cell` elements.
+    """The error as a picture: (rows, columns) cells, each the largest error of `cell` elements.
 
-    In units of what is allowed at each element (`exact`: any difference is wrong, so in absolute units).
-    inf marks a cell with an element that is not finite.
+    The error is what goes beyond the rounding of the right result, in units of what is allowed at each element
+    (`exact`: any difference is wrong, so |error|). inf marks a cell with an element that is not finite. `tile` is rows
+    and columns of the output's tiles, None where it has none.
     """
 
     cells: np.ndarray
     cell: tuple[int, int]
     shape: tuple[int, int]
     exact: bool
+    tile: tuple[int, int] | None = None
+    closeup: Closeup | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +139,50 @@ class Device:
     name: str
     torch: str
     triton: str
+
+
+@dataclass(frozen=True)
+class LayoutRow:
+    """One way to store B in a product.
+
+    Attributes:
+        way: "given", "turned" (stored the other way from the start), or "turned first" (as given, turned by our own
+            transposition in each launch, whose time counts).
+        layout: how the operands that are given are stored.
+        turning_ms: the median of the transposition alone, None where there is none.
+        library: times of the library's call on the operands that are given, None where it has none.
+    """
+
+    way: str
+    layout: str
+    timing: Timing
+    turning_ms: float | None
+    library: Timing | None
+    passed: bool
+    relative_rms: float
+
+
+@dataclass(frozen=True)
+class LayoutStudy:
+    """What the layout of B does to a product: every way, timed in turns."""
+
+    experiment: Experiment
+    backend: str
+    device: Device
+    rows: tuple[LayoutRow, ...]
+    clock_mhz: int | None = None
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The reply of `/layouts`."""
+        return {
+            "experiment": self.experiment.to_json(),
+            "backend": self.backend,
+            "device": dataclasses.asdict(self.device),
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "clock_mhz": self.clock_mhz,
+            "note": self.note,
+        }
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,14 @@ from kernels import discover, records
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
+from kernels.knobs import ConfigError
+from kernels.matmul.layouts import transposition, with_b_turned
 from kernels.runner import compiler, worker
 from kernels.runner.interpreter import refuse_what_takes_too_long
 from kernels.runner.job import Job, Line
 from kernels.runner.processes import Workers, cancelled, died, outcome
-from kernels.runner.results import Device, Failure, RunResult
-from kernels.spec import ConfigError
+from kernels.runner.results import Device, Failure, LayoutStudy, RunResult
+from kernels.spec import Launch
 
 # Failures after which a CUDA context can't be trusted: its worker is replaced.
 _POISONS = {"cuda_error", "error"}
@@ -49,16 +51,19 @@ class Session:
         """A session on this machine's GPU, or on the interpreter where there is none."""
         return cls(this_gpu())
 
-    def submit(self, experiment: Experiment) -> Job:
+    def submit(self, experiment: Experiment, what: str = "run") -> Job:
         """Start a run. What can't be run here is an outcome (a Failure) as well.
 
         "this" GPU on a machine without one means the interpreter, as if it were left out.
+
+        Args:
+            what: "run"; "check", which leaves a right result untimed; or "layouts", which compares how B is stored.
         """
         if experiment.gpu == "this" and self.gpu is None:
             experiment = replace(experiment, gpu="")
-        job = Job(experiment)
+        job = Job(experiment, what)
         try:
-            immediate = self._without_running(experiment)
+            immediate = self._without_layouts(experiment) if what == "layouts" else self._without_running(experiment)
         except ConfigError as error:
             immediate = Failure("config", error.kind, str(error), error.field)
         if immediate is not None:
@@ -106,10 +111,28 @@ class Session:
             recorded = records.find(experiment, gpu.name)
             instead = f" Or choose gpu {gpu.name}: a run there was recorded." if recorded else ""
             kernel = discover()[experiment.kernel]
-            refuse_what_takes_too_long(kernel, experiment.problem, experiment.config, instead)
-        if len(self._jobs) >= MOST_JOBS:
-            return Failure("worker", "busy", f"{len(self._jobs)} runs are under way or waiting; try again in a minute.")
-        return None
+            launch = Launch(experiment.problem, experiment.config, gpu)
+            refuse_what_takes_too_long(kernel, launch, instead)
+        return self._busy()
+
+    def _without_layouts(self, experiment: Experiment) -> LayoutStudy | Failure | None:
+        """The recorded comparison, or why there is none, where this machine can't make it."""
+        with_b_turned(experiment)
+        gpu = resolved_gpu(experiment, self.gpu)
+        if self.gpu is not None and gpu is self.gpu:
+            return self._busy()
+        recorded = records.find_layouts(experiment, gpu.name)
+        return recorded or Failure(
+            "config",
+            "not_recorded",
+            f"Layouts are compared on a GPU: this machine has {self.gpu.name if self.gpu else 'none'}, and no "
+            f"comparison of this experiment on {gpu.name} was recorded.",
+        )
+
+    def _busy(self) -> Failure | None:
+        if len(self._jobs) < MOST_JOBS:
+            return None
+        return Failure("worker", "busy", f"{len(self._jobs)} runs are under way or waiting; try again in a minute.")
 
     def _carry_out(self, job: Job) -> None:
         try:
@@ -119,11 +142,15 @@ class Session:
         self._line.leave(job)
         job.end(result)
 
-    def _stages(self, job: Job) -> RunResult | Failure:
+    def _stages(self, job: Job) -> RunResult | LayoutStudy | Failure:
         if self.gpu is not None:
-            compiled = self._stage(job, self._compilers, "compile", compiler.compile_for, job.experiment, self.gpu)
-            if isinstance(compiled, Failure):
-                return compiled
+            needed = [job.experiment]
+            if job.what == "layouts":
+                needed += [with_b_turned(job.experiment), transposition(job.experiment)]
+            for experiment in needed:
+                compiled = self._stage(job, self._compilers, "compile", compiler.compile_for, experiment, self.gpu)
+                if isinstance(compiled, Failure):
+                    return compiled
         job.enter("queued")
         self._line.join(job)
         if not job.wait_for_turn():
@@ -135,7 +162,7 @@ class Session:
                 self._runner.replace()
         return result
 
-    def _in_turn(self, job: Job) -> RunResult | Failure:
+    def _in_turn(self, job: Job) -> RunResult | LayoutStudy | Failure:
         """The stages for which a job has the run worker to itself."""
         if self._device is None:
             device = self._stage(job, self._runner, "worker", worker.describe)
@@ -143,12 +170,14 @@ class Session:
                 return device
             self._device = device
         try:
-            return self._on_device(job, self._device)
+            on_device = self._layouts_on_device if job.what == "layouts" else self._on_device
+            return on_device(job, self._device)
         finally:
             self._runner.submit(worker.finish, "worker")
 
     def _on_device(self, job: Job, device: Device) -> RunResult | Failure:
-        launched = self._stage(job, self._runner, "launch", worker.launch, job.experiment)
+        gpu = resolved_gpu(job.experiment, self.gpu)
+        launched = self._stage(job, self._runner, "launch", worker.launch, job.experiment, gpu)
         if isinstance(launched, Failure):
             return launched
         checked = self._stage(job, self._runner, "check", worker.check)
@@ -157,9 +186,11 @@ class Session:
         check, diff = checked
         result = RunResult(job.experiment, device.backend, device, check, diff, stages=job.stages)
         if device.backend == "interpreter":
-            recorded = records.find(job.experiment, resolved_gpu(job.experiment, None).name)
+            recorded = records.find(job.experiment, gpu.name)
             note = "Run by Triton's interpreter on the CPU: the result is checked, and there is no time to report."
             return replace(result, recorded=recorded, note=note)
+        if job.what == "check":
+            return replace(result, note="Checked, and not timed.")
         if not check.passed:
             return replace(result, note="The result is wrong, so it was not timed.")
         timed = self._stage(job, self._runner, "time", worker.measure)
@@ -167,6 +198,14 @@ class Session:
             return timed
         timing, baseline, peak, clock_mhz, note = timed
         return replace(result, timing=timing, baseline=baseline, peak=peak, clock_mhz=clock_mhz, note=note)
+
+    def _layouts_on_device(self, job: Job, device: Device) -> LayoutStudy | Failure:
+        gpu = resolved_gpu(job.experiment, self.gpu)
+        compared = self._stage(job, self._runner, "time", worker.compare_layouts, job.experiment, gpu)
+        if isinstance(compared, Failure):
+            return compared
+        rows, clock_mhz, note = compared
+        return LayoutStudy(job.experiment, device.backend, device, rows, clock_mhz, note)
 
     @staticmethod
     def _stage(job: Job, workers: Workers, stage: str, function: Any, *args: Any) -> Any:

@@ -7,8 +7,9 @@ before it was full is thrown away and repeated behind a longer spin. Torch; runs
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,9 @@ _LONGEST_SPIN_CYCLES = 1 << 32
 
 @dataclass(frozen=True)
 class Samples:
-    """Milliseconds of each launch, (samples,) each, taken in turns; the SM clock read meanwhile, or why it wasn't."""
+    """Milliseconds of each launch, (calls, samples), taken in turns; the SM clock read meanwhile, or why it wasn't."""
 
-    ours_ms: np.ndarray
-    theirs_ms: np.ndarray
+    times_ms: np.ndarray
     clock_mhz: int | None
     clock_note: str
 
@@ -45,59 +45,57 @@ def timing(samples_ms: np.ndarray, work: int, minimal_bytes: int) -> Timing:
     )
 
 
-def paired(ours: Callable[[], Any], theirs: Callable[[], Any], l2: str, timer: str) -> Samples:
-    """Time two launches in turns.
+def in_turns(calls: Sequence[Callable[[], Any]], l2: str, timer: str) -> Samples:
+    """Time some launches, one after the other, again and again.
 
     Args:
-        ours, theirs: launch once on the current stream and return without waiting.
+        calls: each launches on the current stream and returns without waiting.
         l2: "warm" (launches follow each other) or "cold" (other data is read through the L2 before each. Read, not
             written: dirty lines would be written back during the launch that is timed).
         timer: "events" (launched one by one) or "graph" (captured once and replayed).
     """
     flush = _flusher() if l2 == "cold" else None
-    for call in (ours, theirs):
+    for call in calls:
         call()
     stream = _HeldStream()
-    one_pair_ms = stream.batch_ms(ours, theirs, flush, 3, None)[0].sum(axis=0).mean()
-    fewest = min(MIN_SAMPLES, max(3, int(MOST_MS / one_pair_ms)))
-    count = int(min(MAX_SAMPLES, max(fewest, BUDGET_MS / max(one_pair_ms, 1e-3))))
-    replay = _captured(ours, theirs, flush, min(count, BATCH)) if timer == "graph" else None
+    one_turn_ms = stream.batch_ms(calls, flush, 3, None)[0].sum(axis=0).mean()
+    fewest = min(MIN_SAMPLES, max(3, int(MOST_MS / one_turn_ms)))
+    count = int(min(MAX_SAMPLES, max(fewest, BUDGET_MS / max(one_turn_ms, 1e-3))))
+    replay = _captured(calls, flush, min(count, BATCH)) if timer == "graph" else None
     batches: list[np.ndarray] = []
     clocks: list[int] = []
     note = ""
     while sum(batch.shape[1] for batch in batches) < count:
-        batch, clock, note = stream.batch_ms(ours, theirs, flush, min(count, BATCH), replay)
+        batch, clock, note = stream.batch_ms(calls, flush, min(count, BATCH), replay)
         batches.append(batch)
         if clock:
             clocks.append(clock)
-    ours_ms, theirs_ms = np.concatenate(batches, axis=1)
-    return Samples(ours_ms, theirs_ms, int(np.median(clocks)) if clocks else None, note)
+    return Samples(np.concatenate(batches, axis=1), int(np.median(clocks)) if clocks else None, note)
 
 
-def _events(pairs: int, external: bool) -> list[Any]:
+def _events(launches: int, external: bool) -> list[Any]:
     import torch
 
-    return [torch.cuda.Event(enable_timing=True, external=external) for _ in range(4 * pairs)]
+    return [torch.cuda.Event(enable_timing=True, external=external) for _ in range(2 * launches)]
 
 
-def _queue(ours: Callable[[], Any], theirs: Callable[[], Any], flush: Any, events: list[Any]) -> None:
-    for turn in range(0, len(events), 4):
-        for call, place in ((ours, turn), (theirs, turn + 2)):
-            if flush is not None:
-                flush()
-            events[place].record()
-            call()
-            events[place + 1].record()
+def _queue(calls: Sequence[Callable[[], Any]], flush: Any, events: list[Any]) -> None:
+    for place, call in zip(range(0, len(events), 2), itertools.cycle(calls), strict=False):
+        if flush is not None:
+            flush()
+        events[place].record()
+        call()
+        events[place + 1].record()
 
 
-def _captured(ours: Any, theirs: Any, flush: Any, pairs: int) -> tuple[Any, list[Any]]:
-    """A CUDA graph of `pairs` turns, and the events inside it."""
+def _captured(calls: Sequence[Callable[[], Any]], flush: Any, turns: int) -> tuple[Any, list[Any]]:
+    """A CUDA graph of `turns` turns, and the events inside it."""
     import torch
 
-    events = _events(pairs, external=True)
+    events = _events(turns * len(calls), external=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        _queue(ours, theirs, flush, events)
+        _queue(calls, flush, events)
     return graph, events
 
 
@@ -108,9 +106,9 @@ class _HeldStream:
         self._spin_cycles = 1 << 21
 
     def batch_ms(
-        self, ours: Any, theirs: Any, flush: Any, pairs: int, replay: tuple[Any, list[Any]] | None
+        self, calls: Sequence[Callable[[], Any]], flush: Any, turns: int, replay: tuple[Any, list[Any]] | None
     ) -> tuple[np.ndarray, int | None, str]:
-        """Times of one batch, (2, pairs) milliseconds, and the clock while it ran.
+        """Times of one batch, (calls, turns) milliseconds, and the clock while it ran.
 
         Raises:
             RuntimeError: where the queue runs dry before it is full, however long the stream is held.
@@ -123,8 +121,8 @@ class _HeldStream:
             held = torch.cuda.Event()
             held.record()
             if replay is None:
-                events = _events(pairs, external=False)
-                _queue(ours, theirs, flush, events)
+                events = _events(turns * len(calls), external=False)
+                _queue(calls, flush, events)
             else:
                 graph, events = replay
                 graph.replay()
@@ -133,9 +131,9 @@ class _HeldStream:
             torch.cuda.synchronize()
             if queue_was_full or replay is not None:
                 times = [events[i].elapsed_time(events[i + 1]) for i in range(0, len(events), 2)]
-                return np.array(times).reshape(-1, 2).T, clock, note
+                return np.array(times).reshape(-1, len(calls)).T, clock, note
             if self._spin_cycles >= _LONGEST_SPIN_CYCLES:
-                raise RuntimeError(f"{4 * pairs} events could not be queued within {self._spin_cycles} cycles.")
+                raise RuntimeError(f"{len(events)} events could not be queued within {self._spin_cycles} cycles.")
             self._spin_cycles *= 4
 
 

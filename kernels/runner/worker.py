@@ -8,16 +8,19 @@ is fixed when it starts.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from kernels import discover
 from kernels.experiment import Experiment
-from kernels.runner.results import Baseline, Check, Device, Diff, Failure, Peak, Timing
-from kernels.spec import DTYPE_BYTES, Kernel
+from kernels.runner.prepared import Prepared, interprets, prepare
+from kernels.runner.results import Baseline, Check, Device, Diff, Failure, LayoutRow, Peak, Timing
+from kernels.spec import DTYPE_BYTES, Family
+
+if TYPE_CHECKING:
+    from kernels.gpus import Gpu
 
 T = TypeVar("T")
 
@@ -32,36 +35,16 @@ def start(backend: str, cache_directory: str) -> None:
     os.environ["TRITON_INTERPRET"] = "1" if backend == "interpreter" else "0"
     os.environ["TRITON_CACHE_DIR"] = cache_directory
     if backend == "interpreter":
-        from kernels.runner.interpreter import mend_bfloat16
+        from kernels.runner.interpreter import mend_small_floats
 
-        mend_bfloat16()
+        mend_small_floats()
     if backend == "compile":  # so that no later compile waits for imports: seconds, the first time
         import torch  # noqa: F401
         import triton.backends.compiler  # noqa: F401
 
 
-@dataclass
-class _Prepared:
-    """The run in progress."""
-
-    experiment: Experiment
-    kernel: Kernel
-    inputs: dict[str, Any]
-    output: Any
-
-    def launch(self) -> None:
-        experiment, kernel = self.experiment, self.kernel
-        tensors = {**self.inputs, kernel.family.output(experiment.problem): self.output}
-        arguments = kernel.arguments(tensors, experiment.problem, experiment.config)
-        kernel.jitted[kernel.grid(experiment.problem, experiment.config)](**arguments)
-
-
-_current: _Prepared | None = None
+_current: Prepared | None = None
 _compiled_here = 0
-
-
-def _interprets() -> bool:
-    return os.environ["TRITON_INTERPRET"] == "1"
 
 
 def _as_failure(stage: str) -> Callable[[Callable[..., T]], Callable[..., T | Failure]]:
@@ -101,7 +84,7 @@ def describe() -> Device:
     import triton
 
     versions = {"torch": str(torch.__version__), "triton": triton.__version__}
-    if _interprets():
+    if interprets():
         return Device("interpreter", "Triton's interpreter on the CPU", **versions)
     torch.zeros(1, device="cuda")
     triton.knobs.compilation.listener = _count_compiles
@@ -123,47 +106,19 @@ def process_id() -> int:
 
 
 @_as_failure("launch")
-def launch(experiment: Experiment) -> None:
+def launch(experiment: Experiment, gpu: Gpu) -> None:
     """Make fresh inputs and a poisoned output, launch once, and wait for it."""
     global _current
-    import torch
-
     _current = None
-    kernel = discover()[experiment.kernel]
-    device = "cpu" if _interprets() else "cuda"
-    dtype = getattr(torch, experiment.problem.dtype)
-    specs = kernel.family.tensors(experiment.problem)
-    generator = torch.Generator(device).manual_seed(experiment.run.seed)
-    inputs = {
-        name: _values(experiment.run.distribution, spec.shape, generator, device).to(dtype)
-        for name, spec in specs.items()
-        if spec.is_input
-    }
-    start_value = 0.0 if kernel.zeroed_output else float("nan")
-    output = torch.full(specs[kernel.family.output(experiment.problem)].shape, start_value, dtype=dtype, device=device)
-    _current = _Prepared(experiment, kernel, inputs, output)
+    _current = prepare(experiment, gpu)
     _current.launch()
     _wait()
-
-
-def _values(distribution: str, shape: tuple[int, int], generator: Any, device: str) -> Any:
-    """float32 values: normal (0, 1), uniform in [-1, 1), integers from -4 to 4, or zeros."""
-    import torch
-
-    empty = torch.empty(shape, dtype=torch.float32, device=device)
-    if distribution == "normal":
-        return empty.normal_(generator=generator)
-    if distribution == "uniform":
-        return empty.uniform_(-1, 1, generator=generator)
-    if distribution == "integers":
-        return empty.random_(-4, 5, generator=generator)
-    return empty.zero_()
 
 
 def _wait() -> None:
     import torch
 
-    if not _interprets():
+    if not interprets():
         torch.cuda.synchronize()
 
 
@@ -171,7 +126,7 @@ class _Gone(Exception):
     """The worker that launched is not this one."""
 
 
-def _running() -> _Prepared:
+def _running() -> Prepared:
     if _current is None:
         raise _Gone
     return _current
@@ -180,30 +135,11 @@ def _running() -> _Prepared:
 @_as_failure("check")
 def check() -> tuple[Check, Diff]:
     """Compare the launched output with the reference."""
-    from kernels.runner import check as checks
-
-    run = _running()
-    family, problem = run.kernel.family, run.experiment.problem
-    return checks.check(
-        run.output, run.inputs, family.reference, family.reduction(problem), problem.dtype, tf32=_rounds_to_tf32(run)
-    )
-
-
-def _rounds_to_tf32(run: _Prepared) -> bool:
-    """Whether float32 operands lose bits in a product: on matrix units (from Ampere on), unless they fit anyhow."""
-    import torch
-
-    exact_anyhow = run.experiment.run.distribution in ("integers", "zeros")
-    return (
-        run.experiment.problem.dtype == "float32"
-        and not _interprets()
-        and torch.cuda.get_device_capability(0) >= (8, 0)
-        and not exact_anyhow
-    )
+    return _running().check()
 
 
 @_as_failure("time")
-def measure() -> tuple[Timing, Baseline, Peak, int | None, str]:
+def measure() -> tuple[Timing, Baseline | None, Peak | None, int | None, str]:
     """Time the kernel and the library's call in turns; then the share of this device's measured peak."""
     import torch
 
@@ -211,36 +147,58 @@ def measure() -> tuple[Timing, Baseline, Peak, int | None, str]:
 
     run = _running()
     family, problem, options = run.kernel.family, run.experiment.problem, run.experiment.run
-    theirs_output = torch.empty_like(run.output)
-    samples = timing.paired(
-        run.launch, lambda: family.baseline(run.inputs, theirs_output), l2=options.l2, timer=options.timer
-    )
+    theirs = family.baseline(run.inputs, torch.empty_like(run.output), problem)
+    calls = [run.launch] if isinstance(theirs, str) else [run.launch, theirs]
+    samples = timing.in_turns(calls, l2=options.l2, timer=options.timer)
     work, minimal_bytes = family.work(problem), family.minimal_bytes(problem)
-    ours = timing.timing(samples.ours_ms, work, minimal_bytes)
-    theirs = timing.timing(samples.theirs_ms, work, minimal_bytes)
-    baseline = Baseline(family.baseline_name, theirs, ratio=theirs.median_ms / ours.median_ms)
-    if work:
-        rate, what = _peak_tflops(problem.dtype)
-        peak = Peak(rate, "TFLOP/s", what, share=(ours.tflops or 0) / rate)
+    ours, *others = (timing.timing(times, work, minimal_bytes) for times in samples.times_ms)
+    baseline, notes = None, [samples.clock_note]
+    if others:
+        baseline = Baseline(family.baseline_name(problem), others[0], ratio=others[0].median_ms / ours.median_ms)
     else:
+        notes.append(f"No library call to compare with: {theirs}")
+    return ours, baseline, _peak(family, problem, ours), samples.clock_mhz, " ".join(note for note in notes if note)
+
+
+@_as_failure("time")
+def compare_layouts(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, ...], int | None, str]:
+    """Check and time a product with B stored both ways, and turned first. The clock, or why it is not known."""
+    from kernels.runner.layouts import compared
+
+    rows, samples = compared(experiment, gpu)
+    return rows, samples.clock_mhz, samples.clock_note
+
+
+def _peak(family: Family, problem: Any, ours: Timing) -> Peak | None:
+    """The share of the best that this device was measured to do; None where the library has no call for it."""
+    best = family.best(problem)
+    if best is None:
         rate, what = _peak_gbps()
-        peak = Peak(rate, "GB/s", what, share=(ours.gbps or 0) / rate)
-    return ours, baseline, peak, samples.clock_mhz, samples.clock_note
+        return Peak(rate, "GB/s", what, share=(ours.gbps or 0) / rate)
+    measured = _peak_tflops(family.id, best)
+    return measured and Peak(measured[0], "TFLOP/s", measured[1], share=(ours.tflops or 0) / measured[0])
 
 
 @functools.cache
-def _peak_tflops(dtype: str) -> tuple[float, str]:
-    """The best rate of torch.matmul on a large square of this dtype, on this device, measured once a worker."""
+def _peak_tflops(family_id: str, problem: Any) -> tuple[float, str] | None:
+    """The best rate of the family's library call at `problem`, on this device, measured once a worker."""
     import torch
 
     from kernels.runner import timing
 
-    side = 8192
-    a, b = (torch.randn(side, side, device="cuda").to(getattr(torch, dtype)) for _ in range(2))
-    torch.backends.cuda.matmul.allow_tf32 = True
-    output = torch.empty_like(a)
-    best = timing.best_ms(lambda: torch.matmul(a, b, out=output))
-    return 2 * side**3 / best / 1e9, f"torch.matmul, {side}³ {dtype}, the best of a few"
+    # Kernels replace their family's call by one that does more; the best is that of the plain one.
+    family = importlib.import_module(f"kernels.{family_id}.problem").FAMILY
+    tensors = {
+        name: torch.randn(spec.shape, device="cuda").to(getattr(torch, problem.dtype))
+        for name, spec in family.tensors(problem).items()
+    }
+    call = family.baseline(tensors, tensors.pop(family.output(problem)), problem)
+    if isinstance(call, str):
+        return None
+    work = family.work(problem)
+    shape = " × ".join(str(size) for size in vars(problem).values() if isinstance(size, int))
+    what = f"{family.baseline_name(problem)}, {shape} {problem.dtype}, the best of a few"
+    return work / timing.best_ms(call) / 1e9, what
 
 
 @functools.cache
@@ -263,5 +221,5 @@ def finish() -> None:
     import torch
 
     _current = None
-    if not _interprets():
+    if not interprets():
         torch.cuda.empty_cache()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from kernels import orders
 from kernels.jit import on_arrays
+from kernels.knobs import knob
 from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, Access, Axis, Family, TensorSpec, knob
+from kernels.spec import DTYPE_BYTES, Access, Axis, Family, Launch, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -18,14 +21,15 @@ class Problem:
     dtype: str = knob("float32", "Shape", "Type of A and B.", choices=tuple(DTYPE_BYTES))
 
 
-def extents(problem: Problem, config: Any) -> dict[str, int]:
+def extents(launch: Launch) -> dict[str, int]:
     """Tiles of A along M and N."""
+    problem, config = launch.problem, launch.config
     return {"m": -(-problem.M // config.BLOCK_M), "n": -(-problem.N // config.BLOCK_N)}
 
 
-def accesses(jitted: Any, config: Any) -> tuple[Access, ...]:
+def accesses(jitted: Any, launch: Launch) -> tuple[Access, ...]:
     """The load of a tile of A, and the store of the same tile, turned, into B."""
-    start = on_arrays(orders.tile_start)
+    start, config = on_arrays(orders.tile_start), launch.config
     m, n = Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start)
     load, store = memory_lines(jitted)
     return (
@@ -34,12 +38,12 @@ def accesses(jitted: Any, config: Any) -> tuple[Access, ...]:
     )
 
 
-def arguments(tensors: Any, problem: Problem, config: Any) -> dict[str, Any]:
-    """What every transpose kernel takes: two tensors, two sizes, the tile and the launch options."""
+def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
+    """What every transpose kernel takes: two tensors, two sizes, its config."""
+    problem = launch.problem
     return {
         **{"a": tensors["A"], "b": tensors["B"], "M": problem.M, "N": problem.N},
-        **{"BLOCK_M": config.BLOCK_M, "BLOCK_N": config.BLOCK_N},
-        **{"num_warps": config.num_warps, "num_stages": config.num_stages},
+        **dataclasses.asdict(launch.config),
     }
 
 
@@ -54,8 +58,8 @@ def _reference(inputs: dict[str, Any], rows: slice) -> Any:
     return inputs["A"][:, rows].t()
 
 
-def _baseline(inputs: dict[str, Any], output: Any) -> None:
-    output.copy_(inputs["A"].t())
+def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable[[], None]:
+    return lambda: output.copy_(inputs["A"].t())
 
 
 FAMILY = Family(
@@ -63,8 +67,9 @@ FAMILY = Family(
     problem=Problem,
     tensors=_tensors,
     reference=_reference,
+    magnitude="|A|",
     baseline=_baseline,
-    baseline_name="torch copy_ of A.t()",
+    baseline_name=lambda problem: "torch copy_ of A.t()",
     reduction=lambda problem: 0,
     work=lambda problem: 0,
     minimal_bytes=lambda problem: 2 * problem.M * problem.N * DTYPE_BYTES[problem.dtype],

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.jit import tl, triton
+from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.spec import Access, Kernel, Preset, Tiles, knob, num_stages, num_warps, powers
+from kernels.spec import Access, Kernel, Launch, Preset, Tiles
 from kernels.transpose import problem as family
-from kernels.transpose.problem import FAMILY, Problem, arguments, extents
+from kernels.transpose.problem import FAMILY, arguments, extents
 
 
 @dataclass(frozen=True)
@@ -29,24 +30,19 @@ def transpose_row_strip(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
         tl.store(b + columns[None, :] * M + rows[:, None], strip, mask=inside)
 
 
-def grid(problem: Problem, config: Config) -> tuple[int]:
-    return (extents(problem, config)["m"],)
+def grid(launch: Launch) -> tuple[int]:
+    return (extents(launch)["m"],)
 
 
-def tiles_of(pids: np.ndarray, problem: Problem, config: Config) -> Tiles:
-    """Program pid computes all tiles of row pid, from left to right."""
-    steps = extents(problem, config)["n"]
+def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
+    """Program pid computes all tiles of row pid, from left to right: its group."""
+    steps = extents(launch)["n"]
     program = np.repeat(pids, steps)
-    return Tiles(program, program, np.tile(np.arange(steps), len(pids)), np.zeros_like(program))
+    return Tiles(program, program, np.tile(np.arange(steps), len(pids)), np.zeros_like(program), group=program)
 
 
-def group_of(pids: np.ndarray, problem: Problem, config: Config) -> np.ndarray:
-    """A group is a program's strip."""
-    return pids
-
-
-def accesses(problem: Problem, config: Config) -> tuple[Access, ...]:
-    return family.accesses(transpose_row_strip, config)
+def accesses(launch: Launch) -> tuple[Access, ...]:
+    return family.accesses(transpose_row_strip, launch)
 
 
 KERNEL = Kernel(
@@ -59,7 +55,6 @@ KERNEL = Kernel(
     grid=grid,
     extents=extents,
     tiles=tiles_of,
-    group=group_of,
     accesses=accesses,
     arguments=arguments,
     presets=(

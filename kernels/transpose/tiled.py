@@ -6,10 +6,11 @@ import numpy as np
 
 from kernels import orders
 from kernels.jit import tl, triton
+from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.spec import Access, Kernel, Preset, Tiles, knob, num_stages, num_warps, powers
+from kernels.spec import Access, Kernel, Launch, Preset, Tiles
 from kernels.transpose import problem as family
-from kernels.transpose.problem import FAMILY, Problem, arguments, extents
+from kernels.transpose.problem import FAMILY, arguments, extents
 
 
 @dataclass(frozen=True)
@@ -35,23 +36,19 @@ def transpose_tiled(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     )
 
 
-def grid(problem: Problem, config: Config) -> tuple[int, int]:
-    tiles = extents(problem, config)
+def grid(launch: Launch) -> tuple[int, int]:
+    tiles = extents(launch)
     return tiles["m"], tiles["n"]
 
 
-def tiles_of(pids: np.ndarray, problem: Problem, config: Config) -> Tiles:
-    pid_m, pid_n = orders.axis_0_fastest(pids, grid(problem, config)[0])
-    return Tiles(pids, pid_m, pid_n, np.zeros_like(pids))
-
-
-def group_of(pids: np.ndarray, problem: Problem, config: Config) -> np.ndarray:
+def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
     """A group is a column of tiles."""
-    return orders.axis_0_fastest(pids, grid(problem, config)[0])[1]
+    pid_m, pid_n = orders.axis_0_fastest(pids, grid(launch)[0])
+    return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_n)
 
 
-def accesses(problem: Problem, config: Config) -> tuple[Access, ...]:
-    return family.accesses(transpose_tiled, config)
+def accesses(launch: Launch) -> tuple[Access, ...]:
+    return family.accesses(transpose_tiled, launch)
 
 
 KERNEL = Kernel(
@@ -64,7 +61,6 @@ KERNEL = Kernel(
     grid=grid,
     extents=extents,
     tiles=tiles_of,
-    group=group_of,
     accesses=accesses,
     arguments=arguments,
     presets=(

@@ -8,6 +8,7 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.runner.results import Check, Diff
+from kernels.spec import Launch
 from visualize.figures import theme
 from visualize.figures.coalescing import request_figure, tile_figure
 from visualize.figures.diff import diff_figure
@@ -18,7 +19,8 @@ from visualize.models.schedule import schedule, tile_map
 
 def grouped(m, n, size):
     kernel = discover()["matmul.grouped"]
-    return schedule(kernel, kernel.family.problem(16 * m, 16 * n, 64), kernel.config(16, 16, 32, size), GPUS["H200"])
+    problem, config = kernel.family.problem(16 * m, 16 * n, 64), kernel.config(16, 16, 32, size)
+    return schedule(kernel, Launch(problem, config, GPUS["H200"]))
 
 
 @pytest.mark.parametrize("color", COLORS)
@@ -26,11 +28,11 @@ def grouped(m, n, size):
 def test_each_tile_shows_its_program_group_and_wave(color, m, n, size):
     launch = grouped(m, n, size)
     (picture,) = schedule_figure(launch, "title", color).data
-    pids = tile_map(launch, np.arange(launch.programs))
+    pids = tile_map(launch, launch.tiles.program)
     assert np.array_equal(picture.customdata[..., 0], pids)
-    assert np.array_equal(picture.customdata[..., 1], launch.group[pids])
+    assert np.array_equal(picture.customdata[..., 1], launch.tiles.group[pids])
     assert np.array_equal(picture.customdata[..., 2], launch.wave[pids])
-    shown = {"order": pids, "group": launch.group[pids] % 8, "wave": launch.wave[pids] % 8}[color]
+    shown = {"order": pids, "group": launch.tiles.group[pids] % 8, "wave": launch.wave[pids] % 8}[color]
     assert np.array_equal(picture.z, shown)
 
 
@@ -39,7 +41,7 @@ def test_a_large_map_shows_every_second_tile_with_its_own_numbers():
     (picture,) = schedule_figure(launch, "title", "order").data
     assert max(picture.z.shape) <= MOST_CELLS
     assert (picture.dx, picture.dy) == (2, 2)
-    assert picture.customdata[3, 5, 0] == tile_map(launch, np.arange(launch.programs))[6, 10]
+    assert picture.customdata[3, 5, 0] == tile_map(launch, launch.tiles.program)[6, 10]
 
 
 def test_rows_run_down_and_columns_to_the_right():
@@ -53,8 +55,8 @@ def test_rows_run_down_and_columns_to_the_right():
 def block(kernel_id, operation, board, first=(0, 0), **sizes):
     kernel = discover()[kernel_id]
     problem, config = kernel.family.problem(**sizes), kernel.config(4, 4)
-    access = kernel.accesses(problem, config)[operation]
-    shape = kernel.family.tensors(problem)[access.tensor].shape
+    access = kernel.accesses(Launch(problem, config, GPUS["H200"]))[operation]
+    shape = kernel.family.tensors(problem)[access.tensor].stored
     return requests(access, shape, first, board.bytes_of(problem.dtype), board), access.tensor
 
 
@@ -81,7 +83,7 @@ def test_a_request_stands_on_the_lines_that_it_touches():
 def check_of(cells, passed=False):
     worst = np.unravel_index(np.argmax(cells), cells.shape)
     place = int(worst[0]) * 64, int(worst[1]) * 64
-    return Check(passed, 0.1, 0.01, 1.0, 0.1, 1, 0, cells.size, place, 2.0, 1.0)
+    return Check(passed, 0.1, 0.01, 1.0, 0.1, 1, 0, cells.size, place, 2.0, 1.0, float(cells.max()))
 
 
 def test_one_wrong_cell_is_on_the_far_side_of_the_limit_and_ringed():

@@ -14,18 +14,34 @@ import kernels as package
 from kernels import orders
 from kernels.experiment import from_json
 from kernels.jit import on_arrays
-from kernels.spec import ConfigError, knobs
+from kernels.knobs import ConfigError, knobs
+from kernels.spec import FlatAccess, Launch
+from tests.conftest import FEW_SMS
 
-SHAPES = ((1, 1, 1), (1, 129, 577), (577, 1, 129), (577, 1000, 129), (1023, 577, 1000), (448, 1023, 1))
+SHAPES = (
+    (1, 1, 1),
+    (1, 129, 577),
+    (577, 1, 129),
+    (577, 1000, 129),
+    (1023, 577, 1000),
+    (448, 1023, 1),
+    (448, 512, 144),
+    (577, 512, 1000),
+)
+LAYOUTS = ("NN", "TT", "NT", "TN")
 ROOT = Path(package.__file__).parent.parent
 
 
-def cases(configs, problem_of):
-    """Problems and configs of at most some 100,000 tiles."""
-    for shape in SHAPES:
-        for name, config in configs.items():
-            if not (name == "smallest" and shape[0] * shape[1] > 300_000):
-                yield problem_of(shape), config
+@pytest.fixture
+def launches(configs, launch_of):
+    """Launches of at most some 100,000 tiles, in every layout: where rows are whole 16 bytes, and where they aren't."""
+    return [
+        launch_of(shape, config, layout=layout)
+        for place, shape in enumerate(SHAPES)
+        for name, config in configs.items()
+        for layout in (LAYOUTS[place % 4], LAYOUTS[(place + 1) % 4])
+        if not (name == "smallest" and shape[0] * shape[1] > 300_000)
+    ]
 
 
 def test_every_file_that_declares_a_kernel_is_found(kernels):
@@ -38,70 +54,80 @@ def test_the_id_names_the_family(kernel):
     assert kernel.id.split(".")[0] == kernel.family.id
 
 
-def test_every_tile_is_computed_exactly_once(kernel, configs, problem_of):
-    for problem, config in cases(configs, problem_of):
-        extents = kernel.extents(problem, config)
-        tiles = kernel.tiles(np.arange(kernel.programs(problem, config)), problem, config)
+def test_every_tile_is_computed_exactly_once(kernel, launches):
+    for launch in launches:
+        extents = kernel.extents(launch)
+        tiles = kernel.tiles(np.arange(kernel.programs(launch)), launch)
         computed = np.stack([tiles.pid_m, tiles.pid_n, tiles.pid_k], axis=1)
-        slices = int(tiles.pid_k.max()) + 1
-        assert len(computed) == extents["m"] * extents["n"] * slices, (problem, config)
-        assert len(np.unique(computed, axis=0)) == len(computed), (problem, config)
+        slices = extents.get("slice", 1)
+        assert len(computed) == extents["m"] * extents["n"] * slices, launch
+        assert len(np.unique(computed, axis=0)) == len(computed), launch
         assert (computed.min(axis=0) >= 0).all()
         assert (computed.max(axis=0) < (extents["m"], extents["n"], slices)).all()
 
 
-def test_every_program_computes_a_tile_in_launch_order(kernel, configs, problem_of):
-    for problem, config in cases(configs, problem_of):
-        programs = kernel.programs(problem, config)
-        tiles = kernel.tiles(np.arange(programs), problem, config)
+def test_every_program_computes_a_tile_in_launch_order(kernel, launches):
+    for launch in launches:
+        programs = kernel.programs(launch)
+        tiles = kernel.tiles(np.arange(programs), launch)
         assert (np.diff(tiles.program) >= 0).all()
         assert np.array_equal(np.unique(tiles.program), np.arange(programs))
 
 
-def test_some_programs_have_the_tiles_that_they_have_among_all(kernel, configs, problem_of):
-    for problem, config in cases(configs, problem_of):
-        programs = kernel.programs(problem, config)
+def test_some_programs_have_the_tiles_that_they_have_among_all(kernel, launches):
+    for launch in launches:
+        programs = kernel.programs(launch)
         some = np.unique(np.array([0, programs // 3, programs // 2, programs - 1]))
-        whole, part = (kernel.tiles(pids, problem, config) for pids in (np.arange(programs), some))
+        whole, part = (kernel.tiles(pids, launch) for pids in (np.arange(programs), some))
         kept = np.isin(whole.program, some)
         for field in dataclasses.fields(part):
-            assert np.array_equal(getattr(part, field.name), getattr(whole, field.name)[kept]), (problem, config)
-        group = kernel.group(np.arange(programs), problem, config)
-        assert np.array_equal(kernel.group(some, problem, config), group[some])
+            assert np.array_equal(getattr(part, field.name), getattr(whole, field.name)[kept]), launch
 
 
-def test_groups_are_runs_of_programs(kernel, configs, problem_of):
-    for problem, config in cases(configs, problem_of):
-        group = kernel.group(np.arange(kernel.programs(problem, config)), problem, config)
-        assert group[0] == 0
-        assert set(np.diff(group)) <= {0, 1}
+def test_groups_are_numbered_without_gaps_as_programs_take_them(kernel, launches):
+    for launch in launches:
+        group = kernel.tiles(np.arange(kernel.programs(launch)), launch).group
+        assert set(group) == set(range(int(group.max()) + 1))
+        if len(group) == kernel.programs(launch):
+            assert set(np.diff(group)) <= {0, 1}
 
 
-def test_blocks_of_an_access_cover_its_tensor_once(kernel, configs, problem_of):
-    for problem, config in cases(configs, problem_of):
-        extents, tensors = kernel.extents(problem, config), kernel.family.tensors(problem)
-        for access in kernel.accesses(problem, config):
-            for axis, length in zip((access.rows, access.columns), tensors[access.tensor].shape, strict=True):
+def starts_and_lengths(access, shape):
+    """The axes of an access with the tensor's extent along each."""
+    if isinstance(access, FlatAccess):
+        return [(access.run, shape[0] * shape[1])]
+    return list(zip((access.rows, access.columns), shape, strict=True))
+
+
+def test_blocks_of_the_accesses_of_a_tensor_cover_it_evenly(kernel, launches):
+    """Every element as often as any other by all operations on the tensor together, once by most of them."""
+    for launch in launches:
+        extents, tensors = kernel.extents(launch), kernel.family.tensors(launch.problem)
+        touched = {}
+        for access in kernel.accesses(launch):
+            for place, (axis, length) in enumerate(starts_and_lengths(access, tensors[access.tensor].stored)):
                 starts = axis.start(np.arange(extents[axis.index]), axis.block)
                 elements = (starts[:, None] + np.arange(axis.block)).ravel()
-                assert np.array_equal(np.sort(elements[elements < length]), np.arange(length)), (problem, config)
-                assert (starts < length).all(), "a block with nothing in bounds"
+                counts = touched.setdefault((access.tensor, place), np.zeros(length, dtype=int))
+                counts += np.bincount(elements[elements < length], minlength=length)
+                assert (starts < length + axis.block).all(), "a block with nothing in bounds"
                 assert axis.index in access.over
+        assert all(counts.min() == counts.max() > 0 for counts in touched.values()), launch
 
 
-def test_grids_are_what_cuda_can_launch(kernel, configs, problem_of):
+def test_grids_are_what_cuda_can_launch(kernel, configs, launches):
     sizes = {name: knob for name, knob in knobs(kernel.family.problem).items() if knob.high}
     largest = kernel.family.problem(**{name: knob.high for name, knob in sizes.items()})
-    for problem, config in [*cases(configs, problem_of), *((largest, config) for config in configs.values())]:
-        grid = kernel.grid(problem, config)
+    for launch in [*launches, *(Launch(largest, config, FEW_SMS) for config in configs.values())]:
+        grid = kernel.grid(launch)
         assert 1 <= len(grid) <= 3
         # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
         assert all(1 <= extent <= most for extent, most in zip(grid, (2**31 - 1, 65535, 65535), strict=False))
-        assert kernel.programs(problem, config) == np.prod(grid, dtype=np.int64)
+        assert kernel.programs(launch) == np.prod(grid, dtype=np.int64)
 
 
 def memory_calls(function, seen):
-    """(file, line, name) of every load, store and atomic in a jitted function and in those that it calls."""
+    """(file, line, op) of every load, store, atomic and copy by descriptor in a jitted function and those it calls."""
     path = Path(inspect.getsourcefile(function)).resolve()
     if function in seen or not path.is_relative_to(ROOT / "kernels"):  # the language's own functions touch no memory
         return set()
@@ -112,36 +138,60 @@ def memory_calls(function, seen):
         if not isinstance(node, ast.Call):
             continue
         called = node.func
+        owner = called.value.id if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) else None
         if isinstance(called, ast.Name):
             target = function.__globals__.get(called.id)
-        elif isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
-            target = getattr(function.__globals__.get(called.value.id), called.attr, None)
         else:
-            target = None
+            target = getattr(function.__globals__.get(owner), called.attr, None) if owner else None
         if hasattr(target, "fn"):
             found |= memory_calls(target.fn, seen)
-        elif isinstance(called, ast.Attribute) and (
-            called.attr in ("load", "store") or called.attr.startswith("atomic_")
-        ):
-            found.add((str(path.relative_to(ROOT)), first + node.lineno - 1, called.attr))
+        elif isinstance(called, ast.Attribute) and called.attr.split("_")[0] in ("load", "store", "atomic"):
+            op = called.attr.split("_")[0] if owner == "tl" else "descriptor"
+            found.add((str(path.relative_to(ROOT)), first + node.lineno - 1, op))
     return found
 
 
-def test_every_load_and_store_of_the_source_is_declared_once(kernel, configs, problem_of):
+def test_every_operation_of_the_source_is_declared(kernel, launches):
+    """Which of them are executed depends on the launch; none is declared that is not there, or twice."""
     called = memory_calls(kernel.jitted.fn, set())
+    declared = [[(*access.source, access.op) for access in kernel.accesses(launch)] for launch in launches]
     assert called
-    for problem, config in cases(configs, problem_of):
-        declared = [(*access.source, access.op) for access in kernel.accesses(problem, config)]
-        assert sorted(declared) == sorted(called)
+    assert set().union(*declared) == called
+    assert all(len(set(of_launch)) == len(of_launch) for of_launch in declared)
 
 
-def test_accesses_load_inputs_and_write_the_output(kernel, problem_of):
-    problem = problem_of((577, 129, 1000))
-    tensors = kernel.family.tensors(problem)
-    written = {access.tensor for access in kernel.accesses(problem, kernel.config()) if access.op != "load"}
-    loaded = {access.tensor for access in kernel.accesses(problem, kernel.config()) if access.op == "load"}
-    assert written == {kernel.family.output(problem)}
-    assert loaded >= {name for name, tensor in tensors.items() if tensor.is_input}
+def test_accesses_load_inputs_and_write_the_output(kernel, launches):
+    for launch in launches:
+        tensors, output = kernel.family.tensors(launch.problem), kernel.family.output(launch.problem)
+        accesses = kernel.accesses(launch)
+        assert {access.tensor for access in accesses} == set(tensors)
+        written = {access.tensor for access in accesses if access.op in ("store", "atomic")}
+        assert written <= {output}
+        assert written or any(access.op == "descriptor" and access.tensor == output for access in accesses)
+
+
+def test_every_tile_of_the_output_is_as_large_as_is_said(kernel, launches):
+    for launch in launches:
+        tile, axes, extents = kernel.output_tile(launch), kernel.output_axes(launch), kernel.extents(launch)
+        if tile is None:
+            assert all(isinstance(access, FlatAccess) for access in kernel.accesses(launch))
+            continue
+        shape = kernel.family.tensors(launch.problem)[kernel.family.output(launch.problem)].shape
+        assert [-(-length // side) for length, side in zip(shape, tile, strict=True)] == [
+            extents[axis.index] for axis in axes
+        ]
+
+
+def test_strides_are_those_of_the_stored_tensor(kernel, launches):
+    for launch in launches:
+        for spec in kernel.family.tensors(launch.problem).values():
+            stored = np.empty(spec.stored, dtype=np.int8)
+            seen = stored.T if spec.turned else stored
+            assert seen.shape == spec.shape
+            assert seen.size == 1 or all(
+                length == 1 or stride == expected
+                for length, stride, expected in zip(seen.shape, seen.strides, spec.strides, strict=True)
+            )
 
 
 def test_every_knob_says_what_it_is_for(kernel):
@@ -154,8 +204,8 @@ def test_every_knob_says_what_it_is_for(kernel):
 
 
 def test_defaults_are_legal(kernel):
-    for declared in (kernel.family.problem, kernel.config):
-        for name, knob in knobs(declared).items():
+    for declared, allowed in ((kernel.family.problem, kernel.problem_knobs()), (kernel.config, knobs(kernel.config))):
+        for name, knob in allowed.items():
             assert knob.checked(name, getattr(declared(), name)) == getattr(declared(), name)
 
 
@@ -194,8 +244,16 @@ def test_grouped_order_is_the_walk_down_each_group():
         assert list(zip(pid_m, pid_n, group, strict=True)) == list(walk_of_groups(rows, columns, group_size))
 
 
+@pytest.mark.parametrize(("steps", "slices"), [(1, 1), (1, 8), (7, 8), (8, 8), (17, 8), (512, 16), (129, 2)])
+def test_slices_of_k_are_its_steps_one_after_the_other(steps, slices):
+    first, last = on_arrays(orders.slice_of_k)(np.arange(slices), steps, slices)
+    taken = [step for start, end in zip(first, last, strict=True) for step in range(start, end)]
+    assert taken == list(range(steps))
+    assert max(last - first) == -(-steps // slices)
+
+
 JITTED_ORDERS = [value for value in vars(orders).values() if hasattr(value, "fn")]
-ARGUMENTS = {"num_pid_m": 7, "num_pid_n": 129, "GROUP_SIZE": 4, "BLOCK": 1}
+ARGUMENTS = {"num_pid_m": 7, "num_pid_n": 129, "GROUP_SIZE": 4, "BLOCK": 1, "steps": 577, "SPLIT_K": 8}
 
 
 @pytest.mark.parametrize("jitted", JITTED_ORDERS, ids=lambda jitted: jitted.fn.__name__)

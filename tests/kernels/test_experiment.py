@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.experiment import GPU_CHOICES, Experiment, Run, from_json, nested, resolved_gpu
 from kernels.gpus import DEFAULT_GPU, GPUS
-from kernels.spec import ConfigError, knobs
+from kernels.knobs import ConfigError, knobs
 
 KERNELS = discover()
 NOT_A_NUMBER = (
@@ -38,7 +38,7 @@ NOT_AN_OBJECT = (None, [], [1], "abc", "", 1, 1.5, float("nan"), True, ("kernel"
 
 def parts(kernel):
     """The name and the knobs of each part of a kernel's experiments."""
-    return (("problem", knobs(kernel.family.problem)), ("config", knobs(kernel.config)), ("run", knobs(Run)))
+    return (("problem", kernel.problem_knobs()), ("config", knobs(kernel.config)), ("run", knobs(Run)))
 
 
 def values(knob):
@@ -53,6 +53,8 @@ def experiments(draw):
         payload[name] = draw(
             st.fixed_dictionaries({}, optional={field: values(knob) for field, knob in declared.items()})
         )
+    if payload["problem"].get("dtype", "").startswith("float8") and "BLOCK_K" in knobs(kernel.config):
+        payload["config"]["BLOCK_K"] = max(32, payload["config"].get("BLOCK_K", 32))
     return from_json(payload, KERNELS)
 
 
@@ -216,3 +218,27 @@ def test_a_named_gpu_is_the_tables_unless_it_is_here():
     assert resolved_gpu(with_gpu("B200"), GPUS["L4"]) is GPUS["B200"]
     slice_of_it = type(GPUS["L4"])(**{**vars(GPUS["L4"]), "sms": 7})
     assert resolved_gpu(with_gpu("L4"), slice_of_it) is slice_of_it
+
+
+def test_a_type_that_a_kernel_does_not_take_is_refused_with_those_it_takes():
+    for kernel in KERNELS.values():
+        taken = kernel.problem_knobs()["dtype"].choices
+        for dtype in set(knobs(kernel.family.problem)["dtype"].choices) - set(taken):
+            error, message = refused({"kernel": kernel.id, "problem": {"dtype": dtype}})
+            assert (error.kind, error.field) == ("not_a_choice", "dtype")
+            assert all(name in message for name in taken)
+
+
+def test_float8_in_steps_of_16_is_refused():
+    for dtype in ("float8_e4m3fn", "float8_e5m2"):
+        error, message = refused({"kernel": "matmul.grouped", "problem": {"dtype": dtype}, "config": {"BLOCK_K": 16}})
+        assert (error.kind, error.field) == ("out_of_range", "BLOCK_K")
+        assert "at least 32" in message
+
+
+def test_float8_is_refused_for_a_gpu_that_does_not_know_it():
+    payload = {"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}}
+    assert resolved_gpu(from_json({**payload, "gpu": "L4"}, KERNELS), None).name == "L4"
+    with pytest.raises(ConfigError, match=r"needs compute capability 8\.9; A100-40GB has 8\.0\.") as caught:
+        resolved_gpu(from_json({**payload, "gpu": "A100-40GB"}, KERNELS), None)
+    assert (caught.value.kind, caught.value.field) == ("unsupported_dtype", "dtype")

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import kernels as package
+from kernels.knobs import ConfigError, knobs
 from kernels.runner.interpreter import LIMIT_S, estimated_seconds, refuse_what_takes_too_long
-from kernels.spec import ConfigError, knobs
+from kernels.spec import Launch
+from tests.conftest import FEW_SMS
 
 PRODUCT = """
 import sys, torch, triton, triton.language as tl
@@ -27,8 +29,8 @@ def cast(x, y, LENGTH: tl.constexpr):
     tl.store(y + place, tl.load(x + place).to(tl.bfloat16))
 
 if "mend" in sys.argv:
-    from kernels.runner.interpreter import mend_bfloat16
-    mend_bfloat16()
+    from kernels.runner.interpreter import mend_small_floats
+    mend_small_floats()
 """
 
 DOT = (
@@ -55,6 +57,45 @@ print(bool(right.all()))
 """
 )
 
+FLOAT8 = """
+import sys, torch, triton, triton.language as tl
+
+@triton.jit
+def to_float8(x, y, LENGTH: tl.constexpr):
+    place = tl.arange(0, LENGTH)
+    tl.store(y + place, tl.load(x + place).to(y.dtype.element_ty))
+
+if "mend" in sys.argv:
+    from kernels.runner.interpreter import mend_small_floats
+    mend_small_floats()
+x = torch.randn(1 << 14, generator=torch.Generator().manual_seed(3)) * 100
+right = True
+for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+    y = torch.empty(x.shape, dtype=dtype)
+    to_float8[(1,)](x, y, x.numel())
+    most = torch.finfo(dtype).max
+    right &= bool((y.float() == x.clamp(-most, most).to(dtype).float()).all())
+print(right)
+"""
+
+ATOMIC = (
+    PRODUCT
+    + """
+@triton.jit
+def add(x, y, LENGTH: tl.constexpr):
+    place = tl.arange(0, LENGTH)
+    tl.atomic_add(y + place, tl.load(x + place), mask=place < LENGTH - 1)
+
+x, y = torch.randn(2, 1 << 10, generator=torch.Generator().manual_seed(3)).bfloat16()
+expected = torch.cat([(x + y)[:-1], y[-1:]])
+try:
+    add[(1,)](x, y, x.numel())
+except Exception:
+    pass
+print(bool((y == expected).all()))
+"""
+)
+
 
 @pytest.fixture
 def interpreted(tmp_path):
@@ -74,33 +115,36 @@ def interpreted(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("script", [DOT, CAST], ids=["dot", "cast"])
-def test_mended_bfloat16_is_what_torch_gives(interpreted, script):
+MENDED = {"create_dot": DOT, "cast_impl": CAST, "create_fp_to_fp": FLOAT8, "create_atomic_rmw": ATOMIC}
+
+
+@pytest.mark.parametrize("script", MENDED.values(), ids=MENDED)
+def test_mended_types_are_what_torch_gives(interpreted, script):
     assert interpreted(script, "mend") == "True"
 
 
-@pytest.mark.parametrize(("script", "what"), [(DOT, "create_dot"), (CAST, "cast_impl")], ids=["dot", "cast"])
-def test_bfloat16_is_still_wrong_where_it_is_mended(interpreted, script, what):
-    message = f"Triton's interpreter gets bfloat16 right by itself now: remove {what} from mend_bfloat16."
-    assert interpreted(script) == "False", message
+@pytest.mark.parametrize("what", MENDED)
+def test_what_is_mended_is_still_wrong_without(interpreted, what):
+    message = f"Triton's interpreter gets this right by itself now: remove {what} from mend_small_floats."
+    assert interpreted(MENDED[what]) == "False", message
 
 
 def test_default_problems_are_run_here(kernel):
-    refuse_what_takes_too_long(kernel, kernel.family.problem(), kernel.config())
+    refuse_what_takes_too_long(kernel, Launch(kernel.family.problem(), kernel.config(), FEW_SMS))
 
 
 def test_a_launch_past_the_limit_is_refused_with_its_shape(kernel, configs):
     sizes = {name: knob.high for name, knob in knobs(kernel.family.problem).items() if knob.high}
-    problem = kernel.family.problem(**sizes)
-    assert estimated_seconds(kernel, problem, configs["smallest"]) > LIMIT_S
+    launch = Launch(kernel.family.problem(**sizes), configs["smallest"], FEW_SMS)
+    assert estimated_seconds(kernel, launch) > LIMIT_S
     with pytest.raises(ConfigError) as caught:
-        refuse_what_takes_too_long(kernel, problem, configs["smallest"])
+        refuse_what_takes_too_long(kernel, launch)
     assert caught.value.kind == "too_slow_here"
     assert " × ".join(str(size) for size in sizes.values()) in str(caught.value)
     assert f"about {LIMIT_S:.0f} s" in str(caught.value)
 
 
-def test_more_tiles_take_longer(kernel, configs, problem_of):
+def test_more_tiles_take_longer(kernel, configs, launch_of):
     for config in configs.values():
-        estimates = [estimated_seconds(kernel, problem_of((side, side, side)), config) for side in (1, 577, 2048, 8192)]
+        estimates = [estimated_seconds(kernel, launch_of((side, side, side), config)) for side in (1, 577, 2048, 8192)]
         assert estimates == sorted(set(estimates))

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import kernels as package
 from kernels import discover
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, Run
+from kernels.gpus import GPUS
+from kernels.knobs import knobs
 from kernels.runner import processes, worker
 from kernels.runner.interpreter import LIMIT_S, estimated_seconds
 from kernels.runner.results import STAGES, Failure, RunResult
 from kernels.runner.session import Session
 from kernels.runner.worker import check
-from kernels.spec import knobs
+from kernels.spec import Launch
 
 KERNEL = next(iter(discover().values()))
 PATIENCE_S = 60
@@ -37,7 +39,7 @@ def longest():
     """The longest run that is not refused here: no test waits for its end."""
     for side in range(1, 4096, 64):
         longer = experiment((side, side, side))
-        if estimated_seconds(KERNEL, longer.problem, longer.config) > LIMIT_S:
+        if estimated_seconds(KERNEL, Launch(longer.problem, longer.config, GPUS["H200"])) > LIMIT_S:
             return experiment((side - 64, side - 64, side - 64))
     raise AssertionError("nothing takes too long")
 
@@ -240,11 +242,10 @@ def test_this_gpu_where_there_is_none_is_interpreted(session):
 
 
 def test_an_error_in_a_worker_is_a_failure_and_the_next_run_succeeds(session):
-    kernel = KERNEL.family.problem(**{**vars(QUICK.problem), "dtype": "float7"})
-    outcome = session.submit(replace(QUICK, problem=kernel)).result()
+    outcome = session.submit(replace(QUICK, run=Run(seed="seven"))).result()
     assert isinstance(outcome, Failure)
     assert (outcome.stage, outcome.kind) == ("launch", "error")
-    assert "float7" in outcome.message
+    assert "manual_seed" in outcome.message
     assert_runs(session)
 
 

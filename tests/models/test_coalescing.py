@@ -12,22 +12,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import discover
-from kernels.spec import Access, Axis, ConfigError, knobs
+from kernels.gpus import GPUS
+from kernels.knobs import ConfigError, knobs
+from kernels.matmul.problem import LAYOUTS
+from kernels.spec import Access, Axis, FlatAccess, Launch
 from visualize.models.coalescing import NOTHING, Textbook, Traffic, operations, requests, textbook, traffic
 
 BLACKBOARD = Textbook(warp_size=4, line_bytes=16)
 
 
+def element_of(access, shape, first, lane, board):
+    """Row and column of the element that a lane takes."""
+    if isinstance(access, FlatAccess):
+        place = first[0] + lane
+        return (place % shape[0], place // shape[0]) if access.turned else (place // shape[1], place % shape[1])
+    if access.turned and board.lanes == "loaded":
+        return first[0] + lane % access.rows.block, first[1] + lane // access.rows.block
+    return first[0] + lane // access.columns.block, first[1] + lane % access.columns.block
+
+
+def axes_of(access):
+    return (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
+
+
 def counted(access, shape, first, size, board):
     """One execution, lane by lane: lanes, addresses and distinct units as sets."""
-    blocks = (access.rows.block, access.columns.block)
     warps = collections.defaultdict(set)
-    for lane in range(blocks[0] * blocks[1]):
-        if access.turned and board.lanes == "loaded":
-            row, column = lane % blocks[0], lane // blocks[0]
-        else:
-            row, column = lane // blocks[1], lane % blocks[1]
-        row, column = row + first[0], column + first[1]
+    for lane in range(access.elements):
+        row, column = element_of(access, shape, first, lane, board)
         if row < shape[0] and column < shape[1]:
             start = (row * shape[1] + column) * size
             warps[lane // board.warp_size] |= set(range(start, start + size))
@@ -41,18 +53,16 @@ def counted(access, shape, first, size, board):
     )
 
 
-def counted_launch(kernel, problem, config, board):
+def counted_launch(kernel, launch, board):
     """Each operation over the whole launch, executed as often as its kernel executes it."""
-    extents, tensors = kernel.extents(problem, config), kernel.family.tensors(problem)
-    size = board.bytes_of(problem.dtype)
-    for access in kernel.accesses(problem, config):
+    extents, tensors = kernel.extents(launch), kernel.family.tensors(launch.problem)
+    size = board.bytes_of(launch.problem.dtype)
+    for access in kernel.accesses(launch):
         total = NOTHING
         for place in itertools.product(*(range(extents[index]) for index in access.over)):
             index = dict(zip(access.over, place, strict=True))
-            first = tuple(
-                int(axis.start(np.array([index[axis.index]]), axis.block)[0]) for axis in (access.rows, access.columns)
-            )
-            total = total.plus(counted(access, tensors[access.tensor].shape, first, size, board))
+            first = tuple(int(axis.start(np.array([index[axis.index]]), axis.block)[0]) for axis in axes_of(access))
+            total = total.plus(counted(access, tensors[access.tensor].stored, first, size, board))
         yield total
 
 
@@ -70,38 +80,47 @@ def launches(draw):
     """A kernel with small tiles, and a problem that they don't divide."""
     kernel = draw(st.sampled_from(list(discover().values())))
     sizes = {name: draw(st.integers(1, 37)) for name in "MNK" if name in knobs(kernel.family.problem)}
-    dtype = draw(st.sampled_from(("float16", "bfloat16", "float32")))
+    dtype = draw(st.sampled_from(kernel.problem_knobs()["dtype"].choices))
+    others = {"layout": draw(st.sampled_from(LAYOUTS))} if "layout" in knobs(kernel.family.problem) else {}
     tile = {name: knob for name, knob in knobs(kernel.config).items() if knob.group == "Tile"}
     config = {name: draw(st.sampled_from((knob.choices or (1, 2, 3))[:4])) for name, knob in tile.items()}
     # Many more lanes than elements would be counted one by one, to no end.
     config = {name: value if value <= 32 else knobs(kernel.config)[name].choices[0] for name, value in config.items()}
-    return kernel, kernel.family.problem(**sizes, dtype=dtype), kernel.config(**config)
+    problem = kernel.family.problem(**sizes, dtype=dtype, **others)
+    return kernel, Launch(problem, kernel.config(**config), draw(st.sampled_from((GPUS["A100-40GB"], GPUS["H200"]))))
 
 
 @given(launches(), BOARDS)
 @settings(deadline=None, max_examples=80)
 def test_a_launch_costs_what_counting_every_lane_gives(launch, board):
-    kernel, problem, config = launch
-    assert [operation.launch for operation in operations(*launch, board)] == list(
-        counted_launch(kernel, problem, config, board)
-    )
+    got = [operation.launch for operation in operations(*launch, board)]
+    assert got == list(counted_launch(*launch, board))
 
 
-def test_hostile_shapes_cost_what_counting_every_lane_gives(kernel, configs, problem_of):
+def test_hostile_shapes_cost_what_counting_every_lane_gives(kernel, configs, launch_of):
     for shape in ((1, 1, 1), (1, 129, 33), (129, 1, 17), (67, 77, 1)):
         for config in (configs["unequal"], configs["default"]):
-            problem = problem_of(shape, "float16")
-            got = [operation.launch for operation in operations(kernel, problem, config, Textbook())]
-            assert got == list(counted_launch(kernel, problem, config, Textbook())), (shape, config)
+            launch = launch_of(shape, config, "float16")
+            got = [operation.launch for operation in operations(kernel, launch, Textbook())]
+            assert got == list(counted_launch(kernel, launch, Textbook())), launch
+
+
+@pytest.mark.parametrize("shape", [(7, 129), (129, 7), (33, 64), (64, 33), (100, 100), (1, 577), (577, 1)], ids=str)
+def test_runs_that_go_round_the_matrix_cost_what_counting_every_lane_gives(kernels, shape):
+    kernel = kernels["transpose.flat"]
+    for block in (32, 256):
+        launch = Launch(kernel.family.problem(*shape, "float16"), kernel.config(block), GPUS["H200"])
+        got = [operation.launch for operation in operations(kernel, launch, Textbook())]
+        assert got == list(counted_launch(kernel, launch, Textbook())), launch
 
 
 @given(launches(), BOARDS)
 @settings(deadline=None, max_examples=40)
 def test_a_tile_is_one_execution_on_the_first_tile(launch, board):
-    kernel, problem, _ = launch
-    tensors = kernel.family.tensors(problem)
+    problem = launch[1].problem
+    tensors = launch[0].family.tensors(problem)
     for operation in operations(*launch, board):
-        shape, size = tensors[operation.access.tensor].shape, board.bytes_of(problem.dtype)
+        shape, size = tensors[operation.access.tensor].stored, board.bytes_of(problem.dtype)
         assert operation.tile == counted(operation.access, shape, (0, 0), size, board)
         assert operation.width_bytes == size
 
@@ -118,7 +137,7 @@ def test_no_operation_does_better_than_ideal(launch, board):
 def moved(kernel, config, board=BLACKBOARD):
     """(loads, stores) of one tile of an 8 × 8 float32 matrix on the blackboard, and its elements."""
     problem = kernel.family.problem(M=8, N=8, dtype="float32")
-    load, store = operations(kernel, problem, kernel.config(**config), board)
+    load, store = operations(kernel, Launch(problem, kernel.config(**config), GPUS["H200"]), board)
     assert (load.access.op, store.access.op) == ("load", "store")
     return load.tile.sectors, store.tile.sectors, load.tile.bytes_wanted // 4
 

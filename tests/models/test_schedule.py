@@ -11,11 +11,21 @@ from hypothesis import strategies as st
 
 from kernels import discover
 from kernels.gpus import GPUS
-from kernels.spec import ConfigError, knobs
+from kernels.knobs import ConfigError, knobs
+from kernels.spec import Launch
+from tests.conftest import FEW_SMS
 from visualize.models.schedule import held_programs, loads, row_major, schedule, tile_map
 
 KERNELS = tuple(discover().values())
-REDUCING = tuple(kernel for kernel in KERNELS if "k" in kernel.extents(kernel.family.problem(), kernel.config()))
+H200 = GPUS["H200"]
+
+
+def default(kernel, gpu=H200, **problem):
+    """A launch of the kernel's default config."""
+    return Launch(kernel.family.problem(**problem), kernel.config(), gpu)
+
+
+REDUCING = tuple(kernel for kernel in KERNELS if "k" in kernel.extents(default(kernel)))
 SIZES = st.sampled_from((1, 2, 9, 64, 129, 448, 577, 1000, 1023))
 
 
@@ -33,17 +43,17 @@ def launches(draw, kernels=KERNELS):
             else range(knob.low, knob.high + 1)
         )
         config[name] = draw(st.sampled_from(allowed))
-    return kernel, problem, kernel.config(**config)
+    return kernel, Launch(problem, kernel.config(**config), draw(st.sampled_from((H200, GPUS["T4"], FEW_SMS))))
 
 
 def counted_loads(planned, first):
     """Blocks of A (row, step) and of B (step, column) that programs 0 … n-1 load, as sets."""
     tiles, seen, counts = planned.tiles, set(), []
-    slices = int(tiles.pid_k.max()) + 1
+    length = -(-planned.k_blocks // planned.slices)
     for program in range(min(planned.programs, first)):
         for entry in np.flatnonzero(tiles.program == program):
             m, n, k = (int(x[entry]) for x in (tiles.pid_m, tiles.pid_n, tiles.pid_k))
-            for step in range(k, planned.k_blocks, slices):
+            for step in range(k * length, min((k + 1) * length, planned.k_blocks)):
                 seen |= {("A", m, step), ("B", step, n)}
         counts.append(len(seen))
     return counts
@@ -52,19 +62,19 @@ def counted_loads(planned, first):
 @given(launches(kernels=REDUCING), st.integers(1, 80))
 @settings(deadline=None, max_examples=60)
 def test_loads_are_the_distinct_blocks_of_the_first_programs(launch, first):
-    planned = schedule(*launch, GPUS["H200"])
+    planned = schedule(*launch)
     for order in (planned, row_major(planned)):
-        if order.k_blocks % (int(order.tiles.pid_k.max()) + 1) == 0:
-            assert loads(order, first).tolist() == counted_loads(order, first)
+        assert loads(order, first).tolist() == counted_loads(order, first)
 
 
-@given(launches(), st.sampled_from(list(GPUS.values())), st.integers(1, 4))
+@given(launches(), st.integers(1, 4))
 @settings(deadline=None, max_examples=100)
-def test_waves_are_filled_one_after_the_other(launch, gpu, programs_per_sm):
-    kernel, problem, config = launch
-    programs_per_sm = min(programs_per_sm, held_programs(gpu, config.num_warps))
-    planned = schedule(kernel, problem, config, gpu, programs_per_sm)
-    waves, left = [], kernel.programs(problem, config)
+def test_waves_are_filled_one_after_the_other(launch, programs_per_sm):
+    kernel, launch = launch
+    gpu = launch.gpu
+    programs_per_sm = min(programs_per_sm, held_programs(gpu, launch.config.num_warps))
+    planned = schedule(kernel, launch, programs_per_sm)
+    waves, left = [], kernel.programs(launch)
     while left > 0:
         waves.append(min(left, gpu.sms * programs_per_sm))
         left -= waves[-1]
@@ -72,14 +82,15 @@ def test_waves_are_filled_one_after_the_other(launch, gpu, programs_per_sm):
     assert planned.resident_programs == gpu.sms * programs_per_sm
     assert planned.waves == len(waves)
     assert planned.tail_programs == (waves[-1] if waves[-1] < gpu.sms * programs_per_sm else 0)
-    assert planned.wave.tolist() == [wave for wave, count in enumerate(waves) for _ in range(count)]
+    of_program = np.array([wave for wave, count in enumerate(waves) for _ in range(count)])
+    assert np.array_equal(planned.wave, of_program[planned.tiles.program])
 
 
 @given(launches())
 @settings(deadline=None, max_examples=60)
 def test_a_tile_map_holds_each_tiles_first_program(launch):
-    planned = schedule(*launch, GPUS["H200"])
-    programs = tile_map(planned, np.arange(planned.programs))
+    planned = schedule(*launch)
+    programs = tile_map(planned, planned.tiles.program)
     expected = {}
     for program, m, n in zip(planned.tiles.program, planned.tiles.pid_m, planned.tiles.pid_n, strict=True):
         expected.setdefault((int(m), int(n)), int(program))
@@ -89,17 +100,29 @@ def test_a_tile_map_holds_each_tiles_first_program(launch):
 @given(launches())
 @settings(deadline=None, max_examples=30)
 def test_row_major_has_the_same_tiles_row_by_row(launch):
-    planned = schedule(*launch, GPUS["H200"])
+    planned = schedule(*launch)
     compared = row_major(planned)
-    assert tile_map(compared, np.arange(compared.programs)).ravel().tolist() == list(range(np.prod(planned.extents)))
-    assert (compared.extents, compared.k_blocks) == (planned.extents, planned.k_blocks)
+    tiles = compared.tiles
+    assert (compared.extents, compared.k_blocks, compared.slices) == (planned.extents, planned.k_blocks, planned.slices)
+    for piece in range(planned.slices):
+        mine = tiles.pid_k == piece
+        turn = np.concatenate([np.arange(n) for n in np.unique(tiles.program[mine], return_counts=True)[1]])
+        order = np.lexsort((tiles.program[mine], turn))
+        places = tiles.pid_m[mine] * planned.extents[1] + tiles.pid_n[mine]
+        assert places[order].tolist() == list(range(np.prod(planned.extents)))
+    if planned.k_blocks:
+        assert np.array_equal(tiles.program, planned.tiles.program)
+        assert np.array_equal(tiles.pid_k, planned.tiles.pid_k)
 
 
 def test_a_full_last_wave_has_no_tail(kernel):
-    problem, config = kernel.family.problem(), kernel.config()
-    programs = kernel.programs(problem, config)
+    tiles = len(kernel.tiles(np.arange(kernel.programs(default(kernel))), default(kernel)).program)
+    programs = kernel.programs(default(kernel, replace(H200, sms=1)))
+    if programs == 1 < tiles:  # persistent: as many programs as SMs
+        assert schedule(kernel, default(kernel, FEW_SMS)).tail_programs == 0
+        return
     for sms, waves, tail in ((programs, 1, 0), (programs - 1, 2, 1), (programs + 1, 1, programs), (1, programs, 0)):
-        planned = schedule(kernel, problem, config, replace(GPUS["H200"], sms=sms))
+        planned = schedule(kernel, default(kernel, replace(H200, sms=sms)))
         assert (planned.waves, planned.tail_programs) == (waves, tail), sms
 
 
@@ -107,7 +130,7 @@ def test_nine_programs_of_nine_by_nine_tiles_load_54_blocks_in_groups_of_three_a
     kernel = kernels["matmul.grouped"]
     problem = kernel.family.problem(M=576, N=576, K=288)
     config = kernel.config(BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, GROUP_SIZE=3)
-    grouped = schedule(kernel, problem, config, GPUS["H200"])
+    grouped = schedule(kernel, Launch(problem, config, H200))
     by_group, by_row = loads(grouped), loads(row_major(grouped))
     assert (by_row[9 - 1], by_group[9 - 1]) == (90, 54)
     assert by_row[81 - 1] == by_group[81 - 1] == 2 * 81
@@ -116,15 +139,14 @@ def test_nine_programs_of_nine_by_nine_tiles_load_54_blocks_in_groups_of_three_a
 
 def test_a_copy_has_no_loads_to_compare(kernels):
     for kernel in kernels.values():
-        planned = schedule(kernel, kernel.family.problem(), kernel.config(), GPUS["H200"])
+        planned = schedule(kernel, default(kernel))
         assert (loads(planned) is None) == (kernel not in REDUCING)
 
 
 def test_loads_end_after_the_first_1024_programs(kernel):
     if kernel not in REDUCING:
         return
-    problem = kernel.family.problem(M=16384, N=16384)
-    assert len(loads(schedule(kernel, problem, kernel.config(), GPUS["H200"]))) <= 1024
+    assert len(loads(schedule(kernel, default(kernel, M=16384, N=16384)))) <= 1024
 
 
 def test_a_sm_holds_what_its_warps_and_programs_allow():
@@ -138,9 +160,9 @@ def test_a_sm_holds_what_its_warps_and_programs_allow():
 def test_more_programs_than_a_sm_holds_are_refused(kernel):
     for gpu in GPUS.values():
         held = held_programs(gpu, kernel.config().num_warps)
-        schedule(kernel, kernel.family.problem(), kernel.config(), gpu, held)
+        schedule(kernel, default(kernel, gpu), held)
         with pytest.raises(ConfigError) as caught:
-            schedule(kernel, kernel.family.problem(), kernel.config(), gpu, held + 1)
+            schedule(kernel, default(kernel, gpu), held + 1)
         assert (caught.value.kind, caught.value.field) == ("out_of_range", "programs_per_sm")
         assert f"programs_per_sm is {held + 1};" in str(caught.value)
         assert f"at most {held}" in str(caught.value)
@@ -149,5 +171,5 @@ def test_more_programs_than_a_sm_holds_are_refused(kernel):
 def test_more_tiles_than_memory_holds_are_refused_with_the_count():
     kernel = discover()["transpose.tiled"]
     with pytest.raises(ConfigError, match="16,384 × 16,384 tiles are too many") as refusal:
-        schedule(kernel, kernel.family.problem(16384, 16384), kernel.config(1, 1), GPUS["H200"])
+        schedule(kernel, Launch(kernel.family.problem(16384, 16384), kernel.config(1, 1), H200))
     assert (refusal.value.kind, refusal.value.field) == ("too_many_tiles", "BLOCK_M")

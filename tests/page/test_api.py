@@ -13,7 +13,7 @@ from kernels import discover
 from kernels.gpus import GPUS
 from tests.page.conftest import App
 
-ENDPOINTS = ("/schedule", "/coalescing", "/run")
+ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_kernels_lists_knobs_problem_gpus_and_device(client: Client) -> None:
     assert [kernel["id"] for kernel in reply["kernels"]] == list(discover())
     grouped = next(kernel for kernel in reply["kernels"] if kernel["id"] == "matmul.grouped")
     assert {"name": "GROUP_SIZE", "default": 4, "range": [1, 64]}.items() <= grouped["knobs"][3].items()
-    assert [field["name"] for field in grouped["problem"]] == ["M", "N", "K", "dtype"]
+    assert [field["name"] for field in grouped["problem"]] == ["M", "N", "K", "dtype", "layout", "precision"]
     assert reply["gpus"] == list(GPUS)
     assert reply["gpu_table"]["H200"]["sms"] == 132
     assert reply["device"] is None
@@ -131,6 +131,38 @@ def test_this_gpu_where_there_is_none_fails_predictions_and_runs_on_the_interpre
 def test_a_run_for_another_gpu_that_was_not_recorded_says_so(client: Client) -> None:
     experiment = {"kernel": "matmul.grouped", "problem": {"M": 17, "N": 19, "K": 23}, "gpu": "T4"}
     assert client.predict(experiment, api_name="/run")["failure"]["kind"] == "not_recorded"
+
+
+def test_layouts_that_were_recorded_are_told_without_a_gpu(client: Client) -> None:
+    problem = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"}
+    config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8}
+    reply = client.predict({"kernel": "matmul.grouped", "problem": problem, "config": config}, api_name="/layouts")
+    given, turned, turned_first = reply["rows"]
+    assert (reply["backend"], reply["gpu"]) == ("recorded", "H200")
+    assert [row["way"] for row in reply["rows"]] == ["given", "turned", "turned first"]
+    assert turned["timing"]["median_ms"] < turned_first["timing"]["median_ms"] < given["timing"]["median_ms"]
+    assert turned_first["turning_ms"] < turned_first["timing"]["median_ms"]
+
+
+def test_layouts_that_were_not_recorded_or_are_no_product_say_so(client: Client) -> None:
+    for kernel, kind in (("matmul.grouped", "not_recorded"), ("transpose.flat", "not_a_choice")):
+        assert client.predict({"kernel": kernel}, api_name="/layouts")["failure"]["kind"] == kind
+
+
+def test_a_race_says_so_in_its_note(client: Client) -> None:
+    experiment = {"kernel": "matmul.split_k_race", "problem": {"M": 64, "N": 64, "K": 256}}
+    reply = client.predict(experiment, api_name="/run")
+    assert reply["check"]["passed"]
+    assert "Passed, and is still a race: 8 programs" in reply["note"]
+
+
+def test_a_descriptor_is_named_and_so_is_its_fallback(client: Client) -> None:
+    ops = client.predict({"kernel": "matmul.persistent"}, api_name="/coalescing")["ops"]
+    assert [(op["op"], op["tensor"]) for op in ops] == [("descriptor", name) for name in "ABCC"]
+    odd = {"kernel": "matmul.persistent", "problem": {"M": 64, "N": 64, "K": 63}}
+    assert [op["op"] for op in client.predict(odd, api_name="/coalescing")["ops"]] == ["load", "load", "store"]
+    note = client.predict(odd, api_name="/run")["note"]
+    assert "A row of A takes 126 bytes, no multiple of 16" in note
 
 
 def test_predictions_follow_the_gpu_that_is_named(client: Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
+from kernels import discover
 from tests.page.conftest import App, Tab, served
 
 pytestmark = pytest.mark.browser
@@ -18,14 +20,14 @@ pytestmark = pytest.mark.browser
 LONG = "?kernel=matmul.grouped&M=512&N=512&K=512&BLOCK_M=32&BLOCK_N=32&BLOCK_K=32"
 
 
-@pytest.mark.parametrize("kernel", ["matmul.grid_2d", "matmul.grouped", "transpose.row_strip", "transpose.tiled"])
+@pytest.mark.parametrize("kernel", list(discover()))
 def test_a_run_shows_its_check_and_no_time(tab: Tab, kernel: str) -> None:
     tab.open(f"?kernel={kernel}&M=129&N=100&tab=schedule")
     tab.run()
     tab.wait_for_draw("diff-plot")
     assert "passed" in tab.text("#strip")
     assert "there is no time to report" in tab.text("#status")
-    assert "0 of 12,900" in tab.text("#result")
+    assert "0 of 12,900" in tab.text("#result-tables")
     assert tab.page.get_by_role("tab", name="Result").get_attribute("aria-selected") == "true"
 
 
@@ -172,3 +174,30 @@ def test_the_choice_of_a_request_is_bounded_by_what_there_is(tab: Tab) -> None:
     assert slider.get_attribute("max") == "255"
     tab.page.get_by_label("warp_size slider").fill("2")
     tab.page.wait_for_selector('input[aria-label="request slider"][max="1023"]')
+
+
+def test_the_worst_tile_is_drawn_with_its_program_and_its_values(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grouped&M=200&N=300&K=64")
+    tab.run()
+    tab.wait_for_draw("closeup-plot")
+    said = tab.text("#result-tables")
+    assert "computed by pid" in said
+    row, column = re.search(r"Around the worst element \[(\d+), (\d+)\]", said).groups()
+    assert tab.page.locator("#result-tables .around th", has_text=f"column {column}").count() == 1
+    assert tab.page.locator("#result-tables .around td", has_text=row).count() >= 1
+
+
+def test_layouts_are_compared_as_recorded_where_there_is_no_gpu(tab: Tab) -> None:
+    config = "BLOCK_M=128&BLOCK_N=256&BLOCK_K=32&GROUP_SIZE=8&num_warps=8"
+    tab.open(f"?kernel=matmul.grouped&M=4096&N=4096&K=4096&dtype=float32&{config}&tab=result")
+    tab.page.locator("#compare-layouts").click()
+    tab.page.wait_for_selector("#layouts table")
+    said = tab.text("#layouts")
+    assert "transpose.tiled turns B, then this kernel" in said
+    assert "recorded" in said
+    assert "Kernel and config are the same in all three" in said
+
+
+def test_a_transpose_offers_no_layouts(tab: Tab) -> None:
+    tab.open("?kernel=transpose.flat&tab=result")
+    assert not tab.page.locator("#compare-layouts").is_visible()

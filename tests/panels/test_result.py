@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import replace
 
 import numpy as np
 
 from kernels import discover, records
 from kernels.experiment import from_json
-from kernels.runner.results import Diff
-from visualize.panels import result, words
+from kernels.runner.results import Closeup, Diff
+from visualize.panels import layouts, result, words
 
 EXPERIMENT = from_json({"kernel": "matmul.grouped"}, discover())
 
@@ -21,33 +22,39 @@ def recorded():
 
 
 def test_a_recorded_run_says_so_at_every_number():
-    strip, report, picture = result.drawn_result(recorded())
+    strip, _, whole, closeup, tables = result.drawn_result(recorded(), None)
     assert strip.count('class="mark recorded"') == strip.count('class="figure"')
-    assert "NVIDIA H200" in report
-    assert picture == ""
+    assert "NVIDIA H200" in tables
+    assert whole == closeup == ""
 
 
 def test_a_measured_run_shows_spread_samples_rate_ratio_and_share():
     run = replace(recorded(), backend="cuda")
-    strip, report, _ = result.drawn_result(run)
+    strip, *_, tables = result.drawn_result(run, None)
     timing, baseline, peak = run.timing, run.baseline, run.peak
     assert words.milliseconds(timing.median_ms) in strip
     assert f"median of {timing.samples}" in strip
     assert f"{baseline.ratio:.2f} ×" in strip
     assert words.percent(peak.share) in strip
     assert 'class="mark measured"' in strip
-    assert words.milliseconds(timing.p20_ms) in report
+    assert words.milliseconds(timing.p20_ms) in tables
 
 
 def test_a_wrong_result_says_how_many_are_wrong_and_where_and_shows_no_time():
     check = replace(recorded().check, passed=False, mismatched=1234, worst_index=(17, 42))
-    diff = Diff(np.full((4, 4), 2.0, dtype=np.float32), (128, 128), (512, 512), exact=False)
+    cells = np.full((4, 4), 2.0, dtype=np.float32)
+    got = np.full((7, 7), 1.5, dtype=np.float32)
+    near = Closeup(cells, (48, 96), (0, 0), (192, 384), (14, 39), got, got + 1, got)
+    diff = Diff(cells, (128, 128), (512, 512), exact=False, tile=(64, 128), closeup=near)
     run = replace(recorded(), backend="cuda", check=check, diff=diff, timing=None, baseline=None, peak=None)
-    strip, report, picture = result.drawn_result(run)
+    strip, claim, whole, closeup, tables = result.drawn_result(run, None)
     assert "failed: 1,234 wrong" in strip
     assert "ms" not in strip
-    assert "[17, 42]" in report
-    assert picture
+    assert "[17, 42]" in claim
+    assert "tile [0, 0], computed by pid 0" in tables
+    assert tables.count("1.5000") == tables.count("2.5000") == 49
+    assert whole
+    assert "pid 5" in closeup
 
 
 def test_numbers_read_as_people_write_them():
@@ -58,3 +65,40 @@ def test_numbers_read_as_people_write_them():
     assert words.percent(0.0026) == "0.26 %"
     assert words.significant(1460.3) == "1,460"
     assert words.significant(float("nan")) == "not finite"
+
+
+def test_a_race_that_passes_is_still_called_one_and_says_why_it_can_not_show():
+    experiment = from_json({"kernel": "matmul.split_k_race"}, discover())
+    lost = records.find(experiment, "H200")
+    assert not lost.check.passed, "the default lost its race when it was recorded"
+    won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
+    strip, claim, *_ = result.drawn_result(won, None)
+    assert "passed, still a race" in strip
+    assert f"failed: {lost.check.mismatched:,} wrong" in strip
+    assert "Passed, and is still a race" in claim
+    assert "a race can't show under it" in html.unescape(claim)
+    _, claim, *_ = result.drawn_result(replace(won, backend="cuda", recorded=None), None)
+    assert "This time no two of them met." in claim
+    _, claim, *_ = result.drawn_result(lost, None)
+    assert "still a race" not in claim
+
+
+def test_a_launch_that_falls_back_on_pointers_says_why():
+    experiment = from_json({"kernel": "matmul.persistent", "problem": {"K": 4095}}, discover())
+    _, claim, *_ = result.drawn_result(replace(recorded(), experiment=experiment), None)
+    assert "A row of A takes 8,190 bytes, no multiple of 16" in claim
+    assert "falls back on pointers" in claim
+
+
+def test_the_layouts_of_tf32_are_told_from_the_recorded_times():
+    problem = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"}
+    config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8}
+    experiment = from_json({"kernel": "matmul.grouped", "problem": problem, "config": config}, discover())
+    study = records.find_layouts(experiment, "H200")
+    given, turned, turned_first = study.rows
+    assert [row.layout for row in study.rows] == ["NN", "NT", "NN"]
+    assert turned_first.timing.median_ms > turned.timing.median_ms
+    drawn = layouts.drawn_study(study)
+    assert f"{given.timing.median_ms / turned.timing.median_ms:.2f} ×" in drawn
+    assert words.milliseconds(turned_first.turning_ms) in drawn
+    assert drawn.count("torch.matmul") == 2

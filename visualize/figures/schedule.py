@@ -25,8 +25,10 @@ def schedule_figure(schedule: Schedule, title: str, color: str) -> go.Figure:
     """
     rows, columns = schedule.extents
     step = -(-max(rows, columns) // MOST_CELLS)
-    pids = tile_map(schedule, np.arange(schedule.programs))[::step, ::step]
-    groups, waves = schedule.group[pids], pids // schedule.resident_programs
+    pids, groups, waves = (
+        tile_map(schedule, of_tile)[::step, ::step]
+        for of_tile in (schedule.tiles.program, schedule.tiles.group, schedule.wave)
+    )
     shades = len(theme.CATEGORIES)
     ordered = color == "order"
     z = pids if ordered else (groups if color == "group" else waves) % shades

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from kernels.spec import DTYPE_BYTES, Access, Axis, ConfigError, Kernel, checked_fields, knob, powers
+from kernels.knobs import ConfigError, checked_fields, knob, powers
+from kernels.spec import DTYPE_BYTES, Access, Axis, FlatAccess, Kernel, Launch
 
 
 @dataclass(frozen=True)
@@ -106,21 +106,26 @@ class Requests:
     width_bytes: int
 
 
-def requests(access: Access, shape: tuple[int, int], first: tuple[int, int], size: int, board: Textbook) -> Requests:
-    """Give every element of one block to a lane.
+def requests(
+    access: Access | FlatAccess, shape: tuple[int, int], first: tuple[int, ...], size: int, board: Textbook
+) -> Requests:
+    """Give every element of one block, or of one run, to a lane.
 
     Args:
-        shape: rows and columns of the tensor, row-major, its start aligned to a line.
-        first: row and column of the block's first element.
+        shape: rows and columns of the tensor as it is stored, row-major, its start aligned to a line.
+        first: row and column of the block's first element; of a run the number of its first element.
         size: bytes of an element.
     """
-    rows, columns = access.rows.block, access.columns.block
-    element = np.arange(rows * columns, dtype=np.int64)
-    if access.turned and board.lanes == "loaded":
-        row, column = element % rows, element // rows
+    element = np.arange(access.elements, dtype=np.int64)
+    if isinstance(access, FlatAccess):
+        row, column = _of_run(access, shape, first[0] + element)
     else:
-        row, column = element // columns, element % columns
-    row, column = row + first[0], column + first[1]
+        rows, columns = access.rows.block, access.columns.block
+        if access.turned and board.lanes == "loaded":
+            row, column = element % rows, element // rows
+        else:
+            row, column = element // columns, element % columns
+        row, column = row + first[0], column + first[1]
     return Requests(
         row=row,
         column=column,
@@ -129,6 +134,15 @@ def requests(access: Access, shape: tuple[int, int], first: tuple[int, int], siz
         request=element // board.warp_size,
         width_bytes=size,
     )
+
+
+def _of_run(access: FlatAccess, shape: tuple[int, int], place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row and column of the elements that a run counts as `place`; past the tensor's end, outside of it."""
+    if access.turned:
+        column, row = np.divmod(place, shape[0])
+    else:
+        row, column = np.divmod(place, shape[1])
+    return row, column
 
 
 def traffic(lanes: Requests, board: Textbook) -> Traffic:
@@ -157,38 +171,71 @@ def _distinct(request: np.ndarray, unit: np.ndarray) -> int:
 class Operation:
     """One memory operation: its cost over the whole launch, and of one execution, on the first tile."""
 
-    access: Access
+    access: Access | FlatAccess
     width_bytes: int
     launch: Traffic
     tile: Traffic
 
 
-def operations(kernel: Kernel, problem: Any, config: Any, board: Textbook) -> tuple[Operation, ...]:
+def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
     """Count every operation of a launch.
 
     A launch has many programs but few classes of them: blocks that begin at the same place in a line, with as much of
     them in bounds, cost the same. One of each class is counted and multiplied.
     """
-    size = board.bytes_of(problem.dtype)
-    extents = kernel.extents(problem, config)
-    tensors = kernel.family.tensors(problem)
+    size = board.bytes_of(launch.problem.dtype)
+    extents = kernel.extents(launch)
+    tensors = kernel.family.tensors(launch.problem)
     counted = []
-    for access in kernel.accesses(problem, config):
-        shape = tensors[access.tensor].shape
-        outer = math.prod(extents[i] for i in access.over if i not in (access.rows.index, access.columns.index))
-        row_classes = _classes(access.rows, extents, shape[0], shape[1] * size, board.line_bytes)
-        column_classes = _classes(access.columns, extents, shape[1], size, board.line_bytes)
-        launch = NOTHING
-        seen: dict[tuple[int, int, int], Traffic] = {}
-        for row_key, (row, row_count) in row_classes.items():
-            for column_key, (column, column_count) in column_classes.items():
-                key = ((row_key[0] + column_key[0]) % board.line_bytes, row_key[1], column_key[1])
-                if key not in seen:
-                    seen[key] = traffic(requests(access, shape, (row, column), size, board), board)
-                launch = launch.plus(seen[key].times(row_count * column_count * outer))
-        first = traffic(requests(access, shape, (0, 0), size, board), board)
-        counted.append(Operation(access, size, launch, first))
+    for access in kernel.accesses(launch):
+        shape = tensors[access.tensor].stored
+        if isinstance(access, FlatAccess):
+            total = _traffic_of_runs(access, shape, size, board)
+            first = traffic(requests(access, shape, (0,), size, board), board)
+        else:
+            outer = math.prod(extents[i] for i in access.over if i not in (access.rows.index, access.columns.index))
+            total = _traffic_of_blocks(access, shape, extents, size, board).times(outer)
+            first = traffic(requests(access, shape, (0, 0), size, board), board)
+        counted.append(Operation(access, size, total, first))
     return tuple(counted)
+
+
+def _traffic_of_blocks(
+    access: Access, shape: tuple[int, int], extents: dict[str, int], size: int, board: Textbook
+) -> Traffic:
+    row_classes = _classes(access.rows, extents, shape[0], shape[1] * size, board.line_bytes)
+    column_classes = _classes(access.columns, extents, shape[1], size, board.line_bytes)
+    total = NOTHING
+    seen: dict[tuple[int, int, int], Traffic] = {}
+    for row_key, (row, row_count) in row_classes.items():
+        for column_key, (column, column_count) in column_classes.items():
+            key = ((row_key[0] + column_key[0]) % board.line_bytes, row_key[1], column_key[1])
+            if key not in seen:
+                seen[key] = traffic(requests(access, shape, (row, column), size, board), board)
+            total = total.plus(seen[key].times(row_count * column_count))
+    return total
+
+
+def _traffic_of_runs(access: FlatAccess, shape: tuple[int, int], size: int, board: Textbook) -> Traffic:
+    """Count all runs of a launch, request by request: one run follows the other, so requests do.
+
+    As many elements on as fill whole lines on the way, everything repeats one line (or row of lines) further. So only
+    the requests of one such period are counted, and the last ones, which the tensor's end may cut.
+    """
+    length = math.prod(shape)
+    lanes = min(board.warp_size, access.run.block)
+    elements_a_line = board.line_bytes // size
+    period = math.lcm(lanes, (shape[0] if access.turned else 1) * elements_a_line)
+    rest = length % period or period
+    total = NOTHING
+    for first, count, times in ((0, period, (length - rest) // period), (length - rest, rest, 1)):
+        if times:
+            place = first + np.arange(count, dtype=np.int64)
+            row, column = _of_run(access, shape, place)
+            address = (row * shape[1] + column) * size
+            one = Requests(row, column, address, np.ones(count, dtype=bool), (place - first) // lanes, size)
+            total = total.plus(traffic(one, board).times(times))
+    return total
 
 
 def _classes(

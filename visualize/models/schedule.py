@@ -6,15 +6,15 @@ time, and `programs_per_sm` of them are resident on every SM.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kernels import orders
 from kernels.gpus import Gpu
 from kernels.jit import on_arrays
-from kernels.spec import ConfigError, Kernel, Tiles
+from kernels.knobs import ConfigError, knobs
+from kernels.spec import Kernel, Launch, Tiles
 
 COMPARED_PROGRAMS = 1024
 
@@ -27,24 +27,22 @@ class Schedule:
     """One launch.
 
     Attributes:
+        programs: programs in the launch.
         tiles: program → tile, in launch order.
-        group: (programs,) int64, each program's group.
         extents: (num_pid_m, num_pid_n), tiles of the output along each side.
         k_blocks: blocks along the reduction that one tile sums; 0 where there is none.
+        slices: programs that share a tile, each with its part of the reduction.
         resident_programs: programs that all SMs hold at once.
         resident_source: "assumed", or "compiled" where registers and shared memory are known.
     """
 
+    programs: int
     tiles: Tiles
-    group: np.ndarray
     extents: tuple[int, int]
     k_blocks: int
+    slices: int
     resident_programs: int
     resident_source: str
-
-    @property
-    def programs(self) -> int:
-        return len(self.group)
 
     @property
     def waves(self) -> int:
@@ -57,26 +55,28 @@ class Schedule:
 
     @property
     def wave(self) -> np.ndarray:
-        """(programs,) int64, the wave that each program belongs to, from 0."""
-        return np.arange(self.programs) // self.resident_programs
+        """The wave that the program of each tile belongs to, from 0."""
+        return self.tiles.program // self.resident_programs
 
 
-def schedule(kernel: Kernel, problem: Any, config: Any, gpu: Gpu, programs_per_sm: int = 1) -> Schedule:
+def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1) -> Schedule:
     """Predict the schedule of one launch.
 
     Args:
         programs_per_sm: how many programs a SM holds, assumed.
 
     Raises:
-        ConfigError: where `gpu` can't hold that many, or the problem has more than MOST_TILES tiles.
+        ConfigError: where the GPU can't hold that many, or the problem has more than MOST_TILES tiles.
     """
-    extents = kernel.extents(problem, config)
-    if extents["m"] * extents["n"] > MOST_TILES:
+    extents, gpu, config = kernel.extents(launch), launch.gpu, launch.config
+    slices = extents.get("slice", 1)
+    if extents["m"] * extents["n"] * slices > MOST_TILES:
+        cut = f" × {slices:,}" if slices > 1 else ""
         raise ConfigError(
             "too_many_tiles",
-            f"{extents['m']:,} × {extents['n']:,} tiles are too many to schedule here; "
+            f"{extents['m']:,} × {extents['n']:,}{cut} tiles are too many to schedule here; "
             f"at most {MOST_TILES:,} are allowed. Make the tile larger or the shape smaller.",
-            "BLOCK_M",
+            next(iter(knobs(type(config)))),
         )
     held = held_programs(gpu, config.num_warps)
     if programs_per_sm > held:
@@ -86,12 +86,13 @@ def schedule(kernel: Kernel, problem: Any, config: Any, gpu: Gpu, programs_per_s
             f"a SM of {gpu.name} holds at most {held} of {config.num_warps} warps.",
             "programs_per_sm",
         )
-    pids = np.arange(kernel.programs(problem, config), dtype=np.int64)
+    pids = np.arange(kernel.programs(launch), dtype=np.int64)
     return Schedule(
-        tiles=kernel.tiles(pids, problem, config),
-        group=kernel.group(pids, problem, config),
+        programs=len(pids),
+        tiles=kernel.tiles(pids, launch),
         extents=(extents["m"], extents["n"]),
         k_blocks=extents.get("k", 0),
+        slices=slices,
         resident_programs=gpu.sms * programs_per_sm,
         resident_source="assumed",
     )
@@ -103,46 +104,53 @@ def held_programs(gpu: Gpu, num_warps: int) -> int:
 
 
 def row_major(like: Schedule) -> Schedule:
-    """The same tiles, one a program, in row-major order: what `like` is compared with."""
-    num_pid_m, num_pid_n = like.extents
-    pids = np.arange(num_pid_m * num_pid_n, dtype=np.int64)
-    pid_m, pid_n = on_arrays(orders.row_major)(pids, num_pid_n)
-    return Schedule(
-        tiles=Tiles(pids, pid_m, pid_n, np.zeros_like(pids)),
-        group=pid_m,
-        extents=like.extents,
-        k_blocks=like.k_blocks,
-        resident_programs=like.resident_programs,
-        resident_source=like.resident_source,
-    )
+    """The same tiles in row-major order: what `like` is compared with.
+
+    Of a reduction, by the same programs with the same number of tiles and the same slices each; else one a program.
+    """
+    tiles, num_pid_n = like.tiles, like.extents[1]
+    if not like.k_blocks:
+        pids = np.arange(like.extents[0] * num_pid_n, dtype=np.int64)
+        pid_m, pid_n = on_arrays(orders.row_major)(pids, num_pid_n)
+        return replace(like, programs=len(pids), tiles=Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_m))
+    # Which of its program's tiles each entry is; entries in the order in which they are started, slice by slice.
+    turn = np.arange(len(tiles.program)) - np.searchsorted(tiles.program, tiles.program)
+    started = np.lexsort((tiles.program, turn, tiles.pid_k))
+    place = np.empty_like(tiles.program)
+    place[started] = np.arange(len(started)) % (like.extents[0] * num_pid_n)
+    pid_m, pid_n = on_arrays(orders.row_major)(place, num_pid_n)
+    return replace(like, tiles=Tiles(tiles.program, pid_m, pid_n, tiles.pid_k, group=pid_m))
 
 
-def tile_map(schedule: Schedule, of_program: np.ndarray) -> np.ndarray:
-    """Lay a value of each program on the tiles that it computes: (num_pid_m, num_pid_n).
+def tile_map(schedule: Schedule, of_tile: np.ndarray) -> np.ndarray:
+    """Lay a value of each entry of `schedule.tiles` on its tile: (num_pid_m, num_pid_n).
 
     Where several programs share a tile (split-K), the first one's value.
     """
-    tiles = schedule.tiles
+    place = schedule.tiles.pid_m * schedule.extents[1] + schedule.tiles.pid_n
+    if schedule.slices > 1:
+        place, first = np.unique(place, return_index=True)
+        of_tile = of_tile[first]
     laid = np.full(schedule.extents, -1, dtype=np.int64)
-    laid[tiles.pid_m[::-1], tiles.pid_n[::-1]] = of_program[tiles.program[::-1]]
+    laid.ravel()[place] = of_tile
     return laid
 
 
 def loads(schedule: Schedule, first: int = COMPARED_PROGRAMS) -> np.ndarray | None:
     """Distinct blocks of A and B, BLOCK_K deep, that the first n programs load, for n = 1 … min(programs, first).
 
-    A program that computes tile (pid_m, pid_n) loads the blocks of row pid_m of A and of column pid_n of B. None for a
-    kernel without a reduction.
+    A program that computes tile (pid_m, pid_n) loads the blocks of row pid_m of A and of column pid_n of B, those of
+    its slice of K. None for a kernel without a reduction.
     """
     if not schedule.k_blocks:
         return None
+    tiles, slices = schedule.tiles, schedule.slices
+    start, end = on_arrays(orders.slice_of_k)(np.arange(slices), schedule.k_blocks, slices)
     count = min(schedule.programs, first)
-    within = schedule.tiles.program < count
-    program = schedule.tiles.program[within]
-    slices = int(schedule.tiles.pid_k.max()) + 1
+    within = tiles.program < count
+    program, pid_k = tiles.program[within], tiles.pid_k[within]
     new = np.zeros(count, dtype=np.int64)
-    for pid in (schedule.tiles.pid_m, schedule.tiles.pid_n):
-        _, seen_first = np.unique(pid[within] * slices + schedule.tiles.pid_k[within], return_index=True)
-        np.add.at(new, program[seen_first], 1)
-    # Each row (column) and slice of K brings its share of the blocks along K.
-    return np.cumsum(new) * schedule.k_blocks // slices
+    for pid in (tiles.pid_m, tiles.pid_n):
+        _, seen_first = np.unique(pid[within] * slices + pid_k, return_index=True)
+        np.add.at(new, program[seen_first], (end - start)[pid_k[seen_first]])
+    return np.cumsum(new)

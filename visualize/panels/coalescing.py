@@ -10,7 +10,9 @@ import gradio as gr
 import numpy as np
 
 from kernels.experiment import Experiment
-from kernels.spec import Access, ConfigError, Kernel
+from kernels.gpus import Gpu
+from kernels.knobs import ConfigError
+from kernels.spec import Access, FlatAccess, Kernel, Launch
 from visualize.figures.coalescing import request_figure, tile_figure
 from visualize.models.coalescing import NOTHING, Operation, Textbook, operations, requests, textbook
 from visualize.panels import form, words
@@ -20,6 +22,7 @@ from visualize.panels.state import State
 from visualize.panels.view import LaneView
 
 MODELS = ("textbook",)
+_OPS = {"descriptor": "descriptor's copy"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def build() -> Parts:
 
 def lanes_form(state: State) -> str:
     """The choice of operation, program and request, bounded by what there is."""
-    accesses, programs, last = _accesses(state), state.kernel.programs(*_setting(state)), _last_request(state)
+    accesses, programs, last = _accesses(state), state.kernel.programs(state.launch), _last_request(state)
     labels = [f"{access.op} {access.tensor}" for access in accesses]
     view = state.view.lanes
     fields = form.fields(LaneView, {"operation": labels})
@@ -62,9 +65,9 @@ def lanes_form(state: State) -> str:
 def draw(state: State) -> tuple[str, str, str, str]:
     """The claim, the table, the tile and the request."""
     board, problem = state.view.board, state.experiment.problem
-    counted = operations(state.kernel, *_setting(state), board)
+    counted = operations(state.kernel, state.launch, board)
     access, first = _drawn_block(state)
-    shape = state.kernel.family.tensors(problem)[access.tensor].shape
+    shape = state.kernel.family.tensors(problem)[access.tensor].stored
     lanes = requests(access, shape, first, board.bytes_of(problem.dtype), board)
     request = min(state.view.lanes.request, _last_request(state))
     anew = f"{state.kernel.id} {access.op} {access.tensor} {first} {shape} {board}"
@@ -72,47 +75,45 @@ def draw(state: State) -> tuple[str, str, str, str]:
         drawn(tile_figure(lanes, board, access.tensor), anew),
         drawn(request_figure(lanes, board, request), f"{anew} {request}"),
     )
-    return f'<p class="claim">{_claim(counted, board, state)}</p>', _table(counted), *pictures
+    note = state.kernel.note(state.launch)
+    return f'<p class="claim">{_claim(counted, board, state)} {note}</p>', _table(counted), *pictures
 
 
-def _setting(state: State) -> tuple[Any, Any]:
-    return state.experiment.problem, state.experiment.config
-
-
-def _accesses(state: State) -> tuple[Access, ...]:
-    return state.kernel.accesses(*_setting(state))
+def _accesses(state: State) -> tuple[Access | FlatAccess, ...]:
+    return state.kernel.accesses(state.launch)
 
 
 def _last_request(state: State) -> int:
     accesses = _accesses(state)
     access = accesses[min(state.view.lanes.operation, len(accesses) - 1)]
-    return -(-access.rows.block * access.columns.block // state.view.board.warp_size) - 1
+    return -(-access.elements // state.view.board.warp_size) - 1
 
 
-def _drawn_block(state: State) -> tuple[Access, tuple[int, int]]:
-    """The operation that is drawn, and the first element of its first block in the chosen program."""
+def _drawn_block(state: State) -> tuple[Access | FlatAccess, tuple[int, ...]]:
+    """The operation that is drawn, and where its first block in the chosen program begins."""
     accesses = _accesses(state)
     access = accesses[min(state.view.lanes.operation, len(accesses) - 1)]
-    program = min(state.view.lanes.program, state.kernel.programs(*_setting(state)) - 1)
-    tiles = state.kernel.tiles(np.array([program]), *_setting(state))
+    program = min(state.view.lanes.program, state.kernel.programs(state.launch) - 1)
+    tiles = state.kernel.tiles(np.array([program]), state.launch)
     place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": 0}
-    first = tuple(int(axis.start(place[axis.index], axis.block)) for axis in (access.rows, access.columns))
-    return access, (first[0], first[1])
+    axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
+    return access, tuple(int(axis.start(place[axis.index], axis.block)) for axis in axes)
 
 
 def _claim(counted: tuple[Operation, ...], board: Textbook, state: State) -> str:
     """In the blackboard's words: transactions of one tile, and elements that each moves."""
-    parts = [f"{op.tile.lines:,} {op.access.op} ({op.access.tensor})" for op in counted]
+    parts = [f"{op.tile.lines:,} {_OPS.get(op.access.op, op.access.op)} ({op.access.tensor})" for op in counted]
     total = sum(op.tile.lines for op in counted)
     each = ""
     if state.kernel.family.reduction(state.experiment.problem) == 0:
         moved = counted[-1].tile.bytes_wanted // counted[-1].width_bytes
         each = f", {total:,} in all: <b>{moved / total:.2f}</b> elements each"
     worst = min(counted, key=lambda op: op.launch.efficiency)
+    name = _OPS.get(worst.access.op, worst.access.op)
     return (
         f"The first tile takes <b>{' and '.join(parts)}</b> transactions{each} {words.mark('textbook')}. "
         f"A transaction is a line of {board.line_bytes} bytes that a warp of {board.warp_size} lanes touches. "
-        f"Over the launch, the {worst.access.op} of {worst.access.tensor} uses "
+        f"Over the launch, the {name} of {worst.access.tensor} uses "
         f"<b>{words.percent(worst.launch.efficiency)}</b> of the sectors that it touches."
     )
 
@@ -139,8 +140,18 @@ def _table(counted: tuple[Operation, ...]) -> str:
 def why(op: Operation) -> str:
     """A sentence for the efficiency of one operation."""
     t = op.launch
+    if op.access.op == "descriptor":
+        return (
+            "A descriptor has the whole block copied without any lane: no warp issues these requests. They are what "
+            "the blackboard's lanes would issue for the same bytes."
+        )
     if t.sectors == t.ideal_sectors:
         return "Neighbouring lanes take neighbouring bytes, so every sector is used whole."
+    if isinstance(op.access, FlatAccess):
+        return (
+            f"Neighbouring lanes take elements of neighbouring rows of {op.access.tensor}, a whole row apart in "
+            "memory, each in a sector of its own."
+        )
     columns = op.access.columns.block
     run = columns * op.width_bytes
     if op.access.turned:
@@ -154,7 +165,7 @@ def why(op: Operation) -> str:
     )
 
 
-def reply(kernel: Kernel, experiment: Experiment, model: object, options: object) -> dict[str, Any]:
+def reply(kernel: Kernel, experiment: Experiment, gpu: Gpu, model: object, options: object) -> dict[str, Any]:
     """The body of /coalescing.
 
     Args:
@@ -164,7 +175,7 @@ def reply(kernel: Kernel, experiment: Experiment, model: object, options: object
     if model not in MODELS:
         raise ConfigError("not_a_choice", f"model is {model!r}; allowed are {', '.join(MODELS)}.", "model")
     board = textbook(options)
-    counted = operations(kernel, experiment.problem, experiment.config, board)
+    counted = operations(kernel, Launch(experiment.problem, experiment.config, gpu), board)
     total = NOTHING
     for op in counted:
         total = total.plus(op.launch)

@@ -15,10 +15,11 @@ import numpy as np
 from kernels import discover, experiment
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import GPUS, Gpu
-from kernels.runner.results import Failure, RunResult
+from kernels.knobs import ConfigError, Knob, knobs
+from kernels.runner.results import Failure, LayoutStudy, RunResult
 from kernels.runner.session import Session
-from kernels.spec import ConfigError, Kernel, Knob, knobs
-from visualize.panels import coalescing, schedule
+from kernels.spec import Kernel, Launch
+from visualize.panels import coalescing, report, schedule
 
 
 def endpoints(session: Session) -> None:
@@ -36,12 +37,19 @@ def endpoints(session: Session) -> None:
         experiment: dict[str, Any], model: str = "textbook", textbook: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Requests, sectors, lines and ideal sectors of each memory operation over the launch."""
-        return predicted(experiment, session.gpu, lambda k, e, _: coalescing.reply(k, e, model, textbook))
+        return predicted(experiment, session.gpu, lambda k, e, gpu: coalescing.reply(k, e, gpu, model, textbook))
+
+    async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
+        """One product with B as given, stored the other way, and turned first; without a GPU as it was recorded."""
+        return await submitted(experiment, "layouts")
 
     async def run(experiment: dict[str, Any]) -> dict[str, Any]:
         """Run the experiment on this machine: check it against torch, and time it beside torch where there is a GPU."""
+        return await submitted(experiment, "run")
+
+    async def submitted(experiment: object, what: str) -> dict[str, Any]:
         try:
-            job = session.submit(from_payload(experiment))
+            job = session.submit(from_payload(experiment), what)
         except Exception as error:
             return to_json(_failure(error).to_json())
         # Waits without a thread: many may wait for their turn, and the page must stay quick.
@@ -53,6 +61,7 @@ def endpoints(session: Session) -> None:
         (schedule_of, "schedule", 4),
         (coalescing_of, "coalescing", 4),
         (run, "run", None),  # the session has a queue of its own
+        (layouts, "layouts", None),
     ):
         gr.api(function, api_name=name, concurrency_limit=limit)
 
@@ -92,10 +101,15 @@ def predicted(
     return answered(reply)
 
 
-def _run_reply(outcome: RunResult | Failure, this: Gpu | None) -> dict[str, Any] | Failure:
+def _run_reply(outcome: RunResult | LayoutStudy | Failure, this: Gpu | None) -> dict[str, Any] | Failure:
     if isinstance(outcome, Failure):
         return outcome
-    return {"gpu": resolved_gpu(outcome.experiment, this).name, **outcome.to_json()}
+    if isinstance(outcome, LayoutStudy):
+        return {"gpu": resolved_gpu(outcome.experiment, this).name, **outcome.to_json()}
+    kernel, chosen = discover()[outcome.experiment.kernel], outcome.experiment
+    launch = Launch(chosen.problem, chosen.config, resolved_gpu(chosen, this))
+    note = " ".join([outcome.note, *report.remarks(outcome, kernel, launch)])
+    return {"gpu": launch.gpu.name, **outcome.to_json(), "note": note}
 
 
 def from_payload(payload: object) -> Experiment:
@@ -112,7 +126,7 @@ def _kernels(this: Gpu | None) -> dict[str, Any]:
                 "title": kernel.title,
                 "claim": kernel.claim,
                 "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],
-                "problem": [_knob(name, knob) for name, knob in knobs(kernel.family.problem).items()],
+                "problem": [_knob(name, knob) for name, knob in kernel.problem_knobs().items()],
                 "presets": [dataclasses.asdict(preset) for preset in kernel.presets],
             }
             for kernel in discover().values()

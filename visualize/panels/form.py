@@ -12,7 +12,7 @@ from typing import Any
 
 import gradio as gr
 
-from kernels.spec import Knob, knobs
+from kernels.knobs import Knob, knobs
 from visualize.panels import assets
 
 

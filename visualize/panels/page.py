@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import gradio as gr
 
 from kernels import discover
+from kernels.knobs import ConfigError
 from kernels.runner.results import Failure
 from kernels.runner.session import Session
-from kernels.spec import ConfigError
-from visualize.panels import coalescing, form, link, result, schedule
+from visualize.panels import coalescing, form, layouts, link, result, schedule
 from visualize.panels.endpoints import endpoints
 from visualize.panels.markup import markup
 from visualize.panels.state import State, experiment_form, forgiving_state, state, view_form, with_kernel, with_preset
@@ -64,6 +64,7 @@ class Page:
                 with gr.Tabs(elem_id="tabs") as self.tabs:
                     with gr.Tab("Result", id="result") as result_tab:
                         self.result = result.build()
+                        self.layouts = layouts.build()
                     with gr.Tab("Schedule", id="schedule") as schedule_tab:
                         self.schedule = schedule.build()
                     with gr.Tab("Coalescing", id="coalescing") as coalescing_tab:
@@ -88,7 +89,7 @@ class Page:
         ]
         self.everything = [self.tab, self.tabs, *forms, *self.pictures]
 
-        blocks.load(self.on_load, None, [*self.everything, self.strip, self.result.report], **_INSTANT)
+        blocks.load(self.on_load, None, [*self.everything, self.strip, self.result.claim], **_INSTANT)
         blocks.unload(self.on_unload)
         changed = [*self.pictures, self.coalescing.lanes]
         for controls in forms:
@@ -103,12 +104,22 @@ class Page:
                 **_INSTANT,
             )
         run = self.result
-        self.results = [self.problems, self.status, self.strip, run.report, run.plot, self.cancel, self.tab, self.tabs]
+        shown = [run.claim, run.plot, run.closeup, run.tables]
+        self.results = [self.problems, self.status, self.cancel, self.tab, self.tabs, self.strip, *shown]
         gr.on(
             [self.run.click, self.experiment.submit],
             self.on_run,
             self.inputs,
             self.results,
+            trigger_mode="multiple",
+            show_progress="hidden",
+            concurrency_limit=None,
+            api_visibility="private",
+        )
+        self.layouts.button.click(
+            self.on_compare,
+            self.inputs,
+            [self.problems, self.status, self.cancel, self.layouts.table],
             trigger_mode="multiple",
             show_progress="hidden",
             concurrency_limit=None,
@@ -208,30 +219,52 @@ class Page:
 
     async def on_run(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
         """Run, and show where it is until it has ended. The last good result stays when this one fails."""
+
+        def shown(outcome: Any) -> tuple[Any, ...]:
+            return "result", gr.Tabs(selected="result"), *result.drawn_result(outcome, self.session.gpu)
+
+        async for answer in self._submitted("run", shown, len(self.results), request, *values):
+            yield answer
+
+    async def on_compare(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Compare how B is stored."""
+        async for answer in self._submitted(
+            "layouts", lambda study: (layouts.drawn_study(study),), 4, request, *values
+        ):
+            yield answer
+
+    async def _submitted(
+        self, what: str, shown: Callable[[Any], tuple[Any, ...]], outputs: int, request: gr.Request, *values: str
+    ) -> AsyncIterator[tuple[Any, ...]]:
+        """Submit, and answer with sentence, status and Cancel until it has ended, then with what is `shown` of it.
+
+        Args:
+            outputs: how many components are answered: those three, and what `shown` gives.
+        """
         skip = gr.skip()
         try:
             current = self._state(*values)
         except ConfigError as error:
-            yield self._refused(error, len(self.results) - 1)
+            yield self._refused(error, outputs - 1)
             return
         page = str(request.session_hash)
-        job = self.runs.start(page, current.experiment)
+        job = self.runs.start(page, current.experiment, what)
         said: Any = form.placed({})
+        kept = (skip,) * (outputs - 3)
         while not job.done.done() and self.runs.is_latest(page, job):
-            yield (said, result.progress(self.session, job), skip, skip, skip, gr.Button(interactive=True), skip, skip)
+            yield (said, result.progress(self.session, job), gr.Button(interactive=True), *kept)
             said = skip
             await asyncio.wait([asyncio.wrap_future(job.done)], timeout=0.25)
         if not self.runs.is_latest(page, job):
             # Another run has replaced it: it has nothing more to say. (Gradio sends what was yielded last once more.)
-            yield (skip,) * len(self.results)
+            yield (skip,) * outputs
             return
         outcome, idle = job.result(), gr.Button(interactive=False)
         if isinstance(outcome, Failure):
             said = form.placed({outcome.field: outcome.message}) if outcome.field else said
-            yield (said, result.finished(outcome), skip, skip, skip, idle, skip, skip)
+            yield (said, result.finished(outcome), idle, *kept)
         else:
-            drawn = await asyncio.to_thread(result.drawn_result, outcome)
-            yield (said, result.finished(outcome), *drawn, idle, "result", gr.Tabs(selected="result"))
+            yield (said, result.finished(outcome), idle, *await asyncio.to_thread(shown, outcome))
 
     def on_cancel(self, request: gr.Request) -> None:
         self.runs.cancel(str(request.session_hash))

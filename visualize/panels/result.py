@@ -1,4 +1,4 @@
-"""The Result panel and the strip of numbers: one run, its progress, its check and its time. /run."""
+"""The Result panel and the strip of numbers: one run, its progress, and what is shown when it ends."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import threading
 from dataclasses import dataclass
 
 import gradio as gr
+import numpy as np
 
 from kernels import discover
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, resolved_gpu
+from kernels.gpus import Gpu
+from kernels.knobs import ConfigError
 from kernels.runner.job import Job, Progress
-from kernels.runner.results import Check, Failure, RunResult, Timing
+from kernels.runner.results import Closeup, Diff, Failure, LayoutStudy, RunResult
 from kernels.runner.session import Session
-from kernels.spec import Family
-from visualize.figures.diff import diff_figure
-from visualize.panels import assets, words
+from kernels.spec import Kernel, Launch
+from visualize.figures.diff import closeup_figure, diff_figure
+from visualize.models.schedule import schedule
+from visualize.panels import assets, report
 from visualize.panels.link import query
 from visualize.panels.markup import markup
 from visualize.panels.plot import drawn, plot
@@ -28,8 +32,10 @@ _STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("laun
 
 @dataclass(frozen=True)
 class Parts:
-    report: gr.HTML
+    claim: gr.HTML
     plot: gr.HTML
+    closeup: gr.HTML
+    tables: gr.HTML
 
 
 def strip() -> gr.HTML:
@@ -43,10 +49,11 @@ def status() -> gr.HTML:
 
 
 def build() -> Parts:
-    return Parts(
-        report=markup("result", script=assets.text("result.js")),
-        plot=plot("diff-plot", "The error of the last run, by place in the output"),
-    )
+    text = markup("result", script=assets.text("result.js"))
+    with gr.Row(elem_classes="plots"):
+        whole = plot("diff-plot", "The error of the last run, by place in the output")
+        closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
+    return Parts(text, whole, closeup, markup("result-tables", script=assets.text("result.js")))
 
 
 def before(session: Session) -> tuple[str, str]:
@@ -65,9 +72,9 @@ class Runs:
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
 
-    def start(self, page: str, experiment: Experiment) -> Job:
-        """Start a run for a page; the one that it still has is cancelled."""
-        job = self._session.submit(experiment)
+    def start(self, page: str, experiment: Experiment, what: str = "run") -> Job:
+        """Start a run (or what Session.submit calls otherwise) for a page; the one that it still has is cancelled."""
+        job = self._session.submit(experiment, what)
         with self._lock:
             before, self._jobs[page] = self._jobs.get(page), job
         if before:
@@ -112,157 +119,66 @@ def _status(backend: str, update: Progress) -> str:
     )
 
 
-def finished(outcome: RunResult | Failure) -> str:
+def finished(outcome: RunResult | LayoutStudy | Failure) -> str:
     """The status line of a run that has ended."""
     if isinstance(outcome, Failure):
         return (
             f'<p class="failure" role="alert" data-kind="{outcome.kind}"><b>{outcome.stage}</b>: '
             f"{html.escape(outcome.message)}</p>"
         )
+    if isinstance(outcome, LayoutStudy):
+        return f'<p class="status" role="status" data-finished="true">{html.escape(outcome.note)}</p>'
     took = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in outcome.stages.items() if stage != "worker")
     return f'<p class="status" role="status" data-finished="true">{html.escape(outcome.note)} {took}</p>'
 
 
-def drawn_result(result: RunResult) -> tuple[str, str, str]:
-    """Strip, report, and picture of the error."""
-    kernel = discover()[result.experiment.kernel]
-    address = html.escape(query(result.experiment.to_address()))
-    picture = ""
-    if result.diff is not None:
-        output = kernel.family.output(result.experiment.problem)
-        picture = drawn(diff_figure(result.diff, result.check, output), anew=address)
+def drawn_result(result: RunResult, this: Gpu | None) -> tuple[str, str, str, str, str]:
+    """Strip, claim, picture of the error, its worst tile, and the tables behind them.
+
+    Args:
+        this: this machine's GPU, or None.
+    """
+    experiment = result.experiment
+    kernel = discover()[experiment.kernel]
+    launch = Launch(experiment.problem, experiment.config, resolved_gpu(experiment, this))
+    address = html.escape(query(experiment.to_address()))
+    whole = closeup = values = ""
+    if diff := result.diff:
+        output = kernel.family.output(experiment.problem)
+        whole = drawn(diff_figure(diff, result.check, output), anew=address)
+        if near := diff.closeup:
+            names = _programs(kernel, launch, diff, near)
+            labels = {place: f"pid {pids[0]}" + f" +{len(pids) - 1}" * (len(pids) > 1) for place, pids in names.items()}
+            closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address)
+            values = report.values(near, result.check, names, diff)
     return (
-        f'<div class="figures" data-experiment="{address}">{_numbers(result)}</div>',
-        f'<div data-experiment="{address}">{_report(result, kernel.family)}</div>',
-        picture,
+        f'<div class="figures" data-experiment="{address}">{report.numbers(result, kernel.race(launch))}</div>',
+        f'<div data-experiment="{address}">{report.claim(result, kernel, launch)}</div>',
+        whole,
+        closeup,
+        f'<div class="tables" data-experiment="{address}">{report.tables(result, kernel)}{values}</div>',
     )
 
 
-def _numbers(result: RunResult) -> str:
-    source = {"cuda": "measured"}.get(result.backend, result.backend)
-    check = result.check
-    verdict = "passed" if check.passed else f"failed: {check.mismatched:,} wrong"
-    parts = [words.figure(verdict, "check", source, "Against torch, within what rounding explains")]
-    parts += _timed(result, source)
-    if result.backend == "interpreter" and result.recorded is None:
-        parts.append(words.figure("no time", "the interpreter runs on the CPU"))
-    if result.recorded is not None:
-        parts += _timed(result.recorded, "recorded")
-    return "".join(parts)
-
-
-def _timed(result: RunResult, source: str) -> list[str]:
-    timing, baseline, peak = result.timing, result.baseline, result.peak
-    if timing is None:
-        return []
-    spread = (timing.p80_ms - timing.p20_ms) / 2 / timing.median_ms
-    parts = [
-        words.figure(
-            f"{words.milliseconds(timing.median_ms)} ± {words.percent(spread)}",
-            f"median of {timing.samples}",
-            source,
-            f"{result.device.name}; p20 to p80: {_spread(timing)}",
-        ),
-        words.figure(_rate(timing), "rate", source),
-    ]
-    if baseline:
-        parts.append(
-            words.figure(
-                f"{baseline.ratio:.2f} ×", baseline.name, source, f"The speed of {baseline.name}, timed in turns"
-            )
-        )
-    if peak:
-        parts.append(
-            words.figure(
-                words.percent(peak.share), "of the device's best", source, f"{peak.rate:.0f} {peak.unit}: {peak.what}"
-            )
-        )
-    return parts
-
-
-def _spread(timing: Timing) -> str:
-    return f"{words.milliseconds(timing.p20_ms)} – {words.milliseconds(timing.p80_ms)}"
-
-
-def _rate(timing: Timing) -> str:
-    if timing.tflops is not None:
-        return f"{words.significant(timing.tflops)} TFLOP/s"
-    return f"{words.significant(timing.gbps or 0)} GB/s"
-
-
-def _report(result: RunResult, family: Family) -> str:
-    check = result.check
-    exact = family.reduction(result.experiment.problem) == 0
-    where = f"{result.device.name}, torch {result.device.torch}, triton {result.device.triton}"
-    note = family.note(result.experiment.problem)
-    rows = [
-        ("relative RMS error", words.significant(check.relative_rms), f"at most {words.significant(check.tolerance)}"),
-        ("largest error", words.significant(check.max_abs_error), ""),
-        (
-            "largest error / " + ("|A|" if exact else "(|A| @ |B|)"),
-            words.significant(check.max_scaled_error),
-            "element by element",
-        ),
-        (
-            "wrong elements",
-            f"{check.mismatched:,} of {check.elements:,}",
-            f"{check.nonfinite:,} of them never written or not finite",
-        ),
-        (
-            "worst element",
-            f"[{check.worst_index[0]}, {check.worst_index[1]}]",
-            f"got {words.significant(check.worst_got, 6)}, expected {words.significant(check.worst_expected, 6)}",
-        ),
-    ]
-    tables = [words.table(("check", "value", "allowed, or detail"), rows, f"Check, on {where}")]
-    timed = result if result.timing else result.recorded
-    if timed is not None and timed.timing is not None:
-        tables.append(_timing_table(timed))
-    settings = ", ".join(
-        f"{name} {value}" for name, value in result.experiment.to_address().items() if name != "kernel"
+def _programs(kernel: Kernel, launch: Launch, diff: Diff, near: Closeup) -> dict[tuple[int, int], list[int]]:
+    """The programs that compute each tile of the closeup; empty where there are no tiles, or too many to look through."""
+    axes = kernel.output_axes(launch)
+    if diff.tile is None or axes is None:
+        return {}
+    try:
+        tiles = schedule(kernel, launch).tiles
+    except ConfigError:
+        return {}
+    of = {"m": tiles.pid_m, "n": tiles.pid_n}
+    first, last = (
+        [place // side for place, side in zip(corner, diff.tile, strict=True)]
+        for corner in (near.first, [start + length - 1 for start, length in zip(near.first, near.shape, strict=True)])
     )
-    if result.diff is None:
-        note += " The picture of the error was not recorded."
-    return (
-        f'<p class="hint">{result.experiment.kernel}: {settings}</p><p class="claim">{_claim(check, exact)} {note}</p>'
-        f'<div class="tables">{"".join(tables)}</div>'
+    places = [of[axis.index] for axis in axes]
+    inside = np.logical_and.reduce(
+        [(start <= place) & (place <= end) for place, start, end in zip(places, first, last, strict=True)]
     )
-
-
-def _claim(check: Check, exact: bool) -> str:
-    if check.passed:
-        if exact:
-            return "Every element equals the reference, bit for bit."
-        return (
-            f"The error, {words.significant(check.relative_rms)} of the result, is what rounding explains "
-            f"(up to {words.significant(check.tolerance)} for this type and K)."
-        )
-    return (
-        f"<b>Wrong</b>: {check.mismatched:,} of {check.elements:,} elements are further from the reference than "
-        f"rounding explains, the worst at [{check.worst_index[0]}, {check.worst_index[1]}]."
-    )
-
-
-def _timing_table(result: RunResult) -> str:
-    timings = [("this kernel", result.timing)]
-    if result.baseline:
-        timings.append((result.baseline.name, result.baseline.timing))
-    rows = [
-        (
-            html.escape(name),
-            words.milliseconds(timing.median_ms),
-            _spread(timing),
-            str(timing.samples),
-            _rate(timing),
-        )
-        for name, timing in timings
-        if timing is not None
-    ]
-    if peak := result.peak:
-        best = html.escape(f"device's best ({peak.what})")
-        rows.append((best, "", "", "", f"{words.significant(peak.rate)} {peak.unit}"))
-    clock = f", SM clock {result.clock_mhz} MHz" if result.clock_mhz else ""
-    run = result.experiment.run
-    source = words.mark("recorded" if result.backend == "recorded" else "measured")
-    caption = f"Time on {result.device.name}, L2 {run.l2}, {run.timer}, {run.distribution} inputs{clock}"
-    return words.table((source, "median", "p20 – p80", "samples", "rate"), rows, caption)
+    found: dict[tuple[int, int], list[int]] = {}
+    for row, column, program in zip(places[0][inside], places[1][inside], tiles.program[inside], strict=True):
+        found.setdefault((int(row), int(column)), []).append(int(program))
+    return found

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
-from kernels.spec import Kernel
+from kernels.spec import Kernel, Launch
 from visualize.figures.schedule import schedule_figure
 from visualize.models.schedule import Schedule, loads, row_major, schedule
 from visualize.panels import form, words
@@ -42,7 +42,7 @@ def draw(state: State) -> tuple[str, str, str]:
     """The claim, this order, and row-major order."""
     view = state.view.schedule
     experiment = state.experiment
-    ours = schedule(state.kernel, experiment.problem, experiment.config, state.gpu, view.programs_per_sm)
+    ours = schedule(state.kernel, state.launch, view.programs_per_sm)
     reference = row_major(ours)
     n = min(view.first, ours.programs, reference.programs)
     title = state.kernel.title
@@ -55,6 +55,8 @@ def draw(state: State) -> tuple[str, str, str]:
             f"The first {n} programs load <b>{our_loads[n - 1]:,}</b> blocks of A and B in this order, "
             f"<b>{reference_loads[n - 1]:,}</b> in row-major order {words.mark('predicted')}. " + sentence
         )
+    if note := state.kernel.note(state.launch):
+        sentence += f" {note}"
     maps = [
         drawn(schedule_figure(order, name, view.color), anew=f"{ours.extents} {state.kernel.id}")
         for order, name in ((ours, title), (reference, "row-major order"))
@@ -79,7 +81,8 @@ def _waves_sentence(schedule: Schedule, gpu: Gpu, per_sm: int) -> str:
 
 def reply(kernel: Kernel, experiment: Experiment, gpu: Gpu) -> dict[str, Any]:
     """The body of /schedule."""
-    predicted = schedule(kernel, experiment.problem, experiment.config, gpu)
+    launch = Launch(experiment.problem, experiment.config, gpu)
+    predicted = schedule(kernel, launch)
     tiles = predicted.tiles
     # Whole programs only: those whose last tile still fits.
     ends = np.searchsorted(tiles.program, np.arange(min(predicted.programs, MOST_LISTED_PROGRAMS)), side="right")
@@ -88,7 +91,7 @@ def reply(kernel: Kernel, experiment: Experiment, gpu: Gpu) -> dict[str, Any]:
     counted = loads(predicted)
     return {
         "programs": predicted.programs,
-        "grid": list(kernel.grid(experiment.problem, experiment.config)),
+        "grid": list(kernel.grid(launch)),
         "tile_grid": list(predicted.extents),
         "resident_programs": predicted.resident_programs,
         "resident_source": predicted.resident_source,

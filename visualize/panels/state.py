@@ -10,7 +10,8 @@ from typing import Any
 from kernels import discover, experiment
 from kernels.experiment import GPU_CHOICES, Experiment, Run
 from kernels.gpus import DEFAULT_GPU, Gpu
-from kernels.spec import ConfigError, Kernel, Knob, checked_fields, knobs
+from kernels.knobs import ConfigError, Knob, checked_fields, knobs
+from kernels.spec import Kernel, Launch
 from visualize.models.coalescing import Textbook
 from visualize.panels import form
 from visualize.panels.view import TABS, LaneView, ScheduleView, View
@@ -26,6 +27,10 @@ class State:
     view: View
     kernel: Kernel
     gpu: Gpu
+
+    @property
+    def launch(self) -> Launch:
+        return Launch(self.experiment.problem, self.experiment.config, self.gpu)
 
     def to_address(self) -> dict[str, Any]:
         return {**self.experiment.to_address(), **self.view.to_address()}
@@ -72,6 +77,8 @@ def with_kernel(current: Mapping[str, object], kernel: str) -> dict[str, object]
     kept = [*knobs(Run), *knobs(ScheduleView), *knobs(Textbook), "gpu"]
     if discover()[str(current["form_of"])].family.id == declared.family.id:
         kept += list(knobs(declared.family.problem))
+    if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):
+        kept = [name for name in kept if name != "dtype"]
     return {"kernel": kernel, **{name: current[name] for name in kept if name in current}}
 
 
@@ -97,7 +104,7 @@ def experiment_form(state: State, this: Gpu | None) -> str:
             "labels": [{"": here, "this": "this GPU"}.get(name, name) for name in gpus],
             "note": state.gpu.caveat,
         },
-        *form.fields(state.kernel.family.problem),
+        *(form.field(name, knob) for name, knob in state.kernel.problem_knobs().items()),
         *form.fields(state.kernel.config),
         *form.fields(Run),
     ]

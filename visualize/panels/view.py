@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.spec import knob
+from kernels.knobs import knob
 from visualize.figures.schedule import COLORS
 from visualize.models.coalescing import Textbook
 

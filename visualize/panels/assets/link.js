@@ -17,7 +17,9 @@ function markStale() {
     const moved = [...then].some(([name, value]) => now.get(name) !== value);
     const stale = refused || moved || (now.get("gpu") ?? "") !== (then.get("gpu") ?? "");
     node.classList.toggle("stale", stale);
-    if (node.closest("#result")) document.querySelector("#diff-plot")?.classList.toggle("stale", stale);
+    if (node.closest("#result")) {
+      for (const plot of document.querySelectorAll("#diff-plot, #closeup-plot")) plot.classList.toggle("stale", stale);
+    }
   });
 }
 

@@ -1,0 +1,131 @@
+"""Knobs: what a person can set, its default and its bounds. Standard library only.
+
+Controls on the page, validation, endpoints and addresses are generated from them, so a bound or a default exists once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A bad argument: what was wrong, the value, and what is allowed, in one sentence.
+
+    Attributes:
+        kind: a word for programs, such as "out_of_range".
+        field: the knob or field that caused it, or "" where it is no single one.
+    """
+
+    def __init__(self, kind: str, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One setting: its default and what it allows, either `choices` or whole numbers from `low` to `high`.
+
+    `stops` says how a slider over a range steps: "powers" (of two; any value can still be typed) or "ones".
+    """
+
+    default: int | str
+    group: str
+    help: str
+    choices: tuple[int | str, ...] | None = None
+    low: int = 0
+    high: int = 0
+    stops: str = "ones"
+
+    def checked(self, name: str, value: object) -> int | str:
+        """Return `value` as this knob's type, or raise ConfigError with what is allowed."""
+        if self.choices is not None and isinstance(self.choices[0], str):
+            if isinstance(value, str) and value in self.choices:
+                return value
+            raise ConfigError("not_a_choice", f"{name} is {value!r}; allowed are {_listed(self.choices)}.", name)
+        number = _whole(name, value)
+        if self.choices is not None:
+            if number not in self.choices:
+                raise ConfigError("not_a_choice", f"{name} is {number}; allowed are {_listed(self.choices)}.", name)
+        elif not self.low <= number <= self.high:
+            raise ConfigError(
+                "out_of_range", f"{name} is {number}; allowed are whole numbers from {self.low} to {self.high}.", name
+            )
+        return number
+
+
+def _listed(choices: Sequence[object]) -> str:
+    words = [str(c) for c in choices]
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
+
+
+def _whole(name: str, value: object) -> int:
+    """A whole number from JSON (4096, 4096.0) or from an address ("4096")."""
+    number = value
+    if isinstance(value, str):
+        try:
+            number = int(value)
+        except ValueError:
+            number = value
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ConfigError("not_a_number", f"{name} is {value!r}; it must be a whole number.", name)
+    if abs(number) >= 10**100:  # more digits than a sentence should hold
+        raise ConfigError("out_of_range", f"{name} has more than 100 digits; allowed are smaller whole numbers.", name)
+    return number
+
+
+def knob(
+    default: int | str,
+    group: str,
+    help: str,
+    *,
+    choices: Sequence[int | str] | None = None,
+    low: int = 0,
+    high: int = 0,
+    stops: str = "ones",
+) -> Any:
+    """Declare a dataclass field that a person can set. See Knob for what the arguments mean."""
+    declared = Knob(default, group, help, tuple(choices) if choices is not None else None, low, high, stops)
+    declared.checked("default", default)
+    return field(default=default, metadata={"knob": declared})
+
+
+def powers(low: int, high: int) -> tuple[int, ...]:
+    """The powers of two from `low` to `high`, both included."""
+    return tuple(1 << e for e in range(low.bit_length() - 1, high.bit_length()))
+
+
+def knobs(declared: type) -> dict[str, Knob]:
+    """The knobs of a dataclass, by field name, in the order of declaration."""
+    return {f.name: f.metadata["knob"] for f in dataclasses.fields(declared) if "knob" in f.metadata}
+
+
+def checked_fields(
+    declared: type, values: Mapping[str, object], what: str, allowed: Mapping[str, Knob] | None = None
+) -> Any:
+    """Build a dataclass of knobs from `values`; what is left out takes its default.
+
+    Args:
+        allowed: the knobs by field name, where they are not those declared.
+
+    Raises:
+        ConfigError: for an unknown field, or a value that its knob does not allow.
+    """
+    allowed = knobs(declared) if allowed is None else allowed
+    for name in values:
+        if name not in allowed:
+            raise ConfigError("unknown_field", f"{what} has no field {name!r}; it has {_listed(tuple(allowed))}.", name)
+    return declared(**{name: allowed[name].checked(name, value) for name, value in values.items()})
+
+
+def num_warps() -> Any:
+    return knob(4, "Launch", "Warps (of 32 lanes) that share one program.", choices=powers(1, 16))
+
+
+def num_stages() -> Any:
+    return knob(3, "Launch", "Loop iterations whose loads are in flight at once.", low=1, high=8)

@@ -1,0 +1,96 @@
+"""What the persistent matmuls share: one program a SM, which takes tile after tile, and tensor descriptors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kernels import orders
+from kernels.jit import on_arrays
+from kernels.matmul import problem as family
+from kernels.matmul.problem import extents
+from kernels.spec import DTYPE_BYTES, Axis, Launch, TensorSpec, Tiles
+
+# The tensor memory accelerator came with this compute capability; it wants rows that begin at multiples of 16 bytes.
+DESCRIPTORS_FROM = (9, 0)
+PITCH_BYTES = 16
+
+
+def grid(launch: Launch) -> tuple[int]:
+    """One program a SM, or one a tile where there are fewer tiles."""
+    tiles = extents(launch)
+    return (min(tiles["m"] * tiles["n"], launch.gpu.sms),)
+
+
+def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
+    """Program pid takes tiles pid, pid + programs, pid + 2 · programs, … of grouped order."""
+    tiles, size, programs = extents(launch), launch.config.GROUP_SIZE, grid(launch)[0]
+    turns = -(-(tiles["m"] * tiles["n"] - pids) // programs)
+    program = np.repeat(pids, turns)
+    turn = np.arange(len(program)) - np.repeat(np.cumsum(turns) - turns, turns)
+    place = program + turn * programs
+    pid_m, pid_n = on_arrays(orders.grouped)(place, tiles["m"], tiles["n"], size)
+    group = on_arrays(orders.group_of)(place, tiles["n"], size)
+    return Tiles(program, pid_m, pid_n, np.zeros_like(program), group)
+
+
+def half_start(half: int) -> Any:
+    """Where the left or the right half of tile `index` begins; `block` is half a tile's columns."""
+    return lambda index, block: on_arrays(orders.tile_start)(2 * index + half, block)
+
+
+def half_columns(launch: Launch) -> tuple[Axis, Axis]:
+    """The columns of a tile's two halves."""
+    block = launch.config.BLOCK_N // 2
+    return Axis("n", block, half_start(0)), Axis("n", block, half_start(1))
+
+
+def why_not_described(tensors: dict[str, TensorSpec], launch: Launch) -> str:
+    """Why this launch falls back on pointers, or "" where it uses tensor descriptors."""
+    gpu, size = launch.gpu, DTYPE_BYTES[launch.problem.dtype]
+    if gpu.compute_capability < DESCRIPTORS_FROM:
+        major, minor = gpu.compute_capability
+        return (
+            f"{gpu.name} has compute capability {major}.{minor}: descriptors need 9.0, so this "
+            "launch falls back on pointers."
+        )
+    for name, tensor in tensors.items():
+        if tensor.stored[1] * size % PITCH_BYTES:
+            return (
+                f"A row of {name} takes {tensor.stored[1] * size:,} bytes, no multiple of {PITCH_BYTES}, so no tensor "
+                "descriptor can be made: this launch falls back on pointers."
+            )
+    return ""
+
+
+def arguments(tensors: Any, specs: dict[str, TensorSpec], halved: tuple[str, ...], launch: Launch) -> dict[str, Any]:
+    """Arguments of a persistent matmul: descriptors in place of tensors, where they can be made.
+
+    Args:
+        halved: the tensors that are copied half a tile at a time.
+    """
+    config, problem = launch.config, launch.problem
+    plain = {**family.arguments(tensors, launch), "GROUP_SIZE": config.GROUP_SIZE}
+    if why_not_described(specs, launch) or not all(_can_be_described(tensors[name]) for name in specs):
+        return {**plain, "DESCRIBED": False, "A_TURNED": False, "B_TURNED": False}
+    blocks = {"A": (config.BLOCK_M, config.BLOCK_K), "B": (config.BLOCK_K, config.BLOCK_N)}
+    blocks |= dict.fromkeys(halved, (config.BLOCK_M, config.BLOCK_N // 2))
+    described = {name.lower(): _descriptor(tensors[name], specs[name], blocks[name]) for name in blocks}
+    a_turned, b_turned = (letter == "T" for letter in problem.layout)
+    return {**plain, **described, "DESCRIBED": True, "A_TURNED": a_turned, "B_TURNED": b_turned}
+
+
+def _can_be_described(tensor: Any) -> bool:
+    """Whether rows begin at multiples of 16 bytes: not in every slice of a larger tensor."""
+    pitch = max(tensor.stride(0), tensor.stride(1)) * tensor.dtype.itemsize
+    return tensor.data_ptr() % PITCH_BYTES == 0 and pitch % PITCH_BYTES == 0
+
+
+def _descriptor(tensor: Any, spec: TensorSpec, block: tuple[int, int]) -> Any:
+    """A descriptor of a tensor as it is stored, which it copies in blocks."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    stored, pitch = spec.stored, tensor.stride(0) if not spec.turned else tensor.stride(1)
+    shape = block[::-1] if spec.turned else block
+    return TensorDescriptor(tensor, list(stored), [pitch, 1], list(shape))

@@ -1,0 +1,76 @@
+"""B = A.T, BLOCK consecutive elements of A a program: one flat index, and no tile for the compiler to turn."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels import orders
+from kernels.jit import on_arrays, tl, triton
+from kernels.knobs import knob, num_stages, num_warps, powers
+from kernels.orders import tile_offsets
+from kernels.source import memory_lines
+from kernels.spec import Axis, FlatAccess, Kernel, Launch, Preset, Tiles
+from kernels.transpose.problem import FAMILY, arguments
+
+
+@dataclass(frozen=True)
+class Config:
+    BLOCK: int = knob(
+        1024, "Tile", "Elements of A, counted row by row, that a program moves.", choices=powers(32, 8192)
+    )
+    num_warps: int = num_warps()
+    num_stages: int = num_stages()
+
+
+@triton.jit
+def transpose_flat(a, b, M, N, BLOCK: tl.constexpr):
+    index = tile_offsets(tl.program_id(0), BLOCK)
+    inside = index < M * N
+    row = index // N
+    column = index % N
+    run = tl.load(a + index, mask=inside)
+    tl.store(b + column * M + row, run, mask=inside)
+
+
+def extents(launch: Launch) -> dict[str, int]:
+    """Runs of BLOCK elements, one below the other."""
+    return {"m": -(-launch.problem.M * launch.problem.N // launch.config.BLOCK), "n": 1}
+
+
+def grid(launch: Launch) -> tuple[int]:
+    return (extents(launch)["m"],)
+
+
+def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
+    """Program pid moves run pid: a group of its own."""
+    none = np.zeros_like(pids)
+    return Tiles(pids, pids, none, none, group=pids)
+
+
+def accesses(launch: Launch) -> tuple[FlatAccess, ...]:
+    """The load of a run of A, and the store of the same elements into B, each in another row."""
+    run = Axis("m", launch.config.BLOCK, on_arrays(orders.tile_start))
+    load, store = memory_lines(transpose_flat)
+    return (
+        FlatAccess("load", "A", run, ("m",), load),
+        FlatAccess("store", "B", run, ("m",), store, turned=True),
+    )
+
+
+KERNEL = Kernel(
+    id="transpose.flat",
+    title="flat index",
+    claim="Lanes take consecutive elements of A, so each stores into another row of B, where nothing coalesces.",
+    family=FAMILY,
+    config=Config,
+    jitted=transpose_flat,
+    grid=grid,
+    extents=extents,
+    tiles=tiles_of,
+    accesses=accesses,
+    arguments=arguments,
+    presets=(
+        Preset("One row a program: 1024²", {"M": 1024, "N": 1024}, {}, {"tab": "coalescing"}),
+        Preset("Large: 8192²", {"M": 8192, "N": 8192}, {}),
+    ),
+)

@@ -1,0 +1,45 @@
+"""Matrices and their products, for tests of the check. On CPU tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.matmul.problem import FAMILY as MATMUL
+from kernels.runner.check import Arithmetic, check
+from kernels.spec import DTYPE_BYTES
+from kernels.transpose.problem import FAMILY as TRANSPOSE
+
+DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
+WIDER_THAN_A_BYTE = [name for name, size in DTYPE_BYTES.items() if size > 1]
+
+
+def values(shape, dtype, distribution="normal", seed=7):
+    generator = torch.Generator().manual_seed(seed)
+    empty = torch.empty(shape, dtype=torch.float32)
+    fill = {
+        "normal": lambda: empty.normal_(generator=generator),
+        "uniform": lambda: empty.uniform_(-1, 1, generator=generator),
+        "integers": lambda: empty.random_(-4, 5, generator=generator),
+        "zeros": empty.zero_,
+    }
+    return fill[distribution]().to(getattr(torch, dtype))
+
+
+def product(m, n, k, dtype, distribution="normal"):
+    """Inputs, and their product summed in float64 and rounded once."""
+    inputs = {"A": values((m, k), dtype, distribution, 1), "B": values((k, n), dtype, distribution, 2)}
+    return inputs, (inputs["A"].double() @ inputs["B"].double()).to(getattr(torch, dtype))
+
+
+def checked_product(output, inputs, dtype, operands="exact", tile=None, **how):
+    done = Arithmetic(dtype, inputs["A"].shape[1], operands, **how)
+    return check(output, inputs, MATMUL.reference, done, tile)
+
+
+def copied(a):
+    """Its transpose, in memory of its own."""
+    return a.t().clone(memory_format=torch.contiguous_format)
+
+
+def checked_copy(output, a, dtype):
+    return check(output, {"A": a}, TRANSPOSE.reference, Arithmetic(dtype, 0))

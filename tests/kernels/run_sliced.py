@@ -1,0 +1,72 @@
+"""Run every kernel that takes strides on operands that are slices of larger tensors, in every layout.
+
+A process of its own: `python run_sliced.py interpreter|cuda CACHE`. Prints one JSON line a case: what, and whether it
+passed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+SHAPES = ((33, 129, 77), (72, 136, 48))
+
+
+def sliced(tensor, margin):
+    """The same values in a window of a larger tensor, whose other elements are not finite."""
+    import torch
+
+    rows, columns = tensor.shape
+    larger = torch.full((rows + 3, columns + margin), float("nan"), device=tensor.device).to(tensor.dtype)
+    window = larger[2 : 2 + rows, margin // 2 : margin // 2 + columns]
+    window.copy_(tensor)
+    return window
+
+
+def run(kernel, launch, margin, device):
+    """Launch on slices, and check."""
+    import torch
+
+    from kernels.runner.check import Arithmetic, check
+
+    dtype = getattr(torch, launch.problem.dtype)
+    generator = torch.Generator(device).manual_seed(7)
+    output = kernel.family.output(launch.problem)
+    tensors = {}
+    for name, spec in kernel.family.tensors(launch.problem).items():
+        values = torch.randn(spec.stored, generator=generator, device=device)
+        values = values if spec.is_input else torch.full_like(values, 0.0 if kernel.zeroed_output else float("nan"))
+        stored = sliced(values.to(dtype), margin)
+        tensors[name] = stored.t() if spec.turned else stored
+    kernel.jitted[kernel.grid(launch)](**kernel.arguments(tensors, launch))
+    done = Arithmetic(launch.problem.dtype, kernel.family.reduction(launch.problem), roundings=kernel.roundings(launch))
+    inputs = {name: tensor for name, tensor in tensors.items() if name != output}
+    return check(tensors[output], inputs, kernel.family.reference, done)[0]
+
+
+def main():
+    from kernels.runner import worker
+
+    backend, cache = sys.argv[1:]
+    worker.start(backend, cache)
+
+    from kernels import discover
+    from kernels.gpus import GPUS, this_gpu
+    from kernels.matmul.problem import LAYOUTS
+    from kernels.spec import Launch
+
+    gpu = this_gpu() if backend == "cuda" else GPUS["H200"]
+    for kernel in discover().values():
+        if "stride_am" not in getattr(kernel.jitted, "arg_names", ()):
+            continue
+        split = {"SPLIT_K": 1} if hasattr(kernel.config, "SPLIT_K") and "race" in kernel.id else {}
+        for shape, margin, layout in ((s, m, x) for s in SHAPES for m in (5, 16) for x in LAYOUTS):
+            problem = kernel.family.problem(*shape, "float16", layout)
+            config = kernel.config(BLOCK_M=32, BLOCK_N=32, **split)
+            result = run(kernel, Launch(problem, config, gpu), margin, "cuda" if backend == "cuda" else "cpu")
+            what = f"{kernel.id} {shape} {layout}, {margin} columns more"
+            print(json.dumps({"what": what, "kernel": kernel.id, "passed": result.passed}))
+
+
+if __name__ == "__main__":
+    main()

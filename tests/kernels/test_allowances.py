@@ -1,0 +1,146 @@
+"""What rounding explains passes, whatever is done to the numbers; one product left out never does. On CPU tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.runner.check import ROUNDOFF, Arithmetic, allowance
+from kernels.spec import DTYPE_BYTES
+from tests.kernels.products import (
+    DISTRIBUTIONS,
+    WIDER_THAN_A_BYTE,
+    checked_product,
+    product,
+)
+
+
+@pytest.fixture(params=WIDER_THAN_A_BYTE)
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture(params=DTYPE_BYTES)
+def any_dtype(request):
+    return request.param
+
+
+@pytest.mark.parametrize("k", [1, 577, 4097])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_the_rounded_product_passes(k, distribution, any_dtype):
+    for m, n in ((1, 1), (1, 129), (129, 577)):
+        inputs, exact = product(m, n, k, any_dtype, distribution)
+        result, diff = checked_product(exact, inputs, any_dtype)
+        assert result.passed, (m, n, result)
+        assert (result.mismatched, result.nonfinite, result.elements) == (0, 0, m * n)
+        assert result.relative_rms <= result.tolerance
+        assert diff.cells.max() <= 1
+
+
+@pytest.mark.parametrize("k", [1, 577, 4097])
+def test_torch_matmul_passes(k, dtype):
+    inputs, _ = product(256, 129, k, dtype)
+    assert checked_product(inputs["A"] @ inputs["B"], inputs, dtype)[0].passed
+
+
+HOW = [{}, {"coarse_sums": True}, {"roundings": 8}, {"roundings": 16}]
+
+
+@pytest.mark.parametrize("how", HOW, ids=str)
+@pytest.mark.parametrize("k", [64, 577, 4097])
+def test_skipping_the_last_product_fails(k, any_dtype, how):
+    """In every type, with all that float8 sums and split-K's roundings are allowed on top."""
+    if "roundings" in how and DTYPE_BYTES[any_dtype] == 1:
+        return  # no kernel adds up float8: atomics don't know it
+    inputs, exact = product(256, 256, k, any_dtype)
+    short = inputs["A"][:, : k - 1].double() @ inputs["B"][: k - 1].double()
+    result, _ = checked_product(short.to(getattr(torch, any_dtype)), inputs, any_dtype, **how)
+    assert checked_product(exact, inputs, any_dtype, **how)[0].passed
+    assert not result.passed
+    assert result.nonfinite == 0
+
+
+@pytest.mark.parametrize("operands", ["tf32", "tf32_rounded", "tf32x3"])
+@pytest.mark.parametrize("k", [64, 577, 4097])
+def test_skipping_the_last_product_fails_whatever_operands_are_made_of(k, operands):
+    inputs, exact = product(256, 256, k, "float32")
+    short = (inputs["A"][:, : k - 1].double() @ inputs["B"][: k - 1].double()).float()
+    assert checked_product(exact, inputs, "float32", operands)[0].passed
+    assert not checked_product(short, inputs, "float32", operands)[0].passed
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("slices", [2, 8, 16])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_partial_sums_added_up_in_a_half_type_pass_where_that_is_what_is_done(slices, distribution, dtype):
+    inputs, _ = product(512, 512, 1024, dtype, distribution)
+    pieces = zip(inputs["A"].double().chunk(slices, 1), inputs["B"].double().chunk(slices, 0), strict=True)
+    total = torch.zeros(512, 512, dtype=getattr(torch, dtype))
+    for a, b in pieces:
+        total = (total.double() + (a @ b).to(total.dtype).double()).to(total.dtype)
+    assert checked_product(total, inputs, dtype, roundings=slices)[0].passed
+    if distribution in ("normal", "uniform"):
+        assert not checked_product(total, inputs, dtype)[0].passed
+
+
+def test_float8_stops_at_its_largest_number():
+    for dtype in ("float8_e4m3fn", "float8_e5m2"):
+        a = torch.full((64, 64), 32.0).to(getattr(torch, dtype))
+        inputs, most = {"A": a, "B": a}, torch.finfo(a.dtype).max
+        stopped = torch.full((64, 64), min(64 * 32.0 * 32.0, most)).to(a.dtype)
+        assert checked_product(stopped, inputs, dtype)[0].passed
+        assert not checked_product((stopped.float() / 2).to(a.dtype), inputs, dtype)[0].passed
+
+
+def test_only_a_sum_of_products_may_err(dtype):
+    assert set(vars(allowance(Arithmetic(dtype, 0))).values()) == {0}
+    for reduction in (1, 577, 16384):
+        allowed = allowance(Arithmetic(dtype, reduction))
+        assert 0 < allowed.expected_of_magnitude < allowed.of_magnitude < ROUNDOFF["float16"] / 10
+        for how in ({"coarse_sums": True}, {"roundings": 8}, {"operands": "tf32"}, {"operands": "tf32_rounded"}):
+            more = allowance(Arithmetic(dtype, reduction, **how))
+            assert more.of_magnitude > allowed.of_magnitude, how
+            assert more.expected_of_magnitude > allowed.expected_of_magnitude, how
+
+
+def cut_to_tf32(x):
+    """float32 with 10 bits of mantissa, the rest dropped: what Triton's dot makes of an operand."""
+    return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+@pytest.mark.parametrize("k", [1, 16, 577, 4097])
+@pytest.mark.parametrize("distribution", ["normal", "uniform"])
+def test_products_of_operands_cut_to_tf32_pass_where_tf32_is_what_multiplies_and_fail_elsewhere(k, distribution):
+    inputs, _ = product(129, 577, k, "float32", distribution)
+    cut = {name: cut_to_tf32(tensor).double() for name, tensor in inputs.items()}
+    output = (cut["A"] @ cut["B"]).float()
+    assert checked_product(output, inputs, "float32", "tf32")[0].passed
+    assert not checked_product(output, inputs, "float32")[0].passed
+
+
+def test_a_skipped_product_fails_under_tf32_too():
+    inputs, exact = product(256, 256, 4097, "float32")
+    last = inputs["A"][:, -1:] @ inputs["B"][-1:]
+    assert checked_product(exact, inputs, "float32", "tf32")[0].passed
+    assert not checked_product(exact - last, inputs, "float32", "tf32")[0].passed
+
+
+@pytest.mark.parametrize("k", [1, 64, 577, 4097])
+def test_float32_that_is_a_thousandth_off_fails_where_it_is_multiplied_in_full(k):
+    inputs, exact = product(129, 257, k, "float32")
+    assert not checked_product(exact * 1.001, inputs, "float32")[0].passed
+    assert not checked_product(exact.half().float(), inputs, "float32")[0].passed
+
+
+@pytest.mark.parametrize("k", [1, 16, 577, 4097])
+def test_products_of_operands_rounded_to_tf32_pass_where_they_are_rounded(k):
+    inputs, _ = product(129, 577, k, "float32")
+    rounded = {
+        name: ((tensor.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).double()
+        for name, tensor in inputs.items()
+    }
+    output = (rounded["A"] @ rounded["B"]).float()
+    assert checked_product(output, inputs, "float32", "tf32_rounded")[0].passed
+    assert not checked_product(output, inputs, "float32")[0].passed
+    cut = {name: cut_to_tf32(tensor).double() for name, tensor in inputs.items()}
+    assert not checked_product((cut["A"] @ cut["B"]).float(), inputs, "float32", "tf32_rounded")[0].passed

@@ -1,0 +1,71 @@
+"""Copies of the project's source, for tests that change it: a mutant, a kernel more."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import kernels as package
+
+ROOT = Path(package.__file__).parent.parent
+PARTS = ("kernels", "visualize", "tests", "scripts", "app.py", "pyproject.toml")
+
+RUN = """
+import json, sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    from kernels import discover
+    from kernels.experiment import from_json
+    from kernels.gpus import this_gpu
+    from kernels.runner.session import Session
+
+    session = Session(this_gpu() if sys.argv[2] == "cuda" else None, Path(sys.argv[1]))
+    for payload in json.load(sys.stdin):
+        outcome = session.submit(from_json(payload, discover()), what="check").result()
+        said = outcome.to_json()
+        print(json.dumps(said.get("check") or said))
+    session.close()
+"""
+
+
+def copied(directory):
+    """A copy of the source in `directory`."""
+    directory.mkdir()
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, directory / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, directory / part)
+    return directory
+
+
+def python(tree, *arguments, stdin=""):
+    """Run this Python in a tree, with what it imports from there."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=tree,
+        env=environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def checks(tree, payloads, backend):
+    """The check (or the failure) of each experiment, run by the kernels of a tree."""
+    script = tree / "run_payloads.py"
+    script.write_text(RUN, encoding="utf-8")
+    ended = python(tree, script, tree / "cache", backend, stdin=json.dumps(payloads))
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]

@@ -1,0 +1,130 @@
+"""Adding a kernel is adding one file: controls, endpoint entry, schedule and contract tests come by themselves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.kernels.trees import copied, python
+
+FILE = '''"""B = A.T, a strip of BLOCK_N columns a program, walked BLOCK_M rows at a time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels.jit import tl, triton
+from kernels.knobs import knob, num_stages, num_warps, powers
+from kernels.orders import tile_offsets
+from kernels.spec import Kernel, Preset, Tiles
+from kernels.transpose import problem as family
+from kernels.transpose.problem import FAMILY, arguments, extents
+
+
+@dataclass(frozen=True)
+class Config:
+    BLOCK_M: int = knob(64, "Tile", "Rows of the strip that a program moves at a time.", choices=powers(8, 256))
+    BLOCK_N: int = knob(32, "Tile", "Columns of A in a program's strip.", choices=powers(4, 64))
+    num_warps: int = num_warps()
+    num_stages: int = num_stages()
+
+
+@triton.jit
+def transpose_column_strip(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    columns = tile_offsets(tl.program_id(0), BLOCK_N)
+    for step in range(0, tl.cdiv(M, BLOCK_M)):
+        rows = tile_offsets(step, BLOCK_M)
+        inside = (rows[:, None] < M) & (columns[None, :] < N)
+        strip = tl.load(a + rows[:, None] * N + columns[None, :], mask=inside)
+        tl.store(b + columns[None, :] * M + rows[:, None], strip, mask=inside)
+
+
+def grid(launch):
+    return (extents(launch)["n"],)
+
+
+def tiles_of(pids, launch):
+    steps = extents(launch)["m"]
+    program = np.repeat(pids, steps)
+    return Tiles(program, np.tile(np.arange(steps), len(pids)), program, np.zeros_like(program), group=program)
+
+
+def accesses(launch):
+    return family.accesses(transpose_column_strip, launch)
+
+
+KERNEL = Kernel(
+    id="transpose.column_strip",
+    title="column strips",
+    claim="A program walks down a strip of columns.",
+    family=FAMILY,
+    config=Config,
+    jitted=transpose_column_strip,
+    grid=grid,
+    extents=extents,
+    tiles=tiles_of,
+    accesses=accesses,
+    arguments=arguments,
+    presets=(Preset("Small", {"M": 64, "N": 64}, {}),),
+)
+'''
+
+PAGE = """
+import json
+from kernels import discover
+from kernels.experiment import from_json
+from visualize.panels import coalescing, schedule
+from visualize.panels.endpoints import _kernels, predicted
+from visualize.panels.state import experiment_form, state
+
+opened = state({"kernel": "transpose.column_strip", "M": 300, "N": 200, "BLOCK_N": 16}, None)
+payload = opened.experiment.to_json()
+print(json.dumps({
+    "form": json.loads(experiment_form(opened, None)),
+    "entries": [entry for entry in _kernels(None)["kernels"] if entry["id"] == "transpose.column_strip"],
+    "schedule": predicted(payload, None, schedule.reply),
+    "coalescing": predicted(payload, None, lambda k, e, gpu: coalescing.reply(k, e, gpu, "textbook", None)),
+    "drawn": [bool(part) for part in (*schedule.draw(opened), *coalescing.draw(opened))],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """The project with one file more, and nothing else touched."""
+    tree = copied(tmp_path_factory.mktemp("new") / "tree")
+    file = tree / "kernels" / "transpose" / "column_strip.py"
+    assert not file.exists()
+    file.write_text(FILE, encoding="utf-8")
+    return tree
+
+
+def test_the_page_and_the_endpoints_know_it(tree):
+    ended = python(tree, "-c", PAGE)
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    controls = {field["name"]: field for field in said["form"]["fields"]}
+    assert "transpose.column_strip" in controls["kernel"]["choices"]
+    assert "transpose: column strips" in controls["kernel"]["labels"]
+    assert controls["BLOCK_M"]["choices"] == [8, 16, 32, 64, 128, 256]
+    assert said["form"]["values"]["BLOCK_N"] == 16
+    assert said["form"]["presets"] == ["Small"]
+    (entry,) = said["entries"]
+    assert [knob["name"] for knob in entry["knobs"]] == ["BLOCK_M", "BLOCK_N", "num_warps", "num_stages"]
+    assert said["schedule"]["programs"] == -(-200 // 16)
+    assert said["schedule"]["tiles"][2] == [[0, 2, 0], [1, 2, 0], [2, 2, 0], [3, 2, 0], [4, 2, 0]]
+    assert [op["op"] for op in said["coalescing"]["ops"]] == ["load", "store"]
+    assert all(op["file"].endswith("column_strip.py") for op in said["coalescing"]["ops"])
+    assert all(said["drawn"])
+
+
+def test_the_contract_tests_hold_it(tree):
+    files = [
+        f"tests/{name}.py" for name in ("kernels/test_contract", "kernels/test_declarations", "models/test_coalescing")
+    ]
+    oracle = "tests/oracle/test_interpreter_addresses.py"
+    ended = python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, oracle, "-k", "column_strip")
+    assert ended.returncode == 0, ended.stdout[-3000:]
+    passed = int(ended.stdout.split(" passed")[0].split()[-1])
+    assert passed > 30, ended.stdout
