@@ -161,7 +161,7 @@ def drawn_result(result: RunResult, this: Gpu | None) -> tuple[str, str, str, st
 
 
 def _programs(kernel: Kernel, launch: Launch, diff: Diff, near: Closeup) -> dict[tuple[int, int], list[int]]:
-    """The programs that compute each tile of the closeup; empty where there are no tiles, or too many to look through."""
+    """The programs that compute each tile of the closeup; empty without tiles, or with too many to look through."""
     axes = kernel.output_axes(launch)
     if diff.tile is None or axes is None:
         return {}
