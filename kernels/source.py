@@ -20,7 +20,6 @@ def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
     repository's root; lines count from 1.
     """
     text, first_line = inspect.getsourcelines(jitted.fn)
-    file = Path(inspect.getsourcefile(jitted.fn) or "").resolve()
     owners = {"tl", *inspect.signature(jitted.fn).parameters}
     calls = [
         node
@@ -31,5 +30,25 @@ def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
         and node.func.value.id in owners
         and node.func.attr in _OPERATIONS
     ]
-    name = str(file.relative_to(_ROOT)) if file.is_relative_to(_ROOT) else file.name
+    name = file_of(jitted)
     return tuple((name, first_line + call.lineno - 1) for call in sorted(calls, key=lambda c: (c.lineno, c.col_offset)))
+
+
+def file_of(jitted: Any) -> str:
+    """The file of a jitted function, relative to the repository's root."""
+    file = Path(inspect.getsourcefile(jitted.fn) or "").resolve()
+    return str(file.relative_to(_ROOT)) if file.is_relative_to(_ROOT) else file.name
+
+
+@functools.cache
+def last_line(source: tuple[str, int]) -> int:
+    """The line on which the operation ends that `memory_lines` says begins at (file, line)."""
+    file, line = source
+    tree = ast.parse((_ROOT / file).read_text(encoding="utf-8"))
+    ends = (node.end_lineno or line for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == line)
+    return max(ends, default=line)
+
+
+def lines_of(file: str) -> list[str]:
+    """The lines of a source file that `memory_lines` named."""
+    return (_ROOT / file).read_text(encoding="utf-8").splitlines()

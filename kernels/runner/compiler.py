@@ -7,22 +7,17 @@ result in the cache that both share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import subprocess
+import tempfile
+import time
 from typing import Any
 
 from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
-from kernels.runner.results import Failure
+from kernels.runner.results import Compiled, Failure
 from kernels.spec import Launch, TensorSpec
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """What a compile gives: shared memory of a program in bytes, and the seconds it took."""
-
-    shared_bytes: int
-    seconds: float
 
 
 class _Target:
@@ -65,13 +60,48 @@ class _StandInTensor:
         return self._strides[axis]
 
 
-def compile_for(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
-    """Compile the experiment's kernel for `gpu`, or say why it can't be. Fills the shared cache."""
-    import time
+def compile_for(experiment: Experiment, gpu: Gpu) -> Failure | None:
+    """Compile the experiment's kernel for `gpu` into the shared cache, or say why it can't be."""
+    kernel = _kernel(experiment, gpu)
+    return kernel if isinstance(kernel, Failure) else None
 
-    from triton.runtime import driver
+
+def compiled_for(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
+    """Compile the experiment's kernel for `gpu`, and take it apart: its registers, and its text at every stage."""
+    import triton
 
     start = time.perf_counter()
+    kernel = _kernel(experiment, gpu)
+    if isinstance(kernel, Failure):
+        return kernel
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        usage = _tool(triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name)
+        sass = _tool(triton.knobs.nvidia.nvdisasm.path, "--print-line-info", "--print-code", file.name)
+    used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
+    return Compiled(
+        gpu=gpu.name,
+        registers=int(used["REG"]),
+        spilled_bytes=int(used["STACK"]) + int(used["LOCAL"]),
+        shared_bytes=kernel.metadata.shared,
+        ttgir=kernel.asm["ttgir"],
+        ptx=kernel.asm["ptx"],
+        sass=sass,
+        triton=triton.__version__,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _tool(path: str, *arguments: str) -> str:
+    """What one of the CUDA tools in Triton's wheel prints."""
+    return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def _kernel(experiment: Experiment, gpu: Gpu) -> Any:
+    """Triton's compiled kernel, or a Failure."""
+    from triton.runtime import driver
+
     kernel = discover()[experiment.kernel]
     tensors = {
         name: _StandInTensor(experiment.problem.dtype, spec)
@@ -91,7 +121,7 @@ def compile_for(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
             f"This config needs {shared:,} bytes of shared memory a program; {gpu.name} allows "
             f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller.",
         )
-    return Compiled(shared, time.perf_counter() - start)
+    return compiled
 
 
 def _first_line(error: BaseException) -> str:

@@ -142,6 +142,30 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """What the compiler made of a kernel for one GPU.
+
+    Attributes:
+        registers: of a thread.
+        spilled_bytes: local memory of a thread, which holds what registers can't.
+        shared_bytes: shared memory of a program.
+        ttgir, ptx, sass: the kernel's text at three stages, with the source lines that it came from.
+        triton: the compiler's version.
+        seconds: how long it took; little where it was in the cache.
+    """
+
+    gpu: str
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    ttgir: str
+    ptx: str
+    sass: str
+    triton: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class LayoutRow:
     """One way to store B in a product.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels import discover, records
-from kernels.experiment import Experiment, resolved_gpu
+from kernels.experiment import Experiment, Run, resolved_gpu
 from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
@@ -23,7 +23,7 @@ from kernels.runner import compiler, worker
 from kernels.runner.interpreter import refuse_what_takes_too_long
 from kernels.runner.job import Job, Line
 from kernels.runner.processes import Workers, cancelled, died, outcome
-from kernels.runner.results import Device, Failure, LayoutStudy, RunResult
+from kernels.runner.results import Compiled, Device, Failure, LayoutStudy, RunResult
 from kernels.spec import Launch
 
 # Failures after which a CUDA context can't be trusted: its worker is replaced.
@@ -31,6 +31,9 @@ _POISONS = {"cuda_error", "error"}
 
 # Jobs that may be under way or waiting at once; more are refused, so that nobody waits for hours.
 MOST_JOBS = 32
+
+# Compiled kernels whose texts (a few hundred kilobytes each) are kept.
+MOST_COMPILED = 64
 
 
 class Session:
@@ -45,6 +48,8 @@ class Session:
         self._line = Line()
         self._jobs: set[Job] = set()
         self._device: Device | None = None
+        self._compiled: dict[Experiment, Compiled] = {}
+        self._lock = threading.Lock()
 
     @classmethod
     def here(cls) -> Session:
@@ -73,6 +78,29 @@ class Session:
             job.done.add_done_callback(lambda _: self._jobs.discard(job))
             threading.Thread(target=self._carry_out, args=(job,), daemon=True).start()
         return job
+
+    def compiled(self, experiment: Experiment) -> Compiled | Failure:
+        """What the compiler makes of an experiment for its GPU; waits for it. Kept for the next time.
+
+        Raises:
+            ConfigError: where the experiment names a GPU that it can't be for.
+        """
+        gpu = resolved_gpu(experiment, self.gpu)
+        if not HAS_TRITON:
+            return Failure("compile", "no_triton", "Triton is not installed on this machine, so nothing is compiled.")
+        key = replace(experiment, gpu=gpu.name, run=Run())
+        with self._lock:
+            kept = self._compiled.pop(key, None)
+            if kept is not None:
+                self._compiled[key] = kept  # the last one used is the last one forgotten
+                return kept
+        result = outcome(self._compilers.submit(compiler.compiled_for, "compile", experiment, gpu), "compile")
+        if isinstance(result, Compiled):
+            with self._lock:
+                self._compiled[key] = result
+                while len(self._compiled) > MOST_COMPILED:
+                    self._compiled.pop(next(iter(self._compiled)))
+        return result
 
     def warm_up(self) -> None:
         """Start the workers in the background, so that the first run need not wait for them."""

@@ -13,7 +13,7 @@ from kernels import discover
 from kernels.gpus import GPUS
 from tests.page.conftest import App
 
-ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts")
+ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts", "/compile")
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +131,19 @@ def test_this_gpu_where_there_is_none_fails_predictions_and_runs_on_the_interpre
 def test_a_run_for_another_gpu_that_was_not_recorded_says_so(client: Client) -> None:
     experiment = {"kernel": "matmul.grouped", "problem": {"M": 17, "N": 19, "K": 23}, "gpu": "T4"}
     assert client.predict(experiment, api_name="/run")["failure"]["kind"] == "not_recorded"
+
+
+def test_compile_gives_facts_and_texts_for_the_gpu_that_is_named(client: Client) -> None:
+    experiment = {"kernel": "transpose.tiled", "problem": {"M": 256, "N": 256}, "gpu": "A100-80GB"}
+    reply = client.predict(experiment, api_name="/compile")
+    assert (reply["gpu"], reply["shared_bytes"], reply["spilled_bytes"]) == ("A100-80GB", 32768, 0)
+    assert 0 < reply["registers"] <= 255
+    assert reply["occupancy"] == reply["programs_per_sm"] * 4 / 64
+    assert set(reply["limited_by"]) <= set(reply["limits"])
+    assert "ttg.target" in reply["ttgir"]
+    assert ".target sm_80" in reply["ptx"]
+    assert "LDG" in reply["sass"]
+    assert reply["triton"]
 
 
 def test_layouts_that_were_recorded_are_told_without_a_gpu(client: Client) -> None:

@@ -174,3 +174,23 @@ def test_colour_bars_survive_a_change_of_the_address(tab: Tab) -> None:
     tab.wait_for_draw("schedule-plot")
     reference = "getComputedStyle(document.querySelector('#schedule-plot .cbfill')).fill"
     assert tab.page.evaluate(reference).startswith('url("#')
+
+
+def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grouped&tab=compiler")
+    tab.page.wait_for_selector("#listing .pane", timeout=60_000)
+    assert "registers" in tab.text("#compiler-claim")
+    for name in ("Source", "TTGIR", "PTX", "SASS"):
+        assert tab.page.locator(f'#listing [data-name="{name}"] .marked').count() > 0
+    tab.page.get_by_label("memory operation").select_option(label="store C, tile.py:110")
+    assert "tl.store" in tab.page.locator('#listing [data-name="Source"] .marked').first.inner_text()
+    assert "STG" in tab.page.locator('#listing [data-name="SASS"] .marked').first.inner_text()
+    tab.page.get_by_label("search", exact=True).fill("mma")
+    assert tab.page.locator('#listing [data-name="SASS"] .found').count() > 0
+    before = tab.text("#compiler-claim")
+    tab.page.get_by_label("BLOCK_N slider").press("ArrowLeft")
+    tab.page.wait_for_function(
+        "before => { const now = document.querySelector('#compiler-claim').innerText;"
+        " return now !== before && now.includes('registers'); }",
+        arg=before,
+    )

@@ -73,7 +73,7 @@ def test_cancel_ends_the_work_and_the_next_run_succeeds(tab: Tab, app: App) -> N
     tab.page.wait_for_function("location.search.includes('M=64&')")
     tab.run()
     assert "passed" in tab.text("#strip")
-    assert not before & set(app.workers()), "the worker that was cancelled is gone"
+    assert before - set(app.workers()), "the worker that was cancelled is gone"
 
 
 def test_a_killed_worker_ends_its_run_in_a_sentence_and_the_next_run_succeeds(tab: Tab, app: App) -> None:

@@ -16,10 +16,10 @@ from kernels import discover, experiment
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import ConfigError, Knob, knobs
-from kernels.runner.results import Failure, LayoutStudy, RunResult
+from kernels.runner.results import Compiled, Failure, LayoutStudy, RunResult
 from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
-from visualize.panels import coalescing, report, schedule
+from visualize.panels import coalescing, compiler, report, schedule
 
 
 def endpoints(session: Session) -> None:
@@ -38,6 +38,15 @@ def endpoints(session: Session) -> None:
     ) -> dict[str, Any]:
         """Requests, sectors, lines and ideal sectors of each memory operation over the launch."""
         return predicted(experiment, session.gpu, lambda k, e, gpu: coalescing.reply(k, e, gpu, model, textbook))
+
+    async def compile_of(experiment: dict[str, Any]) -> dict[str, Any]:
+        """What the compiler makes of it for any GPU: registers, shared memory, occupancy, TTGIR, PTX and SASS."""
+        try:
+            chosen = from_payload(experiment)
+            outcome = await asyncio.to_thread(session.compiled, chosen)
+        except Exception as error:
+            return to_json(_failure(error).to_json())
+        return answered(lambda: _compile_reply(chosen, outcome, session.gpu))
 
     async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
         """One product with B as given, stored the other way, and turned first; without a GPU as it was recorded."""
@@ -62,6 +71,7 @@ def endpoints(session: Session) -> None:
         (coalescing_of, "coalescing", 4),
         (run, "run", None),  # the session has a queue of its own
         (layouts, "layouts", None),
+        (compile_of, "compile", 4),
     ):
         gr.api(function, api_name=name, concurrency_limit=limit)
 
@@ -99,6 +109,14 @@ def predicted(
         }
 
     return answered(reply)
+
+
+def _compile_reply(chosen: Experiment, outcome: Compiled | Failure, this: Gpu | None) -> dict[str, Any] | Failure:
+    if isinstance(outcome, Failure):
+        return outcome
+    launch = Launch(chosen.problem, chosen.config, resolved_gpu(chosen, this))
+    resolved = dataclasses.replace(chosen, gpu=launch.gpu.name)
+    return {"gpu": launch.gpu.name, "experiment": resolved.to_json(), **compiler.reply(launch, outcome)}
 
 
 def _run_reply(outcome: RunResult | LayoutStudy | Failure, this: Gpu | None) -> dict[str, Any] | Failure:

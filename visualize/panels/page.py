@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from kernels import discover
 from kernels.knobs import ConfigError
 from kernels.runner.results import Failure
 from kernels.runner.session import Session
-from visualize.panels import coalescing, form, layouts, link, result, schedule
+from visualize.panels import coalescing, compiler, form, layouts, link, result, schedule
 from visualize.panels.endpoints import endpoints
 from visualize.panels.markup import markup
 from visualize.panels.state import State, experiment_form, forgiving_state, state, view_form, with_kernel, with_preset
@@ -42,6 +43,8 @@ class Page:
         self.runs = result.Runs(session)
         # How often each open page has had its forms replaced: an answer to what was set before comes too late.
         self._replaced: dict[str, int] = {}
+        # The compile that each open page has asked for last.
+        self._compiles: dict[str, int] = {}
         self._lay_out()
         self._join(blocks)
 
@@ -69,7 +72,14 @@ class Page:
                         self.schedule = schedule.build()
                     with gr.Tab("Coalescing", id="coalescing") as coalescing_tab:
                         self.coalescing = coalescing.build()
-        self.tab_buttons = {"result": result_tab, "schedule": schedule_tab, "coalescing": coalescing_tab}
+                    with gr.Tab("Compiler", id="compiler") as compiler_tab:
+                        self.compiler = compiler.build()
+        self.tab_buttons = {
+            "result": result_tab,
+            "schedule": schedule_tab,
+            "coalescing": coalescing_tab,
+            "compiler": compiler_tab,
+        }
         self.problems = form.problems()
         self.tab = gr.State("schedule")
 
@@ -86,6 +96,7 @@ class Page:
             self.coalescing.table,
             self.coalescing.tile,
             self.coalescing.request,
+            self.compiler.wanted,
         ]
         self.everything = [self.tab, self.tabs, *forms, *self.pictures]
 
@@ -103,6 +114,15 @@ class Page:
                 trigger_mode="always_last",
                 **_INSTANT,
             )
+        self.compiler.wanted.change(
+            self.on_compile,
+            self.inputs,
+            [self.compiler.claim, self.compiler.listing],
+            trigger_mode="multiple",
+            show_progress="hidden",
+            concurrency_limit=None,
+            api_visibility="private",
+        )
         run = self.result
         shown = [run.claim, run.plot, run.closeup, run.tables]
         self.results = [self.problems, self.status, self.cancel, self.tab, self.tabs, self.strip, *shown]
@@ -161,6 +181,8 @@ class Page:
             link.query(state.to_address()),
             *(schedule_drawn or [gr.skip()] * 3),
             *(coalescing_drawn or [gr.skip()] * 4),
+            # What the compiler is asked for: it takes a while, so its own event answers.
+            link.query(state.to_address()) if state.view.tab == "compiler" else gr.skip(),
         )
 
     def _refused(self, error: ConfigError, skipped: int) -> tuple[Any, ...]:
@@ -216,6 +238,28 @@ class Page:
             refused = [gr.skip()] * len(self.everything)
             refused[self.everything.index(self.problems)] = form.placed({error.field: str(error)})
             return tuple(refused)
+
+    async def on_compile(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Compile what is set, unless something else has been set meanwhile."""
+        page = str(request.session_hash)
+        self._compiles[page] = turn = self._compiles.get(page, 0) + 1
+        try:
+            current = self._state(*values)
+        except ConfigError:
+            return  # the sentence stands next to its cause
+        began = time.perf_counter()
+        work = asyncio.ensure_future(asyncio.to_thread(self.session.compiled, current.experiment))
+        await asyncio.wait([work], timeout=0.15)
+        while not work.done() and self._compiles.get(page) == turn:
+            yield compiler.waiting(current.gpu.name, time.perf_counter() - began), gr.skip()
+            await asyncio.wait([work], timeout=0.25)
+        outcome = await work
+        if self._compiles.get(page) != turn:
+            yield gr.skip(), gr.skip()
+        elif isinstance(outcome, Failure):
+            yield result.finished(outcome), ""
+        else:
+            yield compiler.draw(current.kernel, current.launch, outcome)
 
     async def on_run(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
         """Run, and show where it is until it has ended. The last good result stays when this one fails."""
@@ -273,3 +317,4 @@ class Page:
         page = str(request.session_hash)
         self.runs.forget(page)
         self._replaced.pop(page, None)
+        self._compiles.pop(page, None)

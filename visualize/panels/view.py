@@ -10,7 +10,7 @@ from kernels.knobs import knob
 from visualize.figures.schedule import COLORS
 from visualize.models.coalescing import Textbook
 
-TABS = ("result", "schedule", "coalescing")
+TABS = ("result", "schedule", "coalescing", "compiler")
 
 
 @dataclass(frozen=True)
