@@ -123,7 +123,7 @@ def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable
 
     if problem.dtype.startswith("float8"):
         return "torch adds no float8 matrix to a product."
-    tf32 = family.library_uses_tf32(problem)
+    tf32 = family.baseline_uses_tf32(problem)
 
     def call() -> None:
         torch.backends.cuda.matmul.allow_tf32 = tf32

@@ -141,7 +141,7 @@ def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable
     a, b = inputs["A"], inputs["B"]
     if problem.dtype.startswith("float8"):
         return _float8_baseline(a, b, output, problem)
-    tf32 = library_uses_tf32(problem)
+    tf32 = baseline_uses_tf32(problem)
 
     def call() -> None:
         torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -150,7 +150,7 @@ def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable
     return call
 
 
-def library_uses_tf32(problem: Problem) -> bool:
+def baseline_uses_tf32(problem: Problem) -> bool:
     """Whether the library's call multiplies float32 as tf32: only where the kernel is no more precise."""
     return problem.precision in ("tf32", "tf32_rounded")
 
@@ -175,7 +175,7 @@ def _float8_baseline(a: Any, b: Any, output: Any, problem: Problem) -> Callable[
 def _baseline_name(problem: Problem) -> str:
     if problem.dtype.startswith("float8"):
         return "torch._scaled_mm (K-major B)"
-    if problem.dtype == "float32" and not library_uses_tf32(problem):
+    if problem.dtype == "float32" and not baseline_uses_tf32(problem):
         return "torch.matmul, IEEE float32"
     return "torch.matmul"
 

@@ -43,7 +43,9 @@ class Recording:
 
 def _layouts(fields: dict[str, Any], gpu: str, date: str) -> LayoutStudy:
     rows = (
-        LayoutRow(**{**row, "timing": Timing(**row["timing"]), "library": row["library"] and Timing(**row["library"])})
+        LayoutRow(
+            **{**row, "timing": Timing(**row["timing"]), "baseline": row["baseline"] and Timing(**row["baseline"])}
+        )
         for row in fields["rows"]
     )
     return LayoutStudy(

@@ -59,7 +59,7 @@ def compared(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, ...], S
             layout=(turned if name == "turned" else given).experiment.problem.layout,
             timing=times[name],
             turning_ms=times["turning"].median_ms if name == "turned first" else None,
-            library=times.get("library, turned" if name == "turned" else "library, given"),
+            baseline=times.get("library, turned" if name == "turned" else "library, given"),
             passed=checks[name].passed,
             relative_rms=checks[name].relative_rms,
         )

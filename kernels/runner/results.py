@@ -174,14 +174,14 @@ class LayoutRow:
             transposition in each launch, whose time counts).
         layout: how the operands that are given are stored.
         turning_ms: the median of the transposition alone, None where there is none.
-        library: times of the library's call on the operands that are given, None where it has none.
+        baseline: times of the library's call on the operands that are given, None where it has none.
     """
 
     way: str
     layout: str
     timing: Timing
     turning_ms: float | None
-    library: Timing | None
+    baseline: Timing | None
     passed: bool
     relative_rms: float
 

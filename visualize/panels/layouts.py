@@ -43,8 +43,8 @@ def drawn_study(study: LayoutStudy) -> str:
     ]
     name = html.escape(family.baseline_name(study.experiment.problem))
     for row in (given, turned):
-        if row.library:
-            times = row.library
+        if row.baseline:
+            times = row.baseline
             rows.append(
                 (
                     name,
@@ -66,7 +66,7 @@ def drawn_study(study: LayoutStudy) -> str:
 
 def _row(name: str, row: LayoutRow) -> tuple[str, ...]:
     turning = words.milliseconds(row.turning_ms) if row.turning_ms is not None else ""
-    ratio = f"{row.library.median_ms / row.timing.median_ms:.2f}" if row.library else ""
+    ratio = f"{row.baseline.median_ms / row.timing.median_ms:.2f}" if row.baseline else ""
     error = words.significant(row.relative_rms) + ("" if row.passed else " <b>wrong</b>")
     return (
         name,
