@@ -38,7 +38,8 @@ _OPERANDS = {
 }
 
 # What Hopper's matrix unit loses as it adds float8 products, of |A| @ |B|: on an H200 (float32 results, 512 × 512, K
-# from 16 to 16384) 4e-5 by RMS and 5e-4 at most, where sums are large. Halves lose 1.5e-6 at most, float32 3e-7.
+# from 16 to 16384) 4e-5 by RMS and 5e-4 at most, where sums are large. Halves lose 1.5e-6 at most, float32 3e-7. Ada's
+# is taken to be alike; it was not measured.
 _COARSE = 2.0**-11
 
 MAX_CELLS = 128
@@ -55,7 +56,7 @@ class Arithmetic:
         reduction: products summed in float32 per element; 0 for a kernel that only moves data.
         operands: what becomes of them before they are multiplied: "exact", "tf32" (cut off), "tf32_rounded", "tf32x3".
         roundings: partial sums that are rounded to `dtype` and added up in it.
-        coarse_sums: float8 products are added by Hopper's matrix unit, which keeps few bits of them.
+        coarse_sums: float8 products are added by a matrix unit of Ada or Hopper, which keeps few bits of them.
     """
 
     dtype: str
@@ -234,9 +235,16 @@ def _closeup(comparison: _Comparison, worst: tuple[int, int], tile: tuple[int, i
     """The worst element's tile and its neighbours, and the elements next to it."""
     sides = tile or (_CLOSEUP_CELLS // 3, _CLOSEUP_CELLS // 3)
     shape = comparison.output.shape
-    first = [max(0, (at // side - 1) * side) for at, side in zip(worst, sides, strict=True)]
-    last = [min(room, (at // side + 2) * side) for at, side, room in zip(worst, sides, shape, strict=True)]
     near = [slice(max(0, at - _WINDOW), min(room, at + _WINDOW + 1)) for at, room in zip(worst, shape, strict=True)]
+    # A tile of fewer rows than are shown as numbers has more neighbours than one.
+    first = [
+        min(max(0, (at // side - 1) * side), shown.start // side * side)
+        for at, side, shown in zip(worst, sides, near, strict=True)
+    ]
+    last = [
+        min(room, max((at // side + 2) * side, -(-shown.stop // side) * side))
+        for at, side, room, shown in zip(worst, sides, shape, near, strict=True)
+    ]
     part = comparison.rows(slice(first[0], last[0]))
     cell = (-(-(last[0] - first[0]) // _CLOSEUP_CELLS), -(-(last[1] - first[1]) // _CLOSEUP_CELLS))
     rows = slice(near[0].start - first[0], near[0].stop - first[0])

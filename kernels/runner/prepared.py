@@ -62,7 +62,7 @@ class Prepared:
             reduction=self.kernel.family.reduction(problem),
             operands=operands,
             roundings=self.kernel.roundings(self.setting),
-            coarse_sums=DTYPE_BYTES[problem.dtype] == 1 and on_gpu and self.gpu.compute_capability == (9, 0),
+            coarse_sums=DTYPE_BYTES[problem.dtype] == 1 and on_gpu and self.gpu.compute_capability < (10, 0),
         )
 
 

@@ -12,6 +12,7 @@ from kernels.matmul.problem import FAMILY as MATMUL
 from kernels.runner import check as checks
 from kernels.runner.check import MAX_CELLS, Arithmetic, allowance, check
 from kernels.spec import DTYPE_BYTES
+from kernels.transpose.problem import FAMILY as TRANSPOSE
 from tests.kernels.products import (
     WIDER_THAN_A_BYTE,
     checked_copy,
@@ -236,6 +237,18 @@ def test_a_closeup_ends_at_the_edge_of_the_output(place):
         for start, length, room in zip(near.first, near.shape, (600, 500), strict=True)
     )
     assert near.got[place[0] - near.near[0], place[1] - near.near[1]] == output[place]
+
+
+@pytest.mark.parametrize("tile", [(1, 64), (2, 1), (1, 1)])
+def test_values_beside_the_worst_are_those_of_their_places_however_small_tiles_are(tile):
+    a = values((100, 90), "float32")
+    output = copied(a)
+    output[33, 10] += 7
+    near = check(output, {"A": a}, TRANSPOSE.reference, Arithmetic("float32", 0), tile)[1].closeup
+    rows, columns = (slice(start, start + 7) for start in near.near)
+    assert np.array_equal(near.got, output[rows, columns].numpy())
+    assert np.array_equal(near.expected, a.t()[rows, columns].numpy())
+    assert near.units[33 - near.near[0], 10 - near.near[1]] > 0
 
 
 def test_a_copy_that_is_right_has_no_closeup_and_a_wrong_one_without_tiles_has():

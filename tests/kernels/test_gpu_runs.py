@@ -11,7 +11,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.runner import processes, worker
-from kernels.runner.results import Failure, RunResult
+from kernels.runner.results import Failure, LayoutStudy, RunResult
 
 pytestmark = pytest.mark.gpu
 
@@ -94,3 +94,22 @@ def test_a_config_that_needs_too_much_shared_memory_is_refused_with_the_figures(
     assert isinstance(outcome, Failure), outcome
     assert (outcome.stage, outcome.kind) == ("compile", "out_of_resources")
     assert f"{gpu.gpu.shared_bytes_per_program:,}" in outcome.message
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((129, 64, 1), "float16"), ((64, 1, 48), "float32"), ((256, 512, 128), "float8_e4m3fn")]
+)
+def test_every_way_to_store_b_is_right_and_timed(gpu, shape, dtype, layout):
+    problem = {**dict(zip("MNK", shape, strict=True)), "dtype": dtype, "layout": layout}
+    experiment = from_json({"kernel": "matmul.grouped", "problem": problem}, discover())
+    study = gpu.submit(experiment, "layouts").result()
+    assert isinstance(study, LayoutStudy), study
+    given, turned, turned_first = study.rows
+    assert all(row.passed for row in study.rows)
+    assert (given.layout, turned.layout, turned_first.layout) == (
+        layout,
+        layout[0] + "TN"["NT".index(layout[1])],
+        layout,
+    )
+    assert 0 < turned_first.turning_ms < turned_first.timing.median_ms

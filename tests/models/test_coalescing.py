@@ -121,7 +121,8 @@ def test_a_tile_is_one_execution_on_the_first_tile(launch, board):
     tensors = launch[0].family.tensors(problem)
     for operation in operations(*launch, board):
         shape, size = tensors[operation.access.tensor].stored, board.bytes_of(problem.dtype)
-        assert operation.tile == counted(operation.access, shape, (0, 0), size, board)
+        first = tuple(int(axis.start(0, axis.block)) for axis in axes_of(operation.access))
+        assert operation.tile == counted(operation.access, shape, first, size, board)
         assert operation.width_bytes == size
 
 

@@ -78,7 +78,7 @@ def test_a_race_that_passes_is_still_called_one_and_says_why_it_can_not_show():
     assert "Passed, and is still a race" in claim
     assert "a race can't show under it" in html.unescape(claim)
     _, claim, *_ = result.drawn_result(replace(won, backend="cuda", recorded=None), None)
-    assert "This time no two of them met." in claim
+    assert "This time it did not show in the result." in claim
     _, claim, *_ = result.drawn_result(lost, None)
     assert "still a race" not in claim
 
@@ -102,3 +102,11 @@ def test_the_layouts_of_tf32_are_told_from_the_recorded_times():
     assert f"{given.timing.median_ms / turned.timing.median_ms:.2f} ×" in drawn
     assert words.milliseconds(turned_first.turning_ms) in drawn
     assert drawn.count("torch.matmul") == 2
+
+
+def test_an_error_that_only_shows_as_a_whole_is_not_called_zero_wrong_elements():
+    check = replace(recorded().check, passed=False, mismatched=0)
+    strip, claim, *_ = result.drawn_result(replace(recorded(), check=check), None)
+    assert "failed as a whole" in strip
+    assert "though no single element shows it" in claim
+    assert "0 wrong" not in strip + claim

@@ -195,7 +195,8 @@ def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operati
         else:
             outer = math.prod(extents[i] for i in access.over if i not in (access.rows.index, access.columns.index))
             total = _traffic_of_blocks(access, shape, extents, size, board).times(outer)
-            first = traffic(requests(access, shape, (0, 0), size, board), board)
+            start = tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns))
+            first = traffic(requests(access, shape, start, size, board), board)
         counted.append(Operation(access, size, total, first))
     return tuple(counted)
 

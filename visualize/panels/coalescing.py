@@ -9,8 +9,10 @@ from typing import Any
 import gradio as gr
 import numpy as np
 
+from kernels import orders
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
+from kernels.jit import on_arrays
 from kernels.knobs import ConfigError
 from kernels.spec import Access, FlatAccess, Kernel, Launch
 from visualize.figures.coalescing import request_figure, tile_figure
@@ -95,7 +97,9 @@ def _drawn_block(state: State) -> tuple[Access | FlatAccess, tuple[int, ...]]:
     access = accesses[min(state.view.lanes.operation, len(accesses) - 1)]
     program = min(state.view.lanes.program, state.kernel.programs(state.launch) - 1)
     tiles = state.kernel.tiles(np.array([program]), state.launch)
-    place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": 0}
+    extents = state.kernel.extents(state.launch)
+    first_step, _ = on_arrays(orders.slice_of_k)(tiles.pid_k[:1], extents.get("k", 1), extents.get("slice", 1))
+    place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(first_step[0])}
     axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
     return access, tuple(int(axis.start(place[axis.index], axis.block)) for axis in axes)
 

@@ -248,6 +248,10 @@ class Page:
         except ConfigError:
             return  # the sentence stands next to its cause
         began = time.perf_counter()
+        await asyncio.sleep(0.2)  # of a slider that is being moved, the last position is compiled
+        if self._compiles.get(page) != turn:
+            yield gr.skip(), gr.skip()
+            return
         work = asyncio.ensure_future(asyncio.to_thread(self.session.compiled, current.experiment))
         await asyncio.wait([work], timeout=0.15)
         while not work.done() and self._compiles.get(page) == turn:

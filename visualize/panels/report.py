@@ -22,7 +22,7 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch) -> list[str]:
         why = (
             "The interpreter runs one program to its end before the next, so a race can't show under it."
             if result.backend == "interpreter"
-            else "This time no two of them met."
+            else "This time it did not show in the result."
         )
         said.append(f"Passed, and is still a race: {race}. {why}")
     if result.backend == "interpreter" and result.experiment.problem.dtype in ("bfloat16", *_FLOAT8):
@@ -61,16 +61,14 @@ def values(near: Closeup, check: Check, programs: dict[tuple[int, int], list[int
 def numbers(result: RunResult, race: str) -> str:
     source = {"cuda": "measured"}.get(result.backend, result.backend)
     check = result.check
-    verdict = "passed" if check.passed else f"failed: {check.mismatched:,} wrong"
-    verdict += ", still a race" if check.passed and race else ""
+    verdict = ("passed, still a race" if race else "passed") if check.passed else _failed(check)
     parts = [words.figure(verdict, "check", source, "Against torch, within what rounding explains")]
     parts += _timed(result, source)
     if result.backend == "interpreter" and result.recorded is None:
         parts.append(words.figure("no time", "the interpreter runs on the CPU"))
     if recorded := result.recorded:
         if not recorded.check.passed:
-            wrong = f"failed: {recorded.check.mismatched:,} wrong"
-            parts.append(words.figure(wrong, f"check on {recorded.device.name}", "recorded"))
+            parts.append(words.figure(_failed(recorded.check), f"check on {recorded.device.name}", "recorded"))
         parts += _timed(recorded, "recorded")
     return "".join(parts)
 
@@ -152,6 +150,10 @@ def tables(result: RunResult, kernel: Kernel) -> str:
     return table + (_timing_table(timed) if timed is not None and timed.timing is not None else "")
 
 
+def _failed(check: Check) -> str:
+    return f"failed: {check.mismatched:,} wrong" if check.mismatched else "failed as a whole"
+
+
 def _verdict(check: Check, exact: bool) -> str:
     if check.passed:
         if exact:
@@ -159,6 +161,11 @@ def _verdict(check: Check, exact: bool) -> str:
         return (
             f"The error, {words.significant(check.relative_rms)} of the result, is what rounding explains "
             f"(up to {words.significant(check.tolerance)} for this type and K)."
+        )
+    if not check.mismatched:
+        return (
+            f"<b>Wrong</b> as a whole: the error, {words.significant(check.relative_rms)} of the result, is more than "
+            f"rounding explains (up to {words.significant(check.tolerance)}), though no single element shows it."
         )
     return (
         f"<b>Wrong</b>: {check.mismatched:,} of {check.elements:,} elements are further from the reference than "
