@@ -191,7 +191,7 @@ _NOTES = {
     "mantissas to 10 bits, torch rounds them; the interpreter multiplies them in full.",
     "tf32_rounded": "float32 operands are rounded to tf32 (10 bits of mantissa) before they are multiplied, as by "
     "torch.",
-    "tf32x3": "On a GPU (from compute capability 8.0 on) each float32 operand is split into two tf32 numbers, and three "
+    "tf32x3": "On a GPU (from compute capability 8.0 on) a float32 operand is split into two tf32 numbers, and three "
     "products are added; torch multiplies in full; so does the interpreter.",
     "ieee": "float32 operands are multiplied in full, without matrix units.",
 }
