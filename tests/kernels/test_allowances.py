@@ -50,8 +50,8 @@ HOW = [{}, {"coarse_sums": True}, {"roundings": 8}, {"roundings": 16}]
 @pytest.mark.parametrize("k", [64, 577, 4097])
 def test_skipping_the_last_product_fails(k, any_dtype, how):
     """In every type, with all that float8 sums and split-K's roundings are allowed on top."""
-    if "roundings" in how and DTYPE_BYTES[any_dtype] == 1:
-        return  # no kernel adds up float8: atomics don't know it
+    if DTYPE_BYTES[any_dtype] == 1:
+        how = {**how, "roundings": 1}  # no kernel adds up float8: atomics don't know it
     inputs, exact = product(256, 256, k, any_dtype)
     short = inputs["A"][:, : k - 1].double() @ inputs["B"][: k - 1].double()
     result, _ = checked_product(short.to(getattr(torch, any_dtype)), inputs, any_dtype, **how)

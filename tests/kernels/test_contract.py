@@ -140,10 +140,9 @@ def races(kernel, **config):
 
 
 @pytest.mark.gpu
-def test_a_race_is_lost_on_a_gpu_and_nowhere_else(gpu, kernel):
+@pytest.mark.parametrize("kernel", [k for k in discover().values() if races(k)], ids=lambda kernel: kernel.id)
+def test_a_race_is_lost_on_a_gpu_but_for_one_slice(gpu, kernel):
     """In 20 runs of the default, and of each preset that does not cut K into one slice."""
-    if not races(kernel):
-        return
     settings = [({}, {}), *((preset.problem, preset.config) for preset in kernel.presets)]
     for problem, config in settings:
         cases = [
@@ -155,11 +154,12 @@ def test_a_race_is_lost_on_a_gpu_and_nowhere_else(gpu, kernel):
         assert passed.count(False) >= 19 if races(kernel, **config) else all(passed)
 
 
+TIMED = [(kernel, dtype) for kernel in discover().values() if not races(kernel) for dtype in dtypes(kernel)]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+@pytest.mark.parametrize(("kernel", "dtype"), TIMED, ids=lambda part: getattr(part, "id", part))
 def test_a_right_result_is_timed_on_a_gpu(gpu, kernel, problem_of, dtype):
-    if races(kernel) or dtype not in dtypes(kernel):
-        return
     result = gpu.submit(Experiment(kernel.id, problem_of((577, 1000, 128), dtype), kernel.config())).result()
     assert isinstance(result, RunResult), result
     assert result.check.passed, result.check
