@@ -61,10 +61,11 @@ def note(launch: Launch) -> str:
             "where a kernel without a split writes it once."
         )
     filled = min(tiles * split, gpu.sms)
-    wins = "So the split wins where K is long" if extent["k"] >= 8 * split else "K is short, so that little is won"
+    steps = -(-extent["k"] // split)
+    weighs = "the split wins" if steps >= 8 else "the fewer they are, the more adding and zeroing C weigh"
     return (
         f"Without a split, {tiles:,} tiles would fill {tiles:,} of the {gpu.sms} SMs of {gpu.name}; "
-        f"{split} slices fill {filled:,}. {wins}. {adds}."
+        f"{split} slices fill {filled:,}. Each sums {steps} steps along K: {weighs}. {adds}."
     )
 
 
