@@ -65,7 +65,7 @@ def note(launch: Launch) -> str:
     weighs = "the split wins" if steps >= 8 else "the fewer they are, the more adding and zeroing C weigh"
     return (
         f"Without a split, {tiles:,} tiles would fill {tiles:,} of the {gpu.sms} SMs of {gpu.name}; "
-        f"{split} slices fill {filled:,}. Each sums {steps} steps along K: {weighs}. {adds}."
+        f"{split} slices fill {filled:,}. The longest sums {steps} of K's {extent['k']} steps: {weighs}. {adds}."
     )
 
 
