@@ -92,6 +92,8 @@ class Access:
         turned: the block is the transpose of the tile that the program holds, so a lane that kept its
             loaded element would walk down the tensor's columns.
         source: (file, line) of the operation in the kernel's source.
+        pointers: the loop indices that the program's block of pointers follows in each of its dimensions, where they
+            are not those of rows and columns: another order, if it is turned before it is loaded or stored.
     """
 
     op: str
@@ -101,6 +103,12 @@ class Access:
     over: tuple[str, ...]
     source: tuple[str, int]
     turned: bool = False
+    pointers: tuple[str, str] | None = None
+
+    @property
+    def dims(self) -> tuple[str, str]:
+        """The loop indices that the block of pointers follows, dimension by dimension."""
+        return self.pointers or (self.rows.index, self.columns.index)
 
     @property
     def elements(self) -> int:

@@ -18,8 +18,8 @@ PROJECT = ("app", "kernels", "visualize")
 LONGEST_LINES = 350
 
 # What a model may read of the kernels: what runs nothing and knows no variant.
-DECLARATIONS = ("knobs", "spec", "experiment", "gpus", "orders", "jit")
-STANDARD_ONLY = ("kernels.knobs", "kernels.spec", "kernels.experiment", "kernels.gpus")
+DECLARATIONS = ("knobs", "spec", "lanes", "experiment", "gpus", "orders", "jit")
+STANDARD_ONLY = ("kernels.knobs", "kernels.spec", "kernels.lanes", "kernels.experiment", "kernels.gpus")
 
 
 class Import(NamedTuple):

@@ -51,7 +51,7 @@ def tiles_of(pids, launch):
 
 
 def accesses(launch):
-    return family.accesses(transpose_column_strip, launch)
+    return family.accesses(transpose_column_strip, launch, stored=("m", "n"))
 
 
 KERNEL = Kernel(
@@ -84,8 +84,8 @@ print(json.dumps({
     "form": json.loads(experiment_form(opened, None)),
     "entries": [entry for entry in _kernels(None)["kernels"] if entry["id"] == "transpose.column_strip"],
     "schedule": predicted(payload, None, schedule.reply),
-    "coalescing": predicted(payload, None, lambda k, e, gpu: coalescing.reply(k, e, gpu, "textbook", None)),
-    "drawn": [bool(part) for part in (*schedule.draw(opened), *coalescing.draw(opened))],
+    "coalescing": predicted(payload, None, lambda k, e, gpu: coalescing.textbook_reply(k, e, gpu, None)),
+    "drawn": [bool(part) for part in (*schedule.draw(opened), *coalescing.draw(opened, None, None))],
 }))
 """
 
@@ -121,7 +121,7 @@ def test_the_page_and_the_endpoints_know_it(tree):
 
 def test_the_contract_tests_hold_it(tree):
     files = [
-        f"tests/{name}.py" for name in ("kernels/test_contract", "kernels/test_declarations", "models/test_coalescing")
+        f"tests/{name}.py" for name in ("kernels/test_contract", "kernels/test_declarations", "models/test_textbook")
     ]
     oracle = "tests/oracle/test_interpreter_addresses.py"
     ended = python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, oracle, "-k", "column_strip")

@@ -18,7 +18,7 @@ from visualize.panels.state import state
 for name, kernel in discover().items():
     page = state({"kernel": name}, None)
     assert "wave" in schedule.draw(page)[0]
-    assert "transactions" in coalescing.draw(page)[0]
+    assert "transactions" in coalescing.draw(page, None, None)[0]
     try:
         kernel.jitted[(1,)]()
     except RuntimeError as refusal:

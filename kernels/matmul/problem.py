@@ -95,7 +95,9 @@ def described_loads(launch: Launch) -> tuple[Access, Access]:
 
 def _operand(op: str, name: str, rows: Axis, columns: Axis, launch: Launch, line: tuple[str, int]) -> Access:
     stored = (columns, rows) if _tensors(launch.problem)[name].turned else (rows, columns)
-    return Access(op, name, *stored, ("m", "n", "k"), line)
+    # Pointers follow the operand as it is multiplied, a descriptor's block the operand as it is stored.
+    pointers = None if op == "descriptor" else (rows.index, columns.index)
+    return Access(op, name, *stored, ("m", "n", "k"), line, pointers=pointers)
 
 
 def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a GPU measured, for machines that have none: runs, and comparisons of layouts. One JSON object a line.
+"""What a GPU measured, for machines that have none: runs, comparisons of layouts, counts. One JSON object a line.
 
 A Recording is an Experiment, the device and versions, the date, and what was measured. Shipped files and a local
 store share this schema.
@@ -9,36 +9,53 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kernels import discover
-from kernels.experiment import Experiment, from_json
-from kernels.runner.results import Baseline, Check, Device, LayoutRow, LayoutStudy, Peak, RunResult, Timing
+from kernels.experiment import Experiment, Run, from_json
+from kernels.lanes import MemoryOperation
+from kernels.runner.results import (
+    Baseline,
+    Check,
+    Counters,
+    Device,
+    LayoutRow,
+    LayoutStudy,
+    OpCounts,
+    Peak,
+    RunResult,
+    SharedCounts,
+    Timing,
+)
 
 DIRECTORY = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A run or a comparison of layouts, measured on `gpu` (its name in the GPU table) on `date` (ISO 8601)."""
+    """A run, a comparison of layouts or counts of a launch, taken on `gpu` (its name in the GPU table).
+
+    `date` is that of the day, as in ISO 8601.
+    """
 
     gpu: str
     date: str
-    measured: RunResult | LayoutStudy
+    measured: RunResult | LayoutStudy | Counters
 
     def to_line(self) -> str:
-        kind = "run" if isinstance(self.measured, RunResult) else "layouts"
-        return json.dumps({"gpu": self.gpu, "date": self.date, kind: self.measured.to_json()}, ensure_ascii=False)
+        kind = _KINDS[type(self.measured)]
+        fields = {"gpu": self.gpu, "date": self.date, kind: self.measured.to_json()}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":") if kind == "counters" else None)
 
     @classmethod
     def from_line(cls, line: str) -> Recording:
         fields = json.loads(line)
         gpu, date = fields["gpu"], fields["date"]
-        if "run" in fields:
-            return cls(gpu, date, _run(fields["run"], gpu, date))
-        return cls(gpu, date, _layouts(fields["layouts"], gpu, date))
+        read = next(_READERS[kind] for kind in _READERS if kind in fields)
+        return cls(gpu, date, read(next(fields[kind] for kind in _READERS if kind in fields), gpu, date))
 
 
 def _layouts(fields: dict[str, Any], gpu: str, date: str) -> LayoutStudy:
@@ -78,6 +95,28 @@ def _run(fields: dict[str, Any], gpu: str, date: str) -> RunResult:
     )
 
 
+def _counters(fields: dict[str, Any], gpu: str, date: str) -> Counters:
+    return Counters(
+        experiment=from_json(fields["experiment"], discover()),
+        backend="recorded",
+        device=Device(**{**fields["device"], "backend": "recorded"}),
+        tool=fields["tool"],
+        operations=tuple(MemoryOperation.from_json(operation) for operation in fields["operations"]),
+        launch=fields["launch"],
+        ops=tuple(OpCounts(**row) for row in fields["ops"]),
+        shared=tuple(SharedCounts(**{**row, "source": tuple(row["source"])}) for row in fields["shared"]),
+        note=f"Counted on {gpu}, {date}.",
+    )
+
+
+_KINDS: dict[type, str] = {RunResult: "run", LayoutStudy: "layouts", Counters: "counters"}
+_READERS: dict[str, Callable[[dict[str, Any], str, str], Any]] = {
+    "run": _run,
+    "layouts": _layouts,
+    "counters": _counters,
+}
+
+
 @functools.cache
 def shipped() -> tuple[Recording, ...]:
     """All recordings that come with the product."""
@@ -99,11 +138,25 @@ def find_layouts(experiment: Experiment, gpu: str) -> LayoutStudy | None:
     return _found(experiment, gpu, LayoutStudy)
 
 
+def find_counters(experiment: Experiment, gpu: str) -> Counters | None:
+    """The recorded counts, or None. How a run is timed, and on what numbers, does not matter to them."""
+    return _found(experiment, gpu, Counters)
+
+
 def _found(experiment: Experiment, gpu: str, kind: type) -> Any:
-    wanted = dataclasses.replace(experiment, gpu="")
-    for recording in shipped():
-        measured = recording.measured
-        same = dataclasses.replace(measured.experiment, gpu="") == wanted
-        if same and recording.gpu == gpu and isinstance(measured, kind):
-            return dataclasses.replace(measured, experiment=experiment)
-    return None
+    found = _index().get((_key(experiment, kind), gpu, kind))
+    return found and dataclasses.replace(found, experiment=experiment)
+
+
+@functools.cache
+def _index() -> dict[tuple[Experiment, str, type], Any]:
+    """What was measured, by experiment, GPU and kind."""
+    return {
+        (_key(one.measured.experiment, type(one.measured)), one.gpu, type(one.measured)): one.measured
+        for one in reversed(shipped())  # of several, the first counts
+    }
+
+
+def _key(experiment: Experiment, kind: type) -> Experiment:
+    run = Run() if kind is Counters else experiment.run
+    return dataclasses.replace(experiment, gpu="", run=run)

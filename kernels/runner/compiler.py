@@ -16,8 +16,9 @@ from typing import Any
 from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
+from kernels.runner.operations import Unreadable, operations
 from kernels.runner.results import Compiled, Failure
-from kernels.spec import Launch, TensorSpec
+from kernels.spec import Kernel, Launch, TensorSpec
 
 
 class _Target:
@@ -62,16 +63,21 @@ class _StandInTensor:
 
 def compile_for(experiment: Experiment, gpu: Gpu) -> Failure | None:
     """Compile the experiment's kernel for `gpu` into the shared cache, or say why it can't be."""
-    kernel = _kernel(experiment, gpu)
+    kernel = _kernel(*_launch(experiment, gpu))
     return kernel if isinstance(kernel, Failure) else None
 
 
 def compiled_for(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
-    """Compile the experiment's kernel for `gpu`, and take it apart: its registers, and its text at every stage."""
+    """Compile the experiment's kernel for `gpu`, and take it apart: registers, memory operations, texts."""
+    return taken_apart(*_launch(experiment, gpu))
+
+
+def taken_apart(declared: Kernel, launch: Launch) -> Compiled | Failure:
+    """The same for a launch of any declared kernel."""
     import triton
 
     start = time.perf_counter()
-    kernel = _kernel(experiment, gpu)
+    kernel = _kernel(declared, launch)
     if isinstance(kernel, Failure):
         return kernel
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -79,17 +85,23 @@ def compiled_for(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
         file.flush()
         usage = _tool(triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name)
         sass = _tool(triton.knobs.nvidia.nvdisasm.path, "--print-line-info", "--print-code", file.name)
+    try:
+        made, unreadable = operations(declared.accesses(launch), kernel.asm["ttgir"], kernel.asm["ptx"], sass), ""
+    except Unreadable as error:
+        made, unreadable = (), str(error)
     used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
     return Compiled(
-        gpu=gpu.name,
+        gpu=launch.gpu.name,
         registers=int(used["REG"]),
         spilled_bytes=int(used["STACK"]) + int(used["LOCAL"]),
         shared_bytes=kernel.metadata.shared,
+        operations=made,
         ttgir=kernel.asm["ttgir"],
         ptx=kernel.asm["ptx"],
         sass=sass,
         triton=triton.__version__,
         seconds=time.perf_counter() - start,
+        unreadable=unreadable,
     )
 
 
@@ -98,16 +110,18 @@ def _tool(path: str, *arguments: str) -> str:
     return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
 
 
-def _kernel(experiment: Experiment, gpu: Gpu) -> Any:
+def _launch(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
+    return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)
+
+
+def _kernel(kernel: Kernel, launch: Launch) -> Any:
     """Triton's compiled kernel, or a Failure."""
     from triton.runtime import driver
 
-    kernel = discover()[experiment.kernel]
+    gpu = launch.gpu
     tensors = {
-        name: _StandInTensor(experiment.problem.dtype, spec)
-        for name, spec in kernel.family.tensors(experiment.problem).items()
+        name: _StandInTensor(launch.problem.dtype, spec) for name, spec in kernel.family.tensors(launch.problem).items()
     }
-    launch = Launch(experiment.problem, experiment.config, gpu)
     driver.set_active(_Target(gpu))
     try:
         compiled = kernel.jitted.warmup(**kernel.arguments(tensors, launch), grid=kernel.grid(launch))

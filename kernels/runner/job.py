@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from kernels.experiment import Experiment
-from kernels.runner.results import Failure, LayoutStudy, RunResult
+from kernels.runner.results import Counters, Failure, LayoutStudy, RunResult
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,18 @@ class Progress:
     seconds: float
 
 
+class _Work(Protocol):
+    """A call under way."""
+
+    def cancel(self) -> Any: ...
+
+
 class Job:
-    """One run (or comparison of layouts): where it is, its outcome in `done`, and a way to end it.
+    """One run (or comparison of layouts, or count): where it is, its outcome in `done`, and a way to end it.
 
     Attributes:
-        what: "run", "check" (a run that is not timed) or "layouts".
-        done: resolves to the RunResult, LayoutStudy or Failure; never to an exception.
+        what: "run", "check" (a run that is not timed), "layouts" or "counters".
+        done: resolves to the RunResult, LayoutStudy, Counters or Failure; never to an exception.
         stages: seconds that each stage took so far.
     """
 
@@ -37,7 +43,7 @@ class Job:
         self.done: Future[Any] = Future()
         self.stages: dict[str, float] = {}
         self._stage, self._before = "queued", 0
-        self._work: Future[Any] | None = None
+        self._work: _Work | None = None
         self._cancelled = False
         self._began = time.perf_counter()
         self._changed = threading.Condition()
@@ -75,7 +81,7 @@ class Job:
                 if not self.done.done() and (self._stage, self._before) == (seen.stage, seen.before):
                     self._changed.wait(every_s)
 
-    def end(self, outcome: RunResult | LayoutStudy | Failure) -> None:
+    def end(self, outcome: RunResult | LayoutStudy | Counters | Failure) -> None:
         """Give the job its outcome."""
         self.done.set_result(outcome)
         with self._changed:
@@ -86,7 +92,7 @@ class Job:
             self._stage = stage
             self._changed.notify_all()
 
-    def attach(self, work: Future[Any] | None) -> None:
+    def attach(self, work: _Work | None) -> None:
         """The call that `cancel` ends; cancelled at once where that was asked for before."""
         with self._changed:
             self._work = work

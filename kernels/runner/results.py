@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kernels.lanes import MemoryOperation
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -149,6 +151,8 @@ class Compiled:
         registers: of a thread.
         spilled_bytes: local memory of a thread, which holds what registers can't.
         shared_bytes: shared memory of a program.
+        operations: what became of each of the kernel's accesses.
+        unreadable: why those are not known, where they are not.
         ttgir, ptx, sass: the kernel's text at three stages, with the source lines that it came from.
         triton: the compiler's version.
         seconds: how long it took; little where it was in the cache.
@@ -158,11 +162,82 @@ class Compiled:
     registers: int
     spilled_bytes: int
     shared_bytes: int
+    operations: tuple[MemoryOperation, ...]
     ttgir: str
     ptx: str
     sass: str
     triton: str
     seconds: float
+    unreadable: str = ""
+
+
+@dataclass(frozen=True)
+class OpCounts:
+    """What Nsight Compute counted of one operation, summed over its instructions of one opcode.
+
+    Attributes:
+        operation: its number among the kernel's accesses; -1 where SASS does not tell.
+        executed: warp instructions, those included in which no lane was active.
+        lines: L1 tags looked up.
+        ideal_sectors: the sectors that the bytes asked for would fill.
+    """
+
+    operation: int
+    opcode: str
+    executed: int
+    lines: int
+    sectors: int
+    ideal_sectors: int
+
+
+@dataclass(frozen=True)
+class SharedCounts:
+    """What was counted of a source line's instructions on shared memory, of one opcode.
+
+    `wavefronts` are the passes that the banks took, `ideal_wavefronts` those without a conflict.
+    """
+
+    source: tuple[str, int]
+    opcode: str
+    executed: int
+    wavefronts: int
+    ideal_wavefronts: int
+
+
+@dataclass(frozen=True)
+class Counters:
+    """One launch as Nsight Compute counted it.
+
+    Attributes:
+        tool: what counted, with its version.
+        operations: what the compiler had made of each of the kernel's accesses.
+        launch: counts of the whole launch, by the names of `counters.METRICS`.
+        ops, shared: counts of instructions.
+    """
+
+    experiment: Experiment
+    backend: str
+    device: Device
+    tool: str
+    operations: tuple[MemoryOperation, ...]
+    launch: dict[str, float]
+    ops: tuple[OpCounts, ...]
+    shared: tuple[SharedCounts, ...]
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The reply of `/counters`."""
+        return {
+            "experiment": self.experiment.to_json(),
+            "backend": self.backend,
+            "device": dataclasses.asdict(self.device),
+            "tool": self.tool,
+            "operations": [operation.to_json() for operation in self.operations],
+            "launch": self.launch,
+            "ops": [dataclasses.asdict(op) for op in self.ops],
+            "shared": [dataclasses.asdict(row) for row in self.shared],
+            "note": self.note,
+        }
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.matmul.layouts import transposition, with_b_turned
-from kernels.runner import compiler, worker
+from kernels.runner import compiler, counters, worker
 from kernels.runner.interpreter import refuse_what_takes_too_long
 from kernels.runner.job import Job, Line
 from kernels.runner.processes import Workers, cancelled, died, outcome
-from kernels.runner.results import Compiled, Device, Failure, LayoutStudy, RunResult
+from kernels.runner.results import Compiled, Counters, Device, Failure, LayoutStudy, RunResult
 from kernels.spec import Launch
 
 # Failures after which a CUDA context can't be trusted: its worker is replaced.
@@ -43,12 +43,14 @@ class Session:
         self.gpu = gpu
         self.backend = "cuda" if gpu else "interpreter"
         cache = str(cache_directory or default_cache_directory() / "triton")
+        self._cache = cache
         self._compilers = Workers("compile", cache, count=max(1, min(4, (os.cpu_count() or 2) // 2)))
         self._runner = Workers(self.backend, cache)
         self._line = Line()
         self._jobs: set[Job] = set()
         self._device: Device | None = None
         self._compiled: dict[Experiment, Compiled] = {}
+        self._counted: dict[Experiment, Counters] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -62,13 +64,16 @@ class Session:
         "this" GPU on a machine without one means the interpreter, as if it were left out.
 
         Args:
-            what: "run"; "check", which leaves a right result untimed; or "layouts", which compares how B is stored.
+            what: "run"; "check", which leaves a right result untimed; "layouts", which compares how B is stored; or
+                "counters", which counts a launch with Nsight Compute.
         """
         if experiment.gpu == "this" and self.gpu is None:
             experiment = replace(experiment, gpu="")
         job = Job(experiment, what)
         try:
-            immediate = self._without_layouts(experiment) if what == "layouts" else self._without_running(experiment)
+            immediate = {"layouts": self._without_layouts, "counters": self._without_counting}.get(
+                what, self._without_running
+            )(experiment)
         except ConfigError as error:
             immediate = Failure("config", error.kind, str(error), error.field)
         if immediate is not None:
@@ -88,19 +93,34 @@ class Session:
         gpu = resolved_gpu(experiment, self.gpu)
         if not HAS_TRITON:
             return Failure("compile", "no_triton", "Triton is not installed on this machine, so nothing is compiled.")
-        key = replace(experiment, gpu=gpu.name, run=Run())
+        kept = self.compiled_before(experiment)
+        if kept is not None:
+            return kept
+        result = outcome(self._compilers.submit(compiler.compiled_for, "compile", experiment, gpu), "compile")
+        if isinstance(result, Compiled):
+            with self._lock:
+                self._compiled[self._key(experiment)] = result
+                while len(self._compiled) > MOST_COMPILED:
+                    self._compiled.pop(next(iter(self._compiled)))
+        return result
+
+    def compiled_before(self, experiment: Experiment) -> Compiled | None:
+        """What the compiler made of it, if that is known already. Returns at once."""
+        key = self._key(experiment)
         with self._lock:
             kept = self._compiled.pop(key, None)
             if kept is not None:
                 self._compiled[key] = kept  # the last one used is the last one forgotten
-                return kept
-        result = outcome(self._compilers.submit(compiler.compiled_for, "compile", experiment, gpu), "compile")
-        if isinstance(result, Compiled):
-            with self._lock:
-                self._compiled[key] = result
-                while len(self._compiled) > MOST_COMPILED:
-                    self._compiled.pop(next(iter(self._compiled)))
-        return result
+        return kept
+
+    def counted_before(self, experiment: Experiment) -> Counters | None:
+        """What was counted of it here, or else what was recorded. Returns at once."""
+        key = self._key(experiment)
+        return self._counted.get(key) or records.find_counters(experiment, key.gpu)
+
+    def _key(self, experiment: Experiment) -> Experiment:
+        """The experiment without what matters to a run alone, for the GPU that it is for."""
+        return replace(experiment, gpu=resolved_gpu(experiment, self.gpu).name, run=Run())
 
     def warm_up(self) -> None:
         """Start the workers in the background, so that the first run need not wait for them."""
@@ -157,6 +177,19 @@ class Session:
             f"comparison of this experiment on {gpu.name} was recorded.",
         )
 
+    def _without_counting(self, experiment: Experiment) -> Counters | Failure | None:
+        """Recorded counts, or why there are none, where this machine can't count."""
+        gpu = resolved_gpu(experiment, self.gpu)
+        if self.gpu is not None and gpu is self.gpu:
+            return self._busy()
+        recorded = records.find_counters(experiment, gpu.name)
+        return recorded or Failure(
+            "config",
+            "not_recorded",
+            f"Counting takes the GPU itself: this machine has {self.gpu.name if self.gpu else 'none'}, and no counts "
+            f"of this experiment on {gpu.name} were recorded.",
+        )
+
     def _busy(self) -> Failure | None:
         if len(self._jobs) < MOST_JOBS:
             return None
@@ -170,7 +203,14 @@ class Session:
         self._line.leave(job)
         job.end(result)
 
-    def _stages(self, job: Job) -> RunResult | LayoutStudy | Failure:
+    def _stages(self, job: Job) -> RunResult | LayoutStudy | Counters | Failure:
+        if job.what == "counters":
+            job.enter("compile")
+            made = self.compiled(job.experiment)
+            if isinstance(made, Failure):
+                return made
+            turn = self._turn(job)
+            return turn or self._count(job, made)
         if self.gpu is not None:
             needed = [job.experiment]
             if job.what == "layouts":
@@ -179,16 +219,21 @@ class Session:
                 compiled = self._stage(job, self._compilers, "compile", compiler.compile_for, experiment, self.gpu)
                 if isinstance(compiled, Failure):
                     return compiled
-        job.enter("queued")
-        self._line.join(job)
-        if not job.wait_for_turn():
-            return Failure("launch", "cancelled", "Cancelled while waiting in the queue; nothing was launched.")
-        result = self._in_turn(job)
+        turn = self._turn(job)
+        result = turn or self._in_turn(job)
         if isinstance(result, Failure):
             self._device = None
             if result.stage == "worker" or result.kind in _POISONS:
                 self._runner.replace()
         return result
+
+    def _turn(self, job: Job) -> Failure | None:
+        """Wait for the device; a Failure where the job was cancelled meanwhile."""
+        job.enter("queued")
+        self._line.join(job)
+        if job.wait_for_turn():
+            return None
+        return Failure("launch", "cancelled", "Cancelled while waiting in the queue; nothing was launched.")
 
     def _in_turn(self, job: Job) -> RunResult | LayoutStudy | Failure:
         """The stages for which a job has the run worker to itself."""
@@ -226,6 +271,21 @@ class Session:
             return timed
         timing, baseline, peak, clock_mhz, note = timed
         return replace(result, timing=timing, baseline=baseline, peak=peak, clock_mhz=clock_mhz, note=note)
+
+    def _count(self, job: Job, compiled: Compiled) -> Counters | Failure:
+        """Count a launch in a process of its own; where that can't be done, what was recorded, with the reason."""
+        job.enter("count")
+        try:
+            ((launch, rows),) = counters.count([job.experiment], self._cache, started=job.attach)
+            counted = counters.counters(job.experiment, compiled, launch, rows)
+        except counters.CountingFailed as error:
+            if job.is_cancelled:
+                return cancelled("launch")
+            recorded = records.find_counters(job.experiment, compiled.gpu)
+            return replace(recorded, note=f"{error} {recorded.note}") if recorded else error.failure
+        with self._lock:
+            self._counted[self._key(job.experiment)] = counted
+        return counted
 
     def _layouts_on_device(self, job: Job, device: Device) -> LayoutStudy | Failure:
         gpu = resolved_gpu(job.experiment, self.gpu)

@@ -27,14 +27,18 @@ def extents(launch: Launch) -> dict[str, int]:
     return {"m": -(-problem.M // config.BLOCK_M), "n": -(-problem.N // config.BLOCK_N)}
 
 
-def accesses(jitted: Any, launch: Launch) -> tuple[Access, ...]:
-    """The load of a tile of A, and the store of the same tile, turned, into B."""
+def accesses(jitted: Any, launch: Launch, stored: tuple[str, str] | None = None) -> tuple[Access, ...]:
+    """The load of a tile of A, and the store of the same tile, turned, into B.
+
+    Args:
+        stored: the `pointers` of the store.
+    """
     start, config = on_arrays(orders.tile_start), launch.config
     m, n = Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start)
     load, store = memory_lines(jitted)
     return (
         Access("load", "A", m, n, ("m", "n"), load),
-        Access("store", "B", n, m, ("m", "n"), store, turned=True),
+        Access("store", "B", n, m, ("m", "n"), store, turned=True, pointers=stored),
     )
 
 

@@ -42,7 +42,7 @@ def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
 
 
 def accesses(launch: Launch) -> tuple[Access, ...]:
-    return family.accesses(transpose_row_strip, launch)
+    return family.accesses(transpose_row_strip, launch, stored=("m", "n"))
 
 
 KERNEL = Kernel(
@@ -62,7 +62,7 @@ KERNEL = Kernel(
             "Blackboard: 8 × 8, strips of 2 rows",
             {"M": 8, "N": 8, "dtype": "float32"},
             {"BLOCK_M": 2, "BLOCK_N": 8},
-            {"tab": "coalescing", "warp_size": 4, "line_bytes": 16},
+            {"tab": "coalescing", "model": "textbook", "warp_size": 4, "line_bytes": 16},
         ),
         Preset("Large: 8192²", {"M": 8192, "N": 8192}, {}),
     ),

@@ -68,7 +68,7 @@ KERNEL = Kernel(
             "Blackboard: 8 × 8, tiles of 4 × 4",
             {"M": 8, "N": 8, "dtype": "float32"},
             {"BLOCK_M": 4, "BLOCK_N": 4},
-            {"tab": "coalescing", "warp_size": 4, "line_bytes": 16},
+            {"tab": "coalescing", "model": "textbook", "warp_size": 4, "line_bytes": 16},
         ),
         Preset("Large: 8192²", {"M": 8192, "N": 8192}, {}),
     ),

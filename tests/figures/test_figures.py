@@ -7,14 +7,16 @@ import pytest
 
 from kernels import discover
 from kernels.gpus import GPUS
+from kernels.lanes import Layout, MemoryOperation
 from kernels.runner.results import Check, Diff
 from kernels.spec import Launch
 from visualize.figures import theme
 from visualize.figures.coalescing import request_figure, tile_figure
 from visualize.figures.diff import diff_figure
 from visualize.figures.schedule import COLORS, MOST_CELLS, schedule_figure
-from visualize.models.coalescing import Textbook, requests
+from visualize.models.coalescing import tile as compiled_tile
 from visualize.models.schedule import schedule, tile_map
+from visualize.models.textbook import Textbook, requests, tile
 
 
 def grouped(m, n, size):
@@ -63,19 +65,40 @@ def block(kernel_id, operation, board, first=(0, 0), **sizes):
 def test_each_element_has_the_colour_of_its_request_and_what_is_outside_has_none():
     board = Textbook(warp_size=4, line_bytes=16)
     lanes, tensor = block("transpose.tiled", 0, board, first=(4, 4), M=7, N=6)
-    (picture,) = tile_figure(lanes, board, tensor).data
+    (picture,) = tile_figure(tile(lanes), tensor, "request", board.sector_bytes).data
     expected = np.array([[0, 0, np.nan, np.nan], [1, 1, np.nan, np.nan], [2, 2, np.nan, np.nan], [np.nan] * 4])
     assert np.array_equal(picture.z, expected, equal_nan=True)
     assert (picture.x0, picture.y0) == (4, 4)
     row, column = 1, 1
-    request, lane, byte, sector = picture.customdata[row, column]
+    shown, request, _, lane, _, byte, sector = picture.customdata[row, column]
+    assert shown == request
     assert (request, lane, byte, sector) == (1, 1, (5 * 6 + 5) * 4, (5 * 6 + 5) * 4 // 16)
+
+
+@pytest.mark.parametrize("color", ["request", "warp", "lane", "register"])
+def test_the_compilers_tile_shows_who_holds_each_element(color):
+    """Two warps take a 4 × 8 tile of floats in pairs: columns by register and lane, rows by lane and warp."""
+    layout = Layout((4, 8), register=((0, 1),), lane=((0, 2), (0, 4), (1, 0), (0, 0), (0, 0)), warp=((2, 0),))
+    made = MemoryOperation("store", ("", 0), layout, 4, 8, "", ())
+    kernel = discover()["transpose.tiled"]
+    launch = Launch(kernel.family.problem(M=4, N=8), kernel.config(4, 8), GPUS["H200"])
+    drawn = compiled_tile(kernel.accesses(launch)[0], made, (4, 8), (0, 0), 4)
+    (picture,) = tile_figure(drawn, "A", color).data
+    row, column = np.indices((4, 8))
+    expected = {
+        "request": row // 2,
+        "warp": row // 2,
+        "lane": column // 2 + 4 * (row % 2),
+        "register": column % 2,
+    }
+    assert np.array_equal(picture.customdata[..., 0], expected[color])
+    assert np.array_equal(picture.z, expected[color] % 8)
 
 
 def test_a_request_stands_on_the_lines_that_it_touches():
     board = Textbook(warp_size=8, line_bytes=16)
     lanes, _ = block("transpose.tiled", 1, board, M=8, N=8)
-    (picture,) = request_figure(lanes, board, 1).data
+    (picture,) = request_figure(lanes, 1, board.sector_bytes, board.line_bytes).data
     assert list(picture.y) == [str(2 * 32), str(3 * 32)], "rows 2 and 3 of B, 8 floats each"
     assert np.array_equal(picture.z, [[0, 1, 2, 3], [4, 5, 6, 7]])
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
+from kernels.knobs import knobs
+from kernels.runner.listing import locations, memory_lines
+from kernels.runner.operations import Unreadable, operations
 from kernels.runner.results import Compiled, Failure
 from kernels.source import last_line, lines_of
-from kernels.spec import Launch
-from visualize.models.listing import memory_lines, source_lines
+from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 
 TEXTS = ("ttgir", "ptx", "sass")
 CAPABILITIES = {
@@ -46,7 +49,7 @@ def test_every_operation_is_found_in_every_text(session, kernel, gpu):
 def test_lines_of_inlined_code_are_the_innermost(session, kernels):
     compiled = session.compiled(experiment(kernels["matmul.grouped"], "H200"))
     for kind in TEXTS:
-        files = {source[0] for source in source_lines(getattr(compiled, kind), kind) if source}
+        files = {location[0][0] for location in locations(getattr(compiled, kind), kind) if location}
         assert {"grouped.py", "tile.py"} <= files, kind
 
 
@@ -79,3 +82,50 @@ def test_whole_rows_of_16_bytes_are_what_wide_copies_need(session, kernels):
     wide, narrow = (session.compiled(experiment(kernel, "H200", M=n, N=n)).ptx for n in (1024, 1023))
     assert "ld.global.v4" in wide
     assert "ld.global.v4" not in narrow
+
+
+def test_ttgir_and_ptx_say_the_same_of_where_an_operation_comes_from(session, kernels):
+    """File, line, column, and the calls that it was inlined through."""
+    compiled = session.compiled(experiment(kernels["matmul.grouped"], "H200"))
+    from_ttgir, from_ptx = (
+        {location for line, location in zip(text.splitlines(), locations(text, kind), strict=True) if word in line}
+        for kind, text, word in (("ttgir", compiled.ttgir, "async_copy_global"), ("ptx", compiled.ptx, "cp.async.cg"))
+    )
+    assert from_ttgir == from_ptx
+    assert {len(location) for location in from_ttgir} == {2}, "tile.py, inlined into grouped.py"
+
+
+@pytest.mark.parametrize("gpu", ["A100-40GB", "H200", "B200", "RTX5090"])
+def test_what_became_of_every_access_is_read_for_any_gpu(session, kernel, gpu):
+    """Aligned and not, in every type: a layout that covers the block, a width, the opcodes."""
+    for dtype in kernel.problem_knobs()["dtype"].choices:
+        if GPUS[gpu].compute_capability < DTYPE_CAPABILITY.get(dtype, (0, 0)):
+            continue
+        for size in (512,) if DTYPE_BYTES[dtype] == 4 else (500,):
+            config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
+            config = {name: value for name, value in config.items() if name in knobs(kernel.config)}
+            sizes = {"M": size, "N": size, "dtype": dtype}
+            chosen = Experiment(kernel.id, kernel.family.problem(**sizes), kernel.config(**config), gpu)
+            compiled = session.compiled(chosen)
+            assert isinstance(compiled, Compiled), compiled
+            assert not compiled.unreadable
+            launch = Launch(chosen.problem, chosen.config, GPUS[gpu])
+            for access, made in zip(kernel.accesses(launch), compiled.operations, strict=True):
+                assert made.opcodes, (access, made)
+                assert (made.op == "descriptor") == (access.op == "descriptor")
+                if made.layout:
+                    assert math.prod(made.layout.shape) == access.elements
+                    assert made.element_bytes == DTYPE_BYTES[dtype]
+                    assert made.width_bytes % made.element_bytes == 0
+
+
+def test_two_accesses_on_one_line_are_said_to_be_unreadable(session, kernels):
+    kernel = kernels["transpose.tiled"]
+    compiled = session.compiled(experiment(kernel, "H200"))
+    launch = Launch(kernel.family.problem(), kernel.config(num_warps=8), GPUS["H200"])
+    load, store = kernel.accesses(launch)
+    with pytest.raises(Unreadable, match="became 0 operations"):
+        operations((replace(load, source=(load.source[0], 1)), store), compiled.ttgir, compiled.ptx, compiled.sass)
+    narrower = compiled.ptx.replace("ld.global.v4.b32", "ld.global.v2.b32", 1)
+    with pytest.raises(Unreadable, match=r"ld\.global\.v2\.b32"):
+        operations((load, store), compiled.ttgir, narrower, compiled.sass)

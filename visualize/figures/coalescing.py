@@ -6,7 +6,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from visualize.figures import theme
-from visualize.models.coalescing import Requests, Textbook
+from visualize.models.traffic import LINE_BYTES, SECTOR_BYTES, Requests, Tile
+
+# What the colour of an element can show.
+COLORS = ("request", "warp", "lane", "register")
 
 # Elements of a tile drawn along each side at most.
 MOST_ROWS, MOST_COLUMNS = 64, 128
@@ -16,23 +19,26 @@ NUMBERED_LANES = 32
 FEWEST_LINES = 8
 
 
-def tile_figure(lanes: Requests, board: Textbook, tensor: str) -> go.Figure:
-    """The tile, each element in the colour of the request that moves it (colours repeat every eight).
+def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int = SECTOR_BYTES) -> go.Figure:
+    """The tile, each element in the colour of its request, warp, lane or register (colours repeat every eight).
 
     Args:
-        lanes: one execution of an operation.
+        tile: one execution of an operation.
         tensor: the name of the tensor that it addresses.
+        color: one of COLORS.
     """
-    first = int(lanes.row.min()), int(lanes.column.min())
-    row, column = lanes.row - first[0], lanes.column - first[1]
+    first = int(tile.row.min()), int(tile.column.min())
+    row, column = tile.row - first[0], tile.column - first[1]
     whole = int(row.max()) + 1, int(column.max()) + 1
-    facts = np.zeros((*whole, 4), dtype=np.int64)
-    lane = np.arange(len(row)) % board.warp_size
-    facts[row, column] = np.stack([lanes.request, lane, lanes.address, lanes.address // board.sector_bytes], axis=1)
-    shade = np.full(whole, np.nan, dtype=np.float32)
-    active = lanes.active
-    shade[row[active], column[active]] = lanes.request[active] % len(theme.CATEGORIES)
-    facts, shade = facts[:MOST_ROWS, :MOST_COLUMNS], shade[:MOST_ROWS, :MOST_COLUMNS]
+    kept = (row < MOST_ROWS) & (column < MOST_COLUMNS)
+    cut_to = min(whole[0], MOST_ROWS), min(whole[1], MOST_COLUMNS)
+    facts = np.zeros((*cut_to, 7), dtype=np.int64)
+    shade = np.full(cut_to, np.nan, dtype=np.float32)
+    chosen = getattr(tile, color)
+    parts = (chosen, tile.request, tile.warp, tile.lane, tile.register, tile.address, tile.address // sector_bytes)
+    facts[row[kept], column[kept]] = np.stack(parts, axis=1)[kept]
+    shown_too = kept & tile.active
+    shade[row[shown_too], column[shown_too]] = chosen[shown_too] % len(theme.CATEGORIES)
     shown = shade.shape[0], shade.shape[1]
     numbered = max(shown) <= NUMBERED
     gap = 1 if max(shown) <= 64 else 0
@@ -51,37 +57,43 @@ def tile_figure(lanes: Requests, board: Textbook, tensor: str) -> go.Figure:
         ygap=gap,
         hoverongaps=False,
         hovertemplate=(
-            "row %{y}, column %{x}<br>request %{customdata[0]}, lane %{customdata[1]}<br>"
-            "byte %{customdata[2]}, sector %{customdata[3]}<extra></extra>"
+            "row %{y}, column %{x}<br>request %{customdata[1]}<br>"
+            "warp %{customdata[2]}, lane %{customdata[3]}, register %{customdata[4]}<br>"
+            "byte %{customdata[5]}, sector %{customdata[6]}<extra></extra>"
         ),
     )
     cut = "" if shown == whole else f", the first {shown[0]} × {shown[1]} of {whole[0]} × {whole[1]}"
     axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, shown)
-    return go.Figure(picture, theme.layout(f"Tile of {tensor} by request{cut}", **axes))
+    return go.Figure(picture, theme.layout(f"Tile of {tensor} by {color}{cut}", **axes))
 
 
-def request_figure(lanes: Requests, board: Textbook, request: int) -> go.Figure:
-    """The lines that request `request` touches, one a row, and which lane takes which bytes; sectors are dotted off."""
-    mine = (lanes.request == request) & lanes.active
-    address, width = lanes.address[mine], lanes.width_bytes
-    touched, line = np.unique(address // board.line_bytes, return_inverse=True)
-    elements = board.line_bytes // width
+def request_figure(
+    lanes: Requests, request: int, sector_bytes: int = SECTOR_BYTES, line_bytes: int = LINE_BYTES
+) -> go.Figure:
+    """The lines that request `request` touches, one a row, and which lane takes which bytes; sectors are dotted off.
+
+    Of several lanes that take the same bytes, the first is shown.
+    """
+    mine, width = lanes.active[request], lanes.width_bytes
+    address, lane = lanes.address[request][mine][::-1], np.flatnonzero(mine)[::-1]
+    touched, line = np.unique(address // line_bytes, return_inverse=True)
+    elements = line_bytes // width
     cells = np.full((len(touched), elements), np.nan, dtype=np.float32)
-    cells[line, address % board.line_bytes // width] = np.flatnonzero(mine) % board.warp_size
-    in_line = np.arange(elements) * width // board.sector_bytes
-    sectors = touched[:, None] * (board.line_bytes // board.sector_bytes) + in_line
+    cells[line, address % line_bytes // width] = lane
+    in_line = np.arange(elements) * width // sector_bytes
+    sectors = touched[:, None] * (line_bytes // sector_bytes) + in_line
     numbered = elements <= NUMBERED_LANES and len(touched) <= NUMBERED_LANES
     picture = go.Heatmap(
         z=cells,
         x0=width / 2,
         dx=width,
-        y=[str(start * board.line_bytes) for start in touched],
+        y=[str(start * line_bytes) for start in touched],
         customdata=theme.smallest(sectors),
         zmin=0,
-        zmax=board.warp_size - 1,
+        zmax=lanes.row.shape[1] - 1,
         colorscale=theme.SEQUENCE,
         showscale=not numbered,
-        colorbar=theme.colorbar("lane", dtick=max(1, board.warp_size // 4), tick0=0),
+        colorbar=theme.colorbar("lane", dtick=max(1, lanes.row.shape[1] // 4), tick0=0),
         texttemplate="%{z}" if numbered else None,
         xgap=1,
         ygap=2,
@@ -98,17 +110,17 @@ def request_figure(lanes: Requests, board: Textbook, request: int) -> go.Figure:
             "y1": 1,
             "line": {"color": "#94a3b8", "width": 1, "dash": "dot"},
         }
-        for byte in range(board.sector_bytes, board.line_bytes, board.sector_bytes)
+        for byte in range(sector_bytes, line_bytes, sector_bytes)
     ]
     return go.Figure(
         picture,
         theme.layout(
-            f"Request {request}: lanes on {len(touched)} × {board.line_bytes} bytes",
+            f"Request {request}: lanes on {len(touched)} × {line_bytes} bytes",
             margin={"l": 90, "r": 10, "t": 34, "b": 48},
             xaxis={
                 "title": {"text": "byte in the line"},
-                "range": [0, board.line_bytes],
-                "dtick": max(board.sector_bytes // (1 if board.line_bytes > 64 else 4), 1),
+                "range": [0, line_bytes],
+                "dtick": max(sector_bytes // (1 if line_bytes > 64 else 4), 1),
                 "tickangle": 0,
             },
             yaxis={

@@ -8,10 +8,10 @@ from typing import Any
 
 import gradio as gr
 
+from kernels.runner.listing import memory_lines
 from kernels.runner.results import Compiled
 from kernels.source import file_of, last_line, lines_of
 from kernels.spec import Kernel, Launch
-from visualize.models.listing import memory_lines
 from visualize.models.occupancy import Occupancy, occupancy
 from visualize.panels import assets, words
 from visualize.panels.markup import markup

@@ -16,7 +16,7 @@ from kernels import discover, experiment
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import ConfigError, Knob, knobs
-from kernels.runner.results import Compiled, Failure, LayoutStudy, RunResult
+from kernels.runner.results import Compiled, Counters, Failure, LayoutStudy, RunResult
 from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
 from visualize.panels import coalescing, compiler, report, schedule
@@ -33,20 +33,48 @@ def endpoints(session: Session) -> None:
         """Which program computes which tile, waves, and the blocks that the first n programs load."""
         return predicted(experiment, session.gpu, schedule.reply)
 
-    def coalescing_of(
-        experiment: dict[str, Any], model: str = "textbook", textbook: dict[str, Any] | None = None
+    async def coalescing_of(
+        experiment: dict[str, Any], model: str = "compiled", textbook: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Requests, sectors, lines and ideal sectors of each memory operation over the launch."""
-        return predicted(experiment, session.gpu, lambda k, e, gpu: coalescing.reply(k, e, gpu, model, textbook))
+        """Requests, sectors, lines and ideal sectors of each memory operation over the launch, as compiled.
+
+        Or with model "textbook", whose machine can be given.
+        """
+        try:
+            if coalescing.model_of(model) == "textbook":
+                return predicted(
+                    experiment, session.gpu, lambda k, e, gpu: coalescing.textbook_reply(k, e, gpu, textbook)
+                )
+        except ConfigError as error:
+            return to_json(_failure(error).to_json())
+
+        def body(kernel: Kernel, chosen: Experiment, gpu: Gpu, made: Compiled) -> dict[str, Any] | Failure:
+            return coalescing.compiled_reply(kernel, chosen, gpu, made, session.counted_before(chosen))
+
+        return await compiled(experiment, body)
 
     async def compile_of(experiment: dict[str, Any]) -> dict[str, Any]:
         """What the compiler makes of it for any GPU: registers, shared memory, occupancy, TTGIR, PTX and SASS."""
+        return await compiled(
+            experiment, lambda _, chosen, gpu, made: compiler.reply(Launch(chosen.problem, chosen.config, gpu), made)
+        )
+
+    async def compiled(
+        experiment: object, body: Callable[[Kernel, Experiment, Gpu, Compiled], dict[str, Any] | Failure]
+    ) -> dict[str, Any]:
+        """Compile, then answer with what `body` makes of it."""
         try:
             chosen = from_payload(experiment)
             outcome = await asyncio.to_thread(session.compiled, chosen)
         except Exception as error:
             return to_json(_failure(error).to_json())
-        return answered(lambda: _compile_reply(chosen, outcome, session.gpu))
+        if isinstance(outcome, Failure):
+            return to_json(outcome.to_json())
+        return predicted(experiment, session.gpu, lambda kernel, e, gpu: body(kernel, e, gpu, outcome))
+
+    async def counters(experiment: dict[str, Any]) -> dict[str, Any]:
+        """What Nsight Compute counts of a launch: requests, sectors and DRAM bytes; without a GPU as recorded."""
+        return await submitted(experiment, "counters")
 
     async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
         """One product with B as given, stored the other way, and turned first; without a GPU as it was recorded."""
@@ -71,6 +99,7 @@ def endpoints(session: Session) -> None:
         (coalescing_of, "coalescing", 4),
         (run, "run", None),  # the session has a queue of its own
         (layouts, "layouts", None),
+        (counters, "counters", None),
         (compile_of, "compile", 4),
     ):
         gr.api(function, api_name=name, concurrency_limit=limit)
@@ -94,35 +123,26 @@ def _failure(error: Exception) -> Failure:
 
 
 def predicted(
-    payload: object, this: Gpu | None, body: Callable[[Kernel, Experiment, Gpu], dict[str, Any]]
+    payload: object, this: Gpu | None, body: Callable[[Kernel, Experiment, Gpu], dict[str, Any] | Failure]
 ) -> dict[str, Any]:
     """A model's reply to an experiment, with the experiment and the resolved GPU in it."""
 
-    def reply() -> dict[str, Any]:
+    def reply() -> dict[str, Any] | Failure:
         chosen = from_payload(payload)
         gpu = resolved_gpu(chosen, this)
         resolved = dataclasses.replace(chosen, gpu=gpu.name)
-        return {
-            "gpu": gpu.name,
-            "experiment": resolved.to_json(),
-            **body(discover()[chosen.kernel], chosen, gpu),
-        }
+        found = body(discover()[chosen.kernel], chosen, gpu)
+        if isinstance(found, Failure):
+            return found
+        return {"gpu": gpu.name, "experiment": resolved.to_json(), **found}
 
     return answered(reply)
 
 
-def _compile_reply(chosen: Experiment, outcome: Compiled | Failure, this: Gpu | None) -> dict[str, Any] | Failure:
+def _run_reply(outcome: RunResult | LayoutStudy | Counters | Failure, this: Gpu | None) -> dict[str, Any] | Failure:
     if isinstance(outcome, Failure):
         return outcome
-    launch = Launch(chosen.problem, chosen.config, resolved_gpu(chosen, this))
-    resolved = dataclasses.replace(chosen, gpu=launch.gpu.name)
-    return {"gpu": launch.gpu.name, "experiment": resolved.to_json(), **compiler.reply(launch, outcome)}
-
-
-def _run_reply(outcome: RunResult | LayoutStudy | Failure, this: Gpu | None) -> dict[str, Any] | Failure:
-    if isinstance(outcome, Failure):
-        return outcome
-    if isinstance(outcome, LayoutStudy):
+    if isinstance(outcome, LayoutStudy | Counters):
         return {"gpu": resolved_gpu(outcome.experiment, this).name, **outcome.to_json()}
     kernel, chosen = discover()[outcome.experiment.kernel], outcome.experiment
     launch = Launch(chosen.problem, chosen.config, resolved_gpu(chosen, this))

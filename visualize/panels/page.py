@@ -6,25 +6,25 @@ what needs a worker waits for Run.
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import time
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import gradio as gr
 
 from kernels import discover
 from kernels.knobs import ConfigError
-from kernels.runner.results import Failure
 from kernels.runner.session import Session
 from visualize.panels import coalescing, compiler, form, layouts, link, result, schedule
 from visualize.panels.endpoints import endpoints
+from visualize.panels.jobs import Jobs
 from visualize.panels.markup import markup
 from visualize.panels.state import State, experiment_form, forgiving_state, state, view_form, with_kernel, with_preset
 
 # Pure predictions: not queued, and of the many positions of a moving slider the last one counts.
 _INSTANT: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+
+# The tabs that show what the compiler makes.
+_COMPILED = ("coalescing", "compiler")
 
 
 def page(session: Session) -> gr.Blocks:
@@ -40,11 +40,9 @@ class Page:
 
     def __init__(self, blocks: gr.Blocks, session: Session) -> None:
         self.session = session
-        self.runs = result.Runs(session)
+        self.jobs = Jobs(session, self._state)
         # How often each open page has had its forms replaced: an answer to what was set before comes too late.
         self._replaced: dict[str, int] = {}
-        # The compile that each open page has asked for last.
-        self._compiles: dict[str, int] = {}
         self._lay_out()
         self._join(blocks)
 
@@ -98,6 +96,11 @@ class Page:
             self.coalescing.request,
             self.compiler.wanted,
         ]
+        drawn = self.coalescing
+        pictures = [drawn.claim, drawn.table, drawn.tile, drawn.request]
+        self.compiled = [self.compiler.claim, self.compiler.listing, *pictures, drawn.lanes]
+        self.compared = [self.problems, self.status, self.cancel, self.layouts.table]
+        self.counted = [self.problems, self.status, self.cancel, *pictures]
         self.everything = [self.tab, self.tabs, *forms, *self.pictures]
 
         blocks.load(self.on_load, None, [*self.everything, self.strip, self.result.claim], **_INSTANT)
@@ -115,9 +118,9 @@ class Page:
                 **_INSTANT,
             )
         self.compiler.wanted.change(
-            self.on_compile,
+            self.jobs.on_compile,
             self.inputs,
-            [self.compiler.claim, self.compiler.listing],
+            self.compiled,
             trigger_mode="multiple",
             show_progress="hidden",
             concurrency_limit=None,
@@ -126,9 +129,15 @@ class Page:
         run = self.result
         shown = [run.claim, run.plot, run.closeup, run.tables]
         self.results = [self.problems, self.status, self.cancel, self.tab, self.tabs, self.strip, *shown]
+        self.jobs.outputs = {
+            "on_compile": len(self.compiled),
+            "on_run": len(self.results),
+            "on_compare": len(self.compared),
+            "on_count": len(self.counted),
+        }
         gr.on(
             [self.run.click, self.experiment.submit],
-            self.on_run,
+            self.jobs.on_run,
             self.inputs,
             self.results,
             trigger_mode="multiple",
@@ -137,15 +146,24 @@ class Page:
             api_visibility="private",
         )
         self.layouts.button.click(
-            self.on_compare,
+            self.jobs.on_compare,
             self.inputs,
-            [self.problems, self.status, self.cancel, self.layouts.table],
+            self.compared,
             trigger_mode="multiple",
             show_progress="hidden",
             concurrency_limit=None,
             api_visibility="private",
         )
-        self.cancel.click(self.on_cancel, None, None, **_INSTANT)
+        self.coalescing.count.click(
+            self.jobs.on_count,
+            self.inputs,
+            self.counted,
+            trigger_mode="multiple",
+            show_progress="hidden",
+            concurrency_limit=None,
+            api_visibility="private",
+        )
+        self.cancel.click(self.jobs.on_cancel, None, None, **_INSTANT)
 
     def _state(self, tab: str, *forms: str) -> State:
         """What the forms say together.
@@ -173,7 +191,7 @@ class Page:
             if state.view.tab == "schedule":
                 schedule_drawn = schedule.draw(state)
             elif state.view.tab == "coalescing":
-                coalescing_drawn = coalescing.draw(state)
+                coalescing_drawn = self.jobs.coalescing(state)
         except ConfigError as error:
             sentences = {**(sentences or {}), error.field: str(error)}
         return (
@@ -182,7 +200,9 @@ class Page:
             *(schedule_drawn or [gr.skip()] * 3),
             *(coalescing_drawn or [gr.skip()] * 4),
             # What the compiler is asked for: it takes a while, so its own event answers.
-            link.query(state.to_address()) if state.view.tab == "compiler" else gr.skip(),
+            f"{state.view.tab} {link.query(state.experiment.to_address())}"
+            if state.view.tab in _COMPILED
+            else gr.skip(),
         )
 
     def _refused(self, error: ConfigError, skipped: int) -> tuple[Any, ...]:
@@ -196,7 +216,7 @@ class Page:
             experiment_form(state, self.session.gpu),
             view_form(state.view.schedule),
             view_form(state.view.board),
-            coalescing.lanes_form(state),
+            self.jobs.lanes_form(state),
             *self._pictures(state, sentences),
         )
 
@@ -211,7 +231,7 @@ class Page:
         before = self._replaced.get(page)
         try:
             current = self._state(*values)
-            answer = (*self._pictures(current), coalescing.lanes_form(current))
+            answer = (*self._pictures(current), self.jobs.lanes_form(current))
         except ConfigError as error:
             answer = self._refused(error, len(self.pictures))
         if self._replaced.get(page) != before:
@@ -239,86 +259,7 @@ class Page:
             refused[self.everything.index(self.problems)] = form.placed({error.field: str(error)})
             return tuple(refused)
 
-    async def on_compile(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
-        """Compile what is set, unless something else has been set meanwhile."""
-        page = str(request.session_hash)
-        self._compiles[page] = turn = self._compiles.get(page, 0) + 1
-        try:
-            current = self._state(*values)
-        except ConfigError:
-            return  # the sentence stands next to its cause
-        began = time.perf_counter()
-        await asyncio.sleep(0.2)  # of a slider that is being moved, the last position is compiled
-        if self._compiles.get(page) != turn:
-            yield gr.skip(), gr.skip()
-            return
-        work = asyncio.ensure_future(asyncio.to_thread(self.session.compiled, current.experiment))
-        await asyncio.wait([work], timeout=0.15)
-        while not work.done() and self._compiles.get(page) == turn:
-            yield compiler.waiting(current.gpu.name, time.perf_counter() - began), gr.skip()
-            await asyncio.wait([work], timeout=0.25)
-        outcome = await work
-        if self._compiles.get(page) != turn:
-            yield gr.skip(), gr.skip()
-        elif isinstance(outcome, Failure):
-            yield result.finished(outcome), ""
-        else:
-            yield compiler.draw(current.kernel, current.launch, outcome)
-
-    async def on_run(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
-        """Run, and show where it is until it has ended. The last good result stays when this one fails."""
-
-        def shown(outcome: Any) -> tuple[Any, ...]:
-            return "result", gr.Tabs(selected="result"), *result.drawn_result(outcome, self.session.gpu)
-
-        async for answer in self._submitted("run", shown, len(self.results), request, *values):
-            yield answer
-
-    async def on_compare(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
-        """Compare how B is stored."""
-        async for answer in self._submitted(
-            "layouts", lambda study: (layouts.drawn_study(study),), 4, request, *values
-        ):
-            yield answer
-
-    async def _submitted(
-        self, what: str, shown: Callable[[Any], tuple[Any, ...]], outputs: int, request: gr.Request, *values: str
-    ) -> AsyncIterator[tuple[Any, ...]]:
-        """Submit, and answer with sentence, status and Cancel until it has ended, then with what is `shown` of it.
-
-        Args:
-            outputs: how many components are answered: those three, and what `shown` gives.
-        """
-        skip = gr.skip()
-        try:
-            current = self._state(*values)
-        except ConfigError as error:
-            yield self._refused(error, outputs - 1)
-            return
-        page = str(request.session_hash)
-        job = self.runs.start(page, current.experiment, what)
-        said: Any = form.placed({})
-        kept = (skip,) * (outputs - 3)
-        while not job.done.done() and self.runs.is_latest(page, job):
-            yield (said, result.progress(self.session, job), gr.Button(interactive=True), *kept)
-            said = skip
-            await asyncio.wait([asyncio.wrap_future(job.done)], timeout=0.25)
-        if not self.runs.is_latest(page, job):
-            # Another run has replaced it: it has nothing more to say. (Gradio sends what was yielded last once more.)
-            yield (skip,) * outputs
-            return
-        outcome, idle = job.result(), gr.Button(interactive=False)
-        if isinstance(outcome, Failure):
-            said = form.placed({outcome.field: outcome.message}) if outcome.field else said
-            yield (said, result.finished(outcome), idle, *kept)
-        else:
-            yield (said, result.finished(outcome), idle, *await asyncio.to_thread(shown, outcome))
-
-    def on_cancel(self, request: gr.Request) -> None:
-        self.runs.cancel(str(request.session_hash))
-
     def on_unload(self, request: gr.Request) -> None:
         page = str(request.session_hash)
-        self.runs.forget(page)
+        self.jobs.forget(page)
         self._replaced.pop(page, None)
-        self._compiles.pop(page, None)

@@ -12,7 +12,7 @@ from kernels.experiment import GPU_CHOICES, Experiment, Run
 from kernels.gpus import DEFAULT_GPU, Gpu
 from kernels.knobs import ConfigError, Knob, checked_fields, knobs
 from kernels.spec import Kernel, Launch
-from visualize.models.coalescing import Textbook
+from visualize.models.textbook import Textbook
 from visualize.panels import form
 from visualize.panels.view import TABS, LaneView, ScheduleView, View
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.knobs import knob
-from visualize.figures.schedule import COLORS
-from visualize.models.coalescing import Textbook
+from visualize.figures import schedule
+from visualize.figures.coalescing import COLORS
+from visualize.models.textbook import Textbook
 
 TABS = ("result", "schedule", "coalescing", "compiler")
 
@@ -17,7 +18,7 @@ TABS = ("result", "schedule", "coalescing", "compiler")
 class ScheduleView:
     """Options of the schedule's picture."""
 
-    color: str = knob("order", "Schedule", "What the colour of a tile shows.", choices=COLORS)
+    color: str = knob("order", "Schedule", "What the colour of a tile shows.", choices=schedule.COLORS)
     programs_per_sm: int = knob(1, "Schedule", "Programs that one SM holds at once: assumed.", low=1, high=32)
     first: int = knob(9, "Schedule", "Count the loads of the first so many programs.", low=1, high=1024, stops="powers")
 
@@ -29,6 +30,12 @@ class LaneView:
     operation: int = knob(0, "Picture", "The memory operation, in source order.", low=0, high=15)
     program: int = knob(0, "Picture", "The program (pid) whose first tile is drawn.", low=0, high=2**28, stops="powers")
     request: int = knob(0, "Picture", "The warp request that is drawn lane by lane.", low=0, high=2**20)
+    model: str = knob(
+        "compiled", "Picture",
+        "compiled: the lanes that the compiler chose. textbook: those of the blackboard.",
+        choices=("compiled", "textbook"),
+    )  # fmt: skip
+    tile_color: str = knob("request", "Picture", "What the colour of an element of the tile shows.", choices=COLORS)
 
 
 @dataclass(frozen=True)

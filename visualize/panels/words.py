@@ -12,6 +12,7 @@ MARKS = {
     "interpreter": "Run by Triton's interpreter on the CPU.",
     "recorded": "Measured earlier on the device that is named.",
     "compiled": "What the compiler chose for the GPU that is named.",
+    "counted": "Counted by Nsight Compute on the device that is named.",
     "textbook": "Counted on the blackboard's machine, not on a compiled kernel.",
     "assumed": "Not known here: assumed.",
 }

@@ -1,0 +1,31 @@
+"""Launch experiments once each, to be counted: `python -m kernels.runner.counted_launch FILE`, a list in JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def main(file: Path) -> None:
+    """Launch all of them on this machine's GPU, one after the other."""
+    from kernels.runner import worker
+
+    worker.start("cuda", os.environ["TRITON_CACHE_DIR"])
+
+    import torch
+
+    from kernels import discover
+    from kernels.experiment import from_json, resolved_gpu
+    from kernels.gpus import this_gpu
+    from kernels.runner.prepared import prepare
+
+    for payload in json.loads(file.read_text(encoding="utf-8")):
+        experiment = from_json(payload, discover())
+        prepare(experiment, resolved_gpu(experiment, this_gpu())).launch()
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,58 @@
+"""Counts of real hardware: the compiled model gives every one of them, for kernels compiled here."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kernels.gpus import GPUS
+from kernels.runner.compiler import taken_apart
+from kernels.runner.results import Compiled
+from kernels.spec import Launch
+from tests.oracle.counted_kernels import KERNELS, Config
+from visualize.models.coalescing import operations
+from visualize.models.traffic import NOTHING
+
+DTYPES = {"f32": "float32", "f16": "float16"}
+FILE = Path(__file__).parent / "h200_requests_sectors.csv"
+ROWS = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
+COUNTED = ("requests", "sectors")
+
+
+@dataclass
+class Counted:
+    kernel: str
+    launch: Launch
+    expected: dict[str, tuple[int, int]]
+
+
+def counted(row):
+    values = dict(zip(row["parameters"].split(), row["values"].split(), strict=True))
+    dtype = DTYPES[values.pop("dtype")]
+    sizes = {name: int(value) for name, value in values.items()}
+    problem = {name: sizes.pop(name) for name in ("M", "N", "K") if name in sizes}
+    launch = Launch(KERNELS[row["kernel"]].family.problem(**problem, dtype=dtype), Config(**sizes), GPUS["H200"])
+    expected = {op: tuple(int(row[f"{op}_{what}"]) for what in COUNTED) for op in ("ld", "st")}
+    return Counted(row["kernel"], launch, expected)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['kernel']} {row['values']}")
+def test_the_model_gives_what_was_counted(row, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    case = counted(row)
+    kernel = KERNELS[case.kernel]
+    compiled = taken_apart(kernel, case.launch)
+    assert isinstance(compiled, Compiled), compiled
+    totals = dict.fromkeys(("ld", "st"), NOTHING)
+    for op in operations(kernel, case.launch, compiled.operations):
+        name = "ld" if op.access.op == "load" else "st"
+        totals[name] = totals[name].plus(op.launch)
+    got = {name: (total.requests, total.sectors) for name, total in totals.items()}
+    assert got == case.expected
+
+
+def test_all_rows_are_here():
+    assert len(ROWS) == 15

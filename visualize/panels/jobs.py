@@ -1,0 +1,149 @@
+"""What takes a while: runs, comparisons, counts and compiles, and what the page says while they are under way.
+
+Handlers of the page that answer several times. They read the forms when they begin; an answer that something newer has
+overtaken is not given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import gradio as gr
+
+from kernels.knobs import ConfigError
+from kernels.runner.results import Failure
+from kernels.runner.session import Session
+from visualize.panels import coalescing, compiler, form, layouts, result
+from visualize.panels.state import State
+
+
+class Jobs:
+    """Handlers for one session.
+
+    Args:
+        read: the values of the page's inputs → State; raises ConfigError.
+
+    Attributes:
+        outputs: how many components the page lets each handler answer, by its name. The page fills it.
+    """
+
+    def __init__(self, session: Session, read: Callable[..., State]) -> None:
+        self.session = session
+        self.runs = result.Runs(session)
+        self.outputs: dict[str, int] = {}
+        self._read = read
+        # The compile that each open page has asked for last.
+        self._compiles: dict[str, int] = {}
+
+    def forget(self, page: str) -> None:
+        """A page was closed."""
+        self.runs.forget(page)
+        self._compiles.pop(page, None)
+
+    def coalescing(self, state: State, failure: Failure | None = None) -> tuple[str, ...]:
+        """The Coalescing panel as far as it is known: until there is a compiled kernel, the blackboard's."""
+        made = self.session.compiled_before(state.experiment)
+        status = "" if made else compiler.waiting(state.gpu.name, 0)
+        if failure:
+            status = result.finished(failure)
+        return coalescing.draw(state, made, self.session.counted_before(state.experiment), status)
+
+    def lanes_form(self, state: State) -> str:
+        """The choice of what the pictures show."""
+        return coalescing.lanes_form(state, self.session.compiled_before(state.experiment))
+
+    async def on_compile(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Compile what is set, unless something else has been set meanwhile."""
+        page = str(request.session_hash)
+        self._compiles[page] = turn = self._compiles.get(page, 0) + 1
+        try:
+            current = self._read(*values)
+        except ConfigError:
+            return  # the sentence stands next to its cause
+        began = time.perf_counter()
+        await asyncio.sleep(0.2)  # of a slider that is being moved, the last position is compiled
+        kept = (gr.skip(),) * (self.outputs["on_compile"] - 1)
+        if self._compiles.get(page) != turn:
+            yield (gr.skip(), *kept)
+            return
+        work = asyncio.ensure_future(asyncio.to_thread(self.session.compiled, current.experiment))
+        await asyncio.wait([work], timeout=0.15)
+        while not work.done() and self._compiles.get(page) == turn:
+            waiting = compiler.waiting(current.gpu.name, time.perf_counter() - began)
+            yield (waiting, *kept) if current.view.tab == "compiler" else (gr.skip(),) * (1 + len(kept))
+            await asyncio.wait([work], timeout=0.25)
+        outcome = await work
+        if self._compiles.get(page) != turn:
+            yield (gr.skip(),) * (1 + len(kept))
+        elif current.view.tab == "coalescing":
+            failure = outcome if isinstance(outcome, Failure) else None
+            drawn = await asyncio.to_thread(self.coalescing, current, failure)
+            yield (gr.skip(), gr.skip(), *drawn, self.lanes_form(current))
+        elif isinstance(outcome, Failure):
+            yield (result.finished(outcome), "", *kept[1:])
+        else:
+            yield (*compiler.draw(current.kernel, current.launch, outcome), *kept[1:])
+
+    async def on_run(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Run, and show where it is until it has ended. The last good result stays when this one fails."""
+
+        def shown(outcome: Any) -> tuple[Any, ...]:
+            return "result", gr.Tabs(selected="result"), *result.drawn_result(outcome, self.session.gpu)
+
+        async for answer in self._submitted("run", shown, self.outputs["on_run"], request, *values):
+            yield answer
+
+    async def on_compare(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Compare how B is stored."""
+        async for answer in self._submitted(
+            "layouts", lambda study: (layouts.drawn_study(study),), self.outputs["on_compare"], request, *values
+        ):
+            yield answer
+
+    async def on_count(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Count a launch, and draw what was counted beside what is predicted."""
+
+        def shown(_: Any) -> tuple[str, ...]:
+            return self.coalescing(self._read(*values))
+
+        async for answer in self._submitted("counters", shown, self.outputs["on_count"], request, *values):
+            yield answer
+
+    async def _submitted(
+        self, what: str, shown: Callable[[Any], tuple[Any, ...]], outputs: int, request: gr.Request, *values: str
+    ) -> AsyncIterator[tuple[Any, ...]]:
+        """Submit, and answer with sentence, status and Cancel until it has ended, then with what is `shown` of it.
+
+        Args:
+            outputs: how many components are answered: those three, and what `shown` gives.
+        """
+        skip = gr.skip()
+        try:
+            current = self._read(*values)
+        except ConfigError as error:
+            yield (form.placed({error.field: str(error)}), *(skip,) * (outputs - 1))
+            return
+        page = str(request.session_hash)
+        job = self.runs.start(page, current.experiment, what)
+        said: Any = form.placed({})
+        kept = (skip,) * (outputs - 3)
+        while not job.done.done() and self.runs.is_latest(page, job):
+            yield (said, result.progress(self.session, job), gr.Button(interactive=True), *kept)
+            said = skip
+            await asyncio.wait([asyncio.wrap_future(job.done)], timeout=0.25)
+        if not self.runs.is_latest(page, job):
+            # Another run has replaced it: it has nothing more to say. (Gradio sends what was yielded last once more.)
+            yield (skip,) * outputs
+            return
+        outcome, idle = job.result(), gr.Button(interactive=False)
+        if isinstance(outcome, Failure):
+            said = form.placed({outcome.field: outcome.message}) if outcome.field else said
+            yield (said, result.finished(outcome), idle, *kept)
+        else:
+            yield (said, result.finished(outcome), idle, *await asyncio.to_thread(shown, outcome))
+
+    def on_cancel(self, request: gr.Request) -> None:
+        self.runs.cancel(str(request.session_hash))
