@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,89 @@ class MemoryOperation:
     def from_json(cls, fields: Mapping[str, Any]) -> MemoryOperation:
         layout = fields["layout"] and Layout(**{name: _tuples(value) for name, value in fields["layout"].items()})
         return cls(**{**fields, **{name: tuple(fields[name]) for name in ("source", "opcodes")}, "layout": layout})
+
+
+@dataclass(frozen=True)
+class SharedOperation:
+    """Instructions on shared memory that address it alike.
+
+    Attributes:
+        op: "load", "store", "load matrix", "store matrix" or "async copy" (the side of it that writes).
+        source: (file without its folders, line) that they came from.
+        instruction: the PTX instruction without its operands.
+        width_bytes: bytes that a lane moves; of a matrix, those of the row whose address it gives: 16.
+        matrices: 8 × 8 matrices of one instruction, whose rows' addresses are given by 8 lanes each; else 0.
+        lane, warp: for each bit of a lane's (warp's) number, how far its address is, as an exclusive or of bytes. Of
+            lanes, as many as give an address: 8 a matrix, else 32.
+        count: how often they stand in the code.
+    """
+
+    op: str
+    source: tuple[str, int]
+    instruction: str
+    width_bytes: int
+    matrices: int
+    lane: tuple[int, ...]
+    warp: tuple[int, ...]
+    count: int
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> SharedOperation:
+        return cls(**{**fields, **{name: tuple(fields[name]) for name in ("source", "lane", "warp")}})
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A block of `shape` elements of `element_bytes` that changes its layout between two operations."""
+
+    source: tuple[str, int]
+    shape: tuple[int, ...]
+    element_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.element_bytes
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Conversion:
+        return cls(tuple(fields["source"]), tuple(fields["shape"]), fields["element_bytes"])
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the compiler made of a kernel, apart from its text.
+
+    Attributes:
+        registers: of a thread.
+        spilled_bytes: local memory of a thread, which holds what registers can't.
+        shared_bytes: shared memory of a program.
+        operations: what became of each of the kernel's accesses.
+        shared: instructions on shared memory.
+        conversions: blocks that change their layout.
+        unreadable: why operations are not known, where they are not.
+    """
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    operations: tuple[MemoryOperation, ...]
+    shared: tuple[SharedOperation, ...]
+    conversions: tuple[Conversion, ...]
+    unreadable: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts alone, also of something that has more."""
+        names = [field.name for field in dataclasses.fields(Facts)]
+        return {name: value for name, value in dataclasses.asdict(self).items() if name in names}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Facts:
+        read: dict[str, Any] = {"operations": MemoryOperation, "shared": SharedOperation, "conversions": Conversion}
+        several = {name: tuple(kind.from_json(one) for one in fields[name]) for name, kind in read.items()}
+        return Facts(**{**fields, **several})
 
 
 def _tuples(value: Any) -> Any:

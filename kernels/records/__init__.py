@@ -16,7 +16,7 @@ from typing import Any
 
 from kernels import discover
 from kernels.experiment import Experiment, Run, from_json
-from kernels.lanes import MemoryOperation
+from kernels.lanes import Facts
 from kernels.runner.results import (
     Baseline,
     Check,
@@ -101,7 +101,7 @@ def _counters(fields: dict[str, Any], gpu: str, date: str) -> Counters:
         backend="recorded",
         device=Device(**{**fields["device"], "backend": "recorded"}),
         tool=fields["tool"],
-        operations=tuple(MemoryOperation.from_json(operation) for operation in fields["operations"]),
+        compiled=Facts.from_json(fields["compiled"]),
         launch=fields["launch"],
         ops=tuple(OpCounts(**row) for row in fields["ops"]),
         shared=tuple(SharedCounts(**{**row, "source": tuple(row["source"])}) for row in fields["shared"]),

@@ -18,6 +18,7 @@ from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.runner.operations import Unreadable, operations
 from kernels.runner.results import Compiled, Failure
+from kernels.runner.shared import conversions, shared_operations
 from kernels.spec import Kernel, Launch, TensorSpec
 
 
@@ -96,6 +97,8 @@ def taken_apart(declared: Kernel, launch: Launch) -> Compiled | Failure:
         spilled_bytes=int(used["STACK"]) + int(used["LOCAL"]),
         shared_bytes=kernel.metadata.shared,
         operations=made,
+        shared=shared_operations(kernel.asm["ptx"], launch.config.num_warps),
+        conversions=conversions(kernel.asm["ttgir"]),
         ttgir=kernel.asm["ttgir"],
         ptx=kernel.asm["ptx"],
         sass=sass,

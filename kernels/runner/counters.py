@@ -23,7 +23,7 @@ from typing import Any
 
 from kernels import discover
 from kernels.experiment import Experiment
-from kernels.lanes import MemoryOperation
+from kernels.lanes import Facts, MemoryOperation
 from kernels.runner.listing import instructions
 from kernels.runner.operations import operation_of
 from kernels.runner.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts
@@ -136,7 +136,8 @@ def counters(
     """
     ops, shared = of_operations(rows, compiled.sass, compiled.operations)
     device = Device("cuda", compiled.gpu, metadata.version("torch"), compiled.triton)
-    return Counters(experiment, "cuda", device, tool(), compiled.operations, launch, ops, shared)
+    facts = Facts.from_json(compiled.to_json())
+    return Counters(experiment, "cuda", device, tool(), facts, launch, ops, shared)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kernels.lanes import MemoryOperation
+from kernels.lanes import Facts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,31 +144,21 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Compiled(Facts):
     """What the compiler made of a kernel for one GPU.
 
     Attributes:
-        registers: of a thread.
-        spilled_bytes: local memory of a thread, which holds what registers can't.
-        shared_bytes: shared memory of a program.
-        operations: what became of each of the kernel's accesses.
-        unreadable: why those are not known, where they are not.
         ttgir, ptx, sass: the kernel's text at three stages, with the source lines that it came from.
         triton: the compiler's version.
         seconds: how long it took; little where it was in the cache.
     """
 
     gpu: str
-    registers: int
-    spilled_bytes: int
-    shared_bytes: int
-    operations: tuple[MemoryOperation, ...]
     ttgir: str
     ptx: str
     sass: str
     triton: str
     seconds: float
-    unreadable: str = ""
 
 
 @dataclass(frozen=True)
@@ -210,7 +200,7 @@ class Counters:
 
     Attributes:
         tool: what counted, with its version.
-        operations: what the compiler had made of each of the kernel's accesses.
+        compiled: what the compiler had made of it.
         launch: counts of the whole launch, by the names of `counters.METRICS`.
         ops, shared: counts of instructions.
     """
@@ -219,7 +209,7 @@ class Counters:
     backend: str
     device: Device
     tool: str
-    operations: tuple[MemoryOperation, ...]
+    compiled: Facts
     launch: dict[str, float]
     ops: tuple[OpCounts, ...]
     shared: tuple[SharedCounts, ...]
@@ -232,7 +222,7 @@ class Counters:
             "backend": self.backend,
             "device": dataclasses.asdict(self.device),
             "tool": self.tool,
-            "operations": [operation.to_json() for operation in self.operations],
+            "compiled": self.compiled.to_json(),
             "launch": self.launch,
             "ops": [dataclasses.asdict(op) for op in self.ops],
             "shared": [dataclasses.asdict(row) for row in self.shared],

@@ -42,7 +42,7 @@ def test_enough_was_counted(kernels):
     }
     assert {config.num_warps for config in configs} >= {1, 2, 4, 8}
     assert sum(problem.M % 16 > 0 or problem.N % 16 > 0 for problem in problems) > len(ATLAS) / 4
-    kinds = collections.Counter(o.op for r in ATLAS for o in r.measured.operations)
+    kinds = collections.Counter(o.op for r in ATLAS for o in r.measured.compiled.operations)
     assert set(kinds) == {"load", "async copy", "store", "atomic", "descriptor"}
     assert min(kinds.values()) > 20
 
@@ -50,7 +50,7 @@ def test_enough_was_counted(kernels):
 def test_the_hardwares_counters_are_what_the_model_predicts(case):
     """Requests and sectors of all loads, stores and atomics; of a loop that repeats, no less than a turn."""
     kernel, launch, counted = case
-    found = operations(kernel, launch, counted.operations)
+    found = operations(kernel, launch, counted.compiled.operations)
     for op, names in COUNTERS.items():
         mine = [o for o in found if o.access.op == op and o.made.layout is not None]
         for what in ("requests", "sectors"):
@@ -106,6 +106,12 @@ def test_what_ncu_calls_ideal_counts_copies_as_wanted(case):
                 assert count.ideal_sectors == op.launch.ideal_sectors
 
 
+def test_registers_and_shared_memory_of_the_compile_are_those_of_the_launch(case):
+    _, _, counted = case
+    assert counted.compiled.registers == counted.launch["registers"]
+    assert counted.compiled.shared_bytes == counted.launch["shared_bytes"]
+
+
 def test_occupancy_is_what_was_counted_and_so_is_each_limit(case):
     _, launch, counted = case
     said = counted.launch
@@ -121,7 +127,7 @@ def test_occupancy_is_what_was_counted_and_so_is_each_limit(case):
 def test_a_record_survives_being_written_and_read():
     for recording in ATLAS[::40]:
         again = records.Recording.from_line(recording.to_line())
-        assert again.measured.operations == recording.measured.operations
+        assert again.measured.compiled == recording.measured.compiled
         assert again.measured.ops == recording.measured.ops
         assert again.measured.launch == recording.measured.launch
 

@@ -59,7 +59,7 @@ class Verdicts:
         """Whether what was counted has the layouts and widths of what was compiled here."""
         if self.counters is None or self.made is None:
             return False
-        return [(o.op, o.layout, o.width_bytes) for o in self.counters.operations] == [
+        return [(o.op, o.layout, o.width_bytes) for o in self.counters.compiled.operations] == [
             (o.op, o.layout, o.width_bytes) for o in self.made.operations
         ]
 
@@ -79,7 +79,7 @@ def verdicts(
         made=made,
         compiled=coalescing.operations(kernel, launch, made.operations) if made and readable else None,
         counters=counters,
-        predicted=coalescing.operations(kernel, launch, counters.operations) if counters else (),
+        predicted=coalescing.operations(kernel, launch, counters.compiled.operations) if counters else (),
     )
 
 

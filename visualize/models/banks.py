@@ -1,0 +1,55 @@
+"""Wavefronts of instructions on shared memory: the passes that its 32 banks of 4 bytes take.
+
+A pass serves each bank once, for one word that any number of lanes may share (CUDA C++ Programming Guide 13.0, "Shared
+Memory"). Wider accesses go in parts of 128 bytes: half a warp with 8 bytes a lane, a quarter with 16, and a matrix's 8
+rows of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels.lanes import SharedOperation
+
+_BANKS, _WORD_BYTES, _LANES = 32, 4, 32
+_PASS_BYTES = _BANKS * _WORD_BYTES
+
+
+@dataclass(frozen=True)
+class Wavefronts:
+    """Passes of one instruction of every warp: what they take, and what they would without a conflict."""
+
+    wavefronts: int
+    ideal: int
+    warps: int
+
+    @property
+    def each(self) -> float:
+        """Passes of one warp's instruction."""
+        return self.wavefronts / self.warps
+
+
+def wavefronts(operation: SharedOperation) -> Wavefronts:
+    """Count one instruction of every warp of a program."""
+    lanes = _spread(operation.lane)
+    together = min(_LANES, _PASS_BYTES // max(operation.width_bytes, _WORD_BYTES))
+    total = ideal = 0
+    for start in _spread(operation.warp):
+        address = start ^ lanes
+        for first in range(0, len(address), together):
+            part = address[first : first + together]
+            words = np.unique((part[:, None] + np.arange(0, operation.width_bytes, _WORD_BYTES)).ravel() // _WORD_BYTES)
+            total += int(np.bincount(words % _BANKS).max())
+            ideal += -(-len(words) // _BANKS)
+    return Wavefronts(total, ideal, 1 << len(operation.warp))
+
+
+def _spread(bases: tuple[int, ...]) -> np.ndarray:
+    """The offset of every number of so many bits."""
+    numbers = np.arange(1 << len(bases))
+    offsets = np.zeros(len(numbers), dtype=np.int64)
+    for bit, base in enumerate(bases):
+        offsets ^= np.where(numbers >> bit & 1, base, 0)
+    return offsets
