@@ -49,6 +49,7 @@ class MemoryOperation:
         element_bytes: bytes of an element; 0 for a descriptor.
         width_bytes: bytes that a lane moves with one instruction; 0 for a descriptor.
         instruction: the PTX instruction without its operands.
+        instructions: how often it stands in the PTX.
         opcodes: the SASS instructions that carry it out, each once.
     """
 
@@ -58,6 +59,7 @@ class MemoryOperation:
     element_bytes: int
     width_bytes: int
     instruction: str
+    instructions: int
     opcodes: tuple[str, ...]
 
     @property

@@ -11,8 +11,8 @@ from kernels.transpose import tiled
 from kernels.transpose.problem import Problem as TransposeProblem
 
 
-def with_b_turned(experiment: Experiment) -> Experiment:
-    """The same product, with B stored the other way.
+def with_turned(experiment: Experiment, operand: str) -> Experiment:
+    """The same product, with "A" or "B" stored the other way.
 
     Raises:
         ConfigError: where the experiment is no product.
@@ -22,7 +22,9 @@ def with_b_turned(experiment: Experiment) -> Experiment:
         raise ConfigError(
             "not_a_choice", f"kernel is {experiment.kernel}, which takes no layout; a matmul does.", "kernel"
         )
-    layout = problem.layout[0] + ("N" if problem.layout[1] == "T" else "T")
+    a, b = tuple(problem.layout)
+    other = {"N": "T", "T": "N"}
+    layout = other[a] + b if operand == "A" else a + other[b]
     return dataclasses.replace(experiment, problem=dataclasses.replace(problem, layout=layout))
 
 

@@ -11,6 +11,7 @@ import re
 import subprocess
 import tempfile
 import time
+from dataclasses import replace
 from typing import Any
 
 from kernels import discover
@@ -20,6 +21,12 @@ from kernels.runner.operations import Unreadable, operations
 from kernels.runner.results import Compiled, Failure
 from kernels.runner.shared import conversions, shared_operations
 from kernels.spec import Kernel, Launch, TensorSpec
+
+# What the compiler may be told of sizes and strides: what the launcher records; their values, as constants; nothing.
+FACTS = ("given", "constexpr", "unknown")
+
+_taken_apart: dict[tuple[str, str, str], Compiled] = {}
+_MOST_TAKEN_APART = 64
 
 
 class _Target:
@@ -68,19 +75,33 @@ def compile_for(experiment: Experiment, gpu: Gpu) -> Failure | None:
     return kernel if isinstance(kernel, Failure) else None
 
 
-def compiled_for(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
-    """Compile the experiment's kernel for `gpu`, and take it apart: registers, memory operations, texts."""
-    return taken_apart(*_launch(experiment, gpu))
+def compiled_for(experiment: Experiment, gpu: Gpu, facts: str = "given") -> Compiled | Failure:
+    """Compile the experiment's kernel for `gpu`, and take it apart: registers, memory operations, texts.
+
+    Args:
+        facts: what the compiler is told of sizes and strides, one of FACTS.
+    """
+    return taken_apart(*_launch(experiment, gpu), facts)
 
 
-def taken_apart(declared: Kernel, launch: Launch) -> Compiled | Failure:
+def taken_apart(declared: Kernel, launch: Launch, facts: str = "given") -> Compiled | Failure:
     """The same for a launch of any declared kernel."""
-    import triton
-
     start = time.perf_counter()
-    kernel = _kernel(declared, launch)
+    kernel = _kernel(declared, launch, facts)
     if isinstance(kernel, Failure):
         return kernel
+    # Many launches share one compiled kernel: sizes that are alike in what is specialized on.
+    key = kernel.hash, launch.gpu.name, declared.id
+    if key not in _taken_apart:
+        _taken_apart[key] = _parts(declared, launch, kernel)
+        while len(_taken_apart) > _MOST_TAKEN_APART:
+            _taken_apart.pop(next(iter(_taken_apart)))
+    return replace(_taken_apart[key], seconds=time.perf_counter() - start)
+
+
+def _parts(declared: Kernel, launch: Launch, kernel: Any) -> Compiled:
+    import triton
+
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
@@ -103,7 +124,7 @@ def taken_apart(declared: Kernel, launch: Launch) -> Compiled | Failure:
         ptx=kernel.asm["ptx"],
         sass=sass,
         triton=triton.__version__,
-        seconds=time.perf_counter() - start,
+        seconds=0.0,
         unreadable=unreadable,
     )
 
@@ -117,7 +138,7 @@ def _launch(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
     return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)
 
 
-def _kernel(kernel: Kernel, launch: Launch) -> Any:
+def _kernel(kernel: Kernel, launch: Launch, facts: str = "given") -> Any:
     """Triton's compiled kernel, or a Failure."""
     from triton.runtime import driver
 
@@ -127,7 +148,8 @@ def _kernel(kernel: Kernel, launch: Launch) -> Any:
     }
     driver.set_active(_Target(gpu))
     try:
-        compiled = kernel.jitted.warmup(**kernel.arguments(tensors, launch), grid=kernel.grid(launch))
+        arguments = _told(kernel.arguments(tensors, launch), kernel.jitted, facts)
+        compiled = kernel.jitted.warmup(**arguments, grid=kernel.grid(launch))
     except Exception as error:  # whatever the compiler raises: the kernel and config are ours, the reason is its own
         return Failure("compile", "compile_error", f"Triton could not compile this config: {_first_line(error)}")
     shared = compiled.metadata.shared
@@ -139,6 +161,18 @@ def _kernel(kernel: Kernel, launch: Launch) -> Any:
             f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller.",
         )
     return compiled
+
+
+def _told(arguments: dict[str, Any], jitted: Any, facts: str) -> dict[str, Any]:
+    """The arguments as the compiler is to see them."""
+    import triton.language as tl
+
+    if facts == "given":
+        return arguments
+    numbers = [p.name for p in jitted.params if not p.is_constexpr and isinstance(arguments[p.name], int)]
+    # An odd number has no fact to record; 1 has one of its own, and keeps it.
+    told = {name: tl.constexpr(arguments[name]) if facts == "constexpr" else arguments[name] | 1 for name in numbers}
+    return {**arguments, **told}
 
 
 def _first_line(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from kernels import discover
 from kernels.experiment import Experiment
 from kernels.lanes import Facts, MemoryOperation
 from kernels.runner.listing import instructions
-from kernels.runner.operations import operation_of
+from kernels.runner.operations import carried_out
 from kernels.runner.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -245,10 +245,11 @@ def of_operations(
         raise CountingFailed("ncu_failed", "ncu counted other code than was compiled.")
     ops: dict[tuple[int, str], list[int]] = {}
     shared: dict[tuple[tuple[str, int], str], list[int]] = {}
-    for (opcode, location), row in zip(listed, rows, strict=True):
+    numbers = carried_out(listed, operations)
+    for (opcode, location), number, row in zip(listed, numbers, rows, strict=True):
         kind = opcode.partition(".")[0]
-        if kind in GLOBAL_OPCODES:
-            _add(ops, (operation_of(opcode, location, operations), opcode), row, _GLOBAL)
+        if kind in GLOBAL_OPCODES and number is not None:
+            _add(ops, (number, opcode), row, _GLOBAL)
         if kind in SHARED_OPCODES and row["Address Space"]:
             _add(shared, (location[0][:2] if location else ("", 0), opcode), row, _SHARED)
     return (

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from kernels.experiment import Experiment
-from kernels.matmul.layouts import transposition, with_b_turned
+from kernels.matmul.layouts import transposition, with_turned
 from kernels.runner.prepared import Prepared, empty_output, prepare
 from kernels.runner.results import LayoutRow
 from kernels.runner.timing import Samples, in_turns, timing
@@ -30,7 +30,7 @@ def compared(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, ...], S
     is_turned = experiment.problem.layout[1] == "T"
     stored = given_b.t() if is_turned else given_b
     other_way = stored.t().contiguous()
-    turned = _with_b(given, with_b_turned(experiment), other_way if is_turned else other_way.t())
+    turned = _with_b(given, with_turned(experiment, "B"), other_way if is_turned else other_way.t())
     turn = prepare(transposition(experiment), gpu)
     turn.inputs["A"] = stored
     after_turning = _with_b(given, turned.experiment, turn.output if is_turned else turn.output.t())

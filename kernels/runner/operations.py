@@ -86,28 +86,49 @@ def _operations(ttgir: str, ptx: str) -> tuple[MemoryOperation, ...]:
             raise Unreadable(f"{name} at {location[0]} is {sorted(widths) or 'not in the PTX'}.")
         ((instruction, width),) = widths
         place = location[0]
-        made = MemoryOperation(_OPS[name], place[:2], layout, _element_bytes(line), width, instruction, ())
+        made = MemoryOperation(_OPS[name], place[:2], layout, _element_bytes(line), width, instruction, 0, ())
         if found.setdefault(location, made) != made:
             raise Unreadable(f"{name} at {place} has several layouts.")
         times[location] += 1
-    for location, made in found.items():
-        carried_out = _carried_out_by(made.op, in_ptx[location], made.element_bytes)
-        _check_count(made, times[location], len(carried_out))
-    return tuple(found.values())
+    counts = [len(_carried_out_by(made.op, in_ptx[location], made.element_bytes)) for location, made in found.items()]
+    for (location, made), count in zip(found.items(), counts, strict=True):
+        _check_count(made, times[location], count)
+    return tuple(replace(made, instructions=count) for made, count in zip(found.values(), counts, strict=True))
 
 
-def operation_of(opcode: str, location: Location, operations: tuple[MemoryOperation, ...]) -> int:
-    """The number of the operation that a SASS instruction carries out; -1 where that can't be told.
+def carried_out(listed: Sequence[tuple[str, Location]], operations: Sequence[MemoryOperation]) -> list[int | None]:
+    """For each SASS instruction the number of the operation that it carries out: None of those that carry out none.
 
-    Of those of its kind, the one on its line; else the only one that is as wide.
+    Of the operations of its kind, the one on its line. Where ptxas says another line: one that is as wide and has fewer
+    instructions than in the PTX. -1 where that does not tell, either.
     """
-    kinds = SASS_KINDS.get(opcode.partition(".")[0], ())
-    alike = [number for number, operation in enumerate(operations) if operation.op in kinds]
-    here = [number for number in alike if location and operations[number].source == location[0][:2]]
-    if here:
-        return here[0]
-    as_wide = [number for number in alike if operations[number].width_bytes == _sass_width(opcode)]
-    return as_wide[0] if len(as_wide) == 1 else -1
+    found: list[int | None] = []
+    have = [0] * len(operations)
+    for opcode, location in listed:
+        number = None
+        if kinds := SASS_KINDS.get(opcode.partition(".")[0]):
+            here = [
+                place
+                for place, operation in enumerate(operations)
+                if operation.op in kinds and location and operation.source == location[0][:2]
+            ]
+            number = here[0] if here else -1
+            if here:
+                have[number] += 1
+        found.append(number)
+    for place, (opcode, _) in enumerate(listed):
+        if found[place] == -1:
+            lacking = [
+                number
+                for number, operation in enumerate(operations)
+                if operation.op in SASS_KINDS[opcode.partition(".")[0]]
+                and operation.width_bytes == _sass_width(opcode)
+                and have[number] < operation.instructions
+            ]
+            if len(lacking) == 1:
+                found[place] = lacking[0]
+                have[lacking[0]] += 1
+    return found
 
 
 def _sass_width(opcode: str) -> int:
@@ -117,9 +138,10 @@ def _sass_width(opcode: str) -> int:
 
 
 def _with_opcodes(operations: tuple[MemoryOperation, ...], sass: str) -> tuple[MemoryOperation, ...]:
+    listed = instructions(sass)
     found: list[dict[str, None]] = [{} for _ in operations]
-    for opcode, location in instructions(sass):
-        if (number := operation_of(opcode, location, operations)) >= 0:
+    for (opcode, _), number in zip(listed, carried_out(listed, operations), strict=True):
+        if number is not None and number >= 0:
             found[number][opcode] = None
     return tuple(
         replace(operation, opcodes=tuple(opcodes)) for operation, opcodes in zip(operations, found, strict=True)

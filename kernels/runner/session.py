@@ -18,7 +18,7 @@ from kernels.experiment import Experiment, Run, resolved_gpu
 from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
-from kernels.matmul.layouts import transposition, with_b_turned
+from kernels.matmul.layouts import transposition, with_turned
 from kernels.runner import compiler, counters, worker
 from kernels.runner.interpreter import refuse_what_takes_too_long
 from kernels.runner.job import Job, Line
@@ -49,7 +49,7 @@ class Session:
         self._line = Line()
         self._jobs: set[Job] = set()
         self._device: Device | None = None
-        self._compiled: dict[Experiment, Compiled] = {}
+        self._compiled: dict[tuple[Experiment, str], Compiled] = {}
         self._counted: dict[Experiment, Counters] = {}
         self._lock = threading.Lock()
 
@@ -84,8 +84,11 @@ class Session:
             threading.Thread(target=self._carry_out, args=(job,), daemon=True).start()
         return job
 
-    def compiled(self, experiment: Experiment) -> Compiled | Failure:
+    def compiled(self, experiment: Experiment, facts: str = "given") -> Compiled | Failure:
         """What the compiler makes of an experiment for its GPU; waits for it. Kept for the next time.
+
+        Args:
+            facts: what the compiler is told of sizes and strides, one of `compiler.FACTS`.
 
         Raises:
             ConfigError: where the experiment names a GPU that it can't be for.
@@ -93,20 +96,20 @@ class Session:
         gpu = resolved_gpu(experiment, self.gpu)
         if not HAS_TRITON:
             return Failure("compile", "no_triton", "Triton is not installed on this machine, so nothing is compiled.")
-        kept = self.compiled_before(experiment)
+        kept = self.compiled_before(experiment, facts)
         if kept is not None:
             return kept
-        result = outcome(self._compilers.submit(compiler.compiled_for, "compile", experiment, gpu), "compile")
+        result = outcome(self._compilers.submit(compiler.compiled_for, "compile", experiment, gpu, facts), "compile")
         if isinstance(result, Compiled):
             with self._lock:
-                self._compiled[self._key(experiment)] = result
+                self._compiled[self._key(experiment), facts] = result
                 while len(self._compiled) > MOST_COMPILED:
                     self._compiled.pop(next(iter(self._compiled)))
         return result
 
-    def compiled_before(self, experiment: Experiment) -> Compiled | None:
+    def compiled_before(self, experiment: Experiment, facts: str = "given") -> Compiled | None:
         """What the compiler made of it, if that is known already. Returns at once."""
-        key = self._key(experiment)
+        key = self._key(experiment), facts
         with self._lock:
             kept = self._compiled.pop(key, None)
             if kept is not None:
@@ -165,7 +168,7 @@ class Session:
 
     def _without_layouts(self, experiment: Experiment) -> LayoutStudy | Failure | None:
         """The recorded comparison, or why there is none, where this machine can't make it."""
-        with_b_turned(experiment)
+        with_turned(experiment, "B")
         gpu = resolved_gpu(experiment, self.gpu)
         if self.gpu is not None and gpu is self.gpu:
             return self._busy()
@@ -214,7 +217,7 @@ class Session:
         if self.gpu is not None:
             needed = [job.experiment]
             if job.what == "layouts":
-                needed += [with_b_turned(job.experiment), transposition(job.experiment)]
+                needed += [with_turned(job.experiment, "B"), transposition(job.experiment)]
             for experiment in needed:
                 compiled = self._stage(job, self._compilers, "compile", compiler.compile_for, experiment, self.gpu)
                 if isinstance(compiled, Failure):

@@ -79,7 +79,7 @@ def test_each_element_has_the_colour_of_its_request_and_what_is_outside_has_none
 def test_the_compilers_tile_shows_who_holds_each_element(color):
     """Two warps take a 4 × 8 tile of floats in pairs: columns by register and lane, rows by lane and warp."""
     layout = Layout((4, 8), register=((0, 1),), lane=((0, 2), (0, 4), (1, 0), (0, 0), (0, 0)), warp=((2, 0),))
-    made = MemoryOperation("store", ("", 0), layout, 4, 8, "", ())
+    made = MemoryOperation("store", ("", 0), layout, 4, 8, "", 1, ())
     kernel = discover()["transpose.tiled"]
     launch = Launch(kernel.family.problem(M=4, N=8), kernel.config(4, 8), GPUS["H200"])
     drawn = compiled_tile(kernel.accesses(launch)[0], made, (4, 8), (0, 0), 4)

@@ -126,7 +126,7 @@ def launches(draw):
         widest = min(block[fast].bit_length() - 1, (pitch & -pitch).bit_length() - 1, 4 - (size.bit_length() - 1))
         vector = draw(st.integers(0, widest))
         op = draw(st.sampled_from(OPS[access.op]))
-        made.append(MemoryOperation(op, ("", 0), draw(layouts(block, fast, vector)), size, size << vector, "", ()))
+        made.append(MemoryOperation(op, ("", 0), draw(layouts(block, fast, vector)), size, size << vector, "", 1, ()))
     return kernel, launch, tuple(made)
 
 
@@ -176,7 +176,7 @@ def one(kernel_id, problem, config, operation, made, gpu="H200"):
 
 
 def test_a_descriptor_takes_no_request_and_the_sectors_of_its_boxes():
-    made = MemoryOperation("descriptor", ("", 0), None, 0, 0, "", ())
+    made = MemoryOperation("descriptor", ("", 0), None, 0, 0, "", 1, ())
     problem = {"M": 128, "N": 128, "K": 128, "dtype": "float16"}
     op = one("matmul.persistent", problem, {}, 0, made)
     assert (op.launch.requests, op.launch.sectors) == (0, 128 * 128 * 2 // 32)
@@ -188,12 +188,12 @@ def test_a_descriptor_takes_no_request_and_the_sectors_of_its_boxes():
 
 def test_a_loop_that_swaps_words_is_a_load_and_at_least_one_turn():
     layout = Layout((16, 16), (), ((0, 1), (0, 2), (0, 4), (0, 8), (1, 0)), ((2, 0), (4, 0), (8, 0)))
-    made = MemoryOperation("atomic", ("", 0), layout, 2, 2, "", ("LDG.E", "ATOMG.E.CAS.STRONG.GPU"))
+    made = MemoryOperation("atomic", ("", 0), layout, 2, 2, "", 1, ("LDG.E", "ATOMG.E.CAS.STRONG.GPU"))
     kernel = discover()["matmul.split_k_atomic"]
     launch = Launch(
         kernel.family.problem(M=16, N=16, K=16, dtype="float16"), kernel.config(16, 16, 16, 1), GPUS["H200"]
     )
-    plain = MemoryOperation("load", ("", 0), layout, 2, 2, "", ())
+    plain = MemoryOperation("load", ("", 0), layout, 2, 2, "", 1, ())
     found = operations(kernel, launch, (plain, plain, made))
     assert [(op.number, op.access.op, op.at_least) for op in found] == [
         (0, "load", False), (1, "load", False), (2, "load", False), (2, "atomic", True),
@@ -223,7 +223,7 @@ def test_counting_grows_with_classes_and_not_with_programs(kernel_id, monkeypatc
                 bits = [(0, 1 << b) for b in range(inner)] + [(1 << b, 0) for b in range(shape[0].bit_length() - 1)]
             made.append(
                 MemoryOperation("store", ("", 0), Layout(shape, tuple(bits[7:]), tuple(bits[:5]), tuple(bits[5:7])),
-                                4, 4, "", ())
+                                4, 4, "", 1, ())
             )  # fmt: skip
         looked_at.clear()
         operations(kernel, launch, tuple(made))

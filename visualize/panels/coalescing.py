@@ -21,7 +21,7 @@ from visualize.figures.coalescing import request_figure, tile_figure
 from visualize.models import coalescing, textbook
 from visualize.models.textbook import Textbook
 from visualize.models.traffic import LINE_BYTES, SECTOR_BYTES, Operation, Requests, Tile
-from visualize.panels import form, verdicts, why, words
+from visualize.panels import form, shared, verdicts, whatif, why, words
 from visualize.panels.markup import markup
 from visualize.panels.plot import drawn, plot
 from visualize.panels.state import State
@@ -41,6 +41,7 @@ class Parts:
     tile: gr.HTML
     request: gr.HTML
     count: gr.Button
+    whatif: whatif.Parts
 
 
 def build() -> Parts:
@@ -54,7 +55,7 @@ def build() -> Parts:
     with gr.Row(elem_classes="plots"):
         tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
         request = plot("request-plot", "One request's lanes on the lines and sectors that it touches")
-    return Parts(board, lanes, claim, table, tile, request, count)
+    return Parts(board, lanes, claim, table, tile, request, count, whatif.build())
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ def draw(state: State, made: Compiled | None, counters: Counters | None, status:
     if made and made.unreadable:
         status = f'<p class="failure" role="alert">The compiled kernel could not be read: {made.unreadable}</p>'
     sentences = f"{verdicts.claim(found)} {_blackboard_claim(found.board, board, state)} {note}"
-    below = f'<div class="tables">{verdicts.totals(found)}{verdicts.funnel(found)}</div>'
+    turned = shared.table(made, counters if found.counted_is_compiled else None) if made else ""
+    below = f'<div class="tables">{verdicts.totals(found)}{turned}{verdicts.funnel(found)}</div>'
     return (
         f'{status}<p class="claim">{sentences}</p>',
         verdicts.table(found) + below,

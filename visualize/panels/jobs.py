@@ -7,8 +7,9 @@ overtaken is not given.
 from __future__ import annotations
 
 import asyncio
+import html
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import gradio as gr
@@ -16,7 +17,7 @@ import gradio as gr
 from kernels.knobs import ConfigError
 from kernels.runner.results import Failure
 from kernels.runner.session import Session
-from visualize.panels import coalescing, compiler, form, layouts, result
+from visualize.panels import coalescing, compiler, form, layouts, link, result, whatif
 from visualize.panels.state import State
 
 
@@ -111,6 +112,35 @@ class Jobs:
 
         async for answer in self._submitted("counters", shown, self.outputs["on_count"], request, *values):
             yield answer
+
+    async def on_faults(self, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Compile with one fact changed at a time."""
+        async for answer in self._asked(whatif.faults, *values):
+            yield answer
+
+    async def on_cliff(self, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Compile for one size after the other."""
+        async for answer in self._asked(whatif.cliff, *values):
+            yield answer
+
+    async def on_across(self, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Compile for two GPUs."""
+        async for answer in self._asked(whatif.across, *values):
+            yield answer
+
+    async def _asked(
+        self, question: Callable[[Session, State], Iterator[tuple[str, str]]], *values: str
+    ) -> AsyncIterator[tuple[Any, ...]]:
+        """Answer with a table as it grows, and a picture, for what was set when it was asked."""
+        try:
+            current = self._read(*values)
+            yield form.placed({}), compiler.waiting(current.gpu.name, 0), ""
+            answers = question(self.session, current)
+            address = html.escape(link.query(current.experiment.to_address()))
+            while (answer := await asyncio.to_thread(next, answers, None)) is not None:
+                yield gr.skip(), f'<div data-experiment="{address}">{answer[0]}</div>', answer[1]
+        except ConfigError as error:
+            yield form.placed({error.field: str(error)}), "", ""
 
     async def _submitted(
         self, what: str, shown: Callable[[Any], tuple[Any, ...]], outputs: int, request: gr.Request, *values: str

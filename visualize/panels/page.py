@@ -82,7 +82,13 @@ class Page:
         self.tab = gr.State("schedule")
 
     def _join(self, blocks: gr.Blocks) -> None:
-        forms = [self.experiment, self.schedule.options, self.coalescing.board, self.coalescing.lanes]
+        forms = [
+            self.experiment,
+            self.schedule.options,
+            self.coalescing.board,
+            self.coalescing.lanes,
+            self.coalescing.whatif.options,
+        ]
         self.inputs = [self.tab, *forms]
         self.pictures = [
             self.problems,
@@ -129,6 +135,17 @@ class Page:
         run = self.result
         shown = [run.claim, run.plot, run.closeup, run.tables]
         self.results = [self.problems, self.status, self.cancel, self.tab, self.tabs, self.strip, *shown]
+        asked = self.coalescing.whatif
+        for button, handler in ((asked.faults, "faults"), (asked.cliff, "cliff"), (asked.across, "across")):
+            button.click(
+                getattr(self.jobs, f"on_{handler}"),
+                self.inputs,
+                [self.problems, asked.table, asked.plot],
+                trigger_mode="once",
+                show_progress="hidden",
+                concurrency_limit=None,
+                api_visibility="private",
+            )
         self.jobs.outputs = {
             "on_compile": len(self.compiled),
             "on_run": len(self.results),
@@ -217,6 +234,7 @@ class Page:
             view_form(state.view.schedule),
             view_form(state.view.board),
             self.jobs.lanes_form(state),
+            view_form(state.view.whatif),
             *self._pictures(state, sentences),
         )
 

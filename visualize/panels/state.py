@@ -14,7 +14,7 @@ from kernels.knobs import ConfigError, Knob, checked_fields, knobs
 from kernels.spec import Kernel, Launch
 from visualize.models.textbook import Textbook
 from visualize.panels import form
-from visualize.panels.view import TABS, LaneView, ScheduleView, View
+from visualize.panels.view import TABS, LaneView, ScheduleView, View, WhatIfView
 
 DEFAULT_KERNEL = "matmul.grouped"
 
@@ -46,7 +46,12 @@ def state(flat: Mapping[str, object], this: Gpu | None) -> State:
     chosen = experiment.from_json(experiment.nested({"kernel": DEFAULT_KERNEL, **flat}, kernels), kernels)
     parts = {
         name: checked_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, name)
-        for name, declared in (("schedule", ScheduleView), ("board", Textbook), ("lanes", LaneView))
+        for name, declared in (
+            ("schedule", ScheduleView),
+            ("board", Textbook),
+            ("lanes", LaneView),
+            ("whatif", WhatIfView),
+        )
     }
     tab = flat.get("tab", View.tab)
     if tab not in TABS:
@@ -74,7 +79,7 @@ def with_kernel(current: Mapping[str, object], kernel: str) -> dict[str, object]
     What is run and how it is drawn stay as they are, but for the choice of an operation, which is the kernel's own.
     """
     declared = experiment.kernel_named(kernel, discover())
-    kept = [*knobs(Run), *knobs(ScheduleView), *knobs(Textbook), "gpu"]
+    kept = [*knobs(Run), *knobs(ScheduleView), *knobs(Textbook), *knobs(WhatIfView), "gpu"]
     if discover()[str(current["form_of"])].family.id == declared.family.id:
         kept += list(knobs(declared.family.problem))
     if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):

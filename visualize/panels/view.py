@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from kernels.gpus import GPUS
 from kernels.knobs import knob
 from visualize.figures import schedule
 from visualize.figures.coalescing import COLORS
@@ -39,11 +40,20 @@ class LaneView:
 
 
 @dataclass(frozen=True)
+class WhatIfView:
+    """What is changed to see what it does."""
+
+    dimension: str = knob("M", "What if", "The dimension that the shape cliff slides along.", choices=("M", "N", "K"))
+    other_gpu: str = knob("A100-80GB", "What if", "The GPU that the chosen one is compared with.", choices=tuple(GPUS))
+
+
+@dataclass(frozen=True)
 class View:
     tab: str = "schedule"
     schedule: ScheduleView = ScheduleView()
     board: Textbook = Textbook()
     lanes: LaneView = LaneView()
+    whatif: WhatIfView = WhatIfView()
 
     def to_address(self) -> dict[str, Any]:
         """Every field, flat."""
@@ -52,4 +62,5 @@ class View:
             **dataclasses.asdict(self.schedule),
             **dataclasses.asdict(self.board),
             **dataclasses.asdict(self.lanes),
+            **dataclasses.asdict(self.whatif),
         }
