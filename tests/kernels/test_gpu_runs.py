@@ -11,7 +11,10 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.runner import processes, worker
-from kernels.runner.results import Failure, LayoutStudy, RunResult
+from kernels.runner.results import Counters, Failure, LayoutStudy, RunResult
+from kernels.spec import Launch
+from visualize.models.textbook import Textbook
+from visualize.panels.verdicts import agreement, count_of, verdicts
 
 pytestmark = pytest.mark.gpu
 
@@ -113,3 +116,43 @@ def test_every_way_to_store_b_is_right_and_timed(gpu, shape, dtype, layout):
         layout,
     )
     assert 0 < turned_first.turning_ms < turned_first.timing.median_ms
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"kernel": "matmul.grouped", "problem": {"M": 1000, "N": 520, "K": 333}},
+        {"kernel": "matmul.split_k_atomic", "problem": {"dtype": "float32"}},
+        {"kernel": "matmul.persistent"},
+        {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}, "config": {"BLOCK_M": 4, "BLOCK_N": 8}},
+        {"kernel": "transpose.flat", "problem": {"M": 200, "N": 333}},
+    ],
+    ids=lambda payload: payload["kernel"],
+)
+def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
+    experiment = from_json(payload, discover())
+    counted = gpu.submit(experiment, "counters").result()
+    assert isinstance(counted, Counters), counted
+    assert counted.backend == "cuda"
+    assert gpu.counted_before(experiment) is counted
+    compiled = gpu.compiled(experiment)
+    assert counted.compiled.operations == compiled.operations
+    assert counted.launch["registers"] == compiled.registers
+    kernel = discover()[experiment.kernel]
+    found = verdicts(kernel, Launch(experiment.problem, experiment.config, gpu.gpu), Textbook(), compiled, counted)
+    kinds = {agreement(op, count) for op in found.predicted if (count := count_of(op, found))}
+    assert kinds <= {"equal", "undercounted"}
+    for op, names in (("load", ("ld",)), ("store", ("st",)), ("atomic", ("red", "atom"))):
+        mine = [o.launch for o in found.predicted if o.access.op == op and o.made.layout]
+        for what in ("requests", "sectors"):
+            assert sum(getattr(cost, what) for cost in mine) == sum(counted.launch[f"{n}_{what}"] for n in names)
+
+
+def test_a_count_without_ncu_is_the_recorded_one_with_the_reason(gpu, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    recorded = gpu.submit(from_json({"kernel": "transpose.row_strip"}, discover()), "counters").result()
+    assert isinstance(recorded, Counters), recorded
+    assert recorded.backend == "recorded"
+    assert "ncu is not installed" in recorded.note
+    outcome = gpu.submit(from_json({"kernel": "transpose.row_strip", "problem": {"M": 77}}, discover()), "counters")
+    assert outcome.result().kind == "no_ncu"

@@ -76,6 +76,43 @@ def test_coalescing_counts_the_blackboard(client: Client) -> None:
     assert store["efficiency"] == 0.5
 
 
+def test_coalescing_is_of_the_compiled_kernel_unless_the_textbook_is_asked_for(client: Client) -> None:
+    experiment = {"kernel": "transpose.tiled", "problem": {"M": 1024, "N": 1024, "dtype": "float32"}, "gpu": "H200"}
+    compiled = client.predict(experiment, api_name="/coalescing")
+    assert compiled["model"] == "compiled"
+    load, store = compiled["ops"]
+    # Counted on an H200 (tests/oracle/h200_requests_sectors.csv).
+    assert (load["width_bytes"], load["requests"], load["sectors"]) == (16, 8192, 131072)
+    assert (store["requests"], store["sectors"], store["efficiency"]) == (8192, 131072, 1.0)
+    assert load["counted"]["sectors"] == load["sectors"]
+    assert load["counted"]["agreement"] == "equal"
+    assert {"op", "tensor", "line", "width_bytes", "requests", "sectors", "lines", "ideal_sectors", "why"} <= set(load)
+    textbook = client.predict(experiment, "textbook", api_name="/coalescing")
+    assert textbook["ops"][0]["requests"] == 4 * load["requests"]
+    assert textbook["ops"][0]["counted"] is None
+
+
+def test_coalescing_answers_for_any_gpu_and_says_what_cannot_be_compiled(client: Client) -> None:
+    experiment = {"kernel": "matmul.grouped", "config": {"BLOCK_M": 64, "BLOCK_N": 64}, "gpu": "A100-80GB"}
+    assert client.predict(experiment, api_name="/coalescing")["gpu"] == "A100-80GB"
+    large = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 4, "num_warps": 8}
+    reply = client.predict({"kernel": "matmul.grouped", "config": large}, api_name="/coalescing")
+    assert (reply["failure"]["stage"], reply["failure"]["kind"]) == ("compile", "out_of_resources")
+
+
+def test_counters_are_recorded_ones_without_a_gpu(client: Client) -> None:
+    reply = client.predict({"kernel": "matmul.grouped"}, api_name="/counters")
+    assert (reply["backend"], reply["gpu"]) == ("recorded", "H200")
+    assert reply["launch"]["ld_sectors"] > 0
+    assert reply["launch"]["dram_read_bytes"] > 0
+    assert reply["device"]["triton"]
+    predicted = client.predict({"kernel": "matmul.grouped"}, api_name="/coalescing")["ops"]
+    loads = [op for op in predicted if op["op"] == "load"]
+    assert sum(op["requests"] for op in loads) == reply["launch"]["ld_requests"]
+    none = client.predict({"kernel": "matmul.grouped", "problem": {"M": 513}}, api_name="/counters")
+    assert none["failure"]["kind"] == "not_recorded"
+
+
 def test_run_checks_under_the_interpreter_without_a_time(client: Client) -> None:
     reply = client.predict({"kernel": "matmul.grid_2d", "problem": {"M": 100, "N": 60, "K": 33}}, api_name="/run")
     assert (reply["backend"], reply["timing"], reply["baseline"], reply["gpu"]) == ("interpreter", None, None, "H200")

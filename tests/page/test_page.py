@@ -194,3 +194,49 @@ def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(t
         " return now !== before && now.includes('registers'); }",
         arg=before,
     )
+
+
+def test_the_compiled_and_the_counted_stand_below_the_textbook(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grouped&tab=coalescing")
+    tab.page.wait_for_function(
+        "document.querySelector('#coalescing-claim').innerText.includes('As compiled for H200')", timeout=60_000
+    )
+    assert "Nsight Compute counted the same on H200" in tab.text("#coalescing-claim")
+    verdicts = tab.page.locator("#coalescing-table tbody tr td:nth-child(3)").all_text_contents()
+    assert tab.page.locator("#coalescing-table .equal").count() >= 5
+    assert verdicts, "rows of the operations"
+    text = tab.text("#coalescing-table")
+    for word in ("textbook", "compiled", "counted", "Each lane takes 16 bytes", "DRAM moved"):
+        assert word in text, word
+
+
+def test_a_tile_is_coloured_by_warp_and_a_link_opens_it_so(tab: Tab) -> None:
+    tab.open("?kernel=transpose.tiled&tab=coalescing&operation=1&tile_color=warp")
+    tab.page.wait_for_function(
+        "document.querySelector('#coalescing-plot .gtitle')?.textContent.includes('Tile of B by warp')", timeout=60_000
+    )
+    tab.page.get_by_label("tile_color", exact=True).select_option(label="lane")
+    tab.page.wait_for_function(
+        "document.querySelector('#coalescing-plot .gtitle')?.textContent.includes('Tile of B by lane')"
+    )
+    tab.page.wait_for_function("location.search.includes('tile_color=lane')")
+
+
+def test_whose_fault_names_the_missing_fact(tab: Tab) -> None:
+    tab.open("?kernel=transpose.tiled&M=1000&N=1000&tab=coalescing")
+    tab.page.get_by_role("button", name="Whose fault?").click()
+    tab.page.wait_for_function(
+        "document.querySelector('#whatif').innerText.includes('Fewer requests with sizes and strides as constants')",
+        timeout=90_000,
+    )
+
+
+def test_the_shape_cliff_is_drawn_and_counts_what_is_not_recorded_say_so(tab: Tab) -> None:
+    tab.open("?kernel=transpose.tiled&M=1024&N=1024&dimension=N&tab=coalescing")
+    tab.page.get_by_role("button", name="Shape cliff").click()
+    tab.wait_for_draw("cliff-plot")
+    assert "Between N = 1,000 and 1,024" in tab.text("#whatif")
+    tab.open("?kernel=transpose.tiled&M=999&N=1024&tab=coalescing")
+    tab.page.get_by_role("button", name="Count with Nsight Compute").click()
+    tab.page.wait_for_selector("#status .failure")
+    assert "no counts of this experiment on H200 were recorded" in tab.text("#status")

@@ -27,7 +27,11 @@ def set_to(flat):
     """What the forms send: the tab, then each form's value."""
     current = state(flat, None)
     view = current.view
-    return [view.tab, experiment_form(current, None), *(view_form(v) for v in (view.schedule, view.board, view.lanes))]
+    return [
+        view.tab,
+        experiment_form(current, None),
+        *(view_form(v) for v in (view.schedule, view.board, view.lanes, view.whatif)),
+    ]
 
 
 def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):

@@ -14,6 +14,7 @@ import gradio as gr
 from kernels import discover
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.knobs import ConfigError
+from kernels.lanes import Facts
 from kernels.matmul.layouts import with_turned
 from kernels.runner.results import Compiled, Failure
 from kernels.runner.session import Session
@@ -111,7 +112,7 @@ def _launch(experiment: Experiment, session: Session) -> Launch:
     return Launch(experiment.problem, experiment.config, resolved_gpu(experiment, session.gpu))
 
 
-def _operations(experiment: Experiment, made: Compiled, session: Session) -> tuple[Operation, ...]:
+def _operations(experiment: Experiment, made: Facts, session: Session) -> tuple[Operation, ...]:
     return coalescing.operations(discover()[experiment.kernel], _launch(experiment, session), made.operations)
 
 
@@ -210,27 +211,29 @@ def _told(size: int, ops: tuple[Operation, ...], made: Compiled) -> str:
 
 
 def across(session: Session, state: State) -> Iterator[tuple[str, str]]:
-    """The same launch for two GPUs: registers, shared memory, occupancy, and each operation."""
-    experiments = [state.experiment, replace(state.experiment, gpu=state.view.whatif.other_gpu)]
-    columns, triton = [], ""
-    for experiment in experiments:
+    """The same launch for two GPUs, and by the compiler with which it was recorded: a difference, fact by fact."""
+    columns: dict[str, dict[str, str]] = {}
+    for experiment in (state.experiment, replace(state.experiment, gpu=state.view.whatif.other_gpu)):
         outcome = session.compiled(experiment)
         if isinstance(outcome, Failure) or outcome.unreadable:
             reason = outcome.message if isinstance(outcome, Failure) else outcome.unreadable
             yield f'<p class="failure" role="alert">{experiment.gpu}: {html.escape(reason)}</p>', ""
             return
-        columns.append(_column(experiment, outcome, session))
-        triton = outcome.triton
-    names = list(dict.fromkeys(name for column in columns for name in column))
+        columns[f"{outcome.gpu}, Triton {outcome.triton}"] = _column(experiment, outcome, session)
+    if recorded := session.counted_before(state.experiment):
+        name = f"{recorded.device.name}, Triton {recorded.device.triton}"
+        columns.setdefault(name, _column(state.experiment, recorded.compiled, session))
     rows = []
-    for name in names:
-        cells = [column.get(name, "") for column in columns]
-        rows.append((name, *cells, "" if cells[0] == cells[1] else '<span class="unsure">differs</span>'))
-    gpus = [resolved_gpu(experiment, session.gpu).name for experiment in experiments]
-    yield words.table(("", *gpus, ""), rows, f"Compiled by Triton {triton} for {gpus[0]} and for {gpus[1]}"), ""
+    for name in dict.fromkeys(name for column in columns.values() for name in column):
+        cells = [column.get(name, "") for column in columns.values()]
+        rows.append((name, *cells, "" if len(set(cells)) == 1 else '<span class="unsure">differs</span>'))
+    yield (
+        words.table(("", *columns, ""), rows, "Compiled for each; where a third was recorded, on the device itself"),
+        "",
+    )
 
 
-def _column(experiment: Experiment, made: Compiled, session: Session) -> dict[str, str]:
+def _column(experiment: Experiment, made: Facts, session: Session) -> dict[str, str]:
     launch = _launch(experiment, session)
     held = occupancy(launch.gpu, launch.config.num_warps, made.registers, made.shared_bytes)
     column = {

@@ -1,0 +1,186 @@
+"""Counting with Nsight Compute, without it: a stand-in that is missing, denied, hangs, fails, or leaves numbers out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.runner import counters
+from kernels.runner.listing import instructions
+from kernels.runner.results import Compiled, Counters, Failure
+
+PAYLOAD = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64, "dtype": "float32"}, "gpu": "H200"}
+
+
+@pytest.fixture
+def experiment():
+    return from_json(PAYLOAD, discover())
+
+
+@pytest.fixture
+def ncu(tmp_path, monkeypatch):
+    """A program named ncu that does what a test says."""
+
+    def make(script):
+        path = tmp_path / "ncu"
+        path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return make
+
+
+def refused(experiment):
+    with pytest.raises(counters.CountingFailed) as error:
+        counters.count([experiment], "/tmp")
+    failure = error.value.failure
+    assert isinstance(failure, Failure)
+    return failure
+
+
+def test_where_ncu_is_missing_the_sentence_says_what_to_install(experiment, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    failure = refused(experiment)
+    assert failure.kind == "no_ncu"
+    assert "Nsight Compute" in failure.message
+
+
+def test_where_counters_are_denied_the_sentence_says_who_can_allow_them(experiment, ncu):
+    ncu('echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1')
+    failure = refused(experiment)
+    assert failure.kind == "ncu_denied"
+    assert "NVreg_RestrictProfilingToAdminUsers" in failure.message
+
+
+def test_ncu_that_hangs_is_killed_with_what_it_started(experiment, ncu, monkeypatch, tmp_path):
+    ncu(f"sleep 300 & echo $! > {tmp_path}/child; wait")
+    monkeypatch.setattr(counters, "DEADLINE_S", 1.0)
+    began = time.monotonic()
+    assert refused(experiment).kind == "timeout"
+    assert time.monotonic() - began < 20
+    child = (tmp_path / "child").read_text().strip()
+    for _ in range(50):
+        state = subprocess.run(["ps", "-o", "stat=", "-p", child], capture_output=True, text=True, check=False).stdout
+        if not state.strip() or state.startswith("Z"):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{child} lives on: {state}")
+
+
+def test_a_count_that_is_cancelled_ends(experiment, ncu):
+    ncu("sleep 300")
+    with pytest.raises(counters.CountingFailed):
+        counters.count([experiment], "/tmp", started=lambda counting: counting.cancel())
+
+
+def test_ncu_that_fails_is_quoted(experiment, ncu):
+    ncu("echo something odd; exit 3")
+    failure = refused(experiment)
+    assert failure.kind == "ncu_failed"
+    assert "something odd" in failure.message
+
+
+def raw_page(**changed):
+    """ncu's raw page of one launch, with every metric 7."""
+    values = dict.fromkeys(counters.METRICS.values(), "7") | changed
+    units = {name: "Kbyte" if "bytes" in name else "" for name in values}
+    row = ",".join(f'"{part}"' for part in ("0", *values.values()))
+    unit = ",".join(f'"{part}"' for part in ("", *units.values()))
+    return f"==PROF== noise\n{','.join(f'{chr(34)}{n}{chr(34)}' for n in ('ID', *values))}\n{unit}\n{row}\n"
+
+
+def test_units_and_thousands_are_read():
+    sectors, read = counters.METRICS["ld_sectors"], counters.METRICS["dram_read_bytes"]
+    (launch,) = counters.of_launches(raw_page(**{sectors: "1,234,567", read: "1.5"}))
+    assert launch["ld_sectors"] == 1_234_567
+    assert launch["dram_read_bytes"] == 1500
+    assert set(launch) == set(counters.METRICS)
+
+
+@pytest.mark.parametrize("said", ["", "nan", "n/a"])
+def test_a_metric_that_is_no_number_is_an_error_and_no_zero(said):
+    with pytest.raises(counters.CountingFailed, match="which is no count"):
+        counters.of_launches(raw_page(**{counters.METRICS["st_sectors"]: said}))
+
+
+def test_a_metric_that_is_missing_is_an_error():
+    page = raw_page().replace(counters.METRICS["st_requests"], "another")
+    with pytest.raises(counters.CountingFailed, match="st"):
+        counters.of_launches(page)
+
+
+def test_no_launch_is_an_error():
+    with pytest.raises(counters.CountingFailed, match="no launch"):
+        counters.of_launches("==WARNING== No kernels were profiled.")
+
+
+@pytest.fixture
+def compiled(session, experiment):
+    made = session.compiled(experiment)
+    assert isinstance(made, Compiled)
+    return made
+
+
+def rows_of(compiled, **changed):
+    """ncu's rows for a compiled kernel: every instruction executed 10 times, with 3 lines, 4 sectors, 5 wavefronts."""
+    columns = {
+        "Instructions Executed": "10",
+        "Address Space": "Global",
+        "L1 Tag Requests Global": "3",
+        "L2 Theoretical Sectors Global": "4",
+        "L2 Theoretical Sectors Global Ideal": "2",
+        "L1 Wavefronts Shared": "5",
+        "L1 Wavefronts Shared Ideal": "5",
+    } | changed
+    return [{"Source": f"@!P1  {opcode} R0, R1", **columns} for opcode, _ in instructions(compiled.sass)]
+
+
+def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compiled):
+    ops, shared = counters.of_operations(rows_of(compiled), compiled.sass, compiled.operations)
+    load, store = compiled.operations
+    assert {(row.operation, row.opcode) for row in ops} == {(0, load.opcodes[0]), (1, store.opcodes[0])}
+    for row, made in zip(sorted(ops, key=lambda row: row.operation), (load, store), strict=True):
+        assert (row.executed, row.lines, row.sectors, row.ideal_sectors) == tuple(
+            made.instructions * n for n in (10, 3, 4, 2)
+        )
+    assert {row.source for row in shared} == {conversion.source for conversion in compiled.conversions}
+    assert sum(row.wavefronts for row in shared) == 5 * sum(operation.count for operation in compiled.shared)
+
+
+def test_other_code_than_was_compiled_is_an_error(compiled):
+    rows = rows_of(compiled)
+    rows[5]["Source"] = "HMMA R0"
+    with pytest.raises(counters.CountingFailed, match="other code"):
+        counters.of_operations(rows, compiled.sass, compiled.operations)
+
+
+def test_a_column_that_is_missing_is_an_error(compiled):
+    rows = [{k: v for k, v in row.items() if k != "L1 Tag Requests Global"} for row in rows_of(compiled)]
+    with pytest.raises(counters.CountingFailed, match="L1 Tag Requests Global"):
+        counters.of_operations(rows, compiled.sass, compiled.operations)
+
+
+def test_an_instruction_on_another_line_goes_to_the_operation_that_lacks_one(compiled):
+    from kernels.runner.operations import carried_out
+
+    listed = instructions(compiled.sass)
+    found = carried_out(listed, compiled.operations)
+    moved = found.index(0)
+    elsewhere = [*listed[:moved], (listed[moved][0], (("tiled.py", 1, 0),)), *listed[moved + 1 :]]
+    assert carried_out(elsewhere, compiled.operations) == found
+
+
+def test_without_a_gpu_counts_come_from_the_atlas(session):
+    counted = session.submit(from_json({"kernel": "matmul.grouped"}, discover()), "counters").result()
+    assert isinstance(counted, Counters)
+    assert counted.backend == "recorded"
+    assert counted.launch["ld_requests"] > 0
+    odd = {"kernel": "matmul.grouped", "problem": {"M": 513}}
+    outcome = session.submit(from_json(odd, discover()), "counters").result()
+    assert isinstance(outcome, Failure)
+    assert (outcome.kind, outcome.stage) == ("not_recorded", "config")

@@ -1,0 +1,147 @@
+"""Textbook, compiled and counted side by side: what the page says of them, and why."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kernels import discover, records
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.runner.results import Compiled
+from kernels.spec import Launch
+from visualize.models.textbook import Textbook
+from visualize.panels import shared, verdicts, why
+
+
+def found(session, payload, gpu="H200"):
+    experiment = from_json({**payload, "gpu": gpu}, discover())
+    made = session.compiled(experiment)
+    assert isinstance(made, Compiled), made
+    launch = Launch(experiment.problem, experiment.config, GPUS[gpu])
+    counted = records.find_counters(experiment, gpu)
+    return verdicts.verdicts(discover()[experiment.kernel], launch, Textbook(), made, counted)
+
+
+def reasons(session, payload, gpu="H200"):
+    all_of_it = found(session, payload, gpu)
+    return [
+        why.compiled(
+            op, all_of_it.gpu_board[op.number], all_of_it.kernel, all_of_it.launch, all_of_it.made.shared_bytes
+        )
+        for op in all_of_it.compiled
+    ]
+
+
+def test_the_default_was_counted_and_is_marked_equal(session):
+    default = found(session, {"kernel": "matmul.grouped"})
+    table = verdicts.table(default)
+    assert table.count("✓") == 3
+    assert "≠" not in table + verdicts.totals(default)
+    assert "the same" in verdicts.claim(default)
+    assert "DRAM moved" in verdicts.funnel(default)
+    assert re.search(r"loads</td><td>([\d,]+)</td><td>\1</td>", verdicts.totals(default))
+
+
+def test_what_was_not_counted_has_no_row_for_it(session):
+    odd = found(session, {"kernel": "matmul.grouped", "problem": {"M": 513}})
+    assert "counted" not in verdicts.table(odd)
+    assert verdicts.totals(odd) == ""
+
+
+def test_before_the_compiler_answers_the_recorded_code_is_predicted():
+    experiment = from_json({"kernel": "matmul.grouped", "gpu": "H200"}, discover())
+    launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
+    counted = records.find_counters(experiment, "H200")
+    early = verdicts.verdicts(discover()[experiment.kernel], launch, Textbook(), None, counted)
+    table = verdicts.table(early)
+    assert table.count(f"compiled, Triton {counted.device.triton}") == 3
+    assert table.count("✓") == 3
+    assert verdicts.claim(early) == ""
+
+
+def test_a_missing_fact_is_told_from_a_row_that_is_not_aligned(session):
+    aligned, odd = (
+        reasons(session, {"kernel": "transpose.tiled", "problem": {"M": n, "N": n}})[0] for n in (1000, 1001)
+    )
+    assert "a multiple of 16, but the launcher records only whether the number 1,000 is divisible by 16" in aligned
+    assert "moves 4 bytes instead of 16" in aligned
+    assert "1,001 elements, 4,004 bytes: no multiple of 16" in odd
+
+
+def test_a_turned_tile_goes_through_shared_memory(session):
+    _, store = reasons(session, {"kernel": "transpose.tiled"})
+    assert re.search(r"through shared memory \([\d,]+ bytes a program\)", store)
+
+
+def test_tf32s_b_is_copied_in_4_bytes_because_of_the_matrix_unit(session):
+    payload = {"kernel": "matmul.grouped", "problem": {"dtype": "float32"}}
+    a, b, _ = reasons(session, payload)
+    assert "K-major only, and B is not stored so" in b
+    assert "K-major" not in a
+    turned = reasons(session, {**payload, "problem": {"dtype": "float32", "layout": "NT"}})
+    assert "K-major" not in turned[1]
+    assert "K-major" not in reasons(session, payload, "A100-80GB")[1]
+
+
+def test_copies_are_said_to_be_loaded_by_all_and_stored_by_one(session):
+    tile = {"BLOCK_M": 4, "BLOCK_N": 8, "num_warps": 4}
+    load, store = reasons(session, {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}, "config": tile})
+    assert "belongs to 4 lanes, and all of them load it" in load
+    assert "belongs to 4 lanes, and one of them issues it" in store
+
+
+def test_a_descriptor_asks_for_nothing(session):
+    payload = {"kernel": "matmul.persistent"}
+    assert all("tensor memory accelerator" in reason for reason in reasons(session, payload))
+    assert all(op.launch.requests == 0 for op in found(session, payload).compiled)
+    assert "box" not in verdicts.totals(found(session, payload))
+
+
+def test_an_atomic_without_an_instruction_is_a_load_and_a_loop(session):
+    payload = {"kernel": "matmul.split_k_atomic", "problem": {"N": 500}}
+    *_, loading, swapping = reasons(session, payload)
+    assert "compare-and-swap" in loading
+    assert "This is the first turn" in swapping
+    assert "≥" in verdicts.table(found(session, payload))
+
+
+def test_a_flat_store_has_no_neighbours(session):
+    _, store = reasons(session, {"kernel": "transpose.flat"})
+    assert "Each element goes into another row of B" in store
+
+
+@pytest.mark.parametrize(
+    ("counted", "expected"),
+    [
+        ({}, "equal"),
+        ({"sectors": 9}, "different"),
+        ({"sectors": 7}, "different"),
+        ({"lines": 3}, "different"),
+        ({"sectors": 7, "opcodes": ("LDGSTS.E.BYPASS.128",)}, "undercounted"),
+        ({"sectors": 9, "opcodes": ("LDGSTS.E.BYPASS.128",)}, "different"),
+        ({"requests": 3}, "different"),
+    ],
+)
+def test_equal_means_equal(session, counted, expected):
+    op = found(session, {"kernel": "transpose.tiled"}).compiled[0]
+    launch = op.launch
+    values = {
+        "executed": launch.requests,
+        "requests": launch.requests,
+        "sectors": launch.sectors,
+        "lines": launch.lines,
+        "ideal_sectors": launch.ideal_sectors,
+        "opcodes": ("LDG.E.128",),
+    }
+    shifted = {name: value if isinstance(value, tuple) else values[name] + value - 8 for name, value in counted.items()}
+    assert verdicts.agreement(op, verdicts.Count(**{**values, **shifted})) == expected
+
+
+def test_bank_conflicts_of_a_conversion_stand_beside_what_was_counted(session):
+    default = found(session, {"kernel": "transpose.tiled"})
+    table = shared.table(default.made, default.counters)
+    assert "128 × 64 of 4 B: 32,768 bytes" in table
+    assert table.count("✓") == 2
+    assert shared.table(found(session, {"kernel": "matmul.persistent"}).made, None) == ""

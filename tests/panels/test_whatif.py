@@ -1,0 +1,83 @@
+"""One fact changed, one dimension sliding, another GPU: what the tables say."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from kernels.knobs import ConfigError
+from visualize.panels import whatif
+from visualize.panels.state import state
+
+
+def last(answers):
+    *_, found = answers
+    return found
+
+
+def rows(table):
+    return [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", table)]
+
+
+def test_a_constant_size_brings_back_what_a_missing_fact_costs(session):
+    page = state({"kernel": "transpose.tiled", "M": 1000, "N": 1000}, None)
+    table, picture = last(whatif.faults(session, page))
+    assert picture == ""
+    by_name = {row[0]: row for row in rows(table) if row[0]}
+    assert by_name["as it is"][2] == "4 B"
+    constant = by_name["sizes and strides as constants"]
+    assert (constant[2], constant[4], constant[6]) == ("16 B", "<b>1 / 4</b>", '<span class="hint">same</span>')
+    padded = next(row for name, row in by_name.items() if "padded" in name)
+    assert padded[2] == "16 B"
+    assert "Fewer requests with <b>sizes and strides as constants</b>" in table
+
+
+def test_a_forgotten_fact_costs_requests_and_a_turned_operand_is_tried(session):
+    page = state({"kernel": "matmul.grouped", "dtype": "float32"}, None)
+    table, _ = last(whatif.faults(session, page))
+    by_name = {row[0]: row for row in rows(table) if row[0]}
+    assert by_name["the fact that 16 divides the sizes forgotten"][2] == "4 B"
+    assert {"A stored the other way", "B stored the other way", "num_warps 4 → 2", "num_warps 4 → 8"} <= set(by_name)
+    assert "<b>B stored the other way</b> (load B: <b>1 / 4</b> of the requests)" in table
+
+
+def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
+    page = state({"kernel": "transpose.tiled", "M": 1024, "N": 1024, "dimension": "N"}, None)
+    table, picture = last(whatif.cliff(session, page))
+    assert [row[0] for row in rows(table)] == ["1,000", "1,008", "1,009", "1,024"]
+    assert "divisible by 16: load A 16 B" in table
+    assert "no fact: load A 4 B" in table
+    drawn = json.loads(picture)["data"]
+    assert drawn[0]["x"] == list(range(1000, 1025))
+    requests = dict(zip(drawn[0]["x"], drawn[0]["y"], strict=True))
+    assert requests[1024] < requests[1023] / 1.5
+    assert requests[1008] < requests[1007] / 1.5
+
+
+def test_a_dimension_that_the_problem_lacks_is_a_sentence(session):
+    page = state({"kernel": "transpose.tiled", "dimension": "K"}, None)
+    with pytest.raises(ConfigError, match=r"dimension is K; transpose\.tiled has M and N") as error:
+        last(whatif.cliff(session, page))
+    assert error.value.field == "dimension"
+
+
+def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
+    page = state({"kernel": "matmul.grouped", "other_gpu": "A100-80GB"}, None)
+    table, _ = last(whatif.across(session, page))
+    header = re.findall(r'<th scope="col">(.*?)</th>', table)
+    assert len(header) == 5
+    assert header[1].startswith("H200, Triton 3.")
+    assert header[2].startswith("A100-80GB, Triton 3.")
+    assert header[3].startswith("H200, Triton 3.")
+    assert "differs" in table
+    registers = next(row for row in rows(table) if row[0] == "registers a thread")
+    assert all(cell.isdigit() for cell in registers[1:4])
+
+
+def test_what_does_not_compile_is_a_row_with_the_reason(session):
+    page = state({"kernel": "matmul.grouped", "BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 4}, None)
+    table, _ = last(whatif.across(session, page))
+    assert 'role="alert"' in table
+    assert "shared memory" in table
