@@ -25,7 +25,7 @@ from kernels.spec import Kernel, Launch, TensorSpec
 # What the compiler may be told of sizes and strides: what the launcher records; their values, as constants; nothing.
 FACTS = ("given", "constexpr", "unknown")
 
-# A thread is given no fewer, however few the code names: Nsight Compute says 16 of every launch of such code on an H200.
+# A thread gets no fewer, however few the code names: Nsight Compute says 16 of each launch of such code on an H200.
 _LEAST_REGISTERS = 16
 
 _taken_apart: dict[tuple[str, str, str], Compiled] = {}

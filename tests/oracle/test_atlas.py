@@ -13,6 +13,7 @@ from kernels.spec import Launch
 from visualize.models.coalescing import operations
 from visualize.models.occupancy import occupancy
 from visualize.models.textbook import Textbook
+from visualize.panels.shared import each
 from visualize.panels.verdicts import agreement, count_of, verdicts
 
 ATLAS = [recording for recording in records.shipped() if isinstance(recording.measured, Counters)]
@@ -104,6 +105,39 @@ def test_what_ncu_calls_ideal_counts_copies_as_wanted(case):
             assert op.launch.ideal_sectors <= count.ideal_sectors <= count.sectors
             if op.made.issued_by_owners and not op.made.swaps:
                 assert count.ideal_sectors == op.launch.ideal_sectors
+
+
+def test_the_passes_over_the_banks_of_a_conversion_are_what_was_counted(case):
+    """In all steps but one kind: where lanes past the edge store nothing, ptxas lets them read nothing, either."""
+    _, _, counted = case
+    for conversion in counted.compiled.conversions:
+        for kind, opcode in (("store", "STS"), ("store matrix", "STSM"), ("load", "LDS"), ("load matrix", "LDSM")):
+            rows = [row for row in counted.shared if row.source == conversion.source]
+            rows = [row for row in rows if row.opcode.partition(".")[0] == opcode and row.executed]
+            alike = [o for o in counted.compiled.shared if (o.source, o.op) == (conversion.source, kind)]
+            if not rows:
+                continue
+            assert alike, "every step was read"
+            passes = sum(row.wavefronts for row in rows) / sum(row.executed for row in rows)
+            if kind == "load":
+                assert passes <= each(alike)[0]
+            else:
+                assert passes == each(alike)[0], (conversion, kind)
+
+
+def test_few_reads_of_a_conversion_take_fewer_passes_than_predicted():
+    """So that the allowance above stays one for edges."""
+    equal = fewer = 0
+    for recording in ATLAS:
+        counted = recording.measured
+        for source in {conversion.source for conversion in counted.compiled.conversions}:
+            rows = [row for row in counted.shared if row.source == source and row.opcode.startswith("LDS.")]
+            alike = [o for o in counted.compiled.shared if (o.source, o.op) == (source, "load")]
+            if executed := sum(row.executed for row in rows):
+                equal += sum(row.wavefronts for row in rows) / executed == each(alike)[0]
+                fewer += sum(row.wavefronts for row in rows) / executed < each(alike)[0]
+    assert equal > 50
+    assert fewer <= equal / 10, (equal, fewer)
 
 
 def test_registers_and_shared_memory_of_the_compile_are_those_of_the_launch(case):

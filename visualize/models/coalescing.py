@@ -58,7 +58,8 @@ def _counted(
         return _traffic(requests(access, made, shape, first, size), made)
 
     if isinstance(access, FlatAccess):
-        total, start = _over_runs(access, made, shape, size), one((0,))
+        one_run = requests(replace(access, turned=False), made, (1, access.run.block), (0,), size)
+        total, start = over_runs(access, shape, size, access.run.block, one_run), one((0,))
     else:
         total = over_blocks(access, shape, kernel.extents(launch), size, LINE_BYTES, one)
         start = one(tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns)))
@@ -124,19 +125,3 @@ def _box(access: Access | FlatAccess, shape: tuple[int, int], first: tuple[int, 
     step = _GRANULE_BYTES // size
     row, column = np.divmod(np.arange(access.elements // step, dtype=np.int64), access.columns.block // step)
     return at_places(first[0] + row[None], first[1] + column[None] * step, True, shape, size, _GRANULE_BYTES)
-
-
-def _over_runs(access: FlatAccess, made: MemoryOperation, shape: tuple[int, int], size: int) -> Traffic:
-    if made.layout is None:
-        raise ConfigError("not_compiled", "A descriptor copies blocks, not runs.")
-    block = access.run.block
-    lanes = vectors(made.layout, made.width_bytes // made.element_bytes)
-    owner = lanes.owner if made.issued_by_owners else np.ones_like(lanes.owner)
-
-    def some(first: int, count: int) -> Traffic:
-        starts = (first + np.arange(count, dtype=np.int64)) * block
-        place = (starts[:, None, None] + lanes.place[0]).reshape(-1, owner.shape[1])
-        row, column = of_run(access, shape, place)
-        return _traffic(at_places(row, column, np.tile(owner, (count, 1)), shape, size, made.width_bytes), made)
-
-    return over_runs(access, shape, size, LINE_BYTES, block, some)

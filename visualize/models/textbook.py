@@ -6,7 +6,7 @@ What the compiler really chooses (layout, width) is left out here; so are the ca
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -113,21 +113,14 @@ def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operati
             return board.count(requests(access, shape, start, size, board))
 
         if isinstance(access, FlatAccess):
-            total = _over_runs(access, shape, size, board)
+            # One run follows the other, so requests do: the run's length doesn't matter.
+            length = min(board.warp_size, access.run.block)
+            run = FlatAccess(access.op, access.tensor, replace(access.run, block=length), access.over, access.source)
+            lanes = requests(run, (1, length), (0,), size, board)
+            total = over_runs(access, shape, size, length, lanes, board.sector_bytes, board.line_bytes)
             first: tuple[int, ...] = (0,)
         else:
             total = over_blocks(access, shape, extents, size, board.line_bytes, one)
             first = tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns))
         counted.append(Operation(number, access, size, total, one(first)))
     return tuple(counted)
-
-
-def _over_runs(access: FlatAccess, shape: tuple[int, int], size: int, board: Textbook) -> Traffic:
-    """One run follows the other, so requests do: the run's length doesn't matter."""
-    lanes = min(board.warp_size, access.run.block)
-
-    def some(first: int, count: int) -> Traffic:
-        place = np.arange(first * lanes, (first + count) * lanes, dtype=np.int64).reshape(count, lanes)
-        return board.count(at_places(*of_run(access, shape, place), True, shape, size, size))
-
-    return over_runs(access, shape, size, board.line_bytes, lanes, some)

@@ -14,9 +14,6 @@ from kernels.spec import Access, Axis, FlatAccess
 # Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").
 SECTOR_BYTES, LINE_BYTES = 32, 128
 
-# Elements of runs that are counted at a time, so that memory stays small.
-_AT_ONCE = 1 << 18
-
 
 @dataclass(frozen=True)
 class Traffic:
@@ -124,18 +121,29 @@ def at_places(
 
 def traffic(lanes: Requests, sector_bytes: int = SECTOR_BYTES, line_bytes: int = LINE_BYTES) -> Traffic:
     """Count requests. One with no active lane is not issued."""
+    return _sum(_of_each(lanes, sector_bytes, line_bytes))
+
+
+def _of_each(lanes: Requests, sector_bytes: int, line_bytes: int) -> np.ndarray:
+    """The fields of Traffic for each request: (5, requests) int64."""
     active = lanes.active
     address = np.where(active, lanes.address, -1)  # which is in sector and line -1, too
     address.sort(axis=1)
     # What a lane moves is aligned to itself, and no larger than a sector: nothing crosses one.
     wanted = _distinct(address) * lanes.width_bytes
-    return Traffic(
-        requests=int(np.count_nonzero(wanted)),
-        sectors=int(_distinct(address // sector_bytes).sum()),
-        lines=int(_distinct(address // line_bytes).sum()),
-        ideal_sectors=int((-(-wanted // sector_bytes)).sum()),
-        bytes_wanted=int(np.count_nonzero(active)) * lanes.width_bytes,
-    )
+    return np.stack(
+        [
+            wanted > 0,
+            _distinct(address // sector_bytes),
+            _distinct(address // line_bytes),
+            -(-wanted // sector_bytes),
+            np.count_nonzero(active, axis=1) * lanes.width_bytes,
+        ]
+    ).astype(np.int64)
+
+
+def _sum(of_each: np.ndarray, times: np.ndarray | int = 1) -> Traffic:
+    return Traffic(*(int(total) for total in (of_each * times).sum(axis=1)))
 
 
 def _distinct(units: np.ndarray) -> np.ndarray:
@@ -191,28 +199,62 @@ def over_runs(
     access: FlatAccess,
     shape: tuple[int, int],
     size: int,
-    line_bytes: int,
-    unit: int,
-    some: Callable[[int, int], Traffic],
+    block: int,
+    lanes: Requests,
+    sector_bytes: int = SECTOR_BYTES,
+    line_bytes: int = LINE_BYTES,
 ) -> Traffic:
     """The cost of all runs of a launch: one follows the other, and the last one is cut by the tensor's end.
 
-    As many elements on as fill whole lines on the way, everything repeats one line (or row of lines) further. So only
-    one such period is counted, and what is left after the last whole one.
+    Requests fall into classes, too: those that begin at the same place in a line, as far from where the run goes round
+    the matrix, and from its end. As many elements on as fill whole lines on the way, everything repeats one line (or
+    row of lines) further, so that one such period is looked at, and what is left after the last whole one.
 
     Args:
-        unit: elements that belong together: of a request, or of a run.
-        some: counts so many units from a unit on.
+        shape: rows and columns of the tensor as it is stored.
+        size: bytes of an element.
+        block: elements of a run.
+        lanes: the first run, in a tensor of one long row: `column` is the place of each lane in the run, `active`
+            whether it takes part.
     """
     length = math.prod(shape)
-    period = math.lcm(unit, (shape[0] if access.turned else 1) * (line_bytes // size))
+    period = math.lcm(block, (shape[0] if access.turned else 1) * (line_bytes // size))
     whole, rest = divmod(length, period)
-    total, units = NOTHING, period // unit
-    for first, count, times in ((0, units, whole), (whole * units, -(-rest // unit), 1)):
-        for start in range(first, first + count if times else first, max(1, _AT_ONCE // unit)):
-            piece = min(first + count - start, max(1, _AT_ONCE // unit))
-            total = total.plus(some(start, piece).times(times))
+    total, runs = NOTHING, period // block
+    first_of = lanes.column[:, 0]
+    patterns = np.concatenate([lanes.column - first_of[:, None], lanes.active], axis=1)
+    different, which = np.unique(patterns, axis=0, return_inverse=True)
+    for number, pattern in enumerate(different):
+        offset, takes_part = pattern[: len(pattern) // 2], pattern[len(pattern) // 2 :] > 0
+        begins = first_of[which.ravel() == number]
+        for first, count, times in ((0, runs, whole), (whole * runs, -(-rest // block), 1)):
+            if not (times and count):
+                continue
+            place = ((first + np.arange(count, dtype=np.int64))[:, None] * block + begins).ravel()
+            keys = _run_keys(access, shape, size, line_bytes, place, int(offset.max()) + 1)
+            _, where, counts = np.unique(keys, return_index=True, return_counts=True)
+            row, column = of_run(access, shape, place[where][:, None] + offset)
+            some = at_places(row, column, takes_part, shape, size, lanes.width_bytes)
+            total = total.plus(_sum(_of_each(some, sector_bytes, line_bytes), counts).times(times))
     return total
+
+
+def _run_keys(
+    access: FlatAccess, shape: tuple[int, int], size: int, line_bytes: int, place: np.ndarray, span: int
+) -> np.ndarray:
+    """A number for each request that begins at a place: those of one number cost the same.
+
+    Args:
+        span: elements from a request's first to its last.
+    """
+    row, column = of_run(access, shape, place)
+    start = (row * shape[1] + column) * size % line_bytes
+    before_end = np.clip(math.prod(shape) - place, 0, span)
+    if not access.turned:
+        return start * (span + 1) + before_end
+    # Where the run has gone down a column of the tensor it goes on at the top of the next.
+    before_turn = np.minimum(shape[0] - row, span) if shape[0] >= span else row
+    return (start * (span + 1) + before_end) * (span + 1) + before_turn
 
 
 def of_run(access: FlatAccess, shape: tuple[int, int], place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
