@@ -34,6 +34,13 @@ def test_the_screenshot_comes_first_and_is_there() -> None:
     assert (ROOT / shown[1]).stat().st_size > 20_000
 
 
+def test_the_atlas_has_the_launches_that_are_named() -> None:
+    launches = (ROOT / "kernels" / "records" / "h200_counters.jsonl").read_text(encoding="utf-8").splitlines()
+    assert f"an atlas of {len(launches)} launches" in README
+    loops = sum(".CAS" in launch for launch in launches)
+    assert f"the loops of {loops} atomics left out" in README
+
+
 def test_every_make_command_named_is_one_that_make_knows() -> None:
     named = {command.split()[0] for command in re.findall(r"\bmake ((?:run|test|lint)[\w-]*[^`\n]*)", README)}
     assert {"run", "test", "test-gpu", "lint"} <= named

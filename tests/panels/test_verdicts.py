@@ -67,7 +67,7 @@ def test_a_missing_fact_is_told_from_a_row_that_is_not_aligned(session):
     )
     assert "a multiple of 16, but the launcher records only whether the number 1,000 is divisible by 16" in aligned
     assert "moves 4 bytes instead of 16" in aligned
-    assert "1,001 elements, 4,004 bytes: no multiple of 16" in odd
+    assert "4,004 bytes (1,001 × 4), no multiple of 16" in odd
 
 
 def test_a_turned_tile_goes_through_shared_memory(session):

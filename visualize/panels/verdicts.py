@@ -187,12 +187,16 @@ def _cells(op: Operation, width: int, at_least: bool = False) -> tuple[str, ...]
 
 def _counted_row(op: Operation, count: Count) -> tuple[str, ...]:
     opcodes = html.escape(", ".join(count.opcodes))
-    requests = f"{count.requests:,}" if count.requests is not None else '<span class="hint">below</span>'
+    requests = (
+        f"{count.requests:,}"
+        if count.requests is not None
+        else '<span class="hint" title="The counter holds all of its kind together.">below</span>'
+    )
     executed = f"{count.executed:,} warp instructions, those without an active lane included"
-    width = f'<span title="{opcodes}, {executed}">SASS</span>'
+    label = f'<span title="{opcodes}: {executed}">{_label(op, "counted")}</span>'
     efficiency = words.percent(count.ideal_sectors / count.sectors) if count.sectors else ""
     numbers = (f"{value:,}" for value in (count.sectors, count.lines, count.ideal_sectors))
-    return (_label(op, "counted"), width, requests, *numbers, efficiency, _sign(agreement(op, count)))
+    return (label, "", requests, *numbers, efficiency, _sign(agreement(op, count)))
 
 
 def totals(found: Verdicts) -> str:
@@ -213,7 +217,7 @@ def totals(found: Verdicts) -> str:
         pairs = [cell for p, c in zip(predicted, counted, strict=True) for cell in (f"{at_least}{p:,}", f"{c:,}")]
         rows.append((_NAMES[op], *pairs, _sign(sign)))
     if not rows:
-        return '<p class="hint">No lane issued a request to global memory; the counters agree: all are 0.</p>'
+        return '<p class="hint">The counters of requests by lanes are all 0, as predicted.</p>'
     header = ("counters of the launch", "requests predicted", "counted", "sectors predicted", "counted", "")
     caption = f"{counters.tool}, {counters.device.name}, Triton {counters.device.triton}. {counters.note}"
     return words.table(header, rows, caption.strip())
@@ -250,6 +254,12 @@ def claim(found: Verdicts) -> str:
     sectors = sum(op.launch.sectors for op in found.compiled)
     ideal = sum(op.launch.ideal_sectors for op in found.compiled)
     worst = min(found.compiled, key=lambda op: op.launch.efficiency)
+    if all(op.made is None or op.made.layout is None for op in found.compiled):
+        none = " Nsight Compute counted none, either." if found.counters else ""
+        return (
+            f"As compiled for {found.launch.gpu.name}, no lane asks for anything: the tensor memory accelerator copies "
+            f"boxes of <b>{sectors:,} sectors</b> {words.mark('predicted')}, and there are no requests.{none}"
+        )
     needed = words.percent(ideal / sectors if sectors else 1)
     text = (
         f"As compiled for {found.launch.gpu.name}, the launch issues <b>{requests:,} requests</b> that touch "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernels.spec import DTYPE_BYTES, FlatAccess, Kernel, Launch
-from visualize.models.traffic import Operation
+from visualize.models.traffic import SECTOR_BYTES, Operation
 
 # The widest access of one lane, and what the launcher records of a number: whether this divides it.
 _WIDEST_BYTES = 16
@@ -83,19 +83,29 @@ def compiled(op: Operation, textbook: Operation, kernel: Kernel, launch: Launch,
 
 
 def _partial(op: Operation) -> str:
-    access = op.access
-    if isinstance(access, FlatAccess) or op.made is None or op.made.layout is None:
+    access, made = op.access, op.made
+    if isinstance(access, FlatAccess) or made is None or made.layout is None:
         return _used_in_part(op)
-    along = access.dims.index(access.columns.index)
-    near = sum(base[along] and not base[1 - along] for base in op.made.layout.lane)
-    size = op.made.element_bytes
-    row_bytes = min(access.columns.block * size, op.width_bytes << near)
-    if row_bytes < 32:
+    row = _neighbours(op) * made.element_bytes
+    if row < SECTOR_BYTES:
         return (
-            f"Only {row_bytes} bytes of a row of {access.tensor} are neighbours in a request, so a sector of 32 is "
+            f"In one request, lanes take {_bytes(row)} of {access.tensor} in a row, so a sector of {SECTOR_BYTES} is "
             "used in part."
         )
     return _used_in_part(op)
+
+
+def _neighbours(op: Operation) -> int:
+    """How many elements of a row of the tensor one request takes without a gap."""
+    access, made = op.access, op.made
+    if made is None or made.layout is None or isinstance(access, FlatAccess):
+        raise ValueError("Only blocks with a layout have rows.")
+    along = access.dims.index(access.columns.index)
+    run = made.width_bytes // made.element_bytes
+    steps = sorted(base[along] for base in made.layout.lane if base[along] and not base[1 - along])
+    for step in steps:
+        run *= 2 if step == run else 1
+    return run
 
 
 def _narrow(op: Operation, kernel: Kernel, launch: Launch) -> str:
@@ -114,8 +124,8 @@ def _narrow(op: Operation, kernel: Kernel, launch: Launch) -> str:
     pitch = kernel.family.tensors(launch.problem)[access.tensor].stored[1]
     if pitch * size % _WIDEST_BYTES:
         return (
-            f"Rows of {access.tensor} are {pitch:,} elements, {pitch * size:,} bytes: no multiple of 16, so they don't "
-            f"begin at one, and a lane moves {_bytes(op.width_bytes)} at a time."
+            f"A row of {access.tensor} takes {pitch * size:,} bytes ({pitch:,} × {size}), no multiple of 16, so rows "
+            f"don't begin at multiples of it, and a lane moves {_bytes(op.width_bytes)} at a time."
         )
     if pitch % _RECORDED_DIVISOR:
         return (
