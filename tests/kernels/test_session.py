@@ -12,12 +12,12 @@ from pathlib import Path
 
 import kernels as package
 from kernels import discover
-from kernels.experiment import Experiment, Run
+from kernels.experiment import Experiment, Run, from_json
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
 from kernels.runner import processes, worker
 from kernels.runner.interpreter import LIMIT_S, estimated_seconds
-from kernels.runner.results import STAGES, Failure, RunResult
+from kernels.runner.results import STAGES, Compiled, Failure, RunResult
 from kernels.runner.session import Session
 from kernels.runner.worker import check
 from kernels.spec import Launch
@@ -277,3 +277,15 @@ def test_the_process_that_submits_runs_imports_no_torch(tmp_path):
         check=False,
     )
     assert ended.stdout.split() == ["True", "False", "True"], ended.stderr
+
+
+def test_a_compile_that_takes_too_long_is_a_timeout_and_the_next_one_is_unharmed(session, monkeypatch):
+    """A tile of 256 × 256 on one warp takes minutes."""
+    slow = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1}
+    payload = {"kernel": "matmul.grouped", "gpu": "H200"}
+    with monkeypatch.context() as patch:
+        patch.setitem(processes.DEADLINES_S, "compile", 5.0)
+        outcome = session.compiled(from_json({**payload, "config": slow}, discover()))
+    assert isinstance(outcome, Failure), outcome
+    assert (outcome.stage, outcome.kind) == ("compile", "timeout")
+    assert isinstance(session.compiled(from_json({**payload, "problem": {"M": 272}}, discover())), Compiled)

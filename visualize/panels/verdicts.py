@@ -261,8 +261,9 @@ def claim(found: Verdicts) -> str:
             f"boxes of <b>{sectors:,} sectors</b> {words.mark('predicted')}, and there are no requests.{none}"
         )
     needed = words.percent(ideal / sectors if sectors else 1)
+    least = "at least " if any(op.at_least for op in found.compiled) else ""
     text = (
-        f"As compiled for {found.launch.gpu.name}, the launch issues <b>{requests:,} requests</b> that touch "
+        f"As compiled for {found.launch.gpu.name}, the launch issues {least}<b>{requests:,} requests</b> that touch "
         f"<b>{sectors:,} sectors</b> {words.mark('predicted')}, <b>{needed}</b> of them needed"
     )
     if worst.launch.efficiency < 1:
@@ -277,7 +278,8 @@ def _counted_claim(found: Verdicts) -> str:
     mark = words.mark("recorded" if found.counters.backend == "recorded" else "counted")
     if "different" in kinds:
         return f"Nsight Compute counted something else {mark}: see the rows marked ≠."
-    return f"Nsight Compute counted <b>the same</b> on {found.counters.device.name} {mark}."
+    but = ", but for the atomics, which repeat" if any(op.at_least for op in found.predicted) else ""
+    return f"Nsight Compute counted <b>the same</b> on {found.counters.device.name}{but} {mark}."
 
 
 def to_json(op: Operation, reason: str, count: Count | None) -> dict[str, object]:
