@@ -156,6 +156,7 @@ class Family:
         best: problem → the problem at which the library's call shows what the device can do; None for a copy.
         note: problem → what a reader must know of its arithmetic, or "".
         refuse: (problem, config) → raises ConfigError where they don't go together.
+        essential: problem → the one that stands for all with the same launch: fields that make no difference at rest.
     """
 
     id: str
@@ -171,6 +172,7 @@ class Family:
     best: Callable[[Any], Any] = lambda problem: None
     note: Callable[[Any], str] = lambda problem: ""
     refuse: Callable[[Any, Any], None] = lambda problem, config: None
+    essential: Callable[[Any], Any] = lambda problem: problem
 
     def output(self, problem: Any) -> str:
         return next(name for name, tensor in self.tensors(problem).items() if not tensor.is_input)

@@ -214,4 +214,5 @@ FAMILY = Family(
     best=lambda problem: dataclasses.replace(problem, M=8192, N=8192, K=8192, layout="NN"),
     note=lambda problem: _NOTES[problem.precision] if problem.dtype == "float32" else "",
     refuse=_refuse,
+    essential=lambda problem: problem if problem.dtype == "float32" else dataclasses.replace(problem, precision="tf32"),
 )

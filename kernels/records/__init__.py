@@ -158,5 +158,7 @@ def _index() -> dict[tuple[Experiment, str, type], Any]:
 
 
 def _key(experiment: Experiment, kind: type) -> Experiment:
-    run = Run() if kind is Counters else experiment.run
-    return dataclasses.replace(experiment, gpu="", run=run)
+    if kind is not Counters:
+        return dataclasses.replace(experiment, gpu="")
+    problem = discover()[experiment.kernel].family.essential(experiment.problem)
+    return dataclasses.replace(experiment, gpu="", problem=problem, run=Run())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.matmul.layouts import transposition, with_turned
 from kernels.runner import compiler, counters, worker
+from kernels.runner.compiles import Compiles
 from kernels.runner.interpreter import refuse_what_takes_too_long
 from kernels.runner.job import Job, Line
 from kernels.runner.processes import Workers, cancelled, died, outcome
@@ -32,9 +34,6 @@ _POISONS = {"cuda_error", "error"}
 # Jobs that may be under way or waiting at once; more are refused, so that nobody waits for hours.
 MOST_JOBS = 32
 
-# Compiled kernels whose texts (a few hundred kilobytes each) are kept.
-MOST_COMPILED = 64
-
 
 class Session:
     """The workers of one page: compile workers, and one run worker for the device (or the interpreter)."""
@@ -44,12 +43,12 @@ class Session:
         self.backend = "cuda" if gpu else "interpreter"
         cache = str(cache_directory or default_cache_directory() / "triton")
         self._cache = cache
-        self._compilers = Workers("compile", cache, count=max(1, min(4, (os.cpu_count() or 2) // 2)))
+        self._compilers = Workers("compile", cache, count=max(2, min(4, (os.cpu_count() or 2) // 2)))
+        self._compiles = Compiles(self._compilers)
         self._runner = Workers(self.backend, cache)
         self._line = Line()
         self._jobs: set[Job] = set()
         self._device: Device | None = None
-        self._compiled: dict[tuple[Experiment, str], Compiled] = {}
         self._counted: dict[Experiment, Counters] = {}
         self._lock = threading.Lock()
 
@@ -84,11 +83,14 @@ class Session:
             threading.Thread(target=self._carry_out, args=(job,), daemon=True).start()
         return job
 
-    def compiled(self, experiment: Experiment, facts: str = "given") -> Compiled | Failure:
+    def compiled(
+        self, experiment: Experiment, facts: str = "given", wanted: Callable[[], bool] = lambda: True
+    ) -> Compiled | Failure:
         """What the compiler makes of an experiment for its GPU; waits for it. Kept for the next time.
 
         Args:
             facts: what the compiler is told of sizes and strides, one of `compiler.FACTS`.
+            wanted: asked now and then. A compile that nobody wants any more is ended, unless it is about to end anyway.
 
         Raises:
             ConfigError: where the experiment names a GPU that it can't be for.
@@ -96,25 +98,11 @@ class Session:
         gpu = resolved_gpu(experiment, self.gpu)
         if not HAS_TRITON:
             return Failure("compile", "no_triton", "Triton is not installed on this machine, so nothing is compiled.")
-        kept = self.compiled_before(experiment, facts)
-        if kept is not None:
-            return kept
-        result = outcome(self._compilers.submit(compiler.compiled_for, "compile", experiment, gpu, facts), "compile")
-        if isinstance(result, Compiled):
-            with self._lock:
-                self._compiled[self._key(experiment), facts] = result
-                while len(self._compiled) > MOST_COMPILED:
-                    self._compiled.pop(next(iter(self._compiled)))
-        return result
+        return self._compiles.of(self._key(experiment), facts, experiment, gpu, wanted)
 
     def compiled_before(self, experiment: Experiment, facts: str = "given") -> Compiled | None:
         """What the compiler made of it, if that is known already. Returns at once."""
-        key = self._key(experiment), facts
-        with self._lock:
-            kept = self._compiled.pop(key, None)
-            if kept is not None:
-                self._compiled[key] = kept  # the last one used is the last one forgotten
-        return kept
+        return self._compiles.known(self._key(experiment), facts)
 
     def counted_before(self, experiment: Experiment) -> Counters | None:
         """What was counted of it here, or else what was recorded. Returns at once."""
@@ -123,7 +111,8 @@ class Session:
 
     def _key(self, experiment: Experiment) -> Experiment:
         """The experiment without what matters to a run alone, for the GPU that it is for."""
-        return replace(experiment, gpu=resolved_gpu(experiment, self.gpu).name, run=Run())
+        problem = discover()[experiment.kernel].family.essential(experiment.problem)
+        return replace(experiment, gpu=resolved_gpu(experiment, self.gpu).name, problem=problem, run=Run())
 
     def warm_up(self) -> None:
         """Start the workers in the background, so that the first run need not wait for them."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -289,3 +290,28 @@ def test_a_compile_that_takes_too_long_is_a_timeout_and_the_next_one_is_unharmed
     assert isinstance(outcome, Failure), outcome
     assert (outcome.stage, outcome.kind) == ("compile", "timeout")
     assert isinstance(session.compiled(from_json({**payload, "problem": {"M": 272}}, discover())), Compiled)
+
+
+def test_a_compile_that_nobody_wants_any_more_is_ended(session):
+    slow = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1, "num_stages": 2}
+    began = time.monotonic()
+    outcome = session.compiled(
+        from_json({"kernel": "matmul.grouped", "gpu": "H200", "config": slow}, discover()),
+        wanted=lambda: time.monotonic() - began < 1,
+    )
+    assert isinstance(outcome, Failure)
+    assert outcome.kind == "cancelled"
+    assert time.monotonic() - began < 30
+    quick = session.compiled(from_json({"kernel": "transpose.tiled", "problem": {"M": 96}, "gpu": "H200"}, discover()))
+    assert isinstance(quick, Compiled)
+
+
+def test_all_who_wait_for_the_same_compile_share_it(session, monkeypatch):
+    submitted = []
+    submit = session._compilers.submit
+    monkeypatch.setattr(session._compilers, "submit", lambda *a: submitted.append(a) or submit(*a))
+    experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 4000}, "gpu": "H200"}, discover())
+    with ThreadPoolExecutor(4) as clients:
+        outcomes = list(clients.map(lambda _: session.compiled(experiment), range(4)))
+    assert all(isinstance(outcome, Compiled) for outcome in outcomes)
+    assert len(submitted) == 1

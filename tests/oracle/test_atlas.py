@@ -175,3 +175,7 @@ def test_recorded_counts_are_found_whatever_the_inputs_are(kernels):
     assert found is not None
     assert found.experiment == wanted
     assert records.find_counters(wanted, "B200") is None
+    same = Experiment(kernel.id, kernel.family.problem(precision="ieee"), kernel.config(), "H200")
+    assert records.find_counters(same, "H200") is not None, "float16 is multiplied in one way alone"
+    other = Experiment(kernel.id, kernel.family.problem(dtype="float32", precision="tf32x3"), kernel.config(), "H200")
+    assert records.find_counters(other, "H200") is None

@@ -231,6 +231,15 @@ def test_whose_fault_names_the_missing_fact(tab: Tab) -> None:
     )
 
 
+def test_a_count_is_told_and_an_address_without_room_for_an_element_opens(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grouped&tab=coalescing")
+    tab.page.get_by_role("button", name="Count with Nsight Compute").click()
+    tab.page.wait_for_selector("#status [data-finished]")
+    assert "Counted on H200" in tab.text("#status")
+    tab.open("?kernel=transpose.tiled&tab=coalescing&element_bytes=16&line_bytes=8")
+    tab.wait_for_draw("coalescing-plot")
+
+
 def test_the_shape_cliff_is_drawn_and_counts_what_is_not_recorded_say_so(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&M=1024&N=1024&dimension=N&tab=coalescing")
     tab.page.get_by_role("button", name="Shape cliff").click()

@@ -168,10 +168,13 @@ def test_a_recorded_run_shows_no_picture_of_another_run(tab: Tab) -> None:
 
 
 def test_the_choice_of_a_request_is_bounded_by_what_there_is(tab: Tab) -> None:
-    tab.open("?kernel=transpose.tiled&tab=coalescing")
+    tab.open("?kernel=transpose.tiled&tab=coalescing&model=textbook")
     tab.wait_for_draw("coalescing-plot")
     slider = tab.page.get_by_label("request slider")
     assert slider.get_attribute("max") == "255"
+    tab.page.get_by_label("model", exact=True).select_option(label="compiled")
+    tab.page.wait_for_selector('input[aria-label="request slider"][max="63"]', timeout=60_000)
+    tab.page.get_by_label("model", exact=True).select_option(label="textbook")
     tab.page.get_by_label("warp_size slider").fill("2")
     tab.page.wait_for_selector('input[aria-label="request slider"][max="1023"]')
 

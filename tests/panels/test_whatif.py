@@ -40,7 +40,7 @@ def test_a_forgotten_fact_costs_requests_and_a_turned_operand_is_tried(session):
     by_name = {row[0]: row for row in rows(table) if row[0]}
     assert by_name["the fact that 16 divides the sizes forgotten"][2] == "4 B"
     assert {"A stored the other way", "B stored the other way", "num_warps 4 → 2", "num_warps 4 → 8"} <= set(by_name)
-    assert "<b>B stored the other way</b> (load B: <b>1 / 4</b> of the requests)" in table
+    assert re.search(r"<b>B stored the other way</b> \([\d.]+ × fewer\)", table)
 
 
 def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
@@ -81,3 +81,35 @@ def test_what_does_not_compile_is_a_row_with_the_reason(session):
     table, _ = last(whatif.across(session, page))
     assert 'role="alert"' in table
     assert "shared memory" in table
+
+
+def test_boxes_that_need_no_request_are_the_better_for_it(session):
+    page = state({"kernel": "matmul.persistent", "K": 1001}, None)
+    table, _ = last(whatif.faults(session, page))
+    assert re.search(r"padded to multiples of 16: K 1001 → 1008</b> \(none at all: boxes are copied\)", table)
+    assert "<b>none</b>" in table
+
+
+def test_what_cannot_be_compiled_as_it_is_has_no_verdict(session):
+    page = state({"kernel": "matmul.grouped", "BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 256, "num_stages": 4}, None)
+    table, _ = last(whatif.faults(session, page))
+    assert "nothing to compare with" in table
+
+
+def test_a_loop_that_constants_unroll_is_read_all_the_same(session):
+    page = state({"kernel": "transpose.row_strip"}, None)
+    table, _ = last(whatif.faults(session, page))
+    assert "stands" not in table
+
+
+def test_a_cliff_down_to_nothing_has_no_ratio(session):
+    page = state({"kernel": "matmul.persistent", "K": 1024, "dimension": "K"}, None)
+    table, _ = last(whatif.cliff(session, page))
+    assert "where there are none, boxes are copied" in table
+
+
+@pytest.mark.parametrize("flat", [{"other_gpu": "H200"}, {"other_gpu": "A100-80GB", "dtype": "float8_e5m2"}])
+def test_a_gpu_that_cannot_be_compared_is_a_sentence_beside_its_choice(session, flat):
+    with pytest.raises(ConfigError) as error:
+        last(whatif.across(session, state({"kernel": "matmul.grouped", **flat}, None)))
+    assert error.value.field == "other_gpu"

@@ -169,30 +169,45 @@ def over_blocks(
         size: bytes of an element.
         one: counts the execution whose block begins at a (row, column).
     """
-    row_classes = _classes(access.rows, extents, shape[0], shape[1] * size, line_bytes)
-    column_classes = _classes(access.columns, extents, shape[1], size, line_bytes)
+    rows = _classes(access.rows, extents, shape[0], shape[1] * size, line_bytes)
+    columns = _classes(access.columns, extents, shape[1], size, line_bytes)
+    # A block's class: where it begins in a line, and the elements in bounds, of every pair of a row and a column.
+    begins = (rows.begins[:, None] + columns.begins) % line_bytes
+    pairs = [np.broadcast_to(part, begins.shape) for part in (begins, rows.inside[:, None], columns.inside)]
+    keys = (pairs[0] * (access.rows.block + 1) + pairs[1]) * (access.columns.block + 1) + pairs[2]
+    _, where, which = np.unique(keys, return_index=True, return_inverse=True)
+    counts = np.zeros(len(where), dtype=np.int64)
+    np.add.at(counts, which.ravel(), np.multiply.outer(rows.count, columns.count).ravel())
     total = NOTHING
-    seen: dict[tuple[int, int, int], Traffic] = {}
-    for row_key, (row, row_count) in row_classes.items():
-        for column_key, (column, column_count) in column_classes.items():
-            key = ((row_key[0] + column_key[0]) % line_bytes, row_key[1], column_key[1])
-            if key not in seen:
-                seen[key] = one((row, column))
-            total = total.plus(seen[key].times(row_count * column_count))
+    for place, count in zip(where, counts, strict=True):
+        row, column = divmod(int(place), len(columns.begins))
+        total = total.plus(one((int(rows.start[row]), int(columns.start[column]))).times(int(count)))
     outer = math.prod(extents[i] for i in access.over if i not in (access.rows.index, access.columns.index))
     return total.times(outer)
 
 
-def _classes(
-    axis: Axis, extents: dict[str, int], length: int, pitch_bytes: int, line_bytes: int
-) -> dict[tuple[int, int], tuple[int, int]]:
-    """Classes of an axis' blocks: (start address modulo the line, elements in bounds) → (a start, how many)."""
+@dataclass(frozen=True)
+class _Classes:
+    """Classes of an axis' blocks, an int64 array each.
+
+    Attributes:
+        begins: the bytes from a line's start to the block's.
+        inside: elements in bounds.
+        start: the first element of one of them.
+        count: how many there are.
+    """
+
+    begins: np.ndarray
+    inside: np.ndarray
+    start: np.ndarray
+    count: np.ndarray
+
+
+def _classes(axis: Axis, extents: dict[str, int], length: int, pitch_bytes: int, line_bytes: int) -> _Classes:
     starts = axis.start(np.arange(extents[axis.index], dtype=np.int64), axis.block)
     keys = np.stack([starts * pitch_bytes % line_bytes, np.minimum(axis.block, length - starts)])
-    distinct, where, counts = np.unique(keys, axis=1, return_index=True, return_counts=True)
-    return {
-        (int(distinct[0, i]), int(distinct[1, i])): (int(starts[where[i]]), int(counts[i])) for i in range(len(where))
-    }
+    (begins, inside), where, counts = np.unique(keys, axis=1, return_index=True, return_counts=True)
+    return _Classes(begins, inside, starts[where], counts)
 
 
 def over_runs(
@@ -232,10 +247,14 @@ def over_runs(
                 continue
             place = ((first + np.arange(count, dtype=np.int64))[:, None] * block + begins).ravel()
             keys = _run_keys(access, shape, size, line_bytes, place, int(offset.max()) + 1)
-            _, where, counts = np.unique(keys, return_index=True, return_counts=True)
-            row, column = of_run(access, shape, place[where][:, None] + offset)
+            # Few different numbers among very many: without sorting.
+            counts = np.bincount(keys)
+            example = np.zeros(len(counts), dtype=np.int64)
+            example[keys] = place
+            met = np.flatnonzero(counts)
+            row, column = of_run(access, shape, example[met][:, None] + offset)
             some = at_places(row, column, takes_part, shape, size, lanes.width_bytes)
-            total = total.plus(_sum(_of_each(some, sector_bytes, line_bytes), counts).times(times))
+            total = total.plus(_sum(_of_each(some, sector_bytes, line_bytes), counts[met]).times(times))
     return total
 
 

@@ -38,9 +38,10 @@ def build() -> Parts:
     return Parts(claim, listing, markup("compile-wanted", visible="hidden"))
 
 
-def waiting(gpu: str, seconds: float) -> str:
+def waiting(gpu: str, seconds: float | None = None) -> str:
     """What stands there while the compiler works."""
-    return f'<p class="hint" role="status">Compiling for {gpu}: {seconds:.1f} s</p>'
+    took = "" if seconds is None else f": {seconds:.1f} s"
+    return f'<p class="hint" role="status">Compiling for {gpu}{took}</p>'
 
 
 def draw(kernel: Kernel, launch: Launch, compiled: Compiled) -> tuple[str, str]:

@@ -20,6 +20,9 @@ from kernels.runner.session import Session
 from visualize.panels import coalescing, compiler, form, layouts, link, result, whatif
 from visualize.panels.state import State
 
+# How what is wanted of the compiler begins where it was known, so that the panel is drawn already.
+_DRAWN = "drawn"
+
 
 class Jobs:
     """Handlers for one session.
@@ -47,7 +50,7 @@ class Jobs:
     def coalescing(self, state: State, failure: Failure | None = None) -> tuple[str, ...]:
         """The Coalescing panel as far as it is known: until there is a compiled kernel, the blackboard's."""
         made = self.session.compiled_before(state.experiment)
-        status = "" if made else compiler.waiting(state.gpu.name, 0)
+        status = "" if made else compiler.waiting(state.gpu.name)
         if failure:
             status = result.finished(failure)
         return coalescing.draw(state, made, self.session.counted_before(state.experiment), status)
@@ -56,21 +59,34 @@ class Jobs:
         """The choice of what the pictures show."""
         return coalescing.lanes_form(state, self.session.compiled_before(state.experiment))
 
-    async def on_compile(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
-        """Compile what is set, unless something else has been set meanwhile."""
+    def wanted(self, state: State) -> str:
+        """What the open tab wants of the compiler; "" where it wants nothing. Each change of it is an event."""
+        if state.view.tab == "compiler":
+            return f"compiler {link.query(state.experiment.to_address())}"
+        if state.view.tab == "coalescing":
+            known = self.session.compiled_before(state.experiment) is not None
+            return f"{_DRAWN if known else 'coalescing'} {link.query(state.to_address())}"
+        return ""
+
+    async def on_compile(self, request: gr.Request, wanted: str, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Compile what is set, unless something else has been set meanwhile, or all of it was known and drawn."""
         page = str(request.session_hash)
         self._compiles[page] = turn = self._compiles.get(page, 0) + 1
         try:
             current = self._read(*values)
         except ConfigError:
             return  # the sentence stands next to its cause
+        if wanted.startswith(_DRAWN):
+            yield (gr.skip(),) * self.outputs["on_compile"]
+            return
         began = time.perf_counter()
         await asyncio.sleep(0.2)  # of a slider that is being moved, the last position is compiled
         kept = (gr.skip(),) * (self.outputs["on_compile"] - 1)
         if self._compiles.get(page) != turn:
             yield (gr.skip(), *kept)
             return
-        work = asyncio.ensure_future(asyncio.to_thread(self.session.compiled, current.experiment))
+        still = lambda: self._compiles.get(page) == turn  # noqa: E731
+        work = asyncio.ensure_future(asyncio.to_thread(self.session.compiled, current.experiment, wanted=still))
         await asyncio.wait([work], timeout=0.15)
         while not work.done() and self._compiles.get(page) == turn:
             waiting = compiler.waiting(current.gpu.name, time.perf_counter() - began)
@@ -106,9 +122,14 @@ class Jobs:
 
     async def on_count(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
         """Count a launch, and draw what was counted beside what is predicted."""
+        page = str(request.session_hash)
+        turn = self._compiles.get(page)
 
-        def shown(_: Any) -> tuple[str, ...]:
-            return self.coalescing(self._read(*values))
+        def shown(_: Any) -> tuple[Any, ...]:
+            if self._compiles.get(page) != turn:  # something else was set meanwhile; it was drawn with its own counts
+                return (gr.skip(),) * 4
+            claim, table, *_pictures = self.coalescing(self._read(*values))
+            return claim, table, gr.skip(), gr.skip()
 
         async for answer in self._submitted("counters", shown, self.outputs["on_count"], request, *values):
             yield answer
@@ -134,7 +155,7 @@ class Jobs:
         """Answer with a table as it grows, and a picture, for what was set when it was asked."""
         try:
             current = self._read(*values)
-            yield form.placed({}), compiler.waiting(current.gpu.name, 0), ""
+            yield form.placed({}), compiler.waiting(current.gpu.name), ""
             answers = question(self.session, current)
             address = html.escape(link.query(current.experiment.to_address()))
             while (answer := await asyncio.to_thread(next, answers, None)) is not None:

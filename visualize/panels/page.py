@@ -23,9 +23,6 @@ from visualize.panels.state import State, experiment_form, forgiving_state, stat
 # Pure predictions: not queued, and of the many positions of a moving slider the last one counts.
 _INSTANT: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
-# The tabs that show what the compiler makes.
-_COMPILED = ("coalescing", "compiler")
-
 
 def page(session: Session) -> gr.Blocks:
     """The whole page and its API, for the workers of `session`."""
@@ -125,7 +122,7 @@ class Page:
             )
         self.compiler.wanted.change(
             self.jobs.on_compile,
-            self.inputs,
+            [self.compiler.wanted, *self.inputs],
             self.compiled,
             trigger_mode="multiple",
             show_progress="hidden",
@@ -216,10 +213,7 @@ class Page:
             link.query(state.to_address()),
             *(schedule_drawn or [gr.skip()] * 3),
             *(coalescing_drawn or [gr.skip()] * 4),
-            # What the compiler is asked for: it takes a while, so its own event answers.
-            f"{state.view.tab} {link.query(state.experiment.to_address())}"
-            if state.view.tab in _COMPILED
-            else gr.skip(),
+            self.jobs.wanted(state) or gr.skip(),
         )
 
     def _refused(self, error: ConfigError, skipped: int) -> tuple[Any, ...]:

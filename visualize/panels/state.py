@@ -53,6 +53,7 @@ def state(flat: Mapping[str, object], this: Gpu | None) -> State:
             ("whatif", WhatIfView),
         )
     }
+    parts["board"].bytes_of(chosen.problem.dtype)  # an element must fit in a line
     tab = flat.get("tab", View.tab)
     if tab not in TABS:
         raise ConfigError("not_a_choice", f"tab is {tab!r}; allowed are {', '.join(TABS)}.", "tab")

@@ -106,7 +106,8 @@ def agreement(op: Operation, count: Count) -> str:
     same_lines = op.launch.lines == count.lines and count.requests in (None, op.launch.requests)
     if same_lines and op.launch.sectors == count.sectors:
         return "equal"
-    if op.at_least and count.sectors >= op.launch.sectors:
+    no_fewer = count.lines >= op.launch.lines and (count.requests or op.launch.requests) >= op.launch.requests
+    if op.at_least and no_fewer and count.sectors >= op.launch.sectors:
         return "at least"
     if same_lines and count.sectors < op.launch.sectors and all(o.startswith(_UNDERCOUNTED) for o in count.opcodes):
         return "undercounted"
@@ -212,7 +213,8 @@ def totals(found: Verdicts) -> str:
             continue
         predicted = [sum(getattr(o.launch, what) for o in mine) for what in ("requests", "sectors")]
         open_ended = any(o.at_least for o in mine)
-        sign = "equal" if predicted == counted else "at least" if open_ended else "different"
+        no_fewer = all(c >= p for p, c in zip(predicted, counted, strict=True))
+        sign = "equal" if predicted == counted else "at least" if open_ended and no_fewer else "different"
         at_least = "≥ " if open_ended else ""
         pairs = [cell for p, c in zip(predicted, counted, strict=True) for cell in (f"{at_least}{p:,}", f"{c:,}")]
         rows.append((_NAMES[op], *pairs, _sign(sign)))
@@ -278,6 +280,12 @@ def _counted_claim(found: Verdicts) -> str:
     mark = words.mark("recorded" if found.counters.backend == "recorded" else "counted")
     if "different" in kinds:
         return f"Nsight Compute counted something else {mark}: see the rows marked ≠."
+    if not found.counted_is_compiled:
+        requests = sum(op.launch.requests for op in found.predicted)
+        return (
+            f"Nsight Compute counted other code, which Triton {found.counters.device.triton} made {mark}: "
+            f"{requests:,} requests, as predicted for it."
+        )
     but = ", but for the atomics, which repeat" if any(op.at_least for op in found.predicted) else ""
     return f"Nsight Compute counted <b>the same</b> on {found.counters.device.name}{but} {mark}."
 

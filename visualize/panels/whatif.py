@@ -72,16 +72,21 @@ class _Variant:
 def faults(session: Session, state: State) -> Iterator[tuple[str, str]]:
     """The table, row by row, of what each changed fact does to width, requests and sectors."""
     rows: list[tuple[str, ...]] = []
+    totals: dict[str, int | None] = {}
     base: tuple[Operation, ...] | None = None
     variants = _variants(state.experiment)
     header = ("one fact changed", "operation", "width", "requests", "", "sectors", "", "registers")
     for variant in variants:
         outcome = session.compiled(variant.experiment, variant.facts)
-        rows += _rows(variant, outcome, base, session)
-        if base is None and isinstance(outcome, Compiled):
-            base = _operations(variant.experiment, outcome, session)
+        ops = None
+        if isinstance(outcome, Compiled) and not outcome.unreadable:
+            ops = _operations(variant.experiment, outcome, session)
+        rows += _rows(variant, outcome, ops, base)
+        totals[variant.name] = sum(op.launch.requests for op in ops) if ops is not None else None
+        if variant is variants[0]:
+            base = ops
         yield words.table(header, rows, _caption(state)), ""
-    yield f'<p class="claim">{_verdict(rows, len(base or ()))}</p>' + words.table(header, rows, _caption(state)), ""
+    yield f'<p class="claim">{_verdict(totals)}</p>' + words.table(header, rows, _caption(state)), ""
 
 
 def _caption(state: State) -> str:
@@ -117,21 +122,29 @@ def _operations(experiment: Experiment, made: Facts, session: Session) -> tuple[
 
 
 def _rows(
-    variant: _Variant, outcome: Compiled | Failure, base: tuple[Operation, ...] | None, session: Session
+    variant: _Variant,
+    outcome: Compiled | Failure,
+    ops: tuple[Operation, ...] | None,
+    base: tuple[Operation, ...] | None,
 ) -> list[tuple[str, ...]]:
+    """A row for each operation of a variant, beside the same operation of the base; or the reason for none."""
     name = html.escape(variant.name)
-    if isinstance(outcome, Failure) or outcome.unreadable:
+    if ops is None or isinstance(outcome, Failure):
         reason = outcome.message if isinstance(outcome, Failure) else outcome.unreadable
         return [(name, html.escape(reason), *("",) * 6)]
     found = []
-    for place, op in enumerate(_operations(variant.experiment, outcome, session)):
-        before = base[place] if base and place < len(base) and base[place].access.op == op.access.op else None
-        label = f"{op.access.op} {op.access.tensor}"
+    for place, op in enumerate(ops):
+        same = [
+            o
+            for o in base or ()
+            if (o.number, o.access.tensor, o.at_least) == (op.number, op.access.tensor, op.at_least)
+        ]
         cells = []
         for what in ("requests", "sectors"):
             value = getattr(op.launch, what)
-            cells += [f"{value:,}", _change(value, getattr(before.launch, what)) if before else ""]
+            cells += [f"{value:,}", _change(value, getattr(same[0].launch, what)) if same else ""]
         width = f"{op.width_bytes} B" if op.width_bytes else "box"
+        label = f"{op.access.op} {op.access.tensor}"
         found.append((name if place == 0 else "", label, width, *cells, str(outcome.registers) if place == 0 else ""))
     return found
 
@@ -141,22 +154,28 @@ def _change(now: int, before: int) -> str:
     if now == before:
         return '<span class="hint">same</span>'
     if not now or not before:
-        return ""
+        return "<b>none</b>" if not now else ""
     times = now / before
     return f"<b>{times:.3g} ×</b>" if times > 1 else f"<b>1 / {1 / times:.3g}</b>"
 
 
-def _verdict(rows: list[tuple[str, ...]], count: int) -> str:
-    """Which change makes most of a difference to requests."""
-    better: dict[str, str] = {}
-    name = ""
-    for row in rows[count:]:
-        name = row[0] or name
-        if "1 / " in row[4]:
-            better.setdefault(name, f"{row[1]}: {row[4]} of the requests")
+def _verdict(totals: dict[str, int | None]) -> str:
+    """Which changes save requests, over all operations.
+
+    Args:
+        totals: the requests of each variant, the first as it is; None of what could not be compiled.
+    """
+    (_, now), *others = totals.items()
+    if now is None:
+        return "As it is, this can't be compiled, so there is nothing to compare with."
+    better = []
+    for name, total in others:
+        if total is not None and total < now:
+            how = f"{now / total:.3g} × fewer" if total else "none at all: boxes are copied"
+            better.append(f"<b>{html.escape(name)}</b> ({how})")
     if not better:
         return "None of these facts costs requests: what is issued follows from the tile and the kernel."
-    return "Fewer requests with " + "; ".join(f"<b>{name}</b> ({what})" for name, what in better.items()) + "."
+    return f"Fewer requests with {'; '.join(better)}."
 
 
 def cliff(session: Session, state: State) -> Iterator[tuple[str, str]]:
@@ -191,9 +210,10 @@ def cliff(session: Session, state: State) -> Iterator[tuple[str, str]]:
     columns = list(zip(*seen, strict=True))
     figure = cliff_figure(columns[0], columns[1], columns[2], columns[3], name)
     fewest, most = min(seen, key=lambda s: s[1]), max(seen, key=lambda s: s[1])
+    more = f": {most[1] / fewest[1]:.3g} ×" if fewest[1] else "; where there are none, boxes are copied"
     claim = (
         f"Between {name} = {sizes[0]:,} and {sizes[-1]:,} the requests go from <b>{fewest[1]:,}</b> (at {fewest[0]:,}) "
-        f"to <b>{most[1]:,}</b> (at {most[0]:,}): {most[1] / max(fewest[1], 1):.3g} × for a size that differs by "
+        f"to <b>{most[1]:,}</b> (at {most[0]:,}){more}, for a size that differs by "
         f"{abs(most[0] - fewest[0])} {words.mark('predicted')}."
     )
     header = (f"from {name} =", "requests", "sectors", "what the compiler is told, and makes of it")
@@ -212,12 +232,19 @@ def _told(size: int, ops: tuple[Operation, ...], made: Compiled) -> str:
 
 def across(session: Session, state: State) -> Iterator[tuple[str, str]]:
     """The same launch for two GPUs, and by the compiler with which it was recorded: a difference, fact by fact."""
+    other = replace(state.experiment, gpu=state.view.whatif.other_gpu)
+    try:
+        if resolved_gpu(other, session.gpu) == state.gpu:
+            raise ConfigError("not_a_choice", f"other_gpu is {state.gpu.name}, which is the chosen one; take another.")
+    except ConfigError as error:
+        raise ConfigError(error.kind, str(error), "other_gpu") from None
     columns: dict[str, dict[str, str]] = {}
-    for experiment in (state.experiment, replace(state.experiment, gpu=state.view.whatif.other_gpu)):
+    for experiment in (state.experiment, other):
         outcome = session.compiled(experiment)
         if isinstance(outcome, Failure) or outcome.unreadable:
             reason = outcome.message if isinstance(outcome, Failure) else outcome.unreadable
-            yield f'<p class="failure" role="alert">{experiment.gpu}: {html.escape(reason)}</p>', ""
+            name = resolved_gpu(experiment, session.gpu).name
+            yield f'<p class="failure" role="alert">{name}: {html.escape(reason)}</p>', ""
             return
         columns[f"{outcome.gpu}, Triton {outcome.triton}"] = _column(experiment, outcome, session)
     if recorded := session.counted_before(state.experiment):

@@ -27,8 +27,8 @@ def _used_in_part(op: Operation) -> str:
     access, size = op.access, op.width_bytes
     if isinstance(access, FlatAccess):
         return (
-            f"Neighbouring lanes take elements of neighbouring rows of {access.tensor}, a whole row apart in "
-            "memory, each in a sector of its own."
+            f"Neighbouring lanes take elements of neighbouring rows of {access.tensor}, a whole row apart in memory, "
+            "so they share few sectors or none."
         )
     columns = access.columns.block
     if access.turned and op.made is None:
@@ -113,46 +113,50 @@ def _narrow(op: Operation, kernel: Kernel, launch: Launch) -> str:
     access, made = op.access, op.made
     if made is None or made.layout is None or op.width_bytes >= _WIDEST_BYTES:
         return ""
-    size = made.element_bytes
-    lanes = 32 << len(made.layout.warp)
-    if access.elements * size <= lanes * op.width_bytes:
-        return (
-            f"A tile of {access.elements:,} elements leaves each of {lanes} lanes no more than {op.width_bytes} bytes."
-        )
-    if isinstance(access, FlatAccess) and access.turned:
-        return f"Each element goes into another row of {access.tensor}, so a lane has no neighbours to move together."
+    size, lanes = made.element_bytes, 32 << len(made.layout.warp)
+    share = max(access.elements * size // lanes, size)
+    if share <= op.width_bytes:
+        return f"A tile of {access.elements:,} elements leaves each of {lanes} lanes no more than {_bytes(share)}."
+    if isinstance(access, FlatAccess):
+        if access.turned:
+            return (
+                f"Each element goes into another row of {access.tensor}, so a lane has no neighbours to move together."
+            )
+        row = access.elements * size
+    else:
+        row = access.columns.block * size
+    if row <= op.width_bytes:
+        return f"A row of the tile is only {_bytes(row)} of {access.tensor}."
     pitch = kernel.family.tensors(launch.problem)[access.tensor].stored[1]
-    if pitch * size % _WIDEST_BYTES:
+    most = min(_WIDEST_BYTES, share, row)
+    if pitch * size % most:
         return (
-            f"A row of {access.tensor} takes {pitch * size:,} bytes ({pitch:,} × {size}), no multiple of 16, so rows "
-            f"don't begin at multiples of it, and a lane moves {_bytes(op.width_bytes)} at a time."
+            f"A row of {access.tensor} takes {pitch * size:,} bytes ({pitch:,} × {size}), no multiple of {most}, so "
+            f"rows don't begin at multiples of it, and a lane moves {_bytes(op.width_bytes)} at a time."
         )
     if pitch % _RECORDED_DIVISOR:
         return (
-            f"Rows of {access.tensor} take {pitch * size:,} bytes, a multiple of 16, but the launcher records only "
+            f"Rows of {access.tensor} take {pitch * size:,} bytes, a multiple of {most}, but the launcher records only "
             f"whether the number {pitch:,} is divisible by 16. It is not, so the compiler can't know, and a lane moves "
-            f"{_bytes(op.width_bytes)} instead of 16."
+            f"{_bytes(op.width_bytes)} instead of {most}."
         )
     if _turned_for_matrix_unit(op, launch):
         return (
             f"The matrix unit takes {launch.problem.dtype} operands K-major only, and {access.tensor} is not stored "
             f"so: it is copied {op.width_bytes} bytes at a time, to be turned on its way into shared memory."
         )
-    if isinstance(access, FlatAccess):
-        return f"The layout gives a lane {_bytes(op.width_bytes)} that are neighbours."
-    row = access.columns.block * size
-    if row < _WIDEST_BYTES:
-        return f"Rows of the tile in {access.tensor} are only {row} bytes."
-    return f"The layout gives a lane {_bytes(op.width_bytes)} of a row of {access.tensor} at a time."
+    return f"The layout gives a lane {_bytes(op.width_bytes)} of {access.tensor} at a time."
 
 
 def _turned_for_matrix_unit(op: Operation, launch: Launch) -> bool:
-    """Hopper's matrix unit takes operands of more or less than two bytes with K as the fast axis alone."""
-    access, made = op.access, op.made
+    """Whether Hopper's matrix unit (for 4 warps together, 64 rows) needs K as the fast axis: but for 2-byte types."""
+    access, made, config = op.access, op.made, launch.config
     return (
         made is not None
         and made.op == "async copy"
         and launch.gpu.compute_capability == (9, 0)
+        and config.num_warps % 4 == 0
+        and config.BLOCK_M >= 64
         and DTYPE_BYTES[launch.problem.dtype] != 2
         and not isinstance(access, FlatAccess)
         and access.columns.index != "k"

@@ -1,0 +1,90 @@
+"""Compiles that are kept, and those under way: one for all who wait for the same, ended where nobody does any more."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+from dataclasses import dataclass
+from typing import Any
+
+from kernels.experiment import Experiment
+from kernels.gpus import Gpu
+from kernels.runner import compiler
+from kernels.runner.processes import Workers, cancelled, outcome
+from kernels.runner.results import Compiled, Failure
+
+# Seconds that a compile may go on that nobody wants any more: ending it costs its worker, and another one's start.
+PATIENCE_S = 3.0
+
+# Compiled kernels whose texts (a few hundred kilobytes each) are kept.
+MOST_KEPT = 64
+
+
+@dataclass
+class _UnderWay:
+    """A compile that several may wait for."""
+
+    future: Any
+    waiting: int = 0
+
+
+class Compiles:
+    """What the workers compiled, by an experiment that stands for all with the same launch, and by what was told."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._kept: dict[tuple[Experiment, str], Compiled] = {}
+        self._under_way: dict[tuple[Experiment, str], _UnderWay] = {}
+        self._lock = threading.Lock()
+
+    def known(self, essential: Experiment, facts: str) -> Compiled | None:
+        """What is kept. Returns at once."""
+        key = essential, facts
+        with self._lock:
+            kept = self._kept.pop(key, None)
+            if kept is not None:
+                self._kept[key] = kept  # the last one used is the last one forgotten
+        return kept
+
+    def of(
+        self, essential: Experiment, facts: str, experiment: Experiment, gpu: Gpu, wanted: Callable[[], bool]
+    ) -> Compiled | Failure:
+        """What is kept, or what a worker makes of the experiment; waits for it.
+
+        Args:
+            wanted: asked now and then; what nobody wants any more is ended, unless it is about to end anyway.
+        """
+        if (kept := self.known(essential, facts)) is not None:
+            return kept
+        key = essential, facts
+        with self._lock:
+            if key not in self._under_way:
+                call = self._workers.submit(compiler.compiled_for, "compile", experiment, gpu, facts)
+                self._under_way[key] = _UnderWay(call)
+            under_way = self._under_way[key]
+            under_way.waiting += 1
+        try:
+            result = _waited_for(under_way.future, wanted)
+        finally:
+            with self._lock:
+                under_way.waiting -= 1
+                if not under_way.waiting:
+                    self._under_way.pop(key, None)
+                    under_way.future.cancel()
+        if isinstance(result, Compiled):
+            with self._lock:
+                self._kept[key] = result
+                while len(self._kept) > MOST_KEPT:
+                    self._kept.pop(next(iter(self._kept)))
+        return result
+
+
+def _waited_for(future: Any, wanted: Callable[[], bool]) -> Compiled | Failure:
+    """The outcome, or a Failure once it is not wanted."""
+    began = time.monotonic()
+    while not wait([future], timeout=0.1).done:
+        if not wanted() and (not future.running() or time.monotonic() - began > PATIENCE_S):
+            return cancelled("compile")
+    return outcome(future, "compile")
