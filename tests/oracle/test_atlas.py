@@ -63,6 +63,23 @@ def test_the_hardwares_counters_are_what_the_model_predicts(case):
                 assert count == predicted, (op, what)
 
 
+def test_the_boxes_of_descriptors_are_what_the_accelerator_counts(case):
+    """Written ones always, read ones where none reaches past an edge: of those that do, the counter holds more."""
+    kernel, launch, counted = case
+    tensors = kernel.family.tensors(launch.problem)
+    found = [op for op in operations(kernel, launch, counted.compiled.operations) if op.made.layout is None]
+    whole = all(
+        tensors[op.access.tensor].stored[place] % axis.block == 0
+        for op in found
+        for place, axis in enumerate((op.access.rows, op.access.columns))
+    )
+    read, written = (
+        sum(op.launch.sectors for op in found if tensors[op.access.tensor].is_input is reads) for reads in (True, False)
+    )
+    assert written == counted.launch["tma_st_sectors"]
+    assert read == counted.launch["tma_ld_sectors"] if whole else read <= counted.launch["tma_ld_sectors"]
+
+
 def test_the_counts_of_each_instruction_are_what_the_model_predicts(case):
     """Lines equal in every one, sectors in all but one opcode, which ncu counts differently in every run."""
     kernel, launch, counted = case

@@ -96,7 +96,10 @@ def test_a_descriptor_asks_for_nothing(session):
     payload = {"kernel": "matmul.persistent"}
     assert all("tensor memory accelerator" in reason for reason in reasons(session, payload))
     assert all(op.launch.requests == 0 for op in found(session, payload).compiled)
-    assert "box" not in verdicts.totals(found(session, payload))
+    totals = verdicts.totals(found(session, payload))
+    assert re.search(r"boxes read</td><td>0</td><td></td><td>([\d,]+)</td><td>\1</td>", totals)
+    assert re.search(r"boxes written</td><td>0</td><td></td><td>([\d,]+)</td><td>\1</td>", totals)
+    assert totals.count("✓") == 2
 
 
 def test_an_atomic_without_an_instruction_is_a_load_and_a_loop(session):

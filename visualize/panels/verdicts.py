@@ -123,6 +123,12 @@ _AGREEMENTS = {
         "Lines are equal. ncu's count of this instruction's sectors misses some, another number in every run; the "
         "launch's own counter, below, misses none.",
     ),
+    "overhang": (
+        "unsure",
+        "more at the edge",
+        "Predicted are the sectors inside the tensor. For boxes that are read past its edge the accelerator's counter "
+        "holds more than those.",
+    ),
     "different": ("wrong-value", "≠", "Predicted and counted differ."),
 }
 
@@ -205,7 +211,7 @@ def totals(found: Verdicts) -> str:
     counters = found.counters
     if counters is None:
         return ""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for op, kind in _COUNTERS.items():
         mine = [o for o in found.predicted if o.access.op == op and o.made and o.made.layout]
         counted = [int(sum(counters.launch[f"{name}_{what}"] for name in kind)) for what in ("requests", "sectors")]
@@ -218,11 +224,24 @@ def totals(found: Verdicts) -> str:
         at_least = "≥ " if open_ended else ""
         pairs = [cell for p, c in zip(predicted, counted, strict=True) for cell in (f"{at_least}{p:,}", f"{c:,}")]
         rows.append((_NAMES[op], *pairs, _sign(sign)))
-    if not rows:
-        return '<p class="hint">The counters of requests by lanes are all 0, as predicted.</p>'
+    rows += _boxes(found, counters)
     header = ("counters of the launch", "requests predicted", "counted", "sectors predicted", "counted", "")
     caption = f"{counters.tool}, {counters.device.name}, Triton {counters.device.triton}. {counters.note}"
     return words.table(header, rows, caption.strip())
+
+
+def _boxes(found: Verdicts, counters: Counters) -> list[tuple[str, ...]]:
+    """The sectors of descriptors' boxes, read and written: the accelerator has counters of its own."""
+    tensors = found.kernel.family.tensors(found.launch.problem)
+    rows = []
+    for name, reads, counter in (("boxes read", True, "tma_ld_sectors"), ("boxes written", False, "tma_st_sectors")):
+        mine = [op for op in found.predicted if op.made and op.made.layout is None]
+        predicted = sum(op.launch.sectors for op in mine if tensors[op.access.tensor].is_input == reads)
+        counted = int(counters.launch[counter])
+        if predicted or counted:
+            sign = "equal" if predicted == counted else "overhang" if reads and counted > predicted else "different"
+            rows.append((name, "0", "", f"{predicted:,}", f"{counted:,}", _sign(sign)))
+    return rows
 
 
 def funnel(found: Verdicts) -> str:
@@ -257,7 +276,7 @@ def claim(found: Verdicts) -> str:
     ideal = sum(op.launch.ideal_sectors for op in found.compiled)
     worst = min(found.compiled, key=lambda op: op.launch.efficiency)
     if all(op.made is None or op.made.layout is None for op in found.compiled):
-        none = " Nsight Compute counted none, either." if found.counters else ""
+        none = " Nsight Compute counted none, either: see below." if found.counters else ""
         return (
             f"As compiled for {found.launch.gpu.name}, no lane asks for anything: the tensor memory accelerator copies "
             f"boxes of <b>{sectors:,} sectors</b> {words.mark('predicted')}, and there are no requests.{none}"
