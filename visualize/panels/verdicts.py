@@ -233,7 +233,7 @@ def totals(found: Verdicts) -> str:
 def _boxes(found: Verdicts, counters: Counters) -> list[tuple[str, ...]]:
     """The sectors of descriptors' boxes, read and written: the accelerator has counters of its own."""
     tensors = found.kernel.family.tensors(found.launch.problem)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, reads, counter in (("boxes read", True, "tma_ld_sectors"), ("boxes written", False, "tma_st_sectors")):
         mine = [op for op in found.predicted if op.made and op.made.layout is None]
         predicted = sum(op.launch.sectors for op in mine if tensors[op.access.tensor].is_input == reads)
