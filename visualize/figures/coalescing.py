@@ -68,11 +68,18 @@ def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int = SECTOR_
 
 
 def request_figure(
-    lanes: Requests, request: int, sector_bytes: int = SECTOR_BYTES, line_bytes: int = LINE_BYTES
+    lanes: Requests,
+    request: int,
+    sector_bytes: int = SECTOR_BYTES,
+    line_bytes: int = LINE_BYTES,
+    who: str = "lane",
 ) -> go.Figure:
     """The lines that request `request` touches, one a row, and which lane takes which bytes; sectors are dotted off.
 
     Of several lanes that take the same bytes, the first is shown.
+
+    Args:
+        who: "lane", or what stands for lanes in a box that is copied without any.
     """
     mine, width = lanes.active[request], lanes.width_bytes
     address, lane = lanes.address[request][mine][::-1], np.flatnonzero(mine)[::-1]
@@ -93,11 +100,11 @@ def request_figure(
         zmax=lanes.row.shape[1] - 1,
         colorscale=theme.SEQUENCE,
         showscale=not numbered,
-        colorbar=theme.colorbar("lane", dtick=max(1, lanes.row.shape[1] // 4), tick0=0),
+        colorbar=theme.colorbar(who, dtick=max(1, lanes.row.shape[1] // 4), tick0=0),
         texttemplate="%{z}" if numbered else None,
         xgap=1,
         ygap=2,
-        hovertemplate="lane %{z}, sector %{customdata}<extra></extra>",
+        hovertemplate=f"{who} %{{z}}, sector %{{customdata}}<extra></extra>",
         hoverongaps=False,
     )
     borders = [
@@ -115,7 +122,7 @@ def request_figure(
     return go.Figure(
         picture,
         theme.layout(
-            f"Request {request}: lanes on {len(touched)} × {line_bytes} bytes",
+            f"{_name(who, request)} on {len(touched)} × {line_bytes} bytes",
             margin={"l": 90, "r": 10, "t": 34, "b": 48},
             xaxis={
                 "title": {"text": "byte in the line"},
@@ -131,3 +138,7 @@ def request_figure(
             shapes=borders,
         ),
     )
+
+
+def _name(who: str, request: int) -> str:
+    return f"Request {request}: lanes" if who == "lane" else f"One box: each {who}"

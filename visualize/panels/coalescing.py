@@ -68,6 +68,7 @@ class _Drawn:
     tile: Tile
     sector_bytes: int
     line_bytes: int
+    is_box: bool = False
 
 
 def lanes_form(state: State, made: Compiled | None) -> str:
@@ -102,7 +103,8 @@ def draw(state: State, made: Compiled | None, counters: Counters | None, status:
     # Zoom is kept for as long as the same block is drawn.
     anew = f"{state.kernel.id} {shown.access.op} {shown.access.tensor} {shown.first} {shown.tile.row.shape}"
     tile = tile_figure(shown.tile, shown.access.tensor, state.view.lanes.tile_color, shown.sector_bytes)
-    one = request_figure(shown.lanes, request, shown.sector_bytes, shown.line_bytes)
+    who = f"piece of {shown.lanes.width_bytes} bytes" if shown.is_box else "lane"
+    one = request_figure(shown.lanes, request, shown.sector_bytes, shown.line_bytes, who)
     note = state.kernel.note(state.launch)
     if made and made.unreadable:
         status = f'<p class="failure" role="alert">The compiled kernel could not be read: {made.unreadable}</p>'
@@ -131,9 +133,9 @@ def _drawn(state: State, made: Compiled | None) -> _Drawn:
     if operation is not None:
         size = Textbook().bytes_of(state.experiment.problem.dtype)
         lanes = coalescing.requests(access, operation, shape, first, size)
-        return _Drawn(
-            access, first, lanes, coalescing.tile(access, operation, shape, first, size), SECTOR_BYTES, LINE_BYTES
-        )
+        drawn_tile = coalescing.tile(access, operation, shape, first, size)
+        is_box = operation.layout is None
+        return _Drawn(access, first, lanes, drawn_tile, SECTOR_BYTES, LINE_BYTES, is_box)
     lanes = textbook.requests(access, shape, first, board.bytes_of(state.experiment.problem.dtype), board)
     return _Drawn(access, first, lanes, textbook.tile(lanes), board.sector_bytes, board.line_bytes)
 
