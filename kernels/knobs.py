@@ -29,7 +29,8 @@ class ConfigError(ValueError):
 class Knob:
     """One setting: its default and what it allows, either `choices` or whole numbers from `low` to `high`.
 
-    `stops` says how a slider over a range steps: "powers" (of two; any value can still be typed) or "ones".
+    `stops` says how a slider over a range steps: "powers" (of two; any value can still be typed) or "ones". `reach` is
+    where the slider ends, if before `high`: what is beyond can still be typed.
     """
 
     default: int | str
@@ -39,6 +40,7 @@ class Knob:
     low: int = 0
     high: int = 0
     stops: str = "ones"
+    reach: int | None = None
 
     def checked(self, name: str, value: object) -> int | str:
         """Return `value` as this knob's type, or raise ConfigError with what is allowed."""
@@ -88,9 +90,10 @@ def knob(
     low: int = 0,
     high: int = 0,
     stops: str = "ones",
+    reach: int | None = None,
 ) -> Any:
     """Declare a dataclass field that a person can set. See Knob for what the arguments mean."""
-    declared = Knob(default, group, help, tuple(choices) if choices is not None else None, low, high, stops)
+    declared = Knob(default, group, help, tuple(choices) if choices is not None else None, low, high, stops, reach)
     declared.checked("default", default)
     return field(default=default, metadata={"knob": declared})
 

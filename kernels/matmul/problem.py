@@ -49,7 +49,9 @@ def block_k(default: int = 32) -> Any:
 
 
 def group_size(default: int) -> Any:
-    return knob(default, "Tile", "Rows of tiles that are filled together before the next column.", low=1, high=64)
+    # At most all rows of tiles: 16,384 / 16.
+    text = "Rows of tiles that are filled together before the next column."
+    return knob(default, "Tile", text, low=1, high=1024, reach=64)
 
 
 def extents(launch: Launch) -> dict[str, int]:

@@ -39,11 +39,11 @@ def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
     started, go_on = threading.Event(), threading.Event()
     draw = schedule.draw
 
-    def slow(current):
+    def slow(current, *known):
         if current.experiment.problem.M == 640:
             started.set()
             assert go_on.wait(20)
-        return draw(current)
+        return draw(current, *known)
 
     monkeypatch.setattr(schedule, "draw", slow)
     late = []

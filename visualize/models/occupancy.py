@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernels.gpus import Gpu
+from kernels.lanes import Facts
+from kernels.spec import Launch
 
 # Registers are given out to a warp by 256, from four parts of a SM; shared memory to a program by 128 bytes, with a KiB
 # that the system keeps for each from compute capability 8.0 on.
@@ -58,3 +60,21 @@ def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Oc
         limits=limits,
         limited_by=tuple(name for name, allowed in limits.items() if allowed == held),
     )
+
+
+@dataclass(frozen=True)
+class Residency:
+    """How many programs a SM holds at once, and where that is from: "assumed" or "compiled"."""
+
+    programs_per_sm: int
+    source: str
+
+
+def residency(launch: Launch, made: Facts | None, assumed: int = 0) -> Residency:
+    """What is known of a launch's resident programs: `assumed`, if not 0; as compiled; or else one a SM, assumed."""
+    if assumed:
+        return Residency(assumed, "assumed")
+    if made is None:
+        return Residency(1, "assumed")
+    held = occupancy(launch.gpu, launch.config.num_warps, made.registers, made.shared_bytes)
+    return Residency(max(1, held.programs_per_sm), "compiled")

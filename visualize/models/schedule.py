@@ -58,12 +58,24 @@ class Schedule:
         """The wave that the program of each tile belongs to, from 0."""
         return self.tiles.program // self.resident_programs
 
+    @property
+    def turn(self) -> np.ndarray:
+        """Which of its program's tiles each one is, from 0: all 0 but where a program loops over tiles."""
+        return np.arange(len(self.tiles.program)) - np.searchsorted(self.tiles.program, self.tiles.program)
 
-def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1) -> Schedule:
+    @property
+    def step(self) -> np.ndarray:
+        """When each tile is computed, from 0, where all tiles take the same time: its wave, or its turn in the wave."""
+        turn = self.turn
+        return self.wave * (turn.max(initial=0) + 1) + turn
+
+
+def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: str = "assumed") -> Schedule:
     """Predict the schedule of one launch.
 
     Args:
-        programs_per_sm: how many programs a SM holds, assumed.
+        programs_per_sm: how many programs a SM holds.
+        source: where that is from: "assumed", or "compiled" (`occupancy` of the compiled kernel).
 
     Raises:
         ConfigError: where the GPU can't hold that many, or the problem has more than MOST_TILES tiles.
@@ -94,7 +106,7 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1) -> Schedu
         k_blocks=extents.get("k", 0),
         slices=slices,
         resident_programs=gpu.sms * programs_per_sm,
-        resident_source="assumed",
+        resident_source=source,
     )
 
 
@@ -113,9 +125,8 @@ def row_major(like: Schedule) -> Schedule:
         pids = np.arange(like.extents[0] * num_pid_n, dtype=np.int64)
         pid_m, pid_n = on_arrays(orders.row_major)(pids, num_pid_n)
         return replace(like, programs=len(pids), tiles=Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_m))
-    # Which of its program's tiles each entry is; entries in the order in which they are started, slice by slice.
-    turn = np.arange(len(tiles.program)) - np.searchsorted(tiles.program, tiles.program)
-    started = np.lexsort((tiles.program, turn, tiles.pid_k))
+    # Entries in the order in which they are started, slice by slice.
+    started = np.lexsort((tiles.program, like.turn, tiles.pid_k))
     place = np.empty_like(tiles.program)
     place[started] = np.arange(len(started)) % (like.extents[0] * num_pid_n)
     pid_m, pid_n = on_arrays(orders.row_major)(place, num_pid_n)

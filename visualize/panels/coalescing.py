@@ -79,7 +79,7 @@ def lanes_form(state: State, made: Compiled | None) -> str:
     view = state.view.lanes
     fields = form.fields(LaneView, {"operation": labels})
     for field, high in zip(fields[1:3], (programs - 1, last), strict=True):
-        field["high"] = high
+        field |= {"high": high, "reach": high}
     values = {
         **dataclasses.asdict(view),
         "operation": min(view.operation, len(accesses) - 1),

@@ -29,9 +29,9 @@ def endpoints(session: Session) -> None:
         """Every kernel with its knobs and problem fields, the GPU table, and this machine's GPU or null."""
         return answered(lambda: _kernels(session.gpu))
 
-    def schedule_of(experiment: dict[str, Any]) -> dict[str, Any]:
+    async def schedule_of(experiment: dict[str, Any]) -> dict[str, Any]:
         """Which program computes which tile, waves, and the blocks that the first n programs load."""
-        return predicted(experiment, session.gpu, schedule.reply)
+        return await compiled(experiment, schedule.reply, or_not=True)
 
     async def coalescing_of(
         experiment: dict[str, Any], model: str = "compiled", textbook: dict[str, Any] | None = None
@@ -60,15 +60,17 @@ def endpoints(session: Session) -> None:
         )
 
     async def compiled(
-        experiment: object, body: Callable[[Kernel, Experiment, Gpu, Compiled], dict[str, Any] | Failure]
+        experiment: object,
+        body: Callable[[Kernel, Experiment, Gpu, Any], dict[str, Any] | Failure],
+        or_not: bool = False,
     ) -> dict[str, Any]:
-        """Compile, then answer with what `body` makes of it."""
+        """Compile, then answer with what `body` makes of it; `or_not`: or of the Failure, where it can't be."""
         try:
             chosen = from_payload(experiment)
             outcome = await asyncio.to_thread(session.compiled, chosen)
         except Exception as error:
             return to_json(_failure(error).to_json())
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, Failure) and not or_not:
             return to_json(outcome.to_json())
         return predicted(experiment, session.gpu, lambda kernel, e, gpu: body(kernel, e, gpu, outcome))
 

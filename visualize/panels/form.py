@@ -73,6 +73,7 @@ def field(name: str, knob: Knob, labels: list[str] | None = None, group: str = "
     if labels is not None:
         return {**shared, "kind": "menu", "choices": list(range(len(labels))), "labels": labels}
     if knob.choices is None:
-        return {**shared, "kind": "number", "low": knob.low, "high": knob.high, "stops": knob.stops}
+        bounds = {"low": knob.low, "high": knob.high, "reach": knob.reach or knob.high, "stops": knob.stops}
+        return {**shared, "kind": "number", **bounds}
     kind = "menu" if isinstance(knob.choices[0], str) else "steps"
     return {**shared, "kind": kind, "choices": list(knob.choices)}

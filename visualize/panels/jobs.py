@@ -17,7 +17,7 @@ import gradio as gr
 from kernels.knobs import ConfigError
 from kernels.runner.results import Failure
 from kernels.runner.session import Session
-from visualize.panels import coalescing, compiler, form, layouts, link, result, whatif
+from visualize.panels import coalescing, compiler, form, layouts, link, result, schedule, whatif
 from visualize.panels.state import State
 
 # How what is wanted of the compiler begins where it was known, so that the panel is drawn already.
@@ -29,16 +29,23 @@ class Jobs:
 
     Args:
         read: the values of the page's inputs → State; raises ConfigError.
+        placed: (tab, what it draws) → that in its place among what all tabs draw.
 
     Attributes:
         outputs: how many components the page lets each handler answer, by its name. The page fills it.
     """
 
-    def __init__(self, session: Session, read: Callable[..., State]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        read: Callable[..., State],
+        placed: Callable[[str, tuple[Any, ...] | None], tuple[Any, ...]],
+    ) -> None:
         self.session = session
         self.runs = result.Runs(session)
         self.outputs: dict[str, int] = {}
         self._read = read
+        self._placed = placed
         # The compile that each open page has asked for last.
         self._compiles: dict[str, int] = {}
 
@@ -47,13 +54,23 @@ class Jobs:
         self.runs.forget(page)
         self._compiles.pop(page, None)
 
-    def coalescing(self, state: State, failure: Failure | None = None) -> tuple[str, ...]:
-        """The Coalescing panel as far as it is known: until there is a compiled kernel, the blackboard's."""
-        made = self.session.compiled_before(state.experiment)
-        status = "" if made else compiler.waiting(state.gpu.name)
-        if failure:
-            status = result.finished(failure)
-        return coalescing.draw(state, made, self.session.counted_before(state.experiment), status)
+    def draw(self, state: State, failure: Failure | None = None) -> tuple[str, ...] | None:
+        """What the open tab draws, as far as it is known; None where it waits for a worker.
+
+        Args:
+            failure: why the experiment can't be compiled.
+        """
+        made, counted = self.session.compiled_before(state.experiment), self.session.counted_before(state.experiment)
+        status = result.finished(failure) if failure else "" if made else compiler.waiting(state.gpu.name)
+        if state.view.tab == "schedule":
+            return schedule.draw(state, made, failure)
+        if state.view.tab == "coalescing":
+            return coalescing.draw(state, made, counted, status)
+        if state.view.tab == "compiler" and failure:
+            return status, ""
+        if state.view.tab == "compiler" and made:
+            return compiler.draw(state.kernel, state.launch, made)
+        return None
 
     def lanes_form(self, state: State) -> str:
         """The choice of what the pictures show."""
@@ -61,12 +78,10 @@ class Jobs:
 
     def wanted(self, state: State) -> str:
         """What the open tab wants of the compiler; "" where it wants nothing. Each change of it is an event."""
-        if state.view.tab == "compiler":
-            return f"compiler {link.query(state.experiment.to_address())}"
-        if state.view.tab == "coalescing":
-            known = self.session.compiled_before(state.experiment) is not None
-            return f"{_DRAWN if known else 'coalescing'} {link.query(state.to_address())}"
-        return ""
+        if state.view.tab == "result":
+            return ""
+        known = self.session.compiled_before(state.experiment) is not None
+        return f"{_DRAWN if known else state.view.tab} {link.query(state.to_address())}"
 
     async def on_compile(self, request: gr.Request, wanted: str, *values: str) -> AsyncIterator[tuple[Any, ...]]:
         """Compile what is set, unless something else has been set meanwhile, or all of it was known and drawn."""
@@ -81,28 +96,24 @@ class Jobs:
             return
         began = time.perf_counter()
         await asyncio.sleep(0.2)  # of a slider that is being moved, the last position is compiled
-        kept = (gr.skip(),) * (self.outputs["on_compile"] - 1)
+        kept = (gr.skip(),) * self.outputs["on_compile"]
         if self._compiles.get(page) != turn:
-            yield (gr.skip(), *kept)
+            yield kept
             return
         still = lambda: self._compiles.get(page) == turn  # noqa: E731
         work = asyncio.ensure_future(asyncio.to_thread(self.session.compiled, current.experiment, wanted=still))
         await asyncio.wait([work], timeout=0.15)
         while not work.done() and self._compiles.get(page) == turn:
-            waiting = compiler.waiting(current.gpu.name, time.perf_counter() - began)
-            yield (waiting, *kept) if current.view.tab == "compiler" else (gr.skip(),) * (1 + len(kept))
+            waiting = compiler.waiting(current.gpu.name, time.perf_counter() - began), gr.skip()
+            yield (*self._placed("compiler", waiting), gr.skip()) if current.view.tab == "compiler" else kept
             await asyncio.wait([work], timeout=0.25)
         outcome = await work
         if self._compiles.get(page) != turn:
-            yield (gr.skip(),) * (1 + len(kept))
-        elif current.view.tab == "coalescing":
-            failure = outcome if isinstance(outcome, Failure) else None
-            drawn = await asyncio.to_thread(self.coalescing, current, failure)
-            yield (gr.skip(), gr.skip(), *drawn, self.lanes_form(current))
-        elif isinstance(outcome, Failure):
-            yield (result.finished(outcome), "", *kept[1:])
-        else:
-            yield (*compiler.draw(current.kernel, current.launch, outcome), *kept[1:])
+            yield kept
+            return
+        failure = outcome if isinstance(outcome, Failure) else None
+        drawn = await asyncio.to_thread(self.draw, current, failure)
+        yield *self._placed(current.view.tab, drawn), self.lanes_form(current)
 
     async def on_run(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
         """Run, and show where it is until it has ended. The last good result stays when this one fails."""
@@ -128,8 +139,8 @@ class Jobs:
         def shown(_: Any) -> tuple[Any, ...]:
             if self._compiles.get(page) != turn:  # something else was set meanwhile; it was drawn with its own counts
                 return (gr.skip(),) * 4
-            claim, table, *_pictures = self.coalescing(self._read(*values))
-            return claim, table, gr.skip(), gr.skip()
+            drawn = self.draw(self._read(*values))
+            return (*drawn[:2], gr.skip(), gr.skip()) if drawn else (gr.skip(),) * 4
 
         async for answer in self._submitted("counters", shown, self.outputs["on_count"], request, *values):
             yield answer

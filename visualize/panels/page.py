@@ -37,7 +37,7 @@ class Page:
 
     def __init__(self, blocks: gr.Blocks, session: Session) -> None:
         self.session = session
-        self.jobs = Jobs(session, self._state)
+        self.jobs = Jobs(session, self._state, self._placed)
         # How often each open page has had its forms replaced: an answer to what was set before comes too late.
         self._replaced: dict[str, int] = {}
         self._lay_out()
@@ -87,23 +87,18 @@ class Page:
             self.coalescing.whatif.options,
         ]
         self.inputs = [self.tab, *forms]
-        self.pictures = [
-            self.problems,
-            self.link,
-            self.schedule.claim,
-            self.schedule.ours,
-            self.schedule.row_major,
-            self.coalescing.claim,
-            self.coalescing.table,
-            self.coalescing.tile,
-            self.coalescing.request,
-            self.compiler.wanted,
-        ]
-        drawn = self.coalescing
-        pictures = [drawn.claim, drawn.table, drawn.tile, drawn.request]
-        self.compiled = [self.compiler.claim, self.compiler.listing, *pictures, drawn.lanes]
+        scheduled, requests = self.schedule, self.coalescing
+        # What each tab draws of its own accord.
+        self.drawn = {
+            "schedule": [scheduled.claim, scheduled.ours, scheduled.row_major],
+            "coalescing": [requests.claim, requests.table, requests.tile, requests.request],
+            "compiler": [self.compiler.claim, self.compiler.listing],
+        }
+        drawn = [component for components in self.drawn.values() for component in components]
+        self.pictures = [self.problems, self.link, *drawn, self.compiler.wanted]
+        self.compiled = [*drawn, self.coalescing.lanes]
         self.compared = [self.problems, self.status, self.cancel, self.layouts.table]
-        self.counted = [self.problems, self.status, self.cancel, *pictures]
+        self.counted = [self.problems, self.status, self.cancel, *self.drawn["coalescing"]]
         self.everything = [self.tab, self.tabs, *forms, *self.pictures]
 
         blocks.load(self.on_load, None, [*self.everything, self.strip, self.result.claim], **_INSTANT)
@@ -200,20 +195,23 @@ class Page:
 
     def _pictures(self, state: State, sentences: dict[str, str] | None = None) -> tuple[Any, ...]:
         """Values of `self.pictures`: the open tab is drawn, the others wait until they are opened."""
-        schedule_drawn = coalescing_drawn = None
         try:
-            if state.view.tab == "schedule":
-                schedule_drawn = schedule.draw(state)
-            elif state.view.tab == "coalescing":
-                coalescing_drawn = self.jobs.coalescing(state)
+            drawn = self.jobs.draw(state)
         except ConfigError as error:
-            sentences = {**(sentences or {}), error.field: str(error)}
+            drawn, sentences = None, {**(sentences or {}), error.field: str(error)}
         return (
             form.placed(sentences or {}),
             link.query(state.to_address()),
-            *(schedule_drawn or [gr.skip()] * 3),
-            *(coalescing_drawn or [gr.skip()] * 4),
+            *self._placed(state.view.tab, drawn),
             self.jobs.wanted(state) or gr.skip(),
+        )
+
+    def _placed(self, tab: str, drawn: tuple[str, ...] | None) -> tuple[Any, ...]:
+        """What a tab draws, in its place among what all tabs draw; None where it stays as it is."""
+        return tuple(
+            value
+            for name, components in self.drawn.items()
+            for value in (drawn if drawn and name == tab else [gr.skip()] * len(components))
         )
 
     def _refused(self, error: ConfigError, skipped: int) -> tuple[Any, ...]:

@@ -10,8 +10,10 @@ import numpy as np
 
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
+from kernels.runner.results import Compiled, Failure
 from kernels.spec import Kernel, Launch
 from visualize.figures.schedule import schedule_figure
+from visualize.models.occupancy import residency
 from visualize.models.schedule import Schedule, loads, row_major, schedule
 from visualize.panels import form, words
 from visualize.panels.markup import markup
@@ -38,17 +40,23 @@ def build() -> Parts:
     return Parts(form.form("schedule-view", "Options of the schedule"), claim, ours, reference)
 
 
-def draw(state: State) -> tuple[str, str, str]:
-    """The claim, this order, and row-major order."""
+def draw(state: State, made: Compiled | None, failure: Failure | None = None) -> tuple[str, str, str]:
+    """The claim, this order, and row-major order.
+
+    Args:
+        made: the compiled kernel; None while it is not known.
+        failure: why it can't be compiled, where it can't.
+    """
     view = state.view.schedule
     experiment = state.experiment
-    ours = schedule(state.kernel, state.launch, view.programs_per_sm)
+    resident = residency(state.launch, made, view.programs_per_sm)
+    ours = schedule(state.kernel, state.launch, resident.programs_per_sm, resident.source)
     reference = row_major(ours)
     n = min(view.first, ours.programs, reference.programs)
     title = state.kernel.title
     if hasattr(experiment.config, "GROUP_SIZE"):
         title += f", GROUP_SIZE {experiment.config.GROUP_SIZE}"
-    sentence = _waves_sentence(ours, state.gpu, view.programs_per_sm)
+    sentence = _waves_sentence(ours, state.gpu, resident.programs_per_sm)
     our_loads, reference_loads = loads(ours), loads(reference)
     if our_loads is not None and reference_loads is not None:
         sentence = (
@@ -57,6 +65,8 @@ def draw(state: State) -> tuple[str, str, str]:
         )
     if note := state.kernel.note(state.launch):
         sentence += f" {note}"
+    if failure:
+        sentence += f" {failure.message}"
     maps = [
         drawn(schedule_figure(order, name, view.color), anew=f"{ours.extents} {state.kernel.id}")
         for order, name in ((ours, title), (reference, "row-major order"))
@@ -74,15 +84,16 @@ def _waves_sentence(schedule: Schedule, gpu: Gpu, per_sm: int) -> str:
     )
     return (
         f"{schedule.programs:,} programs run in <b>{waves}</b> of {schedule.resident_programs:,} "
-        f"({gpu.sms} SMs of {gpu.name}, {per_sm} program{'s' if per_sm > 1 else ''} a SM {words.mark('assumed')}); "
-        f"{last}."
+        f"({gpu.sms} SMs of {gpu.name}, {per_sm} program{'s' if per_sm > 1 else ''} a SM "
+        f"{words.mark(schedule.resident_source)}); {last}."
     )
 
 
-def reply(kernel: Kernel, experiment: Experiment, gpu: Gpu) -> dict[str, Any]:
-    """The body of /schedule."""
+def reply(kernel: Kernel, experiment: Experiment, gpu: Gpu, made: Compiled | Failure) -> dict[str, Any]:
+    """The body of /schedule. Where nothing can be compiled, one program a SM is assumed, and the note says why."""
     launch = Launch(experiment.problem, experiment.config, gpu)
-    predicted = schedule(kernel, launch)
+    resident = residency(launch, made if isinstance(made, Compiled) else None)
+    predicted = schedule(kernel, launch, resident.programs_per_sm, resident.source)
     tiles = predicted.tiles
     # Whole programs only: those whose last tile still fits.
     ends = np.searchsorted(tiles.program, np.arange(min(predicted.programs, MOST_LISTED_PROGRAMS)), side="right")
@@ -99,4 +110,5 @@ def reply(kernel: Kernel, experiment: Experiment, gpu: Gpu) -> dict[str, Any]:
         "tail_programs": predicted.tail_programs,
         "tiles": [part.tolist() for part in np.split(listed, ends)[:-1]],
         "loads": None if counted is None else counted.tolist(),
+        "note": made.message if isinstance(made, Failure) else kernel.note(launch),
     }

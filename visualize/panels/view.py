@@ -20,7 +20,10 @@ class ScheduleView:
     """Options of the schedule's picture."""
 
     color: str = knob("order", "Schedule", "What the colour of a tile shows.", choices=schedule.COLORS)
-    programs_per_sm: int = knob(1, "Schedule", "Programs that one SM holds at once: assumed.", low=1, high=32)
+    programs_per_sm: int = knob(
+        0, "Schedule", "Programs that one SM holds at once: assumed. 0: as many as the compiled kernel allows.",
+        low=0, high=32,
+    )  # fmt: skip
     first: int = knob(9, "Schedule", "Count the loads of the first so many programs.", low=1, high=1024, stops="powers")
 
 

@@ -56,7 +56,7 @@ function control(field) {
   const values = stops(field);
   const slider = make("input", {
     type: "range", id: `${id}-slider`, "aria-label": `${field.name} slider`, title: field.help,
-    min: values ? 0 : field.low, max: values ? values.length - 1 : field.high, step: 1,
+    min: values ? 0 : field.low, max: values ? values.length - 1 : field.reach, step: 1,
   });
   const number = field.kind === "steps"
     ? make("output", { id, for: slider.id })
