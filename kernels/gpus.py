@@ -25,6 +25,7 @@ class Gpu:
     Attributes:
         shared_bytes_per_sm, shared_bytes_per_program: shared memory of a SM, and the most one program may take.
         matrix_tflops: dense matrix rate with float32 sums, by input dtype; empty where it is not known.
+        clock_mhz: the SM clock that this rate is given at; of a device that is not in the table, its highest.
         assumed: what was not read from the device but taken from the table, in words; "" for a table row.
         caveat: what a person who picks this GPU must know, or "".
     """
@@ -39,6 +40,7 @@ class Gpu:
     max_programs_per_sm: int
     dram_gbps: float
     matrix_tflops: dict[str, float]
+    clock_mhz: float
     compute_capability: tuple[int, int]
     source: str
     assumed: str = ""
@@ -58,7 +60,15 @@ _LIMITS = {
 
 
 def _row(
-    name: str, sms: int, l2_mib: float, gbps: float, half: float, tf32: float, cc: tuple[int, int], source: str
+    name: str,
+    sms: int,
+    l2_mib: float,
+    gbps: float,
+    half: float,
+    tf32: float,
+    mhz: float,
+    cc: tuple[int, int],
+    source: str,
 ) -> Gpu:
     shared, per_program, warps, programs = _LIMITS[cc]
     return Gpu(
@@ -72,6 +82,7 @@ def _row(
         max_programs_per_sm=programs,
         dram_gbps=gbps,
         matrix_tflops={"float16": half, "bfloat16": half, "float32": tf32} if tf32 else {"float16": half},
+        clock_mhz=mhz,
         compute_capability=cc,
         source=source,
     )
@@ -81,22 +92,40 @@ GPUS: dict[str, Gpu] = {
     gpu.name: gpu
     for gpu in (
         replace(
-            _row("T4", 40, 4, 320, 65, 0, (7, 5), "NVIDIA Turing whitepaper; no bfloat16 or tf32 in its matrix units"),
+            _row(
+                "T4",
+                40,
+                4,
+                320,
+                65,
+                0,
+                1590,
+                (7, 5),
+                "NVIDIA Turing whitepaper; no bfloat16 or tf32 in its matrix units",
+            ),
             caveat="Triton 3 no longer uses Turing's matrix units: a dot runs on the ordinary ones.",
         ),
-        _row("A10G", 80, 6, 600, 70, 35, (8, 6), "AWS EC2 G5 and NVIDIA A10G product brief"),
-        _row("L4", 58, 48, 300, 121, 60, (8, 9), "NVIDIA L4 datasheet, dense; Ada whitepaper"),
-        _row("L40S", 142, 96, 864, 362, 183, (8, 9), "NVIDIA L40S datasheet, dense"),
-        _row("RTX4090", 128, 72, 1008, 165.2, 82.6, (8, 9), "NVIDIA Ada whitepaper, appendix A"),
-        _row("RTX5090", 170, 96, 1792, 209.5, 104.8, (12, 0), "NVIDIA RTX Blackwell whitepaper, appendix A"),
-        _row("RTXPRO6000", 188, 128, 1792, 503.8, 251.9, (12, 0), "NVIDIA RTX PRO Blackwell whitepaper"),
-        _row("A100-40GB", 108, 40, 1555, 312, 156, (8, 0), "NVIDIA A100 datasheet, SXM"),
-        _row("A100-80GB", 108, 40, 2039, 312, 156, (8, 0), "NVIDIA A100 datasheet, SXM"),
-        _row("H100", 132, 50, 3350, 989.4, 494.7, (9, 0), "NVIDIA H100 datasheet, SXM, dense"),
+        _row("A10G", 80, 6, 600, 70, 35, 1710, (8, 6), "AWS EC2 G5 and NVIDIA A10G product brief"),
+        _row("L4", 58, 48, 300, 121, 60, 2040, (8, 9), "NVIDIA L4 datasheet, dense; Ada whitepaper"),
+        _row("L40S", 142, 96, 864, 362, 183, 2520, (8, 9), "NVIDIA L40S datasheet, dense"),
+        _row("RTX4090", 128, 72, 1008, 165.2, 82.6, 2520, (8, 9), "NVIDIA Ada whitepaper, appendix A"),
+        _row("RTX5090", 170, 96, 1792, 209.5, 104.8, 2407, (12, 0), "NVIDIA RTX Blackwell whitepaper, appendix A"),
+        _row("RTXPRO6000", 188, 128, 1792, 503.8, 251.9, 2617, (12, 0), "NVIDIA RTX PRO Blackwell whitepaper"),
+        _row("A100-40GB", 108, 40, 1555, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM"),
+        _row("A100-80GB", 108, 40, 2039, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM"),
+        _row("H100", 132, 50, 3350, 989.4, 494.7, 1830, (9, 0), "NVIDIA H100 datasheet, SXM, dense"),
         _row(
-            "H200", 132, 60, 4800, 989.4, 494.7, (9, 0), "NVIDIA H200 datasheet, dense; SMs and L2 read from a device"
+            "H200",
+            132,
+            60,
+            4800,
+            989.4,
+            494.7,
+            1830,
+            (9, 0),
+            "NVIDIA H200 datasheet, dense; SMs and L2 read from a device",
         ),
-        _row("B200", 148, 126, 8000, 2250, 1125, (10, 0), "NVIDIA DGX B200 datasheet, dense, a GPU's share"),
+        _row("B200", 148, 126, 8000, 2250, 1125, 1850, (10, 0), "NVIDIA DGX B200 datasheet, dense, a GPU's share"),
     )
 }
 
@@ -121,7 +150,7 @@ _DEVICE_NAMES = (
 # CUdevice_attribute values, from cuda.h.
 _SMS, _CC_MAJOR, _CC_MINOR, _L2 = 16, 75, 76, 38
 _SHARED_SM, _SHARED_PROGRAM, _REGISTERS, _THREADS, _PROGRAMS = 81, 97, 82, 39, 106
-_MEMORY_KHZ, _BUS_BITS = 36, 37
+_MEMORY_KHZ, _BUS_BITS, _CLOCK_KHZ = 36, 37, 13
 
 
 def table_name(device_name: str) -> str | None:
@@ -168,6 +197,7 @@ def this_gpu() -> Gpu | None:
         max_programs_per_sm=read(_PROGRAMS),
         dram_gbps=gbps,
         matrix_tflops={},
+        clock_mhz=read(_CLOCK_KHZ) / 1000,
         compute_capability=(read(_CC_MAJOR), read(_CC_MINOR)),
         source=f"read from this device, {device_name}",
     )
@@ -177,7 +207,8 @@ def this_gpu() -> Gpu | None:
     return replace(
         read_row,
         matrix_tflops=row.matrix_tflops,
+        clock_mhz=row.clock_mhz,
         caveat=row.caveat,
         dram_gbps=gbps or row.dram_gbps,
-        assumed="matrix rates from the table",
+        assumed="matrix rates, and the clock they are given at, from the table",
     )

@@ -30,25 +30,26 @@ from kernels.runner.results import (
     SharedCounts,
     Timing,
 )
+from kernels.runner.reuse import ReuseRow, ReuseStudy, any_group_size
 
 DIRECTORY = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A run, a comparison of layouts or counts of a launch, taken on `gpu` (its name in the GPU table).
+    """A run, a comparison of layouts or of GROUP_SIZEs, or counts of a launch, taken on `gpu`, a name of the GPU table.
 
     `date` is that of the day, as in ISO 8601.
     """
 
     gpu: str
     date: str
-    measured: RunResult | LayoutStudy | Counters
+    measured: RunResult | LayoutStudy | Counters | ReuseStudy
 
     def to_line(self) -> str:
         kind = _KINDS[type(self.measured)]
         fields = {"gpu": self.gpu, "date": self.date, kind: self.measured.to_json()}
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":") if kind == "counters" else None)
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":") if kind in _DENSE else None)
 
     @classmethod
     def from_line(cls, line: str) -> Recording:
@@ -95,6 +96,19 @@ def _run(fields: dict[str, Any], gpu: str, date: str) -> RunResult:
     )
 
 
+def _reuse(fields: dict[str, Any], gpu: str, date: str) -> ReuseStudy:
+    numbers = ("dram_read_bytes", "dram_write_bytes", "times_ms")
+    return ReuseStudy(
+        experiment=from_json(fields["experiment"], discover()),
+        backend="recorded",
+        device=Device(**{**fields["device"], "backend": "recorded"}),
+        tool=fields["tool"],
+        rows=tuple(ReuseRow(**{**row, **{name: tuple(row[name]) for name in numbers}}) for row in fields["rows"]),
+        clock_mhz=fields["clock_mhz"],
+        note=f"Recorded on {gpu}, {date}.",
+    )
+
+
 def _counters(fields: dict[str, Any], gpu: str, date: str) -> Counters:
     return Counters(
         experiment=from_json(fields["experiment"], discover()),
@@ -109,11 +123,14 @@ def _counters(fields: dict[str, Any], gpu: str, date: str) -> Counters:
     )
 
 
-_KINDS: dict[type, str] = {RunResult: "run", LayoutStudy: "layouts", Counters: "counters"}
+_KINDS: dict[type, str] = {RunResult: "run", LayoutStudy: "layouts", Counters: "counters", ReuseStudy: "reuse"}
+# Kinds whose lines are long, written without blanks.
+_DENSE = ("counters", "reuse")
 _READERS: dict[str, Callable[[dict[str, Any], str, str], Any]] = {
     "run": _run,
     "layouts": _layouts,
     "counters": _counters,
+    "reuse": _reuse,
 }
 
 
@@ -143,6 +160,11 @@ def find_counters(experiment: Experiment, gpu: str) -> Counters | None:
     return _found(experiment, gpu, Counters)
 
 
+def find_reuse(experiment: Experiment, gpu: str) -> ReuseStudy | None:
+    """The recorded comparison of GROUP_SIZEs, or None. Which of them the experiment has does not matter."""
+    return _found(experiment, gpu, ReuseStudy)
+
+
 def _found(experiment: Experiment, gpu: str, kind: type) -> Any:
     found = _index().get((_key(experiment, kind), gpu, kind))
     return found and dataclasses.replace(found, experiment=experiment)
@@ -158,7 +180,8 @@ def _index() -> dict[tuple[Experiment, str, type], Any]:
 
 
 def _key(experiment: Experiment, kind: type) -> Experiment:
-    if kind is not Counters:
+    if kind not in (Counters, ReuseStudy):
         return dataclasses.replace(experiment, gpu="")
     problem = discover()[experiment.kernel].family.essential(experiment.problem)
-    return dataclasses.replace(experiment, gpu="", problem=problem, run=Run())
+    key = dataclasses.replace(experiment, gpu="", problem=problem, run=Run())
+    return any_group_size(key) if kind is ReuseStudy else key

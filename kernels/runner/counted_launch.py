@@ -1,4 +1,4 @@
-"""Launch experiments once each, to be counted: `python -m kernels.runner.counted_launch FILE`, a list in JSON."""
+"""Launch experiments to be counted: `python -m kernels.runner.counted_launch FILE REPEATS`, a list in JSON."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 
-def main(file: Path) -> None:
-    """Launch all of them on this machine's GPU, one after the other."""
+def main(file: Path, repeats: int) -> None:
+    """Launch all of them on this machine's GPU, one after the other, each so many times."""
     from kernels.runner import worker
 
     worker.start("cuda", os.environ["TRITON_CACHE_DIR"])
@@ -23,9 +23,11 @@ def main(file: Path) -> None:
 
     for payload in json.loads(file.read_text(encoding="utf-8")):
         experiment = from_json(payload, discover())
-        prepare(experiment, resolved_gpu(experiment, this_gpu())).launch()
-        torch.cuda.synchronize()
+        prepared = prepare(experiment, resolved_gpu(experiment, this_gpu()))
+        for _ in range(repeats):
+            prepared.launch()
+            torch.cuda.synchronize()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,43 @@ def count(
     Raises:
         CountingFailed: where ncu is missing, denied, too slow, or leaves something out.
     """
+    with tempfile.TemporaryDirectory() as directory:
+        report = _report(directory, experiments, METRICS, cache, 1, started, ("--section", "SourceCounters"))
+        launches = of_launches(_page(report, "raw"), METRICS)
+        pages = of_instructions(_page(report, "source"))
+    _expect(len(experiments), launches, pages)
+    return list(zip(launches, pages, strict=True))
+
+
+def launched(
+    experiments: Sequence[Experiment],
+    metrics: Mapping[str, str],
+    cache: str,
+    repeats: int,
+    started: Callable[[Counting], None],
+) -> list[dict[str, float]]:
+    """Launch each experiment `repeats` times under ncu: what it says of each launch, by the names of `metrics`.
+
+    Raises:
+        CountingFailed: as `count` does.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        report = _report(directory, experiments, metrics, cache, repeats, started)
+        launches = of_launches(_page(report, "raw"), metrics)
+    _expect(len(experiments) * repeats, launches)
+    return launches
+
+
+def _report(
+    directory: str,
+    experiments: Sequence[Experiment],
+    metrics: Mapping[str, str],
+    cache: str,
+    repeats: int,
+    started: Callable[[Counting], None],
+    more: Sequence[str] = (),
+) -> Path:
+    """Count with ncu into a file. Caches are flushed before each launch."""
     ncu = shutil.which("ncu")
     if ncu is None:
         raise CountingFailed(
@@ -112,20 +149,24 @@ def count(
             "toolkit) and put it on the PATH.",
         )
     names = {discover()[experiment.kernel].jitted.fn.__name__ for experiment in experiments}
-    with tempfile.TemporaryDirectory() as directory:
-        payloads, report = Path(directory, "experiments.json"), Path(directory, "report.ncu-rep")
-        payloads.write_text(json.dumps([experiment.to_json() for experiment in experiments]), encoding="utf-8")
-        command = [ncu, "--clock-control", "none", "--section", "SourceCounters"]
-        command += ["--metrics", ",".join(METRICS.values()), "--kernel-name", f"regex:^({'|'.join(sorted(names))})$"]
-        command += ["--export", str(report), sys.executable, "-m", "kernels.runner.counted_launch", str(payloads)]
-        _run(command, cache, DEADLINE_S + EACH_MORE_S * (len(experiments) - 1), started)
-        raw, source = (_run([ncu, "--import", str(report), "--page", page, "--csv"]) for page in ("raw", "source"))
-    launches, pages = of_launches(raw), of_instructions(source)
-    if not len(launches) == len(pages) == len(experiments):
-        raise CountingFailed(
-            "ncu_failed", f"{len(experiments)} launches were made, and ncu counted {len(launches)} of them."
-        )
-    return list(zip(launches, pages, strict=True))
+    payloads, report = Path(directory, "experiments.json"), Path(directory, "report.ncu-rep")
+    payloads.write_text(json.dumps([experiment.to_json() for experiment in experiments]), encoding="utf-8")
+    command = [ncu, "--clock-control", "none", "--cache-control", "all", *more]
+    command += ["--metrics", ",".join(metrics.values()), "--kernel-name", f"regex:^({'|'.join(sorted(names))})$"]
+    command += ["--export", str(report), sys.executable, "-m", "kernels.runner.counted_launch"]
+    command += [str(payloads), str(repeats)]
+    _run(command, cache, DEADLINE_S + EACH_MORE_S * (len(experiments) - 1), started)
+    return report
+
+
+def _page(report: Path, page: str) -> str:
+    return _run([str(shutil.which("ncu")), "--import", str(report), "--page", page, "--csv"])
+
+
+def _expect(launches: int, *counted: Sequence[Any]) -> None:
+    for found in counted:
+        if len(found) != launches:
+            raise CountingFailed("ncu_failed", f"{launches} launches were made, and ncu counted {len(found)} of them.")
 
 
 def counters(
@@ -187,7 +228,7 @@ def _path() -> str:
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
-def of_launches(page: str) -> list[dict[str, float]]:
+def of_launches(page: str, metrics: Mapping[str, str] = METRICS) -> list[dict[str, float]]:
     """What ncu's raw page says of each launch, by our names, in counts and bytes.
 
     Raises:
@@ -198,7 +239,7 @@ def of_launches(page: str) -> list[dict[str, float]]:
         raise CountingFailed("ncu_failed", "ncu counted no launch.")
     units, *rows = csv.DictReader(page[start:].splitlines())
     return [
-        {name: _number(row.get(metric), metric, units.get(metric, "")) for name, metric in METRICS.items()}
+        {name: _number(row.get(metric), metric, units.get(metric, "")) for name, metric in metrics.items()}
         for row in rows
     ]
 

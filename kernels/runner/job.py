@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from kernels.experiment import Experiment
 from kernels.runner.results import Counters, Failure, LayoutStudy, RunResult
+from kernels.runner.reuse import ReuseStudy
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Job:
                 if not self.done.done() and (self._stage, self._before) == (seen.stage, seen.before):
                     self._changed.wait(every_s)
 
-    def end(self, outcome: RunResult | LayoutStudy | Counters | Failure) -> None:
+    def end(self, outcome: RunResult | LayoutStudy | Counters | ReuseStudy | Failure) -> None:
         """Give the job its outcome."""
         self.done.set_result(outcome)
         with self._changed:

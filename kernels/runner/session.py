@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,24 @@ from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.matmul.layouts import transposition, with_turned
-from kernels.runner import compiler, counters, worker
+from kernels.runner import compiler, counters, reuse, worker
 from kernels.runner.compiles import Compiles
 from kernels.runner.interpreter import refuse_what_takes_too_long
 from kernels.runner.job import Job, Line
 from kernels.runner.processes import Workers, cancelled, died, outcome
 from kernels.runner.results import Compiled, Counters, Device, Failure, LayoutStudy, RunResult
+from kernels.runner.reuse import ReuseStudy
 from kernels.spec import Launch
 
 # Failures after which a CUDA context can't be trusted: its worker is replaced.
 _POISONS = {"cuda_error", "error"}
+
+# What only a GPU can tell: how to find what was recorded of it, and the words for it.
+_FROM_A_GPU: dict[str, tuple[Callable[[Experiment, str], Any], str, str]] = {
+    "layouts": (records.find_layouts, "Layouts are compared", "comparison"),
+    "counters": (records.find_counters, "Launches are counted", "count"),
+    "reuse": (records.find_reuse, "GROUP_SIZEs are compared", "comparison"),
+}
 
 # Jobs that may be under way or waiting at once; more are refused, so that nobody waits for hours.
 MOST_JOBS = 32
@@ -50,6 +59,7 @@ class Session:
         self._jobs: set[Job] = set()
         self._device: Device | None = None
         self._counted: dict[Experiment, Counters] = {}
+        self._compared: dict[Experiment, ReuseStudy] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -63,16 +73,16 @@ class Session:
         "this" GPU on a machine without one means the interpreter, as if it were left out.
 
         Args:
-            what: "run"; "check", which leaves a right result untimed; "layouts", which compares how B is stored; or
-                "counters", which counts a launch with Nsight Compute.
+            what: "run"; "check", which leaves a right result untimed; "layouts", which compares how B is stored;
+                "counters", which counts a launch with Nsight Compute; or "reuse", which compares GROUP_SIZEs.
         """
         if experiment.gpu == "this" and self.gpu is None:
             experiment = replace(experiment, gpu="")
         job = Job(experiment, what)
         try:
-            immediate = {"layouts": self._without_layouts, "counters": self._without_counting}.get(
-                what, self._without_running
-            )(experiment)
+            immediate = (
+                self._without_running(experiment) if what in ("run", "check") else self._recorded(experiment, what)
+            )
         except ConfigError as error:
             immediate = Failure("config", error.kind, str(error), error.field)
         if immediate is not None:
@@ -108,6 +118,11 @@ class Session:
         """What was counted of it here, or else what was recorded. Returns at once."""
         key = self._key(experiment)
         return self._counted.get(key) or records.find_counters(experiment, key.gpu)
+
+    def compared_before(self, experiment: Experiment) -> ReuseStudy | None:
+        """What was found of its GROUP_SIZEs here, or else what was recorded. Returns at once."""
+        key = self._key(experiment)
+        return self._compared.get(reuse.any_group_size(key)) or records.find_reuse(experiment, key.gpu)
 
     def _key(self, experiment: Experiment) -> Experiment:
         """The experiment without what matters to a run alone, for the GPU that it is for."""
@@ -155,31 +170,19 @@ class Session:
             refuse_what_takes_too_long(kernel, launch, instead)
         return self._busy()
 
-    def _without_layouts(self, experiment: Experiment) -> LayoutStudy | Failure | None:
-        """The recorded comparison, or why there is none, where this machine can't make it."""
-        with_turned(experiment, "B")
+    def _recorded(self, experiment: Experiment, what: str) -> Any:
+        """What was recorded, or why there is nothing, where this machine can't find it out itself."""
+        find, done, found = _FROM_A_GPU[what]
+        if what == "layouts":
+            with_turned(experiment, "B")  # raises where there is no B
         gpu = resolved_gpu(experiment, self.gpu)
         if self.gpu is not None and gpu is self.gpu:
             return self._busy()
-        recorded = records.find_layouts(experiment, gpu.name)
-        return recorded or Failure(
+        here = self.gpu.name if self.gpu else "none"
+        return find(experiment, gpu.name) or Failure(
             "config",
             "not_recorded",
-            f"Layouts are compared on a GPU: this machine has {self.gpu.name if self.gpu else 'none'}, and no "
-            f"comparison of this experiment on {gpu.name} was recorded.",
-        )
-
-    def _without_counting(self, experiment: Experiment) -> Counters | Failure | None:
-        """Recorded counts, or why there are none, where this machine can't count."""
-        gpu = resolved_gpu(experiment, self.gpu)
-        if self.gpu is not None and gpu is self.gpu:
-            return self._busy()
-        recorded = records.find_counters(experiment, gpu.name)
-        return recorded or Failure(
-            "config",
-            "not_recorded",
-            f"Counting takes the GPU itself: this machine has {self.gpu.name if self.gpu else 'none'}, and no counts "
-            f"of this experiment on {gpu.name} were recorded.",
+            f"{done} on a GPU: this machine has {here}, and no {found} of this experiment on {gpu.name} was recorded.",
         )
 
     def _busy(self) -> Failure | None:
@@ -195,7 +198,7 @@ class Session:
         self._line.leave(job)
         job.end(result)
 
-    def _stages(self, job: Job) -> RunResult | LayoutStudy | Counters | Failure:
+    def _stages(self, job: Job) -> RunResult | LayoutStudy | Counters | ReuseStudy | Failure:
         if job.what == "counters":
             job.enter("compile")
             made = self.compiled(job.experiment)
@@ -203,6 +206,8 @@ class Session:
                 return made
             turn = self._turn(job)
             return turn or self._count(job, made)
+        if job.what == "reuse":
+            return self._compare_group_sizes(job)
         if self.gpu is not None:
             needed = [job.experiment]
             if job.what == "layouts":
@@ -278,6 +283,40 @@ class Session:
         with self._lock:
             self._counted[self._key(job.experiment)] = counted
         return counted
+
+    def _compare_group_sizes(self, job: Job) -> ReuseStudy | Failure:
+        """Count and time each GROUP_SIZE; where nothing can be counted, time alone, with the reason."""
+        gpu, kernel = resolved_gpu(job.experiment, self.gpu), discover()[job.experiment.kernel]
+        several = reuse.variants(job.experiment, kernel, Launch(job.experiment.problem, job.experiment.config, gpu))
+        job.enter("compile")
+        made: list[Compiled] = []
+        with ThreadPoolExecutor(4) as pool:
+            for one in pool.map(self.compiled, several):
+                if isinstance(one, Failure):
+                    return one
+                made.append(one)
+        if turn := self._turn(job):
+            return turn
+        job.enter("count")
+        note, counted = "", None
+        try:
+            counted = reuse.counted(several, self._cache, started=job.attach)
+        except counters.CountingFailed as error:
+            note = f"{error} "
+        device = self._stage(job, self._runner, "worker", worker.describe)
+        if isinstance(device, Failure):
+            return device
+        timed = self._stage(job, self._runner, "time", worker.time_in_turns, several, gpu)
+        self._runner.submit(worker.finish, "worker")
+        if isinstance(timed, Failure):
+            return timed
+        times_ms, clock_mhz, clock_note = timed
+        rows = tuple(map(reuse.row, several, made, counted or [((), None)] * len(several), times_ms))
+        tool = counters.tool() if counted else ""
+        study = ReuseStudy(job.experiment, "cuda", device, tool, rows, clock_mhz, (note + clock_note).strip())
+        with self._lock:
+            self._compared[reuse.any_group_size(self._key(job.experiment))] = study
+        return study
 
     def _layouts_on_device(self, job: Job, device: Device) -> LayoutStudy | Failure:
         gpu = resolved_gpu(job.experiment, self.gpu)

@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernels.experiment import Experiment
@@ -158,6 +159,17 @@ def measure() -> tuple[Timing, Baseline | None, Peak | None, int | None, str]:
     else:
         notes.append(f"No library call to compare with: {theirs}")
     return ours, baseline, _peak(family, problem, ours), samples.clock_mhz, " ".join(note for note in notes if note)
+
+
+@_as_failure("time")
+def time_in_turns(experiments: tuple[Experiment, ...], gpu: Gpu) -> tuple[Any, int | None, str]:
+    """Time launches on the same inputs in turns: (experiments, samples) milliseconds; the clock, or why not."""
+    from kernels.runner import timing
+
+    first, options = prepare(experiments[0], gpu), experiments[0].run
+    calls = [replace(first, experiment=experiment).launch for experiment in experiments]
+    samples = timing.in_turns(calls, l2=options.l2, timer=options.timer)
+    return samples.times_ms, samples.clock_mhz, samples.clock_note
 
 
 @_as_failure("time")

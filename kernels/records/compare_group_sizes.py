@@ -1,0 +1,111 @@
+"""Compare GROUP_SIZEs on this machine's GPU: `python -m kernels.records.compare_group_sizes FILE [--append]`.
+
+Shapes from what fits in the L2 to what is many times larger, tiles from 64 × 64 to 256 × 128, every power of two as
+GROUP_SIZE up to all rows of tiles; and each kernel that has none, or another way of its own. FILE gets one Recording a
+line. Needs `ncu`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+SHAPES = (
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (8192, 4096, 6144),
+    (16384, 16384, 4096),
+    (2048, 16384, 8192),
+    (12288, 12288, 1024),
+    (6000, 10000, 3000),
+)
+
+# BLOCK_M, BLOCK_N, BLOCK_K, num_warps
+TILES = ((64, 64, 32, 4), (64, 128, 32, 4), (128, 128, 64, 4), (128, 256, 64, 8), (256, 128, 64, 8))
+
+OTHERS: tuple[dict[str, Any], ...] = (
+    *(
+        {"kernel": kernel, "problem": {"M": m, "N": n, "K": k}, "config": {**config, "num_warps": 8}}
+        for kernel, config in (
+            ("matmul.persistent", {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}),
+            ("matmul.fused_add_relu", {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}),
+        )
+        for m, n, k in ((8192, 8192, 8192), (16384, 16384, 4096))
+    ),
+    *(
+        {
+            "kernel": "matmul.grouped",
+            "problem": {"M": 8192, "N": 8192, "K": 8192, "dtype": dtype},
+            "config": {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": block_k, "num_warps": 8},
+        }
+        for dtype, block_k in (("float32", 32), ("float8_e4m3fn", 128))
+    ),
+    {
+        "kernel": "matmul.grid_2d",
+        "problem": {"M": 8192, "N": 8192, "K": 4096},
+        "config": {"BLOCK_M": 128, "BLOCK_N": 128},
+    },
+    {"kernel": "matmul.split_k_atomic", "problem": {"M": 4096, "N": 4096, "K": 8192}, "config": {"BLOCK_M": 128}},
+    *(
+        {"kernel": kernel, "problem": {"M": 8192, "N": 8192}}
+        for kernel in ("transpose.flat", "transpose.row_strip", "transpose.tiled")
+    ),
+)
+
+
+def wanted() -> Iterator[dict[str, Any]]:
+    """The payloads, each with some GROUP_SIZE."""
+    for m, n, k in SHAPES:
+        for block_m, block_n, block_k, warps in TILES:
+            yield {
+                "kernel": "matmul.grouped",
+                "problem": {"M": m, "N": n, "K": k},
+                "config": {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": warps},
+            }
+    yield from OTHERS
+
+
+def main() -> int:
+    """Compare and record; returns the number of experiments that could not be."""
+    from kernels import discover
+    from kernels.experiment import from_json
+    from kernels.records import Recording
+    from kernels.runner.results import Failure
+    from kernels.runner.session import Session
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--append", action="store_true", help="keep what the file holds")
+    flags = parser.parse_args()
+    session = Session.here()
+    if session.gpu is None:
+        print("There is no GPU here, so there is nothing to compare.", file=sys.stderr)
+        return 1
+    failed = 0
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    try:
+        with ThreadPoolExecutor(8) as clients, flags.file.open("a" if flags.append else "w", encoding="utf-8") as file:
+            payloads = list(wanted())
+            outcomes = clients.map(lambda one: session.submit(from_json(one, discover()), "reuse").result(), payloads)
+            for payload, outcome in zip(payloads, outcomes, strict=True):
+                if isinstance(outcome, Failure) or not outcome.tool:
+                    failed += 1
+                    print(f"not compared: {payload}: {outcome}", file=sys.stderr)
+                    continue
+                file.write(Recording(session.gpu.name, date, outcome).to_line() + "\n")
+                file.flush()
+                reads = ", ".join(f"{row.group_size}: {row.dram_read_bytes[0] / 1e6:.0f}" for row in outcome.rows)
+                print(f"{payload}: MB read: {reads}", flush=True)
+    finally:
+        session.close()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

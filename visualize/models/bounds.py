@@ -1,0 +1,131 @@
+"""What a launch needs of each resource, by itself: DRAM, L2, load and store units, arithmetic, and the tail wave.
+
+Each time is that of one resource kept busy all along, at the rate that is named; a real launch takes at least the
+longest of them. Left out: latency, launch overhead, shared memory's own traffic but for loads that are staged through
+registers, and how resources get in each other's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernels.gpus import Gpu
+from kernels.lanes import Facts
+from kernels.spec import Kernel, Launch
+from visualize.models import coalescing
+from visualize.models.schedule import Schedule
+
+# What a SM of an H200 receives from the L2 at most, over the comparisons in `records/h200_reuse.jsonl` (10.2 TB/s over
+# 132 SMs). Taken for other GPUs as well.
+L2_GBPS_PER_SM = 77.0
+
+# The share of the datasheet's matrix rate that is sustained where nothing else is in the way: 0.68 to 0.77 by tiles of
+# 128 × 256 float16 in the same file, at the device's limit of power. Taken for other GPUs as well.
+SUSTAINED = 0.73
+
+# Bytes of a load or store that a SM passes a cycle, and float32 multiply-adds a SM and cycle by compute capability (64
+# in those named, else 128): CUDA C++ Programming Guide 13.0, table "Throughput of Native Arithmetic Instructions".
+_LSU_BYTES, _SECTOR_BYTES = 128, 32
+_MULTIPLY_ADDS, _FEWER = 128, {(7, 5): 64, (8, 0): 64}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One resource: `ms` is what it needs by itself, `why` the amount and the rate in words."""
+
+    name: str
+    ms: float
+    why: str
+
+
+def bounds(
+    kernel: Kernel,
+    launch: Launch,
+    schedule: Schedule,
+    made: Facts | None,
+    dram_bytes: float,
+    received_bytes: float,
+    clock_mhz: float | None = None,
+) -> tuple[Bound, ...]:
+    """What each resource needs, in the order from memory to arithmetic; what is not known is left out.
+
+    Args:
+        made: what the compiler made of it; without it nothing is said of load and store units.
+        dram_bytes: read and written.
+        received_bytes: what SMs receive from the L2.
+        clock_mhz: the SM clock that was measured; else the one that the matrix rate is given at.
+    """
+    gpu, clock = launch.gpu, clock_mhz or launch.gpu.clock_mhz
+    found = []
+    if gpu.dram_gbps:
+        found.append(Bound("DRAM", dram_bytes / gpu.dram_gbps / 1e6, _rate(dram_bytes, f"{gpu.dram_gbps:,.0f} GB/s")))
+    l2_gbps = L2_GBPS_PER_SM * gpu.sms
+    found.append(Bound("L2", received_bytes / l2_gbps / 1e6, _rate(received_bytes, f"{l2_gbps:,.0f} GB/s (assumed)")))
+    if made is not None and not made.unreadable:
+        found.append(_load_store(kernel, launch, made, clock))
+    arithmetic = _arithmetic(kernel, launch, clock)
+    if arithmetic:
+        found.append(arithmetic)
+        tiles, sms = len(schedule.tiles.program), gpu.sms
+        busiest = -(-tiles // sms)
+        why = f"the busiest SM computes {busiest:,} tiles, the average {tiles / sms:,.1f}"
+        found.append(Bound("tail wave", arithmetic.ms * (busiest * sms / tiles - 1), why))
+    return tuple(found)
+
+
+def l2_pressure(found: Sequence[Bound], made: Facts | None) -> float:
+    """The time that the L2 needs, over that of the slowest of load and store units and arithmetic; 0 if not known.
+
+    0, too, where operands are staged through registers: each step waits for its loads, and the L2 is not kept busy.
+    """
+    times = {bound.name: bound.ms for bound in found}
+    if "arithmetic" not in times or (made is not None and any(op.op == "load" for op in made.operations)):
+        return 0.0
+    return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
+
+
+def _rate(amount: float, rate: str) -> str:
+    return f"{amount / 1e9:,.3g} GB at {rate}"
+
+
+def _load_store(kernel: Kernel, launch: Launch, made: Facts, clock_mhz: float) -> Bound:
+    """Requests of one a cycle and SM, or more cycles where they move more than 128 bytes.
+
+    A load that is no asynchronous copy, of an operand that goes to the matrix units, passes a second time: into shared
+    memory.
+    """
+    cycles = requests = 0.0
+    for op in coalescing.operations(kernel, launch, made.operations):
+        if op.made is None or op.made.layout is None:
+            continue
+        needed = max(op.launch.requests, op.launch.sectors * _SECTOR_BYTES / _LSU_BYTES)
+        staged = op.made.op == "load" and "k" in op.access.over
+        cycles += needed * (2 if staged else 1)
+        requests += op.launch.requests
+    ms = cycles / launch.gpu.sms / clock_mhz / 1e3
+    return Bound("load and store", ms, f"{requests:,.0f} requests, one a SM and cycle, or 128 bytes a cycle")
+
+
+def _arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> Bound | None:
+    work = kernel.family.work(launch.problem)
+    if not work:
+        return None
+    tflops, what = _tflops(launch, launch.gpu)
+    if not tflops:
+        return None
+    scaled = tflops * clock_mhz / launch.gpu.clock_mhz
+    why = f"{work / 1e12:,.3g} TFLOP at {scaled:,.0f} TFLOP/s ({what}, {clock_mhz:,.0f} MHz)"
+    return Bound("arithmetic", work / scaled / 1e9, why)
+
+
+def _tflops(launch: Launch, gpu: Gpu) -> tuple[float, str]:
+    """The rate at the clock of the table, and what has it."""
+    dtype, precision = launch.problem.dtype, getattr(launch.problem, "precision", "tf32")
+    plain = 2 * _FEWER.get(gpu.compute_capability, _MULTIPLY_ADDS) * gpu.sms * gpu.clock_mhz / 1e6
+    if gpu.compute_capability < (8, 0) or (dtype == "float32" and precision == "ieee"):
+        return plain, "float32 units"
+    rate = gpu.matrix_tflops.get(dtype, 0.0)
+    if dtype.startswith("float8"):
+        rate = 2 * gpu.matrix_tflops.get("float16", 0.0)
+    return rate / (3 if dtype == "float32" and precision == "tf32x3" else 1), "matrix units"

@@ -1,0 +1,217 @@
+"""How many bytes of the inputs a launch reads from DRAM: what its order finds in the L2, and what it must fetch again.
+
+A program reads a panel of A (its rows, all of K) and one of B, piece by piece along K. Programs that start together go
+along K together, so one fetch serves all that share a panel; later programs find it if, in between, less has been
+touched than the L2 keeps (least recently used first). Programs start wave by wave. Where the L2 has more to deliver
+than it can, they drift: wave by wave their starts spread, at last over a whole program's time.
+
+Constants come from the comparisons of GROUP_SIZE recorded on an H200 (`records/h200_reuse.jsonl`). Left out: which of
+the L2's halves holds what, how sets and replacement really work, and the rest of the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kernels import orders
+from kernels.jit import on_arrays
+from kernels.spec import DTYPE_BYTES, Kernel, Launch
+from visualize.models.bounds import L2_GBPS_PER_SM
+from visualize.models.lru import Programs, fetched_bytes
+from visualize.models.schedule import Schedule
+
+# Touched bytes, as a share of the L2, from which on what was read before begins to be gone, and at which all of it is.
+# About a half: what SMs on both sides of the L2 read is kept in both of its halves.
+GONE_FROM, GONE_AT = 0.42, 0.72
+
+# Pieces of a panel that are looked at one by one; fewer where there are very many waves, so that steps stay this few.
+PIECES, _MOST_STEPS = 8, 512
+
+# Drift begins where the L2 needs about as long as the next resource, and is complete at twice that. It comes within a
+# few waves.
+DRIFT_FROM, DRIFT_SLOPE, DRIFT_WAVES = 0.95, 1.2, 5.0
+
+# How much one answer of the L2 for several SMs takes off it (or not), and the consecutive programs that halve it.
+RELIEF, RELIEF_PROGRAMS = 1.6, 64
+
+# How wrong the L2's capacity may be, as a factor, when asking how much hangs on it.
+_UNSURE = 0.8, 1.25
+_UNSURE_RATIO = 1.3
+
+# Where programs drift this far apart, the L2 limits; and DRAM needs little time, if at most so much of the L2's.
+_FAR_APART, _LITTLE = 0.5, 0.3
+
+# Tiles of all orders together that are looked at.
+_MOST_TILES = 3_000_000
+
+# Cells (GROUP_SIZE × step × panel) that are looked at together: some tens of megabytes.
+_MOST_CELLS = 1 << 23
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Bytes of one launch.
+
+    Attributes:
+        read_bytes: read from DRAM.
+        low_bytes, high_bytes: the same with an L2 that keeps a quarter more, or a fifth less.
+        compulsory_bytes: each input once.
+        asked_bytes: what all programs ask for together: reads without any reuse.
+        write_bytes: the output once.
+        drift: 0 where programs go along together, 1 where their starts end up spread evenly.
+    """
+
+    read_bytes: float
+    low_bytes: float
+    high_bytes: float
+    compulsory_bytes: int
+    asked_bytes: int
+    write_bytes: int
+    drift: float
+
+    @property
+    def is_drift(self) -> bool:
+        """Whether programs are expected to drift apart, so that the prediction is a rough one."""
+        return self.drift > 0
+
+    @property
+    def is_edge(self) -> bool:
+        """Whether what is reused is about as large as the L2, so that much hangs on its exact capacity."""
+        return self.high_bytes > _UNSURE_RATIO * self.low_bytes
+
+
+def drift(l2_pressure: float) -> float:
+    """How far programs drift apart, in tenths, where the L2 needs `l2_pressure` times as long as the next resource."""
+    return round(float(np.clip(DRIFT_SLOPE * (l2_pressure - DRIFT_FROM), 0, 1)), 1)
+
+
+def reuse(kernel: Kernel, launch: Launch, schedule: Schedule, l2_pressure: float) -> Reuse | None:
+    """Predict one launch's DRAM traffic; None for a kernel that reads no panels.
+
+    Args:
+        schedule: of the same launch, with its resident programs.
+        l2_pressure: the time that the L2 needs, over that of the next slowest resource.
+    """
+    if not schedule.k_blocks:
+        return None
+    return _predicted(kernel, launch, [(launch, schedule)], l2_pressure)[0]
+
+
+def by_group_size(
+    kernel: Kernel, launch: Launch, schedule: Schedule, l2_pressure: float, sizes: Sequence[int]
+) -> dict[int, Reuse]:
+    """Predict the traffic for each GROUP_SIZE of a kernel that has one. Arguments as of `reuse`."""
+    pids = np.arange(schedule.programs, dtype=np.int32)  # divides faster than int64
+    launches = [replace(launch, config=replace(launch.config, GROUP_SIZE=size)) for size in sizes]
+    several = [(one, replace(schedule, tiles=kernel.tiles(pids, one))) for one in launches]
+    return dict(zip(sizes, _predicted(kernel, launch, several, l2_pressure), strict=True))
+
+
+def _predicted(
+    kernel: Kernel, launch: Launch, several: Sequence[tuple[Launch, Schedule]], l2_pressure: float
+) -> list[Reuse]:
+    """The traffic of several orders of the same programs."""
+    schedule = several[0][1]
+    panel_bytes, once = _panel_bytes(launch, schedule), _once_bytes(kernel, launch)
+    panels = [_panels(order) for _, order in several]
+    spread = [drift(l2_pressure * _relief(one, schedule)) for one, _ in several]
+    low, high = (launch.gpu.l2_bytes * share for share in (GONE_FROM, GONE_AT))
+    capacities = [(low * by, high * by) for by in (1.0, *_UNSURE)]
+    fetched = np.empty((len(several), len(capacities)))
+    for level in sorted(set(spread)):
+        programs = _programs(launch, schedule, panel_bytes, level)
+        alike = np.flatnonzero(np.array(spread) == level)
+        steps = len(np.unique(programs.start))
+        batches = -(-len(alike) * steps * max(len(panel_bytes), steps) // _MOST_CELLS)
+        for batch in np.array_split(alike, min(batches, len(alike))):
+            fetched[batch] = fetched_bytes(programs, [panels[place] for place in batch], capacities)
+    size = DTYPE_BYTES[launch.problem.dtype]
+    rows, columns = kernel.family.tensors(launch.problem)[kernel.family.output(launch.problem)].shape
+    asked = int(sum(panel_bytes[side].sum() for side in panels[0])) + once
+    return [
+        Reuse(read, fewest, most, int(panel_bytes.sum()) + once, asked, rows * columns * size, level)
+        for (read, most, fewest), level in zip((fetched + once).tolist(), spread, strict=True)
+    ]
+
+
+def _relief(launch: Launch, schedule: Schedule) -> float:
+    """The factor by which the order of programs changes the L2's work.
+
+    Where many consecutive programs share the larger panel, one answer of the L2 serves several SMs; where they share
+    the smaller one, fewer.
+    """
+    config, (rows, columns) = launch.config, schedule.extents
+    size = min(getattr(config, "GROUP_SIZE", rows), rows)
+    run, shared = (size, config.BLOCK_N) if size > 1 else (columns, config.BLOCK_M)
+    share = shared / (config.BLOCK_M + config.BLOCK_N)
+    return 1 - RELIEF * (share - 0.5) * run / (run + RELIEF_PROGRAMS)
+
+
+def _programs(launch: Launch, schedule: Schedule, panel_bytes: np.ndarray, spread: float) -> Programs:
+    """When each tile is begun: wave by wave, spread more and more where programs drift."""
+    step, resident = schedule.step, schedule.resident_programs
+    pieces = max(1, min(PIECES, _MOST_STEPS // int(step.max() + 1)))
+    place = schedule.tiles.program % resident / min(resident, schedule.programs)
+    spread_by = spread * (1 - np.exp(-step / DRIFT_WAVES))
+    start = np.floor((step + spread_by * place) * pieces + 1e-9).astype(np.int64)
+    written = launch.config.BLOCK_M * launch.config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype]
+    return Programs(start, pieces, panel_bytes, written)
+
+
+def _panels(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
+    """The panels of A and of B that each tile reads, in its slice of K, numbered through both."""
+    tiles, (rows, columns) = schedule.tiles, schedule.extents
+    return tiles.pid_k * rows + tiles.pid_m, schedule.slices * rows + tiles.pid_k * columns + tiles.pid_n
+
+
+def _panel_bytes(launch: Launch, schedule: Schedule) -> np.ndarray:
+    """(panels,) bytes of each panel inside its operand."""
+    problem, config, (rows, columns) = launch.problem, launch.config, schedule.extents
+    slices = np.arange(schedule.slices)
+    steps = np.stack(on_arrays(orders.slice_of_k)(slices, schedule.k_blocks, schedule.slices))
+    begin, end = np.minimum(on_arrays(orders.tile_start)(steps, config.BLOCK_K), problem.K)
+    sides = ((config.BLOCK_M, problem.M, rows), (config.BLOCK_N, problem.N, columns))
+    lengths = [np.minimum(block, whole - np.arange(count) * block) for block, whole, count in sides]
+    size = DTYPE_BYTES[problem.dtype]
+    return np.concatenate([np.outer(end - begin, length).ravel() for length in lengths]) * float(size)
+
+
+def _once_bytes(kernel: Kernel, launch: Launch) -> int:
+    """Bytes that are read once for each tile: other inputs, and an output that is added to in place."""
+    tensors, accesses = kernel.family.tensors(launch.problem), kernel.accesses(launch)
+    added = {access.tensor for access in accesses if access.op == "atomic"}
+    once = {access.tensor for access in accesses if "k" not in access.over}
+    wanted = (tensors[name].shape for name in once if tensors[name].is_input or name in added)
+    return sum(rows * columns for rows, columns in wanted) * DTYPE_BYTES[launch.problem.dtype]
+
+
+def group_sizes(schedule: Schedule) -> tuple[int, ...]:
+    """The GROUP_SIZEs to look at: every one up to all rows of tiles, or, of large launches, some of each octave."""
+    rows, tiles = schedule.extents[0], len(schedule.tiles.program)
+    for per_octave in (rows, 8, 1):
+        steps = [max(1, (1 << size.bit_length() - 1) // per_octave) for size in range(1, rows + 1)]
+        several = [size for size, step in enumerate(steps, 1) if size % step == 0 or size == rows]
+        if len(several) * tiles <= _MOST_TILES:
+            break
+    return tuple(several)
+
+
+def fewest_bytes(found: Mapping[int, Reuse]) -> int:
+    """The GROUP_SIZE that reads the fewest bytes; of equal ones the largest."""
+    return max(found, key=lambda size: (-round(found[size].read_bytes), size))
+
+
+def recommended(found: Mapping[int, Reuse], launch: Launch) -> int:
+    """The GROUP_SIZE that is expected to be fast.
+
+    That of the fewest bytes; but where programs drift far apart, it is the L2 that limits, and it has less to do the
+    more consecutive programs share a panel: then the largest for which DRAM needs little of the L2's time.
+    """
+    fewest = fewest_bytes(found)
+    if found[fewest].drift < _FAR_APART or not launch.gpu.dram_gbps:
+        return fewest
+    little = _LITTLE * launch.gpu.dram_gbps / (L2_GBPS_PER_SM * launch.gpu.sms)
+    return max((size for size, one in found.items() if one.read_bytes <= little * one.asked_bytes), default=fewest)
