@@ -1,4 +1,4 @@
-"""What a GPU measured, for machines that have none: runs, comparisons of layouts, counts. One JSON object a line.
+"""What a GPU measured, for machines that have none: runs, layouts, counts, timelines. One JSON object a line.
 
 A Recording is an Experiment, the device and versions, the date, and what was measured. Shipped files and a local
 store share this schema.
@@ -30,25 +30,27 @@ from kernels.runner.results import (
     SharedCounts,
     Timing,
 )
+from kernels.runner.timeline import Timeline
 
 DIRECTORY = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A run, a comparison of layouts or counts of a launch, taken on `gpu` (its name in the GPU table).
+    """A run, a comparison of layouts, counts or the timeline of a launch, taken on `gpu` (its name in the GPU table).
 
     `date` is that of the day, as in ISO 8601.
     """
 
     gpu: str
     date: str
-    measured: RunResult | LayoutStudy | Counters
+    measured: RunResult | LayoutStudy | Counters | Timeline
 
     def to_line(self) -> str:
         kind = _KINDS[type(self.measured)]
-        fields = {"gpu": self.gpu, "date": self.date, kind: self.measured.to_json()}
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":") if kind == "counters" else None)
+        measured = self.measured.to_record() if isinstance(self.measured, Timeline) else self.measured.to_json()
+        fields = {"gpu": self.gpu, "date": self.date, kind: measured}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":") if kind in _LONG else None)
 
     @classmethod
     def from_line(cls, line: str) -> Recording:
@@ -109,11 +111,31 @@ def _counters(fields: dict[str, Any], gpu: str, date: str) -> Counters:
     )
 
 
-_KINDS: dict[type, str] = {RunResult: "run", LayoutStudy: "layouts", Counters: "counters"}
+def _timeline(fields: dict[str, Any], gpu: str, date: str) -> Timeline:
+    return Timeline(
+        experiment=from_json(fields["experiment"], discover()),
+        backend="recorded",
+        device=Device(**{**fields["device"], "backend": "recorded"}),
+        sm=tuple(fields["sm"]),
+        start_ns=tuple(fields["start_ns"]),
+        end_ns=tuple(fields["end_ns"]),
+        kernel_ms=fields["kernel_ms"],
+        plain=Timing(**fields["plain"]),
+        instrumented=Timing(**fields["instrumented"]),
+        registers=tuple(fields["registers"]),
+        passed=fields["passed"],
+        clock_mhz=fields["clock_mhz"],
+        note=f"Recorded on {gpu}, {date}.",
+    )
+
+
+_KINDS: dict[type, str] = {RunResult: "run", LayoutStudy: "layouts", Counters: "counters", Timeline: "timeline"}
+_LONG = ("counters", "timeline")
 _READERS: dict[str, Callable[[dict[str, Any], str, str], Any]] = {
     "run": _run,
     "layouts": _layouts,
     "counters": _counters,
+    "timeline": _timeline,
 }
 
 
@@ -141,6 +163,11 @@ def find_layouts(experiment: Experiment, gpu: str) -> LayoutStudy | None:
 def find_counters(experiment: Experiment, gpu: str) -> Counters | None:
     """The recorded counts, or None. How a run is timed, and on what numbers, does not matter to them."""
     return _found(experiment, gpu, Counters)
+
+
+def find_timeline(experiment: Experiment, gpu: str) -> Timeline | None:
+    """The recorded timeline, or None."""
+    return _found(experiment, gpu, Timeline)
 
 
 def _found(experiment: Experiment, gpu: str, kind: type) -> Any:

@@ -23,9 +23,11 @@ from kernels.matmul.layouts import transposition, with_turned
 from kernels.runner import compiler, counters, worker
 from kernels.runner.compiles import Compiles
 from kernels.runner.interpreter import refuse_what_takes_too_long
-from kernels.runner.job import Job, Line
+from kernels.runner.job import Job, Line, Outcome
+from kernels.runner.measuring import MEASUREMENTS
 from kernels.runner.processes import Workers, cancelled, died, outcome
 from kernels.runner.results import Compiled, Counters, Device, Failure, LayoutStudy, RunResult
+from kernels.runner.timeline import Timeline
 from kernels.spec import Launch
 
 # Failures after which a CUDA context can't be trusted: its worker is replaced.
@@ -63,16 +65,16 @@ class Session:
         "this" GPU on a machine without one means the interpreter, as if it were left out.
 
         Args:
-            what: "run"; "check", which leaves a right result untimed; "layouts", which compares how B is stored; or
-                "counters", which counts a launch with Nsight Compute.
+            what: "run"; "check", which leaves a right result untimed; "layouts", which compares how B is stored;
+                "counters", which counts a launch with Nsight Compute; or "timeline", which records when each program
+                ran.
         """
         if experiment.gpu == "this" and self.gpu is None:
             experiment = replace(experiment, gpu="")
         job = Job(experiment, what)
         try:
-            immediate = {"layouts": self._without_layouts, "counters": self._without_counting}.get(
-                what, self._without_running
-            )(experiment)
+            measured = what in MEASUREMENTS
+            immediate = self._without_measuring(experiment, what) if measured else self._without_running(experiment)
         except ConfigError as error:
             immediate = Failure("config", error.kind, str(error), error.field)
         if immediate is not None:
@@ -155,32 +157,13 @@ class Session:
             refuse_what_takes_too_long(kernel, launch, instead)
         return self._busy()
 
-    def _without_layouts(self, experiment: Experiment) -> LayoutStudy | Failure | None:
-        """The recorded comparison, or why there is none, where this machine can't make it."""
-        with_turned(experiment, "B")
-        gpu = resolved_gpu(experiment, self.gpu)
+    def _without_measuring(self, experiment: Experiment, what: str) -> Outcome | None:
+        """What was recorded, or a Failure, where this machine can't measure it."""
+        gpu, measurement = resolved_gpu(experiment, self.gpu), MEASUREMENTS[what]
+        measurement.refuse(experiment, gpu)
         if self.gpu is not None and gpu is self.gpu:
             return self._busy()
-        recorded = records.find_layouts(experiment, gpu.name)
-        return recorded or Failure(
-            "config",
-            "not_recorded",
-            f"Layouts are compared on a GPU: this machine has {self.gpu.name if self.gpu else 'none'}, and no "
-            f"comparison of this experiment on {gpu.name} was recorded.",
-        )
-
-    def _without_counting(self, experiment: Experiment) -> Counters | Failure | None:
-        """Recorded counts, or why there are none, where this machine can't count."""
-        gpu = resolved_gpu(experiment, self.gpu)
-        if self.gpu is not None and gpu is self.gpu:
-            return self._busy()
-        recorded = records.find_counters(experiment, gpu.name)
-        return recorded or Failure(
-            "config",
-            "not_recorded",
-            f"Counting takes the GPU itself: this machine has {self.gpu.name if self.gpu else 'none'}, and no counts "
-            f"of this experiment on {gpu.name} were recorded.",
-        )
+        return measurement.recorded(experiment, gpu, self.gpu)
 
     def _busy(self) -> Failure | None:
         if len(self._jobs) < MOST_JOBS:
@@ -195,7 +178,7 @@ class Session:
         self._line.leave(job)
         job.end(result)
 
-    def _stages(self, job: Job) -> RunResult | LayoutStudy | Counters | Failure:
+    def _stages(self, job: Job) -> Outcome:
         if job.what == "counters":
             job.enter("compile")
             made = self.compiled(job.experiment)
@@ -204,11 +187,14 @@ class Session:
             turn = self._turn(job)
             return turn or self._count(job, made)
         if self.gpu is not None:
-            needed = [job.experiment]
+            needed = [(compiler.compile_for, job.experiment)]
             if job.what == "layouts":
-                needed += [with_turned(job.experiment, "B"), transposition(job.experiment)]
-            for experiment in needed:
-                compiled = self._stage(job, self._compilers, "compile", compiler.compile_for, experiment, self.gpu)
+                others = with_turned(job.experiment, "B"), transposition(job.experiment)
+                needed += [(compiler.compile_for, other) for other in others]
+            if job.what == "timeline":
+                needed += [(compiler.compile_timed_for, job.experiment)]
+            for compile_it, experiment in needed:
+                compiled = self._stage(job, self._compilers, "compile", compile_it, experiment, self.gpu)
                 if isinstance(compiled, Failure):
                     return compiled
         turn = self._turn(job)
@@ -227,7 +213,7 @@ class Session:
             return None
         return Failure("launch", "cancelled", "Cancelled while waiting in the queue; nothing was launched.")
 
-    def _in_turn(self, job: Job) -> RunResult | LayoutStudy | Failure:
+    def _in_turn(self, job: Job) -> RunResult | LayoutStudy | Timeline | Failure:
         """The stages for which a job has the run worker to itself."""
         if self._device is None:
             device = self._stage(job, self._runner, "worker", worker.describe)
@@ -235,8 +221,8 @@ class Session:
                 return device
             self._device = device
         try:
-            on_device = self._layouts_on_device if job.what == "layouts" else self._on_device
-            return on_device(job, self._device)
+            on_device = {"layouts": self._layouts_on_device, "timeline": self._timeline_on_device}
+            return on_device.get(job.what, self._on_device)(job, self._device)
         finally:
             self._runner.submit(worker.finish, "worker")
 
@@ -286,6 +272,10 @@ class Session:
             return compared
         rows, clock_mhz, note = compared
         return LayoutStudy(job.experiment, device.backend, device, rows, clock_mhz, note)
+
+    def _timeline_on_device(self, job: Job, device: Device) -> Timeline | Failure:
+        gpu = resolved_gpu(job.experiment, self.gpu)
+        return self._stage(job, self._runner, "time", worker.timeline, job.experiment, gpu, device)
 
     @staticmethod
     def _stage(job: Job, workers: Workers, stage: str, function: Any, *args: Any) -> Any:
