@@ -20,7 +20,7 @@ _LARGE = {"M": 4096, "N": 4096, "K": 4096}
 _WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
 
 TAKEN: list[dict[str, Any]] = [
-    # One wave and a bit.
+    # Small: about one wave.
     {
         "kernel": "matmul.grouped",
         "problem": {"M": 2048, "N": 2048, "K": 2048},

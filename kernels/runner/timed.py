@@ -29,7 +29,7 @@ def place(record):
 
 @triton.jit
 def enter(record):
-    """Write down the time, before anything else: nothing of it has to be kept in registers.
+    """Write down the time before anything else, at once, so that no registers hold it while the kernel runs.
 
     The first warp's clock counts; a program's warps start together.
     """

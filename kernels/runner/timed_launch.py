@@ -17,8 +17,8 @@ from kernels.runner.timing import Samples, in_a_row, in_turns, timing
 if TYPE_CHECKING:
     from kernels.gpus import Gpu
 
-# Launches right before the one that is recorded, so that clock, caches and code are warm.
-_WARM_UP = 20
+# Launches right before the one that is recorded. The build has just been timed, so the clock is up already.
+_WARM_UP = 5
 
 # What no program writes: times and SMs are not negative. `writes` is one less than how often a program wrote.
 _POISON = -1
