@@ -1,4 +1,4 @@
-"""What a GPU measured, for machines that have none: runs, comparisons of layouts, counts. One JSON object a line.
+"""What a GPU measured, for machines that have none: runs, layouts, counts, timelines. One JSON object a line.
 
 A Recording is an Experiment, the device and versions, the date, and what was measured. Shipped files and a local
 store share this schema.
@@ -31,25 +31,27 @@ from kernels.runner.results import (
     Timing,
 )
 from kernels.runner.reuse import ReuseRow, ReuseStudy, any_group_size
+from kernels.runner.timeline import Timeline
 
 DIRECTORY = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A run, a comparison of layouts or of GROUP_SIZEs, or counts of a launch, taken on `gpu`, a name of the GPU table.
+    """What was measured of an experiment on `gpu` (a name of the GPU table): one of the kinds below.
 
     `date` is that of the day, as in ISO 8601.
     """
 
     gpu: str
     date: str
-    measured: RunResult | LayoutStudy | Counters | ReuseStudy
+    measured: RunResult | LayoutStudy | Counters | ReuseStudy | Timeline
 
     def to_line(self) -> str:
         kind = _KINDS[type(self.measured)]
-        fields = {"gpu": self.gpu, "date": self.date, kind: self.measured.to_json()}
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":") if kind in _DENSE else None)
+        measured = self.measured.to_record() if isinstance(self.measured, Timeline) else self.measured.to_json()
+        fields = {"gpu": self.gpu, "date": self.date, kind: measured}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":") if kind in _LONG else None)
 
     @classmethod
     def from_line(cls, line: str) -> Recording:
@@ -123,14 +125,39 @@ def _counters(fields: dict[str, Any], gpu: str, date: str) -> Counters:
     )
 
 
-_KINDS: dict[type, str] = {RunResult: "run", LayoutStudy: "layouts", Counters: "counters", ReuseStudy: "reuse"}
+def _timeline(fields: dict[str, Any], gpu: str, date: str) -> Timeline:
+    return Timeline(
+        experiment=from_json(fields["experiment"], discover()),
+        backend="recorded",
+        device=Device(**{**fields["device"], "backend": "recorded"}),
+        sm=tuple(fields["sm"]),
+        start_ns=tuple(fields["start_ns"]),
+        end_ns=tuple(fields["end_ns"]),
+        kernel_ms=fields["kernel_ms"],
+        plain=Timing(**fields["plain"]),
+        instrumented=Timing(**fields["instrumented"]),
+        registers=tuple(fields["registers"]),
+        passed=fields["passed"],
+        clock_mhz=fields["clock_mhz"],
+        note=f"Recorded on {gpu}, {date}.",
+    )
+
+
+_KINDS: dict[type, str] = {
+    RunResult: "run",
+    LayoutStudy: "layouts",
+    Counters: "counters",
+    ReuseStudy: "reuse",
+    Timeline: "timeline",
+}
 # Kinds whose lines are long, written without blanks.
-_DENSE = ("counters", "reuse")
+_LONG = ("counters", "reuse", "timeline")
 _READERS: dict[str, Callable[[dict[str, Any], str, str], Any]] = {
     "run": _run,
     "layouts": _layouts,
     "counters": _counters,
     "reuse": _reuse,
+    "timeline": _timeline,
 }
 
 
@@ -163,6 +190,11 @@ def find_counters(experiment: Experiment, gpu: str) -> Counters | None:
 def find_reuse(experiment: Experiment, gpu: str) -> ReuseStudy | None:
     """The recorded comparison of GROUP_SIZEs, or None. Which of them the experiment has does not matter."""
     return _found(experiment, gpu, ReuseStudy)
+
+
+def find_timeline(experiment: Experiment, gpu: str) -> Timeline | None:
+    """The recorded timeline, or None."""
+    return _found(experiment, gpu, Timeline)
 
 
 def _found(experiment: Experiment, gpu: str, kind: type) -> Any:

@@ -8,12 +8,12 @@ line. Needs `ncu`.
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from kernels.records.record import record
 
 SHAPES = (
     (2048, 2048, 2048),
@@ -73,38 +73,32 @@ def wanted() -> Iterator[dict[str, Any]]:
 
 def main() -> int:
     """Compare and record; returns the number of experiments that could not be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--append", action="store_true", help="keep what the file holds, and compare the rest")
+    flags = parser.parse_args()
+    payloads = [payload for payload in wanted() if not (flags.append and payload in _held(flags.file))]
+    study = [(payload, "reuse") for payload in payloads]
+    return record(study, said, flags.file, flags.append, kept=lambda study: bool(study.tool))
+
+
+def said(study: Any) -> str:
+    """Megabytes read by GROUP_SIZE, in the first of the counts."""
+    if not study.tool:
+        return f"not counted: {study.note}"
+    return ", ".join(f"{row.group_size}: {row.dram_read_bytes[0] / 1e6:.0f}" for row in study.rows)
+
+
+def _held(file: Path) -> list[dict[str, Any]]:
+    """Those payloads that the file holds a comparison of."""
     from kernels import discover
     from kernels.experiment import from_json
     from kernels.records import Recording
-    from kernels.runner.results import Failure
-    from kernels.runner.session import Session
+    from kernels.runner.reuse import any_group_size
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--append", action="store_true", help="keep what the file holds")
-    flags = parser.parse_args()
-    session = Session.here()
-    if session.gpu is None:
-        print("There is no GPU here, so there is nothing to compare.", file=sys.stderr)
-        return 1
-    failed = 0
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    try:
-        with ThreadPoolExecutor(8) as clients, flags.file.open("a" if flags.append else "w", encoding="utf-8") as file:
-            payloads = list(wanted())
-            outcomes = clients.map(lambda one: session.submit(from_json(one, discover()), "reuse").result(), payloads)
-            for payload, outcome in zip(payloads, outcomes, strict=True):
-                if isinstance(outcome, Failure) or not outcome.tool:
-                    failed += 1
-                    print(f"not compared: {payload}: {outcome}", file=sys.stderr)
-                    continue
-                file.write(Recording(session.gpu.name, date, outcome).to_line() + "\n")
-                file.flush()
-                reads = ", ".join(f"{row.group_size}: {row.dram_read_bytes[0] / 1e6:.0f}" for row in outcome.rows)
-                print(f"{payload}: MB read: {reads}", flush=True)
-    finally:
-        session.close()
-    return failed
+    lines = file.read_text(encoding="utf-8").splitlines()
+    held = {any_group_size(Recording.from_line(line).measured.experiment) for line in lines}
+    return [payload for payload in wanted() if any_group_size(from_json(payload, discover())) in held]
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from kernels.gpus import Gpu
 from kernels.runner.operations import Unreadable, operations
 from kernels.runner.results import Compiled, Failure
 from kernels.runner.shared import conversions, shared_operations
+from kernels.runner.timed import FIELDS, timed
 from kernels.spec import Kernel, Launch, TensorSpec
 
 # What the compiler may be told of sizes and strides: what the launcher records; their values, as constants; nothing.
@@ -76,6 +77,19 @@ def compile_for(experiment: Experiment, gpu: Gpu) -> Failure | None:
     """Compile the experiment's kernel for `gpu` into the shared cache, or say why it can't be."""
     kernel = _kernel(*_launch(experiment, gpu))
     return kernel if isinstance(kernel, Failure) else None
+
+
+def compile_timed_for(experiment: Experiment, gpu: Gpu) -> Failure | None:
+    """Compile the build of it whose programs write down when they ran."""
+    declared, launch = _launch(experiment, gpu)
+    kernel = _kernel(timed_build(declared, launch), launch)
+    return kernel if isinstance(kernel, Failure) else None
+
+
+def timed_build(declared: Kernel, launch: Launch) -> Kernel:
+    """A kernel's timed build with a stand-in for what it writes to: to be compiled, not launched."""
+    rows = TensorSpec((declared.programs(launch), len(FIELDS)), is_input=False)
+    return timed(declared, _StandInTensor("int64", rows))
 
 
 def compiled_for(experiment: Experiment, gpu: Gpu, facts: str = "given") -> Compiled | Failure:

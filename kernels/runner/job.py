@@ -12,6 +12,10 @@ from typing import Any, Protocol
 from kernels.experiment import Experiment
 from kernels.runner.results import Counters, Failure, LayoutStudy, RunResult
 from kernels.runner.reuse import ReuseStudy
+from kernels.runner.timeline import Timeline
+
+# What a job ends with.
+Outcome = RunResult | LayoutStudy | Counters | ReuseStudy | Timeline | Failure
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,11 @@ class _Work(Protocol):
 
 
 class Job:
-    """One run (or comparison of layouts, or count): where it is, its outcome in `done`, and a way to end it.
+    """One run (or comparison of layouts, count, or timeline): where it is, its outcome in `done`, and a way to end it.
 
     Attributes:
-        what: "run", "check" (a run that is not timed), "layouts" or "counters".
-        done: resolves to the RunResult, LayoutStudy, Counters or Failure; never to an exception.
+        what: "run", "check" (a run that is not timed), "layouts", "counters" or "timeline".
+        done: resolves to the Outcome; never to an exception.
         stages: seconds that each stage took so far.
     """
 
@@ -82,7 +86,7 @@ class Job:
                 if not self.done.done() and (self._stage, self._before) == (seen.stage, seen.before):
                     self._changed.wait(every_s)
 
-    def end(self, outcome: RunResult | LayoutStudy | Counters | ReuseStudy | Failure) -> None:
+    def end(self, outcome: Outcome) -> None:
         """Give the job its outcome."""
         self.done.set_result(outcome)
         with self._changed:

@@ -35,11 +35,11 @@ class Prepared:
     def setting(self) -> Launch:
         return Launch(self.experiment.problem, self.experiment.config, self.gpu)
 
-    def launch(self) -> None:
-        """Launch once, and return without waiting."""
+    def launch(self) -> Any:
+        """Launch once, and return without waiting: Triton's compiled kernel, where one was launched."""
         setting, kernel = self.setting, self.kernel
         tensors = {**self.inputs, kernel.family.output(setting.problem): self.output}
-        kernel.jitted[kernel.grid(setting)](**kernel.arguments(tensors, setting))
+        return kernel.jitted[kernel.grid(setting)](**kernel.arguments(tensors, setting))
 
     def check(self) -> tuple[Check, Diff]:
         """Compare the launched output with the reference."""

@@ -28,6 +28,9 @@ DRAM = {"read": "dram__bytes_read.sum", "write": "dram__bytes_write.sum"}
 L2 = {"received": "l1tex__m_xbar2l1tex_read_sectors.sum", "looked_up": "lts__t_sectors_srcunit_tex_op_read.sum"}
 _SECTOR_BYTES = 32
 
+# What DRAM's metrics say of REPEATS launches, and the L2's of one; () and None where nothing was counted.
+Counted = tuple[Sequence[dict[str, float]], dict[str, float] | None]
+
 
 @dataclass(frozen=True)
 class ReuseRow:
@@ -105,21 +108,20 @@ def variants(experiment: Experiment, kernel: Kernel, launch: Launch) -> tuple[Ex
 
 def counted(
     experiments: Sequence[Experiment], cache: str, started: Callable[[Counting], None] = lambda _: None
-) -> list[tuple[Sequence[dict[str, float]], dict[str, float] | None]]:
-    """For each experiment what DRAM's metrics say of REPEATS launches, and what the L2's say of one.
-
-    Raises:
-        CountingFailed: where ncu is missing, denied, too slow, or leaves something out.
-    """
-    dram = counters.launched(experiments, DRAM, cache, REPEATS, started)
-    l2 = counters.launched(experiments, L2, cache, 1, started)
-    return [(dram[first * REPEATS :][:REPEATS], once) for first, once in enumerate(l2)]
+) -> tuple[list[Counted], str, str]:
+    """For each experiment what is counted of it; by what tool; and why nothing was counted, if it wasn't."""
+    try:
+        dram = counters.launched(experiments, DRAM, cache, REPEATS, started)
+        l2 = counters.launched(experiments, L2, cache, 1, started)
+    except counters.CountingFailed as error:
+        return [((), None)] * len(experiments), "", str(error)
+    return [(dram[first * REPEATS :][:REPEATS], once) for first, once in enumerate(l2)], counters.tool(), ""
 
 
 def row(
     experiment: Experiment,
     made: Facts,
-    counted: tuple[Sequence[dict[str, float]], dict[str, float] | None],
+    counted: Counted,
     times_ms: Any,
 ) -> ReuseRow:
     """What was found of one GROUP_SIZE; without counts, where nothing was counted."""

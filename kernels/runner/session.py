@@ -24,21 +24,16 @@ from kernels.matmul.layouts import transposition, with_turned
 from kernels.runner import compiler, counters, reuse, worker
 from kernels.runner.compiles import Compiles
 from kernels.runner.interpreter import refuse_what_takes_too_long
-from kernels.runner.job import Job, Line
+from kernels.runner.job import Job, Line, Outcome
+from kernels.runner.measuring import MEASUREMENTS
 from kernels.runner.processes import Workers, cancelled, died, outcome
 from kernels.runner.results import Compiled, Counters, Device, Failure, LayoutStudy, RunResult
 from kernels.runner.reuse import ReuseStudy
+from kernels.runner.timeline import Timeline
 from kernels.spec import Launch
 
 # Failures after which a CUDA context can't be trusted: its worker is replaced.
 _POISONS = {"cuda_error", "error"}
-
-# What only a GPU can tell: how to find what was recorded of it, and the words for it.
-_FROM_A_GPU: dict[str, tuple[Callable[[Experiment, str], Any], str, str]] = {
-    "layouts": (records.find_layouts, "Layouts are compared", "comparison"),
-    "counters": (records.find_counters, "Launches are counted", "count"),
-    "reuse": (records.find_reuse, "GROUP_SIZEs are compared", "comparison"),
-}
 
 # Jobs that may be under way or waiting at once; more are refused, so that nobody waits for hours.
 MOST_JOBS = 32
@@ -74,15 +69,15 @@ class Session:
 
         Args:
             what: "run"; "check", which leaves a right result untimed; "layouts", which compares how B is stored;
-                "counters", which counts a launch with Nsight Compute; or "reuse", which compares GROUP_SIZEs.
+                "counters", which counts a launch with Nsight Compute; "reuse", which compares GROUP_SIZEs; or
+                "timeline", which records when each program ran.
         """
         if experiment.gpu == "this" and self.gpu is None:
             experiment = replace(experiment, gpu="")
         job = Job(experiment, what)
         try:
-            immediate = (
-                self._without_running(experiment) if what in ("run", "check") else self._recorded(experiment, what)
-            )
+            measured = what in MEASUREMENTS
+            immediate = self._without_measuring(experiment, what) if measured else self._without_running(experiment)
         except ConfigError as error:
             immediate = Failure("config", error.kind, str(error), error.field)
         if immediate is not None:
@@ -170,20 +165,13 @@ class Session:
             refuse_what_takes_too_long(kernel, launch, instead)
         return self._busy()
 
-    def _recorded(self, experiment: Experiment, what: str) -> Any:
-        """What was recorded, or why there is nothing, where this machine can't find it out itself."""
-        find, done, found = _FROM_A_GPU[what]
-        if what == "layouts":
-            with_turned(experiment, "B")  # raises where there is no B
-        gpu = resolved_gpu(experiment, self.gpu)
+    def _without_measuring(self, experiment: Experiment, what: str) -> Outcome | None:
+        """What was recorded, or a Failure, where this machine can't measure it."""
+        gpu, measurement = resolved_gpu(experiment, self.gpu), MEASUREMENTS[what]
+        measurement.refuse(experiment, gpu)
         if self.gpu is not None and gpu is self.gpu:
             return self._busy()
-        here = self.gpu.name if self.gpu else "none"
-        return find(experiment, gpu.name) or Failure(
-            "config",
-            "not_recorded",
-            f"{done} on a GPU: this machine has {here}, and no {found} of this experiment on {gpu.name} was recorded.",
-        )
+        return measurement.recorded(experiment, gpu, self.gpu)
 
     def _busy(self) -> Failure | None:
         if len(self._jobs) < MOST_JOBS:
@@ -198,7 +186,7 @@ class Session:
         self._line.leave(job)
         job.end(result)
 
-    def _stages(self, job: Job) -> RunResult | LayoutStudy | Counters | ReuseStudy | Failure:
+    def _stages(self, job: Job) -> Outcome:
         if job.what == "counters":
             job.enter("compile")
             made = self.compiled(job.experiment)
@@ -209,11 +197,14 @@ class Session:
         if job.what == "reuse":
             return self._compare_group_sizes(job)
         if self.gpu is not None:
-            needed = [job.experiment]
+            needed = [(compiler.compile_for, job.experiment)]
             if job.what == "layouts":
-                needed += [with_turned(job.experiment, "B"), transposition(job.experiment)]
-            for experiment in needed:
-                compiled = self._stage(job, self._compilers, "compile", compiler.compile_for, experiment, self.gpu)
+                others = with_turned(job.experiment, "B"), transposition(job.experiment)
+                needed += [(compiler.compile_for, other) for other in others]
+            if job.what == "timeline":
+                needed += [(compiler.compile_timed_for, job.experiment)]
+            for compile_it, experiment in needed:
+                compiled = self._stage(job, self._compilers, "compile", compile_it, experiment, self.gpu)
                 if isinstance(compiled, Failure):
                     return compiled
         turn = self._turn(job)
@@ -232,7 +223,7 @@ class Session:
             return None
         return Failure("launch", "cancelled", "Cancelled while waiting in the queue; nothing was launched.")
 
-    def _in_turn(self, job: Job) -> RunResult | LayoutStudy | Failure:
+    def _in_turn(self, job: Job) -> RunResult | LayoutStudy | Timeline | Failure:
         """The stages for which a job has the run worker to itself."""
         if self._device is None:
             device = self._stage(job, self._runner, "worker", worker.describe)
@@ -240,8 +231,8 @@ class Session:
                 return device
             self._device = device
         try:
-            on_device = self._layouts_on_device if job.what == "layouts" else self._on_device
-            return on_device(job, self._device)
+            on_device = {"layouts": self._layouts_on_device, "timeline": self._timeline_on_device}
+            return on_device.get(job.what, self._on_device)(job, self._device)
         finally:
             self._runner.submit(worker.finish, "worker")
 
@@ -289,20 +280,14 @@ class Session:
         gpu, kernel = resolved_gpu(job.experiment, self.gpu), discover()[job.experiment.kernel]
         several = reuse.variants(job.experiment, kernel, Launch(job.experiment.problem, job.experiment.config, gpu))
         job.enter("compile")
-        made: list[Compiled] = []
         with ThreadPoolExecutor(4) as pool:
-            for one in pool.map(self.compiled, several):
-                if isinstance(one, Failure):
-                    return one
-                made.append(one)
-        if turn := self._turn(job):
-            return turn
+            outcomes = list(pool.map(self.compiled, several))
+        made = [one for one in outcomes if isinstance(one, Compiled)]
+        failed = next((one for one in outcomes if isinstance(one, Failure)), None) or self._turn(job)
+        if failed:
+            return failed
         job.enter("count")
-        note, counted = "", None
-        try:
-            counted = reuse.counted(several, self._cache, started=job.attach)
-        except counters.CountingFailed as error:
-            note = f"{error} "
+        counted, tool, note = reuse.counted(several, self._cache, started=job.attach)
         device = self._stage(job, self._runner, "worker", worker.describe)
         if isinstance(device, Failure):
             return device
@@ -311,9 +296,8 @@ class Session:
         if isinstance(timed, Failure):
             return timed
         times_ms, clock_mhz, clock_note = timed
-        rows = tuple(map(reuse.row, several, made, counted or [((), None)] * len(several), times_ms))
-        tool = counters.tool() if counted else ""
-        study = ReuseStudy(job.experiment, "cuda", device, tool, rows, clock_mhz, (note + clock_note).strip())
+        rows = tuple(map(reuse.row, several, made, counted, times_ms))
+        study = ReuseStudy(job.experiment, "cuda", device, tool, rows, clock_mhz, f"{note} {clock_note}".strip())
         with self._lock:
             self._compared[reuse.any_group_size(self._key(job.experiment))] = study
         return study
@@ -325,6 +309,10 @@ class Session:
             return compared
         rows, clock_mhz, note = compared
         return LayoutStudy(job.experiment, device.backend, device, rows, clock_mhz, note)
+
+    def _timeline_on_device(self, job: Job, device: Device) -> Timeline | Failure:
+        gpu = resolved_gpu(job.experiment, self.gpu)
+        return self._stage(job, self._runner, "time", worker.timeline, job.experiment, gpu, device)
 
     @staticmethod
     def _stage(job: Job, workers: Workers, stage: str, function: Any, *args: Any) -> Any:

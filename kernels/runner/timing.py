@@ -73,6 +73,18 @@ def in_turns(calls: Sequence[Callable[[], Any]], l2: str, timer: str) -> Samples
     return Samples(np.concatenate(batches, axis=1), int(np.median(clocks)) if clocks else None, note)
 
 
+def in_a_row(calls: Sequence[Callable[[], Any]], l2: str) -> Samples:
+    """Time some launches once each, one after the other, every one queued before the first starts.
+
+    Args:
+        calls, l2: as of `in_turns`.
+    """
+    flush = _flusher() if l2 == "cold" else None
+    for call in calls:
+        call()
+    return Samples(*_HeldStream().batch_ms(calls, flush, 1, None))
+
+
 def _events(launches: int, external: bool) -> list[Any]:
     import torch
 

@@ -22,6 +22,7 @@ from kernels.spec import DTYPE_BYTES, Family
 
 if TYPE_CHECKING:
     from kernels.gpus import Gpu
+    from kernels.runner.timeline import Timeline
 
 T = TypeVar("T")
 
@@ -179,6 +180,14 @@ def compare_layouts(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, 
 
     rows, samples = compared(experiment, gpu)
     return rows, samples.clock_mhz, samples.clock_note
+
+
+@_as_failure("time")
+def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Failure:
+    """Record when and where each program ran."""
+    from kernels.runner import timed_launch
+
+    return timed_launch.timeline(experiment, gpu, device)
 
 
 def _peak(family: Family, problem: Any, ours: Timing) -> Peak | None:

@@ -13,7 +13,7 @@ from kernels import discover
 from kernels.gpus import GPUS
 from tests.page.conftest import App
 
-ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts", "/compile")
+ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts", "/timeline", "/compile")
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,15 @@ def test_counters_are_recorded_ones_without_a_gpu(client: Client) -> None:
     assert sum(op["requests"] for op in loads) == reply["launch"]["ld_requests"]
     none = client.predict({"kernel": "matmul.grouped", "problem": {"M": 513}}, api_name="/counters")
     assert none["failure"]["kind"] == "not_recorded"
+
+
+def test_a_timeline_without_a_gpu_is_a_recorded_one_or_a_failure(client: Client) -> None:
+    none = client.predict({"kernel": "matmul.grouped", "problem": {"M": 513}}, api_name="/timeline")
+    assert (none["failure"]["stage"], none["failure"]["kind"]) == ("config", "not_recorded")
+    problem, config = {"M": 16384, "N": 16384}, {"BLOCK_M": 16, "BLOCK_N": 16}
+    many = client.predict({"kernel": "matmul.grid_2d", "problem": problem, "config": config}, api_name="/timeline")
+    assert many["failure"]["kind"] == "too_many_programs"
+    assert "1,048,576 programs" in many["failure"]["message"]
 
 
 def test_run_checks_under_the_interpreter_without_a_time(client: Client) -> None:

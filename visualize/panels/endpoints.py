@@ -16,7 +16,8 @@ from kernels import discover, experiment
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import ConfigError, Knob, knobs
-from kernels.runner.results import Compiled, Counters, Failure, LayoutStudy, RunResult
+from kernels.runner.job import Outcome
+from kernels.runner.results import Compiled, Failure, RunResult
 from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
 from visualize.panels import coalescing, compiler, report, schedule
@@ -82,6 +83,10 @@ def endpoints(session: Session) -> None:
         """One product with B as given, stored the other way, and turned first; without a GPU as it was recorded."""
         return await submitted(experiment, "layouts")
 
+    async def timeline(experiment: dict[str, Any]) -> dict[str, Any]:
+        """On which SM each program of a launch ran, and from when to when; without a GPU as it was recorded."""
+        return await submitted(experiment, "timeline")
+
     async def run(experiment: dict[str, Any]) -> dict[str, Any]:
         """Run the experiment on this machine: check it against torch, and time it beside torch where there is a GPU."""
         return await submitted(experiment, "run")
@@ -102,6 +107,7 @@ def endpoints(session: Session) -> None:
         (run, "run", None),  # the session has a queue of its own
         (layouts, "layouts", None),
         (counters, "counters", None),
+        (timeline, "timeline", None),
         (compile_of, "compile", 4),
     ):
         gr.api(function, api_name=name, concurrency_limit=limit)
@@ -141,10 +147,10 @@ def predicted(
     return answered(reply)
 
 
-def _run_reply(outcome: RunResult | LayoutStudy | Counters | Failure, this: Gpu | None) -> dict[str, Any] | Failure:
+def _run_reply(outcome: Outcome, this: Gpu | None) -> dict[str, Any] | Failure:
     if isinstance(outcome, Failure):
         return outcome
-    if isinstance(outcome, LayoutStudy | Counters):
+    if not isinstance(outcome, RunResult):
         return {"gpu": resolved_gpu(outcome.experiment, this).name, **outcome.to_json()}
     kernel, chosen = discover()[outcome.experiment.kernel], outcome.experiment
     launch = Launch(chosen.problem, chosen.config, resolved_gpu(chosen, this))

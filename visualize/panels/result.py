@@ -13,8 +13,8 @@ from kernels import discover
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
-from kernels.runner.job import Job, Progress
-from kernels.runner.results import Closeup, Counters, Diff, Failure, LayoutStudy, RunResult
+from kernels.runner.job import Job, Outcome, Progress
+from kernels.runner.results import Closeup, Counters, Diff, Failure, RunResult
 from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
 from visualize.figures.diff import closeup_figure, diff_figure
@@ -119,14 +119,14 @@ def _status(backend: str, update: Progress) -> str:
     )
 
 
-def finished(outcome: RunResult | LayoutStudy | Counters | Failure) -> str:
+def finished(outcome: Outcome) -> str:
     """The status line of a run that has ended."""
     if isinstance(outcome, Failure):
         return (
             f'<p class="failure" role="alert" data-kind="{outcome.kind}"><b>{outcome.stage}</b>: '
             f"{html.escape(outcome.message)}</p>"
         )
-    if isinstance(outcome, LayoutStudy | Counters):
+    if not isinstance(outcome, RunResult):
         said = outcome.note or f"Counted by {outcome.tool}." if isinstance(outcome, Counters) else outcome.note
         return f'<p class="status" role="status" data-finished="true">{html.escape(said)}</p>'
     took = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in outcome.stages.items() if stage != "worker")

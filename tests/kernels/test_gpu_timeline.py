@@ -1,0 +1,97 @@
+"""Timelines on a real GPU: every program once, on SMs that there are, and a span that is the kernel's own time."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.runner import worker
+from kernels.runner.results import Failure
+from kernels.runner.timeline import Timeline
+from kernels.spec import Launch
+
+pytestmark = pytest.mark.gpu
+
+# Kernels over 200 µs: their span is held against the time of the launch.
+LONG = [
+    {
+        "kernel": "matmul.grouped",
+        "problem": {"M": 4096, "N": 4096, "K": 4096},
+        "config": {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8},
+    },
+    {
+        "kernel": "matmul.grouped",
+        "problem": {"M": 8192, "N": 4096, "K": 6144},
+        "config": {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32},
+    },
+    {
+        "kernel": "matmul.persistent",
+        "problem": {"M": 4096, "N": 4096, "K": 4096},
+        "config": {"BLOCK_N": 256, "num_warps": 8},
+    },
+    {"kernel": "matmul.split_k_atomic", "problem": {"M": 2048, "N": 2048, "K": 8192}},
+    {"kernel": "matmul.grid_2d", "problem": {"M": 4096, "N": 4096, "K": 4096}},
+    {"kernel": "transpose.tiled", "problem": {"M": 16384, "N": 16384}},
+]
+LONG_MS, SPAN_TOLERANCE = 0.2, 0.03
+
+
+def taken(gpu, payload):
+    timeline = gpu.submit(from_json(payload, discover()), "timeline").result()
+    assert isinstance(timeline, Timeline), timeline
+    return timeline
+
+
+def assert_holds(timeline, gpu):
+    experiment = timeline.experiment
+    kernel = discover()[experiment.kernel]
+    launch = Launch(experiment.problem, experiment.config, gpu.gpu)
+    assert len(timeline.sm) == len(timeline.start_ns) == len(timeline.end_ns) == kernel.programs(launch)
+    assert min(timeline.sm) >= 0
+    assert max(timeline.sm) < gpu.gpu.sms
+    assert min(timeline.start_ns) == 0
+    assert all(start < end for start, end in zip(timeline.start_ns, timeline.end_ns, strict=True))
+    assert timeline.span_ns / 1e6 < timeline.kernel_ms
+    assert 0 < timeline.tick_ns <= timeline.step_ns
+    assert timeline.backend == "cuda"
+
+
+@pytest.mark.parametrize("kernel", list(discover()))
+def test_every_program_of_every_kernel_is_recorded_once(gpu, kernel):
+    compiled_before = gpu.ask_runner(worker.compiled_here)
+    config = {"SPLIT_K": 1} if kernel == "matmul.split_k_race" else {}
+    timeline = taken(gpu, {"kernel": kernel, "config": config})
+    assert_holds(timeline, gpu)
+    assert timeline.passed
+    assert gpu.ask_runner(worker.compiled_here) == compiled_before, "both builds come from the compile workers"
+
+
+@pytest.mark.parametrize("payload", LONG, ids=lambda payload: payload["kernel"])
+def test_the_span_is_the_kernels_own_time(gpu, payload):
+    timeline = taken(gpu, payload)
+    assert_holds(timeline, gpu)
+    assert timeline.passed
+    assert timeline.kernel_ms > LONG_MS
+    assert timeline.span_ns / 1e6 == pytest.approx(timeline.kernel_ms, rel=SPAN_TOLERANCE)
+
+
+@pytest.mark.parametrize(("l2", "timer"), [("cold", "events"), ("warm", "graph")])
+def test_a_timeline_is_taken_as_a_run_is_timed(gpu, l2, timer):
+    timeline = taken(gpu, {"kernel": "matmul.grouped", "run": {"l2": l2, "timer": timer}})
+    assert_holds(timeline, gpu)
+    assert timeline.plain.samples >= 10
+
+
+def test_a_kernel_that_races_has_a_timeline_and_a_wrong_output(gpu):
+    timeline = taken(gpu, {"kernel": "matmul.split_k_race"})
+    assert_holds(timeline, gpu)
+    assert not timeline.passed
+
+
+def test_what_cannot_be_compiled_is_refused_as_in_a_run(gpu):
+    config = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 8, "num_warps": 8}
+    outcome = gpu.submit(from_json({"kernel": "matmul.grouped", "config": config}, discover()), "timeline").result()
+    assert isinstance(outcome, Failure), outcome
+    assert (outcome.stage, outcome.kind) == ("compile", "out_of_resources")
+    assert_holds(taken(gpu, {"kernel": "matmul.grouped"}), gpu)

@@ -1,0 +1,165 @@
+"""When and where each program ran: the build that writes it down, what is made of it, and recordings. Without a GPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.records import Recording
+from kernels.runner import compiler, measuring
+from kernels.runner.processes import Workers, outcome
+from kernels.runner.results import Compiled, Device, Failure, Timing
+from kernels.runner.timed_launch import written_once
+from kernels.runner.timeline import MOST_PROGRAMS, Timeline
+from kernels.spec import Launch
+from visualize.panels.endpoints import _run_reply
+
+EXPERIMENT = from_json({"kernel": "matmul.grouped", "gpu": "H200"}, discover())
+TIMING = Timing(0.25, 0.24, 0.26, 20, 10.0, None)
+
+
+def timeline(**changed):
+    """Three programs on two SMs."""
+    fields = {
+        "experiment": EXPERIMENT,
+        "backend": "cuda",
+        "device": Device("cuda", "NVIDIA H200", "2.11", "3.6.0"),
+        "sm": (0, 131, 0),
+        "start_ns": (0, 32, 1056),
+        "end_ns": (1024, 960, 2080),
+        "kernel_ms": 0.004,
+        "plain": TIMING,
+        "instrumented": replace(TIMING, median_ms=0.26),
+        "registers": (32, 38),
+        "passed": True,
+        "clock_mhz": 1980,
+    }
+    return Timeline(**{**fields, **changed})
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory):
+    workers = Workers("compile", str(tmp_path_factory.mktemp("cache")))
+    yield workers
+    workers.close()
+
+
+def both_builds(kernel_id, gpu):
+    """A kernel's default, and its timed build, taken apart. In a compile worker."""
+    declared = discover()[kernel_id]
+    launch = Launch(declared.family.problem(), declared.config(), gpu)
+    return [compiler.taken_apart(build, launch) for build in (declared, compiler.timed_build(declared, launch))]
+
+
+@pytest.mark.parametrize("gpu", ["H200", "A100-40GB"])
+def test_the_timed_build_does_what_the_kernel_does_and_writes_its_times_down(workers, kernel, gpu):
+    builds = outcome(workers.submit(both_builds, "compile", kernel.id, GPUS[gpu]), "compile")
+    assert isinstance(builds, list), builds
+    plain, timed = builds
+    assert isinstance(plain, Compiled), plain
+    assert isinstance(timed, Compiled), timed
+    assert timed.operations == plain.operations
+    assert timed.shared_bytes == plain.shared_bytes
+    assert timed.spilled_bytes <= plain.spilled_bytes
+    ptx = timed.ptx
+    first, last = ptx.index("%globaltimer"), ptx.rindex("%globaltimer")
+    moves = [place for word in ("ld.global", "cp.async", "bulk.tensor") if (place := ptx.find(word)) >= 0]
+    assert first < min(moves)
+    assert max(ptx[:last].rfind(word) for word in ("bar.sync", "barrier.sync")) > max(
+        ptx[:last].rfind(word) for word in ("st.global", "red.global", "atom.global", "bulk.tensor", "st.async")
+    )
+    assert ptx.count("%globaltimer") == 2
+    assert ptx.count("%smid") == 1
+
+
+def test_the_grid_and_the_rest_of_a_timed_kernel_are_the_kernels_own(kernel, launch_of):
+    launch = launch_of((300, 200, 100))
+    build = compiler.timed_build(kernel, launch)
+    assert build.grid(launch) == kernel.grid(launch)
+    assert [p.name for p in build.jitted.params] == ["record", *(p.name for p in kernel.jitted.params)]
+    assert [p.is_constexpr for p in build.jitted.params][1:] == [p.is_constexpr for p in kernel.jitted.params]
+
+
+def rows(*programs):
+    return np.array(programs, dtype=np.int64)
+
+
+def test_times_are_counted_from_the_first_start():
+    written = written_once(rows((1_000_064, 1_002_000, 5, 0), (1_000_000, 1_001_000, 131, 0)))
+    assert written == ((5, 131), (64, 0), (2000, 1000))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [(-1, -1, -1, -1), (1000, 2000, 3, 1), (1000, 2000, 3, -1), (1000, 999, 3, 0), (1000, -1, 3, 0)],
+    ids=["never", "twice", "uncounted", "backwards", "no end"],
+)
+def test_a_program_that_did_not_write_once_is_a_failure_that_names_it(row):
+    failure = written_once(rows((1000, 2000, 3, 0), row))
+    assert isinstance(failure, Failure)
+    assert (failure.stage, failure.kind) == ("time", "not_written_once")
+    assert "1 of 2 programs" in failure.message
+    assert "program 1 " in failure.message
+
+
+def test_the_tick_divides_all_differences_and_the_step_is_the_smallest():
+    assert (timeline().tick_ns, timeline().step_ns, timeline().span_ns) == (32, 32, 2080)
+    coarse = timeline(start_ns=(0, 0, 96), end_ns=(160, 160, 320))
+    assert (coarse.tick_ns, coarse.step_ns) == (32, 64)
+    still = timeline(start_ns=(0, 0, 0), end_ns=(0, 0, 0))
+    assert (still.tick_ns, still.step_ns, still.span_ns) == (0, 0, 0)
+
+
+def test_the_reply_lists_every_program_with_what_it_costs_to_know():
+    reply = json.loads(json.dumps(timeline(note="The clock is unknown.").to_json()))
+    assert reply["programs"][1] == {"sm": 131, "start_ns": 32, "end_ns": 960}
+    assert len(reply["programs"]) == 3
+    assert {"plain_ms": 0.25, "instrumented_ms": 0.26, "kernel_ms": 0.004}.items() <= reply.items()
+    assert {"span_ns": 2080, "tick_ns": 32, "backend": "cuda", "registers": [32, 38]}.items() <= reply.items()
+    assert reply["note"].startswith("The clock is unknown. Each program reads the GPU's timer first thing")
+    assert "sm" not in reply
+
+
+def test_a_recorded_timeline_says_the_same_again():
+    taken = timeline()
+    line = Recording("H200", "2026-01-02", taken).to_line()
+    assert len(line) < 1000
+    again = Recording.from_line(line).measured
+    assert isinstance(again, Timeline)
+    device = replace(taken.device, backend="recorded")
+    note = "Recorded on H200, 2026-01-02."
+    assert again == replace(taken, backend="recorded", device=device, note=note)
+    assert Recording("H200", "2026-01-02", again).to_line().replace('"recorded"', '"cuda"') == line
+
+
+def test_without_a_gpu_there_is_what_was_recorded_or_a_sentence(session, monkeypatch):
+    odd = from_json({"kernel": "matmul.grouped", "problem": {"M": 513}}, discover())
+    failure = session.submit(odd, "timeline").result()
+    assert isinstance(failure, Failure)
+    assert (failure.stage, failure.kind) == ("config", "not_recorded")
+    assert "A timeline is taken on a GPU: this machine has none" in failure.message
+    recorded = replace(timeline(), backend="recorded", experiment=odd)
+    found = replace(measuring.MEASUREMENTS["timeline"], find=lambda experiment, gpu: recorded)
+    monkeypatch.setitem(measuring.MEASUREMENTS, "timeline", found)
+    outcome = session.submit(odd, "timeline").result()
+    assert outcome is recorded
+    reply = _run_reply(outcome, None)
+    assert isinstance(reply, dict)
+    assert (reply["gpu"], reply["backend"], len(reply["programs"])) == ("H200", "recorded", 3)
+
+
+def test_more_programs_than_a_timeline_holds_are_refused_with_the_number(session):
+    problem = {"M": 8192, "N": 16384}
+    payload = {"kernel": "transpose.tiled", "problem": problem, "config": {"BLOCK_M": 64, "BLOCK_N": 32}}
+    most = session.submit(from_json(payload, discover()), "timeline").result()
+    assert most.kind == "not_recorded"
+    failure = session.submit(from_json({**payload, "problem": {**problem, "M": 8193}}, discover()), "timeline").result()
+    assert (failure.stage, failure.kind) == ("config", "too_many_programs")
+    assert f"{MOST_PROGRAMS + 512:,} programs" in failure.message
+    assert f"at most {MOST_PROGRAMS:,}" in failure.message
