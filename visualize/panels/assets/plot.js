@@ -52,9 +52,13 @@ function paint() {
   figure.layout.template = template();
   figure.layout.autosize = true;
   const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
-  const drawn = withoutBase(() => window.Plotly.react(node, figure.data, figure.layout, config));
-  drawn.then(() => { node.dataset.draws = Number(node.dataset.draws || 0) + 1; });
+  const shown = { data: figure.data, layout: figure.layout };
+  // Another component may lay something over it: the player does.
+  node.dispatchEvent(new CustomEvent("tilescope:paint", { bubbles: true, detail: shown }));
+  const drawn = withoutBase(() => window.Plotly.react(node, shown.data, shown.layout, config));
+  return drawn.then(() => { node.dataset.draws = Number(node.dataset.draws || 0) + 1; });
 }
+node.repaint = paint;
 
 // Where a page has a <base>, Plotly writes its gradients' and clips' references with the whole address, and they
 // break when the address changes. References within a document need no base (CSS Values 4, "local url flag").
