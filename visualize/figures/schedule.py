@@ -39,17 +39,15 @@ def schedule_figure(planned: Schedule, cut: Steps, title: str, color: str) -> go
     gap = 1 if max(planned.extents) <= 64 else 0
     maps, layout = (_copy if cut.a_pieces is None else _product)(planned, cut, stride, gap)
     heatmaps = [_filled(heatmap, entries, planned, color) for heatmap, entries in maps]
-    return go.Figure(
-        heatmaps,
-        theme.layout(
-            title,
-            _whole(planned, cut),
-            **layout,
-            height=430,
-            margin={"l": 60, "r": 6, "t": 56, "b": 44},
-            coloraxis=_coloraxis(color, {"order": planned.programs, "sm": planned.sms}.get(color, 0)),
-        ),
+    layout |= theme.layout(
+        title,
+        annotations=[_below_title(f"whole launch: {planned.programs:,} programs, {_count(cut)}")],
+        height=430,
+        margin={"l": 60, "r": 6, "t": 52, "b": 44},
+        coloraxis=_coloraxis(color, {"order": planned.programs, "sm": planned.sms}.get(color, 0)),
     )
+    layout["title"] |= {"xref": "paper", "x": _RIGHT / 2}
+    return go.Figure(heatmaps, layout)
 
 
 def _stride(planned: Schedule) -> int:
@@ -57,9 +55,22 @@ def _stride(planned: Schedule) -> int:
     return -(-max(planned.extents) // MOST_CELLS)
 
 
-def _whole(planned: Schedule, cut: Steps) -> str:
+def _count(cut: Steps) -> str:
     count = len(cut.tiles)
-    return f"whole launch: {planned.programs:,} programs, {count:,} {cut.name}{'s' if count != 1 else ''}"
+    return f"{count:,} {cut.name}{'s' if count != 1 else ''}"
+
+
+def _below_title(text: str) -> dict[str, Any]:
+    place = {
+        "x": _RIGHT / 2,
+        "xref": "paper",
+        "xanchor": "center",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "yshift": 1,
+    }
+    return {"text": text, "showarrow": False, "font": {"size": 13}, **place}
 
 
 def _filled(heatmap: Heatmap, entries: np.ndarray, planned: Schedule, color: str) -> Heatmap:
@@ -137,12 +148,17 @@ def _product_axes(planned: Schedule) -> dict[str, Any]:
     panel = min(_PANEL * (1 + (slices - 1) / 4), _WIDEST_PANEL)
     cut = {"ticks": "outside", "dtick": 1 if slices < 5 else 5} if slices > 1 else {"ticks": ""}
     along = {"tickangle": 0, "showticklabels": slices > 1, "fixedrange": True, **cut}
-    title = {"text": "slice of K" if slices > 1 else "K"}
+    title = "{}: K" if slices > 1 else "{}"
     axes["xaxis"] |= {"domain": [panel + _GAP, _RIGHT], "constraintoward": "left"}
     axes["yaxis"] |= {"domain": [0, 1 - panel - _GAP], "constraintoward": "top", "anchor": "x2"}
-    axes["xaxis2"] = {**along, "title": title, "domain": [0, panel], "range": [-0.5, slices - 0.5]}
+    axes["xaxis2"] = {
+        **along,
+        "title": {"text": title.format("A")},
+        "domain": [0, panel],
+        "range": [-0.5, slices - 0.5],
+    }
     down = {"domain": [1 - panel, 1], "range": [slices - 0.5, -0.5], "anchor": "x"}
-    axes["yaxis2"] = {**along, "title": title, **down}
+    axes["yaxis2"] = {**along, "title": {"text": title.format("B")}, **down}
     return axes
 
 
@@ -156,11 +172,12 @@ def _copy(planned: Schedule, cut: Steps, stride: int, gap: int) -> tuple[list[Ma
     left = theme.matrix_axes("pid_m", "A: pid_n", (0, 0), (rows, columns))
     right = theme.matrix_axes("pid_n", "B: pid_m", (0, 0), (columns, rows))
     middle = _RIGHT / 2
+    of_rows, of_columns = ({"tick0": 0, "dtick": -(-count // 4)} for count in (rows, columns))
     axes = {
-        "xaxis": {**left["xaxis"], "domain": [0, middle - 0.06]},
-        "yaxis": left["yaxis"],
-        "xaxis2": {**right["xaxis"], "domain": [middle + 0.06, _RIGHT], "anchor": "y2"},
-        "yaxis2": {**right["yaxis"], "anchor": "x2"},
+        "xaxis": {**left["xaxis"], **of_columns, "domain": [0, middle - 0.06]},
+        "yaxis": {**left["yaxis"], **of_rows},
+        "xaxis2": {**right["xaxis"], **of_rows, "domain": [middle + 0.06, _RIGHT], "anchor": "y2"},
+        "yaxis2": {**right["yaxis"], **of_columns, "anchor": "x2"},
     }
     if "scaleanchor" in axes["yaxis2"]:
         axes["yaxis2"]["scaleanchor"] = "x2"
@@ -192,18 +209,20 @@ def player_data(planned: Schedule, cut: Steps, step: int) -> dict[str, Any]:
         "stride": _stride(planned),
         "sms": planned.sms,
         "slots": cut.slots,
+        "unit": "program" if planned.turns == 1 else "tile",
         "kind": "copy" if cut.a_pieces is None else "product",
         "held": int(np.count_nonzero(slice_blocks(planned))) if planned.k_blocks else 0,
     }
 
 
-def loads_figure(counts: np.ndarray, orders: dict[str, np.ndarray], first: int) -> go.Figure:
-    """Distinct blocks of A and B that the first n programs of each order load.
+def loads_figure(counts: np.ndarray, orders: dict[str, np.ndarray], first: int, what: str) -> go.Figure:
+    """Distinct blocks of A and B that the first n programs, or tiles, of each order load.
 
     Args:
         counts: n, ascending.
         orders: (len(counts),) blocks, by the order's name.
         first: the n that is marked; one of `counts`.
+        what: "programs" or "tiles".
     """
     marked = int(np.searchsorted(counts, first))
     lines = [
@@ -227,21 +246,23 @@ def loads_figure(counts: np.ndarray, orders: dict[str, np.ndarray], first: int) 
         hoverinfo="skip",
         showlegend=False,
     )
+    n = {"title": {"text": f"n ({what}, in the order of time)"}}
+    most, fewest = (extreme(list(map(extreme, orders.values()))) for extreme in (max, min))
+    log = {"type": "log", "tickformat": ",d", "exponentformat": "none"}
     return go.Figure(
         [*lines, marks],
         theme.layout(
-            "Blocks of A and B that the first n programs load",
+            f"Blocks that the first n {what} load",
             height=330,
             showlegend=True,
-            legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
+            legend={"x": 0.99, "xanchor": "right", "y": 0.03, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)"},
             hovermode="x unified",
-            margin={"l": 70, "r": 10, "t": 60, "b": 44},
-            xaxis={
-                "title": {"text": "n (programs in launch order)"},
-                "type": "log",
-                "exponentformat": "none",
-                "dtick": 1,
+            margin={"l": 70, "r": 10, "t": 34, "b": 44},
+            xaxis={**n, **log, "dtick": 1},
+            yaxis={
+                "title": {"text": "distinct blocks of A and B"},
+                **log,
+                "dtick": 1 if most > 300 * fewest else "D2",
             },
-            yaxis={"title": {"text": "distinct blocks"}, "type": "log", "exponentformat": "none", "dtick": 1},
         ),
     )

@@ -58,13 +58,11 @@ def repeated(count: int) -> list[list[float | str]]:
     return steps
 
 
-def layout(title: str, subtitle: str = "", **more: Any) -> dict[str, Any]:
+def layout(title: str, **more: Any) -> dict[str, Any]:
     """What every figure's layout has: a title, a height, margins, and no template of its own."""
-    below = {"subtitle": {"text": subtitle, "font": {"size": 13}}} if subtitle else {}
-    place = {"x": 0.5, "xanchor": "center", "y": 0.985, "yanchor": "top"}
     return {
         "template": {},
-        "title": {"text": title, "font": {"size": 15}, **place, **below},
+        "title": {"text": title, "font": {"size": 15}, "x": 0.5, "xanchor": "center", "y": 0.985, "yanchor": "top"},
         "height": 410,
         "margin": {"l": 60, "r": 10, "t": 34, "b": 48},
         "showlegend": False,

@@ -141,13 +141,19 @@ def _last_ones(keys: np.ndarray) -> np.ndarray:
     return last[keys] == here
 
 
+def in_time(planned: Schedule, cut: Steps) -> Schedule:
+    """The launch as if each tile were a program of its own, started when the tile is computed."""
+    tiles = (cut.in_order(getattr(planned.tiles, field.name)) for field in fields(Tiles))
+    timed = replace(Tiles(*tiles), program=np.arange(len(planned.tiles.program)))
+    return replace(planned, programs=len(timed.program), tiles=timed)
+
+
 def first_touches(planned: Schedule, cut: Steps) -> tuple[np.ndarray, np.ndarray]:
     """The entry that touches each piece first in time: of A (num_pid_m, slices), of B (slices, num_pid_n)."""
     if cut.entries is None:
         a, b = planned.first_of_piece
     else:
-        tiles = Tiles(*(getattr(planned.tiles, field.name)[cut.entries] for field in fields(Tiles)))
-        a, b = (cut.entries[first] for first in replace(planned, tiles=tiles).first_of_piece)
+        a, b = (cut.entries[first] for first in in_time(planned, cut).first_of_piece)
     return a, b.T
 
 

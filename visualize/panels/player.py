@@ -30,8 +30,8 @@ def player() -> gr.HTML:
         html_template=(
             '<div class="player" role="group" aria-label="Player of the launch">'
             '<button type="button" class="play">▶ Play</button>'
-            '<button type="button" class="back" aria-label="One step back">◂</button>'
-            '<button type="button" class="forward" aria-label="One step on">▸</button>'
+            '<button type="button" class="back" aria-label="One step back">←</button>'
+            '<button type="button" class="forward" aria-label="One step on">→</button>'
             '<input type="range" min="0" max="0" value="0" aria-label="Step" title="0: the whole launch">'
             "<output>whole launch</output>"
             f'<select aria-label="Speed">{speeds}</select>'

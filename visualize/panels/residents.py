@@ -18,7 +18,13 @@ def residents(planned: Schedule, launch: Launch, made: Compiled | None, resident
     held = held_programs(launch.gpu, launch.config.num_warps)
     shown = sorted({1, resident.programs_per_sm, held, *(count for count in (2, 4, 8, 16) if count < held)})
     rows = [_row(with_programs_per_sm(planned, count), count, resident) for count in shown]
-    header = ("programs a SM", "waves", "programs of the last", "idle in the last", "idle in all")
+    header = (
+        "programs a SM",
+        f"waves {words.mark('predicted')}",
+        "programs of the last",
+        "idle in the last",
+        "idle in all",
+    )
     return words.table(header, rows, "What the number of programs a SM holds makes of it") + _limits(launch, made)
 
 

@@ -15,7 +15,7 @@ from kernels.spec import Kernel, Launch
 from visualize.figures.schedule import loads_figure, player_data, schedule_figure
 from visualize.models.occupancy import residency
 from visualize.models.schedule import Schedule, loads, loads_at, row_major, schedule
-from visualize.models.steps import Steps, panels, steps
+from visualize.models.steps import Steps, in_time, panels, steps
 from visualize.panels import form, words
 from visualize.panels.markup import markup
 from visualize.panels.player import player
@@ -53,8 +53,8 @@ def build() -> Parts:
         reference = plot("row-major-plot", "Which program computes which tile, in row-major order")
     options = form.form("schedule-view", "Options of the schedule")
     with gr.Row(elem_classes="plots"):
-        loaded = plot("loads-plot", "Distinct blocks of A and B that the first n programs load, in both orders")
         occupancy_table = markup("schedule-occupancy")
+        loaded = plot("loads-plot", "Distinct blocks of A and B that the first n programs load, in both orders")
     return Parts(options, claim, ours, reference, loaded, occupancy_table)
 
 
@@ -79,8 +79,11 @@ def draw(state: State, made: Compiled | None, failure: Failure | None = None) ->
         drawn(schedule_figure(order, cut, name, view.color), anew, player_data(order, cut, view.step))
         for (name, order), cut in zip(named.items(), cuts, strict=True)
     ]
-    first = min(view.first, *(order.programs for order in named.values()))
-    claim, curve = _loads(named, first)
+    if cuts[0].entries is None:
+        claim, curve = _loads(named, view.first, "programs")
+    else:  # all tiles of a program that loops say nothing of what is loaded when
+        timed = {name: in_time(order, cut) for (name, order), cut in zip(named.items(), cuts, strict=True)}
+        claim, curve = _loads(timed, view.first, "tiles")
     sentences = (
         claim,
         _sharing(ours),
@@ -92,9 +95,10 @@ def draw(state: State, made: Compiled | None, failure: Failure | None = None) ->
     return said, *maps, curve, residents(ours, state.launch, made, resident)
 
 
-def _loads(named: dict[str, Schedule], first: int) -> tuple[str, str]:
+def _loads(named: dict[str, Schedule], first: int, what: str) -> tuple[str, str]:
     """What the first programs of each order load: a sentence, and the curve; both "" without a reduction."""
     programs = min(order.programs for order in named.values())
+    first = min(first, programs)
     counts = np.arange(1, programs + 1)
     if programs > CURVE_POINTS:
         counts = np.unique(np.append(np.geomspace(1, programs, CURVE_POINTS).round().astype(np.int64), first))
@@ -103,10 +107,10 @@ def _loads(named: dict[str, Schedule], first: int) -> tuple[str, str]:
         return "", ""
     ours, reference = (int(curve[np.searchsorted(counts, first)]) for curve in curves.values())
     sentence = (
-        f"The first {first:,} programs load <b>{ours:,}</b> blocks of A and B in this order, "
+        f"The first {first:,} {what} load <b>{ours:,}</b> blocks of A and B in this order, "
         f"<b>{reference:,}</b> in row-major order {words.mark('predicted')}."
     )
-    return sentence, drawn(loads_figure(counts, curves, first), f"{programs}")
+    return sentence, drawn(loads_figure(counts, curves, first, what), f"{programs}")
 
 
 def _sharing(planned: Schedule) -> str:
@@ -114,8 +118,9 @@ def _sharing(planned: Schedule) -> str:
     if planned.slices == 1:
         return ""
     return (
-        f"Each tile of C is summed by <b>{planned.slices} programs</b>, one a slice of K: the grid's third axis. All "
-        "tiles' first slices are started before any second one."
+        f"Each tile of C is summed by <b>{planned.slices} programs</b>, one a slice of K (the grid's third axis): all "
+        "tiles' first slices start before any second one. In a step, a tile of a small map says how many of its slices "
+        "have started."
     )
 
 
@@ -137,10 +142,8 @@ def _timing(planned: Schedule, cut: Steps, gpu: Gpu, per_sm: int) -> str:
         last = f"the last wave holds {planned.tail_programs:,}"
     if not cut.tail_idle:
         return f"{said}the last {'turn' if cut.name == 'turn' else 'wave'} is full."
-    return (
-        f"{said}{last}, so <b>{words.percent(cut.tail_idle)}</b> of it stays idle, "
-        f"{words.percent(cut.idle)} of the launch."
-    )
+    whole = f", {words.percent(cut.idle)} of the launch" if len(cut.tiles) > 1 else ""
+    return f"{said}{last}, so <b>{words.percent(cut.tail_idle)}</b> of it stays idle{whole}."
 
 
 def _count(number: int, what: str) -> str:

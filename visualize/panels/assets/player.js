@@ -72,19 +72,26 @@ class Launch {
     return [c, grid(across, down, (n, m) => c[m][n])];
   }
 
+  // For each tile of a small map, how many of its slices have been started.
+  started(number) {
+    const begun = Uint32Array.from(this.done), current = Math.min(number, this.count) - 1;
+    if (number <= this.count) this.each(current, current + 1, (m, n) => { begun[m * this.across + n]++; });
+    return Array.from({ length: this.down }, (_, r) => Array.from(begun.subarray(r * this.across, (r + 1) * this.across)));
+  }
+
   words(number) {
     const current = Math.min(number, this.count) - 1;
     if (number > this.count) return `done after ${this.count.toLocaleString("en")} ${this.name}s`;
     const what = `${this.name} ${number.toLocaleString("en")} of ${this.count.toLocaleString("en")}: ${this.programs(current)}`;
     if (this.kind !== "product") return what;
     const mebibytes = (this.kib[current] / 1024).toLocaleString("en", { maximumSignificantDigits: 3 });
-    const unit = this.slices > 1 ? "pieces of panels" : "panels";
+    const unit = this.slices > 1 ? "pieces" : "panels";
     return `${what}; ${this.a[current]} + ${this.b[current]} ${unit}, ${mebibytes} MiB`;
   }
 
   programs(current) {
     const count = this.tiles[current];
-    return `${count.toLocaleString("en")} ${count === 1 ? "tile" : "tiles"}`;
+    return `${count.toLocaleString("en")} ${this.unit}${count === 1 ? "" : "s"}`;
   }
 }
 
@@ -110,10 +117,11 @@ function lay(event) {
 
 function over(detail, data, layout, launch) {
   const z = launch.frame(step);
-  detail.data = data.map((trace, i) => ({ ...trace, z: z[i] }));
-  const subtitle = { ...layout.title.subtitle, text: launch.words(step) };
+  const text = launch.slices > 1 && data[0].text ? { text: launch.started(step) } : {};
+  detail.data = data.map((trace, i) => ({ ...trace, z: z[i], ...(i === 0 ? text : {}) }));
+  const annotations = [{ ...layout.annotations[0], text: launch.words(step) }];
   const coloraxis = { ...layout.coloraxis, cmin: 0, cmax: 2, colorscale: given.scale, showscale: false };
-  detail.layout = { ...layout, title: { ...layout.title, subtitle }, coloraxis };
+  detail.layout = { ...layout, annotations, coloraxis };
 }
 
 function tell() {
@@ -134,19 +142,22 @@ function tell() {
 function fill(launch) {
   const shown = step ? Math.min(step, launch.count) : launch.count;
   const count = launch.tiles[shown - 1], each = launch.slots / launch.sms;
-  const width = sms.width = Math.max(1, sms.clientWidth * devicePixelRatio), height = sms.height = 14 * devicePixelRatio;
-  const draw = sms.getContext("2d"), cell = width / launch.sms;
+  const height = sms.height = Math.round(14 * devicePixelRatio);
+  const width = sms.width = Math.max(1, Math.round(sms.clientWidth * devicePixelRatio));
+  const draw = sms.getContext("2d"), edge = (sm) => Math.round(sm * width / launch.sms);
+  const gap = width / launch.sms >= 3 ? 1 : 0;
   for (let sm = 0; sm < launch.sms; sm++) {
-    const held = Math.floor(count / launch.sms) + (sm < count % launch.sms ? 1 : 0), taken = height * held / each;
+    const held = Math.floor(count / launch.sms) + (sm < count % launch.sms ? 1 : 0);
+    const taken = Math.round(height * held / each), wide = edge(sm + 1) - edge(sm) - gap;
     draw.fillStyle = given.to_come;
-    draw.fillRect(sm * cell, 0, cell * 0.8, height);
+    draw.fillRect(edge(sm), 0, wide, height - taken);
     draw.fillStyle = given.now;
-    draw.fillRect(sm * cell, height - taken, cell * 0.8, taken);
+    draw.fillRect(edge(sm), height - taken, wide, taken);
   }
-  const busy = Math.min(count, launch.sms);
-  const when = step ? `${launch.name} ${shown}` : `last ${launch.name}`;
-  const text = `${when}: ${busy} of ${launch.sms} SMs busy` +
-    (each > 1 ? `, ${count.toLocaleString("en")} of ${launch.slots.toLocaleString("en")} places taken` : "");
+  const when = step ? `${launch.name} ${shown.toLocaleString("en")}` : `last ${launch.name}`;
+  const text = each > 1
+    ? `${when}: ${count.toLocaleString("en")} of ${launch.slots.toLocaleString("en")} SM places`
+    : `${when}: ${count} of ${launch.sms} SMs busy`;
   root.querySelector(".busy").textContent = text;
   sms.setAttribute("aria-label", text);
 }
