@@ -126,18 +126,19 @@ def _sharing(planned: Schedule) -> str:
 
 def _timing(planned: Schedule, cut: Steps, gpu: Gpu, per_sm: int) -> str:
     """How long a launch is, in waves or turns, and how much of it is idle."""
-    held = f"{per_sm} program{'s' if per_sm > 1 else ''} a SM {words.mark(planned.resident_source)}"
+    held, mark = _count(per_sm, "program"), words.mark(planned.resident_source)
     if cut.name == "turn":
+        turns = f"<b>{_count(len(cut.tiles), 'turn')}</b> of at most {planned.programs:,}"
         said = (
-            f"{_count(planned.programs, 'program')} on {gpu.sms} SMs of {gpu.name} (a SM holds {held}) loop over "
-            f"{cut.tiles.sum():,} tiles in <b>{_count(len(cut.tiles), 'turn')}</b> of at most {planned.programs:,}; "
+            f"{_count(planned.programs, 'program')} on {gpu.sms} SMs of {gpu.name} (a SM holds {held} {mark}) loop "
+            f"over {_count(cut.tiles.sum(), 'tile')} in {turns}; "
         )
         last = f"the last turn computes {_count(int(cut.tiles[-1]), 'tile')}"
     else:
         loop = f" of {planned.turns:,} tiles each, one after the other," if planned.turns > 1 else ""
         said = (
             f"{_count(planned.programs, 'program')}{loop} run in <b>{_count(planned.waves, 'wave')}</b> of "
-            f"{planned.resident_programs:,} ({gpu.sms} SMs of {gpu.name}, {held}); "
+            f"{planned.resident_programs:,} ({gpu.sms} SMs of {gpu.name}, {held} a SM {mark}); "
         )
         last = f"the last wave holds {planned.tail_programs:,}"
     if not cut.tail_idle:

@@ -81,7 +81,7 @@ class Launch {
 
   words(number) {
     const current = Math.min(number, this.count) - 1;
-    if (number > this.count) return `done after ${this.count.toLocaleString("en")} ${this.name}s`;
+    if (number > this.count) return `done after ${this.name} ${this.count.toLocaleString("en")}`;
     const what = `${this.name} ${number.toLocaleString("en")} of ${this.count.toLocaleString("en")}: ${this.programs(current)}`;
     if (this.kind !== "product") return what;
     const mebibytes = (this.kib[current] / 1024).toLocaleString("en", { maximumSignificantDigits: 3 });
