@@ -9,6 +9,7 @@ const launches = new Map(); // plot → what is drawn there
 let step = 0; // from 1; 0 is the whole launch
 let told = null; // the step that the page's address holds
 let playing = false;
+let room = 0; // the width of the picture of the SMs; to ask for it would lay out the page anew
 
 // One order: how far along each cell and each piece of a panel is after the first so many steps.
 class Launch {
@@ -143,7 +144,7 @@ function fill(launch) {
   const shown = step ? Math.min(step, launch.count) : launch.count;
   const count = launch.tiles[shown - 1], each = launch.slots / launch.sms;
   const height = sms.height = Math.round(14 * devicePixelRatio);
-  const width = sms.width = Math.max(1, Math.round(sms.clientWidth * devicePixelRatio));
+  const width = sms.width = Math.max(1, Math.round(room * devicePixelRatio));
   const draw = sms.getContext("2d"), edge = (sm) => Math.round(sm * width / launch.sms);
   const gap = width / launch.sms >= 3 ? 1 : 0;
   for (let sm = 0; sm < launch.sms; sm++) {
@@ -211,5 +212,5 @@ for (const [name, by] of [["back", -1], ["forward", 1]]) {
 scrub.addEventListener("input", () => { playing = false; show(Number(scrub.value)); });
 scrub.addEventListener("change", stop);
 document.addEventListener("tilescope:paint", lay);
-new ResizeObserver(tell).observe(sms);
+new ResizeObserver(([entry]) => { room = entry.contentRect.width; tell(); }).observe(sms);
 document.querySelectorAll(".live-plot").forEach((plot) => plot.repaint?.());
