@@ -42,7 +42,7 @@ def schedule_figure(planned: Schedule, cut: Steps, title: str, color: str) -> go
     layout |= theme.layout(
         title,
         annotations=[_below_title(f"whole launch: {planned.programs:,} programs, {_count(cut)}")],
-        height=430,
+        height=408,
         margin={"l": 60, "r": 6, "t": 52, "b": 44},
         coloraxis=_coloraxis(color, {"order": planned.programs, "sm": planned.sms}.get(color, 0)),
     )
