@@ -13,45 +13,8 @@ from kernels.spec import Launch
 from visualize.figures import theme
 from visualize.figures.coalescing import request_figure, tile_figure
 from visualize.figures.diff import diff_figure
-from visualize.figures.schedule import COLORS, MOST_CELLS, schedule_figure
 from visualize.models.coalescing import tile as compiled_tile
-from visualize.models.schedule import schedule, tile_map
 from visualize.models.textbook import Textbook, requests, tile
-
-
-def grouped(m, n, size):
-    kernel = discover()["matmul.grouped"]
-    problem, config = kernel.family.problem(16 * m, 16 * n, 64), kernel.config(16, 16, 32, size)
-    return schedule(kernel, Launch(problem, config, GPUS["H200"]))
-
-
-@pytest.mark.parametrize("color", COLORS)
-@pytest.mark.parametrize(("m", "n", "size"), [(1, 1, 1), (9, 9, 3), (7, 33, 4), (129, 5, 8)])
-def test_each_tile_shows_its_program_group_and_wave(color, m, n, size):
-    launch = grouped(m, n, size)
-    (picture,) = schedule_figure(launch, "title", color).data
-    pids = tile_map(launch, launch.tiles.program)
-    assert np.array_equal(picture.customdata[..., 0], pids)
-    assert np.array_equal(picture.customdata[..., 1], launch.tiles.group[pids])
-    assert np.array_equal(picture.customdata[..., 2], launch.wave[pids])
-    shown = {"order": pids, "group": launch.tiles.group[pids] % 8, "wave": launch.wave[pids] % 8}[color]
-    assert np.array_equal(picture.z, shown)
-
-
-def test_a_large_map_shows_every_second_tile_with_its_own_numbers():
-    launch = grouped(300, 512, 8)
-    (picture,) = schedule_figure(launch, "title", "order").data
-    assert max(picture.z.shape) <= MOST_CELLS
-    assert (picture.dx, picture.dy) == (2, 2)
-    assert picture.customdata[3, 5, 0] == tile_map(launch, launch.tiles.program)[6, 10]
-
-
-def test_rows_run_down_and_columns_to_the_right():
-    layout = schedule_figure(grouped(9, 5, 3), "title", "order").layout
-    assert layout.yaxis.range == (8.5, -0.5)
-    assert layout.xaxis.range == (-0.5, 4.5)
-    assert "pid_m" in layout.yaxis.title.text
-    assert "pid_n" in layout.xaxis.title.text
 
 
 def block(kernel_id, operation, board, first=(0, 0), **sizes):

@@ -13,9 +13,10 @@ import pytest
 from visualize.panels.plot import drawn
 
 
-def unpacked(packed):
+def unpacked(content, packed):
     """What plot.js does."""
-    raw = np.frombuffer(zlib.decompress(base64.b64decode(packed["packed"])), dtype=f"<{packed['dtype']}")
+    stream, count = zlib.decompress(base64.b64decode(content["packed"])), int(np.prod(packed["shape"]))
+    raw = np.frombuffer(stream, dtype=f"<{packed['dtype']}", count=count, offset=packed["packed_at"])
     if packed["dtype"] == "f4":
         return raw.reshape(packed["shape"])
     flat = np.cumsum(raw, dtype=np.uint32)
@@ -30,13 +31,13 @@ def unpacked(packed):
 def test_integers_survive_packing(dtype, shape):
     values = np.random.default_rng(1).integers(0, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
     content = json.loads(drawn(go.Figure(go.Heatmap(customdata=values, z=np.zeros(shape[:2], dtype=np.uint8)))))
-    assert np.array_equal(unpacked(content["data"][0]["customdata"]), values)
+    assert np.array_equal(unpacked(content, content["data"][0]["customdata"]), values)
 
 
 def test_floats_that_are_not_numbers_survive_packing():
     values = np.array([[1.5, np.nan], [np.inf, -2]], dtype=np.float32)
     content = json.loads(drawn(go.Figure(go.Heatmap(z=values))))
-    assert np.array_equal(unpacked(content["data"][0]["z"]), values, equal_nan=True)
+    assert np.array_equal(unpacked(content, content["data"][0]["z"]), values, equal_nan=True)
 
 
 @pytest.mark.parametrize("values", [np.array([[-1]], dtype=np.int16), np.array([[1 << 32]], dtype=np.float64)])
@@ -46,7 +47,15 @@ def test_what_would_not_survive_is_refused_or_kept_as_a_float(values):
         with pytest.raises(ValueError, match="negative"):
             drawn(figure)
     else:
-        assert unpacked(json.loads(drawn(figure))["data"][0]["z"])[0, 0] == values[0, 0]
+        content = json.loads(drawn(figure))
+        assert unpacked(content, content["data"][0]["z"])[0, 0] == values[0, 0]
+
+
+def test_what_another_component_wants_to_know_is_packed_too():
+    figure = go.Figure(go.Heatmap(z=np.zeros((2, 2), dtype=np.uint8)))
+    content = json.loads(drawn(figure, meta={"places": np.array([7, 3, 5], dtype=np.uint32), "name": "wave"}))
+    assert content["layout"]["meta"]["name"] == "wave"
+    assert unpacked(content, content["layout"]["meta"]["places"]).tolist() == [7, 3, 5]
 
 
 def test_zoom_is_kept_while_the_key_stays_the_same():

@@ -15,6 +15,10 @@ CATEGORIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", 
 SEQUENCE = "Cividis"  # perceptually even, made for colour-blind readers
 WRONG = "#D55E00"
 
+# What a step finds: a share from 0 (to come) to 1 (done), and 2 for what is under way.
+TO_COME, DONE, NOW = "rgba(128,140,160,0.22)", "#3D8FC6", "#F5A300"
+STEP_SCALE = ((0, TO_COME), (0.5, DONE), (0.75, DONE), (0.75, NOW), (1, NOW))
+
 
 def _template(text: str, line: str, hover: str) -> dict[str, Any]:
     axis = {
@@ -57,7 +61,7 @@ def repeated(count: int) -> list[list[float | str]]:
 def layout(title: str, **more: Any) -> dict[str, Any]:
     """What every figure's layout has: a title, a height, margins, and no template of its own."""
     return {
-        "template": None,
+        "template": {},
         "title": {"text": title, "font": {"size": 15}, "x": 0.5, "xanchor": "center", "y": 0.985, "yanchor": "top"},
         "height": 410,
         "margin": {"l": 60, "r": 10, "t": 34, "b": 48},

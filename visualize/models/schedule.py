@@ -7,6 +7,7 @@ time, and `programs_per_sm` of them are resident on every SM.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class Schedule:
         extents: (num_pid_m, num_pid_n), tiles of the output along each side.
         k_blocks: blocks along the reduction that one tile sums; 0 where there is none.
         slices: programs that share a tile, each with its part of the reduction.
+        sms: SMs of the GPU.
         resident_programs: programs that all SMs hold at once.
         resident_source: "assumed", or "compiled" where registers and shared memory are known.
     """
@@ -41,6 +43,7 @@ class Schedule:
     extents: tuple[int, int]
     k_blocks: int
     slices: int
+    sms: int
     resident_programs: int
     resident_source: str
 
@@ -54,20 +57,70 @@ class Schedule:
         return self.programs % self.resident_programs
 
     @property
+    def tail_idle(self) -> float:
+        """The share of the last wave that no program fills, 0 to 1."""
+        return -self.programs % self.resident_programs / self.resident_programs
+
+    @property
+    def idle(self) -> float:
+        """The share of all waves that no program fills, 0 to 1."""
+        return 1 - self.programs / (self.waves * self.resident_programs)
+
+    @cached_property
     def wave(self) -> np.ndarray:
         """The wave that the program of each tile belongs to, from 0."""
         return self.tiles.program // self.resident_programs
 
-    @property
+    @cached_property
     def turn(self) -> np.ndarray:
         """Which of its program's tiles each one is, from 0: all 0 but where a program loops over tiles."""
-        return np.arange(len(self.tiles.program)) - np.searchsorted(self.tiles.program, self.tiles.program)
+        program = self.tiles.program
+        if len(program) == self.programs:
+            return np.zeros_like(program)
+        return np.arange(len(program)) - np.searchsorted(program, np.arange(self.programs))[program]
 
-    @property
+    @cached_property
+    def turns(self) -> int:
+        """Most tiles that one program computes."""
+        return int(self.turn.max(initial=0)) + 1
+
+    @cached_property
     def step(self) -> np.ndarray:
         """When each tile is computed, from 0, where all tiles take the same time: its wave, or its turn in the wave."""
-        turn = self.turn
-        return self.wave * (turn.max(initial=0) + 1) + turn
+        return self.wave if self.turns == 1 else self.wave * self.turns + self.turn
+
+    def sm_of(self, program: np.ndarray) -> np.ndarray:
+        """The SM that runs each program, where they are dealt out one a SM, round after round.
+
+        Assumed: a real GPU gives a program to whichever SM has room first.
+        """
+        return program % self.sms
+
+    @cached_property
+    def first_of_tile(self) -> np.ndarray:
+        """(num_pid_m, num_pid_n): the entry of `tiles` that computes each tile, the first where several do."""
+        place = self.tiles.pid_m * self.extents[1] + self.tiles.pid_n
+        return first_entries(place, self.extents[0] * self.extents[1]).reshape(self.extents)
+
+    @cached_property
+    def pieces(self) -> tuple[np.ndarray, np.ndarray]:
+        """The piece of a panel of A, and of B, that each tile needs: pid_m or pid_n, times slices, plus its slice."""
+        sides = self.tiles.pid_m, self.tiles.pid_n
+        a, b = sides if self.slices == 1 else (pid * self.slices + self.tiles.pid_k for pid in sides)
+        return a, b
+
+    @cached_property
+    def first_of_piece(self) -> tuple[np.ndarray, np.ndarray]:
+        """The entry that touches each piece of a panel first in launch order.
+
+        (num_pid_m, slices) of A and (num_pid_n, slices) of B: a row of tiles needs a panel of A, a column one of B, and
+        a slice of K a piece of either.
+        """
+        a, b = (
+            first_entries(piece, extent * self.slices).reshape(extent, self.slices)
+            for piece, extent in zip(self.pieces, self.extents, strict=True)
+        )
+        return a, b
 
 
 def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: str = "assumed") -> Schedule:
@@ -105,6 +158,7 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
         extents=(extents["m"], extents["n"]),
         k_blocks=extents.get("k", 0),
         slices=slices,
+        sms=gpu.sms,
         resident_programs=gpu.sms * programs_per_sm,
         resident_source=source,
     )
@@ -125,43 +179,54 @@ def row_major(like: Schedule) -> Schedule:
         pids = np.arange(like.extents[0] * num_pid_n, dtype=np.int64)
         pid_m, pid_n = on_arrays(orders.row_major)(pids, num_pid_n)
         return replace(like, programs=len(pids), tiles=Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_m))
-    # Entries in the order in which they are started, slice by slice.
-    started = np.lexsort((tiles.program, like.turn, tiles.pid_k))
-    place = np.empty_like(tiles.program)
-    place[started] = np.arange(len(started)) % (like.extents[0] * num_pid_n)
+    place = np.arange(len(tiles.program))
+    if like.turns > 1:
+        # Entries in the order in which they are started, slice by slice.
+        started = np.lexsort((tiles.program, like.turn, tiles.pid_k))
+        place[started] = np.arange(len(started))
+    place %= like.extents[0] * num_pid_n
     pid_m, pid_n = on_arrays(orders.row_major)(place, num_pid_n)
     return replace(like, tiles=Tiles(tiles.program, pid_m, pid_n, tiles.pid_k, group=pid_m))
 
 
-def tile_map(schedule: Schedule, of_tile: np.ndarray) -> np.ndarray:
-    """Lay a value of each entry of `schedule.tiles` on its tile: (num_pid_m, num_pid_n).
+def first_entries(places: np.ndarray, count: int) -> np.ndarray:
+    """Where each of the places 0 … count − 1 first stands in `places`; -1 for one that does not: (count,)."""
+    first = np.full(count, -1, dtype=np.int32)
+    first[places[::-1]] = np.arange(len(places), dtype=np.int32)[
+        ::-1
+    ]  # of several that are assigned, the last one stays
+    return first
+
+
+def tile_map(schedule: Schedule, of_tile: np.ndarray, stride: int = 1) -> np.ndarray:
+    """Lay a value of each entry of `schedule.tiles` on its tile: (num_pid_m, num_pid_n), or every `stride`th of them.
 
     Where several programs share a tile (split-K), the first one's value.
     """
-    place = schedule.tiles.pid_m * schedule.extents[1] + schedule.tiles.pid_n
-    if schedule.slices > 1:
-        place, first = np.unique(place, return_index=True)
-        of_tile = of_tile[first]
-    laid = np.full(schedule.extents, -1, dtype=np.int64)
-    laid.ravel()[place] = of_tile
-    return laid
+    return of_tile[schedule.first_of_tile[::stride, ::stride]]
 
 
-def loads(schedule: Schedule, first: int = COMPARED_PROGRAMS) -> np.ndarray | None:
-    """Distinct blocks of A and B, BLOCK_K deep, that the first n programs load, for n = 1 … min(programs, first).
+def slice_blocks(schedule: Schedule) -> np.ndarray:
+    """Blocks along K that each slice sums: (slices,). The last ones may sum none."""
+    start, end = on_arrays(orders.slice_of_k)(np.arange(schedule.slices), schedule.k_blocks, schedule.slices)
+    return end - start
+
+
+def loads_at(schedule: Schedule, counts: np.ndarray) -> np.ndarray | None:
+    """Distinct blocks of A and B, BLOCK_K deep, that the first n programs load, for each n of `counts`.
 
     A program that computes tile (pid_m, pid_n) loads the blocks of row pid_m of A and of column pid_n of B, those of
     its slice of K. None for a kernel without a reduction.
     """
     if not schedule.k_blocks:
         return None
-    tiles, slices = schedule.tiles, schedule.slices
-    start, end = on_arrays(orders.slice_of_k)(np.arange(slices), schedule.k_blocks, slices)
-    count = min(schedule.programs, first)
-    within = tiles.program < count
-    program, pid_k = tiles.program[within], tiles.pid_k[within]
-    new = np.zeros(count, dtype=np.int64)
-    for pid in (tiles.pid_m, tiles.pid_n):
-        _, seen_first = np.unique(pid[within] * slices + pid_k, return_index=True)
-        np.add.at(new, program[seen_first], (end - start)[pid_k[seen_first]])
-    return np.cumsum(new)
+    first_program = np.concatenate([schedule.tiles.program[first.ravel()] for first in schedule.first_of_piece])
+    blocks = np.tile(slice_blocks(schedule), sum(schedule.extents))
+    order = np.argsort(first_program)
+    total = np.concatenate([[0], np.cumsum(blocks[order])])
+    return total[np.searchsorted(first_program[order], counts)]
+
+
+def loads(schedule: Schedule, first: int = COMPARED_PROGRAMS) -> np.ndarray | None:
+    """`loads_at` n = 1 … min(programs, first)."""
+    return loads_at(schedule, np.arange(1, min(schedule.programs, first) + 1))

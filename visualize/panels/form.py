@@ -57,14 +57,14 @@ def settings(value: str) -> dict[str, Any]:
 
 
 def fields(declared: type, labels: Mapping[str, list[str]] | None = None, group: str = "") -> list[dict[str, Any]]:
-    """The controls of a dataclass of knobs.
+    """The controls of a dataclass of knobs: one without a group has none, as something else on the page sets it.
 
     Args:
         labels: words to show for the numbers 0, 1, … of a field, by field name.
         group: the heading to put them under, where it is not the knobs' own.
     """
     words = labels or {}
-    return [field(name, knob, words.get(name), group) for name, knob in knobs(declared).items()]
+    return [field(name, knob, words.get(name), group) for name, knob in knobs(declared).items() if knob.group]
 
 
 def field(name: str, knob: Knob, labels: list[str] | None = None, group: str = "") -> dict[str, Any]:

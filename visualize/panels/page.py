@@ -90,7 +90,7 @@ class Page:
         scheduled, requests = self.schedule, self.coalescing
         # What each tab draws of its own accord.
         self.drawn = {
-            "schedule": [scheduled.claim, scheduled.ours, scheduled.row_major],
+            "schedule": scheduled.drawn,
             "coalescing": [requests.claim, requests.table, requests.tile, requests.request],
             "compiler": [self.compiler.claim, self.compiler.listing],
         }

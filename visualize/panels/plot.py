@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,35 +37,47 @@ def plot(name: str, label: str) -> gr.HTML:
     )
 
 
-def drawn(figure: go.Figure, anew: str = "") -> str:
+def drawn(figure: go.Figure, anew: str = "", meta: Mapping[str, Any] | None = None) -> str:
     """The value that makes a live plot draw `figure`.
 
     Args:
         anew: zoom is kept for as long as this stays the same (say, the axes' extents).
+        meta: what another component wants to know of the figure; becomes the layout's `meta`, its arrays packed too.
     """
     content = figure.to_plotly_json()
     content["layout"]["uirevision"] = anew or "same"
-    return json.dumps(_packed(content), separators=(",", ":"), default=_plain)
+    if meta:
+        content["layout"]["meta"] = dict(meta)
+    stream = bytearray()
+    content = _packed(content, stream)
+    content["packed"] = base64.b64encode(zlib.compress(stream, 6)).decode()
+    return json.dumps(content, separators=(",", ":"), default=_plain)
 
 
-def _packed(value: Any) -> Any:
-    """Replace each array by its differences, deflated: maps of integers shrink to a hundredth."""
+def _packed(value: Any, stream: bytearray) -> Any:
+    """Replace each array by its place in one stream of differences: deflated, maps of integers shrink to 1 %."""
+    if isinstance(value, np.ndarray):
+        return _packed_array(value, stream)
     if isinstance(value, dict):
         if "bdata" in value:
-            return _packed_array(value)
-        return {key: _packed(item) for key, item in value.items()}
+            return _packed_array(_array(value), stream)
+        return {key: _packed(item, stream) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_packed(item) for item in value]
+        return [_packed(item, stream) for item in value]
     return value
 
 
-def _packed_array(typed: dict[str, Any]) -> dict[str, Any]:
-    """Plotly's {dtype, bdata, shape} as {packed, dtype, shape}: little-endian u4 differences, or f4 as they are.
+def _array(typed: dict[str, Any]) -> np.ndarray:
+    """Plotly's {dtype, bdata, shape} as an array."""
+    array = np.frombuffer(base64.b64decode(typed["bdata"]), dtype=np.dtype(typed["dtype"]))
+    return array.reshape([int(n) for n in str(typed.get("shape", array.size)).split(",")])
+
+
+def _packed_array(array: np.ndarray, stream: bytearray) -> dict[str, Any]:
+    """An array as {packed_at, dtype, shape}, appended to the stream: little-endian u4 differences, or f4 as they are.
 
     The last axis of three runs slowest, so that neighbours in the stream are neighbours in the picture.
     """
-    array = np.frombuffer(base64.b64decode(typed["bdata"]), dtype=np.dtype(typed["dtype"]))
-    shape = [int(n) for n in str(typed.get("shape", array.size)).split(",")]
     if array.dtype.kind == "f":
         raw, kind = array.astype("<f4"), "f4"
     else:
@@ -72,9 +85,11 @@ def _packed_array(typed: dict[str, Any]) -> dict[str, Any]:
             raise ValueError("A figure's integers must not be negative.")
         if array.max(initial=0) >= 1 << 32:
             raise ValueError("A figure's integers must fit in 32 bits.")
-        ordered = np.moveaxis(array.reshape(shape), -1, 0) if len(shape) == 3 else array
+        ordered = np.moveaxis(array, -1, 0) if array.ndim == 3 else array
         raw, kind = np.diff(ordered.astype("<u4").reshape(-1), prepend=np.uint32(0)).astype("<u4"), "u4"
-    return {"packed": base64.b64encode(zlib.compress(raw.tobytes(), 6)).decode(), "dtype": kind, "shape": shape}
+    place = {"packed_at": len(stream), "dtype": kind, "shape": array.shape}
+    stream += raw.tobytes()
+    return place
 
 
 def _plain(value: Any) -> Any:

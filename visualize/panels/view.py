@@ -24,7 +24,10 @@ class ScheduleView:
         0, "Schedule", "Programs that one SM holds at once: assumed. 0: as many as the compiled kernel allows.",
         low=0, high=32,
     )  # fmt: skip
-    first: int = knob(9, "Schedule", "Count the loads of the first so many programs.", low=1, high=1024, stops="powers")
+    first: int = knob(
+        9, "Schedule", "Count the loads of the first so many programs.", low=1, high=2**21, stops="powers"
+    )
+    step: int = knob(0, "", "The step that is shown: set by the player. 0: the whole launch.", low=0, high=2**21)
 
 
 @dataclass(frozen=True)

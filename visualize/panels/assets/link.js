@@ -42,6 +42,12 @@ element.querySelector(".theme-switch").addEventListener("click", () => {
   kept.set("__theme", dark ? "dark" : "light");
   history.replaceState(history.state, "", `${location.pathname}?${kept}`);
 });
+document.addEventListener("tilescope:set", ({ detail }) => {
+  const query = new URLSearchParams(props.value);
+  query.set(detail.name, detail.value);
+  props.value = query.toString();
+  write();
+});
 document.addEventListener("tilescope:result", markStale);
 document.addEventListener("tilescope:problems", markStale);
 watch("value", write);

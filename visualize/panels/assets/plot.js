@@ -3,6 +3,8 @@ const node = element.querySelector(".live-plot");
 node.setAttribute("aria-label", given.label);
 let figure = null;
 let latest = 0;
+let inView = true; // until it is known
+let later = 0;
 
 async function inflated(base64) {
   const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
@@ -10,16 +12,16 @@ async function inflated(base64) {
   return new Response(stream).arrayBuffer();
 }
 
-async function unpacked(value) {
-  if (Array.isArray(value)) return Promise.all(value.map(unpacked));
+function unpacked(value, buffer) {
+  if (Array.isArray(value)) return value.map((item) => unpacked(item, buffer));
   if (value === null || typeof value !== "object") return value;
-  if ("packed" in value) return array(await inflated(value.packed), value.dtype, value.shape);
-  const entries = await Promise.all(Object.entries(value).map(async ([k, v]) => [k, await unpacked(v)]));
-  return Object.fromEntries(entries);
+  if ("packed_at" in value) return array(buffer, value);
+  return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, unpacked(v, buffer)]));
 }
 
-function array(buffer, dtype, shape) {
-  const flat = dtype === "f4" ? new Float32Array(buffer) : new Uint32Array(buffer);
+function array(buffer, { packed_at: at, dtype, shape }) {
+  const length = shape.reduce((product, n) => product * n, 1);
+  const flat = dtype === "f4" ? new Float32Array(buffer, at, length) : new Uint32Array(buffer, at, length);
   if (dtype === "u4") for (let i = 1; i < flat.length; i++) flat[i] += flat[i - 1];
   if (shape.length === 1) return flat;
   const [rows, columns, depth] = shape;
@@ -41,10 +43,14 @@ async function draw() {
     window.Plotly?.purge(node);
     return;
   }
-  const next = await unpacked(JSON.parse(props.value));
+  const content = JSON.parse(props.value);
+  const next = unpacked(content, await inflated(content.packed));
   if (turn !== latest) return; // a newer figure came while this one was unpacked
   figure = next;
-  paint();
+  clearTimeout(later);
+  // What nobody sees waits until what somebody sees has been drawn, and is drawn once for many moves of a slider.
+  if (inView) paint();
+  else later = setTimeout(paint, 250);
 }
 
 function paint() {
@@ -52,9 +58,13 @@ function paint() {
   figure.layout.template = template();
   figure.layout.autosize = true;
   const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
-  const drawn = withoutBase(() => window.Plotly.react(node, figure.data, figure.layout, config));
-  drawn.then(() => { node.dataset.draws = Number(node.dataset.draws || 0) + 1; });
+  const shown = { data: figure.data, layout: figure.layout };
+  // Another component may lay something over it: the player does.
+  node.dispatchEvent(new CustomEvent("tilescope:paint", { bubbles: true, detail: shown }));
+  const drawn = withoutBase(() => window.Plotly.react(node, shown.data, shown.layout, config));
+  return drawn.then(() => { node.dataset.draws = Number(node.dataset.draws || 0) + 1; });
 }
+node.repaint = paint;
 
 // Where a page has a <base>, Plotly writes its gradients' and clips' references with the whole address, and they
 // break when the address changes. References within a document need no base (CSS Values 4, "local url flag").
@@ -68,7 +78,8 @@ function withoutBase(action) {
 new MutationObserver(paint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 // A plot drawn in a hidden tab has no width: draw again when it comes into view.
 new IntersectionObserver((seen) => {
-  if (seen.some((entry) => entry.isIntersecting) && window.Plotly && figure) window.Plotly.Plots.resize(node);
+  inView = seen.at(-1).isIntersecting;
+  if (inView && window.Plotly && node.data) window.Plotly.Plots.resize(node);
 }).observe(node);
 watch("value", draw);
 draw();
