@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 LONG = [
     {
         "kernel": "matmul.grouped",
-        "problem": {"M": 4096, "N": 4096, "K": 4096},
+        "problem": {"M": 6144, "N": 6144, "K": 6144},
         "config": {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8},
     },
     {
@@ -27,7 +27,7 @@ LONG = [
     },
     {
         "kernel": "matmul.persistent",
-        "problem": {"M": 4096, "N": 4096, "K": 4096},
+        "problem": {"M": 6144, "N": 6144, "K": 6144},
         "config": {"BLOCK_N": 256, "num_warps": 8},
     },
     {"kernel": "matmul.split_k_atomic", "problem": {"M": 2048, "N": 2048, "K": 8192}},
