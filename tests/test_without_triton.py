@@ -17,7 +17,7 @@ from visualize.panels.state import state
 
 for name, kernel in discover().items():
     page = state({"kernel": name}, None)
-    assert "wave" in schedule.draw(page)[0]
+    assert "wave" in schedule.draw(page, None)[0]
     assert "transactions" in coalescing.draw(page, None, None)[0]
     try:
         kernel.jitted[(1,)]()

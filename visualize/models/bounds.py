@@ -27,6 +27,8 @@ SUSTAINED = 0.73
 # Bytes of a load or store that a SM passes a cycle, and float32 multiply-adds a SM and cycle by compute capability (64
 # in those named, else 128): CUDA C++ Programming Guide 13.0, table "Throughput of Native Arithmetic Instructions".
 _LSU_BYTES, _SECTOR_BYTES = 128, 32
+# Below this efficiency a store's sectors are written in parts, and not at its edges alone.
+_WHOLE = 0.9
 _MULTIPLY_ADDS, _FEWER = 128, {(7, 5): 64, (8, 0): 64}
 
 
@@ -83,6 +85,12 @@ def l2_pressure(found: Sequence[Bound], made: Facts | None) -> float:
     if "arithmetic" not in times or (made is not None and any(op.op == "load" for op in made.operations)):
         return 0.0
     return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
+
+
+def writes_in_parts(kernel: Kernel, launch: Launch, made: Facts | None) -> bool:
+    """Whether a store's request covers only parts of the sectors that it touches."""
+    found = coalescing.operations(kernel, launch, made.operations) if made else ()
+    return any(op.access.op == "store" and op.launch.efficiency < _WHOLE for op in found)
 
 
 def _rate(amount: float, rate: str) -> str:

@@ -88,16 +88,20 @@ def drift(l2_pressure: float) -> float:
     return round(float(np.clip(DRIFT_SLOPE * (l2_pressure - DRIFT_FROM), 0, 1)), 1)
 
 
-def reuse(kernel: Kernel, launch: Launch, schedule: Schedule, l2_pressure: float) -> Reuse | None:
-    """Predict one launch's DRAM traffic; None for a kernel that reads no panels.
+def reuse(kernel: Kernel, launch: Launch, schedule: Schedule, l2_pressure: float, in_parts: bool = False) -> Reuse:
+    """Predict one launch's DRAM traffic.
 
     Args:
         schedule: of the same launch, with its resident programs.
         l2_pressure: the time that the L2 needs, over that of the next slowest resource.
+        in_parts: whether the output's sectors are written in parts. Those of a copy are taken to be read first.
     """
-    if not schedule.k_blocks:
-        return None
-    return _predicted(kernel, launch, [(launch, schedule)], l2_pressure)[0]
+    if schedule.k_blocks:
+        return _predicted(kernel, launch, [(launch, schedule)], l2_pressure)[0]
+    size = DTYPE_BYTES[launch.problem.dtype]
+    read = kernel.family.minimal_bytes(launch.problem) // 2
+    fills = launch.problem.M * launch.problem.N * size if in_parts else 0
+    return Reuse(read + fills, read, read + fills, read, read, read, 0.0)
 
 
 def by_group_size(
@@ -115,7 +119,8 @@ def _predicted(
 ) -> list[Reuse]:
     """The traffic of several orders of the same programs."""
     schedule = several[0][1]
-    panel_bytes, once = _panel_bytes(launch, schedule), _once_bytes(kernel, launch)
+    panel_bytes = _panel_bytes(launch, schedule)
+    once = _once_bytes(kernel, launch, schedule, panel_bytes)
     panels = [_panels(order) for _, order in several]
     spread = [drift(l2_pressure * _relief(one, schedule)) for one, _ in several]
     low, high = (launch.gpu.l2_bytes * share for share in (GONE_FROM, GONE_AT))
@@ -179,13 +184,29 @@ def _panel_bytes(launch: Launch, schedule: Schedule) -> np.ndarray:
     return np.concatenate([np.outer(end - begin, length).ravel() for length in lengths]) * float(size)
 
 
-def _once_bytes(kernel: Kernel, launch: Launch) -> int:
-    """Bytes that are read once for each tile: other inputs, and an output that is added to in place."""
-    tensors, accesses = kernel.family.tensors(launch.problem), kernel.accesses(launch)
-    added = {access.tensor for access in accesses if access.op == "atomic"}
-    once = {access.tensor for access in accesses if "k" not in access.over}
-    wanted = (tensors[name].shape for name in once if tensors[name].is_input or name in added)
-    return sum(rows * columns for rows, columns in wanted) * DTYPE_BYTES[launch.problem.dtype]
+def _once_bytes(kernel: Kernel, launch: Launch, schedule: Schedule, panel_bytes: np.ndarray) -> int:
+    """Bytes that are read once for each tile: other inputs, and an output that is added to in place.
+
+    Slices add one after the other. What one has added to is still there for the next, if that and the panels that it
+    read fit.
+    """
+    size, accesses = DTYPE_BYTES[launch.problem.dtype], kernel.accesses(launch)
+    bytes_of = {
+        name: rows * columns * size
+        for name, (rows, columns) in ((n, t.shape) for n, t in kernel.family.tensors(launch.problem).items())
+    }
+    output = kernel.family.output(launch.problem)
+    once = {access.tensor for access in accesses if "k" not in access.over} - {output}
+    total = float(sum(bytes_of[name] for name in once))
+    if any(access.op == "atomic" for access in accesses):
+        between = panel_bytes.sum() / schedule.slices + bytes_of[output]
+        total += bytes_of[output] * (1 + (schedule.slices - 1) * _gone(between, launch.gpu.l2_bytes))
+    return int(total)
+
+
+def _gone(touched_bytes: float, l2_bytes: int) -> float:
+    """The share that is no longer in the L2 after so much else was touched."""
+    return float(np.clip((touched_bytes / l2_bytes - GONE_FROM) / (GONE_AT - GONE_FROM), 0, 1))
 
 
 def group_sizes(schedule: Schedule) -> tuple[int, ...]:
