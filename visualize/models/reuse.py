@@ -26,6 +26,9 @@ from visualize.models.schedule import Schedule
 # Pieces of a panel that are looked at one by one; fewer where there are very many waves, so that steps stay this few.
 PIECES, _MOST_STEPS = 8, 512
 
+# Waves that are looked at: memory grows with their square, and holds half a gigabyte of these.
+MOST_WAVES = 4096
+
 # How wrong the L2's capacity may be, as a factor, when asking how much hangs on it.
 _UNSURE = 0.8, 1.25
 _UNSURE_RATIO = 1.3
@@ -106,13 +109,13 @@ def drift(l2_pressure: float, constants: Constants = CONSTANTS) -> float:
 def reuse(
     kernel: Kernel, launch: Launch, schedule: Schedule, l2_pressure: float, constants: Constants = CONSTANTS
 ) -> Reuse | None:
-    """Predict one launch's DRAM traffic; None for a kernel that reads no panels.
+    """Predict one launch's DRAM traffic; None for a kernel that reads no panels, or of more than MOST_WAVES.
 
     Args:
         schedule: of the same launch, with its resident programs.
         l2_pressure: the time that the L2 needs, over that of the next slowest resource.
     """
-    if not schedule.k_blocks:
+    if not schedule.k_blocks or schedule.step.max() >= MOST_WAVES:
         return None
     return _predicted(kernel, launch, [(launch, schedule)], l2_pressure, constants)[0]
 
@@ -125,7 +128,12 @@ def by_group_size(
     sizes: Sequence[int],
     constants: Constants = CONSTANTS,
 ) -> dict[int, Reuse]:
-    """Predict the traffic for each GROUP_SIZE of a kernel that has one. Arguments as of `reuse`."""
+    """Predict the traffic for each GROUP_SIZE of a kernel that has one; {} for more than MOST_WAVES.
+
+    Arguments as of `reuse`.
+    """
+    if schedule.step.max() >= MOST_WAVES:
+        return {}
     pids = np.arange(schedule.programs, dtype=np.int32)  # divides faster than int64
     launches = [replace(launch, config=replace(launch.config, GROUP_SIZE=size)) for size in sizes]
     several = [(one, replace(schedule, tiles=kernel.tiles(pids, one))) for one in launches]
