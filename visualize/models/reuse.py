@@ -20,22 +20,14 @@ from kernels import orders
 from kernels.jit import on_arrays
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models.bounds import L2_GBPS_PER_SM
-from visualize.models.lru import Programs, fetched_bytes
+from visualize.models.lru import Programs, fetched_bytes, gone
 from visualize.models.schedule import Schedule
-
-# Touched bytes, as a share of the L2, from which on what was read before begins to be gone, and at which all of it is.
-# About a half: what SMs on both sides of the L2 read is kept in both of its halves.
-GONE_FROM, GONE_AT = 0.42, 0.72
 
 # Pieces of a panel that are looked at one by one; fewer where there are very many waves, so that steps stay this few.
 PIECES, _MOST_STEPS = 8, 512
 
-# Drift begins where the L2 needs about as long as the next resource, and is complete at twice that. It comes within a
-# few waves.
-DRIFT_FROM, DRIFT_SLOPE, DRIFT_WAVES = 0.95, 1.2, 5.0
-
-# How much one answer of the L2 for several SMs takes off it (or not), and the consecutive programs that halve it.
-RELIEF, RELIEF_PROGRAMS = 1.6, 64
+# Waves that are looked at: memory grows with their square, and holds half a gigabyte of these.
+MOST_WAVES = 4096
 
 # How wrong the L2's capacity may be, as a factor, when asking how much hangs on it.
 _UNSURE = 0.8, 1.25
@@ -49,6 +41,32 @@ _MOST_TILES = 3_000_000
 
 # Cells (GROUP_SIZE × step × panel) that are looked at together: some tens of megabytes.
 _MOST_CELLS = 1 << 23
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What was fitted to counts.
+
+    Attributes:
+        gone_from, gone_at: touched bytes, as a share of the L2, from which on what was read before begins to be gone,
+            and at which all of it is. About a half: what SMs on both sides of the L2 read is kept in both its halves.
+        drift_from: the pressure on the L2 at which drift begins: where it needs about as long as the next resource.
+        drift_slope: drift for each unit of pressure more.
+        drift_waves: within so many waves most of it (1 − 1/e) has come.
+        relief: how much one answer of the L2 for several SMs takes off it (or not).
+        relief_programs: the consecutive programs that halve the relief.
+    """
+
+    gone_from: float = 0.36
+    gone_at: float = 0.66
+    drift_from: float = 0.95
+    drift_slope: float = 1.2
+    drift_waves: float = 5.0
+    relief: float = 1.6
+    relief_programs: int = 64
+
+
+CONSTANTS = Constants()
 
 
 @dataclass(frozen=True)
@@ -83,51 +101,78 @@ class Reuse:
         return self.high_bytes > _UNSURE_RATIO * self.low_bytes
 
 
-def drift(l2_pressure: float) -> float:
+def drift(l2_pressure: float, constants: Constants = CONSTANTS) -> float:
     """How far programs drift apart, in tenths, where the L2 needs `l2_pressure` times as long as the next resource."""
-    return round(float(np.clip(DRIFT_SLOPE * (l2_pressure - DRIFT_FROM), 0, 1)), 1)
+    return round(float(np.clip(constants.drift_slope * (l2_pressure - constants.drift_from), 0, 1)), 1)
 
 
-def reuse(kernel: Kernel, launch: Launch, schedule: Schedule, l2_pressure: float, in_parts: bool = False) -> Reuse:
-    """Predict one launch's DRAM traffic.
+def reuse(
+    kernel: Kernel,
+    launch: Launch,
+    schedule: Schedule,
+    l2_pressure: float,
+    in_parts: bool = False,
+    constants: Constants = CONSTANTS,
+) -> Reuse | None:
+    """Predict one launch's DRAM traffic; None for a matmul of more than MOST_WAVES.
 
     Args:
         schedule: of the same launch, with its resident programs.
         l2_pressure: the time that the L2 needs, over that of the next slowest resource.
         in_parts: whether the output's sectors are written in parts. Those of a copy are taken to be read first.
     """
-    if schedule.k_blocks:
-        return _predicted(kernel, launch, [(launch, schedule)], l2_pressure)[0]
-    size = DTYPE_BYTES[launch.problem.dtype]
+    if not schedule.k_blocks:
+        return _copied(kernel, launch, in_parts)
+    if schedule.step.max() >= MOST_WAVES:
+        return None
+    return _predicted(kernel, launch, [(launch, schedule)], l2_pressure, constants)[0]
+
+
+def _copied(kernel: Kernel, launch: Launch, in_parts: bool) -> Reuse:
+    """The traffic of a kernel that reads its input once."""
     read = kernel.family.minimal_bytes(launch.problem) // 2
-    fills = launch.problem.M * launch.problem.N * size if in_parts else 0
+    fills = read if in_parts else 0
     return Reuse(read + fills, read, read + fills, read, read, read, 0.0)
 
 
 def by_group_size(
-    kernel: Kernel, launch: Launch, schedule: Schedule, l2_pressure: float, sizes: Sequence[int]
+    kernel: Kernel,
+    launch: Launch,
+    schedule: Schedule,
+    l2_pressure: float,
+    sizes: Sequence[int],
+    constants: Constants = CONSTANTS,
 ) -> dict[int, Reuse]:
-    """Predict the traffic for each GROUP_SIZE of a kernel that has one. Arguments as of `reuse`."""
+    """Predict the traffic for each GROUP_SIZE of a kernel that has one; {} for more than MOST_WAVES.
+
+    Arguments as of `reuse`.
+    """
+    if schedule.step.max() >= MOST_WAVES:
+        return {}
     pids = np.arange(schedule.programs, dtype=np.int32)  # divides faster than int64
     launches = [replace(launch, config=replace(launch.config, GROUP_SIZE=size)) for size in sizes]
     several = [(one, replace(schedule, tiles=kernel.tiles(pids, one))) for one in launches]
-    return dict(zip(sizes, _predicted(kernel, launch, several, l2_pressure), strict=True))
+    return dict(zip(sizes, _predicted(kernel, launch, several, l2_pressure, constants), strict=True))
 
 
 def _predicted(
-    kernel: Kernel, launch: Launch, several: Sequence[tuple[Launch, Schedule]], l2_pressure: float
+    kernel: Kernel,
+    launch: Launch,
+    several: Sequence[tuple[Launch, Schedule]],
+    l2_pressure: float,
+    constants: Constants,
 ) -> list[Reuse]:
     """The traffic of several orders of the same programs."""
     schedule = several[0][1]
     panel_bytes = _panel_bytes(launch, schedule)
-    once = _once_bytes(kernel, launch, schedule, panel_bytes)
+    once = _once_bytes(kernel, launch, schedule, panel_bytes, constants)
     panels = [_panels(order) for _, order in several]
-    spread = [drift(l2_pressure * _relief(one, schedule)) for one, _ in several]
-    low, high = (launch.gpu.l2_bytes * share for share in (GONE_FROM, GONE_AT))
+    spread = [drift(l2_pressure * _relief(one, schedule, constants), constants) for one, _ in several]
+    low, high = (launch.gpu.l2_bytes * share for share in (constants.gone_from, constants.gone_at))
     capacities = [(low * by, high * by) for by in (1.0, *_UNSURE)]
     fetched = np.empty((len(several), len(capacities)))
     for level in sorted(set(spread)):
-        programs = _programs(launch, schedule, panel_bytes, level)
+        programs = _programs(launch, schedule, panel_bytes, level, constants.drift_waves)
         alike = np.flatnonzero(np.array(spread) == level)
         steps = len(np.unique(programs.start))
         batches = -(-len(alike) * steps * max(len(panel_bytes), steps) // _MOST_CELLS)
@@ -142,7 +187,7 @@ def _predicted(
     ]
 
 
-def _relief(launch: Launch, schedule: Schedule) -> float:
+def _relief(launch: Launch, schedule: Schedule, constants: Constants) -> float:
     """The factor by which the order of programs changes the L2's work.
 
     Where many consecutive programs share the larger panel, one answer of the L2 serves several SMs; where they share
@@ -152,15 +197,17 @@ def _relief(launch: Launch, schedule: Schedule) -> float:
     size = min(getattr(config, "GROUP_SIZE", rows), rows)
     run, shared = (size, config.BLOCK_N) if size > 1 else (columns, config.BLOCK_M)
     share = shared / (config.BLOCK_M + config.BLOCK_N)
-    return 1 - RELIEF * (share - 0.5) * run / (run + RELIEF_PROGRAMS)
+    return 1 - constants.relief * (share - 0.5) * run / (run + constants.relief_programs)
 
 
-def _programs(launch: Launch, schedule: Schedule, panel_bytes: np.ndarray, spread: float) -> Programs:
+def _programs(
+    launch: Launch, schedule: Schedule, panel_bytes: np.ndarray, spread: float, drift_waves: float
+) -> Programs:
     """When each tile is begun: wave by wave, spread more and more where programs drift."""
     step, resident = schedule.step, schedule.resident_programs
     pieces = max(1, min(PIECES, _MOST_STEPS // int(step.max() + 1)))
     place = schedule.tiles.program % resident / min(resident, schedule.programs)
-    spread_by = spread * (1 - np.exp(-step / DRIFT_WAVES))
+    spread_by = spread * (1 - np.exp(-step / drift_waves))
     start = np.floor((step + spread_by * place) * pieces + 1e-9).astype(np.int64)
     written = launch.config.BLOCK_M * launch.config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype]
     return Programs(start, pieces, panel_bytes, written)
@@ -184,7 +231,9 @@ def _panel_bytes(launch: Launch, schedule: Schedule) -> np.ndarray:
     return np.concatenate([np.outer(end - begin, length).ravel() for length in lengths]) * float(size)
 
 
-def _once_bytes(kernel: Kernel, launch: Launch, schedule: Schedule, panel_bytes: np.ndarray) -> int:
+def _once_bytes(
+    kernel: Kernel, launch: Launch, schedule: Schedule, panel_bytes: np.ndarray, constants: Constants
+) -> int:
     """Bytes that are read once for each tile: other inputs, and an output that is added to in place.
 
     Slices add one after the other. What one has added to is still there for the next, if that and the panels that it
@@ -200,13 +249,13 @@ def _once_bytes(kernel: Kernel, launch: Launch, schedule: Schedule, panel_bytes:
     total = float(sum(bytes_of[name] for name in once))
     if any(access.op == "atomic" for access in accesses):
         between = panel_bytes.sum() / schedule.slices + bytes_of[output]
-        total += bytes_of[output] * (1 + (schedule.slices - 1) * _gone(between, launch.gpu.l2_bytes))
+        total += bytes_of[output] * (1 + (schedule.slices - 1) * _gone(between / launch.gpu.l2_bytes, constants))
     return int(total)
 
 
-def _gone(touched_bytes: float, l2_bytes: int) -> float:
-    """The share that is no longer in the L2 after so much else was touched."""
-    return float(np.clip((touched_bytes / l2_bytes - GONE_FROM) / (GONE_AT - GONE_FROM), 0, 1))
+def _gone(touched: float, constants: Constants) -> float:
+    """The share that is no longer in the L2 after so much else was touched, as a share of the L2."""
+    return gone(touched, constants.gone_from, constants.gone_at).item()
 
 
 def group_sizes(schedule: Schedule) -> tuple[int, ...]:

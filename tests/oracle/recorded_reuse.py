@@ -1,0 +1,134 @@
+"""The recorded comparisons of GROUP_SIZE, made ready to be predicted: kernels compiled here, programs as recorded."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from kernels import discover, records
+from kernels.gpus import GPUS
+from kernels.runner.compiler import compiled_for
+from kernels.runner.results import Compiled
+from kernels.runner.reuse import ReuseRow, ReuseStudy, any_group_size
+from kernels.spec import Kernel, Launch
+from visualize.models.bounds import bounds, l2_pressure
+from visualize.models.occupancy import occupancy
+from visualize.models.reuse import CONSTANTS, Constants, Reuse, by_group_size, recommended, reuse
+from visualize.models.schedule import Schedule, schedule
+
+STUDIES = tuple(recording for recording in records.shipped() if isinstance(recording.measured, ReuseStudy))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One launch that was compared, and what a prediction needs to know of it.
+
+    Attributes:
+        pressure: of the L2, for the kernel as it is compiled here.
+        rows: what was counted and timed, by GROUP_SIZE.
+    """
+
+    kernel: Kernel
+    launch: Launch
+    schedule: Schedule
+    pressure: float
+    rows: Mapping[int, ReuseRow]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        problem = self.launch.problem
+        return problem.M, problem.N, problem.K
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        return self.launch.config.BLOCK_M, self.launch.config.BLOCK_N
+
+    def __str__(self) -> str:
+        kernel = self.kernel.id.partition(".")[2]
+        return f"{kernel} {' × '.join(map(str, self.shape))}, {' × '.join(map(str, self.tile))} tiles"
+
+    def regret(self) -> float:
+        """How much longer the recommended GROUP_SIZE took than the fastest one, as a share."""
+        times = {size: statistics.median(row.times_ms) for size, row in self.rows.items()}
+        return times[recommended(self.predicted(), self.launch)] / min(times.values()) - 1
+
+    def predicted(self, constants: Constants = CONSTANTS) -> dict[int, Reuse]:
+        return by_group_size(self.kernel, self.launch, self.schedule, self.pressure, tuple(self.rows), constants)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One GROUP_SIZE of one launch: bytes read, as counted (the median of five) and as predicted."""
+
+    of: Compared
+    group_size: int
+    counted: float
+    predicted: Reuse
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, as a share of what was counted; positive where it is too much."""
+        return self.predicted.read_bytes / self.counted - 1
+
+    @property
+    def is_flagged(self) -> bool:
+        return self.predicted.is_drift or self.predicted.is_edge
+
+
+def compared() -> tuple[Compared, ...]:
+    """All recorded launches. Compiles each distinct kernel once, into Triton's cache directory."""
+    return tuple(_compared(recording.measured, recording.gpu) for recording in STUDIES)
+
+
+def _compared(study: ReuseStudy, gpu_name: str) -> Compared:
+    experiment, gpu, first = study.experiment, GPUS[gpu_name], study.rows[0]
+    kernel = discover()[experiment.kernel]
+    launch = Launch(experiment.problem, experiment.config, gpu)
+    held = occupancy(gpu, launch.config.num_warps, first.registers, first.shared_bytes)
+    planned = schedule(kernel, launch, held.programs_per_sm, "compiled")
+    made = compiled_for(any_group_size(experiment), gpu)
+    assert isinstance(made, Compiled), made
+    asked = reuse(kernel, launch, planned, 0.0).asked_bytes
+    found = bounds(kernel, launch, planned, made, 0.0, asked)
+    return Compared(kernel, launch, planned, l2_pressure(found, made), {row.group_size: row for row in study.rows})
+
+
+def rows(several: Iterable[Compared], constants: Constants = CONSTANTS) -> list[Row]:
+    """Every GROUP_SIZE of several launches, as counted and as predicted."""
+    return [
+        Row(one, size, statistics.median(one.rows[size].dram_read_bytes), found)
+        for one in several
+        for size, found in one.predicted(constants).items()
+    ]
+
+
+def within(several: Iterable[Row], allowed: float = 0.2) -> float:
+    """The share of rows that are predicted within so much."""
+    return statistics.mean(abs(row.error) <= allowed for row in several)
+
+
+def median_error(several: Iterable[Row]) -> float:
+    return statistics.median(abs(row.error) for row in several)
+
+
+def grid(**values: Iterable[float]) -> tuple[Constants, ...]:
+    """Every combination of some constants; the others as they are."""
+    names, several = tuple(values), itertools.product(*values.values())
+    return tuple(replace(CONSTANTS, **dict(zip(names, one, strict=True))) for one in several)
+
+
+def left_out(several: Iterable[Compared], candidates: Iterable[Constants]) -> list[Row]:
+    """Cross-validation: the rows of each shape, predicted by the candidate that fits all other shapes best."""
+    found = [rows(several, one) for one in candidates]
+    judged = []
+    for shape in dict.fromkeys(row.of.shape for row in found[0]):
+        best = min(found, key=lambda fit: _misfit(row for row in fit if row.of.shape != shape))
+        judged += [row for row in best if row.of.shape == shape]
+    return judged
+
+
+def _misfit(several: Iterable[Row]) -> float:
+    return statistics.mean(abs(math.log1p(row.error)) for row in several)
