@@ -20,7 +20,7 @@ from kernels.runner.job import Outcome
 from kernels.runner.results import Compiled, Failure, RunResult
 from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
-from visualize.panels import coalescing, compiler, report, schedule
+from visualize.panels import coalescing, compiler, report, reuse, schedule
 
 
 def endpoints(session: Session) -> None:
@@ -33,6 +33,14 @@ def endpoints(session: Session) -> None:
     async def schedule_of(experiment: dict[str, Any]) -> dict[str, Any]:
         """Which program computes which tile, waves, and the blocks that the first n programs load."""
         return await compiled(experiment, schedule.reply, or_not=True)
+
+    async def reuse_of(experiment: dict[str, Any]) -> dict[str, Any]:
+        """Bytes that reach DRAM, for this order and for every GROUP_SIZE, and what each resource needs by itself."""
+
+        def body(kernel: Kernel, chosen: Experiment, gpu: Gpu, made: Compiled | Failure) -> dict[str, Any]:
+            return reuse.reply(kernel, chosen, gpu, made, session.compared_before(chosen))
+
+        return await compiled(experiment, body, or_not=True)
 
     async def coalescing_of(
         experiment: dict[str, Any], model: str = "compiled", textbook: dict[str, Any] | None = None
@@ -103,6 +111,7 @@ def endpoints(session: Session) -> None:
     for function, name, limit in (
         (kernels, "kernels", "default"),
         (schedule_of, "schedule", 4),
+        (reuse_of, "reuse", 4),
         (coalescing_of, "coalescing", 4),
         (run, "run", None),  # the session has a queue of its own
         (layouts, "layouts", None),

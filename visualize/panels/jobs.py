@@ -17,7 +17,7 @@ import gradio as gr
 from kernels.knobs import ConfigError
 from kernels.runner.results import Failure
 from kernels.runner.session import Session
-from visualize.panels import coalescing, compiler, form, layouts, link, result, schedule, whatif
+from visualize.panels import coalescing, compiler, form, layouts, link, result, reuse, schedule, whatif
 from visualize.panels.state import State
 
 # How what is wanted of the compiler begins where it was known, so that the panel is drawn already.
@@ -64,6 +64,8 @@ class Jobs:
         status = result.finished(failure) if failure else "" if made else compiler.waiting(state.gpu.name)
         if state.view.tab == "schedule":
             return schedule.draw(state, made, failure)
+        if state.view.tab == "reuse":
+            return reuse.draw(state, made, self.session.compared_before(state.experiment), failure)
         if state.view.tab == "coalescing":
             return coalescing.draw(state, made, counted, status)
         if state.view.tab == "compiler" and failure:
@@ -143,6 +145,15 @@ class Jobs:
             return (*drawn[:2], gr.skip(), gr.skip()) if drawn else (gr.skip(),) * 4
 
         async for answer in self._submitted("counters", shown, self.outputs["on_count"], request, *values):
+            yield answer
+
+    async def on_compare_sizes(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Count and time every GROUP_SIZE, and draw what was found beside what is predicted."""
+
+        def shown(_: Any) -> tuple[Any, ...]:
+            return self.draw(self._read(*values)) or ()
+
+        async for answer in self._submitted("reuse", shown, self.outputs["on_compare_sizes"], request, *values):
             yield answer
 
     async def on_faults(self, *values: str) -> AsyncIterator[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ import gradio as gr
 from kernels import discover
 from kernels.knobs import ConfigError
 from kernels.runner.session import Session
-from visualize.panels import coalescing, compiler, form, layouts, link, result, schedule
+from visualize.panels import coalescing, compiler, form, layouts, link, result, reuse, schedule
 from visualize.panels.endpoints import endpoints
 from visualize.panels.jobs import Jobs
 from visualize.panels.markup import markup
@@ -65,6 +65,8 @@ class Page:
                         self.layouts = layouts.build()
                     with gr.Tab("Schedule", id="schedule") as schedule_tab:
                         self.schedule = schedule.build()
+                    with gr.Tab("Reuse", id="reuse") as reuse_tab:
+                        self.reuse = reuse.build()
                     with gr.Tab("Coalescing", id="coalescing") as coalescing_tab:
                         self.coalescing = coalescing.build()
                     with gr.Tab("Compiler", id="compiler") as compiler_tab:
@@ -72,6 +74,7 @@ class Page:
         self.tab_buttons = {
             "result": result_tab,
             "schedule": schedule_tab,
+            "reuse": reuse_tab,
             "coalescing": coalescing_tab,
             "compiler": compiler_tab,
         }
@@ -91,6 +94,7 @@ class Page:
         # What each tab draws of its own accord.
         self.drawn = {
             "schedule": scheduled.drawn,
+            "reuse": self.reuse.drawn,
             "coalescing": [requests.claim, requests.table, requests.tile, requests.request],
             "compiler": [self.compiler.claim, self.compiler.listing],
         }
@@ -98,6 +102,7 @@ class Page:
         self.pictures = [self.problems, self.link, *drawn, self.compiler.wanted]
         self.compiled = [*drawn, self.coalescing.lanes]
         self.compared = [self.problems, self.status, self.cancel, self.layouts.table]
+        self.sized = [self.problems, self.status, self.cancel, *self.drawn["reuse"]]
         self.counted = [self.problems, self.status, self.cancel, *self.drawn["coalescing"]]
         self.everything = [self.tab, self.tabs, *forms, *self.pictures]
 
@@ -143,6 +148,7 @@ class Page:
             "on_run": len(self.results),
             "on_compare": len(self.compared),
             "on_count": len(self.counted),
+            "on_compare_sizes": len(self.sized),
         }
         gr.on(
             [self.run.click, self.experiment.submit],
@@ -154,24 +160,20 @@ class Page:
             concurrency_limit=None,
             api_visibility="private",
         )
-        self.layouts.button.click(
-            self.jobs.on_compare,
-            self.inputs,
-            self.compared,
-            trigger_mode="multiple",
-            show_progress="hidden",
-            concurrency_limit=None,
-            api_visibility="private",
-        )
-        self.coalescing.count.click(
-            self.jobs.on_count,
-            self.inputs,
-            self.counted,
-            trigger_mode="multiple",
-            show_progress="hidden",
-            concurrency_limit=None,
-            api_visibility="private",
-        )
+        for measure, handler_of, answered in (
+            (self.layouts.button, self.jobs.on_compare, self.compared),
+            (self.coalescing.count, self.jobs.on_count, self.counted),
+            (self.reuse.compare, self.jobs.on_compare_sizes, self.sized),
+        ):
+            measure.click(
+                handler_of,
+                self.inputs,
+                answered,
+                trigger_mode="multiple",
+                show_progress="hidden",
+                concurrency_limit=None,
+                api_visibility="private",
+            )
         self.cancel.click(self.jobs.on_cancel, None, None, **_INSTANT)
 
     def _state(self, tab: str, *forms: str) -> State:

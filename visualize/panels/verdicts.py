@@ -11,6 +11,8 @@ from kernels.spec import Kernel, Launch
 from visualize.models import coalescing, textbook
 from visualize.models.traffic import SECTOR_BYTES, Operation
 from visualize.panels import why, words
+from visualize.panels.funnel import Stage
+from visualize.panels.funnel import funnel as bars
 
 # Which of the hardware's counters an operation counts for.
 _COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
@@ -250,7 +252,7 @@ def funnel(found: Verdicts) -> str:
     if operations is None:
         return ""
     wanted = sum(op.launch.bytes_wanted for op in operations)
-    stages = [
+    stages: list[Stage] = [
         ("lanes (and boxes) want", wanted, "predicted"),
         ("sectors that L1 is asked for", SECTOR_BYTES * sum(op.launch.sectors for op in operations), "predicted"),
     ]
@@ -258,13 +260,7 @@ def funnel(found: Verdicts) -> str:
     if found.counters:
         moved = found.counters.launch["dram_read_bytes"] + found.counters.launch["dram_write_bytes"]
         stages.append(("DRAM moved, caches emptied before", int(moved), "counted"))
-    most = max(value for _, value, _ in stages) or 1
-    rows = "".join(
-        f'<li><span class="stage">{name} {words.mark(source)}</span>'
-        f'<span class="bar" style="width:{40 * value / most:.2f}%"></span><span>{value:,} bytes</span></li>'
-        for name, value, source in stages
-    )
-    return f'<ul class="funnel" aria-label="Bytes from lanes to DRAM">{rows}</ul>'
+    return bars(stages, "Bytes from lanes to DRAM")
 
 
 def claim(found: Verdicts) -> str:

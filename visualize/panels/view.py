@@ -12,7 +12,7 @@ from visualize.figures import schedule
 from visualize.figures.coalescing import COLORS
 from visualize.models.textbook import Textbook
 
-TABS = ("result", "schedule", "coalescing", "compiler")
+TABS = ("result", "schedule", "reuse", "coalescing", "compiler")
 
 
 @dataclass(frozen=True)

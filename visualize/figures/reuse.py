@@ -1,0 +1,101 @@
+"""What GROUP_SIZE does: bytes that are read from DRAM, and time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import plotly.graph_objects as go
+
+from visualize.figures import theme
+from visualize.models.reuse import Reuse
+
+_PREDICTED, _MEASURED, _OWN = theme.CATEGORIES[0], theme.CATEGORIES[1], theme.WRONG
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One GROUP_SIZE as it was counted and timed: bytes of each count, milliseconds of each turn."""
+
+    group_size: int
+    read_bytes: tuple[int, ...]
+    times_ms: tuple[float, ...]
+
+
+def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], own: int) -> go.Figure:
+    """Gigabytes read by GROUP_SIZE, both axes logarithmic: predicted as a line with a band, counted as points.
+
+    The band is an L2 that keeps a quarter more, or a fifth less. Bars on points go from the least to the most counted.
+    """
+    sizes = list(predicted)
+    several = [predicted[size] for size in sizes]
+    band = [one.low_bytes / 1e9 for one in several] + [one.high_bytes / 1e9 for one in reversed(several)]
+    figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", "GB read from DRAM", sizes[-1]))
+    figure.add_scatter(
+        x=sizes + sizes[::-1], y=band, fill="toself", fillcolor="rgba(0,114,178,0.18)", line={"width": 0},
+        hoverinfo="skip", name="if the L2 keeps more or less",
+    )  # fmt: skip
+    figure.add_scatter(
+        x=sizes, y=[one.read_bytes / 1e9 for one in several], mode="lines", line={"color": _PREDICTED},
+        name="predicted", hovertemplate="GROUP_SIZE %{x}: %{y:.3f} GB predicted<extra></extra>",
+    )  # fmt: skip
+    counted = [one for one in measured if one.read_bytes]
+    if counted:
+        figure.add_scatter(**_points(counted, [np.array(one.read_bytes) / 1e9 for one in counted], "counted", "GB"))
+    compulsory = several[0].compulsory_bytes / 1e9
+    figure.add_scatter(
+        x=[sizes[0], sizes[-1]], y=[compulsory, compulsory], mode="lines", name="each input once", hoverinfo="y",
+        line={"dash": "dot", "color": theme.CATEGORIES[7]},
+    )  # fmt: skip
+    return _with_own(figure, own)
+
+
+def times_figure(measured: Sequence[Measured], own: int) -> go.Figure:
+    """Milliseconds by GROUP_SIZE, taken in turns: medians, with bars from the 20th to the 80th percentile."""
+    figure = go.Figure(
+        layout=_layout("Time by GROUP_SIZE, in turns", "milliseconds", max(one.group_size for one in measured))
+    )
+    figure.update_yaxes(type="linear", rangemode="tozero")
+    spread = [np.percentile(one.times_ms, (20, 50, 80)) for one in measured]
+    figure.add_scatter(**_points(measured, spread, "measured", "ms"))
+    return _with_own(figure, own)
+
+
+def _points(measured: Sequence[Measured], values: Sequence[np.ndarray], name: str, unit: str) -> dict[str, object]:
+    """Medians with bars to the least and the most of `values`."""
+    middle = np.array([np.median(one) for one in values])
+    return {
+        "x": [one.group_size for one in measured],
+        "y": middle.tolist(),
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [float(one.max() - mid) for one, mid in zip(values, middle, strict=True)],
+            "arrayminus": [float(mid - one.min()) for one, mid in zip(values, middle, strict=True)],
+        },
+        "mode": "markers",
+        "marker": {"color": _MEASURED, "size": 9},
+        "name": name,
+        "hovertemplate": f"GROUP_SIZE %{{x}}: %{{y:.3f}} {unit} {name}<extra></extra>",
+    }
+
+
+def _layout(title: str, unit: str, most: int) -> dict[str, object]:
+    powers = [1 << exponent for exponent in range(most.bit_length())]
+    axis = {"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers}
+    legend = {"orientation": "h", "y": 1.0, "yanchor": "top", "x": 0.5, "xanchor": "center", "bgcolor": "rgba(0,0,0,0)"}
+    return theme.layout(
+        title, xaxis=axis, yaxis={"title": {"text": unit}, "type": "log"}, showlegend=True, legend=legend
+    )
+
+
+def _with_own(figure: go.Figure, own: int) -> go.Figure:
+    """Mark the GROUP_SIZE that is set. On a logarithmic axis an annotation stands at the logarithm."""
+    line = {"color": _OWN, "width": 1}
+    figure.add_shape(type="line", x0=own, x1=own, y0=0, y1=1, yref="paper", line=line)
+    figure.add_annotation(
+        x=math.log10(own), y=0, yref="paper", text=f"this: {own}", showarrow=False, xanchor="left", yanchor="bottom"
+    )
+    return figure
