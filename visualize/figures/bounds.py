@@ -49,7 +49,8 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
         customdata=[f"{binding.name}", TAIL, "not explained by these"],
         hovertemplate="%{customdata}: %{x:.4f} ms<extra></extra>",
         text=[binding.name, TAIL if extra > 0.03 * measured_ms else "", "rest" if rest > 0.05 * measured_ms else ""],
-        textposition="inside",
+        textposition=["inside", "inside", "outside"],
+        textangle=0,
     )  # fmt: skip
     figure.add_vline(measured_ms, line={"dash": "dot", "color": theme.CATEGORIES[7]})
     return figure

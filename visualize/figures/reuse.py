@@ -85,9 +85,22 @@ def _points(measured: Sequence[Measured], values: Sequence[np.ndarray], name: st
 def _layout(title: str, unit: str, most: int) -> dict[str, object]:
     powers = [1 << exponent for exponent in range(most.bit_length())]
     axis = {"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers}
-    legend = {"orientation": "h", "y": 1.0, "yanchor": "top", "x": 0.5, "xanchor": "center", "bgcolor": "rgba(0,0,0,0)"}
+    # Below the axis' title, so that its signs are not taken for data.
+    legend = {
+        "orientation": "h",
+        "y": -0.18,
+        "yanchor": "top",
+        "x": 0.5,
+        "xanchor": "center",
+        "bgcolor": "rgba(0,0,0,0)",
+    }
     return theme.layout(
-        title, xaxis=axis, yaxis={"title": {"text": unit}, "type": "log"}, showlegend=True, legend=legend
+        title,
+        xaxis=axis,
+        yaxis={"title": {"text": unit}, "type": "log"},
+        showlegend=True,
+        legend=legend,
+        margin={"l": 60, "r": 10, "t": 34, "b": 90},
     )
 
 

@@ -29,6 +29,11 @@ ERROR = "half of 322 recorded launches within 1 %, 91 % within 20 %"
 # GPUs with less and less bandwidth a FLOP, of which the first that DRAM would limit is named.
 _NARROWER = ("A100-80GB", "A10G", "L40S", "L4", "RTX4090")
 
+_IN_PARTS = (
+    "Its stores write parts of sectors, which are taken to be read before: as many bytes again at most, fewer where the "
+    "other parts come while the sector is still in the L2."
+)
+
 
 def sentences(here: Found) -> list[str]:
     """The claim: this order, all orders, time, and what to doubt. HTML."""
@@ -67,23 +72,18 @@ def small_print(here: Found) -> str:
 
 
 def _this_order(here: Found) -> str:
-    own = here.own
-    share = words.percent(1 - own.read_bytes / own.asked_bytes) if own.asked_bytes > own.read_bytes else "nothing"
-    more = own.read_bytes / own.compulsory_bytes
-    times = (
-        f"{words.significant(more)} × what reading each input once would take" if more > _ALIKE else "each input once"
-    )
-    counted = ""
+    own, counted = here.own, ""
     if here.row and here.row.dram_read_bytes:
         known = "recorded" if here.study and here.study.backend == "recorded" else "counted"
-        counted = (
-            f"; Nsight Compute counted <b>{np.median(here.row.dram_read_bytes) / 1e9:,.3f} GB</b> {words.mark(known)}"
-        )
-    return (
-        f"This launch reads <b>{own.read_bytes / 1e9:,.3f} GB</b> from DRAM {words.mark('predicted')}{counted}: "
-        f"{times}. "
-        f"Of the {own.asked_bytes / 1e9:,.3g} GB that its programs ask for, the L2 serves {share}."
-    )
+        gigabytes = np.median(here.row.dram_read_bytes) / 1e9
+        counted = f"; Nsight Compute counted <b>{gigabytes:,.3f} GB</b> {words.mark(known)}"
+    more = own.read_bytes / own.compulsory_bytes
+    times = f"{words.significant(more)} × what each input once would take" if more > _ALIKE else "each input once"
+    lead = f"This launch reads <b>{own.read_bytes / 1e9:,.3f} GB</b> from DRAM {words.mark('predicted')}{counted}: {times}."
+    if not here.planned.k_blocks:
+        return lead
+    served = words.percent(1 - own.read_bytes / own.asked_bytes)
+    return f"{lead} Of the {own.asked_bytes / 1e9:,.3g} GB that its programs ask for, the L2 serves {served}."
 
 
 def _orders(here: Found) -> list[str]:
@@ -176,6 +176,8 @@ def _elsewhere(here: Found) -> str:
 
 def _doubt(here: Found) -> str:
     own = here.own
+    if not here.planned.k_blocks:
+        return _IN_PARTS if own.read_bytes > own.compulsory_bytes else ""
     if own.is_drift:
         return (
             "The L2 has more to deliver here than it can, so programs drift apart: take the prediction as a rough one "
