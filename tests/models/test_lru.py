@@ -67,7 +67,7 @@ def modelled(programs, order, capacity):
 
 
 @st.composite
-def cases(draw, written=st.integers(0, 5)):
+def cases(draw):
     """Programs in lock step (whole waves) or staggered, and an order."""
     count, pieces = draw(st.integers(1, 14)), draw(st.integers(1, 4))
     resident = draw(st.integers(1, 6))
@@ -75,7 +75,7 @@ def cases(draw, written=st.integers(0, 5)):
     if draw(st.booleans()):
         start = np.sort(np.array(draw(st.lists(st.integers(0, 12), min_size=count, max_size=count))))
     sizes = draw(st.lists(st.integers(1, 9), min_size=2 * PANELS, max_size=2 * PANELS))
-    programs = Programs(start, pieces, pieces * np.array(sizes, float), draw(written))
+    programs = Programs(start, pieces, pieces * np.array(sizes, float), draw(st.integers(0, 5)))
     return programs, draw(orders(count))
 
 
