@@ -67,7 +67,7 @@ def modelled(programs, order, capacity):
 
 
 @st.composite
-def cases(draw, written=None):
+def cases(draw):
     """Programs in lock step (whole waves) or staggered, and an order."""
     count, pieces = draw(st.integers(1, 14)), draw(st.integers(1, 4))
     resident = draw(st.integers(1, 6))
@@ -75,9 +75,7 @@ def cases(draw, written=None):
     if draw(st.booleans()):
         start = np.sort(np.array(draw(st.lists(st.integers(0, 12), min_size=count, max_size=count))))
     sizes = draw(st.lists(st.integers(1, 9), min_size=2 * PANELS, max_size=2 * PANELS))
-    programs = Programs(
-        start, pieces, pieces * np.array(sizes, float), draw(st.integers(0, 5) if written is None else written)
-    )
+    programs = Programs(start, pieces, pieces * np.array(sizes, float), draw(st.integers(0, 5)))
     return programs, draw(orders(count))
 
 
@@ -120,7 +118,7 @@ def expected(programs, order, low, high):
             if before is not None:
                 between = [touched(programs, order, range(before + half, now + half)) for half in (0, 1)]
                 written = np.count_nonzero((before < ends) & (ends <= now)) * programs.written_bytes
-                share = np.clip((sum(between) / 2 + written - low) / (high - low), 0, 1)
+                share = np.clip((sum(between) / 2 + written - low) / (high - low), 0, 1) ** 2
             fetched += share * programs.panel_bytes[panel] / programs.pieces
     return fetched
 

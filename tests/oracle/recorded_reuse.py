@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kernels import discover, records
 from kernels.gpus import GPUS
@@ -27,13 +28,15 @@ class Compared:
     """One launch that was compared, and what a prediction needs to know of it.
 
     Attributes:
-        pressure: of the L2, for the kernel as it is compiled here.
+        made: the kernel as it is compiled here.
+        pressure: of the L2.
         rows: what was counted and timed, by GROUP_SIZE.
     """
 
     kernel: Kernel
     launch: Launch
     schedule: Schedule
+    made: Compiled
     pressure: float
     rows: Mapping[int, ReuseRow]
 
@@ -50,10 +53,20 @@ class Compared:
         kernel = self.kernel.id.partition(".")[2]
         return f"{kernel} {' × '.join(map(str, self.shape))}, {' × '.join(map(str, self.tile))} tiles"
 
+    @property
+    def times_ms(self) -> dict[int, float]:
+        """The median time of each GROUP_SIZE."""
+        return {size: statistics.median(row.times_ms) for size, row in self.rows.items()}
+
+    @property
+    def recommended_ms(self) -> float:
+        """The time of the GROUP_SIZE that is recommended, of those that were timed."""
+        return self.times_ms[recommended(self.predicted(), self.launch)]
+
+    @property
     def regret(self) -> float:
-        """How much longer the recommended GROUP_SIZE took than the fastest one, as a share."""
-        times = {size: statistics.median(row.times_ms) for size, row in self.rows.items()}
-        return times[recommended(self.predicted(), self.launch)] / min(times.values()) - 1
+        """How much longer that is than the shortest time, as a share."""
+        return self.recommended_ms / min(self.times_ms.values()) - 1
 
     def predicted(self, constants: Constants = CONSTANTS) -> dict[int, Reuse]:
         return by_group_size(self.kernel, self.launch, self.schedule, self.pressure, tuple(self.rows), constants)
@@ -93,7 +106,9 @@ def _compared(study: ReuseStudy, gpu_name: str) -> Compared:
     assert isinstance(made, Compiled), made
     asked = reuse(kernel, launch, planned, 0.0).asked_bytes
     found = bounds(kernel, launch, planned, made, 0.0, asked)
-    return Compared(kernel, launch, planned, l2_pressure(found, made), {row.group_size: row for row in study.rows})
+    return Compared(
+        kernel, launch, planned, made, l2_pressure(found, made), {row.group_size: row for row in study.rows}
+    )
 
 
 def rows(several: Iterable[Compared], constants: Constants = CONSTANTS) -> list[Row]:
@@ -120,15 +135,19 @@ def grid(**values: Iterable[float]) -> tuple[Constants, ...]:
     return tuple(replace(CONSTANTS, **dict(zip(names, one, strict=True))) for one in several)
 
 
-def left_out(several: Iterable[Compared], candidates: Iterable[Constants]) -> list[Row]:
-    """Cross-validation: the rows of each shape, predicted by the candidate that fits all other shapes best."""
-    found = [rows(several, one) for one in candidates]
-    judged = []
+def misfit(several: Iterable[Row]) -> float:
+    """How far predictions are off, on average, too much and too little alike."""
+    return statistics.mean(abs(math.log1p(row.error)) for row in several)
+
+
+def left_out(found: Sequence[Sequence[Row]], badness: Callable[[list[Row]], Any] = misfit) -> list[Row]:
+    """Cross-validation: each shape's rows, by the candidate that is the least bad on all other shapes.
+
+    Args:
+        found: what each candidate predicts: the same rows in the same order.
+    """
+    judged: list[Row] = []
     for shape in dict.fromkeys(row.of.shape for row in found[0]):
-        best = min(found, key=lambda fit: _misfit(row for row in fit if row.of.shape != shape))
+        best = min(found, key=lambda one: badness([row for row in one if row.of.shape != shape]))
         judged += [row for row in best if row.of.shape == shape]
     return judged
-
-
-def _misfit(several: Iterable[Row]) -> float:
-    return statistics.mean(abs(math.log1p(row.error)) for row in several)

@@ -86,22 +86,10 @@ def _layout(title: str, unit: str, most: int) -> dict[str, object]:
     powers = [1 << exponent for exponent in range(most.bit_length())]
     axis = {"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers}
     # Below the axis' title, so that its signs are not taken for data.
-    legend = {
-        "orientation": "h",
-        "y": -0.18,
-        "yanchor": "top",
-        "x": 0.5,
-        "xanchor": "center",
-        "bgcolor": "rgba(0,0,0,0)",
-    }
-    return theme.layout(
-        title,
-        xaxis=axis,
-        yaxis={"title": {"text": unit}, "type": "log"},
-        showlegend=True,
-        legend=legend,
-        margin={"l": 60, "r": 10, "t": 34, "b": 90},
-    )
+    legend = {"orientation": "h", "y": -0.18, "yanchor": "top", "x": 0.5, "xanchor": "center"}
+    margin = {"l": 60, "r": 10, "t": 34, "b": 90}
+    scale = {"title": {"text": unit}, "type": "log"}
+    return theme.layout(title, xaxis=axis, yaxis=scale, showlegend=True, legend=legend, margin=margin)
 
 
 def _with_own(figure: go.Figure, own: int) -> go.Figure:

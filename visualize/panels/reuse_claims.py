@@ -30,8 +30,8 @@ ERROR = "half of 322 recorded launches within 1 %, 91 % within 20 %"
 _NARROWER = ("A100-80GB", "A10G", "L40S", "L4", "RTX4090")
 
 _IN_PARTS = (
-    "Its stores write parts of sectors, which are taken to be read before: as many bytes again at most, fewer where the "
-    "other parts come while the sector is still in the L2."
+    "Its stores write parts of sectors, which are taken to be read before: as many bytes again at most, fewer where "
+    "the other parts come while the sector is still in the L2."
 )
 
 
@@ -79,7 +79,8 @@ def _this_order(here: Found) -> str:
         counted = f"; Nsight Compute counted <b>{gigabytes:,.3f} GB</b> {words.mark(known)}"
     more = own.read_bytes / own.compulsory_bytes
     times = f"{words.significant(more)} × what each input once would take" if more > _ALIKE else "each input once"
-    lead = f"This launch reads <b>{own.read_bytes / 1e9:,.3f} GB</b> from DRAM {words.mark('predicted')}{counted}: {times}."
+    predicted = f"<b>{own.read_bytes / 1e9:,.3f} GB</b> from DRAM {words.mark('predicted')}"
+    lead = f"This launch reads {predicted}{counted}: {times}."
     if not here.planned.k_blocks:
         return lead
     served = words.percent(1 - own.read_bytes / own.asked_bytes)

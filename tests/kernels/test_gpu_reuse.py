@@ -1,0 +1,59 @@
+"""GROUP_SIZEs compared on a real GPU: counted and timed, and timed alone where nothing can be counted."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.runner.reuse import REPEATS, ReuseStudy
+from kernels.spec import Launch
+from visualize.models.reuse import reuse
+from visualize.models.schedule import schedule
+
+pytestmark = pytest.mark.gpu
+
+PAYLOAD = {
+    "kernel": "matmul.grouped",
+    "problem": {"M": 1024, "N": 1024, "K": 1024},
+    "config": {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_SIZE": 4, "num_warps": 4},
+}
+
+
+def compared(gpu, **config):
+    experiment = from_json({**PAYLOAD, "config": {**PAYLOAD["config"], **config}}, discover())
+    study = gpu.submit(experiment, "reuse").result()
+    assert isinstance(study, ReuseStudy), study
+    return experiment, study
+
+
+def test_each_group_size_is_counted_five_times_and_timed_in_turns(gpu):
+    experiment, study = compared(gpu)
+    kernel = discover()[experiment.kernel]
+    launch = Launch(experiment.problem, experiment.config, gpu.gpu)
+    compulsory = reuse(kernel, launch, schedule(kernel, launch), 0.0).compulsory_bytes
+    assert (study.backend, study.device.backend) == ("cuda", "cuda")
+    assert study.tool.startswith("Nsight Compute")
+    assert [row.group_size for row in study.rows] == [1, 2, 4, 8]
+    for row in study.rows:
+        assert len(row.dram_read_bytes) == len(row.dram_write_bytes) == REPEATS
+        assert statistics.median(row.dram_read_bytes) >= 0.9 * compulsory
+        assert 0 < row.l2_read_bytes <= row.received_bytes
+        assert len(row.times_ms) >= 10
+        assert min(row.times_ms) > 0
+        assert row.registers > 0
+    assert len({len(row.times_ms) for row in study.rows}) == 1, "each was timed in every turn"
+    assert gpu.compared_before(experiment) is study
+
+
+def test_without_ncu_sizes_are_timed_alone_and_the_note_says_why(gpu, monkeypatch, tmp_path):
+    compared(gpu, GROUP_SIZE=2)  # so that workers are started, and kernels compiled, with the PATH that they need
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _, study = compared(gpu, GROUP_SIZE=2)
+    assert study.tool == ""
+    assert "ncu is not installed" in study.note
+    for row in study.rows:
+        assert (row.dram_read_bytes, row.received_bytes) == ((), None)
+        assert len(row.times_ms) >= 10

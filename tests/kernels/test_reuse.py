@@ -1,0 +1,210 @@
+"""Comparing GROUP_SIZEs without a GPU: what is compared, what was recorded, and ncu's page of many launches."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from kernels import discover, records
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.records.compare_group_sizes import wanted
+from kernels.runner import counters, reuse
+from kernels.runner.results import Device, Failure
+from kernels.runner.reuse import DRAM, L2, REPEATS, ReuseRow, ReuseStudy
+from kernels.spec import Launch
+
+RECORDED = {
+    "kernel": "matmul.grouped",
+    "problem": {"M": 4096, "N": 4096, "K": 4096},
+    "config": {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 4},
+    "gpu": "H200",
+}
+
+
+def experiment_of(payload=RECORDED, **config):
+    payload = {**payload, "config": {**payload.get("config", {}), **config}}
+    return from_json(payload, discover())
+
+
+def launch_of(experiment):
+    return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, GPUS["H200"])
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 1024])
+def test_without_a_gpu_the_recorded_study_is_given_for_any_group_size(session, size):
+    experiment = experiment_of(GROUP_SIZE=size)
+    study = session.submit(experiment, "reuse").result()
+    assert isinstance(study, ReuseStudy), study
+    assert (study.backend, study.device.name) == ("recorded", "NVIDIA H200")
+    assert study.experiment == experiment
+    assert [row.group_size for row in study.rows] == [1, 2, 4, 8, 16, 32]
+    assert study.tool.startswith("Nsight Compute 20")
+    assert "Recorded on H200" in study.note
+    assert session.compared_before(experiment).rows == study.rows
+
+
+def test_how_a_run_is_timed_and_on_what_numbers_makes_no_difference(session):
+    payload = {**RECORDED, "run": {"seed": 5, "l2": "cold"}}
+    payload["problem"] = {**RECORDED["problem"], "precision": "ieee"}
+    assert isinstance(session.submit(from_json(payload, discover()), "reuse").result(), ReuseStudy)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"problem": {"M": 4097, "N": 4096, "K": 4096}}, {"gpu": "B200"}, {"config": {"BLOCK_M": 128}}, {"kernel": ""}],
+    ids=str,
+)
+def test_what_was_not_recorded_is_refused_at_once_and_says_of_which_gpu(session, change):
+    payload = {**RECORDED, **change}
+    payload["kernel"] = payload["kernel"] or "matmul.persistent"
+    experiment = from_json(payload, discover())
+    outcome = session.submit(experiment, "reuse").result(0)
+    assert isinstance(outcome, Failure)
+    assert (outcome.stage, outcome.kind) == ("config", "not_recorded")
+    assert "GROUP_SIZEs are compared on a GPU" in outcome.message
+    assert f"on {payload['gpu']} was recorded" in outcome.message
+    assert session.compared_before(experiment) is None
+
+
+@pytest.mark.parametrize(
+    ("m", "own", "compared"),
+    [
+        (8192, 8, (1, 2, 4, 8, 16, 32, 64)),
+        (6000, 4, (1, 2, 4, 8, 16, 32, 47)),
+        (6000, 6, (1, 2, 4, 6, 8, 16, 32, 47)),
+        (129, 1, (1, 2)),
+        (1, 1, (1,)),
+        (1, 9, (1, 9)),
+    ],
+)
+def test_powers_of_two_are_compared_with_all_rows_and_the_launchs_own(m, own, compared):
+    experiment = experiment_of({**RECORDED, "problem": {"M": m}}, GROUP_SIZE=own)
+    assert reuse.group_sizes(*launch_of(experiment)) == compared
+    several = reuse.variants(experiment, *launch_of(experiment))
+    assert [one.config.GROUP_SIZE for one in several] == list(compared)
+    assert {replace(one, config=experiment.config) for one in several} == {experiment}
+    assert len({reuse.any_group_size(one) for one in several}) == 1
+
+
+@pytest.mark.parametrize("kernel", ["matmul.grid_2d", "matmul.split_k_atomic", "transpose.tiled"])
+def test_a_kernel_without_groups_is_compared_with_nothing(kernel):
+    experiment = from_json({"kernel": kernel}, discover())
+    assert reuse.group_sizes(*launch_of(experiment)) == ()
+    assert reuse.variants(experiment, *launch_of(experiment)) == (experiment,)
+    assert reuse.any_group_size(experiment) == experiment
+
+
+def test_what_is_to_be_recorded_is_allowed_and_no_two_are_the_same():
+    experiments = [from_json(payload, discover()) for payload in wanted()]
+    assert len({reuse.any_group_size(experiment) for experiment in experiments}) == len(experiments) > 40
+
+
+def test_a_study_survives_being_written_and_read():
+    rows = (
+        ReuseRow(1, 59, 24576, (10, 11), (1, 2), 64, 32, (0.5, 0.25)),
+        ReuseRow(None, 60, 0, (), (), None, None, (0.125,)),
+    )
+    device = Device("cuda", "NVIDIA H200", "2.11.0", "3.6.0")
+    study = ReuseStudy(experiment_of(), "cuda", device, "Nsight Compute 1.0", rows, 1980)
+    line = records.Recording("H200", "2026-11-20", study).to_line()
+    assert "\n" not in line
+    assert list(json.loads(line)) == ["gpu", "date", "reuse"]
+    again = records.Recording.from_line(line)
+    assert (again.gpu, again.date) == ("H200", "2026-11-20")
+    assert again.measured.rows == rows
+    assert (again.measured.tool, again.measured.clock_mhz) == (study.tool, 1980)
+    assert again.measured.backend == again.measured.device.backend == "recorded"
+    assert again.measured.experiment == study.experiment
+
+
+def test_each_recorded_study_is_found_by_its_own_experiment_and_written_as_it_was_read():
+    studies = [recording for recording in records.shipped() if isinstance(recording.measured, ReuseStudy)]
+    assert len(studies) >= 40
+    for recording in studies:
+        study = recording.measured
+        assert records.find_reuse(study.experiment, recording.gpu) == study
+        assert records.find_reuse(study.experiment, "B200") is None
+        assert records.Recording.from_line(recording.to_line()) == recording
+
+
+def pages(launches, metrics):
+    """ncu's raw page: each launch one more of everything, in sectors or kilobytes."""
+    header = ["ID", *metrics.values()]
+    units = ["", *("Kbyte" if "bytes" in name else "sector" for name in metrics.values())]
+    lines = [[str(number), *[str(number + 1)] * len(metrics)] for number in range(launches)]
+    return "\n".join(",".join(f'"{cell}"' for cell in line) for line in (header, units, *lines)) + "\n"
+
+
+@pytest.fixture
+def ncu(tmp_path, monkeypatch):
+    """A program named ncu that keeps its arguments, and imports the page that belongs to the metrics it was asked."""
+
+    def make(dram, l2=0):
+        (tmp_path / "dram").write_text(pages(dram, DRAM), encoding="utf-8")
+        (tmp_path / "l2").write_text(pages(l2, L2), encoding="utf-8")
+        script = f"""#!/bin/sh
+            case "$*" in
+                *--import*) cat {tmp_path}/$(cat {tmp_path}/asked) ;;
+                *dram__*) echo dram > {tmp_path}/asked; echo "$@" >> {tmp_path}/calls ;;
+                *) echo l2 > {tmp_path}/asked; echo "$@" >> {tmp_path}/calls ;;
+            esac
+        """
+        (tmp_path / "ncu").write_text(script, encoding="utf-8")
+        (tmp_path / "ncu").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        return tmp_path / "calls"
+
+    return make
+
+
+def launched(experiments, repeats):
+    return counters.launched(experiments, DRAM, "/tmp", repeats, lambda _: None)
+
+
+def test_every_launch_of_every_experiment_is_read_in_order(ncu):
+    calls = ncu(dram=6)
+    several = launched([experiment_of(GROUP_SIZE=size) for size in (1, 2)], 3)
+    assert several == [{"read": 1000.0 * number, "write": 1000.0 * number} for number in range(1, 7)]
+    command = calls.read_text(encoding="utf-8").split()
+    assert command[command.index("--metrics") + 1] == "dram__bytes_read.sum,dram__bytes_write.sum"
+    assert command[command.index("--cache-control") + 1] == "all", "caches are flushed before each launch"
+    assert command[command.index("--kernel-name") + 1] == "regex:^(matmul_grouped)$"
+    assert command[-1] == "3"
+
+
+@pytest.mark.parametrize("counted", [0, 5, 7])
+def test_fewer_or_more_launches_than_were_made_are_refused(ncu, counted):
+    ncu(dram=counted)
+    with pytest.raises(counters.CountingFailed) as error:
+        launched([experiment_of(GROUP_SIZE=size) for size in (1, 2)], 3)
+    assert error.value.failure.kind == "ncu_failed"
+    if counted:
+        assert f"6 launches were made, and ncu counted {counted}" in str(error.value)
+
+
+def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu):
+    """DRAM's metrics are asked alone: more than fit into one pass would be taken in several, with a warm L2."""
+    calls = ncu(dram=2 * REPEATS, l2=2)
+    first, second = reuse.counted([experiment_of(GROUP_SIZE=size) for size in (1, 2)], "/tmp")
+    assert [one["read"] for one in first[0]] == [1000.0 * number for number in range(1, REPEATS + 1)]
+    assert [one["read"] for one in second[0]] == [1000.0 * (REPEATS + number) for number in range(1, REPEATS + 1)]
+    assert (first[1], second[1]) == tuple({"received": n, "looked_up": n} for n in (1.0, 2.0))
+    dram, l2 = calls.read_text(encoding="utf-8").splitlines()
+    assert ("lts__" in dram, "dram__" in l2) == (False, False)
+
+
+def test_a_row_has_bytes_of_what_was_counted_in_sectors(ncu, session):
+    made = session.compiled(experiment_of())
+    ncu(dram=REPEATS, l2=1)
+    (found,) = reuse.counted([experiment_of()], "/tmp")
+    row = reuse.row(experiment_of(GROUP_SIZE=4), made, found, [0.12345678])
+    assert row.dram_read_bytes == row.dram_write_bytes == tuple(1000 * number for number in range(1, REPEATS + 1))
+    assert (row.received_bytes, row.l2_read_bytes) == (32, 32)
+    assert (row.group_size, row.registers, row.shared_bytes) == (4, made.registers, made.shared_bytes)
+    assert row.times_ms == (0.123457,)
+    uncounted = reuse.row(experiment_of(), made, ((), None), [1.0])
+    assert (uncounted.dram_read_bytes, uncounted.received_bytes, uncounted.l2_read_bytes) == ((), None, None)

@@ -1,0 +1,190 @@
+"""Predicted DRAM reads against what an H200 counted, by GROUP_SIZE, and the recommended one against measured times.
+
+The model's constants were fitted to the same counts, so the bars are held again with each shape left out of the fit.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.oracle.recorded_reuse import STUDIES, compared, grid, left_out, median_error, rows, within
+from visualize.models.bounds import bounds
+from visualize.models.reuse import CONSTANTS, reuse
+from visualize.models.schedule import schedule
+
+FILE = Path(__file__).parent / "h200_dram.csv"
+TRUTH = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
+SECTOR_BYTES = 32
+
+# Four of the constants, of three or fewer values each: coarse, so that it is quick.
+COARSE = grid(gone_from=(0.3, 0.4, 0.5), gone_at=(0.6, 0.75, 0.9), drift_slope=(0.8, 1.6), drift_waves=(5.0,))
+
+
+@pytest.fixture(scope="session")
+def launches(tmp_path_factory):
+    """Every launch that was compared; its kernels are compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        return compared()
+
+
+@pytest.fixture(scope="session")
+def predicted(launches):
+    return rows(launches)
+
+
+def sentence(several):
+    return "; ".join(f"{row.of}, GROUP_SIZE {row.group_size}: {row.error:+.0%}" for row in several)
+
+
+def test_enough_was_compared(launches):
+    assert len(launches) >= 40
+    assert len({one.shape for one in launches}) >= 8
+    assert len({one.tile for one in launches}) >= 5
+    assert {one.kernel.id for one in launches} >= {"matmul.grouped", "matmul.persistent", "matmul.fused_add_relu"}
+    assert len({one.schedule.resident_programs for one in launches}) >= 4
+    inputs = [one.launch.problem.K * (one.launch.problem.M + one.launch.problem.N) * 2 for one in launches]
+    l2 = launches[0].launch.gpu.l2_bytes
+    assert min(inputs) < 0.5 * l2 < 4 * l2 < max(inputs)
+
+
+def test_every_group_size_was_counted_five_times_and_the_counts_agree(launches):
+    spreads = []
+    for row in (row for one in launches for row in one.rows.values()):
+        assert len(row.dram_read_bytes) == len(row.dram_write_bytes) == 5
+        spreads.append((max(row.dram_read_bytes) - min(row.dram_read_bytes)) / statistics.median(row.dram_read_bytes))
+    assert statistics.median(spreads) < 0.01
+    assert statistics.mean(spread < 0.05 for spread in spreads) > 0.8
+
+
+def test_reads_are_within_5_percent_in_the_middle_and_within_20_in_9_of_10(predicted):
+    assert median_error(predicted) <= 0.05
+    assert within(predicted) >= 0.9
+    assert within(row for row in predicted if not row.predicted.is_drift) >= 0.9
+
+
+def test_what_is_further_off_was_flagged_before(predicted):
+    """All but one row: 16384 × 16384 × 4096 with 128 × 256 tiles, in groups of 16, is 22 % too much."""
+    plain = [row for row in predicted if not row.is_flagged]
+    assert len(plain) > len(predicted) / 3, "a flag on everything would say nothing"
+    missed = [row for row in plain if abs(row.error) > 0.2]
+    assert len(missed) <= 1, sentence(missed)
+    assert all(abs(row.error) < 0.25 for row in missed), sentence(missed)
+    assert median_error(plain) < 0.01
+
+
+def test_even_what_is_flagged_is_within_a_factor_of_two(predicted):
+    off = [row for row in predicted if not 0.5 < row.predicted.read_bytes / row.counted < 2]
+    assert not off, sentence(off)
+
+
+@pytest.mark.parametrize("constants", COARSE[:1])
+def test_the_constants_matter(launches, constants):
+    """So that the bars above are held by the model, and not by what any model would say."""
+    assert within(rows(launches, constants)) < 0.85
+    without_drift = rows(launches, replace(CONSTANTS, drift_slope=0.0))
+    assert within(row for row in without_drift if row.of.pressure > 2) < 0.6
+
+
+def test_on_a_shape_that_no_constant_was_fitted_to_the_bars_hold_but_for_flagged_rows(launches):
+    """Four constants are fitted anew to the other shapes; 84 % are within 20 % then.
+
+    The shape that suffers is the one of a short K, 12288 × 12288 × 1024. The other constants stay as they are.
+    """
+    judged = left_out([rows(launches, one) for one in COARSE])
+    assert len(judged) == len(rows(launches))
+    assert median_error(judged) <= 0.05
+    assert within(judged) >= 0.8
+    assert within(row for row in judged if not row.predicted.is_drift) >= 0.85
+    assert within(row for row in judged if not row.is_flagged) >= 0.98
+
+
+def test_no_count_is_below_what_must_be_read(launches, predicted):
+    """Caches are flushed before each count, so each input is read once at least."""
+    for row in predicted:
+        assert row.counted > 0.99 * row.predicted.compulsory_bytes, row
+
+
+def test_sms_receive_what_all_programs_ask_for(launches):
+    """To the byte, where rows begin at multiples of a sector; elsewhere sectors are received more often than once."""
+    exact = 0
+    for one in launches:
+        asked = one.predicted()
+        if any(size * 2 % SECTOR_BYTES for size in (one.launch.problem.K, one.launch.problem.N)):
+            continue
+        for size, row in one.rows.items():
+            assert row.received_bytes == asked[size].asked_bytes, (str(one), size)
+            assert row.l2_read_bytes <= row.received_bytes
+            exact += 1
+    assert exact > 200
+
+
+def test_a_launch_takes_at_least_what_each_resource_needs(launches):
+    """At the higher of the datasheet's clock and the measured one.
+
+    The L2's rate is that of long launches; short ones, at a higher clock, are up to a tenth faster.
+    """
+    for one, study in zip(launches, (recording.measured for recording in STUDIES), strict=True):
+        clock = max(study.clock_mhz, one.launch.gpu.clock_mhz)
+        for size, row in one.rows.items():
+            dram = statistics.median(row.dram_read_bytes) + statistics.median(row.dram_write_bytes)
+            found = bounds(one.kernel, one.launch, one.schedule, one.made, dram, row.received_bytes, clock)
+            assert [bound.name for bound in found] == ["DRAM", "L2", "load and store", "arithmetic", "tail wave"]
+            for bound in found[:-1]:
+                allowed = 0.89 if bound.name == "L2" else 1.0
+                assert one.times_ms[size] > allowed * bound.ms, (str(one), size, bound)
+
+
+def test_the_recommended_group_size_is_within_2_percent_of_the_fastest(launches):
+    """Of those timed. In all launches but one: 16384 × 16384 × 4096 with 64 × 128 tiles is 4.4 % off."""
+    slower = {str(one): one.regret for one in launches if one.regret > 0.02}
+    assert len(slower) <= 1, slower
+    assert all(regret < 0.05 for regret in slower.values()), slower
+
+
+def test_on_every_shape_the_best_tile_with_its_recommended_group_size_is_within_2_percent_of_the_best_there_is(
+    launches,
+):
+    for shape in {one.shape for one in launches}:
+        alike = [one for one in launches if one.shape == shape]
+        best = min(min(one.times_ms.values()) for one in alike)
+        assert min(one.recommended_ms for one in alike) <= 1.02 * best, shape
+
+
+def truth(launches):
+    """Each row of the file: bytes as counted there, as recorded, and as predicted for the file's resident programs."""
+    for row in TRUTH:
+        values = dict(zip(row["parameters"].split(), row["values"].split(), strict=True))
+        sizes = {name: int(value) for name, value in values.items() if name != "dtype"}
+        like = next(
+            one
+            for one in launches
+            if (one.kernel.id, one.launch.problem.dtype) == ("matmul.grouped", "float16")
+            and one.shape == tuple(sizes[name] for name in "MNK")
+            and one.tile == (sizes["BLOCK_M"], sizes["BLOCK_N"])
+        )
+        launch = replace(like.launch, config=replace(like.launch.config, GROUP_SIZE=sizes["GROUP_SIZE"]))
+        planned = schedule(like.kernel, launch, int(row["resident_programs_per_sm"]), "compiled")
+        found = reuse(like.kernel, launch, planned, like.pressure)
+        recorded = statistics.median(like.rows[sizes["GROUP_SIZE"]].dram_read_bytes)
+        assert planned.resident_programs == like.schedule.resident_programs
+        yield int(row["dram_read_bytes"]), recorded, found
+
+
+def test_another_file_of_counts_agrees_as_far_as_it_agrees_with_the_records(launches):
+    """It was counted with several metrics at once: caches warm from the pass before, another state in each.
+
+    Where nothing drifts, both ways of counting are within 5 % of each other, and the prediction within 20 %; where
+    programs drift, the two differ by up to a half, and 35 % is allowed here.
+    """
+    several = list(truth(launches))
+    assert len(several) == 10
+    for counted, recorded, found in several:
+        assert found.read_bytes == pytest.approx(counted, rel=0.35 if found.is_drift else 0.2)
+        assert recorded == pytest.approx(counted, rel=0.5 if found.is_drift else 0.05)
+    assert statistics.median(abs(found.read_bytes / counted - 1) for counted, _, found in several) < 0.1
