@@ -219,10 +219,12 @@ def test_where_programs_drift_far_apart_the_largest_of_those_that_spare_dram_is_
     assert recommended({size: replace(one, read_bytes=900 + size) for size, one in sizes.items()}, launch) == 1
 
 
-def test_a_copy_reads_no_panels(kernels):
+def test_a_copy_reads_its_input_once_and_its_output_where_it_writes_parts_of_sectors(kernels):
     kernel = kernels["transpose.tiled"]
     launch = Launch(kernel.family.problem(), kernel.config(), H200)
-    assert reuse(kernel, launch, schedule(kernel, launch), 0.0) is None
+    whole, in_parts = (reuse(kernel, launch, schedule(kernel, launch), 0.0, parts) for parts in (False, True))
+    assert whole.read_bytes == whole.compulsory_bytes == 1024 * 1024 * 4
+    assert in_parts.read_bytes == 2 * whole.read_bytes
 
 
 def test_more_waves_than_memory_holds_are_not_looked_at():

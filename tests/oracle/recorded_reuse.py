@@ -15,7 +15,7 @@ from kernels.runner.compiler import compiled_for
 from kernels.runner.results import Compiled
 from kernels.runner.reuse import ReuseRow, ReuseStudy, any_group_size
 from kernels.spec import Kernel, Launch
-from visualize.models.bounds import bounds, l2_pressure
+from visualize.models.bounds import bounds, l2_pressure, writes_in_parts
 from visualize.models.occupancy import occupancy
 from visualize.models.reuse import CONSTANTS, Constants, Reuse, by_group_size, recommended, reuse
 from visualize.models.schedule import Schedule, schedule
@@ -30,7 +30,7 @@ class Compared:
     Attributes:
         made: the kernel as it is compiled here.
         pressure: of the L2.
-        rows: what was counted and timed, by GROUP_SIZE.
+        rows: what was counted and timed, by GROUP_SIZE; None for a kernel that has none.
     """
 
     kernel: Kernel
@@ -38,23 +38,28 @@ class Compared:
     schedule: Schedule
     made: Compiled
     pressure: float
-    rows: Mapping[int, ReuseRow]
+    rows: Mapping[int | None, ReuseRow]
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        problem = self.launch.problem
-        return problem.M, problem.N, problem.K
+    def shape(self) -> tuple[int, ...]:
+        return tuple(size for size in vars(self.launch.problem).values() if isinstance(size, int))
 
     @property
-    def tile(self) -> tuple[int, int]:
-        return self.launch.config.BLOCK_M, self.launch.config.BLOCK_N
+    def tile(self) -> tuple[int, ...]:
+        sides = ("BLOCK_M", "BLOCK_N", "BLOCK")
+        return tuple(getattr(self.launch.config, side) for side in sides if hasattr(self.launch.config, side))
+
+    @property
+    def is_matmul(self) -> bool:
+        return self.kernel.family.id == "matmul"
 
     def __str__(self) -> str:
         kernel = self.kernel.id.partition(".")[2]
-        return f"{kernel} {' × '.join(map(str, self.shape))}, {' × '.join(map(str, self.tile))} tiles"
+        sizes, tile = (" × ".join(map(str, several)) for several in (self.shape, self.tile))
+        return f"{kernel} {self.launch.problem.dtype} {sizes}, {tile} tiles"
 
     @property
-    def times_ms(self) -> dict[int, float]:
+    def times_ms(self) -> dict[int | None, float]:
         """The median time of each GROUP_SIZE."""
         return {size: statistics.median(row.times_ms) for size, row in self.rows.items()}
 
@@ -68,8 +73,12 @@ class Compared:
         """How much longer that is than the shortest time, as a share."""
         return self.recommended_ms / min(self.times_ms.values()) - 1
 
-    def predicted(self, constants: Constants = CONSTANTS) -> dict[int, Reuse]:
-        return by_group_size(self.kernel, self.launch, self.schedule, self.pressure, tuple(self.rows), constants)
+    def predicted(self, constants: Constants = CONSTANTS) -> dict[Any, Reuse]:
+        given = self.kernel, self.launch, self.schedule, self.pressure
+        if None in self.rows:
+            in_parts = writes_in_parts(self.kernel, self.launch, self.made)
+            return {None: reuse(*given, in_parts, constants)}
+        return by_group_size(*given, tuple(self.rows), constants)
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class Row:
     """One GROUP_SIZE of one launch: bytes read, as counted (the median of five) and as predicted."""
 
     of: Compared
-    group_size: int
+    group_size: int | None
     counted: float
     predicted: Reuse
 

@@ -165,7 +165,7 @@ def _predicted(
     """The traffic of several orders of the same programs."""
     schedule = several[0][1]
     panel_bytes = _panel_bytes(launch, schedule)
-    once = _once_bytes(kernel, launch, schedule, panel_bytes, constants)
+    once, added = _once_bytes(kernel, launch), _added_bytes(kernel, launch, schedule, panel_bytes, constants)
     panels = [_panels(order) for _, order in several]
     spread = [drift(l2_pressure * _relief(one, schedule, constants), constants) for one, _ in several]
     low, high = (launch.gpu.l2_bytes * share for share in (constants.gone_from, constants.gone_at))
@@ -178,12 +178,11 @@ def _predicted(
         batches = -(-len(alike) * steps * max(len(panel_bytes), steps) // _MOST_CELLS)
         for batch in np.array_split(alike, min(batches, len(alike))):
             fetched[batch] = fetched_bytes(programs, [panels[place] for place in batch], capacities)
-    size = DTYPE_BYTES[launch.problem.dtype]
-    rows, columns = kernel.family.tensors(launch.problem)[kernel.family.output(launch.problem)].shape
+    written = _tensor_bytes(kernel, launch)[kernel.family.output(launch.problem)]
     asked = int(sum(panel_bytes[side].sum() for side in panels[0])) + once
     return [
-        Reuse(read, fewest, most, int(panel_bytes.sum()) + once, asked, rows * columns * size, level)
-        for (read, most, fewest), level in zip((fetched + once).tolist(), spread, strict=True)
+        Reuse(read, fewest, most, int(panel_bytes.sum()) + once, asked, written, level)
+        for (read, most, fewest), level in zip((fetched + once + added).tolist(), spread, strict=True)
     ]
 
 
@@ -231,26 +230,32 @@ def _panel_bytes(launch: Launch, schedule: Schedule) -> np.ndarray:
     return np.concatenate([np.outer(end - begin, length).ravel() for length in lengths]) * float(size)
 
 
-def _once_bytes(
+def _tensor_bytes(kernel: Kernel, launch: Launch) -> dict[str, int]:
+    size = DTYPE_BYTES[launch.problem.dtype]
+    tensors = kernel.family.tensors(launch.problem)
+    return {name: tensor.shape[0] * tensor.shape[1] * size for name, tensor in tensors.items()}
+
+
+def _once_bytes(kernel: Kernel, launch: Launch) -> int:
+    """Bytes of inputs that are read once for each tile, besides panels."""
+    bytes_of, tensors = _tensor_bytes(kernel, launch), kernel.family.tensors(launch.problem)
+    once = {access.tensor for access in kernel.accesses(launch) if "k" not in access.over}
+    return sum(bytes_of[name] for name in once if tensors[name].is_input)
+
+
+def _added_bytes(
     kernel: Kernel, launch: Launch, schedule: Schedule, panel_bytes: np.ndarray, constants: Constants
-) -> int:
-    """Bytes that are read once for each tile: other inputs, and an output that is added to in place.
+) -> float:
+    """Bytes of an output that the L2 adds to, which it must read first.
 
     Slices add one after the other. What one has added to is still there for the next, if that and the panels that it
     read fit.
     """
-    size, accesses = DTYPE_BYTES[launch.problem.dtype], kernel.accesses(launch)
-    bytes_of = {
-        name: rows * columns * size
-        for name, (rows, columns) in ((n, t.shape) for n, t in kernel.family.tensors(launch.problem).items())
-    }
-    output = kernel.family.output(launch.problem)
-    once = {access.tensor for access in accesses if "k" not in access.over} - {output}
-    total = float(sum(bytes_of[name] for name in once))
-    if any(access.op == "atomic" for access in accesses):
-        between = panel_bytes.sum() / schedule.slices + bytes_of[output]
-        total += bytes_of[output] * (1 + (schedule.slices - 1) * _gone(between / launch.gpu.l2_bytes, constants))
-    return int(total)
+    if not any(access.op == "atomic" for access in kernel.accesses(launch)):
+        return 0.0
+    output = _tensor_bytes(kernel, launch)[kernel.family.output(launch.problem)]
+    between = panel_bytes.sum() / schedule.slices + output
+    return output * (1 + (schedule.slices - 1) * _gone(between / launch.gpu.l2_bytes, constants))
 
 
 def _gone(touched: float, constants: Constants) -> float:
