@@ -298,6 +298,9 @@ class Session:
         times_ms, clock_mhz, clock_note = timed
         rows = tuple(map(reuse.row, several, made, counted, times_ms))
         study = ReuseStudy(job.experiment, "cuda", device, tool, rows, clock_mhz, f"{note} {clock_note}".strip())
+        recorded = None if tool else records.find_reuse(job.experiment, gpu.name)
+        if recorded:
+            return replace(recorded, note=f"{note} {recorded.note}")
         with self._lock:
             self._compared[reuse.any_group_size(self._key(job.experiment))] = study
         return study

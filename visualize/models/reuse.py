@@ -33,6 +33,9 @@ MOST_WAVES = 4096
 _UNSURE = 0.8, 1.25
 _UNSURE_RATIO = 1.3
 
+# Where no more than this is read, as a share of what must be, everything fits, and drift makes no difference.
+_NOTHING_AGAIN = 1.02
+
 # Where programs drift this far apart, the L2 limits; and DRAM needs little time, if at most so much of the L2's.
 _FAR_APART, _LITTLE = 0.5, 0.3
 
@@ -92,8 +95,8 @@ class Reuse:
 
     @property
     def is_drift(self) -> bool:
-        """Whether programs are expected to drift apart, so that the prediction is a rough one."""
-        return self.drift > 0
+        """Whether programs are expected to drift apart where that matters, so that the prediction is a rough one."""
+        return self.drift > 0 and self.read_bytes > _NOTHING_AGAIN * self.compulsory_bytes
 
     @property
     def is_edge(self) -> bool:
