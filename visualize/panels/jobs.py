@@ -17,7 +17,7 @@ import gradio as gr
 from kernels.knobs import ConfigError
 from kernels.runner.results import Failure
 from kernels.runner.session import Session
-from visualize.panels import coalescing, compiler, form, layouts, link, result, schedule, whatif
+from visualize.panels import coalescing, compiler, form, layouts, link, result, schedule, timeline, whatif
 from visualize.panels.state import State
 
 # How what is wanted of the compiler begins where it was known, so that the panel is drawn already.
@@ -63,7 +63,8 @@ class Jobs:
         made, counted = self.session.compiled_before(state.experiment), self.session.counted_before(state.experiment)
         status = result.finished(failure) if failure else "" if made else compiler.waiting(state.gpu.name)
         if state.view.tab == "schedule":
-            return schedule.draw(state, made, failure)
+            ran = self.session.timeline_before(state.experiment)
+            return *schedule.draw(state, made, failure), *timeline.draw(state, made, ran)
         if state.view.tab == "coalescing":
             return coalescing.draw(state, made, counted, status)
         if state.view.tab == "compiler" and failure:
@@ -143,6 +144,20 @@ class Jobs:
             return (*drawn[:2], gr.skip(), gr.skip()) if drawn else (gr.skip(),) * 4
 
         async for answer in self._submitted("counters", shown, self.outputs["on_count"], request, *values):
+            yield answer
+
+    async def on_timeline(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Record when each program ran, and draw it, unless something else was set meanwhile."""
+        page = str(request.session_hash)
+        turn, outputs = self._compiles.get(page), self.outputs["on_timeline"]
+
+        def shown(ran: Any) -> tuple[Any, ...]:
+            if self._compiles.get(page) != turn:
+                return (gr.skip(),) * (outputs - 3)
+            current = self._read(*values)
+            return timeline.draw(current, self.session.compiled_before(current.experiment), ran)
+
+        async for answer in self._submitted("timeline", shown, outputs, request, *values):
             yield answer
 
     async def on_faults(self, *values: str) -> AsyncIterator[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ import gradio as gr
 from kernels import discover
 from kernels.knobs import ConfigError
 from kernels.runner.session import Session
-from visualize.panels import coalescing, compiler, form, layouts, link, result, schedule
+from visualize.panels import coalescing, compiler, form, layouts, link, result, schedule, timeline
 from visualize.panels.endpoints import endpoints
 from visualize.panels.jobs import Jobs
 from visualize.panels.markup import markup
@@ -65,6 +65,7 @@ class Page:
                         self.layouts = layouts.build()
                     with gr.Tab("Schedule", id="schedule") as schedule_tab:
                         self.schedule = schedule.build()
+                        self.timeline = timeline.build()
                     with gr.Tab("Coalescing", id="coalescing") as coalescing_tab:
                         self.coalescing = coalescing.build()
                     with gr.Tab("Compiler", id="compiler") as compiler_tab:
@@ -90,7 +91,7 @@ class Page:
         scheduled, requests = self.schedule, self.coalescing
         # What each tab draws of its own accord.
         self.drawn = {
-            "schedule": scheduled.drawn,
+            "schedule": [*scheduled.drawn, *self.timeline.drawn],
             "coalescing": [requests.claim, requests.table, requests.tile, requests.request],
             "compiler": [self.compiler.claim, self.compiler.listing],
         }
@@ -99,6 +100,7 @@ class Page:
         self.compiled = [*drawn, self.coalescing.lanes]
         self.compared = [self.problems, self.status, self.cancel, self.layouts.table]
         self.counted = [self.problems, self.status, self.cancel, *self.drawn["coalescing"]]
+        self.recorded = [self.problems, self.status, self.cancel, *self.timeline.drawn]
         self.everything = [self.tab, self.tabs, *forms, *self.pictures]
 
         blocks.load(self.on_load, None, [*self.everything, self.strip, self.result.claim], **_INSTANT)
@@ -143,6 +145,7 @@ class Page:
             "on_run": len(self.results),
             "on_compare": len(self.compared),
             "on_count": len(self.counted),
+            "on_timeline": len(self.recorded),
         }
         gr.on(
             [self.run.click, self.experiment.submit],
@@ -167,6 +170,15 @@ class Page:
             self.jobs.on_count,
             self.inputs,
             self.counted,
+            trigger_mode="multiple",
+            show_progress="hidden",
+            concurrency_limit=None,
+            api_visibility="private",
+        )
+        self.timeline.button.click(
+            self.jobs.on_timeline,
+            self.inputs,
+            self.recorded,
             trigger_mode="multiple",
             show_progress="hidden",
             concurrency_limit=None,
