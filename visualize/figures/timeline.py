@@ -17,7 +17,7 @@ from visualize.models.timeline import Course
 _SHADES = 16
 
 _COLORED_BY = {
-    "order": "pid, dark to bright",
+    "order": "pid",
     "group": "group",
     "wave": "ideal wave",
 }
@@ -27,7 +27,8 @@ def gantt_figure(course: Course, planned: Schedule, color: str, title: str) -> g
     """Every program as a bar: SMs down, and on each the places of the programs that it runs at once.
 
     All bars of a colour are one filled shape, five points a bar (the last one a gap): thousands of bars are drawn in
-    the time of a few. `customdata` has a row for each bar of its trace: pid, pid_m, pid_n, wave, tiles of the program.
+    the time of a few. `customdata` has a column for each bar of its trace: pid, then pid_m, pid_n and slice of its
+    first tile, its wave, and how many tiles it has.
 
     Args:
         color: "order", "group" or "wave"; "sm", which the rows show already, is taken as "wave".
@@ -37,7 +38,8 @@ def gantt_figure(course: Course, planned: Schedule, color: str, title: str) -> g
     first = np.searchsorted(planned.tiles.program, pids)
     wave = pids // planned.resident_programs
     tiles = np.bincount(planned.tiles.program, minlength=planned.programs)
-    told = np.stack([pids, planned.tiles.pid_m[first], planned.tiles.pid_n[first], wave, tiles], axis=1)
+    its = planned.tiles
+    told = np.stack([pids, its.pid_m[first], its.pid_n[first], its.pid_k[first], wave, tiles])
     x, y = _bars(course)
     shade = {
         "order": pids * _SHADES // planned.programs,
@@ -54,7 +56,7 @@ def gantt_figure(course: Course, planned: Schedule, color: str, title: str) -> g
             "hoverinfo": "skip",
             "x": x[shade == value].ravel(),
             "y": y[shade == value].ravel(),
-            "customdata": theme.smallest(told[shade == value]),
+            "customdata": theme.smallest(told[:, shade == value]),
         }
         for value in np.unique(shade)
     ]
@@ -65,8 +67,9 @@ def _bars(course: Course) -> tuple[np.ndarray, np.ndarray]:
     """Corners of each program's bar, and a gap: (programs, 5) in µs, and in SMs."""
     gap = np.full(len(course.sm), np.nan)
     height = 0.92 / int(course.at_once.max())
-    top = course.sm - 0.46 + course.slot * height
-    start, end, bottom = course.start_ns / 1000, course.end_ns / 1000, top + height
+    # On a grid of 1/64 numbers have few digits, and half as much is sent.
+    top, bottom = (course.sm + np.round(64 * (edge * height - 0.46)) / 64 for edge in (course.slot, course.slot + 1))
+    start, end = course.start_ns / 1000, course.end_ns / 1000
     x, y = (start, end, end, start, gap), (top, top, bottom, bottom, gap)
     return np.stack(x, axis=1).astype(np.float32), np.stack(y, axis=1).astype(np.float32)
 
@@ -102,7 +105,7 @@ def moment_figure(planned: Schedule, title: str) -> go.Figure:
     axes = theme.matrix_axes("pid_m (tile rows)", "pid_n (tile columns)", (0, 0), planned.extents)
     below = {"x": 0.5, "xref": "paper", "y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 1, "showarrow": False}
     note = {"text": "", "font": {"size": 13}, **below}
-    margin = {"l": 60, "r": 10, "t": 52, "b": 44}
+    margin = {"l": 72, "r": 10, "t": 52, "b": 44}
     return go.Figure([cells], theme.layout(title, height=350, margin=margin, annotations=[note], **axes))
 
 
@@ -121,7 +124,8 @@ def moment_data(
     cell = planned.tiles.pid_m // down * columns + planned.tiles.pid_n // across
     times = {"begun_ns": begun_ns.astype(np.uint32), "done_ns": done_ns.astype(np.uint32)}
     steps = {} if clock is None else {"name": name, "clock": clock.astype(np.uint32)}
-    return {"moments": {"cell": theme.smallest(cell), "columns": columns, **steps, **times}}
+    unit = "program" if planned.turns == 1 else "tile"
+    return {"moments": {"cell": theme.smallest(cell), "columns": columns, "unit": unit, **steps, **times}}
 
 
 def _strides(planned: Schedule) -> tuple[int, int]:

@@ -77,11 +77,14 @@ class Course:
         covered = reached - np.maximum(begin, np.append(0, reached[:-1]))
         return float(np.maximum(covered, 0).sum()) / max(self.sms * self.span_ns, 1)
 
-    @property
-    def tail_idle(self) -> float:
-        """The share of all places that stays empty from the last start to the last end, 0 to 1."""
+    def tail_idle(self, places: int) -> float:
+        """The share of places that stays empty from the last start to the last end, 0 to 1.
+
+        Args:
+            places: programs that all SMs are expected to hold at once; more, if a SM was seen to hold more.
+        """
         last = self.start_ns.max()
-        places = self.sms * int(self.at_once.max())
+        places = max(places, self.sms * int(self.at_once.max()))
         room = places * int(self.end_ns.max() - last)
         taken = np.maximum(self.end_ns - last, 0).sum()
         return 1 - float(taken) / room if room else 0.0

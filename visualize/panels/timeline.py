@@ -95,8 +95,9 @@ def draw(state: State, made: Compiled | None, ran: Timeline | None) -> tuple[str
     }
     anew = f"{query(state.experiment.to_address())} {ran.backend} {course.span_ns}"
     maps = [drawn(moment_figure(planned, title), anew, moment) for title, moment in moments.items()]
-    gantt = gantt_figure(course, planned, state.view.schedule.color, f"{len(course.sm):,} programs by SM")
-    return _said(ran, course, planned, resident), *maps, drawn(gantt, anew, {"gantt": {"span_ns": course.span_ns}})
+    gantt = gantt_figure(course, planned, state.view.schedule.color, f"{len(course.sm):,} programs")
+    told = {"span_ns": course.span_ns, "waves": planned.waves, "slices": planned.slices}
+    return _said(ran, course, planned, resident), *maps, drawn(gantt, anew, {"gantt": told})
 
 
 def _hint(gpu: str) -> str:
@@ -126,7 +127,7 @@ def _said(ran: Timeline, course: Course, planned: Schedule, resident: Residency)
         f"On {ran.device.name}, <b>{len(course.sm):,} programs</b> ran on {used} SMs within "
         f"<b>{words.milliseconds(course.span_ns / 1e6)}</b>, from the first start to the last end {source}; CUDA "
         f"events around that launch say {words.milliseconds(ran.kernel_ms)} (L2 {ran.experiment.run.l2}).",
-        f"The build that writes its times down costs <b>{100 * cost:+.1f} %</b>: "
+        f"The build that writes its times down costs <b>{f'{100 * cost:+.1f}'.replace('-', '−')} %</b>: "
         f"{words.milliseconds(ran.instrumented.median_ms)} against {words.milliseconds(ran.plain.median_ms)}, taken in "
         f"turns, with {more} registers a thread against {registers}. The timer ticks every <b>{ran.tick_ns} ns</b>.",
         _loop(planned),
@@ -148,6 +149,7 @@ def _loop(planned: Schedule) -> str:
 
 
 def _rows(course: Course, planned: Schedule, resident: Residency) -> list[tuple[str, ...]]:
+    cut = steps(planned, None)
     spread = spread_ns(course, np.arange(planned.programs) // planned.resident_programs)
     widest = int(spread.argmax())
     apart = ", ".join(_time(int(ns)) for ns in spread[:4]) + (", …" if len(spread) > 4 else "")
@@ -165,8 +167,8 @@ def _rows(course: Course, planned: Schedule, resident: Residency) -> list[tuple[
         ("SMs without a program, over the launch", words.percent(1 - course.busy), ""),
         (
             "places empty after the last start",
-            words.percent(course.tail_idle),
-            words.percent(planned.tail_idle),
+            words.percent(course.tail_idle(cut.slots)),
+            words.percent(cut.tail_idle if planned.turns == 1 else cut.idle),
         ),
     ]
 

@@ -9,6 +9,7 @@ const tip = Object.assign(document.createElement("div"), { className: "tip" });
 const maps = new Map(); // plot → its moments
 let bars = [];
 let gantt = null;
+let chart = null; // what the server says of it
 let shown = null; // the uirevision of what is shown: the time starts anew with another launch
 let span = 0;
 let now = 0; // ns
@@ -33,31 +34,30 @@ function moment({ cell, columns, begun_ns, done_ns }, rows) {
 
 // A plot is about to be drawn: lay the time over it, or take note of the programs.
 function lay(event) {
-  const { layout, data } = event.detail, { moments, gantt: chart } = layout.meta ?? {};
-  if (!moments && !chart) return;
+  const { layout, data } = event.detail, { moments, gantt: programs } = layout.meta ?? {};
+  if (!moments && !programs) return;
   if (shown !== layout.uirevision) {
     shown = layout.uirevision;
     stop();
     now = null;
   }
-  if (chart) return chartOf(event.target, data, chart.span_ns);
+  if (programs) return chartOf(event.target, data, programs);
   maps.set(event.target, moments);
   if (now === null) now = moments.done_ns.reduce((most, ns) => Math.max(most, ns), 0) / 2;
   const { z, done, begun, left } = moment(moments, data[0].z.length);
   event.detail.data = [{ ...data[0], z }];
-  const { name, clock } = moments;
+  const { name, clock, unit } = moments;
   const step = clock && Math.min(clock.filter((begin) => begin <= now).length, clock.length - 1);
   const which = clock ? `${name} ${number(step)} of ${number(clock.length - 1)}: ` : "";
-  const text = `${which}${number(done)} tiles done, ${number(begun)} running, ${number(left)} to come`;
+  const text = `${which}${number(done)} ${unit}s done, ${number(begun)} running, ${number(left)} to come`;
   event.detail.layout = { ...layout, annotations: [{ ...layout.annotations[0], text }] };
 }
 
-function chartOf(plot, data, length) {
-  gantt = plot;
-  span = length;
+function chartOf(plot, data, programs) {
+  [gantt, chart, span] = [plot, programs, programs.span_ns];
   if (now === null) now = span / 2;
   bars = data.flatMap(({ x, y, customdata }) =>
-    Array.from(customdata, (told, i) => ({ told, start: x[5 * i], end: x[5 * i + 1], top: y[5 * i], bottom: y[5 * i + 2] })));
+    Array.from(customdata[0], (_, i) => ({ told: customdata.map((row) => row[i]), start: x[5 * i], end: x[5 * i + 1], top: y[5 * i], bottom: y[5 * i + 2] })));
   scrub.max = span;
   scrub.step = Math.max(1, Math.round(span / 400));
   tell();
@@ -128,10 +128,10 @@ function point(event) {
   const bar = bars.find((one) => one.start <= x && x <= one.end && one.top <= y && y <= one.bottom);
   tip.hidden = !bar;
   if (!bar) return;
-  const [pid, m, n, wave, tiles] = bar.told;
-  const what = tiles > 1 ? `${tiles} tiles, the first (${m}, ${n})` : `tile (${m}, ${n})`;
+  const [pid, m, n, slice, wave, tiles] = bar.told;
+  const what = `${tiles > 1 ? `${tiles} tiles, the first` : "tile"} (${m}, ${n})${chart.slices > 1 ? `, slice ${slice}` : ""}`;
   const sm = Math.round((bar.top + bar.bottom) / 2);
-  const lines = [`pid ${pid}: ${what}`, `SM ${sm}, ideal wave ${wave}`, `${bar.start.toFixed(2)} to ${bar.end.toFixed(2)} µs`];
+  const lines = [`pid ${pid}: ${what}`, `SM ${sm}, ideal wave ${wave + 1} of ${chart.waves}`, `${bar.start.toFixed(2)} to ${bar.end.toFixed(2)} µs`];
   tip.innerText = lines.join("\n");
   const side = left > box.width / 2 ? { left: "auto", right: `${box.width - left + 12}px` } : { left: `${left + 12}px`, right: "auto" };
   Object.assign(tip.style, side, { top: `${top + 12}px` });
