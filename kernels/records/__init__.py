@@ -193,13 +193,19 @@ def find_reuse(experiment: Experiment, gpu: str) -> ReuseStudy | None:
 
 
 def find_timeline(experiment: Experiment, gpu: str) -> Timeline | None:
-    """The recorded timeline, or None."""
+    """The recorded timeline, or None. How a run is timed, and on what numbers, is that of the recording."""
     return _found(experiment, gpu, Timeline)
+
+
+def timelines(gpu: str) -> tuple[Experiment, ...]:
+    """What has a recorded timeline on `gpu`."""
+    return tuple(one.measured.experiment for one in shipped() if isinstance(one.measured, Timeline) and one.gpu == gpu)
 
 
 def _found(experiment: Experiment, gpu: str, kind: type) -> Any:
     found = _index().get((_key(experiment, kind), gpu, kind))
-    return found and dataclasses.replace(found, experiment=experiment)
+    run = found.experiment.run if isinstance(found, Timeline) else experiment.run
+    return found and dataclasses.replace(found, experiment=dataclasses.replace(experiment, run=run))
 
 
 @functools.cache
@@ -212,7 +218,7 @@ def _index() -> dict[tuple[Experiment, str, type], Any]:
 
 
 def _key(experiment: Experiment, kind: type) -> Experiment:
-    if kind not in (Counters, ReuseStudy):
+    if kind not in (Counters, ReuseStudy, Timeline):
         return dataclasses.replace(experiment, gpu="")
     problem = discover()[experiment.kernel].family.essential(experiment.problem)
     key = dataclasses.replace(experiment, gpu="", problem=problem, run=Run())

@@ -55,6 +55,7 @@ class Session:
         self._device: Device | None = None
         self._counted: dict[Experiment, Counters] = {}
         self._compared: dict[Experiment, ReuseStudy] = {}
+        self._timelines: dict[Experiment, Timeline] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -118,6 +119,11 @@ class Session:
         """What was found of its GROUP_SIZEs here, or else what was recorded. Returns at once."""
         key = self._key(experiment)
         return self._compared.get(reuse.any_group_size(key)) or records.find_reuse(experiment, key.gpu)
+
+    def timeline_before(self, experiment: Experiment) -> Timeline | None:
+        """The timeline that was taken of it here, or else the recorded one. Returns at once."""
+        key = self._key(experiment)
+        return self._timelines.get(key) or records.find_timeline(experiment, key.gpu)
 
     def _key(self, experiment: Experiment) -> Experiment:
         """The experiment without what matters to a run alone, for the GPU that it is for."""
@@ -315,7 +321,11 @@ class Session:
 
     def _timeline_on_device(self, job: Job, device: Device) -> Timeline | Failure:
         gpu = resolved_gpu(job.experiment, self.gpu)
-        return self._stage(job, self._runner, "time", worker.timeline, job.experiment, gpu, device)
+        taken = self._stage(job, self._runner, "time", worker.timeline, job.experiment, gpu, device)
+        if isinstance(taken, Timeline):
+            with self._lock:
+                self._timelines[self._key(job.experiment)] = taken
+        return taken
 
     @staticmethod
     def _stage(job: Job, workers: Workers, stage: str, function: Any, *args: Any) -> Any:

@@ -148,6 +148,7 @@ def ncu(tmp_path, monkeypatch):
         (tmp_path / "l2").write_text(pages(l2, L2), encoding="utf-8")
         script = f"""#!/bin/sh
             case "$*" in
+                --version) echo "Version 1.2.3 (build)" ;;
                 *--import*) cat {tmp_path}/$(cat {tmp_path}/asked) ;;
                 *dram__*) echo dram > {tmp_path}/asked; echo "$@" >> {tmp_path}/calls ;;
                 *) echo l2 > {tmp_path}/asked; echo "$@" >> {tmp_path}/calls ;;
@@ -156,6 +157,7 @@ def ncu(tmp_path, monkeypatch):
         (tmp_path / "ncu").write_text(script, encoding="utf-8")
         (tmp_path / "ncu").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        counters.tool.cache_clear()
         return tmp_path / "calls"
 
     return make
@@ -189,7 +191,8 @@ def test_fewer_or_more_launches_than_were_made_are_refused(ncu, counted):
 def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu):
     """DRAM's metrics are asked alone: more than fit into one pass would be taken in several, with a warm L2."""
     calls = ncu(dram=2 * REPEATS, l2=2)
-    first, second = reuse.counted([experiment_of(GROUP_SIZE=size) for size in (1, 2)], "/tmp")
+    (first, second), tool, note = reuse.counted([experiment_of(GROUP_SIZE=size) for size in (1, 2)], "/tmp")
+    assert (tool, note) == ("Nsight Compute 1.2.3", "")
     assert [one["read"] for one in first[0]] == [1000.0 * number for number in range(1, REPEATS + 1)]
     assert [one["read"] for one in second[0]] == [1000.0 * (REPEATS + number) for number in range(1, REPEATS + 1)]
     assert (first[1], second[1]) == tuple({"received": n, "looked_up": n} for n in (1.0, 2.0))
@@ -200,7 +203,7 @@ def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu):
 def test_a_row_has_bytes_of_what_was_counted_in_sectors(ncu, session):
     made = session.compiled(experiment_of())
     ncu(dram=REPEATS, l2=1)
-    (found,) = reuse.counted([experiment_of()], "/tmp")
+    (found,), _, _ = reuse.counted([experiment_of()], "/tmp")
     row = reuse.row(experiment_of(GROUP_SIZE=4), made, found, [0.12345678])
     assert row.dram_read_bytes == row.dram_write_bytes == tuple(1000 * number for number in range(1, REPEATS + 1))
     assert (row.received_bytes, row.l2_read_bytes) == (32, 32)

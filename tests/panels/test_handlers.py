@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import gradio as gr
 import pytest
 
+from kernels import records
 from kernels.runner.session import Session
 from visualize.panels import form, schedule
 from visualize.panels.page import Page
@@ -69,3 +72,32 @@ def test_a_run_right_after_a_preset_was_clicked_runs_the_preset(page):
 def test_an_answer_in_time_draws(page):
     answer = page.on_change(SimpleNamespace(session_hash="page"), *set_to({"M": 640}))
     assert any("M=640" in str(value) for value in answer)
+
+
+def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(page, monkeypatch):
+    experiment = records.timelines("H200")[0]
+    current = state({**experiment.to_address(), "gpu": "H200", "tab": "schedule", "seed": 3}, None)
+    recorded = page.session.timeline_before(current.experiment)
+    assert recorded.backend == "recorded", "whatever the seed"
+    assert "Recorded on H200" in str(page.jobs.draw(current))
+    live = replace(recorded, backend="cuda", note="", experiment=current.experiment)
+    monkeypatch.setattr(page.session, "_stage", lambda *_: live)
+    page.session._timeline_on_device(SimpleNamespace(experiment=current.experiment), recorded.device)
+    assert page.session.timeline_before(replace(current.experiment, run=experiment.run)) is live
+    drawn = str(page.jobs.draw(current))
+    assert "Recorded on H200" not in drawn
+    assert 'class="mark measured"' in drawn
+
+
+def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
+    async def answers(flat):
+        request = SimpleNamespace(session_hash="page")
+        return [answer async for answer in page.jobs.on_timeline(request, *set_to({**flat, "tab": "schedule"}))]
+
+    recorded = records.timelines("H200")[0].to_address()
+    last = asyncio.run(answers({**recorded, "gpu": "H200"}))[-1]
+    assert len(last) == len(page.recorded)
+    assert "256 programs" in last[3]
+    last = asyncio.run(answers({**recorded, "gpu": "H200", "GROUP_SIZE": 3}))[-1]
+    assert "none of this experiment on H200 was recorded" in str(last[1])
+    assert last[3:] == (gr.skip(),) * 4

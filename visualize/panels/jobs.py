@@ -17,7 +17,7 @@ import gradio as gr
 from kernels.knobs import ConfigError
 from kernels.runner.results import Failure
 from kernels.runner.session import Session
-from visualize.panels import coalescing, compiler, form, layouts, link, result, reuse, schedule, whatif
+from visualize.panels import coalescing, compiler, form, layouts, link, result, reuse, schedule, timeline, whatif
 from visualize.panels.state import State
 
 # How what is wanted of the compiler begins where it was known, so that the panel is drawn already.
@@ -63,7 +63,8 @@ class Jobs:
         made, counted = self.session.compiled_before(state.experiment), self.session.counted_before(state.experiment)
         status = result.finished(failure) if failure else "" if made else compiler.waiting(state.gpu.name)
         if state.view.tab == "schedule":
-            return schedule.draw(state, made, failure)
+            ran = self.session.timeline_before(state.experiment)
+            return *schedule.draw(state, made, failure), *timeline.draw(state, made, ran)
         if state.view.tab == "reuse":
             return reuse.draw(state, made, self.session.compared_before(state.experiment), failure)
         if state.view.tab == "coalescing":
@@ -135,25 +136,37 @@ class Jobs:
 
     async def on_count(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
         """Count a launch, and draw what was counted beside what is predicted."""
-        page = str(request.session_hash)
-        turn = self._compiles.get(page)
+        outputs = self.outputs["on_count"]
 
-        def shown(_: Any) -> tuple[Any, ...]:
-            if self._compiles.get(page) != turn:  # something else was set meanwhile; it was drawn with its own counts
-                return (gr.skip(),) * 4
-            drawn = self.draw(self._read(*values))
-            return (*drawn[:2], gr.skip(), gr.skip()) if drawn else (gr.skip(),) * 4
+        def drawn(_: Any) -> tuple[Any, ...]:
+            again = self.draw(self._read(*values))
+            return (*again[:2], gr.skip(), gr.skip()) if again else (gr.skip(),) * 4
 
-        async for answer in self._submitted("counters", shown, self.outputs["on_count"], request, *values):
+        shown = self._unless_overtaken(request, outputs, drawn)
+        async for answer in self._submitted("counters", shown, outputs, request, *values):
             yield answer
 
     async def on_compare_sizes(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
         """Count and time every GROUP_SIZE, and draw what was found beside what is predicted."""
+        outputs = self.outputs["on_compare_sizes"]
 
-        def shown(_: Any) -> tuple[Any, ...]:
+        def drawn(_: Any) -> tuple[Any, ...]:
             return self.draw(self._read(*values)) or ()
 
-        async for answer in self._submitted("reuse", shown, self.outputs["on_compare_sizes"], request, *values):
+        shown = self._unless_overtaken(request, outputs, drawn)
+        async for answer in self._submitted("reuse", shown, outputs, request, *values):
+            yield answer
+
+    async def on_timeline(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
+        """Record when each program ran, and draw it."""
+        outputs = self.outputs["on_timeline"]
+
+        def drawn(ran: Any) -> tuple[Any, ...]:
+            current = self._read(*values)
+            return timeline.draw(current, self.session.compiled_before(current.experiment), ran)
+
+        shown = self._unless_overtaken(request, outputs, drawn)
+        async for answer in self._submitted("timeline", shown, outputs, request, *values):
             yield answer
 
     async def on_faults(self, *values: str) -> AsyncIterator[tuple[Any, ...]]:
@@ -184,6 +197,15 @@ class Jobs:
                 yield gr.skip(), f'<div data-experiment="{address}">{answer[0]}</div>', answer[1]
         except ConfigError as error:
             yield form.placed({error.field: str(error)}), "", ""
+
+    def _unless_overtaken(
+        self, request: gr.Request, outputs: int, drawn: Callable[[Any], tuple[Any, ...]]
+    ) -> Callable[[Any], tuple[Any, ...]]:
+        """What is `drawn` of an outcome; nothing where something else was set meanwhile, and drawn with its own."""
+        page = str(request.session_hash)
+        turn = self._compiles.get(page)
+        skipped = (gr.skip(),) * (outputs - 3)
+        return lambda outcome: drawn(outcome) if self._compiles.get(page) == turn else skipped
 
     async def _submitted(
         self, what: str, shown: Callable[[Any], tuple[Any, ...]], outputs: int, request: gr.Request, *values: str

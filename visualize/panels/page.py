@@ -14,7 +14,7 @@ import gradio as gr
 from kernels import discover
 from kernels.knobs import ConfigError
 from kernels.runner.session import Session
-from visualize.panels import coalescing, compiler, form, layouts, link, result, reuse, schedule
+from visualize.panels import coalescing, compiler, form, layouts, link, result, reuse, schedule, timeline
 from visualize.panels.endpoints import endpoints
 from visualize.panels.jobs import Jobs
 from visualize.panels.markup import markup
@@ -65,6 +65,7 @@ class Page:
                         self.layouts = layouts.build()
                     with gr.Tab("Schedule", id="schedule") as schedule_tab:
                         self.schedule = schedule.build()
+                        self.timeline = timeline.build()
                     with gr.Tab("Reuse", id="reuse") as reuse_tab:
                         self.reuse = reuse.build()
                     with gr.Tab("Coalescing", id="coalescing") as coalescing_tab:
@@ -93,7 +94,7 @@ class Page:
         scheduled, requests = self.schedule, self.coalescing
         # What each tab draws of its own accord.
         self.drawn = {
-            "schedule": scheduled.drawn,
+            "schedule": [*scheduled.drawn, *self.timeline.drawn],
             "reuse": self.reuse.drawn,
             "coalescing": [requests.claim, requests.table, requests.tile, requests.request],
             "compiler": [self.compiler.claim, self.compiler.listing],
@@ -104,6 +105,7 @@ class Page:
         self.compared = [self.problems, self.status, self.cancel, self.layouts.table]
         self.sized = [self.problems, self.status, self.cancel, *self.drawn["reuse"]]
         self.counted = [self.problems, self.status, self.cancel, *self.drawn["coalescing"]]
+        self.recorded = [self.problems, self.status, self.cancel, *self.timeline.drawn]
         self.everything = [self.tab, self.tabs, *forms, *self.pictures]
 
         blocks.load(self.on_load, None, [*self.everything, self.strip, self.result.claim], **_INSTANT)
@@ -149,6 +151,7 @@ class Page:
             "on_compare": len(self.compared),
             "on_count": len(self.counted),
             "on_compare_sizes": len(self.sized),
+            "on_timeline": len(self.recorded),
         }
         gr.on(
             [self.run.click, self.experiment.submit],
@@ -164,6 +167,7 @@ class Page:
             (self.layouts.button, self.jobs.on_compare, self.compared),
             (self.coalescing.count, self.jobs.on_count, self.counted),
             (self.reuse.compare, self.jobs.on_compare_sizes, self.sized),
+            (self.timeline.button, self.jobs.on_timeline, self.recorded),
         ):
             measure.click(
                 handler_of,
