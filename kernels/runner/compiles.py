@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kernels.experiment import Experiment
@@ -88,3 +90,10 @@ def _waited_for(future: Any, wanted: Callable[[], bool]) -> Compiled | Failure:
         if not wanted() and (not future.running() or time.monotonic() - began > PATIENCE_S):
             return cancelled("compile")
     return outcome(future, "compile")
+
+
+def default_cache_directory() -> Path:
+    """Where compiled kernels are kept between starts: TILESCOPE_CACHE, else the user's cache directory."""
+    if chosen := os.environ.get("TILESCOPE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilescope"

@@ -22,7 +22,7 @@ from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.matmul.layouts import transposition, with_turned
 from kernels.runner import compiler, counters, reuse, worker
-from kernels.runner.compiles import Compiles
+from kernels.runner.compiles import Compiles, default_cache_directory
 from kernels.runner.interpreter import refuse_what_takes_too_long
 from kernels.runner.job import Job, Line, Outcome
 from kernels.runner.measuring import MEASUREMENTS
@@ -342,10 +342,3 @@ class Session:
         if isinstance(value, Failure) and value.kind == "cancelled" and not job.is_cancelled:
             return died(stage, "all workers were replaced")
         return value
-
-
-def default_cache_directory() -> Path:
-    """Where compiled kernels are kept between starts: TILESCOPE_CACHE, else the user's cache directory."""
-    if chosen := os.environ.get("TILESCOPE_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilescope"

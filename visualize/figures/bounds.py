@@ -23,11 +23,12 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     tail = next((bound for bound in bounds if bound.name == TAIL), None)
     binding = max(resources, key=lambda bound: bound.ms)
     names = [bound.name for bound in resources]
+    longest = max(binding.ms, measured_ms or 0.0)
     figure = go.Figure(
         layout=theme.layout(
             "What each resource needs by itself",
             barmode="stack",
-            xaxis={"title": {"text": "milliseconds"}, "rangemode": "tozero"},
+            xaxis={"title": {"text": "milliseconds"}, "range": [0, 1.15 * longest]},
             yaxis={"automargin": True, "autorange": "reversed"},
         )
     )

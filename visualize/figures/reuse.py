@@ -86,10 +86,10 @@ def _layout(title: str, unit: str, most: int) -> dict[str, object]:
     powers = [1 << exponent for exponent in range(most.bit_length())]
     axis = {"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers}
     # Below the axis' title, so that its signs are not taken for data.
-    legend = {"orientation": "h", "y": -0.18, "yanchor": "top", "x": 0.5, "xanchor": "center"}
-    margin = {"l": 60, "r": 10, "t": 34, "b": 90}
+    legend = {"orientation": "h", "y": -0.2, "yanchor": "top", "entrywidth": 0.5, "entrywidthmode": "fraction"}
+    margin = {"l": 60, "r": 10, "t": 34, "b": 110}
     scale = {"title": {"text": unit}, "type": "log"}
-    return theme.layout(title, xaxis=axis, yaxis=scale, showlegend=True, legend=legend, margin=margin)
+    return theme.layout(title, xaxis=axis, yaxis=scale, showlegend=True, legend=legend, margin=margin, height=450)
 
 
 def _with_own(figure: go.Figure, own: int) -> go.Figure:
@@ -97,6 +97,6 @@ def _with_own(figure: go.Figure, own: int) -> go.Figure:
     line = {"color": _OWN, "width": 1}
     figure.add_shape(type="line", x0=own, x1=own, y0=0, y1=1, yref="paper", line=line)
     figure.add_annotation(
-        x=math.log10(own), y=0, yref="paper", text=f"this: {own}", showarrow=False, xanchor="left", yanchor="bottom"
+        x=math.log10(own), y=1, yref="paper", text=f"this: {own}", showarrow=False, xanchor="left", yanchor="top"
     )
     return figure

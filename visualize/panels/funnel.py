@@ -19,7 +19,7 @@ def funnel(stages: Sequence[Stage], label: str) -> str:
     most = max((value for _, value, _ in stages), default=0) or 1
     rows = "".join(
         f'<li><span class="stage">{name} {words.mark(source)}</span>'
-        f'<span class="bar" style="width:{30 * value / most:.2f}%"></span><span>{value:,} bytes</span></li>'
+        f'<span class="bar" style="width:{22 * value / most:.2f}%"></span><span>{value:,} bytes</span></li>'
         for name, value, source in stages
     )
     return f'<ul class="funnel" aria-label="{label}">{rows}</ul>'

@@ -177,6 +177,8 @@ def _elsewhere(here: Found) -> str:
 
 def _doubt(here: Found) -> str:
     own = here.own
+    if here.made is None:
+        return f"One program a SM is {words.mark('assumed')} as long as the kernel is not compiled."
     if not here.planned.k_blocks:
         return _IN_PARTS if own.read_bytes > own.compulsory_bytes else ""
     if own.is_drift:
