@@ -30,7 +30,7 @@ LONG = [
         "problem": {"M": 6144, "N": 6144, "K": 6144},
         "config": {"BLOCK_N": 256, "num_warps": 8},
     },
-    {"kernel": "matmul.split_k_atomic", "problem": {"M": 2048, "N": 2048, "K": 8192}},
+    {"kernel": "matmul.split_k_atomic", "problem": {"M": 4096, "N": 4096, "K": 8192}},
     {"kernel": "matmul.grid_2d", "problem": {"M": 4096, "N": 4096, "K": 4096}},
     {"kernel": "transpose.tiled", "problem": {"M": 16384, "N": 16384}},
 ]
