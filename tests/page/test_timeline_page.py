@@ -51,6 +51,11 @@ def assert_shows(tab: Tab, now: int) -> None:
         expected = np.zeros(plan.extents)
         expected[plan.tiles.pid_m, plan.tiles.pid_n] = np.where(ends <= now, 1, np.where(begins <= now, 2, 0))
         assert np.array_equal(z, expected), plot
+        told = tab.page.evaluate(f"document.querySelector('#{plot} .live-plot').layout.annotations[0].text")
+        counts = [(ends <= now).sum(), ((begins <= now) & (now < ends)).sum(), (begins > now).sum()]
+        assert told.endswith("{} done, {} running, {} to come".format(*counts))
+        step = min(int((clock <= now).sum()), 4)
+        assert told.startswith(f"wave {step} of 4: " if plot == "ideal-plot" else "programs: ")
     running = (course.start_ns <= now) & (now < course.end_ns)
     sms = len(set(course.sm[running].tolist()))
     assert tab.text("#clock output").endswith(f": {running.sum()} programs on {sms} SMs")

@@ -48,8 +48,8 @@ function lay(event) {
   event.detail.data = [{ ...data[0], z }];
   const { name, clock, unit } = moments;
   const step = clock && Math.min(clock.filter((begin) => begin <= now).length, clock.length - 1);
-  const which = clock ? `${name} ${number(step)} of ${number(clock.length - 1)}: ` : "";
-  const text = `${which}${number(done)} ${unit}s done, ${number(begun)} running, ${number(left)} to come`;
+  const which = clock ? `${name} ${number(step)} of ${number(clock.length - 1)}` : `${unit}s`;
+  const text = `${which}: ${number(done)} done, ${number(begun)} running, ${number(left)} to come`;
   event.detail.layout = { ...layout, annotations: [{ ...layout.annotations[0], text }] };
 }
 
