@@ -86,7 +86,7 @@ def draw(state: State, made: Compiled | None, ran: Timeline | None) -> tuple[str
     planned = schedule(state.kernel, state.launch, resident.programs_per_sm, resident.source)
     course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
     begun_ns, done_ns = tile_times(course, planned)
-    real = "True time" if planned.turns == 1 else "True time, a program's tiles spread evenly (assumed)"
+    real = "True time" if planned.turns == 1 else "True time, tiles spread evenly (assumed)"
     clock, step = ideal_clock(begun_ns, planned.step, course.span_ns), planned.step
     name = steps(planned, None).name
     moments = {
