@@ -51,6 +51,10 @@ def assert_shows(tab: Tab, now: int) -> None:
         expected = np.zeros(plan.extents)
         expected[plan.tiles.pid_m, plan.tiles.pid_n] = np.where(ends <= now, 1, np.where(begins <= now, 2, 0))
         assert np.array_equal(z, expected), plot
+        told = tab.page.evaluate(f"document.querySelector('#{plot} .live-plot').layout.annotations[0].text")
+        assert told.endswith(f": {(ends <= now).sum()} done, {((begins <= now) & (now < ends)).sum()} running")
+        step = min(int((clock <= now).sum()), 4)
+        assert told.startswith(f"wave {step} of 4: " if plot == "ideal-plot" else "programs: ")
     running = (course.start_ns <= now) & (now < course.end_ns)
     sms = len(set(course.sm[running].tolist()))
     assert tab.text("#clock output").endswith(f": {running.sum()} programs on {sms} SMs")
@@ -152,4 +156,4 @@ def test_a_program_that_loops_has_its_tiles_spread_by_assumption(tab: Tab) -> No
     assert "A program loops over up to 4 tiles, and only its own start and end are recorded" in said
     assert "assumed" in said
     title = tab.page.evaluate("document.querySelector('#moment-plot .live-plot').layout.title.text")
-    assert title == "True time, a program's tiles spread evenly (assumed)"
+    assert title == "True time, tiles spread evenly (assumed)"

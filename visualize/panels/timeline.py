@@ -86,7 +86,7 @@ def draw(state: State, made: Compiled | None, ran: Timeline | None) -> tuple[str
     planned = schedule(state.kernel, state.launch, resident.programs_per_sm, resident.source)
     course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
     begun_ns, done_ns = tile_times(course, planned)
-    real = "True time" if planned.turns == 1 else "True time, a program's tiles spread evenly (assumed)"
+    real = "True time" if planned.turns == 1 else "True time, tiles spread evenly (assumed)"
     clock, step = ideal_clock(begun_ns, planned.step, course.span_ns), planned.step
     name = steps(planned, None).name
     moments = {
@@ -159,7 +159,7 @@ def _rows(course: Course, planned: Schedule, resident: Residency) -> list[tuple[
         (
             "most programs on a SM at once",
             str(course.at_once.max()),
-            f"{resident.programs_per_sm} {words.mark(resident.source)}",
+            _held(planned, resident),
         ),
         ("a program's median time", _time(course.median_ns), ""),
         ("starts within a wave lie apart by", apart, "0"),
@@ -171,6 +171,13 @@ def _rows(course: Course, planned: Schedule, resident: Residency) -> list[tuple[
             words.percent(cut.tail_idle if planned.turns == 1 else cut.idle),
         ),
     ]
+
+
+def _held(planned: Schedule, resident: Residency) -> str:
+    """Most programs of this launch on one ideal SM, and how many it has room for where that is more."""
+    most = min(resident.programs_per_sm, -(-planned.programs // planned.sms))
+    room = f", with room for {resident.programs_per_sm}" if most < resident.programs_per_sm else ""
+    return f"{most}{room} {words.mark(resident.source)}"
 
 
 def _time(ns: float) -> str:

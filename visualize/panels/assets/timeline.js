@@ -29,7 +29,7 @@ function moment({ cell, columns, begun_ns, done_ns }, rows) {
   }
   const value = (place) => (running.has(place) ? 2 : done[place] / (all[place] || 1));
   const row = (r) => Float32Array.from({ length: columns }, (_, c) => value(r * columns + c));
-  return { z: Array.from({ length: rows }, (_, r) => row(r)), done: count, begun, left: cell.length - count - begun };
+  return { z: Array.from({ length: rows }, (_, r) => row(r)), done: count, begun };
 }
 
 // A plot is about to be drawn: lay the time over it, or take note of the programs.
@@ -44,12 +44,12 @@ function lay(event) {
   if (programs) return chartOf(event.target, data, programs);
   maps.set(event.target, moments);
   if (now === null) now = moments.done_ns.reduce((most, ns) => Math.max(most, ns), 0) / 2;
-  const { z, done, begun, left } = moment(moments, data[0].z.length);
+  const { z, done, begun } = moment(moments, data[0].z.length);
   event.detail.data = [{ ...data[0], z }];
   const { name, clock, unit } = moments;
   const step = clock && Math.min(clock.filter((begin) => begin <= now).length, clock.length - 1);
-  const which = clock ? `${name} ${number(step)} of ${number(clock.length - 1)}: ` : "";
-  const text = `${which}${number(done)} ${unit}s done, ${number(begun)} running, ${number(left)} to come`;
+  const which = clock ? `${name} ${number(step)} of ${number(clock.length - 1)}` : `${unit}s`;
+  const text = `${which}: ${number(done)} done, ${number(begun)} running`;
   event.detail.layout = { ...layout, annotations: [{ ...layout.annotations[0], text }] };
 }
 
