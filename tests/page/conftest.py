@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from gradio_client import Client
 from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,3 +150,10 @@ def tab(app: App, browser: Browser) -> Iterator[Tab]:
     yield opened
     context.close()
     assert opened.errors == [], "the browser's console must stay clean"
+
+
+@pytest.fixture(scope="module")
+def client(app: App) -> Iterator[Client]:
+    opened = Client(app.url, verbose=False)
+    yield opened
+    opened.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,16 +10,8 @@ from gradio_client import Client
 
 from kernels import discover
 from kernels.gpus import GPUS
-from tests.page.conftest import App
 
 ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts", "/timeline", "/compile")
-
-
-@pytest.fixture(scope="module")
-def client(app: App) -> Iterator[Client]:
-    opened = Client(app.url, verbose=False)
-    yield opened
-    opened.close()
 
 
 def test_kernels_lists_knobs_problem_gpus_and_device(client: Client) -> None:

@@ -1,0 +1,82 @@
+"""The figures of the Reuse tab hold what was predicted and measured, with units and where things stand."""
+
+import pytest
+
+from visualize.figures.bounds import TAIL, bounds_figure
+from visualize.figures.reuse import Measured, bytes_figure, times_figure
+from visualize.models.bounds import Bound
+from visualize.models.reuse import Reuse
+
+GB = 1_000_000_000
+PREDICTED = {
+    size: Reuse(size * GB, 0.9 * size * GB, 1.2 * size * GB, GB // 2, 9 * GB, GB, 0.0) for size in (1, 2, 3, 4)
+}
+MEASURED = [
+    Measured(1, (GB, 2 * GB, 4 * GB), (1.0, 2.0, 9.0)),
+    Measured(4, (), (3.0, 3.0, 3.0)),
+]
+BOUNDS = (Bound("DRAM", 1.0, "d"), Bound("L2", 2.0, "l"), Bound("arithmetic", 3.0, "a"), Bound(TAIL, 0.5, "t"))
+
+
+def trace(figure, name):
+    return next(one for one in figure.data if one.name == name)
+
+
+def test_predicted_reads_are_a_line_in_gigabytes_with_a_band():
+    figure = bytes_figure(PREDICTED, MEASURED, 2)
+    line, band = trace(figure, "predicted"), trace(figure, "if the L2 keeps more or less")
+    assert (list(line.x), list(line.y)) == ([1, 2, 3, 4], [1, 2, 3, 4])
+    assert list(band.x) == [1, 2, 3, 4, 4, 3, 2, 1]
+    assert list(band.y) == pytest.approx([0.9, 1.8, 2.7, 3.6, 4.8, 3.6, 2.4, 1.2])
+    assert set(trace(figure, "each input once").y) == {0.5}
+
+
+def test_counted_reads_are_medians_with_bars_to_the_least_and_the_most():
+    points = trace(bytes_figure(PREDICTED, MEASURED, 2), "counted")
+    assert (list(points.x), list(points.y)) == ([1], [2.0])
+    assert (points.error_y.arrayminus[0], points.error_y.array[0]) == (1.0, 2.0)
+
+
+def test_without_counts_there_are_no_points():
+    assert "counted" not in {one.name for one in bytes_figure(PREDICTED, [], 2).data}
+
+
+def test_the_group_size_that_is_set_is_marked_where_it_stands_on_a_logarithmic_axis():
+    figure = bytes_figure(PREDICTED, [], 4)
+    assert figure.layout.shapes[0].x0 == figure.layout.shapes[0].x1 == 4
+    assert figure.layout.annotations[0].x == pytest.approx(0.60206)
+    assert "4" in figure.layout.annotations[0].text
+
+
+def test_axes_say_what_they_count():
+    figure = bytes_figure(PREDICTED, MEASURED, 2)
+    assert figure.layout.xaxis.title.text == "GROUP_SIZE (rows of tiles)"
+    assert (figure.layout.yaxis.title.text, figure.layout.yaxis.type) == ("GB read from DRAM", "log")
+    assert list(figure.layout.xaxis.tickvals) == [1, 2, 4]
+    times = times_figure(MEASURED, 1)
+    assert (times.layout.yaxis.title.text, times.layout.yaxis.type) == ("milliseconds", "linear")
+
+
+def test_times_are_medians_from_the_20th_to_the_80th_percentile():
+    points = trace(times_figure(MEASURED, 1), "measured")
+    assert list(points.y) == [2.0, 3.0]
+    assert points.error_y.arrayminus[0] == pytest.approx(0.6)
+    assert points.error_y.array[0] == pytest.approx(4.2)
+
+
+def test_the_longest_resource_is_named_and_the_rest_of_the_time_is_what_it_and_the_tail_leave():
+    figure = bounds_figure(BOUNDS, 5.0, "recorded")
+    needed, time = figure.data
+    assert list(needed.y) == ["DRAM", "L2", "arithmetic"]
+    assert [text for text in needed.text if "binding" in text] == ["3 ms (binding)"]
+    assert list(time.x) == [3.0, 0.5, 1.5]
+    assert list(time.customdata) == ["arithmetic", TAIL, "not explained by these"]
+    assert figure.layout.xaxis.title.text == "milliseconds"
+
+
+def test_a_time_below_its_bound_leaves_no_rest():
+    assert list(bounds_figure(BOUNDS, 2.5, "measured").data[1].x) == [3.0, 0.5, 0.0]
+
+
+def test_without_a_time_there_are_the_bounds_alone():
+    assert len(bounds_figure(BOUNDS, None, "measured").data) == 1

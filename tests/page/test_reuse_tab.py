@@ -1,0 +1,67 @@
+"""The Reuse tab and /reuse, in a browser and through the API."""
+
+from __future__ import annotations
+
+from gradio_client import Client
+
+from tests.page.conftest import Tab
+
+WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8}
+LARGE = {"kernel": "matmul.grouped", "problem": {"M": 8192, "N": 8192, "K": 8192}, "config": WIDE}
+ADDRESS = "?tab=reuse&M=8192&N=8192&K=8192&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
+
+
+def test_reads_are_predicted_for_every_group_size_beside_what_was_counted(client: Client) -> None:
+    reply = client.predict(LARGE, api_name="/reuse")
+    assert (reply["gpu"], reply["resident_source"], reply["resident_programs"]) == ("H200", "compiled", 132)
+    assert list(reply["by_group_size"]) == [str(size) for size in range(1, 65)]
+    assert reply["by_group_size"]["8"] == reply["dram_read_bytes"]
+    assert reply["compulsory_bytes"] == 2 * 2 * 8192 * 8192
+    counted = {row["group_size"]: sorted(row["dram_read_bytes"])[2] for row in reply["measured"]["rows"]}
+    assert abs(reply["dram_read_bytes"] / counted[8] - 1) < 0.02
+    assert reply["by_group_size"][str(reply["recommended_group_size"])] == min(reply["by_group_size"].values())
+    assert reply["flags"] == []
+    assert "GROUP_SIZE" in reply["note"]
+    assert "<" not in reply["note"]
+
+
+def test_a_kernel_without_group_size_has_its_bytes_and_no_recommendation(client: Client) -> None:
+    reply = client.predict({"kernel": "transpose.tiled"}, api_name="/reuse")
+    assert reply["dram_read_bytes"] == reply["compulsory_bytes"] == 1024 * 1024 * 4
+    assert (reply["by_group_size"], reply["recommended_group_size"]) == ({}, None)
+
+
+def test_a_bad_experiment_is_refused_by_reuse_with_a_sentence(client: Client) -> None:
+    failure = client.predict({"kernel": "matmul.grouped", "config": {"GROUP_SIZE": 0}}, api_name="/reuse")["failure"]
+    assert (failure["stage"], failure["kind"]) == ("config", "out_of_range")
+    assert "GROUP_SIZE is 0; allowed are whole numbers from 1 to 1024." in failure["message"]
+
+
+def test_the_tab_draws_bytes_times_and_bounds(tab: Tab) -> None:
+    tab.open(ADDRESS)
+    for plot in ("reuse-plot", "times-plot", "bounds-plot"):
+        tab.wait_for_draw(plot)
+    tab.page.wait_for_function("document.querySelector('#reuse-way').innerText.includes('loads (and boxes)')")
+    claim = tab.text("#reuse-claim")
+    assert "Nsight Compute counted 1.493 GB" in claim
+    assert "GROUP_SIZE 8" in tab.text("#reuse-plot") or "this: 8" in tab.text("#reuse-plot")
+    assert "binding" in tab.text("#bounds-plot")
+    assert "counted" in tab.text("#reuse-way")
+
+
+def test_a_moved_group_size_redraws_the_claim(tab: Tab) -> None:
+    tab.open(ADDRESS)
+    tab.wait_for_draw("reuse-plot")
+    before = tab.draws("reuse-plot")
+    tab.page.get_by_label("GROUP_SIZE slider").fill("1")
+    tab.wait_for_draw("reuse-plot", after=before)
+    tab.page.wait_for_function("document.querySelector('#reuse-claim').innerText.includes('counted 2.6')")
+
+
+def test_without_a_gpu_the_button_says_what_was_recorded_or_that_nothing_was(tab: Tab) -> None:
+    tab.open("?tab=reuse&M=640&N=640&K=640")
+    tab.wait_for_draw("reuse-plot")
+    tab.page.locator("#compare-sizes").click()
+    tab.page.wait_for_function(
+        "document.querySelector('#status').innerText.includes('GROUP_SIZEs are compared on a GPU')"
+    )

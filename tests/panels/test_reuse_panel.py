@@ -1,0 +1,99 @@
+"""The Reuse panel: what it claims of bytes and time is what was predicted and recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernels import discover, records
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.knobs import ConfigError
+from kernels.runner.results import Failure
+from kernels.spec import Launch
+from visualize.panels import reuse
+from visualize.panels.reuse_claims import plain, sentences
+
+H200 = GPUS["H200"]
+WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
+
+
+def found(config, m=8192, n=8192, k=8192, kernel="matmul.grouped", gpu=H200, **more):
+    payload = {"kernel": kernel, "problem": {"M": m, "N": n, **({"K": k} if k else {})}, "config": config}
+    experiment = from_json(payload, discover())
+    launch = Launch(experiment.problem, experiment.config, gpu)
+    study = records.find_reuse(experiment, gpu.name)
+    if study and more:
+        study = replace(study, **more)
+    return reuse.found(discover()[kernel], launch, None, study)
+
+
+def said(here):
+    return plain(sentences(here))
+
+
+def test_reads_are_said_beside_what_was_counted():
+    here = found({**WIDE, "GROUP_SIZE": 8})
+    counted = sorted(here.row.dram_read_bytes)[2]
+    assert here.own.read_bytes == pytest.approx(counted, rel=0.02)
+    assert f"Nsight Compute counted {counted / 1e9:.3f} GB" in said(here)
+
+
+def test_the_group_size_of_the_fewest_bytes_is_named():
+    here = found({**WIDE, "GROUP_SIZE": 1})
+    fewest = int(said(here).partition(" reads the fewest bytes")[0].rpartition(" ")[2])
+    assert here.sizes[fewest].read_bytes == pytest.approx(min(one.read_bytes for one in here.sizes.values()))
+
+
+def test_where_all_fits_no_group_size_makes_a_difference():
+    assert "No GROUP_SIZE makes a difference here: all of it fits in the L2." in said(found(WIDE, 2048, 2048, 2048))
+
+
+def test_fewer_bytes_that_buy_nothing_are_said_to_buy_nothing():
+    here = found({**WIDE, "GROUP_SIZE": 8})
+    alike = tuple(replace(row, times_ms=(1.0, 1.01, 0.99, 1.0, 1.02)) for row in here.study.rows)
+    assert "no time difference here" in said(replace(here, study=replace(here.study, rows=alike)))
+
+
+def test_a_difference_in_time_is_said_with_its_noise_and_what_hid_the_bytes():
+    here = found({**WIDE, "GROUP_SIZE": 8})
+    slow = tuple(
+        replace(row, times_ms=tuple(t * (1.5 if row.group_size == 1 else 1) for t in (2.0, 2.01, 1.99)))
+        for row in here.study.rows
+    )
+    text = said(replace(here, study=replace(here.study, rows=slow)))
+    assert "took 33 % less time, ± " in text
+    assert "DRAM was hidden behind" in text
+
+
+def test_a_gpu_with_less_bandwidth_a_flop_is_named():
+    assert "With less bandwidth a FLOP it would show: on " in said(found({**WIDE, "GROUP_SIZE": 1}, 16384, 16384, 4096))
+
+
+def test_an_uncompiled_kernel_is_said_to_assume_one_program_a_sm():
+    assert "One program a SM is  as long as the kernel is not compiled" in said(found(WIDE))
+
+
+def test_a_copy_has_no_group_sizes_and_reads_its_input_once():
+    here = found({}, 1024, 1024, None, kernel="transpose.tiled")
+    assert here.sizes == {}
+    assert here.own.read_bytes == 1024 * 1024 * 4
+    assert "GROUP_SIZE" not in said(here)
+
+
+def test_too_many_waves_are_refused_with_a_sentence():
+    with pytest.raises(ConfigError, match="waves are too many to predict here"):
+        found({"BLOCK_M": 16, "BLOCK_N": 16}, 16384, 16384, 64, gpu=GPUS["T4"])
+
+
+def test_the_reply_has_every_group_size_and_says_why_nothing_was_compiled():
+    experiment = from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 64}}, discover())
+    failure = Failure("compile", "no_triton", "Triton is not installed.")
+    reply = reuse.reply(discover()["matmul.grouped"], experiment, H200, failure, None)
+    assert list(reply["by_group_size"]) == [str(size) for size in range(1, 9)]
+    assert reply["by_group_size"]["4"] == reply["dram_read_bytes"]
+    assert reply["recommended_group_size"] in range(1, 9)
+    assert reply["resident_source"] == "assumed"
+    assert reply["note"].endswith("Triton is not installed.")
+    assert [one["name"] for one in reply["bounds"]] == ["DRAM", "L2", "arithmetic", "tail wave"]
