@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernels import orders
-from kernels.jit import on_arrays
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models.bounds import L2_GBPS_PER_SM
 from visualize.models.lru import Programs, fetched_bytes, gone
 from visualize.models.schedule import Schedule
+from visualize.models.steps import panels
 
 # Pieces of a panel that are looked at one by one; fewer where there are very many waves, so that steps stay this few.
 PIECES, _MOST_STEPS = 8, 512
@@ -167,9 +166,11 @@ def _predicted(
 ) -> list[Reuse]:
     """The traffic of several orders of the same programs."""
     schedule = several[0][1]
-    panel_bytes = _panel_bytes(launch, schedule)
+    touched = panels(kernel, launch, schedule)
+    assert touched is not None, "only launches with a reduction come here"
+    panel_bytes = np.concatenate([touched.a_bytes, touched.b_bytes]).astype(float)
     once, added = _once_bytes(kernel, launch), _added_bytes(kernel, launch, schedule, panel_bytes, constants)
-    panels = [_panels(order) for _, order in several]
+    read_by = [_panels(order) for _, order in several]
     spread = [drift(l2_pressure * _relief(one, schedule, constants), constants) for one, _ in several]
     low, high = (launch.gpu.l2_bytes * share for share in (constants.gone_from, constants.gone_at))
     capacities = [(low * by, high * by) for by in (1.0, *_UNSURE)]
@@ -180,9 +181,9 @@ def _predicted(
         steps = len(np.unique(programs.start))
         batches = -(-len(alike) * steps * max(len(panel_bytes), steps) // _MOST_CELLS)
         for batch in np.array_split(alike, min(batches, len(alike))):
-            fetched[batch] = fetched_bytes(programs, [panels[place] for place in batch], capacities)
+            fetched[batch] = fetched_bytes(programs, [read_by[place] for place in batch], capacities)
     written = _tensor_bytes(kernel, launch)[kernel.family.output(launch.problem)]
-    asked = int(sum(panel_bytes[side].sum() for side in panels[0])) + once
+    asked = int(sum(panel_bytes[side].sum() for side in read_by[0])) + once
     return [
         Reuse(read, fewest, most, int(panel_bytes.sum()) + once, asked, written, level)
         for (read, most, fewest), level in zip((fetched + once + added).tolist(), spread, strict=True)
@@ -216,21 +217,9 @@ def _programs(
 
 
 def _panels(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
-    """The panels of A and of B that each tile reads, in its slice of K, numbered through both."""
-    tiles, (rows, columns) = schedule.tiles, schedule.extents
-    return tiles.pid_k * rows + tiles.pid_m, schedule.slices * rows + tiles.pid_k * columns + tiles.pid_n
-
-
-def _panel_bytes(launch: Launch, schedule: Schedule) -> np.ndarray:
-    """(panels,) bytes of each panel inside its operand."""
-    problem, config, (rows, columns) = launch.problem, launch.config, schedule.extents
-    slices = np.arange(schedule.slices)
-    steps = np.stack(on_arrays(orders.slice_of_k)(slices, schedule.k_blocks, schedule.slices))
-    begin, end = np.minimum(on_arrays(orders.tile_start)(steps, config.BLOCK_K), problem.K)
-    sides = ((config.BLOCK_M, problem.M, rows), (config.BLOCK_N, problem.N, columns))
-    lengths = [np.minimum(block, whole - np.arange(count) * block) for block, whole, count in sides]
-    size = DTYPE_BYTES[problem.dtype]
-    return np.concatenate([np.outer(end - begin, length).ravel() for length in lengths]) * float(size)
+    """The pieces of panels that each tile reads, of A and of B, numbered through both."""
+    a, b = schedule.pieces
+    return a, schedule.extents[0] * schedule.slices + b
 
 
 def _tensor_bytes(kernel: Kernel, launch: Launch) -> dict[str, int]:
