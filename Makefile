@@ -22,8 +22,11 @@ help: ## List the targets
 run: $(RUN_READY) ## Start the page on http://127.0.0.1:7860 (HOST= and PORT= change that)
 	$(VENV_PYTHON) app.py --host $(HOST) --port $(PORT)
 
-test: $(DEV_READY) ## Run every test that needs no GPU (ARGS= goes to pytest)
-	CHROMIUM="$$(scripts/find-chromium)" && export CHROMIUM && $(VENV_PYTHON) -m pytest -m "not gpu" $(ARGS)
+# A browser's tests wait for what is drawn, so they run alone, after all others, of which two files run at a time.
+test: $(DEV_READY) ## Run every test that needs no GPU (ARGS= goes to pytest, which then runs one test after the other)
+	CHROMIUM="$$(scripts/find-chromium)" && export CHROMIUM && test_all="$(VENV_PYTHON) -m pytest -m 'not gpu'" && \
+	if [ -n "$(ARGS)" ]; then eval "$$test_all" $(ARGS); \
+	else eval "$$test_all -n 2 --dist loadfile --ignore tests/page" && eval "$$test_all tests/page"; fi
 
 test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: with the Python that you have)
 	$(VENV_PYTHON) -m pytest -m gpu $(ARGS)

@@ -158,7 +158,7 @@ def test_a_redrawn_schedule_is_sent_in_150_kilobytes(tab: Tab, size: int) -> Non
     tab.page.get_by_label("GROUP_SIZE slider").fill("7")
     tab.wait_for_draw("schedule-plot", after=before)
     tab.page.wait_for_timeout(300)
-    assert 0 < sum(sizes) <= 150_000
+    assert 0 < max(sizes) <= 150_000, "each redraw: one as soon as the slider moves, one when it has been compiled"
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
