@@ -24,7 +24,7 @@ def trace(figure, name):
 
 def test_predicted_reads_are_a_line_in_gigabytes_with_a_band():
     figure = bytes_figure(PREDICTED, MEASURED, 2)
-    line, band = trace(figure, "predicted"), trace(figure, "if the L2 keeps more or less")
+    line, band = trace(figure, "predicted"), trace(figure, "more or less L2")
     assert (list(line.x), list(line.y)) == ([1, 2, 3, 4], [1, 2, 3, 4])
     assert list(band.x) == [1, 2, 3, 4, 4, 3, 2, 1]
     assert list(band.y) == pytest.approx([0.9, 1.8, 2.7, 3.6, 4.8, 3.6, 2.4, 1.2])

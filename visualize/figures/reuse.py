@@ -35,7 +35,7 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
     figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", "GB read from DRAM", sizes[-1]))
     figure.add_scatter(
         x=sizes + sizes[::-1], y=band, fill="toself", fillcolor="rgba(0,114,178,0.18)", line={"width": 0},
-        hoverinfo="skip", name="if the L2 keeps more or less",
+        hoverinfo="skip", name="more or less L2",
     )  # fmt: skip
     figure.add_scatter(
         x=sizes, y=[one.read_bytes / 1e9 for one in several], mode="lines", line={"color": _PREDICTED},
