@@ -100,7 +100,8 @@ def _print_regret(launches: Sequence[Compared]) -> None:
     from visualize.models.reuse import recommended
 
     print(f"\n{'launch':56} {'pressure':>8} {'recommended':>11} {'fastest':>8} {'slower by':>9}")
-    for one in sorted(launches, key=lambda one: -one.regret):
+    compared = [one for one in launches if None not in one.rows]
+    for one in sorted(compared, key=lambda one: -one.regret):
         times = one.times_ms
         chosen, fastest = recommended(one.predicted(), one.launch), min(times, key=lambda size: times[size])
         print(f"{one!s:56} {one.pressure:8.2f} {chosen:11} {fastest:8} {one.regret:9.1%}")
