@@ -9,7 +9,7 @@ from playwright.sync_api import sync_playwright
 
 QUERY = (
     "?kernel=matmul.grouped&M=4096&N=4096&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
-    "&gpu=H200&first=64"
+    "&gpu=H200&first=64&step=2"
 )
 
 
@@ -25,7 +25,7 @@ def main(url: str, file: str) -> None:
         page.wait_for_selector("#status [data-finished]")
         page.get_by_role("tab", name="Schedule").click()
         page.wait_for_selector("#row-major-plot .live-plot[data-draws]")
-        page.wait_for_timeout(1000)
+        page.wait_for_timeout(5000)  # until it is compiled, and drawn again
         page.screenshot(path=file)
         browser.close()
 
