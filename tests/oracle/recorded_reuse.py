@@ -16,9 +16,11 @@ from kernels.runner.results import Compiled
 from kernels.runner.reuse import ReuseRow, ReuseStudy, any_group_size
 from kernels.spec import Kernel, Launch
 from visualize.models.bounds import bounds, l2_pressure, writes_in_parts
+from visualize.models.coalescing import operations
 from visualize.models.occupancy import occupancy
 from visualize.models.reuse import CONSTANTS, Constants, Reuse, by_group_size, recommended, reuse
 from visualize.models.schedule import Schedule, schedule
+from visualize.models.traffic import Operation
 
 # Shapes that were counted after the model's constants had been fitted to all the others.
 UNSEEN = {(16384, 8192, 768), (3072, 16384, 1536), (10240, 7168, 2048)}
@@ -31,7 +33,7 @@ class Compared:
     """One launch that was compared, and what a prediction needs to know of it.
 
     Attributes:
-        made: the kernel as it is compiled here.
+        operations: what it asks of memory, as the kernel is compiled here.
         pressure: of the L2.
         rows: what was counted and timed, by GROUP_SIZE; None for a kernel that has none.
     """
@@ -39,7 +41,7 @@ class Compared:
     kernel: Kernel
     launch: Launch
     schedule: Schedule
-    made: Compiled
+    operations: tuple[Operation, ...]
     pressure: float
     rows: Mapping[int | None, ReuseRow]
 
@@ -79,8 +81,7 @@ class Compared:
     def predicted(self, constants: Constants = CONSTANTS) -> dict[Any, Reuse]:
         given = self.kernel, self.launch, self.schedule, self.pressure
         if None in self.rows:
-            in_parts = writes_in_parts(self.kernel, self.launch, self.made)
-            return {None: reuse(*given, in_parts, constants)}
+            return {None: reuse(*given, writes_in_parts(self.operations), constants)}
         return by_group_size(*given, tuple(self.rows), constants)
 
 
@@ -117,10 +118,9 @@ def _compared(study: ReuseStudy, gpu_name: str) -> Compared:
     made = compiled_for(any_group_size(experiment), gpu)
     assert isinstance(made, Compiled), made
     asked = reuse(kernel, launch, planned, 0.0).asked_bytes
-    found = bounds(kernel, launch, planned, made, 0.0, asked)
-    return Compared(
-        kernel, launch, planned, made, l2_pressure(found, made), {row.group_size: row for row in study.rows}
-    )
+    counted = operations(kernel, launch, made.operations)
+    pressure = l2_pressure(bounds(kernel, launch, planned, counted, 0.0, asked), counted)
+    return Compared(kernel, launch, planned, counted, pressure, {row.group_size: row for row in study.rows})
 
 
 def rows(several: Iterable[Compared], constants: Constants = CONSTANTS) -> list[Row]:

@@ -10,7 +10,7 @@ from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
-from kernels.runner.results import Failure
+from kernels.runner.results import Counters, Failure
 from kernels.spec import Launch
 from visualize.panels import reuse
 from visualize.panels.reuse_claims import plain, sentences
@@ -73,6 +73,15 @@ def test_a_gpu_with_less_bandwidth_a_flop_is_named():
 
 def test_an_uncompiled_kernel_is_said_to_assume_one_program_a_sm():
     assert "One program a SM is  as long as the kernel is not compiled" in said(found(WIDE))
+
+
+def test_of_a_kernel_that_could_not_be_read_nothing_is_said_of_load_and_store_units():
+    counters = next(one.measured for one in records.shipped() if isinstance(one.measured, Counters))
+    experiment, made = counters.experiment, counters.compiled
+    launch = Launch(experiment.problem, experiment.config, H200)
+    for compiled, known in ((made, True), (replace(made, unreadable="an instruction", operations=()), False)):
+        here = reuse.found(discover()[experiment.kernel], launch, compiled, None)
+        assert ("load and store" in [bound.name for bound in here.bounds]) is known
 
 
 def test_a_copy_has_no_group_sizes_and_reads_its_input_once():

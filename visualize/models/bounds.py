@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernels.gpus import Gpu
-from kernels.lanes import Facts
 from kernels.spec import Kernel, Launch
-from visualize.models import coalescing
 from visualize.models.schedule import Schedule
+from visualize.models.traffic import Operation
 
 # What a SM of an H200 receives from the L2 where that is what limits, in the long launches of
 # `records/h200_reuse.jsonl` (10.2 TB/s over 132 SMs); short ones, at a higher clock, reach 86. Taken for other GPUs as
@@ -46,7 +45,7 @@ def bounds(
     kernel: Kernel,
     launch: Launch,
     schedule: Schedule,
-    made: Facts | None,
+    operations: Sequence[Operation],
     dram_bytes: float,
     received_bytes: float,
     clock_mhz: float | None = None,
@@ -54,7 +53,7 @@ def bounds(
     """What each resource needs, in the order from memory to arithmetic; what is not known is left out.
 
     Args:
-        made: what the compiler made of it; without it nothing is said of load and store units.
+        operations: what it asks of memory; () where that is not known: nothing is said of load and store units.
         dram_bytes: read and written.
         received_bytes: what SMs receive from the L2.
         clock_mhz: the SM clock that was measured; else the one that the matrix rate is given at.
@@ -65,8 +64,8 @@ def bounds(
         found.append(Bound("DRAM", dram_bytes / gpu.dram_gbps / 1e6, _rate(dram_bytes, f"{gpu.dram_gbps:,.0f} GB/s")))
     l2_gbps = L2_GBPS_PER_SM * gpu.sms
     found.append(Bound("L2", received_bytes / l2_gbps / 1e6, _rate(received_bytes, f"{l2_gbps:,.0f} GB/s (assumed)")))
-    if made is not None and not made.unreadable:
-        found.append(_load_store(kernel, launch, made, clock))
+    if operations:
+        found.append(_load_store(gpu, operations, clock))
     arithmetic = _arithmetic(kernel, launch, clock)
     if arithmetic:
         found.append(arithmetic)
@@ -77,42 +76,41 @@ def bounds(
     return tuple(found)
 
 
-def l2_pressure(found: Sequence[Bound], made: Facts | None) -> float:
+def l2_pressure(found: Sequence[Bound], operations: Sequence[Operation]) -> float:
     """The time that the L2 needs, over that of the slowest of load and store units and arithmetic; 0 if not known.
 
     0, too, where operands are staged through registers: each step waits for its loads, and the L2 is not kept busy.
     """
     times = {bound.name: bound.ms for bound in found}
-    if "arithmetic" not in times or (made is not None and any(op.op == "load" for op in made.operations)):
+    if "arithmetic" not in times or any(op.made is not None and op.made.op == "load" for op in operations):
         return 0.0
     return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
 
 
-def writes_in_parts(kernel: Kernel, launch: Launch, made: Facts | None) -> bool:
+def writes_in_parts(operations: Sequence[Operation]) -> bool:
     """Whether a store's request covers only parts of the sectors that it touches."""
-    found = coalescing.operations(kernel, launch, made.operations) if made else ()
-    return any(op.access.op == "store" and op.launch.efficiency < _WHOLE for op in found)
+    return any(op.access.op == "store" and op.launch.efficiency < _WHOLE for op in operations)
 
 
 def _rate(amount: float, rate: str) -> str:
     return f"{amount / 1e9:,.3g} GB at {rate}"
 
 
-def _load_store(kernel: Kernel, launch: Launch, made: Facts, clock_mhz: float) -> Bound:
+def _load_store(gpu: Gpu, operations: Sequence[Operation], clock_mhz: float) -> Bound:
     """Requests of one a cycle and SM, or more cycles where they move more than 128 bytes.
 
     A load that is no asynchronous copy, of an operand that goes to the matrix units, passes a second time: into shared
     memory.
     """
     cycles = requests = 0.0
-    for op in coalescing.operations(kernel, launch, made.operations):
+    for op in operations:
         if op.made is None or op.made.layout is None:
             continue
         needed = max(op.launch.requests, op.launch.sectors * _SECTOR_BYTES / _LSU_BYTES)
         staged = op.made.op == "load" and "k" in op.access.over
         cycles += needed * (2 if staged else 1)
         requests += op.launch.requests
-    ms = cycles / launch.gpu.sms / clock_mhz / 1e3
+    ms = cycles / gpu.sms / clock_mhz / 1e3
     return Bound("load and store", ms, f"{requests:,.0f} requests, one a SM and cycle, or 128 bytes a cycle")
 
 

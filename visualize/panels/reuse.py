@@ -21,7 +21,7 @@ from visualize.models.bounds import Bound, bounds, l2_pressure, writes_in_parts
 from visualize.models.occupancy import residency
 from visualize.models.reuse import Reuse, by_group_size, fewest_bytes, group_sizes, recommended, reuse
 from visualize.models.schedule import Schedule, schedule
-from visualize.models.traffic import SECTOR_BYTES
+from visualize.models.traffic import SECTOR_BYTES, Operation
 from visualize.panels import reuse_claims, words
 from visualize.panels.funnel import Stage, funnel
 from visualize.panels.markup import markup
@@ -52,6 +52,7 @@ class Found:
     Attributes:
         own: of this order.
         sizes: of each GROUP_SIZE; {} for a kernel that has none.
+        operations: what the launch asks of memory; () where that is not known.
         bounds: what each resource needs.
         study: counted and timed; None where it wasn't.
         row: the study's row of this order, if it has it.
@@ -61,6 +62,7 @@ class Found:
     launch: Launch
     planned: Schedule
     made: Compiled | None
+    operations: tuple[Operation, ...]
     own: Reuse
     sizes: dict[int, Reuse]
     bounds: tuple[Bound, ...]
@@ -98,8 +100,8 @@ def found(kernel: Kernel, launch: Launch, made: Compiled | None, study: ReuseStu
     """
     resident = residency(launch, made)
     planned = schedule(kernel, launch, resident.programs_per_sm, resident.source)
-    readable = made if made and not made.unreadable else None
-    in_parts = writes_in_parts(kernel, launch, readable)
+    operations = coalescing.operations(kernel, launch, made.operations) if made and not made.unreadable else ()
+    in_parts = writes_in_parts(operations)
     rough = reuse(kernel, launch, planned, 0.0, in_parts)
     if rough is None:
         raise ConfigError(
@@ -110,15 +112,15 @@ def found(kernel: Kernel, launch: Launch, made: Compiled | None, study: ReuseStu
 
     def needs(read_bytes: float, clock_mhz: float | None = None) -> tuple[Bound, ...]:
         moved = read_bytes + rough.write_bytes
-        return bounds(kernel, launch, planned, readable, moved, rough.asked_bytes, clock_mhz)
+        return bounds(kernel, launch, planned, operations, moved, rough.asked_bytes, clock_mhz)
 
-    pressure = l2_pressure(needs(rough.read_bytes), readable)
+    pressure = l2_pressure(needs(rough.read_bytes), operations)
     own = reuse(kernel, launch, planned, pressure, in_parts) or rough
     size = getattr(launch.config, "GROUP_SIZE", None)
     sizes = by_group_size(kernel, launch, planned, pressure, group_sizes(planned)) if size else {}
     row = next((row for row in study.rows if row.group_size == size), None) if study else None
     needed = needs(own.read_bytes, study.clock_mhz if study else None)
-    return Found(kernel, launch, planned, made, own, sizes, needed, study, row)
+    return Found(kernel, launch, planned, made, operations, own, sizes, needed, study, row)
 
 
 def draw(
@@ -159,10 +161,9 @@ def _tables(here: Found) -> str:
 def _way(here: Found) -> str:
     """Reads on their way from lanes to DRAM, predicted and counted."""
     stages: list[Stage] = []
-    if here.made and not here.made.unreadable:
+    if here.operations:
         tensors = here.kernel.family.tensors(here.launch.problem)
-        loads = coalescing.operations(here.kernel, here.launch, here.made.operations)
-        sectors = sum(op.launch.sectors for op in loads if tensors[op.access.tensor].is_input)
+        sectors = sum(op.launch.sectors for op in here.operations if tensors[op.access.tensor].is_input)
         stages.append(("loads (and boxes) ask for sectors", SECTOR_BYTES * sectors, "predicted"))
     stages.append(("SMs receive", here.own.asked_bytes, "predicted"))
     if here.row and here.row.received_bytes is not None and here.row.l2_read_bytes is not None:
