@@ -12,6 +12,7 @@ import gradio as gr
 import pytest
 
 from kernels import records
+from kernels.runner.results import Failure
 from kernels.runner.session import Session
 from visualize.panels import form, schedule
 from visualize.panels.page import Page
@@ -36,6 +37,17 @@ def set_to(flat):
         experiment_form(current, None),
         *(view_form(v) for v in (view.schedule, view.board, view.lanes, view.whatif)),
     ]
+
+
+def answers(handler, *values):
+    """All that a handler yields for the page."""
+
+    async def collected():
+        return [answer async for answer in handler(SimpleNamespace(session_hash="page"), *values)]
+
+    # In a thread of its own: where a browser's tests ran before, this one has a running loop already.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(collected())).result(20)
 
 
 def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
@@ -75,6 +87,14 @@ def test_an_answer_in_time_draws(page):
     assert any("M=640" in str(value) for value in answer)
 
 
+def test_what_is_drawn_of_the_compiled_kernel_is_sent_once(page, monkeypatch):
+    """Gradio sends the last answer twice: that one must be empty."""
+    monkeypatch.setattr(page.session, "compiled", lambda *_, **__: Failure("compile", "timeout", "It took too long."))
+    *_, drawn, nothing = answers(page.jobs.on_compile, "schedule ?", *set_to({"tab": "schedule"}))
+    assert "It took too long." in str(drawn)
+    assert nothing == (gr.skip(),) * len(page.compiled)
+
+
 def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(page, monkeypatch):
     experiment = records.timelines("H200")[0]
     current = state({**experiment.to_address(), "gpu": "H200", "tab": "schedule", "seed": 3}, None)
@@ -91,14 +111,8 @@ def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(page, m
 
 
 def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
-    async def answers(flat):
-        request = SimpleNamespace(session_hash="page")
-        return [answer async for answer in page.jobs.on_timeline(request, *set_to({**flat, "tab": "schedule"}))][-1]
-
     def last_answer(flat):
-        # In a thread of its own: where a browser's tests ran before, this one has a running loop already.
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(lambda: asyncio.run(answers(flat))).result(20)
+        return answers(page.jobs.on_timeline, *set_to({**flat, "tab": "schedule"}))[-1]
 
     recorded = records.timelines("H200")[0].to_address()
     last = last_answer({**recorded, "gpu": "H200"})

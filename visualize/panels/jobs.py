@@ -111,12 +111,11 @@ class Jobs:
             yield (*self._placed("compiler", waiting), gr.skip()) if current.view.tab == "compiler" else kept
             await asyncio.wait([work], timeout=0.25)
         outcome = await work
-        if self._compiles.get(page) != turn:
-            yield kept
-            return
-        failure = outcome if isinstance(outcome, Failure) else None
-        drawn = await asyncio.to_thread(self.draw, current, failure)
-        yield *self._placed(current.view.tab, drawn), self.lanes_form(current)
+        if self._compiles.get(page) == turn:
+            failure = outcome if isinstance(outcome, Failure) else None
+            drawn = await asyncio.to_thread(self.draw, current, failure)
+            yield *self._placed(current.view.tab, drawn), self.lanes_form(current)
+        yield kept  # Gradio sends what was yielded last once more
 
     async def on_run(self, request: gr.Request, *values: str) -> AsyncIterator[tuple[Any, ...]]:
         """Run, and show where it is until it has ended. The last good result stays when this one fails."""
