@@ -63,7 +63,7 @@ def test_each_tile_shows_its_program_group_wave_and_sm(color, m, n, size):
 def test_panels_have_the_colour_of_the_tile_that_touches_them_first(color, launch):
     launch, cut = launch
     _, a, b = schedule_figure(launch, cut, "title", color).data
-    a_first, b_first = first_touches(launch, cut)
+    a_first, b_first = first_touches(cut)
     held = min(launch.slices, launch.k_blocks)
     assert np.array_equal(a.z, shown(launch, color, a_first[:, :held]))
     assert np.array_equal(b.z, shown(launch, color, b_first[:held]))

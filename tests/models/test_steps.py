@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS
 from tests.models.test_schedule import REDUCING, default, launches
 from visualize.models.schedule import loads, loads_at, row_major, schedule
-from visualize.models.steps import first_touches, in_time, panels, steps, with_programs_per_sm
+from visualize.models.steps import first_touches, panels, steps, with_programs_per_sm
 
 
 def cut(kernel, launch):
@@ -50,7 +51,8 @@ def test_a_step_computes_the_next_tile_of_each_program_of_a_wave(launch):
     for order in (planned, row_major(planned)):
         parts = steps(order, None)
         tiles = order.tiles
-        in_order = [parts.in_order(x).tolist() for x in (tiles.program, tiles.pid_m, tiles.pid_n, tiles.pid_k)]
+        entries = slice(None) if parts.entries is None else parts.entries
+        in_order = [x[entries].tolist() for x in (tiles.program, tiles.pid_m, tiles.pid_n, tiles.pid_k)]
         expected = computed(order)
         assert list(zip(*in_order, strict=True)) == [tile for step in sorted(expected) for tile in expected[step]]
         for step in expected.values():
@@ -77,6 +79,19 @@ def test_a_step_touches_the_panels_of_its_tiles(launch):
             assert made.panel_bytes[step] == held * DTYPE_BYTES[problem.dtype]
 
 
+def test_a_step_in_which_all_programs_of_a_wave_have_ended_touches_nothing(kernels):
+    """Six programs in waves of two; the first two loop twice, so that the second wave has no second turn."""
+    kernel = kernels["matmul.persistent"]
+    launch = Launch(kernel.family.problem(M=8 * 64, N=64, K=64), kernel.config(BLOCK_M=64, BLOCK_N=64), GPUS["H200"])
+    launch = replace(launch, gpu=replace(launch.gpu, sms=6))
+    planned = replace(schedule(kernel, launch), resident_programs=2)
+    made = steps(planned, panels(kernel, launch, planned))
+    assert made.tiles.tolist() == [2, 2, 2, 0, 2]
+    assert made.a_pieces.tolist() == [2, 2, 2, 0, 2]
+    assert made.b_pieces.tolist() == [1, 1, 1, 0, 1]
+    assert made.panel_bytes.tolist() == [2 * 64 * held for held in (192, 192, 192, 0, 192)]
+
+
 @given(launches(kernels=REDUCING))
 @settings(deadline=None, max_examples=40)
 def test_all_panels_together_are_a_and_b(launch):
@@ -91,7 +106,7 @@ def test_all_panels_together_are_a_and_b(launch):
 @settings(deadline=None, max_examples=40)
 def test_the_first_touch_is_the_first_in_time(launch):
     planned, _, made = cut(*launch)
-    a, b = first_touches(planned, made)
+    a, b = first_touches(made)
     first_a, first_b = {}, {}
     for step, tiles in sorted(computed(planned).items()):
         for _, m, n, k in tiles:
@@ -107,7 +122,7 @@ def test_loads_at_a_few_n_are_those_of_the_whole_curve(launch):
     planned, _, made = cut(*launch)
     counts = np.unique(np.geomspace(1, min(planned.programs, 1024), 7).astype(int))
     assert loads_at(planned, counts).tolist() == loads(planned)[counts - 1].tolist()
-    timed = in_time(planned, made)
+    timed = made.timed
     assert loads_at(timed, np.array([timed.programs])) == loads_at(planned, np.array([planned.programs]))
 
 

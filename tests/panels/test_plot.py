@@ -15,7 +15,8 @@ from visualize.panels.plot import drawn
 
 def unpacked(content, packed):
     """What plot.js does."""
-    stream, count = zlib.decompress(base64.b64decode(content["packed"])), int(np.prod(packed["shape"]))
+    stream = zlib.decompress(zlib.decompress(base64.b64decode(content["packed"])))
+    count = int(np.prod(packed["shape"]))
     raw = np.frombuffer(stream, dtype=f"<{packed['dtype']}", count=count, offset=packed["packed_at"])
     if packed["dtype"] == "f4":
         return raw.reshape(packed["shape"])

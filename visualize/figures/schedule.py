@@ -124,7 +124,7 @@ def _heatmap(name: str, says: str, cut: Steps, stride: int, gap: int, **more: An
 
 def _product(planned: Schedule, cut: Steps, stride: int, gap: int) -> tuple[list[Map], dict[str, Any]]:
     """C, A's panels and B's, each with the entries of its cells, and their axes."""
-    a_first, b_first = first_touches(planned, cut)
+    a_first, b_first = first_touches(cut)
     held = np.flatnonzero(slice_blocks(planned))
     c_says, a_says, b_says = "pid_m %{y}, pid_n %{x}", "pid_m %{y}", "pid_n %{x}"
     if planned.slices > 1:
@@ -193,18 +193,16 @@ def player_data(planned: Schedule, cut: Steps, step: int) -> dict[str, Any]:
     Args:
         step: the step to show first, from 1; 0 for the whole launch.
     """
-    tiles, (rows, columns) = planned.tiles, planned.extents
-    place = (tiles.pid_k * rows + tiles.pid_m) * columns + tiles.pid_n
     touched = {}
     if cut.a_pieces is not None and cut.b_pieces is not None and cut.panel_bytes is not None:
         touched = {"a": cut.a_pieces, "b": cut.b_pieces, "kib": cut.panel_bytes // 1024}
     return {
         "step": step,
         "name": cut.name,
-        "places": cut.in_order(place).astype(np.uint32),
+        "places": cut.timed.place,
         "tiles": theme.smallest(cut.tiles),
         **{name: theme.smallest(values) for name, values in touched.items()},
-        "extents": [rows, columns],
+        "extents": list(planned.extents),
         "slices": planned.slices,
         "stride": _stride(planned),
         "sms": planned.sms,

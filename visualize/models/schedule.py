@@ -97,10 +97,22 @@ class Schedule:
         return program % self.sms
 
     @cached_property
+    def place(self) -> np.ndarray:
+        """Slice, pid_m and pid_n of each tile as one number, pid_n fastest."""
+        place = self.tiles.pid_m * self.extents[1] + self.tiles.pid_n
+        return place if self.slices == 1 else place + self.tiles.pid_k * (self.extents[0] * self.extents[1])
+
+    @cached_property
+    def entry(self) -> np.ndarray:
+        """(slices, num_pid_m, num_pid_n): the one entry of `tiles` that computes each slice of each tile."""
+        entry = np.empty(len(self.place), dtype=np.int32)
+        entry[self.place] = np.arange(len(self.place), dtype=np.int32)
+        return entry.reshape(self.slices, *self.extents)
+
+    @property
     def first_of_tile(self) -> np.ndarray:
         """(num_pid_m, num_pid_n): the entry of `tiles` that computes each tile, the first where several do."""
-        place = self.tiles.pid_m * self.extents[1] + self.tiles.pid_n
-        return first_entries(place, self.extents[0] * self.extents[1]).reshape(self.extents)
+        return self.entry.min(axis=0)
 
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray]:
@@ -116,11 +128,7 @@ class Schedule:
         (num_pid_m, slices) of A and (num_pid_n, slices) of B: a row of tiles needs a panel of A, a column one of B, and
         a slice of K a piece of either.
         """
-        a, b = (
-            first_entries(piece, extent * self.slices).reshape(extent, self.slices)
-            for piece, extent in zip(self.pieces, self.extents, strict=True)
-        )
-        return a, b
+        return self.entry.min(axis=2).T, self.entry.min(axis=1).T
 
 
 def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: str = "assumed") -> Schedule:
@@ -182,20 +190,16 @@ def row_major(like: Schedule) -> Schedule:
     place = np.arange(len(tiles.program))
     if like.turns > 1:
         # Entries in the order in which they are started, slice by slice.
-        started = np.lexsort((tiles.program, like.turn, tiles.pid_k))
-        place[started] = np.arange(len(started))
-    place %= like.extents[0] * num_pid_n
+        place[ordered_by(tiles.pid_k * like.turns + like.turn)] = np.arange(len(place))
+    if like.slices > 1:
+        place %= like.extents[0] * num_pid_n
     pid_m, pid_n = on_arrays(orders.row_major)(place, num_pid_n)
     return replace(like, tiles=Tiles(tiles.program, pid_m, pid_n, tiles.pid_k, group=pid_m))
 
 
-def first_entries(places: np.ndarray, count: int) -> np.ndarray:
-    """Where each of the places 0 … count − 1 first stands in `places`; -1 for one that does not: (count,)."""
-    first = np.full(count, -1, dtype=np.int32)
-    first[places[::-1]] = np.arange(len(places), dtype=np.int32)[
-        ::-1
-    ]  # of several that are assigned, the last one stays
-    return first
+def ordered_by(key: np.ndarray) -> np.ndarray:
+    """Entries by their key, those of the same key as they are."""
+    return np.argsort(key.astype(np.min_scalar_type(int(key.max()))), kind="stable")  # the smaller, the quicker
 
 
 def tile_map(schedule: Schedule, of_tile: np.ndarray, stride: int = 1) -> np.ndarray:

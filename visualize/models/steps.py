@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from kernels.spec import DTYPE_BYTES, Access, Kernel, Launch, Tiles
-from visualize.models.schedule import Schedule, slice_blocks
+from visualize.models.schedule import Schedule, ordered_by, slice_blocks
 
 # Steps × pieces that are looked at together: few enough to stay in a core's cache.
 _MARKS = 1 << 20
@@ -57,6 +57,7 @@ class Steps:
     Attributes:
         name: what a step is: "wave", "turn" (of the loop), or "step" (a turn in a wave).
         entries: the entries of the schedule's tiles, step after step; None where launch order is that.
+        timed: the launch as if each tile were a program of its own, started when the tile is computed.
         tiles: how many each step computes: (steps,).
         a_pieces, b_pieces: distinct pieces of panels that each step touches: (steps,); None without a reduction.
         panel_bytes: their bytes.
@@ -65,15 +66,12 @@ class Steps:
 
     name: str
     entries: np.ndarray | None
+    timed: Schedule
     tiles: np.ndarray
     a_pieces: np.ndarray | None
     b_pieces: np.ndarray | None
     panel_bytes: np.ndarray | None
     slots: int
-
-    def in_order(self, of_tile: np.ndarray) -> np.ndarray:
-        """A value of each tile in launch order, step after step."""
-        return of_tile if self.entries is None else of_tile[self.entries]
 
     @property
     def tail_idle(self) -> float:
@@ -94,67 +92,62 @@ def steps(planned: Schedule, touched: Panels | None) -> Steps:
     """
     step, entries = planned.step, None
     if planned.turns > 1:
-        # The smaller the type, the quicker the sort.
-        entries = np.argsort(step.astype(np.min_scalar_type(int(step.max()))), kind="stable")
-    counts = np.bincount(step)
+        entries = ordered_by(step)
+        step = step[entries]
+    timed = _in_time(planned, entries)
+    ends = np.searchsorted(step, np.arange(step[-1] + 1), side="right")
     name = "wave" if planned.turns == 1 else "turn" if planned.waves == 1 else "step"
     # A launch that loops has as many programs as it wants at once, however many more a SM would hold.
     slots = planned.resident_programs
     if planned.turns > 1:
         slots = min(slots, -(-planned.programs // planned.sms) * planned.sms)
-    cut = Steps(name, entries, counts, None, None, None, slots)
+    cut = Steps(name, entries, timed, np.diff(ends, prepend=0), None, None, None, slots)
     if touched is None:
         return cut
     (a_pieces, a_bytes), (b_pieces, b_bytes) = (
-        _touched(counts, cut.in_order(piece), piece_bytes)
-        for piece, piece_bytes in zip(planned.pieces, (touched.a_bytes, touched.b_bytes), strict=True)
+        _touched(step, ends, piece, piece_bytes)
+        for piece, piece_bytes in zip(timed.pieces, (touched.a_bytes, touched.b_bytes), strict=True)
     )
     return replace(cut, a_pieces=a_pieces, b_pieces=b_pieces, panel_bytes=a_bytes + b_bytes)
 
 
-def _touched(counts: np.ndarray, piece: np.ndarray, piece_bytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _touched(
+    step: np.ndarray, ends: np.ndarray, piece: np.ndarray, piece_bytes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Distinct pieces of each step, but for those without bytes, and the bytes of them: (steps,), (steps,).
 
     Args:
-        counts: (steps,) tiles of each step.
-        piece: (tiles,) the piece that each touches, step after step.
+        step, piece: (tiles,) the step that computes each tile, ascending, and the piece that the tile touches.
+        ends: (steps,) tiles up to the end of each step.
     """
-    ends = np.concatenate([[0], np.cumsum(counts)])
-    at_once = max(1, _MARKS // len(piece_bytes))
+    count, at_once = len(piece_bytes), max(1, _MARKS // len(piece_bytes))
+    last = np.empty(at_once * count, dtype=np.int32)
     fresh = np.empty(len(piece), dtype=bool)
-    for begin in range(0, len(counts), at_once):
-        of_step = counts[begin : begin + at_once]
-        part = slice(ends[begin], ends[begin + len(of_step)])
-        fresh[part] = _last_ones(np.repeat(np.arange(len(of_step)) * len(piece_bytes), of_step) + piece[part])
-    counted = np.flatnonzero(fresh)
-    counted = counted[piece_bytes[piece[counted]] > 0]
-    at_end = np.searchsorted(counted, ends)
-    total = np.concatenate([[0], np.cumsum(piece_bytes[piece[counted]])])
-    return np.diff(at_end), np.diff(total[at_end])
+    for begin in range(0, len(ends), at_once):
+        part = slice(ends[begin - 1] if begin else 0, ends[begin : begin + at_once][-1])
+        key = (step[part] - begin) * count + piece[part]
+        here = np.arange(len(key), dtype=np.int32)
+        last[key] = here  # of several that are assigned, the last one stays: it alone counts
+        fresh[part] = last.take(key) == here
+    touched = piece_bytes.take(piece) * fresh
+    tiles = np.diff(ends, prepend=0)
+    # Of a step without tiles, reduceat gives what the next tile touches.
+    pieces, moved = (np.add.reduceat(x, ends - tiles, dtype=np.int64) * (tiles > 0) for x in (touched > 0, touched))
+    return pieces, moved
 
 
-def _last_ones(keys: np.ndarray) -> np.ndarray:
-    """Whether each key is the last of its kind: so that each kind is counted once."""
-    here = np.arange(len(keys), dtype=np.int32)
-    last = np.empty(int(keys.max(initial=-1)) + 1, dtype=np.int32)
-    last[keys] = here  # of several that are assigned, the last one stays
-    return last[keys] == here
+def _in_time(planned: Schedule, entries: np.ndarray | None) -> Schedule:
+    """The launch as if each of these entries, in this order, were a program of its own."""
+    if entries is None:
+        return planned
+    tiles = Tiles(*(getattr(planned.tiles, field.name)[entries] for field in fields(Tiles)))
+    return replace(planned, programs=len(entries), tiles=replace(tiles, program=np.arange(len(entries))))
 
 
-def in_time(planned: Schedule, cut: Steps) -> Schedule:
-    """The launch as if each tile were a program of its own, started when the tile is computed."""
-    tiles = (cut.in_order(getattr(planned.tiles, field.name)) for field in fields(Tiles))
-    timed = replace(Tiles(*tiles), program=np.arange(len(planned.tiles.program)))
-    return replace(planned, programs=len(timed.program), tiles=timed)
-
-
-def first_touches(planned: Schedule, cut: Steps) -> tuple[np.ndarray, np.ndarray]:
+def first_touches(cut: Steps) -> tuple[np.ndarray, np.ndarray]:
     """The entry that touches each piece first in time: of A (num_pid_m, slices), of B (slices, num_pid_n)."""
-    if cut.entries is None:
-        a, b = planned.first_of_piece
-    else:
-        a, b = (cut.entries[first] for first in in_time(planned, cut).first_of_piece)
-    return a, b.T
+    a, b = cut.timed.first_of_piece
+    return (a, b.T) if cut.entries is None else (cut.entries[a], cut.entries[b.T])
 
 
 def with_programs_per_sm(planned: Schedule, programs_per_sm: int) -> Schedule:

@@ -44,33 +44,29 @@ def drawn(figure: go.Figure, anew: str = "", meta: Mapping[str, Any] | None = No
         anew: zoom is kept for as long as this stays the same (say, the axes' extents).
         meta: what another component wants to know of the figure; becomes the layout's `meta`, its arrays packed too.
     """
-    content = figure.to_plotly_json()
-    content["layout"]["uirevision"] = anew or "same"
+    # Not the whole figure's: that has its arrays in base64.
+    content: dict[str, Any] = {
+        "data": [trace.to_plotly_json() for trace in figure.data],
+        "layout": {**figure.layout.to_plotly_json(), "uirevision": anew or "same"},
+    }
     if meta:
         content["layout"]["meta"] = dict(meta)
     stream = bytearray()
     content = _packed(content, stream)
-    content["packed"] = base64.b64encode(zlib.compress(stream, 6)).decode()
+    # Quickly first: what repeats in a map still repeats after that, in a hundredth of the bytes.
+    content["packed"] = base64.b64encode(zlib.compress(zlib.compress(stream, 3), 9)).decode()
     return json.dumps(content, separators=(",", ":"), default=_plain)
 
 
 def _packed(value: Any, stream: bytearray) -> Any:
-    """Replace each array by its place in one stream of differences: deflated, maps of integers shrink to 1 %."""
-    if isinstance(value, np.ndarray):
+    """Replace each array of numbers by its place in one stream of differences: deflated, maps shrink to some ‰."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
         return _packed_array(value, stream)
     if isinstance(value, dict):
-        if "bdata" in value:
-            return _packed_array(_array(value), stream)
         return {key: _packed(item, stream) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_packed(item, stream) for item in value]
     return value
-
-
-def _array(typed: dict[str, Any]) -> np.ndarray:
-    """Plotly's {dtype, bdata, shape} as an array."""
-    array = np.frombuffer(base64.b64decode(typed["bdata"]), dtype=np.dtype(typed["dtype"]))
-    return array.reshape([int(n) for n in str(typed.get("shape", array.size)).split(",")])
 
 
 def _packed_array(array: np.ndarray, stream: bytearray) -> dict[str, Any]:
@@ -86,7 +82,8 @@ def _packed_array(array: np.ndarray, stream: bytearray) -> dict[str, Any]:
         if array.max(initial=0) >= 1 << 32:
             raise ValueError("A figure's integers must fit in 32 bits.")
         ordered = np.moveaxis(array, -1, 0) if array.ndim == 3 else array
-        raw, kind = np.diff(ordered.astype("<u4").reshape(-1), prepend=np.uint32(0)).astype("<u4"), "u4"
+        raw, kind = ordered.astype("<u4", order="C").reshape(-1), "u4"
+        raw[1:] -= raw[:-1]
     place = {"packed_at": len(stream), "dtype": kind, "shape": array.shape}
     stream += raw.tobytes()
     return place

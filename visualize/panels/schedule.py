@@ -15,7 +15,7 @@ from kernels.spec import Kernel, Launch
 from visualize.figures.schedule import loads_figure, player_data, schedule_figure
 from visualize.models.occupancy import residency
 from visualize.models.schedule import Schedule, loads, loads_at, row_major, schedule
-from visualize.models.steps import Steps, in_time, panels, steps
+from visualize.models.steps import Steps, panels, steps
 from visualize.panels import form, words
 from visualize.panels.markup import markup
 from visualize.panels.player import player
@@ -79,11 +79,9 @@ def draw(state: State, made: Compiled | None, failure: Failure | None = None) ->
         drawn(schedule_figure(order, cut, name, view.color), anew, player_data(order, cut, view.step))
         for (name, order), cut in zip(named.items(), cuts, strict=True)
     ]
-    if cuts[0].entries is None:
-        claim, curve = _loads(named, view.first, "programs")
-    else:  # all tiles of a program that loops say nothing of what is loaded when
-        timed = {name: in_time(order, cut) for (name, order), cut in zip(named.items(), cuts, strict=True)}
-        claim, curve = _loads(timed, view.first, "tiles")
+    # All tiles of a program that loops say nothing of what is loaded when.
+    timed = {name: cut.timed for name, cut in zip(named, cuts, strict=True)}
+    claim, curve = _loads(timed, view.first, "programs" if ours.turns == 1 else "tiles")
     sentences = (
         claim,
         _sharing(ours),
