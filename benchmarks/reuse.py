@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _print_times(launches: Sequence[Compared]) -> None:
-    """The median over some repeats, at three pressures on the L2: 0, and where programs drift."""
+    """The median over some repeats, at three pressures on the L2: 0, and where some SMs run ahead."""
     from visualize.models.reuse import by_group_size, group_sizes
 
     print(f"{SIDE}³, all GROUP_SIZEs; ms where the L2 needs 0, 1.2 and 2.2 times as long as the next resource")
@@ -80,10 +80,10 @@ def _print_cross_validation(launches: Sequence[Compared]) -> None:
     from tests.oracle.recorded_reuse import grid, left_out, misfit, rows, within
 
     candidates = grid(
-        gone_from=(0.3, 0.4, 0.5),
-        gone_at=(0.6, 0.7, 0.8, 0.9),
-        drift_slope=(0.5, 1.0, 2.0),
-        drift_waves=(2.0, 4.0, 8.0),
+        gone_from=(0.2, 0.3),
+        gone_at=(0.58, 0.64, 0.7),
+        ahead_slope=(0.25, 0.36, 0.5),
+        spread=(0.01, 0.02, 0.04),
     )
     found = [rows(launches, one) for one in candidates]
     fits = {"least mean |log error|": misfit, "most within 20 %": lambda part: (-within(part), misfit(part))}

@@ -118,7 +118,7 @@ def expected(programs, order, low, high):
             if before is not None:
                 between = [touched(programs, order, range(before + half, now + half)) for half in (0, 1)]
                 written = np.count_nonzero((before < ends) & (ends <= now)) * programs.written_bytes
-                share = np.clip((sum(between) / 2 + written - low) / (high - low), 0, 1) ** 2
+                share = np.clip((sum(between) / 2 + written - low) / (high - low), 0, 1) ** 4
             fetched += share * programs.panel_bytes[panel] / programs.pieces
     return fetched
 
@@ -167,13 +167,13 @@ def test_programs_half_a_panel_apart_find_the_half_that_is_still_kept():
     assert simulated(programs, order, 3) == 16
 
 
-def test_between_its_two_capacities_a_piece_is_gone_with_the_square_of_the_way():
+def test_between_its_two_capacities_a_piece_is_gone_with_the_fourth_power_of_the_way():
     """A panel of 8 is read again after 8 and 2 others: with its own two panels, 20 are touched from piece to piece."""
     programs = Programs(np.array([0, 4, 8]), 4, np.array([8.0, 8.0, 2.0, 2.0]), 0)
     order = np.array([0, 1, 0]), np.array([2, 3, 2])
     limits = [(20, 30), (10, 30), (0, 40), (0, 20), (10, 20)]
     fetched = fetched_bytes(programs, [order], limits)[0]
-    assert fetched.tolist() == [20, 22.5, 22.5, 30, 30]
+    assert fetched.tolist() == [20, 20.625, 20.625, 30, 30]
 
 
 @given(cases(), st.integers(0, 120), st.integers(1, 20))

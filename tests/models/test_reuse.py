@@ -1,4 +1,4 @@
-"""DRAM reads by order, against plain counting: what must be read, what each wave reads, and what drift and size do."""
+"""DRAM reads by order, against plain counting: what must be read, what each wave reads, and what pace and size do."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from visualize.models.reuse import (
     CONSTANTS,
     MOST_WAVES,
     Reuse,
+    ahead,
     by_group_size,
-    drift,
     fewest_bytes,
     group_sizes,
     recommended,
@@ -45,9 +45,9 @@ def every_size(launch, pressure=0.0):
     return by_group_size(GROUPED, launch, planned, pressure, group_sizes(planned))
 
 
-def found(read, drift=0.0, asked=1000):
+def found(read, ahead=0.0, asked=1000):
     """A prediction that reads so many bytes."""
-    return Reuse(read, read, read, 1, asked, 1, drift)
+    return Reuse(read, read, read, read, 1, asked, 1, ahead)
 
 
 def test_where_all_fits_every_group_size_reads_each_input_once():
@@ -174,33 +174,46 @@ def test_each_of_several_sizes_is_what_it_is_by_itself_however_many_are_looked_a
     assert by_group_size(GROUPED, launch, planned, pressure, range(1, 12)) == sizes
 
 
-def test_drift_begins_at_a_pressure_and_grows_up_to_one():
-    levels = [drift(pressure) for pressure in np.arange(0, 3, 0.05)]
-    assert all(level == 0 for level in levels[: int(CONSTANTS.drift_from / 0.05)])
-    assert levels == sorted(levels)
-    assert levels[-1] == 1
-    assert drift(CONSTANTS.drift_from) == 0 < drift(CONSTANTS.drift_from + 0.1)
-    assert drift(1.0, replace(CONSTANTS, drift_from=1.5)) == 0
+def test_some_sms_run_ahead_from_a_pressure_on_and_ever_more():
+    several = [ahead(pressure) for pressure in np.arange(0, 8, 0.05)]
+    assert all(one == 0 for one in several[: int(CONSTANTS.ahead_from / 0.05)])
+    assert several == sorted(several)
+    assert several[-1] < 1
+    assert ahead(CONSTANTS.ahead_from) == 0 < ahead(CONSTANTS.ahead_from + 0.1)
+    assert ahead(1.3, replace(CONSTANTS, ahead_from=1.5)) == 0
 
 
-def test_a_launch_that_the_l2_holds_up_is_said_to_drift_and_reads_something_else():
-    launch = launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=32)
+def test_a_launch_that_the_l2_holds_up_is_predicted_apart_and_otherwise_together():
+    launch = launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=64)
     together, apart = predicted(launch), predicted(launch, 2.2)
-    assert (together.is_drift, apart.is_drift) == (False, True)
-    assert apart.read_bytes != together.read_bytes
-    assert apart.drift == 1
+    assert (together.ahead, apart.ahead) == (0, ahead(2.2))
+    assert apart.otherwise_bytes == together.read_bytes != apart.read_bytes
+    assert together.otherwise_bytes not in (together.read_bytes, apart.read_bytes)
 
 
-def test_programs_that_share_the_larger_panel_spare_the_l2_and_those_that_share_the_smaller_do_not():
-    """Down a group of many rows programs share a panel of B; row by row, one of A."""
-    wide, tall = (launch_of(8192, 8192, 1024, BLOCK_M=m, BLOCK_N=n) for m, n in ((64, 256), (256, 64)))
-    for launch, spared, other in ((wide, 32, 1), (tall, 1, 32)):
-        planned = schedule(GROUPED, launch)
-        sizes = by_group_size(GROUPED, launch, planned, 1.2, (1, 32))
-        assert sizes[spared].drift < drift(1.2) < sizes[other].drift
-    square = schedule(GROUPED, launch_of(8192, 8192, 1024, BLOCK_M=128, BLOCK_N=128))
-    alike = by_group_size(GROUPED, launch_of(8192, 8192, 1024, BLOCK_M=128, BLOCK_N=128), square, 1.2, (1, 8, 64))
-    assert len({one.drift for one in alike.values()}) == 1
+def test_what_hangs_on_whether_programs_go_along_together_is_said():
+    """At 8192³, two groups of 64 rows of 64 × 64 tiles: their A is just kept if all go along; of 1024³, all fits."""
+    for sides, size, is_so in ((8192, 64, True), (1024, 64, False)):
+        launch = launch_of(sides, sides, sides, BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=size)
+        one = predicted(launch, 2.2)
+        assert one.is_drift == is_so
+        ratio = max(one.read_bytes, one.otherwise_bytes) / min(one.read_bytes, one.otherwise_bytes)
+        assert (ratio > 1.2) == is_so
+
+
+@pytest.mark.parametrize(
+    ("dtype", "num_warps", "is_apart"),
+    [("float32", 8, True), ("float32", 4, False), ("float8_e4m3fn", 8, True), ("float16", 8, False)],
+)
+def test_programs_that_stage_their_operands_by_many_warps_are_evenly_apart(dtype, num_warps, is_apart):
+    """Two programs a SM: of 8192 × 8192, row by row, each wave's B comes twice where they are half a tile apart."""
+    launch = launch_of(8192, 8192, 8192, dtype=dtype, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1, num_warps=num_warps)
+    planned = schedule(GROUPED, launch, 2)
+    one = reuse(GROUPED, launch, planned, 0.0)
+    if is_apart:
+        assert one.read_bytes > 1.8 * one.otherwise_bytes
+    else:
+        assert one.read_bytes < one.otherwise_bytes * 1.8
 
 
 def test_what_hangs_on_the_l2s_exact_size_is_at_the_edge():
@@ -229,15 +242,15 @@ def test_of_sizes_that_read_equally_few_bytes_the_largest_is_taken():
     assert fewest_bytes({8: found(7), 2: found(7)}) == 8
 
 
-def test_where_nothing_drifts_the_fewest_bytes_are_recommended():
+def test_where_the_l2_holds_nothing_up_the_fewest_bytes_are_recommended():
     launch = launch_of(8192, 8192, 8192)
     for sizes in (every_size(launch), {1: found(9), 2: found(7), 4: found(8, asked=10**9)}):
         assert recommended(sizes, launch) == fewest_bytes(sizes)
 
 
-def test_where_programs_drift_far_apart_the_largest_of_those_that_spare_dram_is_recommended():
+def test_where_the_l2_holds_programs_up_the_largest_of_those_that_spare_dram_is_recommended():
     launch = launch_of(8192, 8192, 8192)
-    sizes = {1: found(900, 1.0), 4: found(10, 1.0), 32: found(100, 1.0), 64: found(500, 1.0)}
+    sizes = {1: found(900, 1.0), 4: found(10, 1.0), 32: found(90, 1.0), 64: found(500, 1.0)}
     assert recommended(sizes, launch) == 32
     assert recommended(sizes, replace(launch, gpu=replace(H200, dram_gbps=0))) == 4
     assert recommended({size: replace(one, read_bytes=900 + size) for size, one in sizes.items()}, launch) == 1

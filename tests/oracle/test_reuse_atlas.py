@@ -20,8 +20,8 @@ from visualize.models.schedule import schedule
 FILE = Path(__file__).parent / "h200_dram.csv"
 TRUTH = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
 
-# Four of the constants, of three or fewer values each: coarse, so that it is quick.
-COARSE = grid(gone_from=(0.3, 0.4, 0.5), gone_at=(0.6, 0.75, 0.9), drift_slope=(0.8, 1.6), drift_waves=(5.0,))
+# Three of the constants, of three or fewer values each: coarse, so that it is quick.
+COARSE = grid(gone_from=(0.2, 0.3), gone_at=(0.58, 0.64, 0.7), ahead_slope=(0.25, 0.36))
 
 
 @pytest.fixture(scope="session")
@@ -34,12 +34,8 @@ def launches(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def predicted(launches):
-    """Every order of the launches that the constants were fitted to."""
-    return rows(seen(launches))
-
-
-def seen(launches):
-    return [one for one in launches if one.shape not in UNSEEN]
+    """Every order of the launches that were counted first."""
+    return rows(one for one in launches if one.shape not in UNSEEN)
 
 
 def sentence(several):
@@ -74,22 +70,22 @@ def test_reads_are_within_5_percent_in_the_middle_and_within_20_in_9_of_10(predi
     assert within(row for row in predicted if not row.predicted.is_drift) >= 0.9
 
 
-def test_what_is_further_off_was_flagged_before(predicted):
-    """All but a few rows: most of float8, whose two programs a SM do not go along together (46 % too little)."""
-    plain = [row for row in predicted if not row.is_flagged]
-    assert len(plain) > len(predicted) / 3, "a flag on everything would say nothing"
+def test_what_is_further_off_was_flagged_before(launches):
+    """All but one row, 21 % off."""
+    judged = rows(launches)
+    plain = [row for row in judged if not row.is_flagged]
+    assert len(plain) > len(judged) / 2, "a flag on everything would say nothing"
     missed = [row for row in plain if abs(row.error) > 0.2]
-    assert sum(row.of.launch.problem.dtype != "float8_e4m3fn" for row in missed) <= 2, sentence(missed)
-    assert len(missed) <= 5, sentence(missed)
+    assert len(missed) <= 1, sentence(missed)
     assert median_error(plain) < 0.01
 
 
-def test_on_shapes_that_were_counted_later_most_holds_and_the_rest_was_flagged(launches):
-    """Three shapes and five tiles that no constant was fitted to: half within 2.1 %, 85 % within 20 %."""
+def test_on_shapes_that_were_counted_later_the_bars_hold(launches):
+    """Three shapes and five tiles: half within 2.0 %, 92.9 % within 20 %."""
     judged = rows(one for one in launches if one.shape in UNSEEN)
     assert len(judged) > 100
     assert median_error(judged) <= 0.05
-    assert within(judged) >= 0.83
+    assert within(judged) >= 0.9
     missed = [row for row in judged if not row.is_flagged and abs(row.error) > 0.2]
     assert not missed, sentence(missed)
 
@@ -99,25 +95,22 @@ def test_even_what_is_flagged_is_within_a_factor_of_two(predicted):
     assert not off, sentence(off)
 
 
-@pytest.mark.parametrize("constants", COARSE[:1])
-def test_the_constants_matter(launches, constants):
+def test_the_constants_matter(launches):
     """So that the bars above are held by the model, and not by what any model would say."""
-    assert within(rows(launches, constants)) < 0.85
-    without_drift = rows(launches, replace(CONSTANTS, drift_slope=0.0))
-    assert within(row for row in without_drift if row.of.pressure > 2) < 0.6
+    assert within(rows(launches, replace(CONSTANTS, gone_at=0.4))) < 0.85
+    together = rows(launches, replace(CONSTANTS, ahead_slope=0.0))
+    assert within(row for row in together if row.of.pressure > 2) < 0.7
+    never_apart = rows(launches, replace(CONSTANTS, apart_warps=1000))
+    assert within(row for row in never_apart if row.of.launch.problem.dtype.startswith("float8")) < 0.6
 
 
-def test_on_a_shape_that_no_constant_was_fitted_to_the_bars_hold_but_for_flagged_rows(launches):
-    """Four constants are fitted anew to the other shapes; 84 % are within 20 % then.
-
-    The shape that suffers is the one of a short K, 12288 × 12288 × 1024. The other constants stay as they are.
-    """
-    judged = left_out([rows(seen(launches), one) for one in COARSE])
-    assert len(judged) == len(rows(seen(launches)))
+def test_on_a_shape_that_no_constant_was_fitted_to_the_bars_hold(launches):
+    """Three constants are fitted anew to all other shapes, for each: 90 % are within 20 % then."""
+    judged = left_out([rows(launches, one) for one in COARSE])
+    assert len(judged) == len(rows(launches))
     assert median_error(judged) <= 0.05
-    assert within(judged) >= 0.8
-    assert within(row for row in judged if not row.predicted.is_drift) >= 0.85
-    assert within(row for row in judged if not row.is_flagged) >= 0.95
+    assert within(judged) >= 0.9
+    assert within(row for row in judged if not row.is_flagged) >= 0.98
 
 
 def test_no_count_is_below_what_must_be_read(launches, predicted):
@@ -159,9 +152,9 @@ def test_a_launch_takes_at_least_what_each_resource_needs(launches):
 
 
 def test_the_recommended_group_size_is_within_2_percent_of_the_fastest(launches):
-    """Of those timed. In all launches but two, with 64 × 128 tiles: 4.4 and 3.0 % off."""
+    """Of those timed. In all launches but three, with 64 × 128 tiles: 4.4, 2.6 and 2.5 % off."""
     slower = {str(one): one.regret for one in launches if None not in one.rows and one.regret > 0.02}
-    assert len(slower) <= 2, slower
+    assert len(slower) <= 3, slower
     assert all(regret < 0.05 for regret in slower.values()), slower
 
 
@@ -198,12 +191,15 @@ def truth(launches):
 def test_another_file_of_counts_agrees_as_far_as_it_agrees_with_the_records(launches):
     """It was counted with several metrics at once: caches warm from the pass before, another state in each.
 
-    Where nothing drifts, both ways of counting are within 5 % of each other, and the prediction within 20 %; where
-    programs drift, the two differ by up to a half, and 45 % is allowed here.
+    Where nothing is flagged, both ways of counting are within 10 % of each other; where something is, they differ by up
+    to a half. All predictions but one, flagged, are within 20 %.
     """
     several = list(truth(launches))
     assert len(several) == 10
     for counted, recorded, found in several:
-        assert found.read_bytes == pytest.approx(counted, rel=0.45 if found.is_drift else 0.2)
-        assert recorded == pytest.approx(counted, rel=0.5 if found.is_drift else 0.05)
-    assert statistics.median(abs(found.read_bytes / counted - 1) for counted, _, found in several) < 0.1
+        is_flagged = found.is_drift or found.is_edge
+        assert found.read_bytes == pytest.approx(counted, rel=0.5 if is_flagged else 0.2)
+        assert recorded == pytest.approx(counted, rel=0.5 if is_flagged else 0.1)
+    errors = [abs(found.read_bytes / counted - 1) for counted, _, found in several]
+    assert statistics.median(errors) < 0.12
+    assert sum(error > 0.2 for error in errors) <= 1

@@ -3,10 +3,11 @@
 A program reads a panel of A (its rows, all of K) and one of B, piece by piece along K. Programs that start together go
 along K together, so one fetch serves all that share a panel; later programs find it if, in between, less has been
 touched than the L2 keeps (least recently used first). Programs start wave by wave. Where the L2 has more to deliver
-than it can, they drift: wave by wave their starts spread, at last over a whole program's time.
+than it can, some SMs run ahead, and waves dissolve.
 
-Constants come from the comparisons of GROUP_SIZE recorded on an H200 (`records/h200_reuse.jsonl`). Left out: which of
-the L2's halves holds what, how sets and replacement really work, and the rest of the machine.
+Constants come from the comparisons of GROUP_SIZE recorded on an H200 (`records/h200_reuse.jsonl`), and from timelines
+of the same launches. Left out: which of the L2's halves holds what, how sets and replacement really work, that early
+programs of a wave may wait for what late ones find, and the rest of the machine.
 """
 
 from __future__ import annotations
@@ -18,25 +19,23 @@ import numpy as np
 
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models.bounds import L2_GBPS_PER_SM
+from visualize.models.dispatch import apart, by_pace, together
 from visualize.models.lru import Programs, fetched_bytes, gone
 from visualize.models.schedule import Schedule
 from visualize.models.steps import panels
 
 # Pieces of a panel that are looked at one by one; fewer where there are very many waves, so that steps stay this few.
-PIECES, _MOST_STEPS = 8, 512
+PIECES, _MOST_STEPS = 16, 512
 
 # Waves that are looked at: memory grows with their square, and holds half a gigabyte of these.
 MOST_WAVES = 4096
 
-# How wrong the L2's capacity may be, as a factor, when asking how much hangs on it.
+# How wrong the L2's capacity may be, as a factor, when asking how much hangs on it; and from which ratio on much does.
 _UNSURE = 0.8, 1.25
-_UNSURE_RATIO = 1.3
+_UNSURE_RATIO = 1.2
 
-# Where no more than this is read, as a share of what must be, everything fits, and drift makes no difference.
-_NOTHING_AGAIN = 1.02
-
-# Where programs drift this far apart, the L2 limits; and DRAM needs little time, if at most so much of the L2's.
-_FAR_APART, _LITTLE = 0.5, 0.3
+# DRAM needs little time, if at most so much of the L2's.
+_LITTLE = 0.21
 
 # Tiles of all orders together that are looked at.
 _MOST_TILES = 3_000_000
@@ -47,25 +46,26 @@ _MOST_CELLS = 1 << 23
 
 @dataclass(frozen=True)
 class Constants:
-    """What was fitted to counts.
+    """What was fitted to counts and read from timelines.
 
     Attributes:
         gone_from, gone_at: touched bytes, as a share of the L2, from which on what was read before begins to be gone,
             and at which all of it is. About a half: what SMs on both sides of the L2 read is kept in both its halves.
-        drift_from: the pressure on the L2 at which drift begins: where it needs about as long as the next resource.
-        drift_slope: drift for each unit of pressure more.
-        drift_waves: within so many waves most of it (1 − 1/e) has come.
-        relief: how much one answer of the L2 for several SMs takes off it (or not).
-        relief_programs: the consecutive programs that halve the relief.
+        ahead_from: the pressure on the L2 from which on some SMs run ahead.
+        ahead_slope: by how much of a tile's time, for each unit of pressure more.
+        spread: how much faster or slower the other SMs are then.
+        slow_spread: the same without pressure; waves dissolve slowly, or not at all where early programs wait for DRAM.
+        apart_warps: warps a SM from which on programs that stage their operands are evenly apart: so it was in 36 of 43
+            launches of float32 and float8, but with fewer warps in 3 of 15.
     """
 
-    gone_from: float = 0.36
-    gone_at: float = 0.66
-    drift_from: float = 0.95
-    drift_slope: float = 1.2
-    drift_waves: float = 5.0
-    relief: float = 1.6
-    relief_programs: int = 64
+    gone_from: float = 0.2
+    gone_at: float = 0.64
+    ahead_from: float = 1.2
+    ahead_slope: float = 0.36
+    spread: float = 0.02
+    slow_spread: float = 0.01
+    apart_warps: int = 12
 
 
 CONSTANTS = Constants()
@@ -78,24 +78,27 @@ class Reuse:
     Attributes:
         read_bytes: read from DRAM.
         low_bytes, high_bytes: the same with an L2 that keeps a quarter more, or a fifth less.
+        otherwise_bytes: the same if programs go along together where they are expected not to, or the reverse.
         compulsory_bytes: each input once.
         asked_bytes: what all programs ask for together: reads without any reuse.
         write_bytes: the output once.
-        drift: 0 where programs go along together, 1 where their starts end up spread evenly.
+        ahead: by how much of a tile's time some SMs run ahead, as the L2 holds the programs up; 0 where it does not.
     """
 
     read_bytes: float
     low_bytes: float
     high_bytes: float
+    otherwise_bytes: float
     compulsory_bytes: int
     asked_bytes: int
     write_bytes: int
-    drift: float
+    ahead: float = 0.0
 
     @property
     def is_drift(self) -> bool:
-        """Whether programs are expected to drift apart where that matters, so that the prediction is a rough one."""
-        return self.drift > 0 and self.read_bytes > _NOTHING_AGAIN * self.compulsory_bytes
+        """Whether much hangs on whether programs go along together, so that the prediction is a rough one."""
+        low, high = sorted((self.read_bytes, self.otherwise_bytes))
+        return high > _UNSURE_RATIO * low
 
     @property
     def is_edge(self) -> bool:
@@ -103,9 +106,9 @@ class Reuse:
         return self.high_bytes > _UNSURE_RATIO * self.low_bytes
 
 
-def drift(l2_pressure: float, constants: Constants = CONSTANTS) -> float:
-    """How far programs drift apart, in tenths, where the L2 needs `l2_pressure` times as long as the next resource."""
-    return round(float(np.clip(constants.drift_slope * (l2_pressure - constants.drift_from), 0, 1)), 1)
+def ahead(l2_pressure: float, constants: Constants = CONSTANTS) -> float:
+    """By how much of a tile's time some SMs run ahead, where the L2 needs `l2_pressure` times as long as the next."""
+    return float(np.clip(constants.ahead_slope * (l2_pressure - constants.ahead_from), 0, 0.9))
 
 
 def reuse(
@@ -134,7 +137,7 @@ def _copied(kernel: Kernel, launch: Launch, in_parts: bool) -> Reuse:
     """The traffic of a kernel that reads its input once."""
     read = kernel.family.minimal_bytes(launch.problem) // 2
     fills = read if in_parts else 0
-    return Reuse(read + fills, read, read + fills, read, read, read, 0.0)
+    return Reuse(read + fills, read, read + fills, read + fills, read, read, read)
 
 
 def by_group_size(
@@ -171,49 +174,54 @@ def _predicted(
     panel_bytes = np.concatenate([touched.a_bytes, touched.b_bytes]).astype(float)
     once, added = _once_bytes(kernel, launch), _added_bytes(kernel, launch, schedule, panel_bytes, constants)
     read_by = [_panels(order) for _, order in several]
-    spread = [drift(l2_pressure * _relief(one, schedule, constants), constants) for one, _ in several]
     low, high = (launch.gpu.l2_bytes * share for share in (constants.gone_from, constants.gone_at))
     capacities = [(low * by, high * by) for by in (1.0, *_UNSURE)]
-    fetched = np.empty((len(several), len(capacities)))
-    for level in sorted(set(spread)):
-        programs = _programs(launch, schedule, panel_bytes, level, constants.drift_waves)
-        alike = np.flatnonzero(np.array(spread) == level)
-        steps = len(np.unique(programs.start))
-        batches = -(-len(alike) * steps * max(len(panel_bytes), steps) // _MOST_CELLS)
-        for batch in np.array_split(alike, min(batches, len(alike))):
-            fetched[batch] = fetched_bytes(programs, [read_by[place] for place in batch], capacities)
+    likely, otherwise = (
+        _fetched(_programs(launch, schedule, panel_bytes, begun), read_by, capacities)
+        for begun in _begun(launch, schedule, l2_pressure, constants)
+    )
     written = _tensor_bytes(kernel, launch)[kernel.family.output(launch.problem)]
     asked = int(sum(panel_bytes[side].sum() for side in read_by[0])) + once
+    runs_ahead = ahead(l2_pressure, constants)
     return [
-        Reuse(read, fewest, most, int(panel_bytes.sum()) + once, asked, written, level)
-        for (read, most, fewest), level in zip((fetched + once + added).tolist(), spread, strict=True)
+        Reuse(read, fewest, most, other, int(panel_bytes.sum()) + once, asked, written, runs_ahead)
+        for (read, most, fewest), (other, *_) in zip(
+            (likely + once + added).tolist(), (otherwise + once + added).tolist(), strict=True
+        )
     ]
 
 
-def _relief(launch: Launch, schedule: Schedule, constants: Constants) -> float:
-    """The factor by which the order of programs changes the L2's work.
+def _begun(
+    launch: Launch, schedule: Schedule, l2_pressure: float, constants: Constants
+) -> tuple[np.ndarray, np.ndarray]:
+    """When each tile is likely to be begun, and when otherwise, in units of a tile's time."""
+    warps = schedule.resident_programs // schedule.sms * launch.config.num_warps
+    if DTYPE_BYTES[launch.problem.dtype] != 2 and warps >= constants.apart_warps:
+        return apart(schedule), together(schedule)
+    if runs_ahead := ahead(l2_pressure, constants):
+        return by_pace(schedule, runs_ahead, constants.spread), together(schedule)
+    return together(schedule), by_pace(schedule, 0.0, constants.slow_spread)
 
-    Where many consecutive programs share the larger panel, one answer of the L2 serves several SMs; where they share
-    the smaller one, fewer.
-    """
-    config, (rows, columns) = launch.config, schedule.extents
-    size = min(getattr(config, "GROUP_SIZE", rows), rows)
-    run, shared = (size, config.BLOCK_N) if size > 1 else (columns, config.BLOCK_M)
-    share = shared / (config.BLOCK_M + config.BLOCK_N)
-    return 1 - constants.relief * (share - 0.5) * run / (run + constants.relief_programs)
 
-
-def _programs(
-    launch: Launch, schedule: Schedule, panel_bytes: np.ndarray, spread: float, drift_waves: float
-) -> Programs:
-    """When each tile is begun: wave by wave, spread more and more where programs drift."""
-    step, resident = schedule.step, schedule.resident_programs
-    pieces = max(1, min(PIECES, _MOST_STEPS // int(step.max() + 1)))
-    place = schedule.tiles.program % resident / min(resident, schedule.programs)
-    spread_by = spread * (1 - np.exp(-step / drift_waves))
-    start = np.floor((step + spread_by * place) * pieces + 1e-9).astype(np.int64)
+def _programs(launch: Launch, schedule: Schedule, panel_bytes: np.ndarray, begun: np.ndarray) -> Programs:
+    """Programs that read their panels piece by piece, from when they are begun."""
+    pieces = max(1, min(PIECES, _MOST_STEPS // int(begun.max() + 1)))
     written = launch.config.BLOCK_M * launch.config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype]
-    return Programs(start, pieces, panel_bytes, written)
+    return Programs(np.floor(begun * pieces + 1e-9).astype(np.int64), pieces, panel_bytes, written)
+
+
+def _fetched(
+    programs: Programs,
+    read_by: Sequence[tuple[np.ndarray, np.ndarray]],
+    capacities: Sequence[tuple[float, float]],
+) -> np.ndarray:
+    """Bytes fetched: (orders, capacities), by as many orders at once as memory holds."""
+    steps = len(np.unique(programs.start))
+    batches = -(-len(read_by) * steps * max(len(programs.panel_bytes), steps) // _MOST_CELLS)
+    places = np.array_split(np.arange(len(read_by)), min(batches, len(read_by)))
+    return np.concatenate(
+        [fetched_bytes(programs, [read_by[place] for place in batch], capacities) for batch in places]
+    )
 
 
 def _panels(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
@@ -274,11 +282,11 @@ def fewest_bytes(found: Mapping[int, Reuse]) -> int:
 def recommended(found: Mapping[int, Reuse], launch: Launch) -> int:
     """The GROUP_SIZE that is expected to be fast.
 
-    That of the fewest bytes; but where programs drift far apart, it is the L2 that limits, and it has less to do the
-    more consecutive programs share a panel: then the largest for which DRAM needs little of the L2's time.
+    That of the fewest bytes; but where the L2 holds programs up, it has less to do the more consecutive programs share
+    a panel: then the largest for which DRAM needs little of the L2's time.
     """
     fewest = fewest_bytes(found)
-    if found[fewest].drift < _FAR_APART or not launch.gpu.dram_gbps:
+    if not found[fewest].ahead or not launch.gpu.dram_gbps:
         return fewest
     little = _LITTLE * launch.gpu.dram_gbps / (L2_GBPS_PER_SM * launch.gpu.sms)
     return max((size for size, one in found.items() if one.read_bytes <= little * one.asked_bytes), default=fewest)

@@ -1,0 +1,98 @@
+"""When tiles are begun: against machines of few SMs, played through program by program."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels import discover
+from kernels.gpus import GPUS
+from kernels.spec import Launch
+from visualize.models.dispatch import apart, by_pace, together
+from visualize.models.schedule import schedule
+
+H200 = GPUS["H200"]
+KERNELS = discover()
+
+
+def planned(programs_per_sm=1, sms=132, kernel="matmul.grouped", side=2048, **config):
+    kernel = KERNELS[kernel]
+    launch = Launch(kernel.family.problem(M=side, N=side, K=64), kernel.config(**config), replace(H200, sms=sms))
+    return schedule(kernel, launch, programs_per_sm)
+
+
+def played(planned, pace):
+    """When each tile is begun if each slot takes the next program as soon as it is free."""
+    slots = [(0.0, slot) for slot in range(planned.resident_programs)]
+    begun = np.empty(len(planned.tiles.program))
+    for program in range(planned.programs):
+        now, slot = heapq.heappop(slots)
+        own = np.flatnonzero(planned.tiles.program == program)
+        begun[own] = now + planned.turn[own] * pace[slot % planned.sms]
+        heapq.heappush(slots, (now + len(own) * pace[slot % planned.sms], slot))
+    return begun
+
+
+@pytest.mark.parametrize("programs_per_sm", [1, 2, 3])
+def test_without_differences_of_pace_waves_stay_whole(programs_per_sm):
+    one = planned(programs_per_sm, sms=20)
+    assert by_pace(one, 0.0, 0.0).tolist() == together(one).tolist() == one.step.tolist()
+
+
+@given(st.floats(0, 0.8), st.floats(0, 0.1), st.integers(1, 3), st.integers(8, 40))
+@settings(deadline=None, max_examples=40)
+def test_programs_begin_in_launch_order_as_many_at_a_time_as_fit(ahead, spread, programs_per_sm, sms):
+    one = planned(programs_per_sm, sms)
+    begun = by_pace(one, ahead, spread)
+    assert (np.diff(begun) >= 0).all(), "in launch order"
+    assert np.count_nonzero(begun == 0) == one.resident_programs
+    fastest, slowest = min(1 - ahead, 1 - spread), 1 + spread
+    for time in (0.5, 1.5, 2.5):
+        running = np.count_nonzero((begun > time - fastest) & (begun <= time))
+        assert running <= one.resident_programs <= np.count_nonzero(
+            (begun > time - slowest - 1e-9) & (begun <= time)
+        ) or (begun.max() < time)
+
+
+def test_18_of_132_sms_run_ahead_as_was_seen():
+    """In the time of ten programs they end 20 each, the others ten."""
+    one = planned(side=16384, BLOCK_M=128, BLOCK_N=128)
+    begun = by_pace(one, 0.5, 0.0)
+    assert np.count_nonzero(begun < 10) == 18 * 20 + 114 * 10
+
+
+@pytest.mark.parametrize("kernel", ["matmul.grouped", "matmul.persistent"])
+@pytest.mark.parametrize("programs_per_sm", [1, 2])
+def test_it_is_what_slots_that_take_the_next_program_do(kernel, programs_per_sm):
+    one = planned(programs_per_sm, sms=22, kernel=kernel)
+    ahead, spread = 0.3, 0.05
+    begun = by_pace(one, ahead, spread)
+    slot_pace = np.full(22, 1 - ahead)
+    others = np.ones(22, bool)
+    others[np.arange(22) * 18 % 132 < 18] = False
+    slot_pace[others] = np.linspace(1 - spread, 1 + spread, others.sum())
+    assert np.count_nonzero(~others) == 3
+    assert begun == pytest.approx(played(one, slot_pace))
+
+
+def test_a_program_that_loops_begins_each_tile_as_it_ends_the_one_before():
+    one = planned(kernel="matmul.persistent", side=4096)
+    assert one.turns > 2
+    begun = by_pace(one, 0.4, 0.02)
+    assert begun[one.turn == 0].tolist() == [0] * one.programs
+    first = begun[one.turn == 1]
+    again = begun[one.turn == 2]
+    assert again == pytest.approx(2 * first[one.tiles.program[one.turn == 2]])
+    assert len(np.unique(first.round(6))) > 100
+
+
+def test_programs_of_a_sm_are_evenly_apart():
+    one = planned(4, sms=10)
+    assert set((apart(one) % 1).tolist()) == {0.0, 0.25, 0.5, 0.75}
+    assert apart(one)[:40].tolist() == np.repeat([0.0, 0.25, 0.5, 0.75], 10).tolist()
+    assert apart(planned(1)).tolist() == together(planned(1)).tolist()

@@ -1,0 +1,46 @@
+"""When each tile of a launch is begun, in units of the time that a tile takes: together, apart, or as SMs get to it.
+
+What was seen in timelines of an H200, and is taken for other GPUs as well: of programs that the L2 holds up, those on
+18 of its 132 SMs run ahead; and where many warps of a SM stage float32 or float8 operands, its programs end up evenly
+apart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from visualize.models.schedule import Schedule
+
+# The SMs that run ahead: so many of so many.
+_AHEAD, _OF = 18, 132
+
+
+def together(planned: Schedule) -> np.ndarray:
+    """Wave by wave, or turn by turn of a loop over tiles: (tiles,)."""
+    return planned.step.astype(float)
+
+
+def apart(planned: Schedule) -> np.ndarray:
+    """As `together`, with the programs of a SM evenly apart: (tiles,)."""
+    per_sm = planned.resident_programs // planned.sms
+    return planned.step + planned.tiles.program % planned.resident_programs // planned.sms / per_sm
+
+
+def by_pace(planned: Schedule, ahead: float, spread: float) -> np.ndarray:
+    """Each SM begins the next program as soon as it has ended one, and not all are equally fast: (tiles,).
+
+    Args:
+        ahead: by how much of a tile's time those that run ahead are faster.
+        spread: up to how much the others are slower or faster than the average.
+    """
+    is_ahead = np.arange(planned.sms) * _AHEAD % _OF < _AHEAD
+    pace = np.full(planned.sms, 1 - ahead)
+    pace[~is_ahead] = np.linspace(1 - spread, 1 + spread, np.count_nonzero(~is_ahead))
+    pace = np.tile(pace, planned.resident_programs // planned.sms)
+    # A slot has its n-th program at n times its pace; programs go to slots in the order in which these get free.
+    rounds = int(np.ceil(planned.programs / planned.resident_programs / pace.min())) + 1
+    free = np.outer(np.arange(rounds), pace)
+    first = np.argsort(free, axis=None, kind="stable")[: planned.programs]
+    begun, slot = free.reshape(-1)[first], first % len(pace)
+    program = planned.tiles.program
+    return begun[program] * planned.turns + planned.turn * pace[slot[program]]
