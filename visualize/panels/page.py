@@ -20,9 +20,6 @@ from visualize.panels.jobs import Jobs
 from visualize.panels.markup import markup
 from visualize.panels.state import State, experiment_form, forgiving_state, state, view_form, with_kernel, with_preset
 
-# Pure predictions: not queued, and of the many positions of a moving slider the last one counts.
-_INSTANT: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-
 
 def page(session: Session) -> gr.Blocks:
     """The whole page and its API, for the workers of `session`."""
@@ -108,28 +105,35 @@ class Page:
         self.recorded = [self.problems, self.status, self.cancel, *self.timeline.drawn]
         self.everything = [self.tab, self.tabs, *forms, *self.pictures]
 
-        blocks.load(self.on_load, None, [*self.everything, self.strip, self.result.claim], **_INSTANT)
+        # Gradio tells outputs of an event's progress even where none is shown, and each takes a browser milliseconds.
+        quiet: dict[str, Any] = {
+            "show_progress": "hidden",
+            "show_progress_on": self.problems,
+            "api_visibility": "private",
+        }
+        # Pure predictions: not queued, and of the many positions of a moving slider the last one counts.
+        instant: dict[str, Any] = {"queue": False, **quiet}
+        blocks.load(self.on_load, None, [*self.everything, self.strip, self.result.claim], **instant)
         blocks.unload(self.on_unload)
         changed = [*self.pictures, self.coalescing.lanes]
         for controls in forms:
-            controls.input(self.on_change, self.inputs, changed, trigger_mode="always_last", **_INSTANT)
-        self.experiment.select(self.on_select, self.inputs, self.everything, trigger_mode="always_last", **_INSTANT)
+            controls.input(self.on_change, self.inputs, changed, trigger_mode="always_last", **instant)
+        self.experiment.select(self.on_select, self.inputs, self.everything, trigger_mode="always_last", **instant)
         for name, tab in self.tab_buttons.items():
             tab.select(
                 functools.partial(self.on_tab, name),
                 self.inputs,
                 [self.tab, *self.pictures[1:]],
                 trigger_mode="always_last",
-                **_INSTANT,
+                **instant,
             )
         self.compiler.wanted.change(
             self.jobs.on_compile,
             [self.compiler.wanted, *self.inputs],
             self.compiled,
             trigger_mode="multiple",
-            show_progress="hidden",
             concurrency_limit=None,
-            api_visibility="private",
+            **quiet,
         )
         run = self.result
         shown = [run.claim, run.plot, run.closeup, run.tables]
@@ -141,9 +145,8 @@ class Page:
                 self.inputs,
                 [self.problems, asked.table, asked.plot],
                 trigger_mode="once",
-                show_progress="hidden",
                 concurrency_limit=None,
-                api_visibility="private",
+                **quiet,
             )
         self.jobs.outputs = {
             "on_compile": len(self.compiled),
@@ -159,9 +162,8 @@ class Page:
             self.inputs,
             self.results,
             trigger_mode="multiple",
-            show_progress="hidden",
             concurrency_limit=None,
-            api_visibility="private",
+            **quiet,
         )
         for measure, handler_of, answered in (
             (self.layouts.button, self.jobs.on_compare, self.compared),
@@ -174,11 +176,10 @@ class Page:
                 self.inputs,
                 answered,
                 trigger_mode="multiple",
-                show_progress="hidden",
                 concurrency_limit=None,
-                api_visibility="private",
+                **quiet,
             )
-        self.cancel.click(self.jobs.on_cancel, None, None, **_INSTANT)
+        self.cancel.click(self.jobs.on_cancel, None, None, **instant)
 
     def _state(self, tab: str, *forms: str) -> State:
         """What the forms say together.

@@ -9,7 +9,7 @@ let later = 0;
 async function inflated(base64) {
   const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
   const inflate = () => new DecompressionStream("deflate");
-  return new Response(new Blob([bytes]).stream().pipeThrough(inflate()).pipeThrough(inflate())).arrayBuffer();
+  return new Response(new Response(bytes).body.pipeThrough(inflate()).pipeThrough(inflate())).arrayBuffer();
 }
 
 function unpacked(value, buffer) {
