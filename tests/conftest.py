@@ -5,6 +5,7 @@ The tests' own process reads kernels, and never runs one: whether Triton interpr
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +26,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = "not gpu"
 
 
+def _missing_for_the_page(config: pytest.Config) -> list[str]:
+    """What this Python lacks to drive the page, in a run of GPU tests alone."""
+    if config.option.markexpr != "gpu":
+        return []
+    return [name for name in ("gradio", "playwright") if importlib.util.find_spec(name) is None]
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The page's tests need no GPU, but a browser: a Python for GPU tests alone may lack Playwright."""
-    return True if config.option.markexpr == "gpu" and collection_path.name == "page" else None
+    """A Python for GPU tests alone may lack what drives the page: then the summary says so, and the others run."""
+    return True if collection_path.name == "page" and _missing_for_the_page(config) else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if missing := _missing_for_the_page(config):
+        why = f"this Python has no {' and no '.join(missing)} (requirements-dev.txt has both)"
+        terminalreporter.write_line(f"NOT RUN: the page on this GPU, tests/page: {why}.", red=True, bold=True)
 
 
 @pytest.fixture(scope="session")
@@ -91,10 +105,17 @@ def session(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def gpu(tmp_path_factory):
-    """A session on this machine's GPU, with nothing compiled yet. Without a GPU the test fails: it was asked for."""
-    if this_gpu() is None:
+def here():
+    """This machine's GPU. Without one the test fails: it was asked for."""
+    found = this_gpu()
+    if found is None:
         pytest.fail("This test was selected, and it needs a GPU; this machine has none.", pytrace=False)
+    return found
+
+
+@pytest.fixture(scope="session")
+def gpu(here, tmp_path_factory):
+    """A session on this machine's GPU, with nothing compiled yet."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILESCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
         session = Session.here()

@@ -140,8 +140,9 @@ class Tab:
         self.page.wait_for_selector("#status .stages, #status [role=status]", state="attached")
         self.ended()
 
-    def ended(self) -> None:
-        self.page.wait_for_selector("#status [data-finished], #status .failure", timeout=90_000)
+    def ended(self, seconds: float = 90) -> None:
+        ends = "#status [data-finished], #status .failure"
+        self.page.wait_for_selector(ends, state="attached", timeout=1000 * seconds)
 
     def text(self, selector: str) -> str:
         return self.page.locator(selector).inner_text()

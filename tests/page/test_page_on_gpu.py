@@ -1,0 +1,206 @@
+"""The page on a real GPU, in a real browser: what is measured and counted here when a button is pressed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
+
+from kernels.gpus import Gpu, table_name
+from tests.page.conftest import App, Tab
+
+pytestmark = [pytest.mark.gpu, pytest.mark.browser, pytest.mark.usefixtures("here")]
+
+# Seconds that a job may take: compiles, and a profiler that starts Python and torch anew.
+PATIENCE_S = 90
+
+# Launches of over 200 µs, on an H200 too.
+MATMUL = "?kernel=matmul.grouped&M=6144&N=6144&K=6144"
+TRANSPOSE = "?kernel=transpose.tiled&M=16384&N=16384"
+
+# A launch of tenths of a second, of which ten and more are timed.
+SLOW = "?kernel=matmul.grid_2d&M=16384&N=16384&K=16384&BLOCK_M=16&BLOCK_N=16&BLOCK_K=16"
+
+STUDIED = "?kernel=matmul.grouped&M=2048&N=2048&K=1024&BLOCK_M=128&BLOCK_N=128&BLOCK_K=64&GROUP_SIZE=4"
+GROUP_SIZES = [1, 2, 4, 8, 16]
+
+
+def press(tab: Tab, button: str) -> str:
+    """Press a button whose work takes the GPU, and wait for what the status says at its end."""
+    tab.page.locator(f"#{button}").click()
+    tab.ended(PATIENCE_S)
+    said = tab.text("#status")
+    assert tab.page.locator("#status .failure").count() == 0, said
+    return said
+
+
+def claims(tab: Tab, panel: str, words: str) -> str:
+    """What a panel says, once it says `words`."""
+    with contextlib.suppress(PlaywrightTimeout):
+        tab.page.locator(f"#{panel}").filter(has_text=words).wait_for(state="attached", timeout=40_000)
+    said = tab.text(f"#{panel}")
+    assert words in said
+    return said
+
+
+def is_this_gpu(name: str, here: Gpu) -> bool:
+    """Whether a device's own name is that of this machine's GPU."""
+    return here.name in (name, table_name(name))
+
+
+def number(pattern: str, text: str) -> float:
+    """The number that a pattern finds."""
+    found = re.search(pattern, text)
+    assert found, text
+    return float(found.group(1).replace(",", ""))
+
+
+def traces(tab: Tab, plot: str, of_each: str) -> Any:
+    """`of_each` trace `t` of a live plot, as the browser has it."""
+    return tab.page.evaluate(f"document.querySelector('#{plot} .live-plot').data.map((t) => ({of_each}))")
+
+
+def assert_measured(tab: Tab, here: Gpu, work: float, rate_unit: str) -> None:
+    """The strip and the tables show a right result, timed on this GPU, at the rate that its time gives."""
+    strip, tables = tab.text("#strip"), tab.text("#result-tables")
+    assert "passed" in strip
+    assert tab.page.locator("#strip .mark.measured").count() >= 3, strip
+    assert tab.page.locator("#strip .mark.recorded, #strip .mark.interpreter").count() == 0, strip
+    assert tab.page.locator("#strip .stale").count() == 0
+    milliseconds = number(r"([\d.,]+) ms ± ", strip)
+    assert milliseconds >= 0.2
+    rate = number(rf"([\d.,]+) {rate_unit}", strip)
+    assert rate == pytest.approx(work / milliseconds, rel=0.02), "three digits each"
+    assert re.search(r"\d\.\d\d ×", strip), "the speed beside the library's"
+    assert "of the device's best" in strip
+    for told in (r"Check, on (.+?), torch", r"Time on (.+?), L2 warm, events"):
+        found = re.search(told, tables)
+        assert found, tables
+        assert is_this_gpu(found.group(1), here), tables
+
+
+def test_the_page_says_which_gpu_it_runs_on(tab: Tab, here: Gpu) -> None:
+    tab.open()
+    assert tab.text(".where") == f"{here.name}, live"
+    assert f"this: {here.name}" in tab.page.get_by_label("gpu", exact=True).inner_text()
+
+
+@pytest.mark.parametrize(
+    ("query", "work", "rate_unit"),
+    [(MATMUL, 2 * 6144**3 / 1e9, "TFLOP/s"), (TRANSPOSE, 2 * 4 * 16384**2 / 1e6, "GB/s")],
+    ids=["matmul", "transpose"],
+)
+def test_a_run_is_timed_and_right_on_this_gpu(tab: Tab, here: Gpu, query: str, work: float, rate_unit: str) -> None:
+    tab.open(query)
+    press(tab, "run")
+    tab.wait_for_draw("diff-plot")
+    assert tab.page.get_by_role("tab", name="Result").get_attribute("aria-selected") == "true"
+    assert_measured(tab, here, work, rate_unit)
+
+
+def test_a_race_is_wrong_on_a_gpu_and_drawn_and_not_timed(tab: Tab) -> None:
+    tab.open("?kernel=matmul.split_k_race")
+    said = press(tab, "run")
+    tab.wait_for_draw("diff-plot")
+    assert "The result is wrong, so it was not timed." in said
+    assert "failed" in tab.text("#strip")
+    assert " ms" not in tab.text("#strip")
+    assert number(r"([\d,]+) of 262,144", tab.text("#result-tables")) > 0
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "?kernel=matmul.grouped&M=1000&N=520&K=333",
+        "?kernel=transpose.row_strip&M=1000&N=777",
+        "?kernel=transpose.tiled&M=999&N=520&dtype=float16",
+    ],
+)
+def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab: Tab, here: Gpu, query: str) -> None:
+    tab.open(f"{query}&tab=coalescing")
+    before = claims(tab, "coalescing-claim", f"As compiled for {here.name}")
+    assert "Nsight Compute counted" not in before, "nobody has counted this before"
+    said = press(tab, "count")
+    assert "Counted by Nsight Compute" in said, said
+    claim = claims(tab, "coalescing-claim", f"Nsight Compute counted the same on {here.name}")
+    assert tab.page.locator("#coalescing-claim .mark.counted").count() == 1, claim
+    assert tab.page.locator("#coalescing-table .wrong-value").count() == 0, tab.text("#coalescing-table")
+    for kind in ("loads", "stores"):
+        row = tab.page.locator("#coalescing-table tr").filter(has=tab.page.locator(f"td:text-is('{kind}')")).first
+        _, requests, counted, sectors, sectors_counted, sign = row.locator("td").all_inner_texts()
+        assert (requests, sectors, sign) == (counted, sectors_counted, "✓")
+
+
+@pytest.mark.parametrize(
+    ("query", "programs"),
+    [(MATMUL, 96 * 48), ("?kernel=transpose.tiled&M=4160&N=4096", 65 * 32)],
+    ids=["matmul", "transpose"],
+)
+def test_a_recorded_timeline_holds_every_program(tab: Tab, here: Gpu, query: str, programs: int) -> None:
+    tab.open(f"{query}&tab=schedule")
+    tab.wait_for_draw("schedule-plot")
+    assert "No timeline" in claims(tab, "timeline", "timeline")
+    press(tab, "record-timeline")
+    for plot in ("gantt-plot", "moment-plot", "ideal-plot"):
+        tab.wait_for_draw(plot)
+    said = tab.text("#timeline")
+    found = re.search(r"On (.+?), ([\d,]+) programs ran on (\d+) SMs", said)
+    assert found, said
+    assert is_this_gpu(found.group(1), here)
+    assert (found.group(2), int(found.group(3)) <= here.sms) == (f"{programs:,}", True)
+    assert tab.page.locator("#timeline .mark.measured").count() >= 1
+    assert tab.page.locator("#timeline .mark.recorded").count() == 0
+    drawn = [pid for pids in traces(tab, "gantt-plot", "Array.from(t.customdata[0])") for pid in pids]
+    assert sorted(drawn) == list(range(programs))
+    tab.page.get_by_role("button", name="Replay").click()
+    done = "document.querySelector('#moment-plot .live-plot').layout.annotations[0].text"
+    tab.page.wait_for_function(f"{done} === 'programs: {programs:,} done, 0 running'")
+
+
+def test_every_group_size_is_counted_and_timed(tab: Tab) -> None:
+    tab.open(f"{STUDIED}&tab=reuse")
+    tab.wait_for_draw("reuse-plot")
+    press(tab, "compare-sizes")
+    tab.wait_for_draw("times-plot")
+    claim = claims(tab, "reuse-claim", "Nsight Compute counted")
+    assert tab.page.locator("#reuse-claim .mark.counted").count() == 1, claim
+    assert tab.page.locator("#reuse-claim .mark.recorded").count() == 0, claim
+    shown = "{ name: t.name, x: Array.from(t.x), y: Array.from(t.y) }"
+    for plot, name in (("reuse-plot", "counted"), ("times-plot", "measured")):
+        points = next(trace for trace in traces(tab, plot, shown) if trace["name"] == name)
+        assert points["x"] == GROUP_SIZES
+        assert min(points["y"]) > 0
+    rows = tab.page.locator("#reuse-tables tbody tr").all_inner_texts()
+    assert [int(row.split()[0]) for row in rows[: len(GROUP_SIZES)]] == GROUP_SIZES
+    assert "not counted" not in "".join(rows)
+    assert "SMs receive" in tab.text("#reuse-way")
+
+
+def test_a_launch_is_cancelled_in_the_middle_and_the_next_run_is_right(tab: Tab, app: App, here: Gpu) -> None:
+    tab.open(SLOW)
+    tab.page.locator("#run").click()
+    tab.page.wait_for_selector("#status li.now:has-text('time')", timeout=1000 * PATIENCE_S)
+    before = set(app.workers())
+    tab.page.locator("#cancel").click()
+    tab.page.wait_for_selector("#status .failure[data-kind=cancelled]")
+    assert "Cancelled in the time stage" in tab.text("#status")
+    tab.open(MATMUL)
+    press(tab, "run")
+    assert_measured(tab, here, 2 * 6144**3 / 1e9, "TFLOP/s")
+    assert before - set(app.workers()), "the worker that ran it has ended"
+
+
+def test_a_count_is_cancelled_in_the_middle_and_the_next_one_ends(tab: Tab) -> None:
+    tab.open(f"{STUDIED.replace('K=1024', 'K=512')}&tab=reuse")
+    tab.wait_for_draw("reuse-plot")
+    tab.page.locator("#compare-sizes").click()
+    tab.page.wait_for_selector("#cancel:not([disabled])")
+    tab.page.wait_for_timeout(3000)
+    tab.page.locator("#cancel").click()
+    tab.page.wait_for_selector("#status .failure[data-kind=cancelled]", timeout=60_000)
+    tab.open("?kernel=transpose.tiled&M=520&N=264&tab=coalescing")
+    claims(tab, "coalescing-claim", "As compiled for")
+    assert "Counted by Nsight Compute" in press(tab, "count")
