@@ -121,3 +121,21 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     last = last_answer({**recorded, "gpu": "H200", "GROUP_SIZE": 3})
     assert "none of this experiment on H200 was recorded" in str(last[1])
     assert last[3:] == (gr.skip(),) * 4
+
+
+def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page, monkeypatch):
+    """A browser may put one in place after the answer to an earlier one: then the answer to its own comes later still.
+
+    The compile may end while the picture is drawn: then it waits, and asks, all the same.
+    """
+    request = SimpleNamespace(session_hash="page")
+    values = set_to({"tab": "coalescing", "gpu": "H200"})
+    wanted = page.pictures.index(page.compiler.wanted)
+    first, second = (page.on_change(request, *values)[wanted] for _ in range(2))
+    assert first != second
+    made = page.session.compiled(state({"gpu": "H200"}, None).experiment)
+    assert not isinstance(made, Failure)
+    assert page.on_change(request, *values)[wanted].startswith("drawn ")
+    known = [None, made, made, made]
+    monkeypatch.setattr(page.session, "compiled_before", lambda _: known.pop(0) if known else made)
+    assert not page.on_change(request, *values)[wanted].startswith("drawn ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -48,6 +49,7 @@ class Jobs:
         self._placed = placed
         # The compile that each open page has asked for last.
         self._compiles: dict[str, int] = {}
+        self._asked = itertools.count()
 
     def forget(self, page: str) -> None:
         """A page was closed."""
@@ -80,11 +82,16 @@ class Jobs:
         return coalescing.lanes_form(state, self.session.compiled_before(state.experiment))
 
     def wanted(self, state: State) -> str:
-        """What the open tab wants of the compiler; "" where it wants nothing. Each change of it is an event."""
+        """What the open tab wants of the compiler; "" where it wants nothing. Each change of it is an event.
+
+        To be asked before the tab is drawn, so that no picture that waits goes without it. A picture that waits wants
+        something new each time: a browser may put it in place after the answer to an earlier one.
+        """
         if state.view.tab == "result":
             return ""
-        known = self.session.compiled_before(state.experiment) is not None
-        return f"{_DRAWN if known else state.view.tab} {link.query(state.to_address())}"
+        if self.session.compiled_before(state.experiment) is not None:
+            return f"{_DRAWN} {link.query(state.to_address())}"
+        return f"{next(self._asked)} {link.query(state.to_address())}"
 
     async def on_compile(self, request: gr.Request, wanted: str, *values: str) -> AsyncIterator[tuple[Any, ...]]:
         """Compile what is set, unless something else has been set meanwhile, or all of it was known and drawn."""

@@ -202,6 +202,7 @@ class Page:
 
     def _pictures(self, state: State, sentences: dict[str, str] | None = None) -> tuple[Any, ...]:
         """Values of `self.pictures`: the open tab is drawn, the others wait until they are opened."""
+        wanted = self.jobs.wanted(state)
         try:
             drawn = self.jobs.draw(state)
         except ConfigError as error:
@@ -210,7 +211,7 @@ class Page:
             form.placed(sentences or {}),
             link.query(state.to_address()),
             *self._placed(state.view.tab, drawn),
-            self.jobs.wanted(state) or gr.skip(),
+            wanted or gr.skip(),
         )
 
     def _placed(self, tab: str, drawn: tuple[str, ...] | None) -> tuple[Any, ...]:
