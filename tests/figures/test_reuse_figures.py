@@ -9,7 +9,8 @@ from visualize.models.reuse import Reuse
 
 GB = 1_000_000_000
 PREDICTED = {
-    size: Reuse(size * GB, 0.9 * size * GB, 1.2 * size * GB, GB // 2, 9 * GB, GB, 0.0) for size in (1, 2, 3, 4)
+    size: Reuse(size * GB, 0.9 * size * GB, 1.2 * size * GB, otherwise * GB, GB // 2, 9 * GB, GB)
+    for size, otherwise in ((1, 1.0), (2, 2.1), (3, 3.9), (4, 2.0))
 }
 MEASURED = [
     Measured(1, (GB, 2 * GB, 4 * GB), (1.0, 2.0, 9.0)),
@@ -24,10 +25,10 @@ def trace(figure, name):
 
 def test_predicted_reads_are_a_line_in_gigabytes_with_a_band():
     figure = bytes_figure(PREDICTED, MEASURED, 2)
-    line, band = trace(figure, "predicted"), trace(figure, "more or less L2")
+    line, band = trace(figure, "predicted"), trace(figure, "uncertainty")
     assert (list(line.x), list(line.y)) == ([1, 2, 3, 4], [1, 2, 3, 4])
     assert list(band.x) == [1, 2, 3, 4, 4, 3, 2, 1]
-    assert list(band.y) == pytest.approx([0.9, 1.8, 2.7, 3.6, 4.8, 3.6, 2.4, 1.2])
+    assert list(band.y) == pytest.approx([0.9, 1.8, 2.7, 2.0, 4.8, 3.9, 2.4, 1.2])
     assert set(trace(figure, "each input once").y) == {0.5}
 
 

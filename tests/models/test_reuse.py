@@ -226,7 +226,7 @@ def test_what_hangs_on_the_l2s_exact_size_is_at_the_edge():
 
 def test_group_sizes_are_all_up_to_all_rows_and_of_large_launches_some():
     for m, n, rows in ((8192, 8192, 128), (1000, 1023, 16), (1, 16384, 1)):
-        assert group_sizes(schedule(GROUPED, launch_of(m, n, 64))) == tuple(range(1, rows + 1))
+        assert group_sizes(schedule(GROUPED, launch_of(m, n, 64), 8)) == tuple(range(1, rows + 1))
     large = launch_of(16384, 16384, 64, BLOCK_M=16, BLOCK_N=32)
     some = group_sizes(schedule(GROUPED, large))
     assert some[0] == 1

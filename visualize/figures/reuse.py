@@ -27,15 +27,17 @@ class Measured:
 def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], own: int) -> go.Figure:
     """Gigabytes read by GROUP_SIZE, both axes logarithmic: predicted as a line with a band, counted as points.
 
-    The band is an L2 that keeps a quarter more, or a fifth less. Bars on points go from the least to the most counted.
+    The band: an L2 that keeps a quarter more or a fifth less, and programs that go along otherwise. Bars on points go
+    from the least to the most counted.
     """
     sizes = list(predicted)
     several = [predicted[size] for size in sizes]
-    band = [one.low_bytes / 1e9 for one in several] + [one.high_bytes / 1e9 for one in reversed(several)]
+    least = [min(one.low_bytes, one.otherwise_bytes) / 1e9 for one in several]
+    most = [max(one.high_bytes, one.otherwise_bytes) / 1e9 for one in several]
     figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", "GB read from DRAM", sizes[-1]))
     figure.add_scatter(
-        x=sizes + sizes[::-1], y=band, fill="toself", fillcolor="rgba(0,114,178,0.18)", line={"width": 0},
-        hoverinfo="skip", name="more or less L2",
+        x=sizes + sizes[::-1], y=least + most[::-1], mode="lines", line={"width": 0}, fill="toself",
+        fillcolor="rgba(0,114,178,0.18)", hoverinfo="skip", name="uncertainty",
     )  # fmt: skip
     figure.add_scatter(
         x=sizes, y=[one.read_bytes / 1e9 for one in several], mode="lines", line={"color": _PREDICTED},
@@ -88,7 +90,7 @@ def _layout(title: str, unit: str, most: int) -> dict[str, object]:
     # Below the axis' title, so that its signs are not taken for data.
     legend = {"orientation": "h", "y": -0.2, "yanchor": "top", "entrywidth": 0.5, "entrywidthmode": "fraction"}
     margin = {"l": 60, "r": 10, "t": 34, "b": 110}
-    scale = {"title": {"text": unit}, "type": "log"}
+    scale = {"title": {"text": unit}, "type": "log", "automargin": True}
     return theme.layout(title, xaxis=axis, yaxis=scale, showlegend=True, legend=legend, margin=margin, height=450)
 
 

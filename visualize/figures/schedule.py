@@ -259,6 +259,7 @@ def loads_figure(counts: np.ndarray, orders: dict[str, np.ndarray], first: int, 
             xaxis={**n, **log, "dtick": 1},
             yaxis={
                 "title": {"text": "distinct blocks of A and B"},
+                "automargin": True,
                 **log,
                 "dtick": 1 if most > 300 * fewest else "D2",
             },

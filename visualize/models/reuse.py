@@ -37,8 +37,8 @@ _UNSURE_RATIO = 1.2
 # DRAM needs little time, if at most so much of the L2's.
 _LITTLE = 0.21
 
-# Tiles of all orders together that are looked at.
-_MOST_TILES = 3_000_000
+# Tiles of all orders together, times waves, that are looked at: a few hundred milliseconds.
+_MOST_WORK = 1 << 25
 
 # Cells (GROUP_SIZE × step × panel) that are looked at together: some tens of megabytes.
 _MOST_CELLS = 1 << 23
@@ -265,11 +265,11 @@ def _gone(touched: float, constants: Constants) -> float:
 
 def group_sizes(schedule: Schedule) -> tuple[int, ...]:
     """The GROUP_SIZEs to look at: every one up to all rows of tiles, or, of large launches, some of each octave."""
-    rows, tiles = schedule.extents[0], len(schedule.tiles.program)
-    for per_octave in (rows, 8, 1):
+    rows, work = schedule.extents[0], len(schedule.tiles.program) * (int(schedule.step.max()) + 1)
+    for per_octave in (rows, 8, 4, 2, 1):
         steps = [max(1, (1 << size.bit_length() - 1) // per_octave) for size in range(1, rows + 1)]
         several = [size for size, step in enumerate(steps, 1) if size % step == 0 or size == rows]
-        if len(several) * tiles <= _MOST_TILES:
+        if len(several) * work <= _MOST_WORK:
             break
     return tuple(several)
 

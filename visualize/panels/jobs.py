@@ -49,7 +49,7 @@ class Jobs:
         self._placed = placed
         # The compile that each open page has asked for last.
         self._compiles: dict[str, int] = {}
-        self._asked = itertools.count()
+        self._numbers = itertools.count()
 
     def forget(self, page: str) -> None:
         """A page was closed."""
@@ -91,7 +91,7 @@ class Jobs:
             return ""
         if self.session.compiled_before(state.experiment) is not None:
             return f"{_DRAWN} {link.query(state.to_address())}"
-        return f"{next(self._asked)} {link.query(state.to_address())}"
+        return f"{next(self._numbers)} {link.query(state.to_address())}"
 
     async def on_compile(self, request: gr.Request, wanted: str, *values: str) -> AsyncIterator[tuple[Any, ...]]:
         """Compile what is set, unless something else has been set meanwhile, or all of it was known and drawn."""
