@@ -16,8 +16,8 @@ from visualize.models.schedule import Schedule
 from visualize.models.traffic import Operation
 
 # What a SM of an H200 receives from the L2 where that is what limits, in the long launches of
-# `records/h200_reuse.jsonl` (10.2 TB/s over 132 SMs); short ones, at a higher clock, reach 86. Taken for other GPUs as
-# well.
+# `records/h200_reuse.jsonl` (10.2 TB/s over 132 SMs); short ones, at a higher clock, reach 86, and with blocks of K as
+# long as a line 91. Taken for other GPUs as well.
 L2_GBPS_PER_SM = 77.0
 
 # The share of the datasheet's matrix rate that is sustained where nothing else is in the way: 0.68 to 0.77 by tiles of

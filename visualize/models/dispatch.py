@@ -26,20 +26,26 @@ def apart(planned: Schedule) -> np.ndarray:
     return planned.step + planned.tiles.program % planned.resident_programs // planned.sms / per_sm
 
 
-def by_pace(planned: Schedule, ahead: float, spread: float) -> np.ndarray:
+def by_pace(planned: Schedule, ahead: float, spread: float, jitter: float = 0.0) -> np.ndarray:
     """Each SM begins the next program as soon as it has ended one, and not all are equally fast: (tiles,).
 
     Args:
         ahead: by how much of a tile's time those that run ahead are faster.
         spread: up to how much the others are slower or faster than the average.
+        jitter: standard deviation of the programs of one SM, as a share. The same numbers are drawn each time.
     """
     is_ahead = np.arange(planned.sms) * _AHEAD % _OF < _AHEAD
     pace = np.full(planned.sms, 1 - ahead)
     pace[~is_ahead] = np.linspace(1 - spread, 1 + spread, np.count_nonzero(~is_ahead))
     pace = np.tile(pace, planned.resident_programs // planned.sms)
-    # A slot has its n-th program at n times its pace; programs go to slots in the order in which these get free.
-    rounds = int(np.ceil(planned.programs / planned.resident_programs / pace.min())) + 1
-    free = np.outer(np.arange(rounds), pace)
+    # Enough programs for each slot, even if all were as slow as the slowest and this one the fastest.
+    slowest = 1 + spread + 5 * jitter
+    rounds = int(np.ceil(planned.programs / planned.resident_programs * slowest / pace.min())) + 1
+    took = np.broadcast_to(pace, (rounds, len(pace)))
+    if jitter:
+        took = took * np.random.default_rng(0).normal(1, jitter, took.shape)
+    free = np.cumsum(took, axis=0) - took
+    # Programs go to slots in the order in which these get free.
     first = np.argsort(free, axis=None, kind="stable")[: planned.programs]
     begun, slot = free.reshape(-1)[first], first % len(pace)
     program = planned.tiles.program

@@ -34,8 +34,11 @@ MOST_WAVES = 4096
 _UNSURE = 0.8, 1.25
 _UNSURE_RATIO = 1.2
 
+# Where some SMs run so far ahead and inputs are read more than twice, predictions are rough.
+_FAR_AHEAD, _OFTEN = 0.3, 2
+
 # DRAM needs little time, if at most so much of the L2's.
-_LITTLE = 0.21
+_LITTLE = 0.2
 
 # Tiles of all orders together, times waves, that are looked at: a few hundred milliseconds.
 _MOST_WORK = 1 << 25
@@ -53,7 +56,8 @@ class Constants:
             and at which all of it is. About a half: what SMs on both sides of the L2 read is kept in both its halves.
         ahead_from: the pressure on the L2 from which on some SMs run ahead.
         ahead_slope: by how much of a tile's time, for each unit of pressure more.
-        spread: how much faster or slower the other SMs are then.
+        spread: how much faster or slower the other SMs are then, and
+        jitter: how much, by standard deviation, the programs of one SM; both as timelines show them.
         slow_spread: the same without pressure; waves dissolve slowly, or not at all where early programs wait for DRAM.
         apart_warps: warps a SM from which on programs that stage their operands are evenly apart: so it was in 36 of 43
             launches of float32 and float8, but with fewer warps in 3 of 15.
@@ -64,6 +68,7 @@ class Constants:
     ahead_from: float = 1.2
     ahead_slope: float = 0.36
     spread: float = 0.02
+    jitter: float = 0.03
     slow_spread: float = 0.01
     apart_warps: int = 12
 
@@ -96,9 +101,10 @@ class Reuse:
 
     @property
     def is_drift(self) -> bool:
-        """Whether much hangs on whether programs go along together, so that the prediction is a rough one."""
+        """Whether much hangs on how programs go along, so that the prediction is a rough one."""
         low, high = sorted((self.read_bytes, self.otherwise_bytes))
-        return high > _UNSURE_RATIO * low
+        is_far = self.ahead > _FAR_AHEAD and self.read_bytes > _OFTEN * self.compulsory_bytes
+        return is_far or high > _UNSURE_RATIO * low
 
     @property
     def is_edge(self) -> bool:
@@ -199,7 +205,7 @@ def _begun(
     if DTYPE_BYTES[launch.problem.dtype] != 2 and warps >= constants.apart_warps:
         return apart(schedule), together(schedule)
     if runs_ahead := ahead(l2_pressure, constants):
-        return by_pace(schedule, runs_ahead, constants.spread), together(schedule)
+        return by_pace(schedule, runs_ahead, constants.spread, constants.jitter), together(schedule)
     return together(schedule), by_pace(schedule, 0.0, constants.slow_spread)
 
 
