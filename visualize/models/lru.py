@@ -52,10 +52,13 @@ def fetched_bytes(
         touched[rank, number, first] = touched[rank, number, second] = True
     last = np.maximum.accumulate(np.where(touched, np.arange(steps, dtype=np.int16)[:, None, None], np.int16(-1)))
     before = np.concatenate([np.full((1, *last.shape[1:]), -1, np.int16), last[:-1]])
-    # again[b, order, a]: bytes of panels that are used at step b, and were at step a before.
-    again = _sums(np.where(touched, before, np.int16(-1)), weights)
-    step, order, previous = np.nonzero(again)
-    used = again[step, order, previous]
+    # Bytes of panels that are used at a step, and were at a step before: one entry of `used` for each such pair.
+    again = np.flatnonzero(touched & (before >= 0))
+    row, panel = np.divmod(again, len(weights))
+    pairs = np.bincount(row * steps + before.reshape(-1)[again], weights[panel], steps * len(orders) * steps)
+    at = np.flatnonzero(pairs)
+    used = pairs[at]
+    step, order, previous = np.unravel_index(at, (steps, len(orders), steps))
     # since[b, order, a]: bytes of panels whose last use up to step b is at step a or later.
     since = _sums(last, weights)[..., ::-1].cumsum(-1)[..., ::-1]
     distance = _touched_between(since, times, programs.pieces, step, order, previous)

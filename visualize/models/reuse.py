@@ -25,7 +25,7 @@ from visualize.models.schedule import Schedule
 from visualize.models.steps import panels
 
 # Pieces of a panel that are looked at one by one; fewer where there are very many waves, so that steps stay this few.
-PIECES, _MOST_STEPS = 16, 512
+PIECES, _MOST_STEPS = 10, 512
 
 # Waves that are looked at: memory grows with their square, and holds half a gigabyte of these.
 MOST_WAVES = 4096
