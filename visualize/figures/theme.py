@@ -87,7 +87,12 @@ def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[in
     square = {"scaleanchor": "x"} if 1 / 4 <= shape[0] / shape[1] <= 4 else {}
     return {
         "xaxis": {**axis(columns, shape[1]), "range": [first[1] - 0.5, first[1] + shape[1] - 0.5]},
-        "yaxis": {**axis(rows, shape[0]), "range": [first[0] + shape[0] - 0.5, first[0] - 0.5], **square},
+        "yaxis": {
+            **axis(rows, shape[0]),
+            "range": [first[0] + shape[0] - 0.5, first[0] - 0.5],
+            **square,
+            "automargin": True,
+        },
     }
 
 
