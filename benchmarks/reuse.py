@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 REPEATS = 5
 BAR_MS = 300
 SIDE = 8192
-PRESSURES = (0.0, 1.2, 2.2)
+PRESSURES = (0.0, 1.5, 2.2)
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def _print_times(launches: Sequence[Compared]) -> None:
     """The median over some repeats, at three pressures on the L2: 0, and where some SMs run ahead."""
     from visualize.models.reuse import by_group_size, group_sizes
 
-    print(f"{SIDE}³, all GROUP_SIZEs; ms where the L2 needs 0, 1.2 and 2.2 times as long as the next resource")
+    print(f"{SIDE}³, all GROUP_SIZEs; ms where the L2 needs 0, 1.5 and 2.2 times as long as the next resource")
     for one in launches:
         if one.kernel.id != "matmul.grouped" or one.shape != (SIDE, SIDE, SIDE):
             continue

@@ -163,7 +163,7 @@ def test_a_group_larger_than_all_rows_is_all_rows():
         assert all_rows == more == most
 
 
-@pytest.mark.parametrize("pressure", [0.0, 1.2, 2.5])
+@pytest.mark.parametrize("pressure", [0.0, 1.5, 2.5])
 def test_each_of_several_sizes_is_what_it_is_by_itself_however_many_are_looked_at_together(pressure, monkeypatch):
     launch = launch_of(4096, 8192, 4096)
     planned = schedule(GROUPED, launch)
@@ -202,18 +202,34 @@ def test_what_hangs_on_whether_programs_go_along_together_is_said():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "num_warps", "is_apart"),
-    [("float32", 8, True), ("float32", 4, False), ("float8_e4m3fn", 8, True), ("float16", 8, False)],
+    ("dtype", "num_warps", "programs_per_sm", "is_apart"),
+    [
+        ("float32", 8, 2, True),
+        ("float8_e4m3fn", 4, 4, True),
+        ("float32", 4, 2, False),
+        ("float32", 16, 1, False),
+        ("float16", 8, 2, False),
+    ],
 )
-def test_programs_that_stage_their_operands_by_many_warps_are_evenly_apart(dtype, num_warps, is_apart):
-    """Two programs a SM: of 8192 × 8192, row by row, each wave's B comes twice where they are half a tile apart."""
+def test_float32_and_float8_programs_of_many_warps_are_evenly_apart(dtype, num_warps, programs_per_sm, is_apart):
+    """Of 8192 × 8192, row by row, each wave's B comes more often than once where the programs of a SM are apart."""
     launch = launch_of(8192, 8192, 8192, dtype=dtype, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1, num_warps=num_warps)
-    planned = schedule(GROUPED, launch, 2)
+    planned = schedule(GROUPED, launch, programs_per_sm)
     one = reuse(GROUPED, launch, planned, 0.0)
-    if is_apart:
-        assert one.read_bytes > 1.8 * one.otherwise_bytes
-    else:
-        assert one.read_bytes < one.otherwise_bytes * 1.8
+    never = reuse(GROUPED, launch, planned, 0.0, False, replace(CONSTANTS, apart_warps=1000))
+    assert (one.read_bytes > 1.5 * never.read_bytes) == is_apart
+    assert (one.otherwise_bytes == never.read_bytes) == is_apart
+    assert (one == never) != is_apart
+
+
+def test_programs_that_are_apart_do_not_run_ahead_and_those_alone_on_their_sm_are_not_apart():
+    grouped = launch_of(8192, 8192, 8192, dtype="float32", BLOCK_M=128, BLOCK_N=128, num_warps=8)
+    assert reuse(GROUPED, grouped, schedule(GROUPED, grouped, 2), 2.0).ahead == 0
+    looping = discover()["matmul.persistent"]
+    launch = launch_of(8192, 8192, 8192, looping, dtype="float32", BLOCK_M=128, BLOCK_N=128, num_warps=8)
+    planned = schedule(looping, launch, 2)
+    assert planned.programs == planned.sms
+    assert reuse(looping, launch, planned, 2.0).ahead == ahead(2.0)
 
 
 def test_what_hangs_on_the_l2s_exact_size_is_at_the_edge():

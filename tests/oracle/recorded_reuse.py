@@ -18,7 +18,7 @@ from kernels.spec import Kernel, Launch
 from visualize.models.bounds import bounds, l2_pressure, writes_in_parts
 from visualize.models.coalescing import operations
 from visualize.models.occupancy import occupancy
-from visualize.models.reuse import CONSTANTS, Constants, Reuse, by_group_size, recommended, reuse
+from visualize.models.reuse import CONSTANTS, Constants, Reuse, asked_bytes, by_group_size, recommended, reuse
 from visualize.models.schedule import Schedule, schedule
 from visualize.models.traffic import Operation
 
@@ -117,7 +117,7 @@ def _compared(study: ReuseStudy, gpu_name: str) -> Compared:
     planned = schedule(kernel, launch, held.programs_per_sm, "compiled")
     made = compiled_for(any_group_size(experiment), gpu)
     assert isinstance(made, Compiled), made
-    asked = reuse(kernel, launch, planned, 0.0).asked_bytes
+    asked = asked_bytes(kernel, launch, planned)
     counted = operations(kernel, launch, made.operations)
     pressure = l2_pressure(bounds(kernel, launch, planned, counted, 0.0, asked), counted)
     return Compared(kernel, launch, planned, counted, pressure, {row.group_size: row for row in study.rows})

@@ -71,6 +71,18 @@ def test_a_gpu_with_less_bandwidth_a_flop_is_named():
     assert "With less bandwidth a FLOP it would show: on " in said(found({**WIDE, "GROUP_SIZE": 1}, 16384, 16384, 4096))
 
 
+@pytest.mark.parametrize(
+    ("config", "is_named"),
+    [({"num_warps": 16}, True), ({"num_warps": 32, "BLOCK_M": 16, "BLOCK_N": 16}, False)],
+    ids=["fewer programs a SM there", "too many waves there"],
+)
+def test_another_gpu_holds_what_it_can(config, is_named):
+    here = found({**WIDE, "GROUP_SIZE": 1}, 16384, 16384, 4096)
+    launch = replace(here.launch, config=replace(here.launch.config, **config))
+    there = replace(here, launch=launch, planned=replace(here.planned, resident_programs=4 * H200.sms))
+    assert ("With less bandwidth a FLOP" in said(there)) == is_named
+
+
 def test_an_uncompiled_kernel_is_said_to_assume_one_program_a_sm():
     assert "One program a SM is  as long as the kernel is not compiled" in said(found(WIDE))
 

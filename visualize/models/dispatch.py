@@ -1,8 +1,8 @@
 """When each tile of a launch is begun, in units of the time that a tile takes: together, apart, or as SMs get to it.
 
 What was seen in timelines of an H200, and is taken for other GPUs as well: of programs that the L2 holds up, those on
-18 of its 132 SMs run ahead; and where many warps of a SM stage float32 or float8 operands, its programs end up evenly
-apart.
+18 of its 132 SMs run ahead; and where a SM holds many warps that multiply float32 or float8, its programs end up evenly
+apart. `resident_programs` is taken to be a multiple of `sms`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 
 from visualize.models.schedule import Schedule
 
-# The SMs that run ahead: so many of so many.
-_AHEAD, _OF = 18, 132
+# The SMs that run ahead: so many of so many. Of fewer than eight SMs, the first one.
+AHEAD_SMS, OF_SMS = 18, 132
 
 
 def together(planned: Schedule) -> np.ndarray:
@@ -34,7 +34,7 @@ def by_pace(planned: Schedule, ahead: float, spread: float, jitter: float = 0.0)
         spread: up to how much the others are slower or faster than the average.
         jitter: standard deviation of the programs of one SM, as a share. The same numbers are drawn each time.
     """
-    is_ahead = np.arange(planned.sms) * _AHEAD % _OF < _AHEAD
+    is_ahead = np.arange(planned.sms) * AHEAD_SMS % OF_SMS < AHEAD_SMS
     pace = np.full(planned.sms, 1 - ahead)
     pace[~is_ahead] = np.linspace(1 - spread, 1 + spread, np.count_nonzero(~is_ahead))
     pace = np.tile(pace, planned.resident_programs // planned.sms)
@@ -47,6 +47,6 @@ def by_pace(planned: Schedule, ahead: float, spread: float, jitter: float = 0.0)
     free = np.cumsum(took, axis=0) - took
     # Programs go to slots in the order in which these get free.
     first = np.argsort(free, axis=None, kind="stable")[: planned.programs]
-    begun, slot = free.reshape(-1)[first], first % len(pace)
+    begun, each = free.reshape(-1)[first], took.reshape(-1)[first]
     program = planned.tiles.program
-    return begun[program] * planned.turns + planned.turn * pace[slot[program]]
+    return begun[program] * planned.turns + planned.turn * each[program]

@@ -7,7 +7,8 @@ than it can, some SMs run ahead, and waves dissolve.
 
 Constants come from the comparisons of GROUP_SIZE recorded on an H200 (`records/h200_reuse.jsonl`), and from timelines
 of the same launches. Left out: which of the L2's halves holds what, how sets and replacement really work, that early
-programs of a wave may wait for what late ones find, and the rest of the machine.
+programs of a wave may wait for what late ones find, that a program which runs ahead reads its panels faster, too, and
+the rest of the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from visualize.models.lru import Programs, fetched_bytes, gone
 from visualize.models.schedule import Schedule
 from visualize.models.steps import panels
 
-# Pieces of a panel that are looked at one by one; fewer where there are very many waves, so that steps stay this few.
+# Pieces of a panel that are looked at one by one; fewer where there are many waves, so that steps stay this few as long
+# as a panel has a piece at all.
 PIECES, _MOST_STEPS = 10, 512
 
 # Waves that are looked at: memory grows with their square, and holds half a gigabyte of these.
@@ -40,7 +42,8 @@ _FAR_AHEAD, _OFTEN = 0.3, 2
 # DRAM needs little time, if at most so much of the L2's.
 _LITTLE = 0.2
 
-# Tiles of all orders together, times waves, that are looked at: a few hundred milliseconds.
+# Tiles of all orders together, times waves, that are looked at: a few hundred milliseconds. Where one order an octave
+# is more than that already, it takes seconds.
 _MOST_WORK = 1 << 25
 
 # Cells (GROUP_SIZE × step × panel) that are looked at together: some tens of megabytes.
@@ -59,8 +62,8 @@ class Constants:
         spread: how much faster or slower the other SMs are then, and
         jitter: how much, by standard deviation, the programs of one SM; both as timelines show them.
         slow_spread: the same without pressure; waves dissolve slowly, or not at all where early programs wait for DRAM.
-        apart_warps: warps a SM from which on programs that stage their operands are evenly apart: so it was in 36 of 43
-            launches of float32 and float8, but with fewer warps in 3 of 15.
+        apart_warps: warps a SM from which on its programs are evenly apart if they multiply float32 or float8: so it
+            was in 36 of 43 such launches, but with fewer warps in 3 of 15.
     """
 
     gone_from: float = 0.2
@@ -182,13 +185,17 @@ def _predicted(
     read_by = [_panels(order) for _, order in several]
     low, high = (launch.gpu.l2_bytes * share for share in (constants.gone_from, constants.gone_at))
     capacities = [(low * by, high * by) for by in (1.0, *_UNSURE)]
-    likely, otherwise = (
-        _fetched(_programs(launch, schedule, panel_bytes, begun), read_by, capacities)
-        for begun in _begun(launch, schedule, l2_pressure, constants)
-    )
+    is_apart = _is_apart(launch, schedule, constants)
+    runs_ahead = 0.0 if is_apart else ahead(l2_pressure, constants)
+    if is_apart:
+        begun = apart(schedule), together(schedule)
+    elif runs_ahead:
+        begun = by_pace(schedule, runs_ahead, constants.spread, constants.jitter), together(schedule)
+    else:
+        begun = together(schedule), by_pace(schedule, 0.0, constants.slow_spread)
+    likely, otherwise = (_fetched(_programs(launch, schedule, panel_bytes, one), read_by, capacities) for one in begun)
     written = _tensor_bytes(kernel, launch)[kernel.family.output(launch.problem)]
-    asked = int(sum(panel_bytes[side].sum() for side in read_by[0])) + once
-    runs_ahead = ahead(l2_pressure, constants)
+    asked = asked_bytes(kernel, launch, schedule)
     return [
         Reuse(read, fewest, most, other, int(panel_bytes.sum()) + once, asked, written, runs_ahead)
         for (read, most, fewest), (other, *_) in zip(
@@ -197,16 +204,21 @@ def _predicted(
     ]
 
 
-def _begun(
-    launch: Launch, schedule: Schedule, l2_pressure: float, constants: Constants
-) -> tuple[np.ndarray, np.ndarray]:
-    """When each tile is likely to be begun, and when otherwise, in units of a tile's time."""
-    warps = schedule.resident_programs // schedule.sms * launch.config.num_warps
-    if DTYPE_BYTES[launch.problem.dtype] != 2 and warps >= constants.apart_warps:
-        return apart(schedule), together(schedule)
-    if runs_ahead := ahead(l2_pressure, constants):
-        return by_pace(schedule, runs_ahead, constants.spread, constants.jitter), together(schedule)
-    return together(schedule), by_pace(schedule, 0.0, constants.slow_spread)
+def asked_bytes(kernel: Kernel, launch: Launch, schedule: Schedule) -> int:
+    """What all programs ask for together: reads without any reuse."""
+    touched = panels(kernel, launch, schedule)
+    if touched is None:
+        return kernel.family.minimal_bytes(launch.problem) // 2
+    a, b = schedule.pieces
+    return int(touched.a_bytes[a].sum() + touched.b_bytes[b].sum()) + _once_bytes(kernel, launch)
+
+
+def _is_apart(launch: Launch, schedule: Schedule, constants: Constants) -> bool:
+    """Whether the programs of a SM are evenly apart."""
+    if DTYPE_BYTES[launch.problem.dtype] == 2 or schedule.programs <= schedule.sms:
+        return False
+    per_sm = schedule.resident_programs // schedule.sms
+    return per_sm > 1 and per_sm * launch.config.num_warps >= constants.apart_warps
 
 
 def _programs(launch: Launch, schedule: Schedule, panel_bytes: np.ndarray, begun: np.ndarray) -> Programs:

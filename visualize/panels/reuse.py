@@ -19,7 +19,7 @@ from visualize.figures.reuse import Measured, bytes_figure, times_figure
 from visualize.models import coalescing
 from visualize.models.bounds import Bound, bounds, l2_pressure, writes_in_parts
 from visualize.models.occupancy import residency
-from visualize.models.reuse import Reuse, by_group_size, fewest_bytes, group_sizes, recommended, reuse
+from visualize.models.reuse import Reuse, asked_bytes, by_group_size, fewest_bytes, group_sizes, recommended, reuse
 from visualize.models.schedule import Schedule, schedule
 from visualize.models.traffic import SECTOR_BYTES, Operation
 from visualize.panels import reuse_claims, words
@@ -102,24 +102,20 @@ def found(kernel: Kernel, launch: Launch, made: Compiled | None, study: ReuseStu
     planned = schedule(kernel, launch, resident.programs_per_sm, resident.source)
     operations = coalescing.operations(kernel, launch, made.operations) if made and not made.unreadable else ()
     in_parts = writes_in_parts(operations)
-    rough = reuse(kernel, launch, planned, 0.0, in_parts)
-    if rough is None:
+    asked = asked_bytes(kernel, launch, planned)
+    pressure = l2_pressure(bounds(kernel, launch, planned, operations, 0.0, asked), operations)
+    own = reuse(kernel, launch, planned, pressure, in_parts)
+    if own is None:
         raise ConfigError(
             "too_many_tiles",
             f"{planned.waves:,} waves are too many to predict here. Make the tile larger or the shape smaller.",
             next(iter(knobs(type(launch.config)))),
         )
-
-    def needs(read_bytes: float, clock_mhz: float | None = None) -> tuple[Bound, ...]:
-        moved = read_bytes + rough.write_bytes
-        return bounds(kernel, launch, planned, operations, moved, rough.asked_bytes, clock_mhz)
-
-    pressure = l2_pressure(needs(rough.read_bytes), operations)
-    own = reuse(kernel, launch, planned, pressure, in_parts) or rough
     size = getattr(launch.config, "GROUP_SIZE", None)
     sizes = by_group_size(kernel, launch, planned, pressure, group_sizes(planned)) if size else {}
     row = next((row for row in study.rows if row.group_size == size), None) if study else None
-    needed = needs(own.read_bytes, study.clock_mhz if study else None)
+    moved, clock_mhz = own.read_bytes + own.write_bytes, study.clock_mhz if study else None
+    needed = bounds(kernel, launch, planned, operations, moved, asked, clock_mhz)
     return Found(kernel, launch, planned, made, operations, own, sizes, needed, study, row)
 
 
