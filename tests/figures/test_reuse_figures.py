@@ -24,7 +24,7 @@ def trace(figure, name):
 
 
 def test_predicted_reads_are_a_line_in_gigabytes_with_a_band():
-    figure = bytes_figure(PREDICTED, MEASURED, 2)
+    figure = bytes_figure(PREDICTED, MEASURED, 2, "counted")
     line, band = trace(figure, "predicted"), trace(figure, "uncertainty")
     assert (list(line.x), list(line.y)) == ([1, 2, 3, 4], [1, 2, 3, 4])
     assert list(band.x) == [1, 2, 3, 4, 4, 3, 2, 1]
@@ -33,33 +33,33 @@ def test_predicted_reads_are_a_line_in_gigabytes_with_a_band():
 
 
 def test_counted_reads_are_medians_with_bars_to_the_least_and_the_most():
-    points = trace(bytes_figure(PREDICTED, MEASURED, 2), "counted")
+    points = trace(bytes_figure(PREDICTED, MEASURED, 2, "counted"), "counted")
     assert (list(points.x), list(points.y)) == ([1], [2.0])
     assert (points.error_y.arrayminus[0], points.error_y.array[0]) == (1.0, 2.0)
 
 
 def test_without_counts_there_are_no_points():
-    assert "counted" not in {one.name for one in bytes_figure(PREDICTED, [], 2).data}
+    assert "counted" not in {one.name for one in bytes_figure(PREDICTED, [], 2, "counted").data}
 
 
 def test_the_group_size_that_is_set_is_marked_where_it_stands_on_a_logarithmic_axis():
-    figure = bytes_figure(PREDICTED, [], 4)
+    figure = bytes_figure(PREDICTED, [], 4, "counted")
     assert figure.layout.shapes[0].x0 == figure.layout.shapes[0].x1 == 4
     assert figure.layout.annotations[0].x == pytest.approx(0.60206)
     assert "4" in figure.layout.annotations[0].text
 
 
 def test_axes_say_what_they_count():
-    figure = bytes_figure(PREDICTED, MEASURED, 2)
+    figure = bytes_figure(PREDICTED, MEASURED, 2, "counted")
     assert figure.layout.xaxis.title.text == "GROUP_SIZE (rows of tiles)"
     assert (figure.layout.yaxis.title.text, figure.layout.yaxis.type) == ("GB read from DRAM", "log")
     assert list(figure.layout.xaxis.tickvals) == [1, 2, 4]
-    times = times_figure(MEASURED, 1)
+    times = times_figure(MEASURED, 1, "measured")
     assert (times.layout.yaxis.title.text, times.layout.yaxis.type) == ("milliseconds", "linear")
 
 
 def test_times_are_medians_from_the_20th_to_the_80th_percentile():
-    points = trace(times_figure(MEASURED, 1), "measured")
+    points = trace(times_figure(MEASURED, 1, "measured"), "measured")
     assert list(points.y) == [2.0, 3.0]
     assert points.error_y.arrayminus[0] == pytest.approx(0.6)
     assert points.error_y.array[0] == pytest.approx(4.2)

@@ -46,7 +46,7 @@ def test_the_tab_draws_bytes_times_and_bounds(tab: Tab) -> None:
     assert "Nsight Compute counted 1.493 GB" in claim
     assert "GROUP_SIZE 8" in tab.text("#reuse-plot") or "this: 8" in tab.text("#reuse-plot")
     assert "binding" in tab.text("#bounds-plot")
-    assert "counted" in tab.text("#reuse-way")
+    assert "recorded" in tab.text("#reuse-way")
 
 
 def test_a_moved_group_size_redraws_the_claim(tab: Tab) -> None:

@@ -118,3 +118,12 @@ def test_the_reply_has_every_group_size_and_says_why_nothing_was_compiled():
     assert reply["resident_source"] == "assumed"
     assert reply["note"].endswith("Triton is not installed.")
     assert [one["name"] for one in reply["bounds"]] == ["DRAM", "L2", "arithmetic", "tail wave"]
+
+
+def test_what_was_counted_on_another_day_is_marked_as_recorded():
+    here = found({**WIDE, "GROUP_SIZE": 8})
+    assert (here.source("counted"), here.source("measured")) == ("recorded", "recorded")
+    live = replace(here, study=replace(here.study, backend="cuda"))
+    assert (live.source("counted"), live.source("measured")) == ("counted", "measured")
+    assert 'class="mark counted"' in " ".join(sentences(live))
+    assert 'class="mark counted"' not in " ".join(sentences(here))

@@ -24,11 +24,14 @@ class Measured:
     times_ms: tuple[float, ...]
 
 
-def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], own: int) -> go.Figure:
+def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], own: int, source: str) -> go.Figure:
     """Gigabytes read by GROUP_SIZE, both axes logarithmic: predicted as a line with a band, counted as points.
 
     The band: an L2 that keeps a quarter more or a fifth less, and programs that go along otherwise. Bars on points go
     from the least to the most counted.
+
+    Args:
+        source: of the points: "counted" or "recorded".
     """
     sizes = list(predicted)
     several = [predicted[size] for size in sizes]
@@ -45,7 +48,7 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
     )  # fmt: skip
     counted = [one for one in measured if one.read_bytes]
     if counted:
-        figure.add_scatter(**_points(counted, [np.array(one.read_bytes) / 1e9 for one in counted], "counted", "GB"))
+        figure.add_scatter(**_points(counted, [np.array(one.read_bytes) / 1e9 for one in counted], source, "GB"))
     compulsory = several[0].compulsory_bytes / 1e9
     figure.add_scatter(
         x=[sizes[0], sizes[-1]], y=[compulsory, compulsory], mode="lines", name="each input once", hoverinfo="y",
@@ -54,14 +57,18 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
     return _with_own(figure, own)
 
 
-def times_figure(measured: Sequence[Measured], own: int) -> go.Figure:
-    """Milliseconds by GROUP_SIZE, taken in turns: medians, with bars from the 20th to the 80th percentile."""
+def times_figure(measured: Sequence[Measured], own: int, source: str) -> go.Figure:
+    """Milliseconds by GROUP_SIZE, taken in turns: medians, with bars from the 20th to the 80th percentile.
+
+    Args:
+        source: of the points: "measured" or "recorded".
+    """
     figure = go.Figure(
         layout=_layout("Time by GROUP_SIZE, in turns", "milliseconds", max(one.group_size for one in measured))
     )
     figure.update_yaxes(type="linear", rangemode="tozero")
     spread = [np.percentile(one.times_ms, (20, 50, 80)) for one in measured]
-    figure.add_scatter(**_points(measured, spread, "measured", "ms"))
+    figure.add_scatter(**_points(measured, spread, source, "ms"))
     return _with_own(figure, own)
 
 

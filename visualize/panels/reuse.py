@@ -73,6 +73,10 @@ class Found:
     def group_size(self) -> int | None:
         return getattr(self.launch.config, "GROUP_SIZE", None)
 
+    def source(self, live: str) -> str:
+        """Where the study's numbers come from: recorded on another day, or `live`."""
+        return "recorded" if self.study and self.study.backend == "recorded" else live
+
     @property
     def measured_ms(self) -> float | None:
         return float(np.median(self.row.times_ms)) if self.row else None
@@ -133,16 +137,12 @@ def draw(
     reads = times = ""
     if here.sizes and here.group_size:
         own, measured = min(here.group_size, here.planned.extents[0]), _measured(study)
-        reads = drawn(bytes_figure(here.sizes, measured, own), anew)
-        times = drawn(times_figure(measured, own), anew) if measured else ""
-    resources = drawn(bounds_figure(here.bounds, here.measured_ms, _source(study)), anew)
+        reads = drawn(bytes_figure(here.sizes, measured, own, here.source("counted")), anew)
+        times = drawn(times_figure(measured, own, here.source("measured")), anew) if measured else ""
+    resources = drawn(bounds_figure(here.bounds, here.measured_ms, here.source("measured")), anew)
     sentences = " ".join(reuse_claims.sentences(here))
     note = f" {failure.message}" if failure else ""
     return f'<p class="claim">{sentences}{note}</p>', reads, times, resources, _way(here), _tables(here)
-
-
-def _source(study: ReuseStudy | None) -> str:
-    return "recorded" if study and study.backend == "recorded" else "measured"
 
 
 def _measured(study: ReuseStudy | None) -> list[Measured]:
@@ -163,11 +163,11 @@ def _way(here: Found) -> str:
         stages.append(("loads (and boxes) ask for sectors", SECTOR_BYTES * sectors, "predicted"))
     stages.append(("SMs receive", here.own.asked_bytes, "predicted"))
     if here.row and here.row.received_bytes is not None and here.row.l2_read_bytes is not None:
-        stages.append(("SMs receive", here.row.received_bytes, "counted"))
-        stages.append(("the L2 looks up", here.row.l2_read_bytes, "counted"))
+        stages.append(("SMs receive", here.row.received_bytes, here.source("counted")))
+        stages.append(("the L2 looks up", here.row.l2_read_bytes, here.source("counted")))
     stages.append(("read from DRAM", int(here.own.read_bytes), "predicted"))
     if here.row and here.row.dram_read_bytes:
-        stages.append(("read from DRAM", int(np.median(here.row.dram_read_bytes)), "counted"))
+        stages.append(("read from DRAM", int(np.median(here.row.dram_read_bytes)), here.source("counted")))
     stages.append(("each input once", here.own.compulsory_bytes, "predicted"))
     return funnel(stages, "Bytes read, from lanes to DRAM")
 

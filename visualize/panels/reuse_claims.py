@@ -79,9 +79,8 @@ def small_print(here: Found) -> str:
 def _this_order(here: Found) -> str:
     own, counted = here.own, ""
     if here.row and here.row.dram_read_bytes:
-        known = "recorded" if here.study and here.study.backend == "recorded" else "counted"
         gigabytes = np.median(here.row.dram_read_bytes) / 1e9
-        counted = f"; Nsight Compute counted <b>{gigabytes:,.3f} GB</b> {words.mark(known)}"
+        counted = f"; Nsight Compute counted <b>{gigabytes:,.3f} GB</b> {words.mark(here.source('counted'))}"
     more = own.read_bytes / own.compulsory_bytes
     times = f"{words.significant(more)} × what each input once would take" if more > _ALIKE else "each input once"
     predicted = f"<b>{own.read_bytes / 1e9:,.3f} GB</b> from DRAM {words.mark('predicted')}"
@@ -122,7 +121,7 @@ def _time(here: Found) -> str:
     if times < _ALIKE:
         return "GROUP_SIZE makes no difference in bytes, so none in time is to be expected."
     compared = pair(few.times_ms, many.times_ms)
-    mark = words.mark("recorded" if here.study.backend == "recorded" else "measured")
+    mark = words.mark(here.source("measured"))
     lead = f"{words.significant(times)} × fewer bytes (GROUP_SIZE {few.group_size} instead of {many.group_size})"
     if not compared.differs:
         return (
