@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # Fewer bytes by less than this factor are no difference.
 _ALIKE = 1.05
 
+# Fewer bytes that buy more than this share of the time were not hidden.
+_HIDDEN = 0.1
+
 # What the model's error is against the recorded comparisons (tests/oracle/test_reuse_atlas.py holds bars just below).
 ERROR = (
     "half of 571 orders within 1.5 %, 92 % within 20 %, and of those without a flag all but one; 91 % where each shape "
@@ -130,7 +133,7 @@ def _time(here: Found) -> str:
     change = "less" if compared.ratio < 1 else "more"
     return (
         f"{lead} took <b>{words.percent(abs(1 - compared.ratio))} {change} time</b>, ± {words.percent(compared.noise)} "
-        f"{mark}{_because(here, weight[many.group_size])}"
+        f"{mark}{_because(here, weight[many.group_size], 1 - compared.ratio)}"
     )
 
 
@@ -140,8 +143,12 @@ def _read_bytes(row: ReuseRow, here: Found) -> float:
     return here.sizes[min(row.group_size or 1, here.planned.extents[0])].read_bytes
 
 
-def _because(here: Found, most_bytes: float) -> str:
-    """Where even the worst order leaves DRAM idle: what hid it, and a GPU on which it would not be hidden."""
+def _because(here: Found, most_bytes: float, bought: float) -> str:
+    """Where even the worst order leaves DRAM idle: what hid it, and a GPU on which it would not be hidden.
+
+    Args:
+        bought: the share of the worst order's time that fewer bytes bought.
+    """
     gpu = here.launch.gpu
     others = [bound for bound in here.bounds if bound.name in ("L2", "load and store", "arithmetic")]
     if not others or not gpu.dram_gbps:
@@ -151,6 +158,11 @@ def _because(here: Found, most_bytes: float) -> str:
     if dram_ms >= binding.ms:
         return f": in the worst order DRAM would need {words.milliseconds(dram_ms)} by itself, and limits."
     name = {"arithmetic": "the arithmetic", "L2": "the L2", "load and store": "load and store units"}[binding.name]
+    if bought > _HIDDEN:
+        return (
+            f": in the worst order DRAM would need {words.milliseconds(dram_ms)} by itself, and is not hidden behind "
+            f"{name}, {words.milliseconds(binding.ms)}."
+        )
     return (
         f": DRAM was hidden behind {name}. By itself it would need {words.milliseconds(dram_ms)} even in the worst "
         f"order, and {name} {words.milliseconds(binding.ms)}.{_elsewhere(here)}"
