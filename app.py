@@ -19,7 +19,7 @@ def main() -> None:
     flags = parser.parse_args()
 
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    from visualize.panels.serve import serve
+    from visualize.page.serve import serve
 
     serve(flags.host, flags.port)
 

@@ -21,7 +21,7 @@ def main() -> None:
     from kernels.experiment import Experiment
     from kernels.gpus import GPUS
     from kernels.knobs import knobs
-    from kernels.runner.results import Compiled
+    from kernels.results import Compiled
     from kernels.runner.session import Session
     from kernels.spec import Launch
     from visualize.models.coalescing import operations

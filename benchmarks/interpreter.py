@@ -13,8 +13,8 @@ def main() -> None:
 
     from kernels import discover
     from kernels.experiment import from_json
+    from kernels.results import Failure
     from kernels.runner.interpreter import estimated_seconds
-    from kernels.runner.results import Failure
     from kernels.runner.session import Session
 
     payloads = [

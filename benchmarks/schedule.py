@@ -9,8 +9,8 @@ import gzip
 import statistics
 import time
 
-from visualize.panels import schedule
-from visualize.panels.state import state
+from visualize.panels import schedule_tab
+from visualize.state.state import state
 
 REPETITIONS = 9
 
@@ -42,7 +42,7 @@ def main() -> None:
         times = []
         for _ in range(REPETITIONS):
             begun = time.perf_counter()
-            values = schedule.draw(current, None)
+            values = schedule_tab.draw(current, None)
             times.append((time.perf_counter() - begun) * 1000)
         text = "".join(values).encode()
         print(

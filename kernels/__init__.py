@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import pkgutil
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -13,17 +13,15 @@ if TYPE_CHECKING:
 
     from kernels.spec import Kernel
 
-_NOT_FAMILIES = {"runner", "records"}
-
 
 @functools.cache
 def discover() -> Mapping[str, Kernel]:
-    """Return every declared kernel by id, families and files in alphabetical order."""
+    """Return every declared kernel by id, families and files in alphabetical order. A family has a `problem.py`."""
     found: dict[str, Kernel] = {}
-    for family in pkgutil.iter_modules(__path__):
-        if not family.ispkg or family.name in _NOT_FAMILIES:
+    for folder in pkgutil.iter_modules(__path__):
+        if not folder.ispkg or importlib.util.find_spec(f"{__name__}.{folder.name}.problem") is None:
             continue
-        package = importlib.import_module(f"{__name__}.{family.name}")
+        package = importlib.import_module(f"{__name__}.{folder.name}")
         for file in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{file.name}")
             if kernel := getattr(module, "KERNEL", None):

@@ -131,7 +131,7 @@ class Conversion:
 
 
 @dataclass(frozen=True)
-class Facts:
+class CompiledFacts:
     """What the compiler made of a kernel, apart from its text.
 
     Attributes:
@@ -154,14 +154,14 @@ class Facts:
 
     def to_json(self) -> dict[str, Any]:
         """The facts alone, also of something that has more."""
-        names = [field.name for field in dataclasses.fields(Facts)]
+        names = [field.name for field in dataclasses.fields(CompiledFacts)]
         return {name: value for name, value in dataclasses.asdict(self).items() if name in names}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Facts:
+    def from_json(cls, fields: Mapping[str, Any]) -> CompiledFacts:
         read: dict[str, Any] = {"operations": MemoryOperation, "shared": SharedOperation, "conversions": Conversion}
         several = {name: tuple(kind.from_json(one) for one in fields[name]) for name, kind in read.items()}
-        return Facts(**{**fields, **several})
+        return CompiledFacts(**{**fields, **several})
 
 
 def _tuples(value: Any) -> Any:

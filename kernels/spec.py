@@ -29,22 +29,22 @@ class TensorSpec:
     Attributes:
         shape: (rows, columns) as the kernel sees it.
         is_input: whether it is read; the one that is not is the output.
-        turned: it is stored as its transpose.
+        transposed: it is stored as its transpose.
     """
 
     shape: tuple[int, int]
     is_input: bool
-    turned: bool = False
+    transposed: bool = False
 
     @property
     def stored(self) -> tuple[int, int]:
         """(rows, columns) in memory: row-major, contiguous, its start aligned to a line."""
-        return (self.shape[1], self.shape[0]) if self.turned else self.shape
+        return (self.shape[1], self.shape[0]) if self.transposed else self.shape
 
     @property
     def strides(self) -> tuple[int, int]:
         """Elements from one row, and from one column, to the next, as the kernel sees it."""
-        return (1, self.shape[0]) if self.turned else (self.shape[1], 1)
+        return (1, self.shape[0]) if self.transposed else (self.shape[1], 1)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Access:
         tensor: name in the family's tensors.
         rows, columns: where the block lies in that tensor as it is stored.
         over: the loop indices ("m", "n", "k", "slice") that the operation is executed for.
-        turned: the block is the transpose of the tile that the program holds, so a lane that kept its
+        transposed: the block is the transpose of the tile that the program holds, so a lane that kept its
             loaded element would walk down the tensor's columns.
         source: (file, line) of the operation in the kernel's source.
         pointers: the loop indices that the program's block of pointers follows in each of its dimensions, where they
@@ -102,7 +102,7 @@ class Access:
     columns: Axis
     over: tuple[str, ...]
     source: tuple[str, int]
-    turned: bool = False
+    transposed: bool = False
     pointers: tuple[str, str] | None = None
 
     @property
@@ -122,7 +122,7 @@ class FlatAccess:
 
     Attributes:
         run: where the run begins, counting the elements of the tensor as it is stored row by row, or, where
-            `turned`, column by column.
+            `transposed`, column by column.
         op, tensor, over, source: as of Access.
     """
 
@@ -131,7 +131,7 @@ class FlatAccess:
     run: Axis
     over: tuple[str, ...]
     source: tuple[str, int]
-    turned: bool = False
+    transposed: bool = False
 
     @property
     def elements(self) -> int:

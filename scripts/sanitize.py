@@ -57,7 +57,7 @@ def launch(kernel_id: str) -> None:
         tensors = {}
         for name, spec in kernel.family.tensors(problem).items():
             stored = torch.zeros(spec.stored, dtype=getattr(torch, problem.dtype), device="cuda")
-            tensors[name] = stored.t() if spec.turned else stored
+            tensors[name] = stored.t() if spec.transposed else stored
         kernel.jitted[kernel.grid(setting)](**kernel.arguments(tensors, setting))
         torch.cuda.synchronize()
         count += 1

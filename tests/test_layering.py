@@ -1,4 +1,4 @@
-"""Imports run one way: app → panels → figures → models → kernels. Read from the source, not from what is loaded."""
+"""Imports run one way: app → page → panels → widgets, text, figures → models → kernels. Read from the source."""
 
 from __future__ import annotations
 
@@ -72,32 +72,57 @@ def is_module(name):
     return path.with_suffix(".py").exists() or path.is_dir()
 
 
+# What each package may import of the project, besides itself. The first prefix that fits counts.
+_DECLARED = tuple(f"kernels.{name}" for name in DECLARATIONS)
+_MODELS = ("visualize.models", "kernels.results", *_DECLARED)
+ALLOWED = {
+    "app": ("kernels", "visualize"),
+    "kernels.results": _DECLARED,
+    "kernels.compiled": ("kernels",),
+    "kernels.records": ("kernels",),
+    "kernels": ("kernels",),
+    "visualize.models": _MODELS,
+    "visualize.figures": _MODELS,
+    "visualize.text": ("kernels", *_MODELS),
+    "visualize.widgets": ("visualize.figures", "visualize.text", *_MODELS),
+    "visualize.state": ("kernels", "visualize.figures", *_MODELS),
+    "visualize.panels": ("kernels", "visualize"),
+    "visualize.page": ("kernels", "visualize"),
+}
+
+# Of these, packages that it may not import, wherever the import stands.
+NEVER = {
+    "kernels.results": ("gradio", "plotly", "torch", "triton"),
+    "kernels.compiled": ("kernels.runner", "kernels.records", "gradio", "plotly"),
+    "kernels.records": ("kernels.runner", "gradio", "plotly"),
+    "kernels": ("gradio", "plotly"),
+    "visualize.models": ("gradio", "plotly", "torch", "triton"),
+    "visualize.figures": ("gradio", "torch", "triton"),
+    "visualize.text": ("kernels.runner", "kernels.records", "gradio", "plotly", "torch", "triton"),
+    "visualize.widgets": ("torch", "triton"),
+    "visualize.state": ("gradio", "torch", "triton"),
+    "visualize.panels": ("visualize.page", "torch", "triton"),
+    "visualize.page": ("torch", "triton"),
+}
+
+
+def of_package(rules, module):
+    """The rule of the package that a module is in."""
+    package = next((package for package in rules if within(module, (package,))), None)
+    return rules.get(package, ()), package
+
+
 def allowed_project_imports(module):
     """Prefixes of the project's modules that a module may import."""
-    declarations = tuple(f"kernels.{name}" for name in DECLARATIONS)
-    if module == "app":
-        return ("kernels", "visualize")
     if module in STANDARD_ONLY:
         return STANDARD_ONLY
-    if module.startswith("kernels"):
-        return ("kernels",)
-    if module.startswith("visualize.models"):
-        return ("visualize.models", *declarations)
-    if module.startswith("visualize.figures"):
-        # A result is a value of NumPy and the standard library.
-        return ("visualize.figures", "visualize.models", "kernels.runner.results", *declarations)
-    return ("visualize", "kernels")
+    allowed, package = of_package(ALLOWED, module)
+    return (*allowed, *filter(None, [package]))
 
 
 def never(module):
     """Other packages that a module may not import, wherever the import stands."""
-    if module.startswith("kernels"):
-        return ("gradio", "plotly")
-    if module.startswith("visualize.models"):
-        return ("gradio", "plotly", "torch", "triton")
-    if module.startswith("visualize.figures"):
-        return ("gradio", "torch", "triton")
-    return ()
+    return of_package(NEVER, module)[0]
 
 
 def within(name, prefixes):
@@ -154,16 +179,22 @@ BROKEN = (
     ("visualize.models.reuse", "import triton"),
     ("visualize.models.reuse", "from kernels import discover"),
     ("visualize.models.reuse", "from kernels.matmul import grouped"),
-    ("visualize.models.reuse", "from kernels.runner.results import Check"),
+    ("visualize.models.reuse", "from kernels.runner.check import check"),
+    ("kernels.results.timeline", "from kernels import records"),
+    ("kernels.records", "from kernels.runner import session"),
+    ("kernels.compiled.listing", "from kernels.records import find"),
+    ("visualize.text.why", "import gradio as gr"),
+    ("visualize.text.why", "from visualize.panels import schedule_tab"),
+    ("visualize.panels.reuse_tab", "from visualize.page import page"),
     ("visualize.models.reuse", "from visualize.figures import theme"),
     ("visualize.models.reuse", "from ..panels import page"),
     ("visualize.figures.theme", "import gradio as gr"),
     ("visualize.figures.theme", "def f():\n    import triton"),
     ("visualize.figures.theme", "from torch import Tensor"),
-    ("visualize.figures.theme", "from visualize.panels.page import page"),
+    ("visualize.figures.theme", "from visualize.page.page import page"),
     ("visualize.figures.theme", "from kernels.runner.session import Session"),
-    ("visualize.panels.page", "from app import main"),
-    ("visualize.panels.page", "import torch"),
+    ("visualize.page.page", "from app import main"),
+    ("visualize.page.page", "import torch"),
 )
 
 FINE = (
@@ -176,7 +207,7 @@ FINE = (
     ("visualize.models.reuse", "from kernels import orders\nfrom kernels.jit import on_arrays\nimport numpy"),
     ("visualize.figures.theme", "import plotly\nfrom visualize.models import schedule"),
     (
-        "visualize.panels.page",
+        "visualize.page.page",
         "import gradio\nfrom kernels import discover\nfrom kernels.runner.session import Session",
     ),
 )

@@ -74,10 +74,11 @@ PAGE = """
 import json
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.runner.results import Failure
-from visualize.panels import coalescing, schedule
-from visualize.panels.endpoints import _kernels, predicted
-from visualize.panels.state import experiment_form, state
+from kernels.results import Failure
+from visualize.panels import coalescing_tab, schedule_tab
+from visualize.page.api import _kernels, predicted
+from visualize.panels.controls import experiment_form
+from visualize.state.state import state
 
 opened = state({"kernel": "transpose.column_strip", "M": 300, "N": 200, "BLOCK_N": 16}, None)
 payload = opened.experiment.to_json()
@@ -85,9 +86,9 @@ not_compiled = Failure("compile", "not_tried", "Not compiled here.")
 print(json.dumps({
     "form": json.loads(experiment_form(opened, None)),
     "entries": [entry for entry in _kernels(None)["kernels"] if entry["id"] == "transpose.column_strip"],
-    "schedule": predicted(payload, None, lambda *found: schedule.reply(*found, not_compiled)),
-    "coalescing": predicted(payload, None, lambda k, e, gpu: coalescing.textbook_reply(k, e, gpu, None)),
-    "drawn": [bool(part) for part in (*schedule.draw(opened, None)[:3], *coalescing.draw(opened, None, None))],
+    "schedule": predicted(payload, None, lambda *found: schedule_tab.reply(*found, not_compiled)),
+    "coalescing": predicted(payload, None, lambda k, e, gpu: coalescing_tab.textbook_reply(k, e, gpu, None)),
+    "drawn": [bool(part) for part in (*schedule_tab.draw(opened, None)[:3], *coalescing_tab.draw(opened, None, None))],
 }))
 """
 

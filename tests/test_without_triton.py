@@ -10,15 +10,15 @@ import sys
 sys.modules["triton"] = None  # importing it raises ImportError
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.runner.results import Failure
+from kernels.results import Failure
 from kernels.runner.session import Session
-from visualize.panels import coalescing, schedule
-from visualize.panels.state import state
+from visualize.panels import coalescing_tab, schedule_tab
+from visualize.state.state import state
 
 for name, kernel in discover().items():
     page = state({"kernel": name}, None)
-    assert "wave" in schedule.draw(page, None)[0]
-    assert "transactions" in coalescing.draw(page, None, None)[0]
+    assert "wave" in schedule_tab.draw(page, None)[0]
+    assert "transactions" in coalescing_tab.draw(page, None, None)[0]
     try:
         kernel.jitted[(1,)]()
     except RuntimeError as refusal:

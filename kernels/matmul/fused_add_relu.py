@@ -8,7 +8,7 @@ from kernels.jit import tl, triton
 from kernels.knobs import num_stages, num_warps
 from kernels.matmul import persistent_tiles, tile
 from kernels.matmul import problem as family
-from kernels.matmul.persistent_tiles import grid, half_columns, tiles_of, why_not_described
+from kernels.matmul.persistent_tiles import grid, half_columns, tiles_of, tma_fallback_reason
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped, tile_offsets, tile_start
 from kernels.source import memory_lines
@@ -47,17 +47,17 @@ def matmul_fused_add_relu(
     BLOCK_K: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
-    DESCRIBED: tl.constexpr,
-    A_TURNED: tl.constexpr,
-    B_TURNED: tl.constexpr,
+    USE_TMA: tl.constexpr,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
 ):
     num_pid_m = tl.cdiv(M, BLOCK_M)
     num_pid_n = tl.cdiv(N, BLOCK_N)
     for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0)):
         pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE)
-        if DESCRIBED:
-            accumulator = tile.multiply_described(
-                a, b, pid_m, pid_n, K, A_TURNED, B_TURNED, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION
+        if USE_TMA:
+            accumulator = tile.multiply_tma(
+                a, b, pid_m, pid_n, K, A_TRANSPOSED, B_TRANSPOSED, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION
             )
             left, right = tile.halves(accumulator, BLOCK_M, BLOCK_N)
             row, column = tile_start(pid_m, BLOCK_M), tile_start(2 * pid_n, BLOCK_N // 2)
@@ -91,7 +91,7 @@ def accesses(launch: Launch) -> tuple[Access, ...]:
     left, right = half_columns(launch)
     copies = zip("CDCD", (left, left, right, right), described, strict=True)
     halves = (Access("descriptor", name, m, columns, ("m", "n"), line) for name, columns, line in copies)
-    return *family.described_loads(launch), *halves
+    return *family.tma_loads(launch), *halves
 
 
 def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
 
 def note(launch: Launch) -> str:
     """Why there are no descriptors, where there are none."""
-    return why_not_described(_tensors(launch.problem), launch)
+    return tma_fallback_reason(_tensors(launch.problem), launch)
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:

@@ -7,7 +7,7 @@ from kernels.jit import tl, triton
 from kernels.knobs import num_stages, num_warps
 from kernels.matmul import persistent_tiles, tile
 from kernels.matmul import problem as family
-from kernels.matmul.persistent_tiles import grid, half_columns, tiles_of, why_not_described
+from kernels.matmul.persistent_tiles import grid, half_columns, tiles_of, tma_fallback_reason
 from kernels.matmul.problem import FAMILY, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped, tile_start
 from kernels.source import memory_lines
@@ -43,17 +43,17 @@ def matmul_persistent(
     BLOCK_K: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
-    DESCRIBED: tl.constexpr,
-    A_TURNED: tl.constexpr,
-    B_TURNED: tl.constexpr,
+    USE_TMA: tl.constexpr,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
 ):
     num_pid_m = tl.cdiv(M, BLOCK_M)
     num_pid_n = tl.cdiv(N, BLOCK_N)
     for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0)):
         pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE)
-        if DESCRIBED:
-            accumulator = tile.multiply_described(
-                a, b, pid_m, pid_n, K, A_TURNED, B_TURNED, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION
+        if USE_TMA:
+            accumulator = tile.multiply_tma(
+                a, b, pid_m, pid_n, K, A_TRANSPOSED, B_TRANSPOSED, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION
             )
             # In halves, so that the tile on its way to memory takes half the room.
             left, right = tile.halves(accumulator, BLOCK_M, BLOCK_N)
@@ -74,7 +74,7 @@ def accesses(launch: Launch) -> tuple[Access, ...]:
     m, _, _ = family.axes(launch)
     stores = zip(half_columns(launch), memory_lines(matmul_persistent), strict=True)
     halves = (Access("descriptor", "C", m, columns, ("m", "n"), line) for columns, line in stores)
-    return *family.described_loads(launch), *halves
+    return *family.tma_loads(launch), *halves
 
 
 def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
 
 def note(launch: Launch) -> str:
     """Why there are no descriptors, where there are none."""
-    return why_not_described(FAMILY.tensors(launch.problem), launch)
+    return tma_fallback_reason(FAMILY.tensors(launch.problem), launch)
 
 
 KERNEL = Kernel(

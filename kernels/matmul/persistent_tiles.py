@@ -13,7 +13,7 @@ from kernels.matmul.problem import extents
 from kernels.spec import DTYPE_BYTES, Axis, Launch, TensorSpec, Tiles
 
 # The tensor memory accelerator came with this compute capability; it wants rows that begin at multiples of 16 bytes.
-DESCRIPTORS_FROM = (9, 0)
+TMA_FROM = (9, 0)
 PITCH_BYTES = 16
 
 
@@ -46,10 +46,10 @@ def half_columns(launch: Launch) -> tuple[Axis, Axis]:
     return Axis("n", block, half_start(0)), Axis("n", block, half_start(1))
 
 
-def why_not_described(tensors: dict[str, TensorSpec], launch: Launch) -> str:
+def tma_fallback_reason(tensors: dict[str, TensorSpec], launch: Launch) -> str:
     """Why this launch falls back on pointers, or "" where it uses tensor descriptors."""
     gpu, size = launch.gpu, DTYPE_BYTES[launch.problem.dtype]
-    if gpu.compute_capability < DESCRIPTORS_FROM:
+    if gpu.compute_capability < TMA_FROM:
         major, minor = gpu.compute_capability
         return (
             f"{gpu.name} has compute capability {major}.{minor}: descriptors need 9.0, so this "
@@ -72,13 +72,13 @@ def arguments(tensors: Any, specs: dict[str, TensorSpec], halved: tuple[str, ...
     """
     config, problem = launch.config, launch.problem
     plain = {**family.arguments(tensors, launch), "GROUP_SIZE": config.GROUP_SIZE}
-    if why_not_described(specs, launch) or not all(_can_be_described(tensors[name]) for name in specs):
-        return {**plain, "DESCRIBED": False, "A_TURNED": False, "B_TURNED": False}
+    if tma_fallback_reason(specs, launch) or not all(_can_be_described(tensors[name]) for name in specs):
+        return {**plain, "USE_TMA": False, "A_TRANSPOSED": False, "B_TRANSPOSED": False}
     blocks = {"A": (config.BLOCK_M, config.BLOCK_K), "B": (config.BLOCK_K, config.BLOCK_N)}
     blocks |= dict.fromkeys(halved, (config.BLOCK_M, config.BLOCK_N // 2))
     described = {name.lower(): _descriptor(tensors[name], specs[name], blocks[name]) for name in blocks}
-    a_turned, b_turned = (letter == "T" for letter in problem.layout)
-    return {**plain, **described, "DESCRIBED": True, "A_TURNED": a_turned, "B_TURNED": b_turned}
+    a_transposed, b_transposed = (letter == "T" for letter in problem.layout)
+    return {**plain, **described, "USE_TMA": True, "A_TRANSPOSED": a_transposed, "B_TRANSPOSED": b_transposed}
 
 
 def _can_be_described(tensor: Any) -> bool:
@@ -91,6 +91,6 @@ def _descriptor(tensor: Any, spec: TensorSpec, block: tuple[int, int]) -> Any:
     """A descriptor of a tensor as it is stored, which it copies in blocks."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    stored, pitch = spec.stored, tensor.stride(0) if not spec.turned else tensor.stride(1)
-    shape = block[::-1] if spec.turned else block
+    stored, pitch = spec.stored, tensor.stride(0) if not spec.transposed else tensor.stride(1)
+    shape = block[::-1] if spec.transposed else block
     return TensorDescriptor(tensor, list(stored), [pitch, 1], list(shape))

@@ -84,19 +84,19 @@ def operand_loads(launch: Launch) -> tuple[Access, Access]:
     return _operand("load", "A", m, k, launch, load_a), _operand("load", "B", k, n, launch, load_b)
 
 
-def described_loads(launch: Launch) -> tuple[Access, Access]:
-    """The copies of `tile.multiply_described`: for each operand a line of its own where it is stored turned."""
+def tma_loads(launch: Launch) -> tuple[Access, Access]:
+    """The copies of `tile.multiply_tma`: for each operand a line of its own where it is stored turned."""
     m, n, k = axes(launch)
-    a_turned, a_plain, b_turned, b_plain = memory_lines(tile.multiply_described)
+    a_transposed, a_plain, b_transposed, b_plain = memory_lines(tile.multiply_tma)
     a, b = (turned == "T" for turned in launch.problem.layout)
     return (
-        _operand("descriptor", "A", m, k, launch, a_turned if a else a_plain),
-        _operand("descriptor", "B", k, n, launch, b_turned if b else b_plain),
+        _operand("descriptor", "A", m, k, launch, a_transposed if a else a_plain),
+        _operand("descriptor", "B", k, n, launch, b_transposed if b else b_plain),
     )
 
 
 def _operand(op: str, name: str, rows: Axis, columns: Axis, launch: Launch, line: tuple[str, int]) -> Access:
-    stored = (columns, rows) if _tensors(launch.problem)[name].turned else (rows, columns)
+    stored = (columns, rows) if _tensors(launch.problem)[name].transposed else (rows, columns)
     # Pointers follow the operand as it is multiplied, a descriptor's block the operand as it is stored.
     pointers = None if op == "descriptor" else (rows.index, columns.index)
     return Access(op, name, *stored, ("m", "n", "k"), line, pointers=pointers)
@@ -118,10 +118,10 @@ def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
-    a_turned, b_turned = (letter == "T" for letter in problem.layout)
+    a_transposed, b_transposed = (letter == "T" for letter in problem.layout)
     return {
-        "A": TensorSpec((problem.M, problem.K), is_input=True, turned=a_turned),
-        "B": TensorSpec((problem.K, problem.N), is_input=True, turned=b_turned),
+        "A": TensorSpec((problem.M, problem.K), is_input=True, transposed=a_transposed),
+        "B": TensorSpec((problem.K, problem.N), is_input=True, transposed=b_transposed),
         "C": TensorSpec((problem.M, problem.N), is_input=False),
     }
 

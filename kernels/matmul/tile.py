@@ -51,14 +51,14 @@ def multiply(
 
 
 @triton.jit
-def multiply_described(
+def multiply_tma(
     a,
     b,
     pid_m,
     pid_n,
     K,
-    A_TURNED: tl.constexpr,
-    B_TURNED: tl.constexpr,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -70,11 +70,11 @@ def multiply_described(
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for step in range(0, tl.cdiv(K, BLOCK_K)):
         inner = tile_start(step, BLOCK_K)
-        if A_TURNED:
+        if A_TRANSPOSED:
             a_tile = a.load([inner, row]).T
         else:
             a_tile = a.load([row, inner])
-        if B_TURNED:
+        if B_TRANSPOSED:
             b_tile = b.load([column, inner]).T
         else:
             b_tile = b.load([inner, column])

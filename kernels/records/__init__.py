@@ -16,22 +16,24 @@ from typing import Any
 
 from kernels import discover
 from kernels.experiment import Experiment, Run, from_json
-from kernels.lanes import Facts
-from kernels.runner.results import (
+from kernels.lanes import CompiledFacts
+from kernels.results import (
     Baseline,
     Check,
     Counters,
     Device,
+    GroupSizeRow,
+    GroupSizeStudy,
     LayoutRow,
     LayoutStudy,
     OpCounts,
     Peak,
     RunResult,
     SharedCounts,
+    Timeline,
     Timing,
 )
-from kernels.runner.reuse import ReuseRow, ReuseStudy, any_group_size
-from kernels.runner.timeline import Timeline
+from kernels.results.group_size_study import any_group_size
 
 DIRECTORY = Path(__file__).parent
 
@@ -45,7 +47,7 @@ class Recording:
 
     gpu: str
     date: str
-    measured: RunResult | LayoutStudy | Counters | ReuseStudy | Timeline
+    measured: RunResult | LayoutStudy | Counters | GroupSizeStudy | Timeline
 
     def to_line(self) -> str:
         kind = _KINDS[type(self.measured)]
@@ -98,14 +100,14 @@ def _run(fields: dict[str, Any], gpu: str, date: str) -> RunResult:
     )
 
 
-def _reuse(fields: dict[str, Any], gpu: str, date: str) -> ReuseStudy:
+def _reuse(fields: dict[str, Any], gpu: str, date: str) -> GroupSizeStudy:
     numbers = ("dram_read_bytes", "dram_write_bytes", "times_ms")
-    return ReuseStudy(
+    return GroupSizeStudy(
         experiment=from_json(fields["experiment"], discover()),
         backend="recorded",
         device=Device(**{**fields["device"], "backend": "recorded"}),
         tool=fields["tool"],
-        rows=tuple(ReuseRow(**{**row, **{name: tuple(row[name]) for name in numbers}}) for row in fields["rows"]),
+        rows=tuple(GroupSizeRow(**{**row, **{name: tuple(row[name]) for name in numbers}}) for row in fields["rows"]),
         clock_mhz=fields["clock_mhz"],
         note=f"Recorded on {gpu}, {date}.",
     )
@@ -117,7 +119,7 @@ def _counters(fields: dict[str, Any], gpu: str, date: str) -> Counters:
         backend="recorded",
         device=Device(**{**fields["device"], "backend": "recorded"}),
         tool=fields["tool"],
-        compiled=Facts.from_json(fields["compiled"]),
+        compiled=CompiledFacts.from_json(fields["compiled"]),
         launch=fields["launch"],
         ops=tuple(OpCounts(**row) for row in fields["ops"]),
         shared=tuple(SharedCounts(**{**row, "source": tuple(row["source"])}) for row in fields["shared"]),
@@ -147,7 +149,7 @@ _KINDS: dict[type, str] = {
     RunResult: "run",
     LayoutStudy: "layouts",
     Counters: "counters",
-    ReuseStudy: "reuse",
+    GroupSizeStudy: "reuse",
     Timeline: "timeline",
 }
 # Kinds whose lines are long, written without blanks.
@@ -187,9 +189,9 @@ def find_counters(experiment: Experiment, gpu: str) -> Counters | None:
     return _found(experiment, gpu, Counters)
 
 
-def find_reuse(experiment: Experiment, gpu: str) -> ReuseStudy | None:
+def find_reuse(experiment: Experiment, gpu: str) -> GroupSizeStudy | None:
     """The recorded comparison of GROUP_SIZEs, or None. Which of them the experiment has does not matter."""
-    return _found(experiment, gpu, ReuseStudy)
+    return _found(experiment, gpu, GroupSizeStudy)
 
 
 def find_timeline(experiment: Experiment, gpu: str) -> Timeline | None:
@@ -218,8 +220,8 @@ def _index() -> dict[tuple[Experiment, str, type], Any]:
 
 
 def _key(experiment: Experiment, kind: type) -> Experiment:
-    if kind not in (Counters, ReuseStudy, Timeline):
+    if kind not in (Counters, GroupSizeStudy, Timeline):
         return dataclasses.replace(experiment, gpu="")
     problem = discover()[experiment.kernel].family.essential(experiment.problem)
     key = dataclasses.replace(experiment, gpu="", problem=problem, run=Run())
-    return any_group_size(key) if kind is ReuseStudy else key
+    return any_group_size(key) if kind is GroupSizeStudy else key

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernels.runner.results import Check, Closeup, Diff
+from kernels.results import Check, Closeup, Diff
 
 if TYPE_CHECKING:
     import torch

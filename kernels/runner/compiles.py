@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernels.compiled import compiler
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
-from kernels.runner import compiler
+from kernels.results import Compiled, Failure
 from kernels.runner.processes import Workers, cancelled, outcome
-from kernels.runner.results import Compiled, Failure
 
 # Seconds that a compile may go on that nobody wants any more: ending it costs its worker, and another one's start.
 PATIENCE_S = 3.0
@@ -41,9 +41,9 @@ class Compiles:
         self._under_way: dict[tuple[Experiment, str], _UnderWay] = {}
         self._lock = threading.Lock()
 
-    def known(self, essential: Experiment, facts: str) -> Compiled | None:
+    def known(self, essential: Experiment, specialization: str) -> Compiled | None:
         """What is kept. Returns at once."""
-        key = essential, facts
+        key = essential, specialization
         with self._lock:
             kept = self._kept.pop(key, None)
             if kept is not None:
@@ -51,19 +51,19 @@ class Compiles:
         return kept
 
     def of(
-        self, essential: Experiment, facts: str, experiment: Experiment, gpu: Gpu, wanted: Callable[[], bool]
+        self, essential: Experiment, specialization: str, experiment: Experiment, gpu: Gpu, wanted: Callable[[], bool]
     ) -> Compiled | Failure:
         """What is kept, or what a worker makes of the experiment; waits for it.
 
         Args:
             wanted: asked now and then; what nobody wants any more is ended, unless it is about to end anyway.
         """
-        if (kept := self.known(essential, facts)) is not None:
+        if (kept := self.known(essential, specialization)) is not None:
             return kept
-        key = essential, facts
+        key = essential, specialization
         with self._lock:
             if key not in self._under_way:
-                call = self._workers.submit(compiler.compiled_for, "compile", experiment, gpu, facts)
+                call = self._workers.submit(compiler.compiled_for, "compile", experiment, gpu, specialization)
                 self._under_way[key] = _UnderWay(call)
             under_way = self._under_way[key]
             under_way.waiting += 1

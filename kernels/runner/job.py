@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kernels.experiment import Experiment
-from kernels.runner.results import Counters, Failure, LayoutStudy, RunResult
-from kernels.runner.reuse import ReuseStudy
-from kernels.runner.timeline import Timeline
+from kernels.results import Counters, Failure, GroupSizeStudy, LayoutStudy, RunResult, Timeline
 
 # What a job ends with.
-Outcome = RunResult | LayoutStudy | Counters | ReuseStudy | Timeline | Failure
+Outcome = RunResult | LayoutStudy | Counters | GroupSizeStudy | Timeline | Failure
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class Job:
             return not self._cancelled
 
 
-class Line:
+class RunQueue:
     """First come, first served: who may use the run worker, and how many are before whom."""
 
     def __init__(self) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 from kernels import records
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
-from kernels.matmul.layouts import with_turned
-from kernels.runner.results import Counters, Failure, LayoutStudy
-from kernels.runner.reuse import ReuseStudy
-from kernels.runner.timeline import Timeline, refuse_too_many
+from kernels.matmul.transposed_operands import with_transposed
+from kernels.results import Counters, Failure, GroupSizeStudy, LayoutStudy, Timeline
+from kernels.runner.timeline import refuse_too_many
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Measurement:
         refuse: raises ConfigError where the experiment can't be measured so on any GPU.
     """
 
-    find: Callable[[Experiment, str], LayoutStudy | Counters | ReuseStudy | Timeline | None]
+    find: Callable[[Experiment, str], LayoutStudy | Counters | GroupSizeStudy | Timeline | None]
     takes: str
     missing: str
     refuse: Callable[[Experiment, Gpu], Any] = lambda experiment, gpu: None
@@ -44,7 +43,7 @@ MEASUREMENTS = {
         records.find_layouts,
         "Layouts are compared on a GPU",
         "no comparison of this experiment on {gpu} was recorded",
-        refuse=lambda experiment, gpu: with_turned(experiment, "B"),
+        refuse=lambda experiment, gpu: with_transposed(experiment, "B"),
     ),
     "counters": Measurement(
         records.find_counters,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernels import discover
 from kernels.experiment import Experiment
+from kernels.results import Check, Diff
 from kernels.runner.check import Arithmetic, check
-from kernels.runner.results import Check, Diff
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
     for name, spec in specs.items():
         if spec.is_input:
             stored = _values(experiment.run.distribution, spec.stored, generator, device).to(dtype)
-            inputs[name] = stored.t() if spec.turned else stored
+            inputs[name] = stored.t() if spec.transposed else stored
     shape = specs[kernel.family.output(experiment.problem)].shape
     return Prepared(experiment, kernel, gpu, inputs, empty_output(kernel, shape, dtype, device))
 

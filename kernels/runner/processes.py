@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pebble
 
+from kernels.results import Failure
 from kernels.runner import worker
-from kernels.runner.results import Failure
 
 T = TypeVar("T")
 

@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from kernels import discover, records
+from kernels.compiled import compiler
 from kernels.experiment import Experiment, Run, resolved_gpu
 from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
-from kernels.matmul.layouts import transposition, with_turned
-from kernels.runner import compiler, counters, reuse, worker
+from kernels.matmul.transposed_operands import transposition, with_transposed
+from kernels.results import Compiled, Counters, Device, Failure, GroupSizeStudy, LayoutStudy, RunResult, Timeline
+from kernels.results.group_size_study import any_group_size
+from kernels.runner import group_sizes, ncu, worker
 from kernels.runner.compiles import Compiles, default_cache_directory
 from kernels.runner.interpreter import refuse_what_takes_too_long
-from kernels.runner.job import Job, Line, Outcome
+from kernels.runner.job import Job, Outcome, RunQueue
 from kernels.runner.measuring import MEASUREMENTS
 from kernels.runner.processes import Workers, cancelled, died, outcome
-from kernels.runner.results import Compiled, Counters, Device, Failure, LayoutStudy, RunResult
-from kernels.runner.reuse import ReuseStudy
-from kernels.runner.timeline import Timeline
 from kernels.spec import Launch
 
 # Failures after which a CUDA context can't be trusted: its worker is replaced.
@@ -50,11 +50,11 @@ class Session:
         self._compilers = Workers("compile", cache, count=max(2, min(4, (os.cpu_count() or 2) // 2)))
         self._compiles = Compiles(self._compilers)
         self._runner = Workers(self.backend, cache)
-        self._line = Line()
+        self._queue = RunQueue()
         self._jobs: set[Job] = set()
         self._device: Device | None = None
         self._counted: dict[Experiment, Counters] = {}
-        self._compared: dict[Experiment, ReuseStudy] = {}
+        self._compared: dict[Experiment, GroupSizeStudy] = {}
         self._timelines: dict[Experiment, Timeline] = {}
         self._lock = threading.Lock()
 
@@ -90,12 +90,12 @@ class Session:
         return job
 
     def compiled(
-        self, experiment: Experiment, facts: str = "given", wanted: Callable[[], bool] = lambda: True
+        self, experiment: Experiment, specialization: str = "launcher", wanted: Callable[[], bool] = lambda: True
     ) -> Compiled | Failure:
         """What the compiler makes of an experiment for its GPU; waits for it. Kept for the next time.
 
         Args:
-            facts: what the compiler is told of sizes and strides, one of `compiler.FACTS`.
+            specialization: what the compiler is told of sizes and strides, one of `compiler.SPECIALIZATIONS`.
             wanted: asked now and then. A compile that nobody wants any more is ended, unless it is about to end anyway.
 
         Raises:
@@ -104,21 +104,21 @@ class Session:
         gpu = resolved_gpu(experiment, self.gpu)
         if not HAS_TRITON:
             return Failure("compile", "no_triton", "Triton is not installed on this machine, so nothing is compiled.")
-        return self._compiles.of(self._key(experiment), facts, experiment, gpu, wanted)
+        return self._compiles.of(self._key(experiment), specialization, experiment, gpu, wanted)
 
-    def compiled_before(self, experiment: Experiment, facts: str = "given") -> Compiled | None:
+    def compiled_before(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | None:
         """What the compiler made of it, if that is known already. Returns at once."""
-        return self._compiles.known(self._key(experiment), facts)
+        return self._compiles.known(self._key(experiment), specialization)
 
     def counted_before(self, experiment: Experiment) -> Counters | None:
         """What was counted of it here, or else what was recorded. Returns at once."""
         key = self._key(experiment)
         return self._counted.get(key) or records.find_counters(experiment, key.gpu)
 
-    def compared_before(self, experiment: Experiment) -> ReuseStudy | None:
+    def compared_before(self, experiment: Experiment) -> GroupSizeStudy | None:
         """What was found of its GROUP_SIZEs here, or else what was recorded. Returns at once."""
         key = self._key(experiment)
-        return self._compared.get(reuse.any_group_size(key)) or records.find_reuse(experiment, key.gpu)
+        return self._compared.get(any_group_size(key)) or records.find_reuse(experiment, key.gpu)
 
     def timeline_before(self, experiment: Experiment) -> Timeline | None:
         """The timeline that was taken of it here, or else the recorded one. Returns at once."""
@@ -189,7 +189,7 @@ class Session:
             result = self._stages(job)
         except Exception as error:  # a defect of ours must still end the job
             result = Failure("worker", "error", f"{type(error).__name__}: {error}")
-        self._line.leave(job)
+        self._queue.leave(job)
         job.end(result)
 
     def _stages(self, job: Job) -> Outcome:
@@ -205,7 +205,7 @@ class Session:
         if self.gpu is not None:
             needed = [(compiler.compile_for, job.experiment)]
             if job.what == "layouts":
-                others = with_turned(job.experiment, "B"), transposition(job.experiment)
+                others = with_transposed(job.experiment, "B"), transposition(job.experiment)
                 needed += [(compiler.compile_for, other) for other in others]
             if job.what == "timeline":
                 needed += [(compiler.compile_timed_for, job.experiment)]
@@ -224,7 +224,7 @@ class Session:
     def _turn(self, job: Job) -> Failure | None:
         """Wait for the device; a Failure where the job was cancelled meanwhile."""
         job.enter("queued")
-        self._line.join(job)
+        self._queue.join(job)
         if job.wait_for_turn():
             return None
         return Failure("launch", "cancelled", "Cancelled while waiting in the queue; nothing was launched.")
@@ -270,9 +270,9 @@ class Session:
         """Count a launch in a process of its own; where that can't be done, what was recorded, with the reason."""
         job.enter("count")
         try:
-            ((launch, rows),) = counters.count([job.experiment], self._cache, started=job.attach)
-            counted = counters.counters(job.experiment, compiled, launch, rows)
-        except counters.CountingFailed as error:
+            ((launch, rows),) = ncu.count([job.experiment], self._cache, started=job.attach)
+            counted = ncu.counters(job.experiment, compiled, launch, rows)
+        except ncu.CountingFailed as error:
             if job.is_cancelled:
                 return cancelled("launch")
             recorded = records.find_counters(job.experiment, compiled.gpu)
@@ -281,10 +281,12 @@ class Session:
             self._counted[self._key(job.experiment)] = counted
         return counted
 
-    def _compare_group_sizes(self, job: Job) -> ReuseStudy | Failure:
+    def _compare_group_sizes(self, job: Job) -> GroupSizeStudy | Failure:
         """Count and time each GROUP_SIZE; where nothing can be counted, time alone, with the reason."""
         gpu, kernel = resolved_gpu(job.experiment, self.gpu), discover()[job.experiment.kernel]
-        several = reuse.variants(job.experiment, kernel, Launch(job.experiment.problem, job.experiment.config, gpu))
+        several = group_sizes.variants(
+            job.experiment, kernel, Launch(job.experiment.problem, job.experiment.config, gpu)
+        )
         job.enter("compile")
         with ThreadPoolExecutor(4) as pool:
             outcomes = list(pool.map(self.compiled, several))
@@ -293,7 +295,7 @@ class Session:
         if failed:
             return failed
         job.enter("count")
-        counted, tool, note = reuse.counted(several, self._cache, started=job.attach)
+        counted, tool, note = group_sizes.counted(several, self._cache, started=job.attach)
         device = self._stage(job, self._runner, "worker", worker.describe)
         if isinstance(device, Failure):
             return device
@@ -302,13 +304,13 @@ class Session:
         if isinstance(timed, Failure):
             return timed
         times_ms, clock_mhz, clock_note = timed
-        rows = tuple(map(reuse.row, several, made, counted, times_ms))
-        study = ReuseStudy(job.experiment, "cuda", device, tool, rows, clock_mhz, f"{note} {clock_note}".strip())
+        rows = tuple(map(group_sizes.row, several, made, counted, times_ms))
+        study = GroupSizeStudy(job.experiment, "cuda", device, tool, rows, clock_mhz, f"{note} {clock_note}".strip())
         recorded = None if tool else records.find_reuse(job.experiment, gpu.name)
         if recorded:
             return replace(recorded, note=f"{note} {recorded.note}")
         with self._lock:
-            self._compared[reuse.any_group_size(self._key(job.experiment))] = study
+            self._compared[any_group_size(self._key(job.experiment))] = study
         return study
 
     def _layouts_on_device(self, job: Job, device: Device) -> LayoutStudy | Failure:

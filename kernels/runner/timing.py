@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.runner.results import Timing
+from kernels.results import Timing
 
 BUDGET_MS = 200.0
 MOST_MS = 10_000.0

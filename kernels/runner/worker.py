@@ -16,13 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernels.experiment import Experiment
+from kernels.results import Baseline, Check, Device, Diff, Failure, LayoutRow, Peak, Timing
 from kernels.runner.prepared import Prepared, interprets, prepare
-from kernels.runner.results import Baseline, Check, Device, Diff, Failure, LayoutRow, Peak, Timing
 from kernels.spec import DTYPE_BYTES, Family
 
 if TYPE_CHECKING:
     from kernels.gpus import Gpu
-    from kernels.runner.timeline import Timeline
+    from kernels.results import Timeline
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ def time_in_turns(experiments: tuple[Experiment, ...], gpu: Gpu) -> tuple[Any, i
 @_as_failure("time")
 def compare_layouts(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, ...], int | None, str]:
     """Check and time a product with B stored both ways, and turned first. The clock, or why it is not known."""
-    from kernels.runner.layouts import compared
+    from kernels.runner.layout_comparison import compared
 
     rows, samples = compared(experiment, gpu)
     return rows, samples.clock_mhz, samples.clock_note
@@ -185,9 +185,9 @@ def compare_layouts(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, 
 @_as_failure("time")
 def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Failure:
     """Record when and where each program ran."""
-    from kernels.runner import timed_launch
+    from kernels.runner import program_times
 
-    return timed_launch.timeline(experiment, gpu, device)
+    return program_times.timeline(experiment, gpu, device)
 
 
 def _peak(family: Family, problem: Any, ours: Timing) -> Peak | None:

@@ -53,7 +53,7 @@ def accesses(launch: Launch) -> tuple[FlatAccess, ...]:
     load, store = memory_lines(transpose_flat)
     return (
         FlatAccess("load", "A", run, ("m",), load),
-        FlatAccess("store", "B", run, ("m",), store, turned=True),
+        FlatAccess("store", "B", run, ("m",), store, transposed=True),
     )
 
 

@@ -38,7 +38,7 @@ def accesses(jitted: Any, launch: Launch, stored: tuple[str, str] | None = None)
     load, store = memory_lines(jitted)
     return (
         Access("load", "A", m, n, ("m", "n"), load),
-        Access("store", "B", n, m, ("m", "n"), store, turned=True, pointers=stored),
+        Access("store", "B", n, m, ("m", "n"), store, transposed=True, pointers=stored),
     )
 
 

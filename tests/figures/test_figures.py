@@ -8,11 +8,11 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.lanes import Layout, MemoryOperation
-from kernels.runner.results import Check, Diff
+from kernels.results import Check, Diff
 from kernels.spec import Launch
 from visualize.figures import theme
-from visualize.figures.coalescing import request_figure, tile_figure
-from visualize.figures.diff import diff_figure
+from visualize.figures.coalescing_figure import request_figure, tile_figure
+from visualize.figures.diff_figure import diff_figure
 from visualize.models.coalescing import tile as compiled_tile
 from visualize.models.textbook import Textbook, requests, tile
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from visualize.figures.bounds import TAIL, bounds_figure
-from visualize.figures.reuse import Measured, bytes_figure, times_figure
+from visualize.figures.bounds_figure import TAIL, bounds_figure
+from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
 from visualize.models.bounds import Bound
 from visualize.models.reuse import Reuse
 

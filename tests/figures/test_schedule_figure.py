@@ -8,7 +8,7 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.figures.schedule import COLORS, MOST_CELLS, loads_figure, player_data, schedule_figure
+from visualize.figures.schedule_figure import COLORS, MOST_CELLS, loads_figure, player_data, schedule_figure
 from visualize.models.schedule import schedule, tile_map
 from visualize.models.steps import first_touches, panels, steps
 

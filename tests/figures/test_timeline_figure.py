@@ -13,10 +13,10 @@ import pytest
 from kernels import discover, records
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.figures.timeline import gantt_figure, moment_data, moment_figure
+from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
+from visualize.models.execution import Course, tile_times
 from visualize.models.schedule import schedule
-from visualize.models.timeline import Course, tile_times
-from visualize.panels.plot import drawn
+from visualize.widgets.plot import drawn
 
 RECORDED = records.timelines("H200")
 MOST_BYTES = 150_000

@@ -37,7 +37,7 @@ def run(kernel, launch, margin, device):
         values = torch.randn(spec.stored, generator=generator, device=device)
         values = values if spec.is_input else torch.full_like(values, 0.0 if kernel.zeroed_output else float("nan"))
         stored = sliced(values.to(dtype), margin)
-        tensors[name] = stored.t() if spec.turned else stored
+        tensors[name] = stored.t() if spec.transposed else stored
     kernel.jitted[kernel.grid(launch)](**kernel.arguments(tensors, launch))
     done = Arithmetic(launch.problem.dtype, kernel.family.reduction(launch.problem), roundings=kernel.roundings(launch))
     inputs = {name: tensor for name, tensor in tensors.items() if name != output}

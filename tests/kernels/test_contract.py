@@ -11,8 +11,8 @@ import pytest
 from kernels import discover
 from kernels.experiment import Experiment, Run
 from kernels.matmul.problem import LAYOUTS, PRECISIONS
+from kernels.results import RunResult
 from kernels.runner import worker
-from kernels.runner.results import RunResult
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS
 

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from kernels import discover
+from kernels.compiled.listing import instructions
 from kernels.experiment import from_json
-from kernels.runner import counters
-from kernels.runner.listing import instructions
-from kernels.runner.results import Compiled, Counters, Failure
+from kernels.results import Compiled, Counters, Failure
+from kernels.runner import ncu
 
 PAYLOAD = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64, "dtype": "float32"}, "gpu": "H200"}
 
@@ -23,7 +23,7 @@ def experiment():
 
 
 @pytest.fixture
-def ncu(tmp_path, monkeypatch):
+def fake_ncu(tmp_path, monkeypatch):
     """A program named ncu that does what a test says."""
 
     def make(script):
@@ -36,8 +36,8 @@ def ncu(tmp_path, monkeypatch):
 
 
 def refused(experiment):
-    with pytest.raises(counters.CountingFailed) as error:
-        counters.count([experiment], "/tmp")
+    with pytest.raises(ncu.CountingFailed) as error:
+        ncu.count([experiment], "/tmp")
     failure = error.value.failure
     assert isinstance(failure, Failure)
     return failure
@@ -50,16 +50,16 @@ def test_where_ncu_is_missing_the_sentence_says_what_to_install(experiment, monk
     assert "Nsight Compute" in failure.message
 
 
-def test_where_counters_are_denied_the_sentence_says_who_can_allow_them(experiment, ncu):
-    ncu('echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1')
+def test_where_counters_are_denied_the_sentence_says_who_can_allow_them(experiment, fake_ncu):
+    fake_ncu('echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1')
     failure = refused(experiment)
     assert failure.kind == "ncu_denied"
     assert "NVreg_RestrictProfilingToAdminUsers" in failure.message
 
 
-def test_ncu_that_hangs_is_killed_with_what_it_started(experiment, ncu, monkeypatch, tmp_path):
-    ncu(f"sleep 300 & echo $! > {tmp_path}/child; wait")
-    monkeypatch.setattr(counters, "DEADLINE_S", 1.0)
+def test_ncu_that_hangs_is_killed_with_what_it_started(experiment, fake_ncu, monkeypatch, tmp_path):
+    fake_ncu(f"sleep 300 & echo $! > {tmp_path}/child; wait")
+    monkeypatch.setattr(ncu, "DEADLINE_S", 1.0)
     began = time.monotonic()
     assert refused(experiment).kind == "timeout"
     assert time.monotonic() - began < 20
@@ -72,14 +72,14 @@ def test_ncu_that_hangs_is_killed_with_what_it_started(experiment, ncu, monkeypa
     pytest.fail(f"{child} lives on: {state}")
 
 
-def test_a_count_that_is_cancelled_ends(experiment, ncu):
-    ncu("sleep 300")
-    with pytest.raises(counters.CountingFailed):
-        counters.count([experiment], "/tmp", started=lambda counting: counting.cancel())
+def test_a_count_that_is_cancelled_ends(experiment, fake_ncu):
+    fake_ncu("sleep 300")
+    with pytest.raises(ncu.CountingFailed):
+        ncu.count([experiment], "/tmp", started=lambda counting: counting.cancel())
 
 
-def test_ncu_that_fails_is_quoted(experiment, ncu):
-    ncu("echo something odd; exit 3")
+def test_ncu_that_fails_is_quoted(experiment, fake_ncu):
+    fake_ncu("echo something odd; exit 3")
     failure = refused(experiment)
     assert failure.kind == "ncu_failed"
     assert "something odd" in failure.message
@@ -87,7 +87,7 @@ def test_ncu_that_fails_is_quoted(experiment, ncu):
 
 def raw_page(**changed):
     """ncu's raw page of one launch, with every metric 7."""
-    values = dict.fromkeys(counters.METRICS.values(), "7") | changed
+    values = dict.fromkeys(ncu.METRICS.values(), "7") | changed
     units = {name: "Kbyte" if "bytes" in name else "" for name in values}
     row = ",".join(f'"{part}"' for part in ("0", *values.values()))
     unit = ",".join(f'"{part}"' for part in ("", *units.values()))
@@ -95,28 +95,28 @@ def raw_page(**changed):
 
 
 def test_units_and_thousands_are_read():
-    sectors, read = counters.METRICS["ld_sectors"], counters.METRICS["dram_read_bytes"]
-    (launch,) = counters.of_launches(raw_page(**{sectors: "1,234,567", read: "1.5"}))
+    sectors, read = ncu.METRICS["ld_sectors"], ncu.METRICS["dram_read_bytes"]
+    (launch,) = ncu.of_launches(raw_page(**{sectors: "1,234,567", read: "1.5"}))
     assert launch["ld_sectors"] == 1_234_567
     assert launch["dram_read_bytes"] == 1500
-    assert set(launch) == set(counters.METRICS)
+    assert set(launch) == set(ncu.METRICS)
 
 
 @pytest.mark.parametrize("said", ["", "nan", "n/a"])
 def test_a_metric_that_is_no_number_is_an_error_and_no_zero(said):
-    with pytest.raises(counters.CountingFailed, match="which is no count"):
-        counters.of_launches(raw_page(**{counters.METRICS["st_sectors"]: said}))
+    with pytest.raises(ncu.CountingFailed, match="which is no count"):
+        ncu.of_launches(raw_page(**{ncu.METRICS["st_sectors"]: said}))
 
 
 def test_a_metric_that_is_missing_is_an_error():
-    page = raw_page().replace(counters.METRICS["st_requests"], "another")
-    with pytest.raises(counters.CountingFailed, match="st"):
-        counters.of_launches(page)
+    page = raw_page().replace(ncu.METRICS["st_requests"], "another")
+    with pytest.raises(ncu.CountingFailed, match="st"):
+        ncu.of_launches(page)
 
 
 def test_no_launch_is_an_error():
-    with pytest.raises(counters.CountingFailed, match="no launch"):
-        counters.of_launches("==WARNING== No kernels were profiled.")
+    with pytest.raises(ncu.CountingFailed, match="no launch"):
+        ncu.of_launches("==WARNING== No kernels were profiled.")
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def rows_of(compiled, **changed):
 
 
 def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compiled):
-    ops, shared = counters.of_operations(rows_of(compiled), compiled.sass, compiled.operations)
+    ops, shared = ncu.of_operations(rows_of(compiled), compiled.sass, compiled.operations)
     load, store = compiled.operations
     assert {(row.operation, row.opcode) for row in ops} == {(0, load.opcodes[0]), (1, store.opcodes[0])}
     for row, made in zip(sorted(ops, key=lambda row: row.operation), (load, store), strict=True):
@@ -155,18 +155,18 @@ def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compi
 def test_other_code_than_was_compiled_is_an_error(compiled):
     rows = rows_of(compiled)
     rows[5]["Source"] = "HMMA R0"
-    with pytest.raises(counters.CountingFailed, match="other code"):
-        counters.of_operations(rows, compiled.sass, compiled.operations)
+    with pytest.raises(ncu.CountingFailed, match="other code"):
+        ncu.of_operations(rows, compiled.sass, compiled.operations)
 
 
 def test_a_column_that_is_missing_is_an_error(compiled):
     rows = [{k: v for k, v in row.items() if k != "L1 Tag Requests Global"} for row in rows_of(compiled)]
-    with pytest.raises(counters.CountingFailed, match="L1 Tag Requests Global"):
-        counters.of_operations(rows, compiled.sass, compiled.operations)
+    with pytest.raises(ncu.CountingFailed, match="L1 Tag Requests Global"):
+        ncu.of_operations(rows, compiled.sass, compiled.operations)
 
 
 def test_an_instruction_on_another_line_goes_to_the_operation_that_lacks_one(compiled):
-    from kernels.runner.operations import carried_out
+    from kernels.compiled.global_memory import carried_out
 
     listed = instructions(compiled.sass)
     found = carried_out(listed, compiled.operations)

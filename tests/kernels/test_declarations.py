@@ -186,7 +186,7 @@ def test_strides_are_those_of_the_stored_tensor(kernel, launches):
     for launch in launches:
         for spec in kernel.family.tensors(launch.problem).values():
             stored = np.empty(spec.stored, dtype=np.int8)
-            seen = stored.T if spec.turned else stored
+            seen = stored.T if spec.transposed else stored
             assert seen.shape == spec.shape
             assert seen.size == 1 or all(
                 length == 1 or stride == expected

@@ -8,7 +8,8 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.runner.reuse import REPEATS, ReuseStudy
+from kernels.results import GroupSizeStudy
+from kernels.runner.group_sizes import REPEATS
 from kernels.spec import Launch
 from visualize.models.reuse import reuse
 from visualize.models.schedule import schedule
@@ -25,7 +26,7 @@ PAYLOAD = {
 def compared(gpu, **config):
     experiment = from_json({**PAYLOAD, "config": {**PAYLOAD["config"], **config}}, discover())
     study = gpu.submit(experiment, "reuse").result()
-    assert isinstance(study, ReuseStudy), study
+    assert isinstance(study, GroupSizeStudy), study
     return experiment, study
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
+from kernels.results import Counters, Failure, LayoutStudy, RunResult
 from kernels.runner import processes, worker
-from kernels.runner.results import Counters, Failure, LayoutStudy, RunResult
 from kernels.spec import Launch
 from visualize.models.textbook import Textbook
-from visualize.panels.verdicts import agreement, count_of, verdicts
+from visualize.text.verdicts import agreement, count_of, verdicts
 
 pytestmark = pytest.mark.gpu
 

@@ -6,9 +6,8 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
+from kernels.results import Failure, Timeline
 from kernels.runner import worker
-from kernels.runner.results import Failure
-from kernels.runner.timeline import Timeline
 from kernels.spec import Launch
 
 pytestmark = pytest.mark.gpu

@@ -11,11 +11,12 @@ import pytest
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.records.compare_group_sizes import wanted
-from kernels.runner import counters, reuse
-from kernels.runner.results import Device, Failure
-from kernels.runner.reuse import DRAM, L2, REPEATS, ReuseRow, ReuseStudy
+from kernels.results import Device, Failure, GroupSizeRow, GroupSizeStudy
+from kernels.runner import group_sizes, ncu
+from kernels.results.group_size_study import any_group_size
+from kernels.runner.group_sizes import DRAM, L2, REPEATS
 from kernels.spec import Launch
+from scripts.record_group_sizes import wanted
 
 RECORDED = {
     "kernel": "matmul.grouped",
@@ -38,7 +39,7 @@ def launch_of(experiment):
 def test_without_a_gpu_the_recorded_study_is_given_for_any_group_size(session, size):
     experiment = experiment_of(GROUP_SIZE=size)
     study = session.submit(experiment, "reuse").result()
-    assert isinstance(study, ReuseStudy), study
+    assert isinstance(study, GroupSizeStudy), study
     assert (study.backend, study.device.name) == ("recorded", "NVIDIA H200")
     assert study.experiment == experiment
     assert [row.group_size for row in study.rows] == [1, 2, 4, 8, 16, 32]
@@ -50,7 +51,7 @@ def test_without_a_gpu_the_recorded_study_is_given_for_any_group_size(session, s
 def test_how_a_run_is_timed_and_on_what_numbers_makes_no_difference(session):
     payload = {**RECORDED, "run": {"seed": 5, "l2": "cold"}}
     payload["problem"] = {**RECORDED["problem"], "precision": "ieee"}
-    assert isinstance(session.submit(from_json(payload, discover()), "reuse").result(), ReuseStudy)
+    assert isinstance(session.submit(from_json(payload, discover()), "reuse").result(), GroupSizeStudy)
 
 
 @pytest.mark.parametrize(
@@ -83,33 +84,33 @@ def test_what_was_not_recorded_is_refused_at_once_and_says_of_which_gpu(session,
 )
 def test_powers_of_two_are_compared_with_all_rows_and_the_launchs_own(m, own, compared):
     experiment = experiment_of({**RECORDED, "problem": {"M": m}}, GROUP_SIZE=own)
-    assert reuse.group_sizes(*launch_of(experiment)) == compared
-    several = reuse.variants(experiment, *launch_of(experiment))
+    assert group_sizes.group_sizes(*launch_of(experiment)) == compared
+    several = group_sizes.variants(experiment, *launch_of(experiment))
     assert [one.config.GROUP_SIZE for one in several] == list(compared)
     assert {replace(one, config=experiment.config) for one in several} == {experiment}
-    assert len({reuse.any_group_size(one) for one in several}) == 1
+    assert len({any_group_size(one) for one in several}) == 1
 
 
 @pytest.mark.parametrize("kernel", ["matmul.grid_2d", "matmul.split_k_atomic", "transpose.tiled"])
 def test_a_kernel_without_groups_is_compared_with_nothing(kernel):
     experiment = from_json({"kernel": kernel}, discover())
-    assert reuse.group_sizes(*launch_of(experiment)) == ()
-    assert reuse.variants(experiment, *launch_of(experiment)) == (experiment,)
-    assert reuse.any_group_size(experiment) == experiment
+    assert group_sizes.group_sizes(*launch_of(experiment)) == ()
+    assert group_sizes.variants(experiment, *launch_of(experiment)) == (experiment,)
+    assert any_group_size(experiment) == experiment
 
 
 def test_what_is_to_be_recorded_is_allowed_and_no_two_are_the_same():
     experiments = [from_json(payload, discover()) for payload in wanted()]
-    assert len({reuse.any_group_size(experiment) for experiment in experiments}) == len(experiments) > 40
+    assert len({any_group_size(experiment) for experiment in experiments}) == len(experiments) > 40
 
 
 def test_a_study_survives_being_written_and_read():
     rows = (
-        ReuseRow(1, 59, 24576, (10, 11), (1, 2), 64, 32, (0.5, 0.25)),
-        ReuseRow(None, 60, 0, (), (), None, None, (0.125,)),
+        GroupSizeRow(1, 59, 24576, (10, 11), (1, 2), 64, 32, (0.5, 0.25)),
+        GroupSizeRow(None, 60, 0, (), (), None, None, (0.125,)),
     )
     device = Device("cuda", "NVIDIA H200", "2.11.0", "3.6.0")
-    study = ReuseStudy(experiment_of(), "cuda", device, "Nsight Compute 1.0", rows, 1980)
+    study = GroupSizeStudy(experiment_of(), "cuda", device, "Nsight Compute 1.0", rows, 1980)
     line = records.Recording("H200", "2026-11-20", study).to_line()
     assert "\n" not in line
     assert list(json.loads(line)) == ["gpu", "date", "reuse"]
@@ -122,7 +123,7 @@ def test_a_study_survives_being_written_and_read():
 
 
 def test_each_recorded_study_is_found_by_its_own_experiment_and_written_as_it_was_read():
-    studies = [recording for recording in records.shipped() if isinstance(recording.measured, ReuseStudy)]
+    studies = [recording for recording in records.shipped() if isinstance(recording.measured, GroupSizeStudy)]
     assert len(studies) >= 40
     for recording in studies:
         study = recording.measured
@@ -140,7 +141,7 @@ def pages(launches, metrics):
 
 
 @pytest.fixture
-def ncu(tmp_path, monkeypatch):
+def fake_ncu(tmp_path, monkeypatch):
     """A program named ncu that keeps its arguments, and imports the page that belongs to the metrics it was asked."""
 
     def make(dram, l2=0):
@@ -157,18 +158,18 @@ def ncu(tmp_path, monkeypatch):
         (tmp_path / "ncu").write_text(script, encoding="utf-8")
         (tmp_path / "ncu").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        counters.tool.cache_clear()
+        ncu.tool.cache_clear()
         return tmp_path / "calls"
 
     return make
 
 
 def launched(experiments, repeats):
-    return counters.launched(experiments, DRAM, "/tmp", repeats, lambda _: None)
+    return ncu.launched(experiments, DRAM, "/tmp", repeats, lambda _: None)
 
 
-def test_every_launch_of_every_experiment_is_read_in_order(ncu):
-    calls = ncu(dram=6)
+def test_every_launch_of_every_experiment_is_read_in_order(fake_ncu):
+    calls = fake_ncu(dram=6)
     several = launched([experiment_of(GROUP_SIZE=size) for size in (1, 2)], 3)
     assert several == [{"read": 1000.0 * number, "write": 1000.0 * number} for number in range(1, 7)]
     command = calls.read_text(encoding="utf-8").split()
@@ -179,19 +180,19 @@ def test_every_launch_of_every_experiment_is_read_in_order(ncu):
 
 
 @pytest.mark.parametrize("counted", [0, 5, 7])
-def test_fewer_or_more_launches_than_were_made_are_refused(ncu, counted):
-    ncu(dram=counted)
-    with pytest.raises(counters.CountingFailed) as error:
+def test_fewer_or_more_launches_than_were_made_are_refused(fake_ncu, counted):
+    fake_ncu(dram=counted)
+    with pytest.raises(ncu.CountingFailed) as error:
         launched([experiment_of(GROUP_SIZE=size) for size in (1, 2)], 3)
     assert error.value.failure.kind == "ncu_failed"
     if counted:
         assert f"6 launches were made, and ncu counted {counted}" in str(error.value)
 
 
-def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu):
+def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(fake_ncu):
     """DRAM's metrics are asked alone: more than fit into one pass would be taken in several, with a warm L2."""
-    calls = ncu(dram=2 * REPEATS, l2=2)
-    (first, second), tool, note = reuse.counted([experiment_of(GROUP_SIZE=size) for size in (1, 2)], "/tmp")
+    calls = fake_ncu(dram=2 * REPEATS, l2=2)
+    (first, second), tool, note = group_sizes.counted([experiment_of(GROUP_SIZE=size) for size in (1, 2)], "/tmp")
     assert (tool, note) == ("Nsight Compute 1.2.3", "")
     assert [one["read"] for one in first[0]] == [1000.0 * number for number in range(1, REPEATS + 1)]
     assert [one["read"] for one in second[0]] == [1000.0 * (REPEATS + number) for number in range(1, REPEATS + 1)]
@@ -200,14 +201,14 @@ def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu):
     assert ("lts__" in dram, "dram__" in l2) == (False, False)
 
 
-def test_a_row_has_bytes_of_what_was_counted_in_sectors(ncu, session):
+def test_a_row_has_bytes_of_what_was_counted_in_sectors(fake_ncu, session):
     made = session.compiled(experiment_of())
-    ncu(dram=REPEATS, l2=1)
-    (found,), _, _ = reuse.counted([experiment_of()], "/tmp")
-    row = reuse.row(experiment_of(GROUP_SIZE=4), made, found, [0.12345678])
+    fake_ncu(dram=REPEATS, l2=1)
+    (found,), _, _ = group_sizes.counted([experiment_of()], "/tmp")
+    row = group_sizes.row(experiment_of(GROUP_SIZE=4), made, found, [0.12345678])
     assert row.dram_read_bytes == row.dram_write_bytes == tuple(1000 * number for number in range(1, REPEATS + 1))
     assert (row.received_bytes, row.l2_read_bytes) == (32, 32)
     assert (row.group_size, row.registers, row.shared_bytes) == (4, made.registers, made.shared_bytes)
     assert row.times_ms == (0.123457,)
-    uncounted = reuse.row(experiment_of(), made, ((), None), [1.0])
+    uncounted = group_sizes.row(experiment_of(), made, ((), None), [1.0])
     assert (uncounted.dram_read_bytes, uncounted.received_bytes, uncounted.l2_read_bytes) == ((), None, None)

@@ -16,9 +16,9 @@ from kernels import discover
 from kernels.experiment import Experiment, Run, from_json
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
+from kernels.results import STAGES, Compiled, Failure, RunResult
 from kernels.runner import processes, worker
 from kernels.runner.interpreter import LIMIT_S, estimated_seconds
-from kernels.runner.results import STAGES, Compiled, Failure, RunResult
 from kernels.runner.session import Session
 from kernels.runner.worker import check
 from kernels.spec import Launch
@@ -125,7 +125,7 @@ def test_runs_take_places_in_line_and_move_up(session):
     running.cancel()
     for job in waiting[1:]:
         assert isinstance(job.result(), RunResult), job.result()
-    assert session._line._jobs == []
+    assert session._queue._jobs == []
 
 
 def test_cancelling_a_run_ends_its_worker(session):

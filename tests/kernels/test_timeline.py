@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from kernels import discover
+from kernels.compiled import compiler
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.records import Recording
-from kernels.runner import compiler, measuring
+from kernels.results import Compiled, Device, Failure, Timeline, Timing
+from kernels.runner import measuring
 from kernels.runner.processes import Workers, outcome
-from kernels.runner.results import Compiled, Device, Failure, Timing
-from kernels.runner.timed_launch import written_once
-from kernels.runner.timeline import MOST_PROGRAMS, Timeline
+from kernels.runner.program_times import written_once
+from kernels.runner.timeline import MOST_PROGRAMS
 from kernels.spec import Launch
-from visualize.panels.endpoints import _run_reply
+from visualize.page.api import _run_reply
 
 EXPERIMENT = from_json({"kernel": "matmul.grouped", "gpu": "H200"}, discover())
 TIMING = Timing(0.25, 0.24, 0.26, 20, 10.0, None)

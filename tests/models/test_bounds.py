@@ -8,7 +8,7 @@ import pytest
 
 from kernels import discover, records
 from kernels.gpus import GPUS
-from kernels.runner.results import Counters
+from kernels.results import Counters
 from kernels.spec import Launch
 from visualize.models.bounds import L2_GBPS_PER_SM, SUSTAINED, bounds, l2_pressure
 from visualize.models.coalescing import operations

@@ -21,7 +21,7 @@ from kernels.knobs import knobs
 from kernels.lanes import Layout, MemoryOperation
 from kernels.spec import Access, FlatAccess, Launch
 from visualize.models.coalescing import operations, tile
-from visualize.models.layout import vectors
+from visualize.models.lane_vectors import vectors
 from visualize.models.traffic import Traffic
 
 OPS = {"load": ("load", "async copy"), "store": ("store",), "atomic": ("atomic",)}
@@ -50,7 +50,7 @@ def where(access, index, place, shape):
     """Row and column, in the tensor as it is stored, of an element of the block."""
     if isinstance(access, FlatAccess):
         number = int(access.run.start(index[access.run.index], access.run.block)) + place[0]
-        return (number % shape[0], number // shape[0]) if access.turned else divmod(number, shape[1])
+        return (number % shape[0], number // shape[0]) if access.transposed else divmod(number, shape[1])
     along = dict(zip(access.dims, place, strict=True))
     return tuple(
         int(axis.start(index[axis.index], axis.block)) + along[axis.index] for axis in (access.rows, access.columns)
@@ -114,7 +114,7 @@ def launches(draw):
         size = {"float32": 4, "float16": 2, "bfloat16": 2}.get(dtype, 1)
         shape = kernel.family.tensors(launch.problem)[access.tensor].stored
         if isinstance(access, FlatAccess):
-            block, fast, pitch = (access.run.block,), 0, (1 if access.turned else shape[0] * shape[1])
+            block, fast, pitch = (access.run.block,), 0, (1 if access.transposed else shape[0] * shape[1])
         else:
             lengths = {axis.index: axis.block for axis in (access.rows, access.columns)}
             block, fast, pitch = (
@@ -195,7 +195,7 @@ def test_a_loop_that_swaps_words_is_a_load_and_at_least_one_turn():
     )
     plain = MemoryOperation("load", ("", 0), layout, 2, 2, "", 1, ())
     found = operations(kernel, launch, (plain, plain, made))
-    assert [(op.number, op.access.op, op.at_least) for op in found] == [
+    assert [(op.number, op.access.op, op.is_lower_bound) for op in found] == [
         (0, "load", False), (1, "load", False), (2, "load", False), (2, "atomic", True),
     ]  # fmt: skip
     assert found[2].launch == found[3].launch

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kernels import discover, records
 from kernels.gpus import GPUS
 from kernels.spec import Launch
+from visualize.models.execution import Course, as_dealt, ideal_clock, spread_ns, tile_times
 from visualize.models.schedule import schedule
-from visualize.models.timeline import Course, as_dealt, ideal_clock, spread_ns, tile_times
 
 PROGRAMS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 15)), min_size=1, max_size=40)
 

@@ -26,8 +26,8 @@ def element_of(access, shape, first, lane, board):
     """Row and column of the element that a lane takes."""
     if isinstance(access, FlatAccess):
         place = first[0] + lane
-        return (place % shape[0], place // shape[0]) if access.turned else (place // shape[1], place % shape[1])
-    if access.turned and board.lanes == "loaded":
+        return (place % shape[0], place // shape[0]) if access.transposed else (place // shape[1], place % shape[1])
+    if access.transposed and board.lanes == "loaded":
         return first[0] + lane % access.rows.block, first[1] + lane // access.rows.block
     return first[0] + lane // access.columns.block, first[1] + lane % access.columns.block
 
@@ -161,11 +161,11 @@ def test_a_strip_stored_by_the_lanes_that_loaded_it_stores_16(kernels):
     assert moved(kernels["transpose.row_strip"], {"BLOCK_M": 2, "BLOCK_N": 8}, board)[:2] == (4, 16)
 
 
-def block(rows, columns, turned=False):
+def block(rows, columns, transposed=False):
     def start(index, length):
         return index * length
 
-    return Access("load", "A", Axis("m", rows, start), Axis("n", columns, start), ("m", "n"), ("", 0), turned)
+    return Access("load", "A", Axis("m", rows, start), Axis("n", columns, start), ("m", "n"), ("", 0), transposed)
 
 
 def one(access, shape, first, size=4, board=Textbook()):  # noqa: B008, a frozen dataclass

@@ -130,7 +130,7 @@ def _flat_extents(launch):
 def _flat_accesses(launch):
     run = Axis("m", launch.config.BLOCK, on_arrays(orders.tile_start))
     load, store = memory_lines(tr_flat)
-    return FlatAccess("load", "A", run, ("m",), load), FlatAccess("store", "B", run, ("m",), store, turned=True)
+    return FlatAccess("load", "A", run, ("m",), load), FlatAccess("store", "B", run, ("m",), store, transposed=True)
 
 
 def _kernel(jitted, family, grid, extents, accesses, arguments) -> Kernel:

@@ -36,7 +36,7 @@ def record(kernel, launch, root):
     tensors = {}
     for name, spec in kernel.family.tensors(launch.problem).items():
         stored = torch.zeros(spec.stored, dtype=getattr(torch, launch.problem.dtype))
-        tensors[name] = stored.t() if spec.turned else stored
+        tensors[name] = stored.t() if spec.transposed else stored
     size = next(iter(tensors.values())).element_size()
     arguments = kernel.arguments(tensors, launch)
     names = ("masked_load", "masked_store", "atomic_rmw", "descriptor_load", "descriptor_store")

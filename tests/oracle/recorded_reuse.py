@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernels import discover, records
+from kernels.compiled.compiler import compiled_for
 from kernels.gpus import GPUS
-from kernels.runner.compiler import compiled_for
-from kernels.runner.results import Compiled
-from kernels.runner.reuse import ReuseRow, ReuseStudy, any_group_size
+from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy
+from kernels.results.group_size_study import any_group_size
 from kernels.spec import Kernel, Launch
 from visualize.models.bounds import bounds, l2_pressure, writes_in_parts
 from visualize.models.coalescing import operations
@@ -25,7 +25,7 @@ from visualize.models.traffic import Operation
 # Shapes that were counted after all constants but the jitter had been chosen.
 UNSEEN = {(14336, 4096, 4096), (5120, 15360, 1280), (7168, 7168, 7168)}
 
-STUDIES = tuple(recording for recording in records.shipped() if isinstance(recording.measured, ReuseStudy))
+STUDIES = tuple(recording for recording in records.shipped() if isinstance(recording.measured, GroupSizeStudy))
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Compared:
     schedule: Schedule
     operations: tuple[Operation, ...]
     pressure: float
-    rows: Mapping[int | None, ReuseRow]
+    rows: Mapping[int | None, GroupSizeRow]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ def compared() -> tuple[Compared, ...]:
     return tuple(_compared(recording.measured, recording.gpu) for recording in STUDIES)
 
 
-def _compared(study: ReuseStudy, gpu_name: str) -> Compared:
+def _compared(study: GroupSizeStudy, gpu_name: str) -> Compared:
     experiment, gpu, first = study.experiment, GPUS[gpu_name], study.rows[0]
     kernel = discover()[experiment.kernel]
     launch = Launch(experiment.problem, experiment.config, gpu)

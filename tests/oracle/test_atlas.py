@@ -8,13 +8,13 @@ import pytest
 
 from kernels import discover, records
 from kernels.gpus import GPUS
-from kernels.runner.results import Counters
+from kernels.results import Counters
 from kernels.spec import Launch
 from visualize.models.coalescing import operations
 from visualize.models.occupancy import occupancy
 from visualize.models.textbook import Textbook
-from visualize.panels.shared import each
-from visualize.panels.verdicts import agreement, count_of, verdicts
+from visualize.text.bank_conflicts import each
+from visualize.text.verdicts import agreement, count_of, verdicts
 
 ATLAS = [recording for recording in records.shipped() if isinstance(recording.measured, Counters)]
 COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
@@ -57,7 +57,7 @@ def test_the_hardwares_counters_are_what_the_model_predicts(case):
         for what in ("requests", "sectors"):
             predicted = sum(getattr(o.launch, what) for o in mine)
             count = sum(counted.launch[f"{name}_{what}"] for name in names)
-            if any(o.at_least for o in mine):
+            if any(o.is_lower_bound for o in mine):
                 assert count >= predicted, (op, what)
             else:
                 assert count == predicted, (op, what)
@@ -91,11 +91,11 @@ def test_the_counts_of_each_instruction_are_what_the_model_predicts(case):
             assert count is None
             continue
         agreed = agreement(op, count)
-        assert agreed in (("at least",) if op.at_least and agreed != "equal" else ("equal", "undercounted")), (
+        assert agreed in (("at least",) if op.is_lower_bound and agreed != "equal" else ("equal", "undercounted")), (
             op,
             count,
         )
-        if not op.at_least:
+        if not op.is_lower_bound:
             assert count.lines == op.launch.lines
             assert count.executed >= op.launch.requests
 
@@ -118,7 +118,7 @@ def test_what_ncu_calls_ideal_counts_copies_as_wanted(case):
     found = verdicts(kernel, launch, Textbook(), None, counted)
     for op in found.predicted:
         count = count_of(op, found)
-        if count and not op.at_least and agreement(op, count) == "equal":
+        if count and not op.is_lower_bound and agreement(op, count) == "equal":
             assert op.launch.ideal_sectors <= count.ideal_sectors <= count.sectors
             if op.made.issued_by_owners and not op.made.swaps:
                 assert count.ideal_sectors == op.launch.ideal_sectors

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from kernels.compiled.global_memory import Unreadable, operations
+from kernels.compiled.listing import locations, memory_lines
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
-from kernels.runner.listing import locations, memory_lines
-from kernels.runner.operations import Unreadable, operations
-from kernels.runner.results import Compiled, Failure
+from kernels.results import Compiled, Failure
 from kernels.source import last_line, lines_of
 from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 

@@ -83,7 +83,7 @@ def predicted(access, shape, index):
     """Element offsets and mask of one execution, in the order of the block, as integers: offset · 2 + active."""
     if isinstance(access, FlatAccess):
         place = int(access.run.start(index[access.run.index], access.run.block)) + np.arange(access.run.block)
-        offset = place % shape[0] * shape[1] + place // shape[0] if access.turned else place
+        offset = place % shape[0] * shape[1] + place // shape[0] if access.transposed else place
         return 2 * offset + (place < shape[0] * shape[1])
     row, column = (
         int(axis.start(np.array([index[axis.index]]), axis.block)[0]) + np.arange(axis.block)

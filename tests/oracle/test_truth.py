@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kernels.compiled.compiler import taken_apart
 from kernels.gpus import GPUS
-from kernels.runner.compiler import taken_apart
-from kernels.runner.results import Compiled
+from kernels.results import Compiled
 from kernels.spec import Launch
 from tests.oracle.counted_kernels import KERNELS, Config
 from visualize.models.coalescing import operations

@@ -9,8 +9,8 @@ from kernels import discover, records
 from kernels.gpus import GPUS
 from kernels.spec import Launch
 from tests.page.conftest import Tab
+from visualize.models.execution import Course, ideal_clock, tile_times
 from visualize.models.schedule import schedule
-from visualize.models.timeline import Course, ideal_clock, tile_times
 
 pytestmark = pytest.mark.browser
 

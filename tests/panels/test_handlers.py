@@ -12,11 +12,13 @@ import gradio as gr
 import pytest
 
 from kernels import records
-from kernels.runner.results import Failure
+from kernels.results import Failure
 from kernels.runner.session import Session
-from visualize.panels import form, schedule
-from visualize.panels.page import Page
-from visualize.panels.state import experiment_form, state, view_form
+from visualize.page.page import Page
+from visualize.panels import schedule_tab
+from visualize.panels.controls import experiment_form, view_form
+from visualize.state.state import state
+from visualize.widgets import form
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def answers(handler, *values):
 def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
     request = SimpleNamespace(session_hash="page")
     started, go_on = threading.Event(), threading.Event()
-    draw = schedule.draw
+    draw = schedule_tab.draw
 
     def slow(current, *known):
         if current.experiment.problem.M == 640:
@@ -61,7 +63,7 @@ def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
             assert go_on.wait(20)
         return draw(current, *known)
 
-    monkeypatch.setattr(schedule, "draw", slow)
+    monkeypatch.setattr(schedule_tab, "draw", slow)
     late = []
     slider = threading.Thread(target=lambda: late.append(page.on_change(request, *set_to({"M": 640}))))
     slider.start()

@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from visualize.panels.plot import drawn
+from visualize.widgets.plot import drawn
 
 
 def unpacked(content, packed):

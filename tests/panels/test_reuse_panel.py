@@ -10,10 +10,11 @@ from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
-from kernels.runner.results import Counters, Failure
+from kernels.results import Counters, Failure
 from kernels.spec import Launch
-from visualize.panels import reuse
-from visualize.panels.reuse_claims import plain, sentences
+from visualize.models.dram_traffic import dram_traffic
+from visualize.panels import reuse_tab
+from visualize.text.reuse_claims import plain, sentences
 
 H200 = GPUS["H200"]
 WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
@@ -26,7 +27,7 @@ def found(config, m=8192, n=8192, k=8192, kernel="matmul.grouped", gpu=H200, **m
     study = records.find_reuse(experiment, gpu.name)
     if study and more:
         study = replace(study, **more)
-    return reuse.found(discover()[kernel], launch, None, study)
+    return dram_traffic(discover()[kernel], launch, None, study)
 
 
 def said(here):
@@ -96,7 +97,7 @@ def test_of_a_kernel_that_could_not_be_read_nothing_is_said_of_load_and_store_un
     experiment, made = counters.experiment, counters.compiled
     launch = Launch(experiment.problem, experiment.config, H200)
     for compiled, known in ((made, True), (replace(made, unreadable="an instruction", operations=()), False)):
-        here = reuse.found(discover()[experiment.kernel], launch, compiled, None)
+        here = dram_traffic(discover()[experiment.kernel], launch, compiled, None)
         assert ("load and store" in [bound.name for bound in here.bounds]) is known
 
 
@@ -115,7 +116,7 @@ def test_too_many_waves_are_refused_with_a_sentence():
 def test_the_reply_has_every_group_size_and_says_why_nothing_was_compiled():
     experiment = from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 64}}, discover())
     failure = Failure("compile", "no_triton", "Triton is not installed.")
-    reply = reuse.reply(discover()["matmul.grouped"], experiment, H200, failure, None)
+    reply = reuse_tab.reply(discover()["matmul.grouped"], experiment, H200, failure, None)
     assert list(reply["by_group_size"]) == [str(size) for size in range(1, 9)]
     assert reply["by_group_size"]["4"] == reply["dram_read_bytes"]
     assert reply["recommended_group_size"] in range(1, 9)

@@ -9,10 +9,10 @@ import pytest
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.runner.results import Compiled
+from kernels.results import Compiled
 from kernels.spec import Launch
 from visualize.models.textbook import Textbook
-from visualize.panels import shared, verdicts, why
+from visualize.text import bank_conflicts, verdicts, why
 
 
 def found(session, payload, gpu="H200"):
@@ -144,7 +144,7 @@ def test_equal_means_equal(session, counted, expected):
 
 def test_bank_conflicts_of_a_conversion_stand_beside_what_was_counted(session):
     default = found(session, {"kernel": "transpose.tiled"})
-    table = shared.table(default.made, default.counters)
+    table = bank_conflicts.table(default.made, default.counters)
     assert "128 × 64 of 4 B: 32,768 bytes" in table
     assert table.count("✓") == 2
-    assert shared.table(found(session, {"kernel": "matmul.persistent"}).made, None) == ""
+    assert bank_conflicts.table(found(session, {"kernel": "matmul.persistent"}).made, None) == ""

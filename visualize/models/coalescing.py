@@ -17,7 +17,7 @@ from kernels.knobs import ConfigError
 from kernels.lanes import MemoryOperation
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
 from visualize.models import traffic as counting
-from visualize.models.layout import vectors
+from visualize.models.lane_vectors import vectors
 from visualize.models.traffic import (
     LINE_BYTES,
     Operation,
@@ -44,7 +44,7 @@ def operations(kernel: Kernel, launch: Launch, made: tuple[MemoryOperation, ...]
     for number, (access, operation) in enumerate(zip(kernel.accesses(launch), made, strict=True)):
         if operation.swaps:
             found.append(_counted(number, kernel, launch, replace(access, op="load"), operation))
-        found.append(replace(_counted(number, kernel, launch, access, operation), at_least=operation.swaps))
+        found.append(replace(_counted(number, kernel, launch, access, operation), is_lower_bound=operation.swaps))
     return tuple(found)
 
 
@@ -58,7 +58,7 @@ def _counted(
         return _traffic(requests(access, made, shape, first, size), made)
 
     if isinstance(access, FlatAccess):
-        one_run = requests(replace(access, turned=False), made, (1, access.run.block), (0,), size)
+        one_run = requests(replace(access, transposed=False), made, (1, access.run.block), (0,), size)
         total, start = over_runs(access, shape, size, access.run.block, one_run), one((0,))
     else:
         total = over_blocks(access, shape, kernel.extents(launch), size, LINE_BYTES, one)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernels.gpus import Gpu
-from kernels.lanes import Facts
+from kernels.lanes import CompiledFacts
 from kernels.spec import Launch
 
 # Registers are given out to a warp by 256, from four parts of a SM; shared memory to a program by 128 bytes, with a KiB
@@ -70,7 +70,7 @@ class Residency:
     source: str
 
 
-def residency(launch: Launch, made: Facts | None, assumed: int = 0) -> Residency:
+def residency(launch: Launch, made: CompiledFacts | None, assumed: int = 0) -> Residency:
     """What is known of a launch's resident programs: `assumed`, if not 0; as compiled; or else one a SM, assumed."""
     if assumed:
         return Residency(assumed, "assumed")

@@ -85,7 +85,7 @@ def requests(
         row, column = of_run(access, shape, first[0] + element)
     else:
         rows, columns = access.rows.block, access.columns.block
-        if access.turned and board.lanes == "loaded":
+        if access.transposed and board.lanes == "loaded":
             row, column = element % rows, element // rows
         else:
             row, column = element // columns, element % columns

@@ -93,7 +93,7 @@ class Operation:
     Attributes:
         number: that of its access among the kernel's. An atomic may have two operations.
         made: what the compiler made of it; None on the blackboard.
-        at_least: the counts are the fewest: how many more there are depends on who comes first.
+        is_lower_bound: the counts are the fewest: how many more there are depends on who comes first.
     """
 
     number: int
@@ -102,7 +102,7 @@ class Operation:
     launch: Traffic
     tile: Traffic
     made: MemoryOperation | None = None
-    at_least: bool = False
+    is_lower_bound: bool = False
 
 
 def at_places(
@@ -233,7 +233,7 @@ def over_runs(
             whether it takes part.
     """
     length = math.prod(shape)
-    period = math.lcm(block, (shape[0] if access.turned else 1) * (line_bytes // size))
+    period = math.lcm(block, (shape[0] if access.transposed else 1) * (line_bytes // size))
     whole, rest = divmod(length, period)
     total, runs = NOTHING, period // block
     first_of = lanes.column[:, 0]
@@ -269,7 +269,7 @@ def _run_keys(
     row, column = of_run(access, shape, place)
     start = (row * shape[1] + column) * size % line_bytes
     before_end = np.clip(math.prod(shape) - place, 0, span)
-    if not access.turned:
+    if not access.transposed:
         return start * (span + 1) + before_end
     # Where the run has gone down a column of the tensor it goes on at the top of the next.
     before_turn = np.minimum(shape[0] - row, span) if shape[0] >= span else row
@@ -278,7 +278,7 @@ def _run_keys(
 
 def of_run(access: FlatAccess, shape: tuple[int, int], place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Row and column of the elements that a run counts as `place`; past the tensor's end, outside of it."""
-    if access.turned:
+    if access.transposed:
         column, row = np.divmod(place, shape[0])
     else:
         row, column = np.divmod(place, shape[1])

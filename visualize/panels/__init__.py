@@ -1,1 +1,1 @@
-"""The page, one panel a file. Gradio."""
+"""One tab, or one panel of a tab, a file. Gradio."""

@@ -1,0 +1,200 @@
+"""Compile a kernel for any GPU, on a machine with or without one. Runs in a compile worker.
+
+The launcher itself is asked what to compile: its own binder sees stand-in tensors and the real sizes, so the
+facts it would specialize on (divisible by 16, equal to 1) are the ones compiled for, and the run worker finds the
+result in the cache that both share.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import time
+from dataclasses import replace
+from typing import Any
+
+from kernels import discover
+from kernels.compiled.global_memory import Unreadable, operations
+from kernels.compiled.instrumented import FIELDS, timed
+from kernels.compiled.shared_memory import conversions, shared_operations
+from kernels.experiment import Experiment
+from kernels.gpus import Gpu
+from kernels.results import Compiled, Failure
+from kernels.spec import Kernel, Launch, TensorSpec
+
+# What the compiler may be told of sizes and strides: what the launcher records; their values, as constants; nothing.
+SPECIALIZATIONS = ("launcher", "constexpr", "none")
+
+# A thread gets no fewer, however few the code names: Nsight Compute says 16 of each launch of such code on an H200.
+_LEAST_REGISTERS = 16
+
+_taken_apart: dict[tuple[str, str, str], Compiled] = {}
+_MOST_TAKEN_APART = 64
+
+
+class _Target:
+    """A driver that only names the GPU to compile for."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        major, minor = gpu.compute_capability
+        self._target = GPUTarget("cuda", major * 10 + minor, 32)
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        """A number a target: what is compiled is kept in memory by device, so that targets need different ones."""
+        return int(self._target.arch)
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+class _StandInTensor:
+    """What the launcher asks of a tensor: dtype, strides, and an address (aligned, as torch's allocations are)."""
+
+    def __init__(self, dtype: str, spec: TensorSpec) -> None:
+        import torch
+
+        self.dtype = getattr(torch, dtype)
+        self.shape = spec.shape
+        self._strides = spec.strides
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def ptr_range(self) -> int:
+        return 0
+
+    def stride(self, axis: int) -> int:
+        return self._strides[axis]
+
+
+def compile_for(experiment: Experiment, gpu: Gpu) -> Failure | None:
+    """Compile the experiment's kernel for `gpu` into the shared cache, or say why it can't be."""
+    kernel = _kernel(*_launch(experiment, gpu))
+    return kernel if isinstance(kernel, Failure) else None
+
+
+def compile_timed_for(experiment: Experiment, gpu: Gpu) -> Failure | None:
+    """Compile the build of it whose programs write down when they ran."""
+    declared, launch = _launch(experiment, gpu)
+    kernel = _kernel(timed_build(declared, launch), launch)
+    return kernel if isinstance(kernel, Failure) else None
+
+
+def timed_build(declared: Kernel, launch: Launch) -> Kernel:
+    """A kernel's timed build with a stand-in for what it writes to: to be compiled, not launched."""
+    rows = TensorSpec((declared.programs(launch), len(FIELDS)), is_input=False)
+    return timed(declared, _StandInTensor("int64", rows))
+
+
+def compiled_for(experiment: Experiment, gpu: Gpu, specialization: str = "launcher") -> Compiled | Failure:
+    """Compile the experiment's kernel for `gpu`, and take it apart: registers, memory operations, texts.
+
+    Args:
+        specialization: what the compiler is told of sizes and strides, one of SPECIALIZATIONS.
+    """
+    return taken_apart(*_launch(experiment, gpu), specialization)
+
+
+def taken_apart(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Compiled | Failure:
+    """The same for a launch of any declared kernel."""
+    start = time.perf_counter()
+    kernel = _kernel(declared, launch, specialization)
+    if isinstance(kernel, Failure):
+        return kernel
+    # Many launches share one compiled kernel: sizes that are alike in what is specialized on.
+    key = kernel.hash, launch.gpu.name, declared.id
+    if key not in _taken_apart:
+        _taken_apart[key] = _parts(declared, launch, kernel)
+        while len(_taken_apart) > _MOST_TAKEN_APART:
+            _taken_apart.pop(next(iter(_taken_apart)))
+    return replace(_taken_apart[key], seconds=time.perf_counter() - start)
+
+
+def _parts(declared: Kernel, launch: Launch, kernel: Any) -> Compiled:
+    import triton
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        usage = _tool(triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name)
+        sass = _tool(triton.knobs.nvidia.nvdisasm.path, "--print-line-info", "--print-code", file.name)
+    try:
+        made, unreadable = operations(declared.accesses(launch), kernel.asm["ttgir"], kernel.asm["ptx"], sass), ""
+    except Unreadable as error:
+        made, unreadable = (), str(error)
+    used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
+    return Compiled(
+        gpu=launch.gpu.name,
+        registers=max(int(used["REG"]), _LEAST_REGISTERS),
+        spilled_bytes=int(used["STACK"]) + int(used["LOCAL"]),
+        shared_bytes=kernel.metadata.shared,
+        operations=made,
+        shared=shared_operations(kernel.asm["ptx"], launch.config.num_warps),
+        conversions=conversions(kernel.asm["ttgir"]),
+        ttgir=kernel.asm["ttgir"],
+        ptx=kernel.asm["ptx"],
+        sass=sass,
+        triton=triton.__version__,
+        seconds=0.0,
+        unreadable=unreadable,
+    )
+
+
+def _tool(path: str, *arguments: str) -> str:
+    """What one of the CUDA tools in Triton's wheel prints."""
+    return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def _launch(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
+    return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)
+
+
+def _kernel(kernel: Kernel, launch: Launch, specialization: str = "launcher") -> Any:
+    """Triton's compiled kernel, or a Failure."""
+    from triton.runtime import driver
+
+    gpu = launch.gpu
+    tensors = {
+        name: _StandInTensor(launch.problem.dtype, spec) for name, spec in kernel.family.tensors(launch.problem).items()
+    }
+    driver.set_active(_Target(gpu))
+    try:
+        arguments = _told(kernel.arguments(tensors, launch), kernel.jitted, specialization)
+        compiled = kernel.jitted.warmup(**arguments, grid=kernel.grid(launch))
+    except Exception as error:  # whatever the compiler raises: the kernel and config are ours, the reason is its own
+        return Failure("compile", "compile_error", f"Triton could not compile this config: {_first_line(error)}")
+    shared = compiled.metadata.shared
+    if shared > gpu.shared_bytes_per_program:
+        return Failure(
+            "compile",
+            "out_of_resources",
+            f"This config needs {shared:,} bytes of shared memory a program; {gpu.name} allows "
+            f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller.",
+        )
+    return compiled
+
+
+def _told(arguments: dict[str, Any], jitted: Any, specialization: str) -> dict[str, Any]:
+    """The arguments as the compiler is to see them."""
+    import triton.language as tl
+
+    if specialization == "launcher":
+        return arguments
+    numbers = [p.name for p in jitted.params if not p.is_constexpr and isinstance(arguments[p.name], int)]
+    # An odd number has no fact to record; 1 has one of its own, and keeps it.
+    told = {
+        name: tl.constexpr(arguments[name]) if specialization == "constexpr" else arguments[name] | 1
+        for name in numbers
+    }
+    return {**arguments, **told}
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

@@ -1,0 +1,36 @@
+"""Does the layout of B matter? The experiments compared: B as given, stored the other way, and turned first."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kernels.experiment import Experiment
+from kernels.knobs import ConfigError
+from kernels.matmul.problem import Problem
+from kernels.transpose import tiled
+from kernels.transpose.problem import Problem as TransposeProblem
+
+
+def with_transposed(experiment: Experiment, operand: str) -> Experiment:
+    """The same product, with "A" or "B" stored the other way.
+
+    Raises:
+        ConfigError: where the experiment is no product.
+    """
+    problem = experiment.problem
+    if not isinstance(problem, Problem):
+        raise ConfigError(
+            "not_a_choice", f"kernel is {experiment.kernel}, which takes no layout; a matmul does.", "kernel"
+        )
+    a, b = tuple(problem.layout)
+    other = {"N": "T", "T": "N"}
+    layout = other[a] + b if operand == "A" else a + other[b]
+    return dataclasses.replace(experiment, problem=dataclasses.replace(problem, layout=layout))
+
+
+def transposition(experiment: Experiment) -> Experiment:
+    """The launch of transpose.tiled that turns B as it is stored."""
+    problem = experiment.problem
+    rows, columns = (problem.K, problem.N) if problem.layout[1] == "N" else (problem.N, problem.K)
+    turned = TransposeProblem(rows, columns, problem.dtype)
+    return dataclasses.replace(experiment, kernel=tiled.KERNEL.id, problem=turned, config=tiled.Config())

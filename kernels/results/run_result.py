@@ -1,0 +1,167 @@
+"""What a checked and timed run gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kernels.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Device:
+    """What ran it: "cuda" or "interpreter", the device's own name, and the versions."""
+
+    backend: str
+    name: str
+    torch: str
+    triton: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times of one launch. Rates follow from the median: `tflops` for a reduction, `gbps` for a copy."""
+
+    median_ms: float
+    p20_ms: float
+    p80_ms: float
+    samples: int
+    tflops: float | None
+    gbps: float | None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The library's own call, timed in turns with the kernel. `ratio`: its median over ours; above 1, we are faster."""
+
+    name: str
+    timing: Timing
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The best that this device was measured to do: `rate` in TFLOP/s or GB/s, by `what`; `share` is ours over it."""
+
+    rate: float
+    unit: str
+    what: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Check:
+    """The kernel's output against the reference.
+
+    Attributes:
+        relative_rms: RMS of the error over RMS of the reference.
+        tolerance: the largest relative_rms that rounding explains: that of the right result, and of the sum before it.
+        max_abs_error: largest |error|, of the finite ones.
+        max_scaled_error: largest |error| / (|A| @ |B|) (for a transpose: / |A|), element by element.
+        mismatched: elements whose error is more than rounding explains, those that are not finite included.
+        nonfinite: elements that are NaN or infinite and should not be, as one is that was never written: the output
+            started as NaN.
+        worst_index: [row, column] of the element with the largest error in units of what is allowed there.
+        worst_got, worst_expected: its two values.
+        worst_over_allowed: its error beyond its rounding, over what is allowed there; 1 is the most that passes. Where
+            the output must equal the reference: |error|.
+    """
+
+    passed: bool
+    relative_rms: float
+    tolerance: float
+    max_abs_error: float
+    max_scaled_error: float
+    mismatched: int
+    nonfinite: int
+    elements: int
+    worst_index: tuple[int, int]
+    worst_got: float
+    worst_expected: float
+    worst_over_allowed: float
+
+
+@dataclass(frozen=True)
+class Closeup:
+    """The worst element's tile with its neighbours, as a picture, and the elements next to it, as numbers.
+
+    Attributes:
+        cells, cell: as of Diff.
+        first, shape: the part of the output that is pictured: its first element, its rows and columns.
+        near: [row, column] of the first of the elements beside the worst.
+        got, expected, units: those elements, (rows, columns) each; `units` as of Diff's cells.
+    """
+
+    cells: np.ndarray
+    cell: tuple[int, int]
+    first: tuple[int, int]
+    shape: tuple[int, int]
+    near: tuple[int, int]
+    got: np.ndarray
+    expected: np.ndarray
+    units: np.ndarray
+
+
+@dataclass(frozen=True)
+class Diff:
+    """The error as a picture: (rows, columns) cells, each the largest error of `cell` elements.
+
+    The error is what goes beyond the rounding of the right result, in units of what is allowed at each element
+    (`exact`: any difference is wrong, so |error|). inf marks a cell with an element that is not finite. `tile` is rows
+    and columns of the output's tiles, None where it has none.
+    """
+
+    cells: np.ndarray
+    cell: tuple[int, int]
+    shape: tuple[int, int]
+    exact: bool
+    tile: tuple[int, int] | None = None
+    closeup: Closeup | None = None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run. `timing`, `baseline` and `peak` are None under the interpreter, and where the check failed.
+
+    `stages` holds the seconds that each stage took. `note` says what a reader must know.
+    """
+
+    experiment: Experiment
+    backend: str
+    device: Device
+    check: Check
+    diff: Diff | None
+    timing: Timing | None = None
+    baseline: Baseline | None = None
+    peak: Peak | None = None
+    clock_mhz: int | None = None
+    note: str = ""
+    stages: dict[str, float] = field(default_factory=dict)
+    recorded: RunResult | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The reply of `/run` (the picture of the error is left out)."""
+        baseline = self.baseline and {
+            **dataclasses.asdict(self.baseline.timing),
+            "name": self.baseline.name,
+            "ratio": self.baseline.ratio,
+        }
+        return {
+            "experiment": self.experiment.to_json(),
+            "backend": self.backend,
+            "device": dataclasses.asdict(self.device),
+            "timing": self.timing and dataclasses.asdict(self.timing),
+            "baseline": baseline,
+            "peak": self.peak and dataclasses.asdict(self.peak),
+            "check": dataclasses.asdict(self.check),
+            "clock_mhz": self.clock_mhz,
+            "l2": self.experiment.run.l2,
+            "distribution": self.experiment.run.distribution,
+            "note": self.note,
+            "stages": self.stages,
+            "recorded": self.recorded and self.recorded.to_json(),
+        }

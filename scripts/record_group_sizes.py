@@ -1,0 +1,126 @@
+"""Compare GROUP_SIZEs on this machine's GPU: `python -m scripts.record_group_sizes FILE [--append]`.
+
+Shapes from what fits in the L2 to what is many times larger, tiles from 64 × 64 to 256 × 128, every power of two as
+GROUP_SIZE up to all rows of tiles; and each kernel that has none, or another way of its own. FILE gets one Recording a
+line. Needs `ncu`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from scripts.record_runs import record
+
+SHAPES = (
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (8192, 4096, 6144),
+    (16384, 16384, 4096),
+    (2048, 16384, 8192),
+    (12288, 12288, 1024),
+    (6000, 10000, 3000),
+    # Counted after the constants of a first model had been fitted to the others.
+    (16384, 8192, 768),
+    (3072, 16384, 1536),
+    (10240, 7168, 2048),
+    # Counted after the second one's had been chosen, by all of the above.
+    (14336, 4096, 4096),
+    (5120, 15360, 1280),
+    (7168, 7168, 7168),
+)
+
+# BLOCK_M, BLOCK_N, BLOCK_K, num_warps
+TILES = ((64, 64, 32, 4), (64, 128, 32, 4), (128, 128, 64, 4), (128, 256, 64, 8), (256, 128, 64, 8))
+
+OTHERS: tuple[dict[str, Any], ...] = (
+    *(
+        {"kernel": kernel, "problem": {"M": m, "N": n, "K": k}, "config": {**config, "num_warps": 8}}
+        for kernel, config in (
+            ("matmul.persistent", {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}),
+            ("matmul.fused_add_relu", {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64}),
+        )
+        for m, n, k in ((8192, 8192, 8192), (16384, 16384, 4096))
+    ),
+    *(
+        {
+            "kernel": "matmul.grouped",
+            "problem": {"M": 8192, "N": 8192, "K": 8192, "dtype": dtype},
+            "config": {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": block_k, "num_warps": 8},
+        }
+        for dtype, block_k in (("float32", 32), ("float8_e4m3fn", 128))
+    ),
+    *(
+        {
+            "kernel": "matmul.grouped",
+            "problem": {"M": 8192, "N": 4096, "K": 4096, "dtype": dtype},
+            "config": {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": 4},
+        }
+        for dtype, block_m, block_n, block_k in (
+            ("float32", 128, 64, 32),
+            ("float8_e4m3fn", 64, 128, 64),
+            ("bfloat16", 64, 128, 64),
+        )
+    ),
+    {
+        "kernel": "matmul.grid_2d",
+        "problem": {"M": 8192, "N": 8192, "K": 4096},
+        "config": {"BLOCK_M": 128, "BLOCK_N": 128},
+    },
+    {"kernel": "matmul.split_k_atomic", "problem": {"M": 4096, "N": 4096, "K": 8192}, "config": {"BLOCK_M": 128}},
+    *(
+        {"kernel": kernel, "problem": {"M": 8192, "N": 8192}}
+        for kernel in ("transpose.flat", "transpose.row_strip", "transpose.tiled")
+    ),
+)
+
+
+def wanted() -> Iterator[dict[str, Any]]:
+    """The payloads, each with some GROUP_SIZE."""
+    for m, n, k in SHAPES:
+        for block_m, block_n, block_k, warps in TILES:
+            yield {
+                "kernel": "matmul.grouped",
+                "problem": {"M": m, "N": n, "K": k},
+                "config": {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": warps},
+            }
+    yield from OTHERS
+
+
+def main() -> int:
+    """Compare and record; returns the number of experiments that could not be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--append", action="store_true", help="keep what the file holds, and compare the rest")
+    flags = parser.parse_args()
+    held = _held(flags.file) if flags.append else []
+    payloads = [payload for payload in wanted() if payload not in held]
+    study = [(payload, "reuse") for payload in payloads]
+    return record(study, said, flags.file, flags.append, kept=lambda study: bool(study.tool))
+
+
+def said(study: Any) -> str:
+    """Megabytes read by GROUP_SIZE, in the first of the counts."""
+    if not study.tool:
+        return f"not counted: {study.note}"
+    return ", ".join(f"{row.group_size}: {row.dram_read_bytes[0] / 1e6:.0f}" for row in study.rows)
+
+
+def _held(file: Path) -> list[dict[str, Any]]:
+    """Those payloads that the file holds a comparison of."""
+    from kernels import discover
+    from kernels.experiment import from_json
+    from kernels.records import Recording
+    from kernels.results.group_size_study import any_group_size
+
+    lines = file.read_text(encoding="utf-8").splitlines()
+    held = {any_group_size(Recording.from_line(line).measured.experiment) for line in lines}
+    return [payload for payload in wanted() if any_group_size(from_json(payload, discover())) in held]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Pictures of a launch as it ran: programs by SM over time, and which tiles are done, running or to come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
+
+from visualize.figures import theme
+from visualize.figures.schedule_figure import MOST_CELLS
+from visualize.models.execution import Course
+from visualize.models.schedule import Schedule
+
+# Shades that tell pids apart, first to last: each is one shape of its own.
+_SHADES = 16
+
+_COLORED_BY = {
+    "order": "pid",
+    "group": "group",
+    "wave": "ideal wave",
+}
+
+
+def gantt_figure(course: Course, planned: Schedule, color: str, title: str) -> go.Figure:
+    """Every program as a bar: SMs down, and on each the places of the programs that it runs at once.
+
+    All bars of a colour are one filled shape, five points a bar (the last one a gap): thousands of bars are drawn in
+    the time of a few. `customdata` has a column for each bar of its trace: pid, then pid_m, pid_n and slice of its
+    first tile, its wave, and how many tiles it has.
+
+    Args:
+        color: "order", "group" or "wave"; "sm", which the rows show already, is taken as "wave".
+    """
+    color = color if color in _COLORED_BY else "wave"
+    pids = np.arange(planned.programs)
+    first = np.searchsorted(planned.tiles.program, pids)
+    wave = pids // planned.resident_programs
+    tiles = np.bincount(planned.tiles.program, minlength=planned.programs)
+    its = planned.tiles
+    told = np.stack([pids, its.pid_m[first], its.pid_n[first], its.pid_k[first], wave, tiles])
+    x, y = _bars(course)
+    shade = {
+        "order": pids * _SHADES // planned.programs,
+        "group": planned.tiles.group[first] % len(theme.CATEGORIES),
+        "wave": wave % len(theme.CATEGORIES),
+    }[color]
+    palette = sample_colorscale(theme.SEQUENCE, _SHADES) if color == "order" else list(theme.CATEGORIES)
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "none",
+            "fill": "toself",
+            "fillcolor": palette[value],
+            "hoverinfo": "skip",
+            "x": x[shade == value].ravel(),
+            "y": y[shade == value].ravel(),
+            "customdata": theme.smallest(told[:, shade == value]),
+        }
+        for value in np.unique(shade)
+    ]
+    return go.Figure(traces, _gantt_layout(course, f"{title}, coloured by {_COLORED_BY[color]}"))
+
+
+def _bars(course: Course) -> tuple[np.ndarray, np.ndarray]:
+    """Corners of each program's bar, and a gap: (programs, 5) in µs, and in SMs."""
+    gap = np.full(len(course.sm), np.nan)
+    height = 0.92 / int(course.at_once.max())
+    # On a grid of 1/64 numbers have few digits, and half as much is sent.
+    top, bottom = (course.sm + np.round(64 * (edge * height - 0.46)) / 64 for edge in (course.slot, course.slot + 1))
+    start, end = course.start_ns / 1000, course.end_ns / 1000
+    x, y = (start, end, end, start, gap), (top, top, bottom, bottom, gap)
+    return np.stack(x, axis=1).astype(np.float32), np.stack(y, axis=1).astype(np.float32)
+
+
+def _gantt_layout(course: Course, title: str) -> dict[str, Any]:
+    rows = len(course.at_once)
+    return theme.layout(
+        title,
+        height=470,
+        hovermode=False,
+        margin={"l": 60, "r": 10, "t": 34, "b": 48},
+        xaxis={"title": {"text": "time from the first start (µs)"}, "range": [0, course.span_ns / 1000]},
+        yaxis={"title": {"text": "SM"}, "range": [rows - 0.5, -0.5], "tick0": 0, "dtick": max(1, -(-rows // 100) * 10)},
+    )
+
+
+def moment_figure(planned: Schedule, title: str) -> go.Figure:
+    """The map of tiles: pid_m down, pid_n to the right; the page fills in a moment of `moment_data`."""
+    down, across = _strides(planned)
+    rows, columns = (-(-extent // by) for extent, by in zip(planned.extents, (down, across), strict=True))
+    cells = go.Heatmap(
+        z=np.zeros((rows, columns), dtype=np.uint8),
+        dx=across,
+        dy=down,
+        xgap=int(columns <= 64),
+        ygap=int(rows <= 64),
+        zmin=0,
+        zmax=2,
+        colorscale=theme.STEP_SCALE,
+        showscale=False,
+        hovertemplate="pid_m %{y}, pid_n %{x}<extra></extra>",
+    )
+    axes = theme.matrix_axes("pid_m (tile rows)", "pid_n (tile columns)", (0, 0), planned.extents)
+    below = {"x": 0.5, "xref": "paper", "y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 1, "showarrow": False}
+    note = {"text": "", "font": {"size": 13}, **below}
+    margin = {"l": 72, "r": 10, "t": 52, "b": 44}
+    return go.Figure([cells], theme.layout(title, height=350, margin=margin, annotations=[note], **axes))
+
+
+def moment_data(
+    planned: Schedule, begun_ns: np.ndarray, done_ns: np.ndarray, name: str = "", clock: np.ndarray | None = None
+) -> dict[str, Any]:
+    """What the page draws `moment_figure` at any time from: the cell, begin and end of every tile.
+
+    Args:
+        begun_ns, done_ns: of each entry of the schedule's tiles.
+        name: what an ideal step is called, where these times are of ideal steps.
+        clock: when each of these begins, and when the last one ends: (steps + 1,).
+    """
+    down, across = _strides(planned)
+    columns = -(-planned.extents[1] // across)
+    cell = planned.tiles.pid_m // down * columns + planned.tiles.pid_n // across
+    times = {"begun_ns": begun_ns.astype(np.uint32), "done_ns": done_ns.astype(np.uint32)}
+    steps = {} if clock is None else {"name": name, "clock": clock.astype(np.uint32)}
+    unit = "program" if planned.turns == 1 else "tile"
+    return {"moments": {"cell": theme.smallest(cell), "columns": columns, "unit": unit, **steps, **times}}
+
+
+def _strides(planned: Schedule) -> tuple[int, int]:
+    """Tiles that one cell stands for, down and across."""
+    rows, columns = (-(-extent // MOST_CELLS) for extent in planned.extents)
+    return rows, columns

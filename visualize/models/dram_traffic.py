@@ -1,0 +1,81 @@
+"""A launch's way to DRAM: what is predicted of it, with what was counted and timed beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels.knobs import ConfigError, knobs
+from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy
+from kernels.spec import Kernel, Launch
+from visualize.models import coalescing
+from visualize.models.bounds import Bound, bounds, l2_pressure, writes_in_parts
+from visualize.models.occupancy import residency
+from visualize.models.reuse import Reuse, asked_bytes, by_group_size, group_sizes, reuse
+from visualize.models.schedule import Schedule, schedule
+from visualize.models.traffic import Operation
+
+
+@dataclass(frozen=True)
+class DramTraffic:
+    """What is known of a launch's way to DRAM.
+
+    Attributes:
+        own: of this order.
+        sizes: of each GROUP_SIZE; {} for a kernel that has none.
+        operations: what the launch asks of memory; () where that is not known.
+        bounds: what each resource needs.
+        study: counted and timed; None where it wasn't.
+        row: the study's row of this order, if it has it.
+    """
+
+    kernel: Kernel
+    launch: Launch
+    planned: Schedule
+    made: Compiled | None
+    operations: tuple[Operation, ...]
+    own: Reuse
+    sizes: dict[int, Reuse]
+    bounds: tuple[Bound, ...]
+    study: GroupSizeStudy | None
+    row: GroupSizeRow | None
+
+    @property
+    def group_size(self) -> int | None:
+        return getattr(self.launch.config, "GROUP_SIZE", None)
+
+    def source(self, live: str) -> str:
+        """Where the study's numbers come from: recorded on another day, or `live`."""
+        return "recorded" if self.study and self.study.backend == "recorded" else live
+
+    @property
+    def measured_ms(self) -> float | None:
+        return float(np.median(self.row.times_ms)) if self.row else None
+
+
+def dram_traffic(kernel: Kernel, launch: Launch, made: Compiled | None, study: GroupSizeStudy | None) -> DramTraffic:
+    """Predict, and lay beside it what was measured.
+
+    Raises:
+        ConfigError: where the problem has too many tiles.
+    """
+    resident = residency(launch, made)
+    planned = schedule(kernel, launch, resident.programs_per_sm, resident.source)
+    operations = coalescing.operations(kernel, launch, made.operations) if made and not made.unreadable else ()
+    in_parts = writes_in_parts(operations)
+    asked = asked_bytes(kernel, launch, planned)
+    pressure = l2_pressure(bounds(kernel, launch, planned, operations, 0.0, asked), operations)
+    own = reuse(kernel, launch, planned, pressure, in_parts)
+    if own is None:
+        raise ConfigError(
+            "too_many_tiles",
+            f"{planned.waves:,} waves are too many to predict here. Make the tile larger or the shape smaller.",
+            next(iter(knobs(type(launch.config)))),
+        )
+    size = getattr(launch.config, "GROUP_SIZE", None)
+    sizes = by_group_size(kernel, launch, planned, pressure, group_sizes(planned)) if size else {}
+    row = next((row for row in study.rows if row.group_size == size), None) if study else None
+    moved, clock_mhz = own.read_bytes + own.write_bytes, study.clock_mhz if study else None
+    needed = bounds(kernel, launch, planned, operations, moved, asked, clock_mhz)
+    return DramTraffic(kernel, launch, planned, made, operations, own, sizes, needed, study, row)

@@ -1,0 +1,1 @@
+"""The page put together: its layout, its handlers, its API, and how it is served. Gradio."""

@@ -1,0 +1,41 @@
+"""Serve the page: start Gradio, then the workers."""
+
+from __future__ import annotations
+
+import atexit
+import signal
+import sys
+
+import gradio as gr
+
+from kernels.runner.session import Session
+from visualize.page.page import page
+from visualize.widgets import assets
+from visualize.widgets.plot import PLOTLY_JS
+
+
+def serve(host: str, port: int, block: bool = True) -> tuple[gr.Blocks, str]:
+    """Serve on host:port, and return the blocks and the address (once closed, if `block`).
+
+    Workers start after the page answers, so that the first request need not wait for torch.
+    """
+    session = Session.here()
+    # A worker in the middle of a kernel would outlive this process: end it on SIGTERM as on Ctrl+C.
+    atexit.register(session.close)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    gr.set_static_paths([PLOTLY_JS])
+    blocks = page(session)
+    _, address, _ = blocks.launch(
+        server_name=host,
+        server_port=port,
+        theme=gr.themes.Default(),
+        css=assets.text("style.css"),
+        footer_links=["api"],
+        prevent_thread_lock=True,
+        quiet=False,
+        ssr_mode=False,
+    )
+    session.warm_up()
+    if block:
+        blocks.block_thread()
+    return blocks, address

@@ -1,0 +1,41 @@
+"""The forms of the page, filled: the experiment's, and those of the View's parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kernels import discover
+from kernels.experiment import GPU_CHOICES, Run
+from kernels.gpus import DEFAULT_GPU, Gpu
+from kernels.knobs import Knob
+from visualize.state.state import DEFAULT_KERNEL, State
+from visualize.widgets import form
+
+
+def experiment_form(state: State, this: Gpu | None) -> str:
+    """The left column: kernel, problem, config, launch and run knobs, and the kernel's presets."""
+    kernels = discover()
+    here = f"this: {this.name}" if this else f"none here; {DEFAULT_GPU} predicted"
+    gpus = [name for name in GPU_CHOICES if name != "this" or this is not None or state.experiment.gpu == "this"]
+    fields = [
+        {
+            **form.field("kernel", Knob(DEFAULT_KERNEL, "Kernel", state.kernel.claim, tuple(kernels))),
+            "labels": [f"{k.family.id}: {k.title}" for k in kernels.values()],
+        },
+        {
+            **form.field("gpu", Knob("", "Kernel", "The GPU that predictions are for.", tuple(gpus))),
+            "labels": [{"": here, "this": "this GPU"}.get(name, name) for name in gpus],
+            "note": state.gpu.caveat,
+        },
+        *(form.field(name, knob) for name, knob in state.kernel.problem_knobs().items()),
+        *form.fields(state.kernel.config),
+        *form.fields(Run),
+    ]
+    values = {**state.experiment.to_address(), "gpu": state.experiment.gpu, "form_of": state.kernel.id}
+    return form.filled(fields, values, tuple(preset.title for preset in state.kernel.presets))
+
+
+def view_form(declared: Any) -> str:
+    """A form of one part of the View."""
+    return form.filled(form.fields(type(declared)), dataclasses.asdict(declared))

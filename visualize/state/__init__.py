@@ -1,0 +1,1 @@
+"""What the page is set to: an Experiment and a View."""

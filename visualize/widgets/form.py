@@ -1,0 +1,79 @@
+"""Controls generated from knobs: one component renders them all, and its value is what they are set to.
+
+Gradio's slider can't step by powers of two. Here a knob of choices is a slider over them, a range a slider beside a
+number, a list of words a menu: all native inputs, so that keys and screen readers work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import gradio as gr
+
+from kernels.knobs import Knob, knobs
+from visualize.widgets import assets
+
+
+def form(name: str, label: str) -> gr.HTML:
+    """An empty form with the DOM id `name`. Fill it with `filled`; it fires `input`, `select` and `submit`."""
+    return gr.HTML(
+        value=filled([], {}),
+        html_template='<div class="knobs"></div>',
+        js_on_load=assets.script("form.js", name=name, label=label),
+        apply_default_css=False,
+        elem_id=name,
+    )
+
+
+def problems() -> gr.HTML:
+    """The hidden component that puts a sentence next to the control that caused it. Its value: `placed`."""
+    return gr.HTML(
+        value=placed({}),
+        html_template="<div></div>",
+        js_on_load=assets.text("problems.js"),
+        apply_default_css=False,
+        elem_id="problems",
+        visible="hidden",
+    )
+
+
+def placed(sentences: Mapping[str, str]) -> str:
+    """Sentences by field name; under "" what belongs to no single field."""
+    return json.dumps(dict(sentences), ensure_ascii=False)
+
+
+def filled(fields: list[dict[str, Any]], values: Mapping[str, Any], presets: tuple[str, ...] = ()) -> str:
+    """A form's value: what controls there are, what they are set to, and presets to click."""
+    return json.dumps({"fields": fields, "values": dict(values), "presets": presets}, ensure_ascii=False)
+
+
+def settings(value: str) -> dict[str, Any]:
+    """What the controls of a form are set to, by field name; "preset" is the number of one that was clicked."""
+    state = json.loads(value)
+    preset = {"preset": state["preset"]} if state.get("preset") is not None else {}
+    return {**state["values"], **preset}
+
+
+def fields(declared: type, labels: Mapping[str, list[str]] | None = None, group: str = "") -> list[dict[str, Any]]:
+    """The controls of a dataclass of knobs: one without a group has none, as something else on the page sets it.
+
+    Args:
+        labels: words to show for the numbers 0, 1, … of a field, by field name.
+        group: the heading to put them under, where it is not the knobs' own.
+    """
+    words = labels or {}
+    return [field(name, knob, words.get(name), group) for name, knob in knobs(declared).items() if knob.group]
+
+
+def field(name: str, knob: Knob, labels: list[str] | None = None, group: str = "") -> dict[str, Any]:
+    """One control."""
+    shared = {"name": name, "group": group or knob.group, "help": knob.help}
+    if labels is not None:
+        return {**shared, "kind": "menu", "choices": list(range(len(labels))), "labels": labels}
+    if knob.choices is None:
+        bounds = {"low": knob.low, "high": knob.high, "reach": knob.reach or knob.high, "stops": knob.stops}
+        return {**shared, "kind": "number", **bounds}
+    kind = "menu" if isinstance(knob.choices[0], str) else "steps"
+    return {**shared, "kind": kind, "choices": list(knob.choices)}

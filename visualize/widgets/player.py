@@ -1,0 +1,44 @@
+"""The player: goes through the steps of a launch, in all orders at once, without asking the server.
+
+The figures carry what it draws from (`figures.schedule`). Where it stands is a knob of the view, so that it is part of
+the page's address; it is written there when playing or scrubbing ends.
+"""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from visualize.figures import theme
+from visualize.widgets import assets
+
+# How fast: (steps a second; 0 for the whole launch in ten seconds, what it is called).
+SPEEDS = ((0, "launch in 10 s"), (1, "1 step a second"), (4, "4 steps a second"), (20, "20 steps a second"))
+
+_LEGEND = (
+    (theme.NOW, "in this step"),
+    (theme.DONE, "before it (panels: may still be in L2)"),
+    (theme.TO_COME, "to come"),
+)
+
+
+def player() -> gr.HTML:
+    """The controls. They find the live plots by themselves."""
+    speeds = "".join(f'<option value="{rate}">{name}</option>' for rate, name in SPEEDS)
+    legend = "".join(f'<span><i style="background:{color}"></i>{name}</span>' for color, name in _LEGEND)
+    return gr.HTML(
+        value="",
+        html_template=(
+            '<div class="player" role="group" aria-label="Player of the launch">'
+            '<button type="button" class="play">▶ Play</button>'
+            '<button type="button" class="back" aria-label="One step back">←</button>'
+            '<button type="button" class="forward" aria-label="One step on">→</button>'
+            '<input type="range" min="0" max="0" value="0" aria-label="Step" title="0: the whole launch">'
+            "<output>whole launch</output>"
+            f'<select aria-label="Speed">{speeds}</select>'
+            '<span class="sms"><canvas role="img"></canvas><span class="busy"></span></span>'
+            f'<span class="legend">{legend}</span></div>'
+        ),
+        js_on_load=assets.script("player.js", scale=theme.STEP_SCALE, now=theme.NOW, to_come=theme.TO_COME),
+        apply_default_css=False,
+        elem_id="player",
+    )
