@@ -12,8 +12,8 @@ from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.results import Device, Failure, GroupSizeRow, GroupSizeStudy
-from kernels.runner import group_sizes, ncu
 from kernels.results.group_size_study import any_group_size
+from kernels.runner import group_sizes, ncu
 from kernels.runner.group_sizes import DRAM, L2, REPEATS
 from kernels.spec import Launch
 from scripts.record_group_sizes import wanted
