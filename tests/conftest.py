@@ -25,7 +25,7 @@ FEW_SMS = replace(GPUS["H200"], sms=7)
 
 # Drawn anew for each test, but the same ones in every run; many more where every combination is run.
 settings.register_profile("default", max_examples=25, derandomize=True, deadline=None)
-settings.register_profile("all", max_examples=150, deadline=None)
+settings.register_profile("all", max_examples=300, deadline=None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
