@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -13,6 +12,10 @@ from kernels.results import Compiled
 from kernels.source import file_of, last_line, lines_of
 from kernels.spec import Kernel, Launch
 from visualize.models.occupancy import Occupancy, occupancy
+from visualize.panels.endpoint import Api, Endpoint, Reply
+from visualize.panels.panel import Drawn, Panel
+from visualize.panels.result_tab import finished
+from visualize.state.known import Known
 from visualize.text import words
 from visualize.widgets import assets
 from visualize.widgets.markup import markup
@@ -20,35 +23,45 @@ from visualize.widgets.markup import markup
 _TEXTS = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS"}
 
 
-@dataclass(frozen=True)
-class Parts:
-    claim: gr.HTML
-    listing: gr.HTML
-    wanted: gr.HTML
+class CompilerPanel(Panel):
+    """Registers, shared memory and occupancy, and the kernel's text at every stage."""
 
+    def build(self) -> None:
+        self.claim = markup("compiler-claim")
+        self.listing = gr.HTML(
+            value="",
+            html_template='<div class="listing"></div>',
+            js_on_load=assets.script("listing.js"),
+            apply_default_css=False,
+            elem_id="listing",
+        )
+        self.outputs = [self.claim, self.listing]
 
-def build() -> Parts:
-    claim = markup("compiler-claim")
-    listing = gr.HTML(
-        value="",
-        html_template='<div class="listing"></div>',
-        js_on_load=assets.script("listing.js"),
-        apply_default_css=False,
-        elem_id="listing",
-    )
-    return Parts(claim, listing, markup("compile-wanted", visible="hidden"))
+    def draw(self, known: Known) -> Drawn:
+        compiled, kernel, launch = known.compiled, known.state.kernel, known.launch
+        if known.failure:
+            return {self.claim: finished(known.failure), self.listing: ""}
+        if compiled is None:
+            return {}
+        held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
+        listing = json.dumps(_listing(kernel, launch, compiled), ensure_ascii=False)
+        return {self.claim: _claim(launch, compiled, held), self.listing: listing}
+
+    def waiting(self, known: Known, seconds: float) -> Drawn:
+        return {self.claim: waiting(known.state.gpu.name, seconds)}
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def compile_of(experiment: dict[str, Any]) -> dict[str, Any]:
+            """What the compiler makes of it for any GPU: registers, shared memory, occupancy, TTGIR, PTX and SASS."""
+            return await api.compiled(experiment, reply)
+
+        return (Endpoint("compile", compile_of),)
 
 
 def waiting(gpu: str, seconds: float | None = None) -> str:
     """What stands there while the compiler works."""
     took = "" if seconds is None else f": {seconds:.1f} s"
     return f'<p class="hint" role="status">Compiling for {gpu}{took}</p>'
-
-
-def draw(kernel: Kernel, launch: Launch, compiled: Compiled) -> tuple[str, str]:
-    """The claim with its table, and the texts with the lines of each memory operation."""
-    held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
-    return _claim(launch, compiled, held), json.dumps(_listing(kernel, launch, compiled), ensure_ascii=False)
 
 
 def _claim(launch: Launch, compiled: Compiled, held: Occupancy) -> str:
@@ -99,8 +112,11 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, An
     return {"panes": panes, "operations": operations}
 
 
-def reply(launch: Launch, compiled: Compiled) -> dict[str, Any]:
+def reply(known: Known) -> Reply:
     """The body of /compile."""
+    launch, compiled = known.launch, known.compiled
+    if compiled is None:
+        raise ValueError("Only a compiled kernel has a reply.")
     held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
     return {
         "registers": compiled.registers,

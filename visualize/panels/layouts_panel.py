@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
 
 from kernels import discover
 from kernels.results import LayoutRow, LayoutStudy
+from visualize.panels.endpoint import Api, Endpoint
+from visualize.panels.panel import Measure, Panel
 from visualize.text import words
 from visualize.widgets import assets
 from visualize.widgets.link import query
@@ -18,17 +20,25 @@ from visualize.widgets.markup import markup
 _SAME = 0.05
 
 
-@dataclass(frozen=True)
-class Parts:
-    button: gr.Button
-    table: gr.HTML
+class LayoutsPanel(Panel):
+    """A product in every way of storing B, beside the library's call."""
 
+    uses_compiler = False
 
-def build() -> Parts:
-    """A button, and below it the table that it fills."""
-    with gr.Row(elem_id="layouts-row"):
-        button = gr.Button("Compare how B is stored", size="sm", elem_id="compare-layouts")
-    return Parts(button, markup("layouts", script=assets.text("result.js")))
+    def build(self) -> None:
+        with gr.Row(elem_id="layouts-row"):
+            button = gr.Button("Compare how B is stored", size="sm", elem_id="compare-layouts")
+        self.table = markup("layouts", script=assets.text("result.js"))
+        self.actions = [
+            Measure(button, "layouts", lambda study, _: {self.table: drawn_study(study)}, [self.table], is_dated=True)
+        ]
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
+            """One product with B as given, stored the other way, and turned first; without a GPU as it was recorded."""
+            return await api.measured(experiment, "layouts")
+
+        return (Endpoint("layouts", layouts, at_once=None),)
 
 
 def drawn_study(study: LayoutStudy) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import html
-import threading
-from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
 import numpy as np
 
 from kernels import discover
-from kernels.experiment import Experiment, resolved_gpu
-from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.results import Closeup, Counters, Diff, Failure, RunResult
 from kernels.runner.job import Job, Outcome, Progress
@@ -19,6 +16,9 @@ from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
 from visualize.figures.diff_figure import closeup_figure, diff_figure
 from visualize.models.schedule import schedule
+from visualize.panels.endpoint import Api, Endpoint
+from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.state.known import Known
 from visualize.text import run_report
 from visualize.widgets import assets
 from visualize.widgets.link import query
@@ -28,74 +28,52 @@ from visualize.widgets.plot import drawn, plot
 NOT_RUN = (
     '<p class="hint">Not run yet. Press Run (Ctrl+Enter) to launch this kernel, check it against torch{timed}.</p>'
 )
+_TIMED = ", and time it beside torch"
+_CHECKED = "; without a GPU here, Triton's interpreter runs it, untimed"
 _STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
 
 
-@dataclass(frozen=True)
-class Parts:
-    claim: gr.HTML
-    plot: gr.HTML
-    closeup: gr.HTML
-    tables: gr.HTML
+class ResultPanel(Panel):
+    """One run: its check, its error as a picture, its time."""
+
+    uses_compiler = False
+
+    def build_strip(self) -> None:
+        """The numbers that stay in view above the tabs."""
+        self.strip = markup("strip", script=assets.text("result.js"))
+
+    def build(self) -> None:
+        self.claim = markup("result", script=assets.text("result.js"))
+        with gr.Row(elem_classes="plots"):
+            self.plot = plot("diff-plot", "The error of the last run, by place in the output")
+            self.closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
+        self.tables = markup("result-tables", script=assets.text("result.js"))
+        self.results = [self.strip, self.claim, self.plot, self.closeup, self.tables]
+
+    def run(self, button: gr.Button) -> Measure:
+        """The page's own button."""
+        return Measure(button, "run", self._shown, self.results, is_dated=True)
+
+    def _shown(self, outcome: RunResult, known: Known) -> Drawn:
+        return dict(zip(self.results, drawn_result(outcome, known.launch), strict=True))
+
+    def before(self, session: Session) -> Drawn:
+        """What a page says on which nothing has been run."""
+        hint = NOT_RUN.format(timed=_TIMED if session.gpu else _CHECKED)
+        return {self.strip: hint, self.claim: hint}
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def run(experiment: dict[str, Any]) -> dict[str, Any]:
+            """Run it on this machine: check it against torch, and time it beside torch where there is a GPU."""
+            return await api.measured(experiment, "run", reply)
+
+        return (Endpoint("run", run, at_once=None),)
 
 
-def strip() -> gr.HTML:
-    """The numbers that stay in view above the tabs."""
-    return markup("strip", script=assets.text("result.js"))
-
-
-def status() -> gr.HTML:
-    """Where the run is."""
-    return markup("status")
-
-
-def build() -> Parts:
-    text = markup("result", script=assets.text("result.js"))
-    with gr.Row(elem_classes="plots"):
-        whole = plot("diff-plot", "The error of the last run, by place in the output")
-        closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
-    return Parts(text, whole, closeup, markup("result-tables", script=assets.text("result.js")))
-
-
-def before(session: Session) -> tuple[str, str]:
-    """Strip and report of a page on which nothing has been run."""
-    timed = (
-        ", and time it beside torch" if session.gpu else "; without a GPU here, Triton's interpreter runs it, untimed"
-    )
-    return NOT_RUN.format(timed=timed), NOT_RUN.format(timed=timed)
-
-
-class Runs:
-    """The job that each open page has started last."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._jobs: dict[str, Job] = {}
-        self._lock = threading.Lock()
-
-    def start(self, page: str, experiment: Experiment, what: str = "run") -> Job:
-        """Start a run (or what Session.submit calls otherwise) for a page; the one that it still has is cancelled."""
-        job = self._session.submit(experiment, what)
-        with self._lock:
-            before, self._jobs[page] = self._jobs.get(page), job
-        if before:
-            before.cancel()
-        return job
-
-    def is_latest(self, page: str, job: Job) -> bool:
-        """Whether the page has started no other run since, and is still open."""
-        return self._jobs.get(page) is job
-
-    def cancel(self, page: str) -> None:
-        if job := self._jobs.get(page):
-            job.cancel()
-
-    def forget(self, page: str) -> None:
-        """The page was closed: nobody waits for its run."""
-        with self._lock:
-            job = self._jobs.pop(page, None)
-        if job:
-            job.cancel()
+def reply(outcome: RunResult, known: Known) -> dict[str, Any]:
+    """The body of /run."""
+    note = " ".join([outcome.note, *run_report.remarks(outcome, known.state.kernel, known.launch)])
+    return {**outcome.to_json(), "note": note}
 
 
 def progress(session: Session, job: Job) -> str:
@@ -134,15 +112,9 @@ def finished(outcome: Outcome) -> str:
     return f'<p class="status" role="status" data-finished="true">{html.escape(outcome.note)} {took}</p>'
 
 
-def drawn_result(result: RunResult, this: Gpu | None) -> tuple[str, str, str, str, str]:
-    """Strip, claim, picture of the error, its worst tile, and the tables behind them.
-
-    Args:
-        this: this machine's GPU, or None.
-    """
-    experiment = result.experiment
-    kernel = discover()[experiment.kernel]
-    launch = Launch(experiment.problem, experiment.config, resolved_gpu(experiment, this))
+def drawn_result(result: RunResult, launch: Launch) -> tuple[str, str, str, str, str]:
+    """Strip, claim, picture of the error, its worst tile, and the tables behind them."""
+    experiment, kernel = result.experiment, discover()[result.experiment.kernel]
     address = html.escape(query(experiment.to_address()))
     whole = closeup = values = ""
     if diff := result.diff:

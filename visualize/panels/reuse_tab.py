@@ -2,78 +2,74 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 import numpy as np
 
-from kernels.experiment import Experiment
-from kernels.gpus import Gpu
-from kernels.results import Compiled, Failure, GroupSizeStudy
-from kernels.spec import Kernel, Launch
+from kernels.results import GroupSizeStudy
 from visualize.figures.bounds_figure import bounds_figure
 from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
 from visualize.models.dram_traffic import DramTraffic, dram_traffic
 from visualize.models.reuse import fewest_bytes, recommended
 from visualize.models.traffic import SECTOR_BYTES
-from visualize.state.state import State
+from visualize.panels.endpoint import Api, Endpoint
+from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.state.known import Known
 from visualize.text import reuse_claims, words
 from visualize.text.funnel import Stage, funnel
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
 
 
-@dataclass(frozen=True)
-class Parts:
-    claim: gr.HTML
-    reads: gr.HTML
-    times: gr.HTML
-    bounds: gr.HTML
-    way: gr.HTML
-    tables: gr.HTML
-    compare: gr.Button
+class ReusePanel(Panel):
+    """What reaches DRAM, and what GROUP_SIZE does to it."""
 
-    @property
-    def drawn(self) -> list[gr.HTML]:
-        """What `draw` fills, in its order."""
-        return [self.claim, self.reads, self.times, self.bounds, self.way, self.tables]
+    def build(self) -> None:
+        self.claim = markup("reuse-claim")
+        with gr.Row(elem_id="compare-row"):
+            compare = gr.Button("Count and time every GROUP_SIZE", size="sm", elem_id="compare-sizes")
+        with gr.Row(elem_classes="plots"):
+            self.reads = plot("reuse-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
+            self.times = plot("times-plot", "Time by GROUP_SIZE")
+        with gr.Row(elem_classes="plots"):
+            self.bounds = plot("bounds-plot", "What each resource needs by itself, and the time that was measured")
+            self.way = markup("reuse-way")
+        self.tables = markup("reuse-tables")
+        self.outputs = [self.claim, self.reads, self.times, self.bounds, self.way, self.tables]
+        self.actions = [Measure(compare, "reuse", lambda _, known: self.draw(known), self.outputs)]
+
+    def draw(self, known: Known) -> Drawn:
+        here = traffic(known)
+        anew = f"{known.state.kernel.id} {here.planned.extents}"
+        reads = times = ""
+        if here.sizes and here.group_size:
+            own, measured = min(here.group_size, here.planned.extents[0]), _measured(here.study)
+            reads = drawn(bytes_figure(here.sizes, measured, own, here.source("counted")), anew)
+            times = drawn(times_figure(measured, own, here.source("measured")), anew) if measured else ""
+        resources = drawn(bounds_figure(here.bounds, here.measured_ms, here.source("measured")), anew)
+        sentences = " ".join(reuse_claims.sentences(here))
+        note = f" {known.failure.message}" if known.failure else ""
+        return {
+            self.claim: f'<p class="claim">{sentences}{note}</p>',
+            self.reads: reads,
+            self.times: times,
+            self.bounds: resources,
+            self.way: _way(here),
+            self.tables: _tables(here),
+        }
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def reuse_of(experiment: dict[str, Any]) -> dict[str, Any]:
+            """Bytes that reach DRAM, in this order and for every GROUP_SIZE, and what each resource needs by itself."""
+            return await api.compiled(experiment, reply, or_not=True)
+
+        return (Endpoint("reuse", reuse_of),)
 
 
-def build() -> Parts:
-    claim = markup("reuse-claim")
-    with gr.Row(elem_id="compare-row"):
-        compare = gr.Button("Count and time every GROUP_SIZE", size="sm", elem_id="compare-sizes")
-    with gr.Row(elem_classes="plots"):
-        reads = plot("reuse-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
-        times = plot("times-plot", "Time by GROUP_SIZE")
-    with gr.Row(elem_classes="plots"):
-        resources = plot("bounds-plot", "What each resource needs by itself, and the time that was measured")
-        way = markup("reuse-way")
-    tables = markup("reuse-tables")
-    return Parts(claim, reads, times, resources, way, tables, compare)
-
-
-def draw(
-    state: State, made: Compiled | None, study: GroupSizeStudy | None, failure: Failure | None = None
-) -> tuple[str, ...]:
-    """The claim, reads and times by GROUP_SIZE, the bounds, the way from lanes to DRAM, and the tables.
-
-    Args:
-        made: the compiled kernel; None while it is not known.
-        failure: why it can't be compiled, where it can't.
-    """
-    here = dram_traffic(state.kernel, state.launch, made, study)
-    anew = f"{state.kernel.id} {here.planned.extents}"
-    reads = times = ""
-    if here.sizes and here.group_size:
-        own, measured = min(here.group_size, here.planned.extents[0]), _measured(study)
-        reads = drawn(bytes_figure(here.sizes, measured, own, here.source("counted")), anew)
-        times = drawn(times_figure(measured, own, here.source("measured")), anew) if measured else ""
-    resources = drawn(bounds_figure(here.bounds, here.measured_ms, here.source("measured")), anew)
-    sentences = " ".join(reuse_claims.sentences(here))
-    note = f" {failure.message}" if failure else ""
-    return f'<p class="claim">{sentences}{note}</p>', reads, times, resources, _way(here), _tables(here)
+def traffic(known: Known) -> DramTraffic:
+    """The launch's way to DRAM."""
+    return dram_traffic(known.state.kernel, known.launch, known.compiled, known.result(GroupSizeStudy))
 
 
 def _measured(study: GroupSizeStudy | None) -> list[Measured]:
@@ -127,13 +123,10 @@ def _comparison(here: DramTraffic) -> str:
     return words.table(header, rows, f"{study.tool}, {study.device.name}. {study.note}".strip())
 
 
-def reply(
-    kernel: Kernel, experiment: Experiment, gpu: Gpu, made: Compiled | Failure, study: GroupSizeStudy | None
-) -> dict[str, Any]:
-    """The body of /reuse. Where nothing can be compiled, one program a SM is assumed, and the note says why."""
-    launch = Launch(experiment.problem, experiment.config, gpu)
-    here = dram_traffic(kernel, launch, made if isinstance(made, Compiled) else None, study)
-    why = f" {made.message}" if isinstance(made, Failure) else ""
+def reply(known: Known) -> dict[str, Any]:
+    """The body of /reuse. Where nothing can be compiled, one program per SM is assumed, and the note says why."""
+    here, launch = traffic(known), known.launch
+    why = f" {known.failure.message}" if known.failure else ""
     return {
         "dram_read_bytes": round(here.own.read_bytes),
         "low_bytes": round(here.own.low_bytes),
@@ -149,6 +142,6 @@ def reply(
         "resident_programs": here.planned.resident_programs,
         "resident_source": here.planned.resident_source,
         "bounds": [{"name": one.name, "ms": one.ms, "why": one.why} for one in here.bounds],
-        "measured": study and study.to_json(),
+        "measured": here.study and here.study.to_json(),
         "note": reuse_claims.plain(reuse_claims.sentences(here)) + why,
     }

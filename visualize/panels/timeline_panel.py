@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
 import numpy as np
 
 from kernels import records
 from kernels.experiment import Experiment
-from kernels.results import Compiled, Timeline
+from kernels.results import Timeline
 from visualize.figures import theme
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
 from visualize.models.execution import Course, as_dealt, ideal_clock, spread_ns, tile_times
-from visualize.models.occupancy import Residency, residency
-from visualize.models.schedule import Schedule, schedule
+from visualize.models.occupancy import Residency
+from visualize.models.schedule import Schedule
 from visualize.models.steps import steps
-from visualize.state.state import State
+from visualize.panels.endpoint import Api, Endpoint
+from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.state.known import Known
+from visualize.state.view import ScheduleView
 from visualize.text import words
 from visualize.widgets import assets
 from visualize.widgets.link import query
@@ -28,30 +31,52 @@ _LEGEND = ((theme.NOW, "running"), (theme.DONE, "done"), (theme.TO_COME, "to com
 _SECONDS = (5, 10, 30)
 
 
-@dataclass(frozen=True)
-class Parts:
-    button: gr.Button
-    claim: gr.HTML
-    measured: gr.HTML
-    ideal: gr.HTML
-    gantt: gr.HTML
+class TimelinePanel(Panel):
+    """When and where each program ran, and the tiles at any moment."""
 
-    @property
-    def drawn(self) -> list[gr.HTML]:
-        """What `draw` fills, in its order."""
-        return [self.claim, self.measured, self.ideal, self.gantt]
+    def build(self) -> None:
+        with gr.Row(elem_id="timeline-row"):
+            button = gr.Button("Record a timeline", size="sm", elem_id="record-timeline")
+        self.claim = markup("timeline")
+        _clock()
+        with gr.Row(elem_classes="plots"):
+            self.measured = plot("moment-plot", "Which tiles are done, running and to come at the time that is shown")
+            self.ideal = plot("ideal-plot", "The ideal waves, when as many tiles have been begun")
+        self.gantt = plot("gantt-plot", "When and on which SM each program ran")
+        self.outputs = [self.claim, self.measured, self.ideal, self.gantt]
+        self.actions = [Measure(button, "timeline", lambda _, known: self.draw(known), self.outputs)]
 
+    def draw(self, known: Known) -> Drawn:
+        ran, state = known.result(Timeline), known.state
+        if ran is None:
+            return {self.claim: _hint(state.gpu.name), **dict.fromkeys(self.outputs[1:], "")}
+        planned = known.schedule
+        course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
+        begun_ns, done_ns = tile_times(course, planned)
+        real = "True time" if planned.turns == 1 else "True time, tiles spread evenly (assumed)"
+        clock, step = ideal_clock(begun_ns, planned.step, course.span_ns), planned.step
+        name = steps(planned, None).name
+        moments = {
+            real: moment_data(planned, begun_ns, done_ns),
+            f"Ideal {name}s, as many tiles begun": moment_data(planned, clock[step], clock[step + 1], name, clock),
+        }
+        anew = f"{query(state.experiment.to_address())} {ran.backend} {course.span_ns}"
+        measured, ideal = (drawn(moment_figure(planned, title), anew, moment) for title, moment in moments.items())
+        gantt = gantt_figure(course, planned, state.view.of(ScheduleView).color, f"{len(course.sm):,} programs")
+        told = {"span_ns": course.span_ns, "waves": planned.waves, "slices": planned.slices}
+        return {
+            self.claim: _said(ran, course, planned, known.residency),
+            self.measured: measured,
+            self.ideal: ideal,
+            self.gantt: drawn(gantt, anew, {"gantt": told}),
+        }
 
-def build() -> Parts:
-    with gr.Row(elem_id="timeline-row"):
-        button = gr.Button("Record a timeline", size="sm", elem_id="record-timeline")
-    claim = markup("timeline")
-    _clock()
-    with gr.Row(elem_classes="plots"):
-        measured = plot("moment-plot", "Which tiles are done, running and to come at the time that is shown")
-        ideal = plot("ideal-plot", "The ideal waves, when as many tiles have been begun")
-    gantt = plot("gantt-plot", "When and on which SM each program ran")
-    return Parts(button, claim, measured, ideal, gantt)
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def timeline(experiment: dict[str, Any]) -> dict[str, Any]:
+            """On which SM each program of a launch ran, and from when to when; without a GPU as it was recorded."""
+            return await api.measured(experiment, "timeline")
+
+        return (Endpoint("timeline", timeline, at_once=None),)
 
 
 def _clock() -> gr.HTML:
@@ -71,33 +96,6 @@ def _clock() -> gr.HTML:
         apply_default_css=False,
         elem_id="clock",
     )
-
-
-def draw(state: State, made: Compiled | None, ran: Timeline | None) -> tuple[str, ...]:
-    """The claim, the tiles in true time and in ideal waves, and the Gantt chart.
-
-    Args:
-        made: the compiled kernel; None while it is not known.
-        ran: the timeline; None where there is none of what is set.
-    """
-    if ran is None:
-        return _hint(state.gpu.name), "", "", ""
-    resident = residency(state.launch, made, state.view.schedule.programs_per_sm)
-    planned = schedule(state.kernel, state.launch, resident.programs_per_sm, resident.source)
-    course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
-    begun_ns, done_ns = tile_times(course, planned)
-    real = "True time" if planned.turns == 1 else "True time, tiles spread evenly (assumed)"
-    clock, step = ideal_clock(begun_ns, planned.step, course.span_ns), planned.step
-    name = steps(planned, None).name
-    moments = {
-        real: moment_data(planned, begun_ns, done_ns),
-        f"Ideal {name}s, as many tiles begun": moment_data(planned, clock[step], clock[step + 1], name, clock),
-    }
-    anew = f"{query(state.experiment.to_address())} {ran.backend} {course.span_ns}"
-    maps = [drawn(moment_figure(planned, title), anew, moment) for title, moment in moments.items()]
-    gantt = gantt_figure(course, planned, state.view.schedule.color, f"{len(course.sm):,} programs")
-    told = {"span_ns": course.span_ns, "waves": planned.waves, "slices": planned.slices}
-    return _said(ran, course, planned, resident), *maps, drawn(gantt, anew, {"gantt": told})
 
 
 def _hint(gpu: str) -> str:

@@ -6,14 +6,15 @@ Each asks the compiler several times, so each is an event of its own, begun by a
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import gradio as gr
 
 from kernels import discover
 from kernels.experiment import Experiment, resolved_gpu
-from kernels.knobs import ConfigError
+from kernels.gpus import GPUS
+from kernels.knobs import ConfigError, knob
 from kernels.lanes import CompiledFacts
 from kernels.matmul.transposed_operands import with_transposed
 from kernels.results import Compiled, Failure
@@ -23,9 +24,12 @@ from visualize.figures.cliff_figure import cliff_figure
 from visualize.models import coalescing
 from visualize.models.occupancy import occupancy
 from visualize.models.traffic import Operation
+from visualize.panels.compiler_tab import waiting
+from visualize.panels.panel import Ask, Drawn, Panel, Question
 from visualize.state.state import State
 from visualize.text import words
 from visualize.widgets import assets, form
+from visualize.widgets.link import query
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
 
@@ -36,29 +40,44 @@ _BEFORE = 24
 
 
 @dataclass(frozen=True)
-class Parts:
-    options: gr.HTML
-    faults: gr.Button
-    cliff: gr.Button
-    across: gr.Button
-    table: gr.HTML
-    plot: gr.HTML
+class WhatIfView:
+    """What is changed to see what it does."""
+
+    dimension: str = knob("M", "What if", "The dimension that the shape cliff slides along.", choices=("M", "N", "K"))
+    other_gpu: str = knob("A100-80GB", "What if", "The GPU that the chosen one is compared with.", choices=tuple(GPUS))
 
 
-def build() -> Parts:
-    options = form.form("whatif-view", "What if")
-    with gr.Row(elem_id="whatif-row"):
-        faults = gr.Button("Whose fault?", size="sm", elem_id="faults")
-        cliff = gr.Button("Shape cliff", size="sm", elem_id="cliff")
-        across = gr.Button("Compare two GPUs", size="sm", elem_id="across")
-    return Parts(
-        options,
-        faults,
-        cliff,
-        across,
-        markup("whatif", script=assets.text("result.js")),
-        plot("cliff-plot", "Requests and sectors by size"),
-    )
+class WhatIfPanel(Panel):
+    """Three questions that each take several compiles."""
+
+    options = (WhatIfView,)
+
+    def build(self) -> None:
+        self.forms[WhatIfView] = form.form("whatif-view", "What if")
+        with gr.Row(elem_id="whatif-row"):
+            buttons = {
+                faults: gr.Button("Whose fault?", size="sm", elem_id="faults"),
+                cliff: gr.Button("Shape cliff", size="sm", elem_id="cliff"),
+                across: gr.Button("Compare two GPUs", size="sm", elem_id="across"),
+            }
+        self.table = markup("whatif", script=assets.text("result.js"))
+        self.plot = plot("cliff-plot", "Requests and sectors by size")
+        shown = [self.table, self.plot]
+        self.actions = [Ask(button, self._asked(question), shown) for question, button in buttons.items()]
+
+    def _asked(self, question: Callable[[Session, State], Iterator[tuple[str, str]]]) -> Question:
+        """The drawings of a question's answers, as they grow."""
+
+        def answers(session: Session, state: State) -> Iterator[Drawn]:
+            yield {self.table: waiting(state.gpu.name), self.plot: ""}
+            address = html.escape(query(state.experiment.to_address()))
+            for table, picture in question(session, state):
+                yield {self.table: f'<div data-experiment="{address}">{table}</div>', self.plot: picture}
+
+        return answers
+
+    def cleared(self) -> Drawn:
+        return {self.table: "", self.plot: ""}
 
 
 @dataclass(frozen=True)
@@ -185,7 +204,7 @@ def cliff(session: Session, state: State) -> Iterator[tuple[str, str]]:
     Raises:
         ConfigError: where the problem has no such dimension.
     """
-    name = state.view.whatif.dimension
+    name = state.view.of(WhatIfView).dimension
     knobs = state.kernel.problem_knobs()
     if name not in knobs:
         raise ConfigError("not_a_choice", f"dimension is {name}; {state.kernel.id} has M and N.", "dimension")
@@ -233,7 +252,7 @@ def _told(size: int, ops: tuple[Operation, ...], made: Compiled) -> str:
 
 def across(session: Session, state: State) -> Iterator[tuple[str, str]]:
     """The same launch for two GPUs, and by the compiler with which it was recorded: a difference, fact by fact."""
-    other = replace(state.experiment, gpu=state.view.whatif.other_gpu)
+    other = replace(state.experiment, gpu=state.view.of(WhatIfView).other_gpu)
     try:
         if resolved_gpu(other, session.gpu) == state.gpu:
             raise ConfigError("not_a_choice", f"other_gpu is {state.gpu.name}, which is the chosen one; take another.")
