@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 
 import numpy as np
+from markupsafe import Markup
 
 from kernels.results import Check, Closeup, Diff, RunResult, Timing
 from kernels.spec import Kernel, Launch
@@ -73,7 +74,7 @@ def numbers(result: RunResult, race: str) -> str:
     return "".join(parts)
 
 
-def _timed(result: RunResult, source: str) -> list[str]:
+def _timed(result: RunResult, source: str) -> list[Markup]:
     timing, baseline, peak = result.timing, result.baseline, result.peak
     if timing is None:
         return []
