@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import gradio as gr
 import numpy as np
+from markupsafe import Markup
 
 from kernels import orders
 from kernels.jit import on_arrays
@@ -15,7 +16,8 @@ from kernels.knobs import ConfigError, knob
 from kernels.results import Compiled, Counters, Failure
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess
 from visualize.figures.coalescing_figure import COLORS, request_figure, tile_figure
-from visualize.models import coalescing, textbook
+from visualize.models import agreement, coalescing, textbook
+from visualize.models.agreement import Verdicts
 from visualize.models.textbook import Textbook
 from visualize.models.traffic import LINE_BYTES, SECTOR_BYTES, Operation, Requests, Tile
 from visualize.panels.compiler_tab import waiting
@@ -25,7 +27,7 @@ from visualize.panels.result_tab import finished
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.text import bank_conflicts, verdicts, why, words
-from visualize.text.verdicts import Verdicts
+from visualize.text.prose import claim, html
 from visualize.widgets import form
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
@@ -86,7 +88,7 @@ class CoalescingPanel(Panel):
     def draw(self, known: Known) -> Drawn:
         state, compiled, counters = known.state, known.compiled, known.result(Counters)
         lanes, board = state.view.of(LaneView), state.view.of(Textbook)
-        found = verdicts.verdicts(state.kernel, state.launch, board, compiled, counters)
+        found = agreement.verdicts(state.kernel, state.launch, board, compiled, counters)
         shown = _shown(known)
         request = min(lanes.request, len(shown.lanes.row) - 1)
         # Zoom is kept for as long as the same block is drawn.
@@ -94,13 +96,14 @@ class CoalescingPanel(Panel):
         tile = tile_figure(shown.tile, shown.access.tensor, lanes.tile_color, shown.sector_bytes)
         who = f"piece of {shown.lanes.width_bytes} bytes" if shown.is_box else "lane"
         one = request_figure(shown.lanes, request, shown.sector_bytes, shown.line_bytes, who)
-        sentences = (
-            f"{verdicts.claim(found)} {_blackboard_claim(found.board, board, state)} {state.kernel.note(state.launch)}"
-        )
+        note = state.kernel.note(state.launch)
+        sentences = (*verdicts.claim(found), Markup(_blackboard_claim(found.board, board, state)), note)
         conflicts = bank_conflicts.table(compiled, counters if found.counted_is_compiled else None) if compiled else ""
-        below = f'<div class="tables">{verdicts.totals(found)}{conflicts}{verdicts.funnel(found)}</div>'
+        below = Markup('<div class="tables">{}</div>').format(
+            html([verdicts.totals(found), conflicts, verdicts.funnel(found)])
+        )
         return {
-            self.claim: f'{_status(known)}<p class="claim">{sentences}</p>',
+            self.claim: Markup(_status(known)) + claim(*sentences),
             self.table: verdicts.table(found) + below,
             self.tile: drawn(tile, anew),
             self.request: drawn(one, f"{anew} {request}"),
@@ -224,8 +227,8 @@ def textbook_reply(known: Known, options: object) -> dict[str, Any]:
     return {
         "model": "textbook",
         "textbook": dataclasses.asdict(board),
-        "ops": [verdicts.to_json(op, why.on_the_blackboard(op), None) for op in counted],
-        "totals": verdicts.costs(counted),
+        "ops": [agreement.to_json(op, why.on_the_blackboard(op), None) for op in counted],
+        "totals": agreement.costs(counted),
     }
 
 
@@ -235,17 +238,17 @@ def compiled_reply(known: Known) -> Reply:
     if made is None or made.unreadable:
         why = made.unreadable if made else "it is not known"
         return Failure("compile", "unreadable", f"The compiled kernel could not be read: {why}")
-    found = verdicts.verdicts(known.state.kernel, known.launch, Textbook(), made, known.result(Counters))
+    found = agreement.verdicts(known.state.kernel, known.launch, Textbook(), made, known.result(Counters))
     operations = found.compiled or ()
     alike = found.counted_is_compiled
     return {
         "model": "compiled",
         "triton": made.triton,
         "ops": [
-            verdicts.to_json(op, _reason(op, found, made), verdicts.count_of(op, found) if alike else None)
+            agreement.to_json(op, _reason(op, found, made), agreement.count_of(op, found) if alike else None)
             for op in operations
         ],
-        "totals": verdicts.costs(operations),
+        "totals": agreement.costs(operations),
     }
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import gradio as gr
-import numpy as np
+from markupsafe import Markup
 
 from kernels.results import GroupSizeStudy
 from visualize.figures.bounds_figure import bounds_figure
 from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
 from visualize.models.dram_traffic import DramTraffic, dram_traffic
 from visualize.models.reuse import fewest_bytes, recommended
-from visualize.models.traffic import SECTOR_BYTES
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state.known import Known
-from visualize.text import reuse_claims, words
-from visualize.text.funnel import Stage, funnel
+from visualize.text import reuse_claims
+from visualize.text.prose import claim, plain
+from visualize.text.reuse_tables import comparison, small_print, way
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
 
@@ -48,15 +48,13 @@ class ReusePanel(Panel):
             reads = drawn(bytes_figure(here.sizes, measured, own, here.source("counted")), anew)
             times = drawn(times_figure(measured, own, here.source("measured")), anew) if measured else ""
         resources = drawn(bounds_figure(here.bounds, here.measured_ms, here.source("measured")), anew)
-        sentences = " ".join(reuse_claims.sentences(here))
-        note = f" {known.failure.message}" if known.failure else ""
         return {
-            self.claim: f'<p class="claim">{sentences}{note}</p>',
+            self.claim: claim(*reuse_claims.sentences(here), known.failure.message if known.failure else ""),
             self.reads: reads,
             self.times: times,
             self.bounds: resources,
-            self.way: _way(here),
-            self.tables: _tables(here),
+            self.way: way(here),
+            self.tables: Markup('<div class="tables">{}{}</div>').format(comparison(here), small_print(here)),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -75,52 +73,6 @@ def traffic(known: Known) -> DramTraffic:
 def _measured(study: GroupSizeStudy | None) -> list[Measured]:
     rows = study.rows if study else ()
     return [Measured(row.group_size, row.dram_read_bytes, row.times_ms) for row in rows if row.group_size]
-
-
-def _tables(here: DramTraffic) -> str:
-    return f'<div class="tables">{_comparison(here)}{reuse_claims.small_print(here)}</div>'
-
-
-def _way(here: DramTraffic) -> str:
-    """Reads on their way from lanes to DRAM, predicted and counted."""
-    stages: list[Stage] = []
-    if here.operations:
-        tensors = here.kernel.family.tensors(here.launch.problem)
-        sectors = sum(op.launch.sectors for op in here.operations if tensors[op.access.tensor].is_input)
-        stages.append(("loads (and boxes) ask for sectors", SECTOR_BYTES * sectors, "predicted"))
-    stages.append(("SMs receive", here.own.asked_bytes, "predicted"))
-    if here.row and here.row.received_bytes is not None and here.row.l2_read_bytes is not None:
-        stages.append(("SMs receive", here.row.received_bytes, here.source("counted")))
-        stages.append(("the L2 looks up", here.row.l2_read_bytes, here.source("counted")))
-    stages.append(("read from DRAM", int(here.own.read_bytes), "predicted"))
-    if here.row and here.row.dram_read_bytes:
-        stages.append(("read from DRAM", int(np.median(here.row.dram_read_bytes)), here.source("counted")))
-    stages.append(("each input once", here.own.compulsory_bytes, "predicted"))
-    return funnel(stages, "Bytes read, from lanes to DRAM")
-
-
-def _comparison(here: DramTraffic) -> str:
-    """Every GROUP_SIZE that was counted, beside its prediction."""
-    study = here.study
-    if study is None or not here.sizes:
-        return ""
-    rows = []
-    for row in study.rows:
-        predicted = here.sizes.get(min(row.group_size or 1, here.planned.extents[0]))
-        reads = row.dram_read_bytes
-        counted = float(np.median(reads)) if reads else 0.0
-        rows.append(
-            (
-                str(row.group_size),
-                f"{predicted.read_bytes / 1e9:.3f}" if predicted else "",
-                f"{counted / 1e9:.3f} ± {50 * np.ptp(reads) / counted:.1f}\u00a0%" if reads else "not counted",
-                f"{100 * (predicted.read_bytes / counted - 1):+.1f} %" if predicted and counted else "",
-                f"{np.median(row.times_ms):.4f}",
-                reuse_claims.flags(predicted) if predicted else "",
-            )
-        )
-    header = ("GROUP_SIZE", "GB predicted", "GB counted (of five)", "error", "ms, in turns", "")
-    return words.table(header, rows, f"{study.tool}, {study.device.name}. {study.note}".strip())
 
 
 def reply(known: Known) -> dict[str, Any]:
@@ -143,5 +95,5 @@ def reply(known: Known) -> dict[str, Any]:
         "resident_source": here.planned.resident_source,
         "bounds": [{"name": one.name, "ms": one.ms, "why": one.why} for one in here.bounds],
         "measured": here.study and here.study.to_json(),
-        "note": reuse_claims.plain(reuse_claims.sentences(here)) + why,
+        "note": plain(reuse_claims.sentences(here)) + why,
     }

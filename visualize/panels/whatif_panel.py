@@ -292,7 +292,7 @@ def _column(experiment: Experiment, made: CompiledFacts, session: Session) -> di
     for op in _operations(experiment, made, session):
         name = f"{op.access.op} {op.access.tensor}, {op.access.source[0].rsplit('/', 1)[-1]}:{op.access.source[1]}"
         how = f"{op.width_bytes} B a lane" if op.width_bytes else "whole boxes"
-        opcodes = html.escape(", ".join(op.made.opcodes) if op.made else "")
+        opcodes = html.escape(", ".join(op.compiled.opcodes) if op.compiled else "")
         column[name] = (
             f'<span title="{opcodes}">{how}, {op.launch.requests:,} requests, {op.launch.sectors:,} sectors</span>'
         )

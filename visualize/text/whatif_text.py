@@ -175,7 +175,7 @@ def column(compiled: CompiledFacts, held: Occupancy, operations: Sequence[Operat
         file, line = op.access.source
         how = f"{op.width_bytes} B per lane" if op.width_bytes else "whole boxes"
         cost = f"{how}, {op.launch.requests:,} requests, {op.launch.sectors:,} sectors"
-        opcodes = ", ".join(op.made.opcodes) if op.made else ""
+        opcodes = ", ".join(op.compiled.opcodes) if op.compiled else ""
         facts[f"{op.access.op} {op.access.tensor}, {file.rsplit('/', 1)[-1]}:{line}"] = Hint(cost, opcodes)
     return facts
 
