@@ -16,7 +16,7 @@ from visualize.models.traffic import SECTOR_BYTES
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state.known import Known
-from visualize.text import reuse_claims, words
+from visualize.text import prose, reuse_claims, words
 from visualize.text.funnel import Stage, funnel
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
@@ -48,10 +48,9 @@ class ReusePanel(Panel):
             reads = drawn(bytes_figure(here.sizes, measured, own, here.source("counted")), anew)
             times = drawn(times_figure(measured, own, here.source("measured")), anew) if measured else ""
         resources = drawn(bounds_figure(here.bounds, here.measured_ms, here.source("measured")), anew)
-        sentences = " ".join(reuse_claims.sentences(here))
-        note = f" {known.failure.message}" if known.failure else ""
+        why = known.failure.message if known.failure else ""
         return {
-            self.claim: f'<p class="claim">{sentences}{note}</p>',
+            self.claim: prose.claim(*reuse_claims.sentences(here), why),
             self.reads: reads,
             self.times: times,
             self.bounds: resources,
