@@ -165,7 +165,8 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
     fewest, most = min(seen, key=lambda one: one[1]), max(seen, key=lambda one: one[1])
     claim = prose.claim(whatif_text.cliff_claim(name, sizes, fewest[:2], most[:2]))
     table = tables.table(whatif_text.cliff(name, rows), whatif_text.cliff_caption(state.gpu.name))
-    figure = cliff_figure(*zip(*seen, strict=True), name)
+    sizes_seen, requests_seen, sectors_seen, known = zip(*seen, strict=True)
+    figure = cliff_figure(sizes_seen, requests_seen, sectors_seen, known, name)
     yield claim + table, drawn(figure, f"{name} {sizes}")
 
 
