@@ -115,5 +115,5 @@ def test_a_cliff_down_to_nothing_has_no_ratio(session):
 @pytest.mark.parametrize("flat", [{"other_gpu": "H200"}, {"other_gpu": "A100-80GB", "dtype": "float8_e5m2"}])
 def test_a_gpu_that_cannot_be_compared_is_a_sentence_beside_its_choice(session, flat):
     with pytest.raises(ConfigError) as error:
-        last(whatif_panel.across(session, state({"kernel": "matmul.grouped", **flat}, None)))
+        last(whatif_panel.across(session, SETTINGS.state({"kernel": "matmul.grouped", **flat}, None)))
     assert error.value.field == "other_gpu"
