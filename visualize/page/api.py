@@ -12,6 +12,7 @@ from kernels import discover
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import Knob, knobs
 from kernels.runner.session import Session
+from kernels.schema import experiment_schema
 from visualize.panels.endpoint import Api, answered
 from visualize.panels.panel import Panel
 
@@ -41,6 +42,7 @@ def kernels_reply(this: Gpu | None) -> dict[str, Any]:
                 "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],
                 "problem": [_knob(name, knob) for name, knob in kernel.problem_knobs().items()],
                 "presets": [dataclasses.asdict(preset) for preset in kernel.presets],
+                "schema": experiment_schema(kernel),
             }
             for kernel in discover().values()
         ],
