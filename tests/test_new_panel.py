@@ -1,4 +1,4 @@
-"""Adding a tab is adding one file and a line in the list: its place, options, address, drawing and endpoint come along."""
+"""Adding a tab is adding one file and a line in a list: options, address, drawing and endpoint come along."""
 
 from __future__ import annotations
 
