@@ -216,7 +216,7 @@ def test_float32_and_float8_programs_of_many_warps_are_evenly_apart(dtype, num_w
     launch = launch_of(8192, 8192, 8192, dtype=dtype, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1, num_warps=num_warps)
     planned = schedule(GROUPED, launch, programs_per_sm)
     one = reuse(GROUPED, launch, planned, 0.0)
-    never = reuse(GROUPED, launch, planned, 0.0, False, replace(CONSTANTS, apart_warps=1000))
+    never = reuse(GROUPED, launch, planned, 0.0, False, replace(CONSTANTS, staggered_warps=1000))
     assert (one.read_bytes > 1.5 * never.read_bytes) == is_apart
     assert (one.otherwise_bytes == never.read_bytes) == is_apart
     assert (one == never) != is_apart

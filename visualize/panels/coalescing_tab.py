@@ -164,7 +164,7 @@ def _blackboard_claim(counted: tuple[Operation, ...], board: Textbook, state: St
     parts = [f"{op.tile.lines:,} {_OPS.get(op.access.op, op.access.op)} ({op.access.tensor})" for op in counted]
     total = sum(op.tile.lines for op in counted)
     each = ""
-    if state.kernel.family.reduction(state.experiment.problem) == 0:
+    if state.kernel.family.panels is None:
         moved = counted[-1].tile.bytes_wanted // counted[-1].width_bytes
         each = f", {total:,} in all: <b>{moved / total:.2f}</b> elements each"
     return (

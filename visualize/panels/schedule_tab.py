@@ -105,11 +105,12 @@ def _loads(named: dict[str, Schedule], first: int, what: str) -> tuple[str, str]
     if not curves:
         return "", ""
     ours, reference = (int(curve[np.searchsorted(counts, first)]) for curve in curves.values())
+    panels = next(iter(named.values())).panels or ("", "")
     sentence = (
-        f"The first {first:,} {what} load <b>{ours:,}</b> blocks of A and B in this order, "
+        f"The first {first:,} {what} load <b>{ours:,}</b> blocks of {' and '.join(panels)} in this order, "
         f"<b>{reference:,}</b> in row-major order {words.mark('predicted')}."
     )
-    return sentence, drawn(loads_figure(counts, curves, first, what), f"{programs}")
+    return sentence, drawn(loads_figure(counts, curves, first, what, panels), f"{programs}")
 
 
 def _sharing(planned: Schedule) -> str:

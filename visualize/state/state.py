@@ -79,7 +79,7 @@ def with_kernel(current: Mapping[str, object], kernel: str) -> dict[str, object]
     """
     declared = experiment.kernel_named(kernel, discover())
     kept = [*knobs(Run), *knobs(ScheduleView), *knobs(Textbook), *knobs(WhatIfView), "gpu"]
-    if discover()[str(current["form_of"])].family.id == declared.family.id:
+    if discover()[str(current["form_of"])].family.root.id == declared.family.root.id:
         kept += list(knobs(declared.family.problem))
     if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):
         kept = [name for name in kept if name != "dtype"]
