@@ -28,7 +28,8 @@ def experiment_model(kernel: Kernel) -> type[BaseModel]:
     }
     fields: dict[str, Any] = {"kernel": (Literal[kernel.id], Field(description=kernel.claim))}
     for name, declared in parts.items():
-        part = create_model(name.title(), __config__=_CLOSED, **{n: _field(knob) for n, knob in declared.items()})
+        several: dict[str, Any] = {n: _field(knob) for n, knob in declared.items()}
+        part = create_model(name.title(), __config__=_CLOSED, **several)
         fields[name] = (part, Field(default_factory=part))
     fields["gpu"] = (Literal[GPU_CHOICES], Field("", description='"this", a name of the GPU table, or left out.'))
     return create_model("Experiment", __config__=_CLOSED, **fields)

@@ -36,7 +36,7 @@ def kernels_reply(this: Gpu | None) -> dict[str, Any]:
         "kernels": [
             {
                 "id": kernel.id,
-                "family": kernel.family.id,
+                "family": kernel.family.root.id,
                 "title": kernel.title,
                 "claim": kernel.claim,
                 "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],

@@ -93,7 +93,7 @@ class CoalescingPanel(Panel):
         tile = tile_figure(shown.tile, shown.access.tensor, lanes.tile_color, shown.sector_bytes)
         who = f"piece of {shown.lanes.width_bytes} bytes" if shown.is_box else "lane"
         one = request_figure(shown.lanes, request, shown.sector_bytes, shown.line_bytes, who)
-        is_copy = not state.kernel.family.reduction(state.experiment.problem)
+        is_copy = state.kernel.family.panels is None
         claim = prose.claim(
             *verdicts.claim(found),
             *coalescing_text.blackboard_claim(found.board, board, is_copy),

@@ -96,8 +96,9 @@ def _loads(named: dict[str, Schedule], first: int, what: str) -> tuple[Sentence 
     if not curves:
         return "", ""
     ours, reference = (int(curve[np.searchsorted(counts, first)]) for curve in curves.values())
-    sentence = schedule_text.loads_claim(first, what, ours, reference)
-    return sentence, drawn(loads_figure(counts, curves, first, what), f"{programs}")
+    panels = next(iter(named.values())).panels or ("", "")
+    sentence = schedule_text.loads_claim(first, what, panels, ours, reference)
+    return sentence, drawn(loads_figure(counts, curves, first, what, panels), f"{programs}")
 
 
 def reply(known: Known) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _this_order(here: DramTraffic) -> str:
     times = f"{words.significant(more)} × what each input once would take" if more > _ALIKE else "each input once"
     predicted = f"<b>{own.read_bytes / 1e9:,.3f} GB</b> from DRAM {words.mark('predicted')}"
     lead = f"This launch reads {predicted}{counted}: {times}."
-    if not here.planned.k_blocks:
+    if here.planned.panels is None:
         return lead
     served = words.percent(1 - own.read_bytes / own.asked_bytes)
     return f"{lead} Of the {own.asked_bytes / 1e9:,.3g} GB that its programs ask for, the L2 serves {served}."
@@ -197,7 +197,7 @@ def _doubt(here: DramTraffic) -> str:
     own = here.own
     if here.made is None:
         return f"One program a SM is {words.mark('assumed')} as long as the kernel is not compiled."
-    if not here.planned.k_blocks:
+    if here.planned.panels is None:
         return _IN_PARTS if own.read_bytes > own.compulsory_bytes else ""
     if own.is_drift:
         why = ", and the L2, which has more to deliver than it can, drives them apart" if own.ahead else ""

@@ -121,20 +121,20 @@ def claim(result: RunResult, kernel: Kernel, launch: Launch) -> str:
     said = [html.escape(sentence) for sentence in remarks(result, kernel, launch)]
     if result.diff is None:
         said.append("The picture of the error was not recorded.")
-    verdict = _verdict(result.check, exact=not kernel.family.reduction(launch.problem))
+    verdict = _verdict(result.check, exact=kernel.family.is_exact)
     return f'<p class="hint">{result.experiment.kernel}: {settings}</p><p class="claim">{verdict} {" ".join(said)}</p>'
 
 
 def tables(result: RunResult, kernel: Kernel) -> str:
     """The check and the times."""
-    check, sums = result.check, kernel.family.reduction(result.experiment.problem)
+    check = result.check
     where = f"{result.device.name}, torch {result.device.torch}, triton {result.device.triton}"
     beyond = ("largest error beyond rounding / allowed", words.significant(check.worst_over_allowed), "at most 1")
     rows = [
         ("relative RMS error", words.significant(check.relative_rms), f"at most {words.significant(check.tolerance)}"),
         ("largest error", words.significant(check.max_abs_error), ""),
         (f"largest error / ({kernel.family.magnitude})", words.significant(check.max_scaled_error), ""),
-        *([beyond] if sums else []),
+        *([] if kernel.family.is_exact else [beyond]),
         (
             "wrong elements",
             f"{check.mismatched:,} of {check.elements:,}",

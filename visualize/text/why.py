@@ -140,7 +140,7 @@ def _narrow(op: Operation, kernel: Kernel, launch: Launch) -> str:
             f"whether the number {pitch:,} is divisible by 16. It is not, so the compiler can't know, and a lane moves "
             f"{_bytes(op.width_bytes)} instead of {most}."
         )
-    if _turned_for_matrix_unit(op, launch):
+    if _turned_for_matrix_unit(op, kernel, launch):
         return (
             f"The matrix unit takes {launch.problem.dtype} operands K-major only, and {access.tensor} is not stored "
             f"so: it is copied {op.width_bytes} bytes at a time, to be turned on its way into shared memory."
@@ -148,11 +148,12 @@ def _narrow(op: Operation, kernel: Kernel, launch: Launch) -> str:
     return f"The layout gives a lane {_bytes(op.width_bytes)} of {access.tensor} at a time."
 
 
-def _turned_for_matrix_unit(op: Operation, launch: Launch) -> bool:
+def _turned_for_matrix_unit(op: Operation, kernel: Kernel, launch: Launch) -> bool:
     """Whether Hopper's matrix unit (for 4 warps together, 64 rows) needs K as the fast axis: but for 2-byte types."""
     access, made, config = op.access, op.made, launch.config
     return (
         made is not None
+        and access.tensor in (kernel.family.panels or ())
         and made.op == "async copy"
         and launch.gpu.compute_capability == (9, 0)
         and config.num_warps % 4 == 0
