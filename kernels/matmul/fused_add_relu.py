@@ -1,6 +1,6 @@
 """D = relu(A @ B + C) in one kernel: what follows the sum is done while the tile is still on chip."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from kernels.matmul.persistent_tiles import grid, half_columns, tiles_of, tma_fa
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped, tile_offsets, tile_start
 from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, Access, Kernel, Launch, Preset, TensorSpec
+from kernels.spec import Access, Kernel, Launch, Preset, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     return {**product, "C": TensorSpec(shape, is_input=True), "D": TensorSpec(shape, is_input=False)}
 
 
-def _reference(inputs: dict[str, Any], rows: slice) -> Any:
+def _reference(inputs: Mapping[str, Any], rows: slice) -> Any:
     return (FAMILY.reference(inputs, rows) + inputs["C"][rows]).relu_()
 
 
-def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
+def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
     """torch.addmm into `output`, then ReLU in place; float32 as the product alone."""
     import torch
 
@@ -136,16 +136,14 @@ KERNEL = Kernel(
     id="matmul.fused_add_relu",
     title="fused add and ReLU",
     claim="The sum with C and the ReLU cost one more load: the product never goes to memory and back.",
-    family=replace(
-        FAMILY,
+    family=FAMILY.extended(
+        "fused_add_relu",
         tensors=_tensors,
         reference=_reference,
-        magnitude="|A| @ |B| + |C|",
         baseline=_baseline,
         baseline_name=lambda problem: "torch.addmm, then relu_",
-        minimal_bytes=lambda problem: (
-            FAMILY.minimal_bytes(problem) + problem.M * problem.N * DTYPE_BYTES[problem.dtype]
-        ),
+        magnitude="|A| @ |B| + |C|",
+        error_scale=_reference,
     ),
     config=Config,
     jitted=matmul_fused_add_relu,

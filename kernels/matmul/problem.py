@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kernels import orders
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob, powers
-from kernels.matmul import tile
+from kernels.matmul import rounding, tile
 from kernels.source import memory_lines
 from kernels.spec import DTYPE_BYTES, Access, Axis, Family, Launch, TensorSpec
 
@@ -126,7 +126,7 @@ def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     }
 
 
-def _reference(inputs: dict[str, Any], rows: slice) -> Any:
+def _reference(inputs: Mapping[str, Any], rows: slice) -> Any:
     """Those rows of A @ B in the inputs' type; float32 in full, not as tf32."""
     import torch
 
@@ -138,7 +138,7 @@ def _reference(inputs: dict[str, Any], rows: slice) -> Any:
         torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
-def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
+def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
     """torch.matmul into `output`: float32 as tf32, or in full where the problem asks for more than tf32."""
     import torch
 
@@ -190,6 +190,13 @@ def _refuse(problem: Problem, config: Any) -> None:
         raise ConfigError("out_of_range", f"BLOCK_K is {config.BLOCK_K}; {problem.dtype} needs at least 32.", "BLOCK_K")
 
 
+def _matrix_passes(problem: Problem) -> int:
+    """Three products of tf32 parts make one of float32."""
+    if problem.dtype != "float32":
+        return 1
+    return {"ieee": 0, "tf32x3": 3}.get(problem.precision, 1)
+
+
 _NOTES = {
     "tf32": "On a GPU (from compute capability 8.0 on) float32 operands are multiplied as tf32: this kernel cuts their "
     "mantissas to 10 bits, torch rounds them; the interpreter multiplies them in full.",
@@ -205,14 +212,14 @@ FAMILY = Family(
     problem=Problem,
     tensors=_tensors,
     reference=_reference,
-    magnitude="|A| @ |B|",
     baseline=_baseline,
     baseline_name=_baseline_name,
-    reduction=lambda problem: problem.K,
+    magnitude="|A| @ |B|",
+    allowance=rounding.of_product,
+    error_scale=_reference,
+    panels=("A", "B"),
     work=lambda problem: 2 * problem.M * problem.N * problem.K,
-    minimal_bytes=lambda problem: (
-        (problem.M * problem.K + problem.K * problem.N + problem.M * problem.N) * DTYPE_BYTES[problem.dtype]
-    ),
+    matrix_passes=_matrix_passes,
     best=lambda problem: dataclasses.replace(problem, M=8192, N=8192, K=8192, layout="NN"),
     note=lambda problem: _NOTES[problem.precision] if problem.dtype == "float32" else "",
     refuse=_refuse,

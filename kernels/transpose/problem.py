@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,11 +58,11 @@ def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     }
 
 
-def _reference(inputs: dict[str, Any], rows: slice) -> Any:
+def _reference(inputs: Mapping[str, Any], rows: slice) -> Any:
     return inputs["A"][:, rows].t()
 
 
-def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable[[], None]:
+def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Callable[[], None]:
     return lambda: output.copy_(inputs["A"].t())
 
 
@@ -71,10 +71,7 @@ FAMILY = Family(
     problem=Problem,
     tensors=_tensors,
     reference=_reference,
-    magnitude="|A|",
     baseline=_baseline,
     baseline_name=lambda problem: "torch copy_ of A.t()",
-    reduction=lambda problem: 0,
-    work=lambda problem: 0,
-    minimal_bytes=lambda problem: 2 * problem.M * problem.N * DTYPE_BYTES[problem.dtype],
+    magnitude="|A|",
 )

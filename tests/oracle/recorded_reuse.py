@@ -56,7 +56,7 @@ class Compared:
 
     @property
     def is_matmul(self) -> bool:
-        return self.kernel.family.id == "matmul"
+        return self.kernel.family.root.id == "matmul"
 
     def __str__(self) -> str:
         kernel = self.kernel.id.partition(".")[2]

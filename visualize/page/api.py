@@ -12,6 +12,7 @@ from kernels import discover
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import Knob, knobs
 from kernels.runner.session import Session
+from kernels.schema import experiment_schema
 from visualize.panels.endpoint import Api, answered
 from visualize.panels.panel import Panel
 
@@ -35,12 +36,13 @@ def kernels_reply(this: Gpu | None) -> dict[str, Any]:
         "kernels": [
             {
                 "id": kernel.id,
-                "family": kernel.family.id,
+                "family": kernel.family.root.id,
                 "title": kernel.title,
                 "claim": kernel.claim,
                 "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],
                 "problem": [_knob(name, knob) for name, knob in kernel.problem_knobs().items()],
                 "presets": [dataclasses.asdict(preset) for preset in kernel.presets],
+                "schema": experiment_schema(kernel),
             }
             for kernel in discover().values()
         ],

@@ -18,15 +18,17 @@ import gradio as gr
 from kernels import discover
 from kernels.knobs import ConfigError
 from kernels.results import Compiled, Failure
+from kernels.runner.job import Job
 from kernels.runner.session import Session
 from visualize.page.runs import Runs
 from visualize.panels.controls import experiment_form
 from visualize.panels.endpoint import known
 from visualize.panels.panel import Ask, Drawn, Measure, Panel
-from visualize.panels.result_tab import ResultPanel, finished, progress
+from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.state.state import State, with_preset
+from visualize.text import status_text
 from visualize.widgets import form, link
 
 # How what is wanted of the compiler begins where it was known, so that the panel is drawn already.
@@ -197,7 +199,7 @@ class Handlers:
             job = self.runs.start(page, current.experiment, action.measurement)
             said: Drawn = {at.problems: form.placed({})}
             while not job.done.done() and self.runs.is_latest(page, job):
-                yield {**said, at.status: progress(self.session, job), at.cancel: gr.Button(interactive=True)}
+                yield {**said, at.status: self._progress(job), at.cancel: gr.Button(interactive=True)}
                 said = {}
                 await asyncio.wait([asyncio.wrap_future(job.done)], timeout=0.25)
             if not self.runs.is_latest(page, job):
@@ -205,7 +207,7 @@ class Handlers:
                 yield self.nothing
                 return
             outcome = job.result()
-            ended = {**said, at.status: finished(outcome), at.cancel: gr.Button(interactive=False)}
+            ended = {**said, at.status: status_text.finished(outcome), at.cancel: gr.Button(interactive=False)}
             if isinstance(outcome, Failure):
                 if outcome.field:
                     ended[at.problems] = form.placed({outcome.field: outcome.message})
@@ -241,6 +243,10 @@ class Handlers:
         self.runs.forget(page)
         self._compiles.pop(page, None)
         self._replaced.pop(page, None)
+
+    def _progress(self, job: Job) -> str:
+        now = job.progress
+        return status_text.status(self.session.backend, now.stage, now.before, now.seconds)
 
     def _redrawn(self, state: State, sentences: Mapping[str, str] | None = None) -> Drawn:
         """The address, the open tab, and what is wrong; other tabs wait until they are opened."""

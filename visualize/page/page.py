@@ -40,11 +40,12 @@ class Page:
 
     def __init__(self, blocks: gr.Blocks, session: Session) -> None:
         self.session = session
+        self.blocks = blocks
         self.panels: dict[str, list[Panel]] = {tab.name: [panel() for panel in tab.panels] for tab in TABS}
         (self._result,) = (one for panels in self.panels.values() for one in panels if isinstance(one, ResultPanel))
         self._lay_out()
         self.handlers = Handlers(session, self.components, self.panels)
-        self._join(blocks)
+        self._join()
 
     def _lay_out(self) -> None:
         gpu = self.session.gpu
@@ -79,7 +80,7 @@ class Page:
             tab=gr.State(SETTINGS.opened),
         )
 
-    def _join(self, blocks: gr.Blocks) -> None:
+    def _join(self) -> None:
         on, at = self.handlers, self.components
         panels = [panel for several in self.panels.values() for panel in several]
         forms = [at.experiment, *(one for panel in panels for one in panel.forms.values())]
@@ -101,8 +102,8 @@ class Page:
         lasting: dict[str, Any] = {"concurrency_limit": None, **quiet}
 
         opened = _each([*everything, *self._result.results])
-        blocks.load(functools.partial(on.on_load, self._result), None, opened, **instant)
-        blocks.unload(on.on_unload)
+        self.blocks.load(functools.partial(on.on_load, self._result), None, opened, **instant)
+        self.blocks.unload(on.on_unload)
         for controls in forms:
             controls.input(on.on_change, inputs, redrawn, **last)
         at.experiment.select(on.on_select, inputs, everything, **last)

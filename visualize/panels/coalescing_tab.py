@@ -20,14 +20,11 @@ from visualize.models import agreement, coalescing, textbook
 from visualize.models.agreement import Verdicts
 from visualize.models.textbook import Textbook
 from visualize.models.traffic import LINE_BYTES, SECTOR_BYTES, Operation, Requests, Tile
-from visualize.panels.compiler_tab import waiting
 from visualize.panels.endpoint import Api, Endpoint, Reply, answered
 from visualize.panels.panel import Drawn, Measure, Panel
-from visualize.panels.result_tab import finished
 from visualize.state.known import Known
 from visualize.state.state import State
-from visualize.text import bank_conflicts, verdicts, why, words
-from visualize.text.prose import claim, html
+from visualize.text import bank_conflicts, coalescing_text, prose, status_text, verdicts, why
 from visualize.widgets import form
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
@@ -96,14 +93,18 @@ class CoalescingPanel(Panel):
         tile = tile_figure(shown.tile, shown.access.tensor, lanes.tile_color, shown.sector_bytes)
         who = f"piece of {shown.lanes.width_bytes} bytes" if shown.is_box else "lane"
         one = request_figure(shown.lanes, request, shown.sector_bytes, shown.line_bytes, who)
-        note = state.kernel.note(state.launch)
-        sentences = (*verdicts.claim(found), Markup(_blackboard_claim(found.board, board, state)), note)
+        is_copy = state.kernel.family.panels is None
+        claim = prose.claim(
+            *verdicts.claim(found),
+            *coalescing_text.blackboard_claim(found.board, board, is_copy),
+            state.kernel.note(state.launch),
+        )
         conflicts = bank_conflicts.table(compiled, counters if found.counted_is_compiled else None) if compiled else ""
-        below = Markup('<div class="tables">{}</div>').format(
-            html([verdicts.totals(found), conflicts, verdicts.funnel(found)])
+        below = Markup('<div class="tables">{}{}{}</div>').format(
+            verdicts.totals(found), conflicts, verdicts.funnel(found)
         )
         return {
-            self.claim: Markup(_status(known)) + claim(*sentences),
+            self.claim: _status(known) + claim,
             self.table: verdicts.table(found) + below,
             self.tile: drawn(tile, anew),
             self.request: drawn(one, f"{anew} {request}"),
@@ -138,15 +139,14 @@ def _unknown(model: object) -> Reply:
     raise ConfigError("not_a_choice", f"model is {model!r}; allowed are {' and '.join(MODELS)}.", "model")
 
 
-def _status(known: Known) -> str:
+def _status(known: Known) -> Markup:
     """Why there are no lanes of the compiler's, where there are none."""
     if known.failure:
-        return finished(known.failure)
+        return status_text.failed(known.failure)
     if known.compiled is None:
-        return waiting(known.state.gpu.name)
-    if known.compiled.unreadable:
-        return f'<p class="failure" role="alert">The compiled kernel could not be read: {known.compiled.unreadable}</p>'
-    return ""
+        return status_text.waiting(known.state.gpu.name)
+    unreadable = known.compiled.unreadable
+    return status_text.alert(coalescing_text.unreadable(unreadable)) if unreadable else Markup()
 
 
 def lanes_form(state: State, requests: int) -> str:
@@ -200,20 +200,6 @@ def _first(state: State, access: Access | FlatAccess) -> tuple[int, ...]:
     place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(first_step[0])}
     axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
     return tuple(int(axis.start(place[axis.index], axis.block)) for axis in axes)
-
-
-def _blackboard_claim(counted: tuple[Operation, ...], board: Textbook, state: State) -> str:
-    """In the blackboard's words: transactions of one tile, and elements that each moves."""
-    parts = [f"{op.tile.lines:,} {_OPS.get(op.access.op, op.access.op)} ({op.access.tensor})" for op in counted]
-    total = sum(op.tile.lines for op in counted)
-    each = ""
-    if state.kernel.family.reduction(state.experiment.problem) == 0:
-        moved = counted[-1].tile.bytes_wanted // counted[-1].width_bytes
-        each = f", {total:,} in all: <b>{moved / total:.2f}</b> elements each"
-    return (
-        f"On the blackboard, the first tile takes <b>{' and '.join(parts)}</b> transactions{each} "
-        f"{words.mark('textbook')}: lines of {board.line_bytes} bytes that a warp of {board.warp_size} lanes touches."
-    )
 
 
 def textbook_reply(known: Known, options: object) -> dict[str, Any]:

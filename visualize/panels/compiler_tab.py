@@ -11,12 +11,11 @@ from kernels.compiled.listing import memory_lines
 from kernels.results import Compiled
 from kernels.source import file_of, last_line, lines_of
 from kernels.spec import Kernel, Launch
-from visualize.models.occupancy import Occupancy, occupancy
+from visualize.models.occupancy import occupancy
 from visualize.panels.endpoint import Api, Endpoint, Reply
 from visualize.panels.panel import Drawn, Panel
-from visualize.panels.result_tab import finished
 from visualize.state.known import Known
-from visualize.text import words
+from visualize.text import compiler_text, prose, status_text, tables
 from visualize.widgets import assets
 from visualize.widgets.markup import markup
 
@@ -40,15 +39,17 @@ class CompilerPanel(Panel):
     def draw(self, known: Known) -> Drawn:
         compiled, kernel, launch = known.compiled, known.state.kernel, known.launch
         if known.failure:
-            return {self.claim: finished(known.failure), self.listing: ""}
+            return {self.claim: status_text.failed(known.failure), self.listing: ""}
         if compiled is None:
             return {}
         held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
         listing = json.dumps(_listing(kernel, launch, compiled), ensure_ascii=False)
-        return {self.claim: _claim(launch, compiled, held), self.listing: listing}
+        claim = prose.claim(*compiler_text.claim(launch, compiled, held))
+        resources = tables.table(compiler_text.resources(launch, compiled, held))
+        return {self.claim: claim + resources, self.listing: listing}
 
     def waiting(self, known: Known, seconds: float) -> Drawn:
-        return {self.claim: waiting(known.state.gpu.name, seconds)}
+        return {self.claim: status_text.waiting(known.state.gpu.name, seconds)}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def compile_of(experiment: dict[str, Any]) -> dict[str, Any]:
@@ -56,38 +57,6 @@ class CompilerPanel(Panel):
             return await api.compiled(experiment, reply)
 
         return (Endpoint("compile", compile_of),)
-
-
-def waiting(gpu: str, seconds: float | None = None) -> str:
-    """What stands there while the compiler works."""
-    took = "" if seconds is None else f": {seconds:.1f} s"
-    return f'<p class="hint" role="status">Compiling for {gpu}{took}</p>'
-
-
-def _claim(launch: Launch, compiled: Compiled, held: Occupancy) -> str:
-    warps = launch.config.num_warps
-    spilled = (
-        f"spills {compiled.spilled_bytes:,} bytes a thread to local memory"
-        if compiled.spilled_bytes
-        else "spills nothing"
-    )
-    sentence = (
-        f"For {compiled.gpu}, Triton {compiled.triton} gives each thread <b>{compiled.registers} registers</b> and "
-        f"{spilled}; a program takes {compiled.shared_bytes:,} bytes of shared memory {words.mark('compiled')}. "
-        f"A SM holds <b>{held.programs_per_sm} program{'s' if held.programs_per_sm != 1 else ''}</b> of {warps} warps, "
-        f"limited by {' and '.join(held.limited_by)}: an occupancy of <b>{words.percent(held.occupancy)}</b> "
-        f"{words.mark('predicted')}."
-    )
-    gpu = launch.gpu
-    needs = {
-        "warps": (f"{warps} a program", f"{gpu.max_warps_per_sm} a SM"),
-        "programs": ("1", f"{gpu.max_programs_per_sm} a SM"),
-        "registers": (f"{compiled.registers} a thread", f"{gpu.registers_per_sm:,} a SM"),
-        "shared memory": (f"{compiled.shared_bytes:,} bytes a program", f"{gpu.shared_bytes_per_sm:,} bytes a SM"),
-    }
-    rows = [(name, *needs[name], str(allowed)) for name, allowed in held.limits.items()]
-    table = words.table(("resource", "this kernel needs", "there is", "programs a SM could hold"), rows)
-    return f'<p class="claim">{sentence} {gpu.caveat}</p>{table}'
 
 
 def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, Any]:

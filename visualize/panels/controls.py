@@ -18,7 +18,7 @@ def experiment_form(state: State, this: Gpu | None) -> str:
     fields = [
         {
             **form.field("kernel", Knob(DEFAULT_KERNEL, "Kernel", state.kernel.claim, tuple(kernels))),
-            "labels": [f"{k.family.id}: {k.title}" for k in kernels.values()],
+            "labels": [f"{k.family.root.id}: {k.title}" for k in kernels.values()],
         },
         {
             **form.field("gpu", Knob("", "Kernel", "The GPU that predictions are for.", tuple(gpus))),

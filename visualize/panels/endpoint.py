@@ -85,7 +85,10 @@ class Api:
         except Exception as error:
             return to_json(failure(error).to_json())
         # Waits without a thread: many may wait for their turn, and the page must stay quick.
-        outcome = await asyncio.wrap_future(job.done)
+        return self.outcome(await asyncio.wrap_future(job.done), body)
+
+    def outcome(self, outcome: Any, body: Callable[[Any, Known], dict[str, Any]]) -> dict[str, Any]:
+        """The reply to a measurement that has ended."""
 
         def reply() -> Reply:
             if isinstance(outcome, Failure):

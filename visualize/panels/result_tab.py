@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import html
 from typing import Any
 
 import gradio as gr
 import numpy as np
+from markupsafe import Markup
 
 from kernels import discover
 from kernels.knobs import ConfigError
-from kernels.results import Closeup, Counters, Diff, Failure, RunResult
-from kernels.runner.job import Job, Outcome, Progress
+from kernels.results import Closeup, Diff, RunResult
 from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
 from visualize.figures.diff_figure import closeup_figure, diff_figure
@@ -19,18 +18,11 @@ from visualize.models.schedule import schedule
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state.known import Known
-from visualize.text import run_report
+from visualize.text import run_report, status_text
 from visualize.widgets import assets
-from visualize.widgets.link import query
+from visualize.widgets.link import dated, query
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
-
-NOT_RUN = (
-    '<p class="hint">Not run yet. Press Run (Ctrl+Enter) to launch this kernel, check it against torch{timed}.</p>'
-)
-_TIMED = ", and time it beside torch"
-_CHECKED = "; without a GPU here, Triton's interpreter runs it, untimed"
-_STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
 
 
 class ResultPanel(Panel):
@@ -59,7 +51,7 @@ class ResultPanel(Panel):
 
     def before(self, session: Session) -> Drawn:
         """What a page says on which nothing has been run."""
-        hint = NOT_RUN.format(timed=_TIMED if session.gpu else _CHECKED)
+        hint = status_text.not_run(session.gpu is not None)
         return {self.strip: hint, self.claim: hint}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -76,47 +68,12 @@ def reply(outcome: RunResult, known: Known) -> dict[str, Any]:
     return {**outcome.to_json(), "note": note}
 
 
-def progress(session: Session, job: Job) -> str:
-    """The status line of a job that is under way."""
-    return _status(session.backend, job.progress)
-
-
-def _status(backend: str, update: Progress) -> str:
-    if update.stage == "queued":
-        waits = f"{update.before} before you" if update.before else "starting"
-        return f'<p class="status" role="status">In the queue: {waits}. {update.seconds:.1f} s</p>'
-    stages = _STAGES[backend]
-    place = stages.index(update.stage) if update.stage in stages else -1
-    steps = "".join(
-        f'<li class="{"done" if i < place else "now" if i == place else "todo"}">{stage}</li>'
-        for i, stage in enumerate(stages)
-    )
-    waking = "<span>starting the worker</span>" if update.stage == "worker" else ""
-    return (
-        f'<div class="status" role="status"><ol class="stages">{steps}</ol>{waking}'
-        f"<span>{update.seconds:.1f} s</span></div>"
-    )
-
-
-def finished(outcome: Outcome) -> str:
-    """The status line of a run that has ended."""
-    if isinstance(outcome, Failure):
-        return (
-            f'<p class="failure" role="alert" data-kind="{outcome.kind}"><b>{outcome.stage}</b>: '
-            f"{html.escape(outcome.message)}</p>"
-        )
-    if not isinstance(outcome, RunResult):
-        said = outcome.note or f"Counted by {outcome.tool}." if isinstance(outcome, Counters) else outcome.note
-        return f'<p class="status" role="status" data-finished="true">{html.escape(said)}</p>'
-    took = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in outcome.stages.items() if stage != "worker")
-    return f'<p class="status" role="status" data-finished="true">{html.escape(outcome.note)} {took}</p>'
-
-
 def drawn_result(result: RunResult, launch: Launch) -> tuple[str, str, str, str, str]:
     """Strip, claim, picture of the error, its worst tile, and the tables behind them."""
     experiment, kernel = result.experiment, discover()[result.experiment.kernel]
-    address = html.escape(query(experiment.to_address()))
-    whole = closeup = values = ""
+    address = query(experiment.to_address())
+    whole = closeup = ""
+    values = Markup()
     if diff := result.diff:
         output = kernel.family.output(experiment.problem)
         whole = drawn(diff_figure(diff, result.check, output), anew=address)
@@ -126,11 +83,11 @@ def drawn_result(result: RunResult, launch: Launch) -> tuple[str, str, str, str,
             closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address)
             values = run_report.values(near, result.check, names, diff)
     return (
-        f'<div class="figures" data-experiment="{address}">{run_report.numbers(result, kernel.race(launch))}</div>',
-        f'<div data-experiment="{address}">{run_report.claim(result, kernel, launch)}</div>',
+        dated(experiment, run_report.numbers(result, kernel.race(launch)), "figures"),
+        dated(experiment, run_report.claim(result, kernel, launch)),
         whole,
         closeup,
-        f'<div class="tables" data-experiment="{address}">{run_report.tables(result, kernel)}{values}</div>',
+        dated(experiment, run_report.tables(result, kernel) + values, "tables"),
     )
 
 

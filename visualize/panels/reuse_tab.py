@@ -15,8 +15,7 @@ from visualize.models.reuse import fewest_bytes, recommended
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state.known import Known
-from visualize.text import reuse_claims
-from visualize.text.prose import claim, plain
+from visualize.text import prose, reuse_claims
 from visualize.text.reuse_tables import comparison, small_print, way
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
@@ -48,8 +47,9 @@ class ReusePanel(Panel):
             reads = drawn(bytes_figure(here.sizes, measured, own, here.source("counted")), anew)
             times = drawn(times_figure(measured, own, here.source("measured")), anew) if measured else ""
         resources = drawn(bounds_figure(here.bounds, here.measured_ms, here.source("measured")), anew)
+        why = known.failure.message if known.failure else ""
         return {
-            self.claim: claim(*reuse_claims.sentences(here), known.failure.message if known.failure else ""),
+            self.claim: prose.claim(*reuse_claims.sentences(here), why),
             self.reads: reads,
             self.times: times,
             self.bounds: resources,
@@ -95,5 +95,5 @@ def reply(known: Known) -> dict[str, Any]:
         "resident_source": here.planned.resident_source,
         "bounds": [{"name": one.name, "ms": one.ms, "why": one.why} for one in here.bounds],
         "measured": here.study and here.study.to_json(),
-        "note": plain(reuse_claims.sentences(here)) + why,
+        "note": prose.plain(reuse_claims.sentences(here)) + why,
     }

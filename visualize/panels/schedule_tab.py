@@ -7,15 +7,15 @@ from typing import Any
 import gradio as gr
 import numpy as np
 
-from kernels.gpus import Gpu
 from visualize.figures.schedule_figure import loads_figure, player_data, schedule_figure
 from visualize.models.schedule import Schedule, loads, loads_at, row_major
-from visualize.models.steps import Steps, panels, steps
+from visualize.models.steps import panels, steps
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known
 from visualize.state.view import ScheduleView
-from visualize.text import words
+from visualize.text import prose, schedule_text
+from visualize.text.prose import Sentence
 from visualize.text.residency import residents
 from visualize.widgets import form
 from visualize.widgets.markup import markup
@@ -62,14 +62,13 @@ class SchedulePanel(Panel):
         # All tiles of a program that loops say nothing of what is loaded when.
         timed = {name: cut.timed for name, cut in zip(named, cuts, strict=True)}
         claim, curve = _loads(timed, view.first, "programs" if ours.turns == 1 else "tiles")
-        sentences = (
+        said = prose.claim(
             claim,
-            _sharing(ours),
-            _timing(ours, cuts[0], state.gpu, known.residency.programs_per_sm),
+            schedule_text.sharing(ours),
+            schedule_text.timing(ours, cuts[0], state.gpu, known.residency.programs_per_sm),
             state.kernel.note(state.launch),
             known.failure.message if known.failure else "",
         )
-        said = f'<p class="claim">{" ".join(filter(None, sentences))}</p>'
         return {
             self.claim: said,
             self.ours: maps[0],
@@ -86,7 +85,7 @@ class SchedulePanel(Panel):
         return (Endpoint("schedule", schedule_of),)
 
 
-def _loads(named: dict[str, Schedule], first: int, what: str) -> tuple[str, str]:
+def _loads(named: dict[str, Schedule], first: int, what: str) -> tuple[Sentence | str, str]:
     """What the first programs of each order load: a sentence, and the curve; both "" without a reduction."""
     programs = min(order.programs for order in named.values())
     first = min(first, programs)
@@ -97,49 +96,9 @@ def _loads(named: dict[str, Schedule], first: int, what: str) -> tuple[str, str]
     if not curves:
         return "", ""
     ours, reference = (int(curve[np.searchsorted(counts, first)]) for curve in curves.values())
-    sentence = (
-        f"The first {first:,} {what} load <b>{ours:,}</b> blocks of A and B in this order, "
-        f"<b>{reference:,}</b> in row-major order {words.mark('predicted')}."
-    )
-    return sentence, drawn(loads_figure(counts, curves, first, what), f"{programs}")
-
-
-def _sharing(planned: Schedule) -> str:
-    """What split-K does, in a sentence."""
-    if planned.slices == 1:
-        return ""
-    return (
-        f"Each tile of C is summed by <b>{planned.slices} programs</b>, one a slice of K (the grid's third axis): all "
-        "tiles' first slices start before any second one. In a step, a tile of a small map says how many of its slices "
-        "have started."
-    )
-
-
-def _timing(planned: Schedule, cut: Steps, gpu: Gpu, per_sm: int) -> str:
-    """How long a launch is, in waves or turns, and how much of it is idle."""
-    held, mark = _count(per_sm, "program"), words.mark(planned.resident_source)
-    if cut.name == "turn":
-        turns = f"<b>{_count(len(cut.tiles), 'turn')}</b> of at most {planned.programs:,}"
-        said = (
-            f"{_count(planned.programs, 'program')} on {gpu.sms} SMs of {gpu.name} (a SM holds {held} {mark}) loop "
-            f"over {_count(cut.tiles.sum(), 'tile')} in {turns}; "
-        )
-        last = f"the last turn computes {_count(int(cut.tiles[-1]), 'tile')}"
-    else:
-        loop = f" of {planned.turns:,} tiles each, one after the other," if planned.turns > 1 else ""
-        said = (
-            f"{_count(planned.programs, 'program')}{loop} run in <b>{_count(planned.waves, 'wave')}</b> of "
-            f"{planned.resident_programs:,} ({gpu.sms} SMs of {gpu.name}, {held} a SM {mark}); "
-        )
-        last = f"the last wave holds {planned.tail_programs:,}"
-    if not cut.tail_idle:
-        return f"{said}the last {'turn' if cut.name == 'turn' else 'wave'} is full."
-    whole = f", {words.percent(cut.idle)} of the launch" if len(cut.tiles) > 1 else ""
-    return f"{said}{last}, so <b>{words.percent(cut.tail_idle)}</b> of it stays idle{whole}."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    panels = next(iter(named.values())).panels or ("", "")
+    sentence = schedule_text.loads_claim(first, what, panels, ours, reference)
+    return sentence, drawn(loads_figure(counts, curves, first, what, panels), f"{programs}")
 
 
 def reply(known: Known) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Settings:
         kept = ["gpu", *knobs(Run)]
         for options in self.options:
             kept += [] if getattr(options, "of_kernel", False) else list(knobs(options))
-        if discover()[str(current["form_of"])].family.id == declared.family.id:
+        if discover()[str(current["form_of"])].family.root is declared.family.root:
             kept += list(knobs(declared.family.problem))
         if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):
             kept = [name for name in kept if name != "dtype"]

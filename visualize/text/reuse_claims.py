@@ -57,7 +57,7 @@ def _this_order(here: DramTraffic) -> tuple[Sentence | str, ...]:
     return (
         say("This launch reads {} from DRAM: {}.", Sourced(Strong(_gigabytes(own.read_bytes)), "predicted"), times),
         _counted(here),
-        _served(here) if here.planned.k_blocks else "",
+        "" if here.planned.panels is None else _served(here),
     )
 
 
@@ -181,7 +181,7 @@ def _doubt(here: DramTraffic) -> tuple[Sentence | str, ...]:
     own = here.own
     if here.made is None:
         return (say("One program per SM is {} until the kernel is compiled.", Mark("assumed")),)
-    if not here.planned.k_blocks:
+    if here.planned.panels is None:
         return (_IN_PARTS if own.read_bytes > own.compulsory_bytes else "",)
     if own.is_drift:
         why = "The L2 has more to deliver than it can, so programs fall out of lockstep." if own.ahead else ""

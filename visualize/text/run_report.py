@@ -119,7 +119,7 @@ def claim(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     """What was run, whether it is right, and what else a reader must know."""
     address = result.experiment.to_address()
     settings = ", ".join(f"{name} {value}" for name, value in address.items() if name != "kernel")
-    verdict = _verdict(result.check, exact=not kernel.family.reduction(launch.problem))
+    verdict = _verdict(result.check, exact=kernel.family.is_exact)
     picture = "The picture of the error was not recorded." if result.diff is None else ""
     return prose.hint(f"{result.experiment.kernel}: {settings}") + prose.claim(
         verdict, *remarks(result, kernel, launch), picture
@@ -135,14 +135,14 @@ def tables(result: RunResult, kernel: Kernel) -> Markup:
 
 
 def _checked(result: RunResult, kernel: Kernel) -> list[tuple[Any, ...]]:
-    check, sums = result.check, kernel.family.reduction(result.experiment.problem)
+    check = result.check
     beyond = ("largest error beyond rounding / allowed", significant(check.worst_over_allowed), "at most 1")
     worst = f"[{check.worst_index[0]}, {check.worst_index[1]}]"
     return [
         (term("relative RMS error"), significant(check.relative_rms), f"at most {significant(check.tolerance)}"),
         ("largest error", significant(check.max_abs_error), ""),
         (f"largest error / ({kernel.family.magnitude})", significant(check.max_scaled_error), ""),
-        *([beyond] if sums else []),
+        *([] if kernel.family.is_exact else [beyond]),
         (
             "wrong elements",
             f"{check.mismatched:,} of {check.elements:,}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernels.gpus import Gpu
 from visualize.models.schedule import Schedule
 from visualize.models.steps import Steps
@@ -9,18 +11,20 @@ from visualize.text.prose import Listed, Sentence, Sourced, Strong, say
 from visualize.text.words import counted, percent
 
 
-def loads_claim(first: int, what: str, ours: int, reference: int) -> Sentence:
+def loads_claim(first: int, what: str, inputs: Sequence[str], ours: int, reference: int) -> Sentence:
     """What the first programs (or tiles) load in this order and in row-major order.
 
     Args:
         what: "programs" or "tiles".
+        inputs: the tensors whose blocks are counted.
         ours, reference: distinct blocks of A and B.
     """
     return say(
-        "The first {:,} {} load {} blocks of A and B in this order, {} in row-major order.",
+        "The first {:,} {} load {} blocks of {} in this order, {} in row-major order.",
         first,
         what,
         Strong(f"{ours:,}"),
+        " and ".join(inputs),
         Sourced(Strong(f"{reference:,}"), "predicted"),
     )
 

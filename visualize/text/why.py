@@ -133,7 +133,7 @@ def _narrow(op: Operation, code: MemoryOperation, layout: Layout, kernel: Kernel
         row = access.columns.block * size
     if row <= op.width_bytes:
         return f"A row of the tile is only {_bytes(row)} of {access.tensor}."
-    return _unaligned(op, kernel, launch, size, min(_WIDEST_BYTES, share, row)) or _by_layout(op, code, launch)
+    return _unaligned(op, kernel, launch, size, min(_WIDEST_BYTES, share, row)) or _by_layout(op, code, kernel, launch)
 
 
 def _unaligned(op: Operation, kernel: Kernel, launch: Launch, size: int, most: int) -> str:
@@ -154,9 +154,9 @@ def _unaligned(op: Operation, kernel: Kernel, launch: Launch, size: int, most: i
     return ""
 
 
-def _by_layout(op: Operation, code: MemoryOperation, launch: Launch) -> str:
+def _by_layout(op: Operation, code: MemoryOperation, kernel: Kernel, launch: Launch) -> str:
     tensor = op.access.tensor
-    if _needs_k_major(op, code, launch):
+    if _needs_k_major(op, code, kernel, launch):
         return (
             f"The matrix unit takes {launch.problem.dtype} operands K-major only, and {tensor} is not K-major. It is "
             f"copied {op.width_bytes} bytes at a time and transposed on its way into shared memory."
@@ -164,11 +164,12 @@ def _by_layout(op: Operation, code: MemoryOperation, launch: Launch) -> str:
     return f"The layout gives a lane {_bytes(op.width_bytes)} of {tensor} at a time."
 
 
-def _needs_k_major(op: Operation, code: MemoryOperation, launch: Launch) -> bool:
+def _needs_k_major(op: Operation, code: MemoryOperation, kernel: Kernel, launch: Launch) -> bool:
     """Whether Hopper's matrix unit (for 4 warps together, 64 rows) needs K as the fast axis: but for 2-byte types."""
     access, config = op.access, launch.config
     return (
-        code.op == "async copy"
+        access.tensor in (kernel.family.panels or ())
+        and code.op == "async copy"
         and launch.gpu.compute_capability == (9, 0)
         and config.num_warps % 4 == 0
         and config.BLOCK_M >= 64

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -66,11 +64,3 @@ def counted(number: int, what: str) -> str:
     ('1 wave', '1,200 waves')
     """
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: str = "") -> str:
-    """A table; cells are HTML already."""
-    head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
-    return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
