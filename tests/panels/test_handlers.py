@@ -12,7 +12,9 @@ import gradio as gr
 import pytest
 
 from kernels import records
+from kernels.gpus import GPUS
 from kernels.results import Failure
+from kernels.runner.measurements.timeline_measurement import TIMELINE
 from kernels.runner.session import Session
 from visualize.page.page import Page
 from visualize.panels import schedule_tab
@@ -98,15 +100,16 @@ def test_what_is_drawn_of_the_compiled_kernel_is_sent_once(page, monkeypatch):
 
 
 def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(page, monkeypatch):
-    experiment = records.timelines("H200")[0]
-    current = state({**experiment.to_address(), "gpu": "H200", "tab": "schedule", "seed": 3}, None)
-    recorded = page.session.timeline_before(current.experiment)
+    experiment = records.experiments(TIMELINE.form, "H200")[0]
+    monkeypatch.setattr(page.session, "gpu", GPUS["H200"])
+    current = state({**experiment.to_address(), "gpu": "H200", "tab": "schedule", "seed": 3}, page.session.gpu)
+    recorded = page.session.known(current.experiment, "timeline")
     assert recorded.backend == "recorded", "whatever the seed"
     assert "Recorded on H200" in str(page.jobs.draw(current))
     live = replace(recorded, backend="cuda", note="", experiment=current.experiment)
-    monkeypatch.setattr(page.session, "_stage", lambda *_: live)
-    page.session._timeline_on_device(SimpleNamespace(experiment=current.experiment), recorded.device)
-    assert page.session.timeline_before(replace(current.experiment, run=experiment.run)) is live
+    monkeypatch.setattr(TIMELINE, "measure", lambda *_: live)
+    assert page.session.submit(current.experiment, "timeline").result() is live
+    assert page.session.known(replace(current.experiment, run=experiment.run), "timeline") is live
     drawn = str(page.jobs.draw(current))
     assert "Recorded on H200" not in drawn
     assert 'class="mark measured"' in drawn
@@ -116,7 +119,7 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     def last_answer(flat):
         return answers(page.jobs.on_timeline, *set_to({**flat, "tab": "schedule"}))[-1]
 
-    recorded = records.timelines("H200")[0].to_address()
+    recorded = records.experiments(TIMELINE.form, "H200")[0].to_address()
     last = last_answer({**recorded, "gpu": "H200"})
     assert len(last) == len(page.recorded)
     assert "256 programs" in last[3]

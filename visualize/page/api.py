@@ -16,8 +16,7 @@ from kernels import discover, experiment
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import ConfigError, Knob, knobs
-from kernels.results import Compiled, Failure, RunResult
-from kernels.runner.job import Outcome
+from kernels.results import Compiled, Failure, Measured, RunResult
 from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
 from visualize.panels import coalescing_tab, compiler_tab, reuse_tab, schedule_tab
@@ -39,7 +38,7 @@ def endpoints(session: Session) -> None:
         """Bytes that reach DRAM, for this order and for every GROUP_SIZE, and what each resource needs by itself."""
 
         def body(kernel: Kernel, chosen: Experiment, gpu: Gpu, made: Compiled | Failure) -> dict[str, Any]:
-            return reuse_tab.reply(kernel, chosen, gpu, made, session.compared_before(chosen))
+            return reuse_tab.reply(kernel, chosen, gpu, made, session.known(chosen, "reuse"))
 
         return await compiled(experiment, body, or_not=True)
 
@@ -59,7 +58,7 @@ def endpoints(session: Session) -> None:
             return to_json(_failure(error).to_json())
 
         def body(kernel: Kernel, chosen: Experiment, gpu: Gpu, made: Compiled) -> dict[str, Any] | Failure:
-            return coalescing_tab.compiled_reply(kernel, chosen, gpu, made, session.counted_before(chosen))
+            return coalescing_tab.compiled_reply(kernel, chosen, gpu, made, session.known(chosen, "counters"))
 
         return await compiled(experiment, body)
 
@@ -158,7 +157,7 @@ def predicted(
     return answered(reply)
 
 
-def _run_reply(outcome: Outcome, this: Gpu | None) -> dict[str, Any] | Failure:
+def _run_reply(outcome: Measured | Failure, this: Gpu | None) -> dict[str, Any] | Failure:
     if isinstance(outcome, Failure):
         return outcome
     if not isinstance(outcome, RunResult):

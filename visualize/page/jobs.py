@@ -72,13 +72,13 @@ class Jobs:
         Args:
             failure: why the experiment can't be compiled.
         """
-        made, counted = self.session.compiled_before(state.experiment), self.session.counted_before(state.experiment)
+        made, counted = self.session.compiled_before(state.experiment), self.session.known(state.experiment, "counters")
         status = result_tab.finished(failure) if failure else "" if made else compiler_tab.waiting(state.gpu.name)
         if state.view.tab == "schedule":
-            ran = self.session.timeline_before(state.experiment)
+            ran = self.session.known(state.experiment, "timeline")
             return *schedule_tab.draw(state, made, failure), *timeline_panel.draw(state, made, ran)
         if state.view.tab == "reuse":
-            return reuse_tab.draw(state, made, self.session.compared_before(state.experiment), failure)
+            return reuse_tab.draw(state, made, self.session.known(state.experiment, "reuse"), failure)
         if state.view.tab == "coalescing":
             return coalescing_tab.draw(state, made, counted, status)
         if state.view.tab == "compiler" and failure:

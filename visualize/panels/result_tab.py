@@ -13,8 +13,8 @@ from kernels import discover
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
-from kernels.results import Closeup, Counters, Diff, Failure, RunResult
-from kernels.runner.job import Job, Outcome, Progress
+from kernels.results import Closeup, Counters, Diff, Failure, Measured, RunResult
+from kernels.runner.job import Job, Progress
 from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
 from visualize.figures.diff_figure import closeup_figure, diff_figure
@@ -120,7 +120,7 @@ def _status(backend: str, update: Progress) -> str:
     )
 
 
-def finished(outcome: Outcome) -> str:
+def finished(outcome: Measured | Failure) -> str:
     """The status line of a run that has ended."""
     if isinstance(outcome, Failure):
         return (

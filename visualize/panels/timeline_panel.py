@@ -11,6 +11,7 @@ import numpy as np
 from kernels import records
 from kernels.experiment import Experiment
 from kernels.results import Compiled, Timeline
+from kernels.runner.measurements.timeline_measurement import TIMELINE
 from visualize.figures import theme
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
 from visualize.models.execution import Course, as_dealt, ideal_clock, spread_ns, tile_times
@@ -102,7 +103,7 @@ def draw(state: State, made: Compiled | None, ran: Timeline | None) -> tuple[str
 
 def _hint(gpu: str) -> str:
     """That there is none, and what has one."""
-    known = records.timelines(gpu)
+    known = records.experiments(TIMELINE.form, gpu)
     if not known:
         return f'<p class="hint">No timeline was recorded on {gpu}; <i>Record a timeline</i> takes a GPU.</p>'
     links = "; ".join(_link(experiment, gpu) for experiment in known)

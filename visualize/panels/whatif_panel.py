@@ -248,7 +248,7 @@ def across(session: Session, state: State) -> Iterator[tuple[str, str]]:
             yield f'<p class="failure" role="alert">{name}: {html.escape(reason)}</p>', ""
             return
         columns[f"{outcome.gpu}, Triton {outcome.triton}"] = _column(experiment, outcome, session)
-    if recorded := session.counted_before(state.experiment):
+    if recorded := session.known(state.experiment, "counters"):
         name = f"{recorded.device.name}, Triton {recorded.device.triton}"
         columns.setdefault(name, _column(state.experiment, recorded.compiled, session))
     rows = []
