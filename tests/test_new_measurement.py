@@ -18,12 +18,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.records import RecordForm
 from kernels.results import Device
-from kernels.runner.measurements.measurement import Measurement, Stages, essential
+from kernels.runner.measurements.measurement import Measurement
 from kernels.runner.prepared import prepare
+from kernels.runner.stages import Stages
 from kernels.runner.worker import as_failure
 
 
@@ -42,7 +44,7 @@ class ProgramCount:
 
 class ProgramsMeasurement(Measurement[ProgramCount]):
     name = "programs"
-    form = RecordForm("programs", ProgramCount, key=essential, verb="Numbered")
+    form = RecordForm("programs", ProgramCount, key=same_launch, verb="Numbered")
     takes = "Programs are counted where they run"
     missing = "no programs were counted on {gpu}"
     is_interpreted = True

@@ -10,14 +10,16 @@ import importlib
 from typing import Any
 
 from kernels import discover, records
+from kernels.equivalence import on_any_gpu
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.records import RecordForm
 from kernels.results import Baseline, Check, Diff, Failure, Peak, RunResult, Timing
 from kernels.runner import timing, worker
 from kernels.runner.interpreter import refuse_what_takes_too_long
-from kernels.runner.measurements.measurement import Measurement, Stages, anywhere
+from kernels.runner.measurements.measurement import Measurement
 from kernels.runner.prepared import Prepared, interprets, prepare
+from kernels.runner.stages import Stages
 from kernels.runner.worker import as_failure
 from kernels.spec import DTYPE_BYTES, Family, Launch
 
@@ -37,7 +39,7 @@ def _read(fields: dict[str, Any]) -> dict[str, Any]:
 class RunMeasurement(Measurement[RunResult]):
     """A run ("run"), or one that is checked and not timed ("check")."""
 
-    form = RecordForm("run", RunResult, key=anywhere, read=_read, is_compact=False)
+    form = RecordForm("run", RunResult, key=on_any_gpu, read=_read, is_compact=False)
     is_interpreted = True
 
     def __init__(self, name: str, is_timed: bool) -> None:
