@@ -18,8 +18,9 @@ from kernels.results import Measured
 
 T = TypeVar("T", bound=Measured)
 
-# Types are held to the letter: a number in quotes is no number. A picture (an array) is never recorded.
-_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
+# Types are held to the letter: a number in quotes is no number, and a field that the type has not is an error. A
+# picture (an array) is never recorded.
+_STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 class UnreadableRecording(ValueError):

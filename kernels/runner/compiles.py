@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.compiled import compiler
+from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
@@ -34,7 +35,7 @@ class _UnderWay:
 
 
 class Compiles:
-    """What the workers compiled, by an experiment that stands for all with the same launch, and by what was told."""
+    """What the workers compiled, by launch and specialization."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -42,21 +43,21 @@ class Compiles:
         self._under_way: dict[tuple[Experiment, str], _UnderWay] = {}
         self._lock = threading.Lock()
 
-    def known(self, essential: Experiment, specialization: str) -> Compiled | None:
+    def known(self, experiment: Experiment, gpu: Gpu, specialization: str) -> Compiled | None:
         """What is kept. Returns at once."""
-        return self._kept.get((essential, specialization))
+        return self._kept.get((same_launch(experiment, gpu.name), specialization))
 
     def of(
-        self, essential: Experiment, specialization: str, experiment: Experiment, gpu: Gpu, wanted: Callable[[], bool]
+        self, experiment: Experiment, gpu: Gpu, specialization: str, wanted: Callable[[], bool]
     ) -> Compiled | Failure:
         """What is kept, or what a worker makes of the experiment; waits for it.
 
         Args:
             wanted: asked now and then; what nobody wants any more is ended, unless it is about to end anyway.
         """
-        if (kept := self.known(essential, specialization)) is not None:
+        if (kept := self.known(experiment, gpu, specialization)) is not None:
             return kept
-        key = essential, specialization
+        key = same_launch(experiment, gpu.name), specialization
         with self._lock:
             if key not in self._under_way:
                 call = self._workers.submit(compiler.compiled_for, "compile", experiment, gpu, specialization)

@@ -25,7 +25,7 @@ from kernels.runner.compiles import default_cache_directory
 from kernels.runner.job import Job
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.measurements.measurement import Incomplete, Measurement
-from kernels.runner.stages import JobStages, Machine, Stopped, compile_key
+from kernels.runner.stages import Machine, Stages, Stopped
 
 # Jobs that may be under way or waiting at once; more are refused, so that nobody waits for hours.
 MOST_JOBS = 32
@@ -108,12 +108,11 @@ class Session:
         gpu = resolved_gpu(experiment, self.gpu)
         if not HAS_TRITON:
             return Failure("compile", "no_triton", "Triton is not installed on this machine, so nothing is compiled.")
-        return self._machine.compiles.of(compile_key(experiment, gpu), specialization, experiment, gpu, wanted)
+        return self._machine.compiles.of(experiment, gpu, specialization, wanted)
 
     def compiled_before(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | None:
         """What the compiler made of it, if that is known already. Returns at once."""
-        key = compile_key(experiment, resolved_gpu(experiment, self.gpu))
-        return self._machine.compiles.known(key, specialization)
+        return self._machine.compiles.known(experiment, resolved_gpu(experiment, self.gpu), specialization)
 
     def warm_up(self) -> None:
         """Start the workers in the background, so that the first run need not wait for them."""
@@ -148,7 +147,7 @@ class Session:
 
     def _carry_out(self, job: Job, measurement: Measurement[Any]) -> None:
         gpu = resolved_gpu(job.experiment, self.gpu)
-        stages = JobStages(job, self._machine, gpu)
+        stages = Stages(job, self._machine, gpu)
         result: Measured | Failure
         try:
             result = self._completed(measurement.measure(job.experiment, stages), measurement, job.experiment, gpu)

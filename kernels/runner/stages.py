@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +21,6 @@ from kernels.results import Compiled, Device, Failure
 from kernels.runner import worker
 from kernels.runner.compiles import Compiles
 from kernels.runner.job import Job, RunQueue
-from kernels.runner.measurements.measurement import essential
 from kernels.runner.ncu import CountingFailed
 from kernels.runner.processes import Workers, cancelled, died, outcome
 
@@ -67,11 +65,11 @@ class Stopped(Exception):
         self.failure = failure
 
 
-class JobStages:
-    """The stages of one job. See `measurement.Stages` for what each does.
+class Stages:
+    """What a measurement is given: the stages of one job, in which workers and the GPU do the work.
 
     Attributes:
-        gpu: the GPU that the experiment is for.
+        gpu: the GPU that the experiment is measured on or, under the interpreter, stands for.
     """
 
     def __init__(self, job: Job, machine: Machine, gpu: Gpu) -> None:
@@ -83,24 +81,28 @@ class JobStages:
 
     @property
     def seconds(self) -> dict[str, float]:
+        """How long each stage took so far."""
         return self._job.stages
 
     def compile(
         self, experiment: Experiment, build: Callable[[Experiment, Gpu], Failure | None] = compiler.compile_for
     ) -> None:
+        """Compile in a compile worker, so that the run worker finds it done. Nothing, under the interpreter."""
         if self._machine.gpu is not None:
             self._call(self._machine.compilers, "compile", build, experiment, self.gpu)
 
     def compiled(self, *experiments: Experiment) -> tuple[Compiled, ...]:
+        """What the compiler makes of each experiment, which is kept."""
+
         def compiled(experiment: Experiment) -> Compiled | Failure:
-            key = compile_key(experiment, self.gpu)
-            return self._machine.compiles.of(key, "launcher", experiment, self.gpu, lambda: not self._job.is_cancelled)
+            return self._machine.compiles.of(experiment, self.gpu, "launcher", lambda: not self._job.is_cancelled)
 
         with self._entered("compile"), ThreadPoolExecutor(_SEVERAL) as pool:
             outcomes = list(pool.map(compiled, experiments))
         return tuple(_unless_failed(one) for one in outcomes)
 
     def wait_for_turn(self) -> None:
+        """Wait until this job has the GPU to itself, and keep it. The stages below do so by themselves."""
         if self._has_turn:
             return
         self._job.enter("queued")
@@ -111,16 +113,32 @@ class JobStages:
         self._has_turn = True
 
     def device(self) -> Device:
+        """What the run worker runs on; starts it where needed."""
+        self.wait_for_turn()  # the job before may cost the worker that has said so
         if self._machine.device is None:
             self._machine.device = self.work("worker", worker.describe)
         return self._machine.device
 
     def work(self, stage: str, function: Callable[..., V | Failure], *args: object) -> V:
+        """Call a function in the run worker.
+
+        Args:
+            stage: one of STAGES, whose deadline holds.
+            function: of a module, decorated with `worker.as_failure`: the worker finds it by name.
+        """
         self.wait_for_turn()
         self._used_worker = True
         return self._call(self._machine.runner, stage, function, *args)
 
     def count(self, function: Callable[..., V], *args: object) -> V:
+        """Call a function that counts with ncu, a process of its own.
+
+        Args:
+            function: takes `args`, and by name `cache` and `started` as `ncu.launched` does.
+
+        Raises:
+            CountingFailed: where there are no counts, unless the job was cancelled.
+        """
         self.wait_for_turn()
         try:
             with self._entered("count", failing="launch"):
@@ -168,11 +186,6 @@ class JobStages:
         finally:
             self._job.attach(None)
             self.seconds[stage] = time.perf_counter() - began
-
-
-def compile_key(experiment: Experiment, gpu: Gpu) -> Experiment:
-    """One experiment that stands for all that are compiled alike on `gpu`."""
-    return replace(essential(experiment), gpu=gpu.name)
 
 
 def _unless_failed(value: V | Failure) -> V:

@@ -11,12 +11,14 @@ from typing import Any
 
 from kernels.compiled.global_memory import carried_out
 from kernels.compiled.listing import instructions
+from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
 from kernels.lanes import MemoryOperation
 from kernels.records import RecordForm
 from kernels.results import Compiled, Counters, Device, OpCounts, SharedCounts
 from kernels.runner import ncu
-from kernels.runner.measurements.measurement import Incomplete, Measurement, Stages, essential
+from kernels.runner.measurements.measurement import Incomplete, Measurement
+from kernels.runner.stages import Stages
 
 # What is asked of the whole launch, by the names of ncu 2025.3 on compute capability 9.0.
 METRICS = {
@@ -52,7 +54,7 @@ SHARED_OPCODES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS")
 
 class CountersMeasurement(Measurement[Counters]):
     name = "counters"
-    form = RecordForm("counters", Counters, key=essential, verb="Counted")
+    form = RecordForm("counters", Counters, key=same_launch, verb="Counted")
     takes = "Counting takes the GPU itself"
     missing = "no counts of this experiment on {gpu} were recorded"
 

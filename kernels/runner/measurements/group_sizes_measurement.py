@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernels import discover
+from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.lanes import CompiledFacts
@@ -19,8 +20,9 @@ from kernels.records import RecordForm
 from kernels.results import GroupSizeRow, GroupSizeStudy
 from kernels.results.group_size_study import any_group_size, with_group_size
 from kernels.runner import ncu
-from kernels.runner.measurements.measurement import Incomplete, Measurement, Stages, essential
+from kernels.runner.measurements.measurement import Incomplete, Measurement
 from kernels.runner.prepared import prepare
+from kernels.runner.stages import Stages
 from kernels.runner.timing import in_turns
 from kernels.runner.worker import as_failure
 from kernels.spec import Kernel, Launch
@@ -41,7 +43,7 @@ UNCOUNTED: Counted = ((), None)
 
 class GroupSizesMeasurement(Measurement[GroupSizeStudy]):
     name = "reuse"
-    form = RecordForm("reuse", GroupSizeStudy, key=lambda experiment: any_group_size(essential(experiment)))
+    form = RecordForm("reuse", GroupSizeStudy, key=lambda experiment: any_group_size(same_launch(experiment)))
     takes = "GROUP_SIZEs are compared on a GPU"
     missing = "no comparison of this experiment on {gpu} was recorded"
 

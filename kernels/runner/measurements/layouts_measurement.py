@@ -6,20 +6,22 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from kernels.equivalence import on_any_gpu
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.matmul.transposed_operands import transposition, with_transposed
 from kernels.records import RecordForm
 from kernels.results import LayoutRow, LayoutStudy, Timing
-from kernels.runner.measurements.measurement import Measurement, Stages, anywhere
+from kernels.runner.measurements.measurement import Measurement
 from kernels.runner.prepared import Prepared, empty_output, prepare
+from kernels.runner.stages import Stages
 from kernels.runner.timing import in_turns, timing
 from kernels.runner.worker import as_failure
 
 
 class LayoutsMeasurement(Measurement[LayoutStudy]):
     name = "layouts"
-    form = RecordForm("layouts", LayoutStudy, key=anywhere, is_compact=False)
+    form = RecordForm("layouts", LayoutStudy, key=on_any_gpu, is_compact=False)
     takes = "Layouts are compared on a GPU"
     missing = "no comparison of this experiment on {gpu} was recorded"
 

@@ -1,77 +1,20 @@
-"""What a measurement is: what the session asks of each kind, and what a kind may ask of the session."""
+"""What a measurement is: what the session asks of each kind."""
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from kernels import discover
-from kernels.compiled import compiler
-from kernels.experiment import Experiment, Run
+from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.records import RecordForm
-from kernels.results import Compiled, Device, Failure, Measured
+from kernels.results import Failure, Measured
+
+if TYPE_CHECKING:
+    from kernels.runner.stages import Stages
 
 T = TypeVar("T", bound=Measured)
-V = TypeVar("V")
-
-
-class Stages(Protocol):
-    """What a measurement is given: the stages of one job, in which workers and the GPU do the work.
-
-    A stage that fails, and one that is cancelled, ends the measurement by an exception that only the session catches.
-    """
-
-    @property
-    def gpu(self) -> Gpu:
-        """The GPU that the experiment is measured on or, under the interpreter, stands for."""
-        ...
-
-    def compile(
-        self, experiment: Experiment, build: Callable[[Experiment, Gpu], Failure | None] = compiler.compile_for
-    ) -> None:
-        """Compile in a compile worker, so that the run worker finds it done. Nothing, under the interpreter."""
-        ...
-
-    def compiled(self, *experiments: Experiment) -> tuple[Compiled, ...]:
-        """What the compiler makes of each experiment."""
-        ...
-
-    def wait_for_turn(self) -> None:
-        """Wait until this job has the GPU to itself. The stages below do so by themselves."""
-        ...
-
-    def device(self) -> Device:
-        """What the run worker runs on; starts it where needed."""
-        ...
-
-    def work(self, stage: str, function: Callable[..., V | Failure], *args: object) -> V:
-        """Call a module's function in the run worker.
-
-        Args:
-            stage: one of STAGES, whose deadline holds.
-            function: found by its module and name, and decorated with `worker.as_failure`.
-        """
-        ...
-
-    def count(self, function: Callable[..., V], *args: object) -> V:
-        """Call a function that counts with ncu, a process of its own.
-
-        Args:
-            function: takes `args`, and by name `cache` and `started` of `ncu.launched`.
-
-        Raises:
-            CountingFailed: where there are no counts, unless the job was cancelled.
-        """
-        ...
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """How long each stage took so far."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -122,14 +65,3 @@ class Measurement(ABC, Generic[T]):
         """That this machine, with the GPU `this` or none, can't measure it, and nothing was recorded on `gpu`."""
         here, missing = this.name if this else "none", self.missing.format(gpu=gpu.name)
         return Failure("config", "not_recorded", f"{self.takes}: this machine has {here}, and {missing}.")
-
-
-def anywhere(experiment: Experiment) -> Experiment:
-    """One experiment that stands for all that differ in `gpu` alone."""
-    return dataclasses.replace(experiment, gpu="")
-
-
-def essential(experiment: Experiment) -> Experiment:
-    """One experiment that stands for all with the same launch, however it is run and timed, and on whatever numbers."""
-    problem = discover()[experiment.kernel].family.essential(experiment.problem)
-    return dataclasses.replace(experiment, gpu="", problem=problem, run=Run())

@@ -9,31 +9,36 @@ import functools
 from typing import Any
 
 from kernels import discover, records
+from kernels.equivalence import on_any_gpu
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.records import RecordForm
 from kernels.results import Baseline, Check, Diff, Failure, Peak, RunResult, Timing
 from kernels.runner import timing, worker
 from kernels.runner.interpreter import refuse_what_takes_too_long
-from kernels.runner.measurements.measurement import Measurement, Stages, anywhere
+from kernels.runner.measurements.measurement import Measurement
 from kernels.runner.prepared import Prepared, interprets, prepare
+from kernels.runner.stages import Stages
 from kernels.runner.worker import as_failure
 from kernels.spec import DTYPE_BYTES, Family, Launch
 
 
 def _read(fields: dict[str, Any]) -> dict[str, Any]:
-    """A line's fields as RunResult has them: a line holds no picture, and the library's times beside its name."""
-    baseline = None
+    """A line's fields as RunResult has them: a line holds no picture, and the library's times beside its name.
+
+    It repeats two fields of the experiment, as the API's reply does.
+    """
+    plain, baseline = {name: value for name, value in fields.items() if name not in ("l2", "distribution")}, None
     if fields["baseline"]:
         times = dict(fields["baseline"])
         baseline = {"name": times.pop("name"), "ratio": times.pop("ratio"), "timing": times}
-    return {**fields, "diff": None, "baseline": baseline}
+    return {**plain, "diff": None, "baseline": baseline}
 
 
 class RunMeasurement(Measurement[RunResult]):
     """A run ("run"), or one that is checked and not timed ("check")."""
 
-    form = RecordForm("run", RunResult, key=anywhere, read=_read, is_compact=False)
+    form = RecordForm("run", RunResult, key=on_any_gpu, read=_read, is_compact=False)
     is_interpreted = True
 
     def __init__(self, name: str, is_timed: bool) -> None:

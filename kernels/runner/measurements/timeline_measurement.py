@@ -10,13 +10,15 @@ import numpy as np
 from kernels import discover
 from kernels.compiled import compiler
 from kernels.compiled.instrumented import FIELDS, timed
+from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.records import RecordForm
 from kernels.results import Device, Failure, Timeline
-from kernels.runner.measurements.measurement import Measurement, Stages, essential
+from kernels.runner.measurements.measurement import Measurement
 from kernels.runner.prepared import prepare
+from kernels.runner.stages import Stages
 from kernels.runner.timing import in_a_row, in_turns, timing
 from kernels.runner.worker import as_failure
 from kernels.spec import Launch
@@ -35,7 +37,7 @@ class TimelineMeasurement(Measurement[Timeline]):
     form = RecordForm(
         "timeline",
         Timeline,
-        key=essential,
+        key=same_launch,
         written=Timeline.to_record,
         read=lambda fields: {"backend": "cuda", **fields},
         keeps_run=True,
