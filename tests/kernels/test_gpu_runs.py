@@ -134,7 +134,7 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
     counted = gpu.submit(experiment, "counters").result()
     assert isinstance(counted, Counters), counted
     assert counted.backend == "cuda"
-    assert gpu.counted_before(experiment) is counted
+    assert gpu.known(experiment, "counters") is counted
     compiled = gpu.compiled(experiment)
     assert counted.compiled.operations == compiled.operations
     assert counted.launch["registers"] == compiled.registers

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections
+import json
 
 import pytest
 
 from kernels import discover, records
 from kernels.gpus import GPUS
-from kernels.results import Counters
+from kernels.runner.measurements.counters_measurement import COUNTERS as COUNTED
 from kernels.spec import Launch
 from visualize.models.agreement import agreement, count_of, verdicts
 from visualize.models.banks import wavefronts_per_instruction
@@ -16,7 +17,7 @@ from visualize.models.coalescing import operations
 from visualize.models.occupancy import occupancy
 from visualize.models.textbook import Textbook
 
-ATLAS = [recording for recording in records.shipped() if isinstance(recording.measured, Counters)]
+ATLAS = records.shipped(COUNTED.form)
 COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
 
 
@@ -177,7 +178,7 @@ def test_occupancy_is_what_was_counted_and_so_is_each_limit(case):
 
 def test_a_record_survives_being_written_and_read():
     for recording in ATLAS[::40]:
-        again = records.Recording.from_line(recording.to_line())
+        again = COUNTED.form.recording(json.loads(COUNTED.form.line(recording)))
         assert again.measured.compiled == recording.measured.compiled
         assert again.measured.ops == recording.measured.ops
         assert again.measured.launch == recording.measured.launch
@@ -188,11 +189,11 @@ def test_recorded_counts_are_found_whatever_the_inputs_are(kernels):
     from kernels.experiment import Experiment, Run
 
     wanted = Experiment(kernel.id, kernel.family.problem(), kernel.config(), "H200", Run(seed=9))
-    found = records.find_counters(wanted, "H200")
+    found = records.find(COUNTED.form, wanted, "H200")
     assert found is not None
     assert found.experiment == wanted
-    assert records.find_counters(wanted, "B200") is None
+    assert records.find(COUNTED.form, wanted, "B200") is None
     same = Experiment(kernel.id, kernel.family.problem(precision="ieee"), kernel.config(), "H200")
-    assert records.find_counters(same, "H200") is not None, "float16 is multiplied in one way alone"
+    assert records.find(COUNTED.form, same, "H200") is not None, "float16 is multiplied in one way alone"
     other = Experiment(kernel.id, kernel.family.problem(dtype="float32", precision="tf32x3"), kernel.config(), "H200")
-    assert records.find_counters(other, "H200") is None
+    assert records.find(COUNTED.form, other, "H200") is None

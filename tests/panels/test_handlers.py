@@ -6,13 +6,16 @@ import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import gradio as gr
 import pytest
 
 from kernels import records
+from kernels.gpus import GPUS
 from kernels.results import Failure
+from kernels.runner.measurements.timeline_measurement import TIMELINE
 from kernels.runner.session import Session
 from visualize.page.page import Page
 from visualize.panels.controls import experiment_form
@@ -128,13 +131,33 @@ def test_what_can_not_be_drawn_once_it_is_compiled_is_said_where_it_was_set(page
     assert "programs_per_sm is 32" in json.loads(named(refused)["problems"])["programs_per_sm"]
 
 
+def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(page, monkeypatch):
+    experiment = records.experiments(TIMELINE.form, "H200")[0]
+    monkeypatch.setattr(page.session, "gpu", GPUS["H200"])
+    flat = {**experiment.to_address(), "gpu": "H200", "tab": "schedule", "seed": 3}
+    current = SETTINGS.state(flat, page.session.gpu)
+
+    def drawn():
+        return named(page.handlers.draw(page.handlers.known(current)))["timeline"]
+
+    recorded = page.session.known(current.experiment, "timeline")
+    assert recorded.backend == "recorded", "whatever the seed"
+    assert "Recorded on H200" in drawn()
+    live = replace(recorded, backend="cuda", note="", experiment=current.experiment)
+    monkeypatch.setattr(TIMELINE, "measure", lambda *_: live)
+    assert page.session.submit(current.experiment, "timeline").result() is live
+    assert page.session.known(replace(current.experiment, run=experiment.run), "timeline") is live
+    assert "Recorded on H200" not in drawn()
+    assert 'class="mark measured"' in drawn()
+
+
 def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     record = button(page, "record-timeline")
 
     def last_answer(flat):
         return named(answers(record, *set_to({**flat, "tab": "schedule"}))[-1])
 
-    recorded = records.experiments("timeline", "H200")[0].to_address()
+    recorded = records.experiments(TIMELINE.form, "H200")[0].to_address()
     last = last_answer({**recorded, "gpu": "H200"})
     assert "256 programs" in last["timeline"]
     assert last["gantt-plot"]

@@ -10,6 +10,8 @@ import numpy as np
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.results import Closeup, Diff
+from kernels.runner.measurements.layouts_measurement import LAYOUTS
+from kernels.runner.measurements.run_measurement import RUN
 from visualize.panels import layouts_panel, result_tab
 from visualize.text import words
 
@@ -17,7 +19,7 @@ EXPERIMENT = from_json({"kernel": "matmul.grouped"}, discover())
 
 
 def recorded():
-    run = records.find(EXPERIMENT, "H200")
+    run = records.find(RUN.form, EXPERIMENT, "H200")
     assert run is not None, "the default experiment was recorded"
     return run
 
@@ -70,7 +72,7 @@ def test_numbers_read_as_people_write_them():
 
 def test_a_race_that_passes_is_still_called_one_and_says_why_it_can_not_show():
     experiment = from_json({"kernel": "matmul.split_k_race"}, discover())
-    lost = records.find(experiment, "H200")
+    lost = records.find(RUN.form, experiment, "H200")
     assert not lost.check.passed, "the default lost its race when it was recorded"
     won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
     strip, claim, *_ = result_tab.drawn_result(won, None)
@@ -95,7 +97,7 @@ def test_the_layouts_of_tf32_are_told_from_the_recorded_times():
     problem = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"}
     config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8}
     experiment = from_json({"kernel": "matmul.grouped", "problem": problem, "config": config}, discover())
-    study = records.find_layouts(experiment, "H200")
+    study = records.find(LAYOUTS.form, experiment, "H200")
     given, turned, turned_first = study.rows
     assert [row.layout for row in study.rows] == ["NN", "NT", "NN"]
     assert turned_first.timing.median_ms > turned.timing.median_ms

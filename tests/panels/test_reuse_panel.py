@@ -11,7 +11,9 @@ from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
-from kernels.results import Counters, Failure
+from kernels.results import Failure
+from kernels.runner.measurements.counters_measurement import COUNTERS
+from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.spec import Launch
 from visualize.models.dram_traffic import dram_traffic
 from visualize.panels import reuse_tab
@@ -26,7 +28,7 @@ def found(config, m=8192, n=8192, k=8192, kernel="matmul.grouped", gpu=H200, **m
     payload = {"kernel": kernel, "problem": {"M": m, "N": n, **({"K": k} if k else {})}, "config": config}
     experiment = from_json(payload, discover())
     launch = Launch(experiment.problem, experiment.config, gpu)
-    study = records.find_reuse(experiment, gpu.name)
+    study = records.find(GROUP_SIZES.form, experiment, gpu.name)
     if study and more:
         study = replace(study, **more)
     return dram_traffic(discover()[kernel], launch, None, study)
@@ -96,7 +98,7 @@ def test_an_uncompiled_kernel_is_said_to_assume_one_program_per_sm():
 
 
 def test_of_a_kernel_that_could_not_be_read_nothing_is_said_of_load_and_store_units():
-    counters = next(one.measured for one in records.shipped() if isinstance(one.measured, Counters))
+    counters = records.shipped(COUNTERS.form)[0].measured
     experiment, made = counters.experiment, counters.compiled
     launch = Launch(experiment.problem, experiment.config, H200)
     for compiled, known in ((made, True), (replace(made, unreadable="an instruction", operations=()), False)):

@@ -10,6 +10,7 @@ from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.results import Compiled
+from kernels.runner.measurements.counters_measurement import COUNTERS
 from kernels.spec import Launch
 from visualize.models.agreement import Count, agreement
 from visualize.models.agreement import verdicts as all_verdicts
@@ -23,7 +24,7 @@ def found(session, payload, gpu="H200"):
     made = session.compiled(experiment)
     assert isinstance(made, Compiled), made
     launch = Launch(experiment.problem, experiment.config, GPUS[gpu])
-    counted = records.find_counters(experiment, gpu)
+    counted = records.find(COUNTERS.form, experiment, gpu)
     return all_verdicts(discover()[experiment.kernel], launch, Textbook(), made, counted)
 
 
@@ -57,7 +58,7 @@ def test_what_was_not_counted_has_no_row_for_it(session):
 def test_before_the_compiler_answers_the_recorded_code_is_predicted():
     experiment = from_json({"kernel": "matmul.grouped", "gpu": "H200"}, discover())
     launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
-    counted = records.find_counters(experiment, "H200")
+    counted = records.find(COUNTERS.form, experiment, "H200")
     early = all_verdicts(discover()[experiment.kernel], launch, Textbook(), None, counted)
     table = verdicts.table(early)
     assert table.count(f"compiled, Triton {counted.device.triton}") == 3

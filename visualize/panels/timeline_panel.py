@@ -9,6 +9,7 @@ import numpy as np
 
 from kernels import records
 from kernels.results import Timeline
+from kernels.runner.measurements.timeline_measurement import TIMELINE
 from visualize.figures import theme
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
 from visualize.models.execution import Course, ideal_clock, tile_times
@@ -45,7 +46,7 @@ class TimelinePanel(Panel):
     def draw(self, known: Known) -> Drawn:
         ran, state = known.result(Timeline), known.state
         if ran is None:
-            recorded = records.experiments("timeline", state.gpu.name)
+            recorded = records.experiments(TIMELINE.form, state.gpu.name)
             hint = prose.hint(timeline_text.hint(state.gpu.name, recorded))
             return {self.claim: hint, **dict.fromkeys(self.outputs[1:], "")}
         planned = known.schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from kernels.results import Counters, Failure, GroupSizeStudy, LayoutStudy, RunResult, Timeline
+from kernels.results import Counters, Failure, Measured, RunResult
 from visualize.text.prose import html, say
 
 _STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
@@ -57,7 +57,7 @@ def alert(*sentences: object) -> Markup:
     return Markup('<p class="failure" role="alert">{}</p>').format(html(sentences))
 
 
-def finished(outcome: RunResult | LayoutStudy | Counters | GroupSizeStudy | Timeline | Failure) -> Markup:
+def finished(outcome: Measured | Failure) -> Markup:
     """The status line of a job that has ended."""
     if isinstance(outcome, Failure):
         return failed(outcome)
