@@ -1,4 +1,4 @@
-"""One fact changed, one dimension sliding, another GPU: what the tables say."""
+"""One change, one dimension sliding, another GPU: what the tables say."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows(table):
     return [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", table)]
 
 
-def test_a_constant_size_brings_back_what_a_missing_fact_costs(session):
+def test_a_constant_size_brings_back_what_unknown_divisibility_costs(session):
     page = SETTINGS.state({"kernel": "transpose.tiled", "M": 1000, "N": 1000}, None)
     table, picture = last(whatif_panel.faults(session, page))
     assert picture == ""
@@ -34,13 +34,13 @@ def test_a_constant_size_brings_back_what_a_missing_fact_costs(session):
     assert "Fewer requests with <b>sizes and strides as constants</b>" in table
 
 
-def test_a_forgotten_fact_costs_requests_and_a_turned_operand_is_tried(session):
+def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(session):
     page = SETTINGS.state({"kernel": "matmul.grouped", "dtype": "float32"}, None)
     table, _ = last(whatif_panel.faults(session, page))
     by_name = {row[0]: row for row in rows(table) if row[0]}
-    assert by_name["the fact that 16 divides the sizes forgotten"][2] == "4 B"
-    assert {"A stored the other way", "B stored the other way", "num_warps 4 → 2", "num_warps 4 → 8"} <= set(by_name)
-    assert re.search(r"<b>B stored the other way</b> \([\d.]+ × fewer\)", table)
+    assert by_name["sizes not known to be divisible by 16"][2] == "4 B"
+    assert {"A transposed", "B transposed", "num_warps 4 → 2", "num_warps 4 → 8"} <= set(by_name)
+    assert re.search(r"<b>B transposed</b> \([\d.]+ × fewer\)", table)
 
 
 def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
@@ -48,7 +48,7 @@ def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
     table, picture = last(whatif_panel.cliff(session, page))
     assert [row[0] for row in rows(table)] == ["1,000", "1,008", "1,009", "1,024"]
     assert "divisible by 16: load A 16 B" in table
-    assert "no fact: load A 4 B" in table
+    assert "nothing known: load A 4 B" in table
     drawn = json.loads(picture)["data"]
     assert drawn[0]["x"] == list(range(1000, 1025))
     requests = dict(zip(drawn[0]["x"], drawn[0]["y"], strict=True))
@@ -72,7 +72,7 @@ def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
     assert header[2].startswith("A100-80GB, Triton 3.")
     assert header[3].startswith("H200, Triton 3.")
     assert "differs" in table
-    registers = next(row for row in rows(table) if row[0] == "registers a thread")
+    registers = next(row for row in rows(table) if row[0] == "registers per thread")
     assert all(cell.isdigit() for cell in registers[1:4])
 
 
