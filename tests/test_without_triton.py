@@ -18,7 +18,7 @@ from visualize.state.known import Known
 
 panels = {}
 with gr.Blocks():
-    for tab in TABS:
+    for tab in TABS[1:]:
         panels[tab.name] = tab.panels[0]()
         panels[tab.name].build()
 for name, kernel in discover().items():

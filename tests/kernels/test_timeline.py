@@ -17,7 +17,7 @@ from kernels.results import Compiled, Device, Failure, Timeline, Timing
 from kernels.runner.measurements.timeline_measurement import MOST_PROGRAMS, TIMELINE, written_once
 from kernels.runner.processes import Workers, outcome
 from kernels.spec import Launch
-from visualize.page.api import _run_reply
+from visualize.panels.endpoint import Api
 
 EXPERIMENT = from_json({"kernel": "matmul.grouped", "gpu": "H200"}, discover())
 TIMING = Timing(0.25, 0.24, 0.26, 20, 10.0, None)
@@ -148,8 +148,7 @@ def test_without_a_gpu_there_is_what_was_recorded_or_a_sentence(session, monkeyp
     monkeypatch.setattr(records, "find", lambda form, experiment, gpu: recorded)
     outcome = session.submit(odd, "timeline").result()
     assert outcome is recorded
-    reply = _run_reply(outcome, None)
-    assert isinstance(reply, dict)
+    reply = Api(session).outcome(outcome)
     assert (reply["gpu"], reply["backend"], len(reply["programs"])) == ("H200", "recorded", 3)
 
 

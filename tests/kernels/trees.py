@@ -12,7 +12,7 @@ from pathlib import Path
 import kernels as package
 
 ROOT = Path(package.__file__).parent.parent
-PARTS = ("kernels", "visualize", "tests", "scripts", "app.py", "pyproject.toml")
+PARTS = ("kernels", "visualize", "tests", "scripts", "docs", "app.py", "pyproject.toml")
 
 RUN = """
 import json, sys

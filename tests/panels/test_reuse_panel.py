@@ -17,8 +17,9 @@ from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.spec import Launch
 from visualize.models.dram_traffic import dram_traffic
 from visualize.panels import reuse_tab
-from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
+from visualize.state.state import State
+from visualize.state.view import View
 from visualize.text.prose import html, plain
 from visualize.text.reuse_claims import sentences
 
@@ -121,9 +122,10 @@ def test_too_many_waves_are_refused_with_a_sentence():
 
 
 def test_the_reply_has_every_group_size_and_says_why_nothing_was_compiled():
-    chosen = SETTINGS.state({"kernel": "matmul.grouped", "BLOCK_M": 64, "gpu": "H200"}, None)
+    experiment = from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 64}}, discover())
     failure = Failure("compile", "no_triton", "Triton is not installed.")
-    reply = reuse_tab.reply(Known(chosen, failure=failure))
+    known = Known(State(experiment, View(""), discover()["matmul.grouped"], H200), failure=failure)
+    reply = reuse_tab.reply(known)
     assert list(reply["by_group_size"]) == [str(size) for size in range(1, 9)]
     assert reply["by_group_size"]["4"] == reply["dram_read_bytes"]
     assert reply["recommended_group_size"] in range(1, 9)

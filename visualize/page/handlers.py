@@ -24,7 +24,6 @@ from visualize.page.runs import Runs
 from visualize.panels.controls import experiment_form
 from visualize.panels.endpoint import known
 from visualize.panels.panel import Ask, Drawn, Measure, Panel
-from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.state.state import State, with_preset
@@ -62,13 +61,17 @@ class Handlers:
 
     Args:
         panels: by the name of their tab.
+        before: what stands there before anything was run.
     """
 
-    def __init__(self, session: Session, components: Components, panels: Mapping[str, Sequence[Panel]]) -> None:
+    def __init__(
+        self, session: Session, components: Components, panels: Mapping[str, Sequence[Panel]], before: Drawn
+    ) -> None:
         self.session = session
         self.runs = Runs(session)
         self._at = components
         self._panels = panels
+        self._before = before
         # An answer that changes nothing: Gradio takes no empty one.
         self.nothing: Drawn = {components.problems: gr.skip()}
         # How often each open page has had its forms replaced, and the compile that it has asked for last: an answer to
@@ -121,10 +124,10 @@ class Handlers:
         is_known = self.session.compiled_before(state.experiment) is not None
         return f"{_DRAWN if is_known else next(self._numbers)} {link.query(state.to_address())}"
 
-    def on_load(self, result: ResultPanel, request: gr.Request) -> Drawn:
+    def on_load(self, request: gr.Request) -> Drawn:
         """Open the page that the address describes."""
         opened, sentences = SETTINGS.forgiving_state(dict(request.query_params), self.session.gpu)
-        return {**self._everything(opened, sentences), **result.before(self.session)}
+        return {**self._everything(opened, sentences), **self._before}
 
     def on_change(self, request: gr.Request, *values: str) -> Drawn:
         """A value changed: redraw."""

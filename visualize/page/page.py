@@ -44,7 +44,7 @@ class Page:
         self.panels: dict[str, list[Panel]] = {tab.name: [panel() for panel in tab.panels] for tab in TABS}
         (self._result,) = (one for panels in self.panels.values() for one in panels if isinstance(one, ResultPanel))
         self._lay_out()
-        self.handlers = Handlers(session, self.components, self.panels)
+        self.handlers = Handlers(session, self.components, self.panels, self._result.before(session))
         self._join()
 
     def _lay_out(self) -> None:
@@ -102,7 +102,7 @@ class Page:
         lasting: dict[str, Any] = {"concurrency_limit": None, **quiet}
 
         opened = _each([*everything, *self._result.results])
-        self.blocks.load(functools.partial(on.on_load, self._result), None, opened, **instant)
+        self.blocks.load(on.on_load, None, opened, **instant)
         self.blocks.unload(on.on_unload)
         for controls in forms:
             controls.input(on.on_change, inputs, redrawn, **last)

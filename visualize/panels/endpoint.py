@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from kernels.runner.measurements import MEASUREMENTS
 
 from kernels import discover, experiment
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.knobs import ConfigError
 from kernels.results import Compiled, Failure
+from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.session import Session
 from visualize.state.known import Known
 from visualize.state.state import State
@@ -87,7 +87,9 @@ class Api:
         # Waits without a thread: many may wait for their turn, and the page must stay quick.
         return self.outcome(await asyncio.wrap_future(job.done), body)
 
-    def outcome(self, outcome: Any, body: Callable[[Any, Known], dict[str, Any]]) -> dict[str, Any]:
+    def outcome(
+        self, outcome: Any, body: Callable[[Any, Known], dict[str, Any]] = lambda outcome, _: outcome.to_json()
+    ) -> dict[str, Any]:
         """The reply to a measurement that has ended."""
 
         def reply() -> Reply:
