@@ -1,4 +1,4 @@
-"""One fact changed, one dimension sliding, another GPU: what the tables say."""
+"""One change, one dimension sliding, another GPU: what the tables say."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows(table):
     return [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", table)]
 
 
-def test_a_constant_size_brings_back_what_a_missing_fact_costs(session):
+def test_a_constant_size_brings_back_what_unknown_divisibility_costs(session):
     page = SETTINGS.state({"kernel": "transpose.tiled", "M": 1000, "N": 1000}, None)
     table, picture = last(whatif_panel.faults(session, page))
     assert picture == ""
@@ -34,7 +34,7 @@ def test_a_constant_size_brings_back_what_a_missing_fact_costs(session):
     assert "Fewer requests with <b>sizes and strides as constants</b>" in table
 
 
-def test_a_forgotten_fact_costs_requests_and_a_transposed_operand_is_tried(session):
+def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(session):
     page = SETTINGS.state({"kernel": "matmul.grouped", "dtype": "float32"}, None)
     table, _ = last(whatif_panel.faults(session, page))
     by_name = {row[0]: row for row in rows(table) if row[0]}

@@ -1,4 +1,4 @@
-"""What the what-if tables say: one fact changed, one dimension sliding, the same launch for two GPUs."""
+"""What the what-if tables say: one change at a time, one dimension sliding, the same launch for two GPUs."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def other_warps(before: int, after: int) -> str:
 
 
 def changes_caption(gpu: str) -> str:
-    return f"The whole launch, compiled for {gpu} with one fact changed at a time"
+    return f"The whole launch, compiled for {gpu} with one change at a time"
 
 
 def changes(rows: Sequence[tuple[Any, ...]]) -> DataFrame:
     """The `change_rows` of all changes."""
-    return frame(("one fact changed", "operation", "width", "requests", "", "sectors", "", "registers"), rows)
+    return frame(("change", "operation", "width", "requests", "", "sectors", "", "registers"), rows)
 
 
 def change_rows(
@@ -111,7 +111,7 @@ def verdict(totals: Mapping[str, int | None]) -> Sentence:
             how = f"{now / total:.3g} × fewer" if total else "none at all: boxes are copied"
             better.append(say("{} ({})", Strong(name), how))
     if not better:
-        return say("None of these facts costs requests: tile and kernel decide what is issued.")
+        return say("None of these changes saves requests: tile and kernel decide what is issued.")
     return say("Fewer requests with {}.", Listed(tuple(better), "; "))
 
 
@@ -164,8 +164,8 @@ ACROSS_CAPTION = "Compiled for each GPU; a third column is the build that was re
 
 
 def column(compiled: CompiledFacts, held: Occupancy, operations: Sequence[Operation]) -> dict[str, Any]:
-    """What is known of a launch for one GPU, fact by fact."""
-    facts: dict[str, Any] = {
+    """What is known of a launch for one GPU, by the names of rows."""
+    known: dict[str, Any] = {
         "registers per thread": str(compiled.registers),
         "spilled bytes per thread": f"{compiled.spilled_bytes:,}",
         "shared bytes per program": f"{compiled.shared_bytes:,}",
@@ -176,14 +176,14 @@ def column(compiled: CompiledFacts, held: Occupancy, operations: Sequence[Operat
         how = f"{op.width_bytes} B per lane" if op.width_bytes else "whole boxes"
         cost = f"{how}, {op.launch.requests:,} requests, {op.launch.sectors:,} sectors"
         opcodes = ", ".join(op.compiled.opcodes) if op.compiled else ""
-        facts[f"{op.access.op} {op.access.tensor}, {file.rsplit('/', 1)[-1]}:{line}"] = Hint(cost, opcodes)
-    return facts
+        known[f"{op.access.op} {op.access.tensor}, {file.rsplit('/', 1)[-1]}:{line}"] = Hint(cost, opcodes)
+    return known
 
 
 def across(columns: Mapping[str, Mapping[str, Any]]) -> DataFrame:
     """The `column` of each GPU side by side, and whether they differ."""
     rows = []
-    for name in dict.fromkeys(name for facts in columns.values() for name in facts):
-        cells = [facts.get(name, "") for facts in columns.values()]
+    for name in dict.fromkeys(name for known in columns.values() for name in known):
+        cells = [known.get(name, "") for known in columns.values()]
         rows.append((name, *cells, "" if len(set(cells)) == 1 else Hint("differs", style="unsure")))
     return frame(("", *columns, ""), rows)
