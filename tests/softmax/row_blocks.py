@@ -23,7 +23,7 @@ from .problem import FAMILY, Problem
 @dataclass(frozen=True)
 class Config:
     BLOCK_M: int = knob(4, "Tile", "Rows per program.", choices=powers(1, 32))
-    BLOCK_N: int = knob(1024, "Tile", "Columns that a program has room for.", choices=powers(16, 4096))
+    BLOCK_N: int = knob(1024, "Tile", "Columns that a program has room for.", choices=powers(256, 4096))
     num_warps: int = num_warps()
     num_stages: int = num_stages()
 
