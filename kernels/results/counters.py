@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernels.experiment import Experiment
 from kernels.lanes import CompiledFacts
 from kernels.results.run_result import Device
-
-if TYPE_CHECKING:
-    from kernels.experiment import Experiment
 
 
 @dataclass(frozen=True)

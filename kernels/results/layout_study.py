@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernels.experiment import Experiment
 from kernels.results.run_result import Device, Timing
-
-if TYPE_CHECKING:
-    from kernels.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,10 @@ import dataclasses
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernels.experiment import Experiment
 from kernels.results.run_result import Device, Timing
-
-if TYPE_CHECKING:
-    from kernels.experiment import Experiment
-
 
 WHAT_IS_TIMED = (
     "Each program reads the GPU's timer first thing, and again once all its warps have issued their last store. "

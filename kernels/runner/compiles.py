@@ -15,6 +15,7 @@ from kernels.compiled import compiler
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
+from kernels.runner.bounded_cache import BoundedCache
 from kernels.runner.processes import Workers, cancelled, outcome
 
 # Seconds that a compile may go on that nobody wants any more: ending it costs its worker, and another one's start.
@@ -37,18 +38,13 @@ class Compiles:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._kept: dict[tuple[Experiment, str], Compiled] = {}
+        self._kept: BoundedCache[tuple[Experiment, str], Compiled] = BoundedCache(MOST_KEPT)
         self._under_way: dict[tuple[Experiment, str], _UnderWay] = {}
         self._lock = threading.Lock()
 
     def known(self, essential: Experiment, specialization: str) -> Compiled | None:
         """What is kept. Returns at once."""
-        key = essential, specialization
-        with self._lock:
-            kept = self._kept.pop(key, None)
-            if kept is not None:
-                self._kept[key] = kept  # the last one used is the last one forgotten
-        return kept
+        return self._kept.get((essential, specialization))
 
     def of(
         self, essential: Experiment, specialization: str, experiment: Experiment, gpu: Gpu, wanted: Callable[[], bool]
@@ -76,10 +72,7 @@ class Compiles:
                     self._under_way.pop(key, None)
                     under_way.future.cancel()
         if isinstance(result, Compiled):
-            with self._lock:
-                self._kept[key] = result
-                while len(self._kept) > MOST_KEPT:
-                    self._kept.pop(next(iter(self._kept)))
+            self._kept.put(key, result)
         return result
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kernels.knobs import ConfigError
 from visualize.panels import whatif_panel
-from visualize.state.state import state
+from visualize.panels.tabs import SETTINGS
 
 
 def last(answers):
@@ -22,7 +22,7 @@ def rows(table):
 
 
 def test_a_constant_size_brings_back_what_a_missing_fact_costs(session):
-    page = state({"kernel": "transpose.tiled", "M": 1000, "N": 1000}, None)
+    page = SETTINGS.state({"kernel": "transpose.tiled", "M": 1000, "N": 1000}, None)
     table, picture = last(whatif_panel.faults(session, page))
     assert picture == ""
     by_name = {row[0]: row for row in rows(table) if row[0]}
@@ -35,7 +35,7 @@ def test_a_constant_size_brings_back_what_a_missing_fact_costs(session):
 
 
 def test_a_forgotten_fact_costs_requests_and_a_turned_operand_is_tried(session):
-    page = state({"kernel": "matmul.grouped", "dtype": "float32"}, None)
+    page = SETTINGS.state({"kernel": "matmul.grouped", "dtype": "float32"}, None)
     table, _ = last(whatif_panel.faults(session, page))
     by_name = {row[0]: row for row in rows(table) if row[0]}
     assert by_name["the fact that 16 divides the sizes forgotten"][2] == "4 B"
@@ -44,7 +44,7 @@ def test_a_forgotten_fact_costs_requests_and_a_turned_operand_is_tried(session):
 
 
 def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
-    page = state({"kernel": "transpose.tiled", "M": 1024, "N": 1024, "dimension": "N"}, None)
+    page = SETTINGS.state({"kernel": "transpose.tiled", "M": 1024, "N": 1024, "dimension": "N"}, None)
     table, picture = last(whatif_panel.cliff(session, page))
     assert [row[0] for row in rows(table)] == ["1,000", "1,008", "1,009", "1,024"]
     assert "divisible by 16: load A 16 B" in table
@@ -57,14 +57,14 @@ def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
 
 
 def test_a_dimension_that_the_problem_lacks_is_a_sentence(session):
-    page = state({"kernel": "transpose.tiled", "dimension": "K"}, None)
+    page = SETTINGS.state({"kernel": "transpose.tiled", "dimension": "K"}, None)
     with pytest.raises(ConfigError, match=r"dimension is K; transpose\.tiled has M and N") as error:
         last(whatif_panel.cliff(session, page))
     assert error.value.field == "dimension"
 
 
 def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
-    page = state({"kernel": "matmul.grouped", "other_gpu": "A100-80GB"}, None)
+    page = SETTINGS.state({"kernel": "matmul.grouped", "other_gpu": "A100-80GB"}, None)
     table, _ = last(whatif_panel.across(session, page))
     header = re.findall(r'<th scope="col">(.*?)</th>', table)
     assert len(header) == 5
@@ -77,33 +77,37 @@ def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
 
 
 def test_what_does_not_compile_is_a_row_with_the_reason(session):
-    page = state({"kernel": "matmul.grouped", "BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 4}, None)
+    page = SETTINGS.state(
+        {"kernel": "matmul.grouped", "BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 4}, None
+    )
     table, _ = last(whatif_panel.across(session, page))
     assert 'role="alert"' in table
     assert "shared memory" in table
 
 
 def test_boxes_that_need_no_request_are_the_better_for_it(session):
-    page = state({"kernel": "matmul.persistent", "K": 1001}, None)
+    page = SETTINGS.state({"kernel": "matmul.persistent", "K": 1001}, None)
     table, _ = last(whatif_panel.faults(session, page))
     assert re.search(r"padded to multiples of 16: K 1001 → 1008</b> \(none at all: boxes are copied\)", table)
     assert "<b>none</b>" in table
 
 
 def test_what_cannot_be_compiled_as_it_is_has_no_verdict(session):
-    page = state({"kernel": "matmul.grouped", "BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 256, "num_stages": 4}, None)
+    page = SETTINGS.state(
+        {"kernel": "matmul.grouped", "BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 256, "num_stages": 4}, None
+    )
     table, _ = last(whatif_panel.faults(session, page))
     assert "nothing to compare with" in table
 
 
 def test_a_loop_that_constants_unroll_is_read_all_the_same(session):
-    page = state({"kernel": "transpose.row_strip"}, None)
+    page = SETTINGS.state({"kernel": "transpose.row_strip"}, None)
     table, _ = last(whatif_panel.faults(session, page))
     assert "stands" not in table
 
 
 def test_a_cliff_down_to_nothing_has_no_ratio(session):
-    page = state({"kernel": "matmul.persistent", "K": 1024, "dimension": "K"}, None)
+    page = SETTINGS.state({"kernel": "matmul.persistent", "K": 1024, "dimension": "K"}, None)
     table, _ = last(whatif_panel.cliff(session, page))
     assert "where there are none, boxes are copied" in table
 
@@ -111,5 +115,5 @@ def test_a_cliff_down_to_nothing_has_no_ratio(session):
 @pytest.mark.parametrize("flat", [{"other_gpu": "H200"}, {"other_gpu": "A100-80GB", "dtype": "float8_e5m2"}])
 def test_a_gpu_that_cannot_be_compared_is_a_sentence_beside_its_choice(session, flat):
     with pytest.raises(ConfigError) as error:
-        last(whatif_panel.across(session, state({"kernel": "matmul.grouped", **flat}, None)))
+        last(whatif_panel.across(session, SETTINGS.state({"kernel": "matmul.grouped", **flat}, None)))
     assert error.value.field == "other_gpu"

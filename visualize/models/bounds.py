@@ -82,7 +82,7 @@ def l2_pressure(found: Sequence[Bound], operations: Sequence[Operation]) -> floa
     0, too, where operands are staged through registers: each step waits for its loads, and the L2 is not kept busy.
     """
     times = {bound.name: bound.ms for bound in found}
-    if "arithmetic" not in times or any(op.made is not None and op.made.op == "load" for op in operations):
+    if "arithmetic" not in times or any(op.compiled is not None and op.compiled.op == "load" for op in operations):
         return 0.0
     return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
 
@@ -103,10 +103,10 @@ def _load_store(kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock
     """
     cycles = requests = 0.0
     for op in operations:
-        if op.made is None or op.made.layout is None:
+        if op.compiled is None or op.compiled.layout is None:
             continue
         needed = max(op.launch.requests, op.launch.sectors * _SECTOR_BYTES / _LSU_BYTES)
-        staged = op.made.op == "load" and op.access.tensor in (kernel.family.panels or ())
+        staged = op.compiled.op == "load" and op.access.tensor in (kernel.family.panels or ())
         cycles += needed * (2 if staged else 1)
         requests += op.launch.requests
     ms = cycles / gpu.sms / clock_mhz / 1e3
