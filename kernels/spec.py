@@ -85,16 +85,19 @@ class ConfigFields(Protocol):
 if TYPE_CHECKING:
     P = TypeVar("P", bound=ProblemFields, default=Any)
     C = TypeVar("C", bound=ConfigFields, default=Any)
+    P_co = TypeVar("P_co", bound=ProblemFields, default=Any, covariant=True)
+    C_co = TypeVar("C_co", bound=ConfigFields, default=Any, covariant=True)
 else:
     P, C = TypeVar("P"), TypeVar("C")
+    P_co, C_co = TypeVar("P_co", covariant=True), TypeVar("C_co", covariant=True)
 
 
 @dataclass(frozen=True)
-class Launch(Generic[P, C]):
+class Launch(Generic[P_co, C_co]):
     """One launch: what is computed, how, and on which GPU."""
 
-    problem: P
-    config: C
+    problem: P_co
+    config: C_co
     gpu: Gpu
 
 

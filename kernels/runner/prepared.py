@@ -1,4 +1,4 @@
-"""One launch made ready: fresh inputs, a poisoned output, and what the kernel does to numbers. Torch; in the worker."""
+"""One launch made ready: fresh inputs, a poisoned output, and what its error may be. Torch; in the worker."""
 
 from __future__ import annotations
 

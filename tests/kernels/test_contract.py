@@ -13,8 +13,8 @@ from kernels.experiment import Experiment, Run
 from kernels.matmul.problem import LAYOUTS, PRECISIONS
 from kernels.results import RunResult
 from kernels.runner import worker
-from kernels.spec import DTYPE_BYTES, Launch
-from tests.conftest import FEW_SMS
+from kernels.spec import Launch
+from tests.conftest import FEW_SMS, accepted
 
 SEED = 12345
 _RANDOM = random.Random(SEED)
@@ -51,8 +51,7 @@ def dtypes(kernel):
 
 def experiment(kernel, problem, configs, place):
     """The experiment of one case: config, distribution and seed change in steps of their own."""
-    if DTYPE_BYTES[problem.dtype] == 1:
-        configs = {name: config for name, config in configs.items() if getattr(config, "BLOCK_K", 32) >= 32}
+    configs = {name: config for name, config in configs.items() if accepted(kernel, problem, config)}
     name = list(configs)[(place + place // 4) % len(configs)]
     run = Run(distribution=DISTRIBUTIONS[place % len(DISTRIBUTIONS)], seed=SEED + place)
     return Experiment(kernel.id, problem, configs[name], run=run)

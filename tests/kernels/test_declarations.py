@@ -16,7 +16,7 @@ from kernels.experiment import from_json
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knobs
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
-from tests.conftest import FEW_SMS
+from tests.conftest import FEW_SMS, accepted
 
 SHAPES = (
     (1, 1, 1),
@@ -33,15 +33,16 @@ ROOT = Path(package.__file__).parent.parent
 
 
 @pytest.fixture
-def launches(configs, launch_of):
+def launches(kernel, configs, launch_of):
     """Launches of at most some 100,000 tiles, in every layout: where rows are whole 16 bytes, and where they aren't."""
-    return [
+    every = (
         launch_of(shape, config, layout=layout)
         for place, shape in enumerate(SHAPES)
         for name, config in configs.items()
         for layout in (LAYOUTS[place % 4], LAYOUTS[(place + 1) % 4])
         if not (name == "smallest" and shape[0] * shape[1] > 300_000)
-    ]
+    )
+    return [launch for launch in every if accepted(kernel, launch.problem, launch.config)]
 
 
 def test_every_file_that_declares_a_kernel_is_found(kernels):
