@@ -14,7 +14,11 @@ DEV_READY := $(VENV)/dev-ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-gpu lint format clean
+.PHONY: help run test test-all test-gpu mutants lint format clean
+
+# Say how long a recipe took, whether it fails or not.
+TIMED = begun=$$(date +%s); \
+	trap 'took=$$(($$(date +%s) - begun)); echo "make $@ took $$((took / 60)) min $$((took % 60)) s."' EXIT;
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -22,19 +26,31 @@ help: ## List the targets
 run: $(RUN_READY) ## Start the page on http://127.0.0.1:7860 (HOST= and PORT= change that)
 	$(VENV_PYTHON) app.py --host $(HOST) --port $(PORT)
 
-# A browser's tests wait for what is drawn, so they run alone, after all others, of which two files run at a time.
-test: $(DEV_READY) ## Run every test that needs no GPU (ARGS= goes to pytest, which then runs one test after the other)
-	CHROMIUM="$$(scripts/find-chromium)" && export CHROMIUM && test_all="$(VENV_PYTHON) -m pytest -m 'not gpu'" && \
+# A browser's tests wait for what is drawn, so they run apart from the others; of both, two run at a time.
+RUN_TESTS = $(TIMED) CHROMIUM="$$(scripts/find-chromium)" && export CHROMIUM && \
+	test_all="$(VENV_PYTHON) -m pytest -m 'not gpu' $(1)" && \
 	if [ -n "$(ARGS)" ]; then eval "$$test_all" $(ARGS); \
-	else eval "$$test_all -n 2 --dist loadfile --ignore tests/page" && eval "$$test_all tests/page"; fi
+	else eval "$$test_all -n 2 --dist loadgroup --ignore tests/page" && \
+		eval "$$test_all -n 2 --dist loadgroup tests/page"; fi
+
+test: $(DEV_READY) ## Run every test that needs no GPU (ARGS= goes to pytest, which then runs one test after the other)
+	@$(call RUN_TESTS)
+
+test-all: $(DEV_READY) ## The same with every combination of values, not only every pair, and more drawn examples
+	@$(call RUN_TESTS,--all-combinations)
 
 test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: with the Python that you have)
-	$(VENV_PYTHON) -m pytest -m gpu $(ARGS)
+	@$(TIMED) $(VENV_PYTHON) -m pytest -m gpu -o testpaths=tests $(ARGS)
 
-lint: $(DEV_READY) ## Check style, format and types
-	$(VENV_PYTHON) -m ruff check .
-	$(VENV_PYTHON) -m ruff format --check .
-	$(VENV_PYTHON) -m mypy
+mutants: $(DEV_READY) ## Plant defects in a copy, one at a time, and see that tests find each (ARGS= names some)
+	@$(TIMED) $(VENV_PYTHON) -m tests.mutants $(ARGS)
+
+lint: $(DEV_READY) ## Check style, format and types, and the page's scripts
+	@$(TIMED) set -ex; \
+	$(VENV_PYTHON) -m ruff check .; \
+	$(VENV_PYTHON) -m ruff format --check .; \
+	$(VENV_PYTHON) -m mypy; \
+	"$$($(VENV_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/oxlint" --deny-warnings visualize
 
 format: $(DEV_READY) ## Mend the style and format that can be mended by machine
 	$(VENV_PYTHON) -m ruff check --fix --exit-zero --quiet .

@@ -5,11 +5,14 @@ The tests' own process reads kernels, and never runs one: whether Triton interpr
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kernels import discover
 from kernels.gpus import GPUS, this_gpu
@@ -20,10 +23,31 @@ from kernels.spec import Launch
 FEW_SMS = replace(GPUS["H200"], sms=7)
 
 
+# Drawn anew for each test, but the same ones in every run; many more where every combination is run.
+settings.register_profile("default", max_examples=25, derandomize=True, deadline=None)
+settings.register_profile("all", max_examples=300, deadline=None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all-combinations", action="store_true", help="run all combinations, not only every pair; more drawn examples"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Leave GPU tests out of a run that selects nothing by marker and names no single test."""
+    settings.load_profile("all" if config.option.all_combinations else "default")
     if not config.option.markexpr and not any("::" in argument for argument in config.args):
         config.option.markexpr = "not gpu"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is one more combination of values whose pairs others hold, unless all are asked for."""
+    if config.option.all_combinations or any("::" in argument for argument in config.args):
+        return
+    left_out = [item for item in items if item.get_closest_marker("all_combinations")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
 
 
 def _missing_for_the_page(config: pytest.Config) -> list[str]:
@@ -45,6 +69,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(scope="session")
+def all_combinations(request):
+    """Whether every combination is to be run, and not only as many as hold every pair."""
+    return request.config.option.all_combinations
+
+
+@pytest.fixture(scope="session")
 def kernels():
     return discover()
 
@@ -55,8 +85,7 @@ def kernel(request):
     return request.param
 
 
-@pytest.fixture
-def configs(kernel):
+def configs_of(kernel):
     """The kernel's configs by name: default, its smallest and largest tiles, and tiles of unequal sides."""
     tile = {name: knob for name, knob in knobs(kernel.config).items() if knob.group == "Tile"}
     values = {name: knob.choices or (knob.low, 3, knob.high) for name, knob in tile.items()}
@@ -85,14 +114,19 @@ def accepted(kernel, problem, config):
 
 
 @pytest.fixture
+def configs(kernel):
+    return configs_of(kernel)
+
+
+def problem_for(kernel, shape, dtype="float32", **others):
+    """The kernel's problem of a shape; what its family doesn't have (K, a layout) is left aside."""
+    values = {**dict(zip("MNK", shape, strict=True)), "dtype": dtype, **others}
+    return kernel.family.problem(**{n: v for n, v in values.items() if n in knobs(kernel.family.problem)})
+
+
+@pytest.fixture
 def problem_of(kernel):
-    """Shape → the kernel's problem; what its family doesn't have (K, a layout) is left aside."""
-
-    def problem(shape, dtype="float32", **others):
-        values = {**dict(zip("MNK", shape, strict=True)), "dtype": dtype, **others}
-        return kernel.family.problem(**{n: v for n, v in values.items() if n in knobs(kernel.family.problem)})
-
-    return problem
+    return functools.partial(problem_for, kernel)
 
 
 @pytest.fixture
@@ -106,9 +140,17 @@ def launch_of(kernel, problem_of):
 
 
 @pytest.fixture(scope="session")
-def session(tmp_path_factory):
+def compiled_before(pytestconfig, tmp_path_factory):
+    """A directory for compiled kernels that outlives a run. Triton names each by all that it was compiled from."""
+    if not hasattr(pytestconfig, "cache"):
+        return tmp_path_factory.mktemp("compiled")
+    return pytestconfig.cache.mkdir(f"triton-{version('triton')}")
+
+
+@pytest.fixture(scope="session")
+def session(compiled_before):
     """A session on Triton's interpreter, whatever GPU is here."""
-    session = Session(None, tmp_path_factory.mktemp("cache"))
+    session = Session(None, compiled_before)
     yield session
     session.close()
 

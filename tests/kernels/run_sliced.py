@@ -1,11 +1,12 @@
 """Run every kernel that takes strides on operands that are slices of larger tensors, in every layout.
 
-A process of its own: `python run_sliced.py interpreter|cuda CACHE`. Prints one JSON line a case: what, and whether it
-passed.
+A process of its own: `python run_sliced.py interpreter|cuda pairs|all CACHE`, of all combinations or of every pair
+of shape, margin and layout. Prints one JSON line per case: what, and whether it passed.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 
@@ -48,20 +49,22 @@ def run(kernel, launch, margin, device):
 def main():
     from kernels.runner import worker
 
-    backend, cache = sys.argv[1:]
+    backend, which, cache = sys.argv[1:]
     worker.start(backend, cache)
 
     from kernels import discover
     from kernels.gpus import GPUS, this_gpu
     from kernels.matmul.problem import LAYOUTS
     from kernels.spec import Launch
+    from tests.covering import covering
 
     gpu = this_gpu() if backend == "cuda" else GPUS["H200"]
     for kernel in discover().values():
         if "stride_am" not in getattr(kernel.jitted, "arg_names", ()):
             continue
         split = {"SPLIT_K": 1} if hasattr(kernel.config, "SPLIT_K") and "race" in kernel.id else {}
-        for shape, margin, layout in ((s, m, x) for s in SHAPES for m in (5, 16) for x in LAYOUTS):
+        every = list(itertools.product(SHAPES, (5, 16), LAYOUTS))
+        for shape, margin, layout in every if which == "all" else covering(every):
             problem = kernel.family.problem(*shape, "float16", layout)
             config = kernel.config(BLOCK_M=32, BLOCK_N=32, **split)
             result = run(kernel, Launch(problem, config, gpu), margin, "cuda" if backend == "cuda" else "cpu")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import functools
+import itertools
 import math
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +17,10 @@ from kernels.experiment import Experiment, Run
 from kernels.matmul.problem import LAYOUTS, PRECISIONS
 from kernels.results import RunResult
 from kernels.runner import worker
-from kernels.spec import Launch
-from tests.conftest import FEW_SMS, accepted
+from kernels.runner.interpreter import estimated_seconds
+from kernels.spec import DTYPE_BYTES, Launch
+from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
+from tests.covering import covering
 
 SEED = 12345
 _RANDOM = random.Random(SEED)
@@ -34,15 +40,9 @@ SHAPES = (
 LARGE_SHAPES = ((1023, 1000, 4097), (4096, 4096, 4096), (8192, 1023, 577), (2048, 1024, 16384))
 DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
 
-# The interpreter takes about a millisecond for one execution of a memory operation, its addresses included.
-MOST_EXECUTIONS = 400
-MOST_PRODUCTS = 10**8
-
-
-def executions(kernel, launch):
-    """How often the memory operations of one launch are executed."""
-    extents = kernel.extents(launch)
-    return sum(math.prod(extents[index] for index in access.over) for access in kernel.accesses(launch))
+# Seconds of the interpreter for tiles of a shape, as they are estimated, about half of what it takes. A shape that
+# takes it longer in all tiles has its quickest ones; by default, it has none where they take longer than the second.
+LIMITS_S = {"default": (0.4, 1.3), "all": (2.0, 20.0)}
 
 
 def dtypes(kernel):
@@ -65,25 +65,51 @@ def problems(kernel, problem_of, shapes):
             yield problem_of(shape, dtype, layout=LAYOUTS[turn % 4], precision=PRECISIONS[(turn + turn // 4) % 4])
 
 
-def interpreted_cases(kernel, configs, problem_of):
-    for place, problem in enumerate(problems(kernel, problem_of, SHAPES)):
-        counts = {name: executions(kernel, Launch(problem, config, FEW_SMS)) for name, config in configs.items()}
-        most = max(MOST_EXECUTIONS, min(counts.values()))
-        yield experiment(kernel, problem, {n: c for n, c in configs.items() if counts[n] <= most}, place)
+def values(kernel, configs):
+    """What a case is made of, in this order; a transpose has neither layout nor precision."""
+    of_problem = kernel.problem_knobs()
+    others = [of_problem[name].choices if name in of_problem else (None,) for name in ("layout", "precision")]
+    return SHAPES, tuple(configs), dtypes(kernel), DISTRIBUTIONS, *others
 
 
-def of_shape(cases, shape):
-    """The cases of one shape that are run: a large one takes the interpreter seconds, and has one dtype a kernel."""
-    if math.prod(shape) < MOST_PRODUCTS:
-        return cases
-    return [cases[list(discover()).index(cases[0].kernel) % len(cases)]]
+def covered(kernel, configs, problem_of, all_combinations):
+    """(shape, config's name, experiment): every shape in all tiles that are quick for it, every pair of the others.
+
+    With all combinations, every shape meets each value of the others, too, and tiles that are slower.
+    """
+    of_shape = {shape: Launch(problem_of(shape), kernel.config(), FEW_SMS) for shape in SHAPES}
+    seconds = {
+        (shape, name): estimated_seconds(kernel, replace(launch, config=config))
+        for shape, launch in of_shape.items()
+        for name, config in configs.items()
+    }
+    limit, most = LIMITS_S["all" if all_combinations else "default"]
+
+    def is_taken(shape, name, dtype, _distribution, _layout, precision):
+        # A type of one byte is multiplied in steps of at least 32; only float32 knows precisions.
+        is_legal = DTYPE_BYTES[dtype] > 1 or getattr(configs[name], "BLOCK_K", 32) >= 32
+        is_quick = seconds[shape, name] <= max(limit, min(most, *(seconds[shape, other] for other in configs)))
+        return is_legal and is_quick and (dtype == "float32" or precision in (None, PRECISIONS[0]))
+
+    every = [case for case in itertools.product(*values(kernel, configs)) if is_taken(*case)]
+    together = None if all_combinations else ((0, 1), *itertools.combinations(range(1, 6), 2))
+    chosen = covering(every, lambda case: 0.1 + seconds[case[:2]], together)
+    for place, (shape, name, dtype, distribution, layout, precision) in enumerate(chosen):
+        problem = problem_of(shape, dtype, layout=layout, precision=precision)
+        run = Run(distribution=distribution, seed=SEED + place)
+        yield shape, name, Experiment(kernel.id, problem, configs[name], run=run)
 
 
-@pytest.mark.parametrize("place", range(len(SHAPES)), ids=lambda place: str(SHAPES[place]))
-def test_every_result_is_right_under_the_interpreter(session, kernel, configs, problem_of, place):
-    cases = list(interpreted_cases(kernel, configs, problem_of))
-    count = len(dtypes(kernel))
-    for case in of_shape(cases[count * place : count * (place + 1)], SHAPES[place]):
+@pytest.fixture
+def cases(kernel, configs, problem_of, all_combinations):
+    return list(covered(kernel, configs, problem_of, all_combinations))
+
+
+@pytest.mark.parametrize("config", ["smallest", "default", "unequal", "largest"])
+def test_every_result_is_right_under_the_interpreter(session, kernel, cases, config):
+    experiments = [experiment for _, name, experiment in cases if name == config]
+    assert experiments
+    for case in experiments:
         result = session.submit(case).result()
         assert isinstance(result, RunResult), (case, result)
         assert result.check.passed, (case, result.check)
@@ -93,21 +119,31 @@ def test_every_result_is_right_under_the_interpreter(session, kernel, configs, p
         assert result.experiment == case
 
 
-def test_every_config_dtype_layout_and_distribution_is_run(kernel, configs, problem_of):
-    cases = list(interpreted_cases(kernel, configs, problem_of))
-    assert len(cases) == len(SHAPES) * len(dtypes(kernel))
-    assert {case.config for case in cases} == set(configs.values())
-    assert {case.problem.dtype for case in cases} == set(dtypes(kernel))
-    assert {case.run.distribution for case in cases} == set(DISTRIBUTIONS)
-    assert {case.config.num_warps for case in cases} >= {1, 2, 8}
+def test_every_config_dtype_layout_and_distribution_is_run(kernel, configs, cases):
+    experiments = [experiment for *_, experiment in cases]
+    assert len({shape for shape, *_ in cases}) >= len(SHAPES) - 3
+    assert {case.config for case in experiments} == set(configs.values())
+    pairs = {(case.problem.dtype, case.run.distribution) for case in experiments}
+    assert pairs == set(itertools.product(dtypes(kernel), DISTRIBUTIONS))
+    assert {case.config.num_warps for case in experiments} >= {1, 2, 8}
     if hasattr(kernel.family.problem, "layout"):
-        assert {case.problem.layout for case in cases} == set(LAYOUTS)
-        assert {case.problem.precision for case in cases if case.problem.dtype == "float32"} == set(PRECISIONS)
+        pairs = {(case.problem.layout, case.config) for case in experiments}
+        assert pairs == set(itertools.product(LAYOUTS, configs.values()))
+        assert {case.problem.precision for case in experiments if case.problem.dtype == "float32"} == set(PRECISIONS)
 
 
-def test_at_least_150_cases_are_interpreted(kernels):
-    of_kernel = [sum(1 if math.prod(s) >= MOST_PRODUCTS else len(dtypes(k)) for s in SHAPES) for k in kernels.values()]
-    assert sum(of_kernel) >= 150
+def test_every_kernel_is_interpreted_in_at_least_30_cases(cases):
+    assert len(cases) >= 30
+
+
+def test_most_kernels_are_interpreted_in_every_shape(kernels, all_combinations):
+    """Not those that take long for any tiles: each of these is a launch of many slices of K."""
+    met = collections.Counter()
+    for kernel in kernels.values():
+        given = configs_of(kernel), functools.partial(problem_for, kernel)
+        met.update({shape for shape, *_ in covered(kernel, *given, all_combinations)})
+    assert set(met) == set(SHAPES)
+    assert min(met.values()) >= len(kernels) - 2
 
 
 def test_at_least_400_cases_are_run_on_a_gpu(kernels):

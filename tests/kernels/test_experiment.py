@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
@@ -59,20 +59,17 @@ def experiments(draw):
 
 
 @given(experiments())
-@settings(deadline=None)
 def test_json_round_trip(experiment):
     assert from_json(json.loads(json.dumps(experiment.to_json())), KERNELS) == experiment
 
 
 @given(experiments(), st.dictionaries(st.sampled_from(("tab", "color", "warp_size", "utm_source")), st.text()))
-@settings(deadline=None)
 def test_address_round_trip_with_other_fields_beside(experiment, beside):
     address = {**beside, **{name: str(value) for name, value in experiment.to_address().items()}}
     assert from_json(nested(address, KERNELS), KERNELS) == experiment
 
 
 @given(experiments())
-@settings(deadline=None)
 def test_an_address_writes_every_field(experiment):
     kernel = KERNELS[experiment.kernel]
     written = set(experiment.to_address())

@@ -12,7 +12,7 @@ import operator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
@@ -130,7 +130,6 @@ def launches(draw):
     return kernel, launch, tuple(made)
 
 
-@settings(max_examples=120, deadline=None)
 @given(launches())
 def test_a_launch_costs_what_counting_every_lane_gives(case):
     kernel, launch, made = case
@@ -140,7 +139,6 @@ def test_a_launch_costs_what_counting_every_lane_gives(case):
         assert op.launch == counted(op.access, operation, shape, extents, operation.element_bytes), op.access
 
 
-@settings(max_examples=60, deadline=None)
 @given(launches())
 def test_the_pictured_tile_has_each_element_once(case):
     kernel, launch, made = case

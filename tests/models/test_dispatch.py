@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
@@ -45,7 +45,6 @@ def test_without_differences_of_pace_waves_stay_whole(programs_per_sm):
 
 
 @given(st.floats(0, 0.8), st.floats(0, 0.1), st.floats(0, 0.05), st.integers(1, 3), st.integers(8, 40))
-@settings(deadline=None, max_examples=40)
 def test_as_many_programs_run_at_a_time_as_fit(ahead, spread, jitter, programs_per_sm, sms):
     """More would have begun within the shortest time that one takes, or fewer within the longest."""
     one = planned(programs_per_sm, sms)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from visualize.models.lru import Programs, fetched_bytes
@@ -87,7 +87,6 @@ def orders(draw, count):
 
 
 @given(cases(), st.integers(0, 120), st.booleans())
-@settings(deadline=None, max_examples=300)
 def test_a_cache_fetches_what_the_model_says_give_or_take_a_steps_bytes_of_room(case, capacity, backwards):
     """Within a step, what comes first is open, and the model takes the middle of all orders.
 
@@ -124,7 +123,6 @@ def expected(programs, order, low, high):
 
 
 @given(cases(), st.integers(0, 60), st.integers(1, 60))
-@settings(deadline=None, max_examples=150)
 def test_a_piece_is_gone_by_what_is_read_from_one_use_to_the_next_with_half_of_either_step(case, low, more):
     programs, order = case
     found = fetched_bytes(programs, [order], [(low, low + more)])[0, 0]
@@ -132,7 +130,6 @@ def test_a_piece_is_gone_by_what_is_read_from_one_use_to_the_next_with_half_of_e
 
 
 @given(cases())
-@settings(deadline=None, max_examples=100)
 def test_without_room_every_use_is_fetched_once_a_step(case):
     programs, order = case
     used = {(int(start), int(panel)) for side in order for start, panel in zip(programs.start, side, strict=True)}
@@ -140,7 +137,6 @@ def test_without_room_every_use_is_fetched_once_a_step(case):
 
 
 @given(cases())
-@settings(deadline=None, max_examples=100)
 def test_with_endless_room_each_panel_is_fetched_once(case):
     programs, order = case
     used = np.unique(np.concatenate(order))
@@ -177,14 +173,12 @@ def test_between_its_two_capacities_a_piece_is_gone_with_the_fourth_power_of_the
 
 
 @given(cases(), st.integers(0, 120), st.integers(1, 20))
-@settings(deadline=None, max_examples=60)
 def test_more_room_never_fetches_more(case, capacity, more):
     programs, order = case
     assert modelled(programs, order, capacity + more) <= modelled(programs, order, capacity)
 
 
 @given(cases(), st.data(), st.integers(0, 60))
-@settings(deadline=None, max_examples=60)
 def test_several_orders_at_once_are_each_by_itself(case, data, capacity):
     programs, order = case
     several = [order, *(data.draw(orders(len(programs.start))) for _ in range(3))]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernels import discover
@@ -101,7 +101,6 @@ def too_many_waves():
 
 @given(launches(kernels=REDUCING))
 @example(too_many_waves())
-@settings(deadline=None, max_examples=60)
 def test_without_an_l2_every_wave_reads_the_panels_of_its_tiles(case):
     kernel, launch = case
     launch = replace(launch, gpu=replace(launch.gpu, l2_bytes=1))
@@ -124,7 +123,6 @@ def test_without_an_l2_every_wave_reads_the_panels_of_its_tiles(case):
 
 @given(launches(kernels=REDUCING), st.sampled_from((0.0, 1.0, 1.4, 3.0)), st.sampled_from((1, 1 << 18, 60 << 20)))
 @example(too_many_waves(), 0.0, 1)
-@settings(deadline=None, max_examples=80)
 def test_no_less_than_compulsory_is_read_and_no_more_than_asked(case, pressure, l2_bytes):
     kernel, launch = case
     launch = replace(launch, gpu=replace(launch.gpu, l2_bytes=l2_bytes))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
@@ -60,7 +60,6 @@ def counted_loads(planned, first):
 
 
 @given(launches(kernels=REDUCING), st.integers(1, 80))
-@settings(deadline=None, max_examples=60)
 def test_loads_are_the_distinct_blocks_of_the_first_programs(launch, first):
     planned = schedule(*launch)
     for order in (planned, row_major(planned)):
@@ -68,7 +67,6 @@ def test_loads_are_the_distinct_blocks_of_the_first_programs(launch, first):
 
 
 @given(launches(), st.integers(1, 4))
-@settings(deadline=None, max_examples=100)
 def test_waves_are_filled_one_after_the_other(launch, programs_per_sm):
     kernel, launch = launch
     gpu = launch.gpu
@@ -87,7 +85,6 @@ def test_waves_are_filled_one_after_the_other(launch, programs_per_sm):
 
 
 @given(launches())
-@settings(deadline=None, max_examples=60)
 def test_a_tile_map_holds_each_tiles_first_program(launch):
     planned = schedule(*launch)
     programs = tile_map(planned, planned.tiles.program)
@@ -98,7 +95,6 @@ def test_a_tile_map_holds_each_tiles_first_program(launch):
 
 
 @given(launches())
-@settings(deadline=None, max_examples=30)
 def test_row_major_has_the_same_tiles_row_by_row(launch):
     planned = schedule(*launch)
     compared = row_major(planned)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, Launch
@@ -43,7 +43,6 @@ def slice_length(planned, problem, block_k, piece):
 
 
 @given(launches())
-@settings(deadline=None, max_examples=60)
 def test_a_step_computes_the_next_tile_of_each_program_of_a_wave(launch):
     planned, _, made = cut(*launch)
     expected = computed(planned)
@@ -60,7 +59,6 @@ def test_a_step_computes_the_next_tile_of_each_program_of_a_wave(launch):
 
 
 @given(launches(kernels=REDUCING))
-@settings(deadline=None, max_examples=60)
 def test_a_step_touches_the_panels_of_its_tiles(launch):
     kernel, launch = launch
     planned, read, _ = cut(kernel, launch)
@@ -93,7 +91,6 @@ def test_a_step_in_which_all_programs_of_a_wave_have_ended_touches_nothing(kerne
 
 
 @given(launches(kernels=REDUCING))
-@settings(deadline=None, max_examples=40)
 def test_all_panels_together_are_a_and_b(launch):
     _, read, _ = cut(*launch)
     problem = launch[1].problem
@@ -103,7 +100,6 @@ def test_all_panels_together_are_a_and_b(launch):
 
 
 @given(launches(kernels=REDUCING))
-@settings(deadline=None, max_examples=40)
 def test_the_first_touch_is_the_first_in_time(launch):
     planned, _, made = cut(*launch)
     a, b = first_reads(made)
@@ -117,7 +113,6 @@ def test_the_first_touch_is_the_first_in_time(launch):
 
 
 @given(launches(kernels=REDUCING))
-@settings(deadline=None, max_examples=30)
 def test_loads_at_a_few_n_are_those_of_the_whole_curve(launch):
     planned, _, made = cut(*launch)
     counts = np.unique(np.geomspace(1, min(planned.programs, 1024), 7).astype(int))

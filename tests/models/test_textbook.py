@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
@@ -92,7 +92,6 @@ def launches(draw):
 
 
 @given(launches(), BOARDS)
-@settings(deadline=None, max_examples=80)
 def test_a_launch_costs_what_counting_every_lane_gives(launch, board):
     got = [operation.launch for operation in operations(*launch, board)]
     assert got == list(counted_launch(*launch, board))
@@ -116,7 +115,6 @@ def test_runs_that_go_round_the_matrix_cost_what_counting_every_lane_gives(kerne
 
 
 @given(launches(), BOARDS)
-@settings(deadline=None, max_examples=40)
 def test_a_tile_is_one_execution_on_the_first_tile(launch, board):
     problem = launch[1].problem
     tensors = launch[0].family.tensors(problem)
@@ -128,7 +126,6 @@ def test_a_tile_is_one_execution_on_the_first_tile(launch, board):
 
 
 @given(launches(), BOARDS)
-@settings(deadline=None, max_examples=40)
 def test_no_operation_does_better_than_ideal(launch, board):
     for operation in operations(*launch, board):
         assert 0 < operation.launch.efficiency <= 1

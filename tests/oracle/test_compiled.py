@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import replace
 
 import pytest
 
+from kernels import discover
 from kernels.compiled.global_memory import Unreadable, operations
 from kernels.compiled.listing import locations, memory_lines
 from kernels.experiment import Experiment
@@ -16,6 +18,7 @@ from kernels.knobs import knobs
 from kernels.results import Compiled, Failure
 from kernels.source import last_line, lines_of
 from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
+from tests.covering import pairs_of
 
 TEXTS = ("ttgir", "ptx", "sass")
 CAPABILITIES = {
@@ -105,28 +108,33 @@ def test_ttgir_and_ptx_say_the_same_of_where_an_operation_comes_from(session, ke
     assert {len(location) for location in from_ttgir} == {2}, "tile.py, inlined into grouped.py"
 
 
-@pytest.mark.parametrize("gpu", ["A100-40GB", "H200", "B200", "RTX5090"])
-def test_what_became_of_every_access_is_read_for_any_gpu(session, kernel, gpu):
+READ_FOR = [
+    (kernel.id, gpu, dtype)
+    for kernel, gpu in itertools.product(discover().values(), ("A100-40GB", "H200", "B200", "RTX5090"))
+    for dtype in kernel.problem_knobs()["dtype"].choices
+    if GPUS[gpu].compute_capability >= DTYPE_CAPABILITY.get(dtype, (0, 0))
+]
+
+
+@pytest.mark.parametrize(("kernel_id", "gpu", "dtype"), pairs_of(READ_FOR))
+def test_what_became_of_every_access_is_read_for_any_gpu(session, kernels, kernel_id, gpu, dtype):
     """Aligned and not, in every type: a layout that covers the block, a width, the opcodes."""
-    for dtype in kernel.problem_knobs()["dtype"].choices:
-        if GPUS[gpu].compute_capability < DTYPE_CAPABILITY.get(dtype, (0, 0)):
-            continue
-        for size in (512,) if DTYPE_BYTES[dtype] == 4 else (500,):
-            config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
-            config = {name: value for name, value in config.items() if name in knobs(kernel.config)}
-            sizes = {"M": size, "N": size, "dtype": dtype}
-            chosen = Experiment(kernel.id, kernel.family.problem(**sizes), kernel.config(**config), gpu)
-            compiled = session.compiled(chosen)
-            assert isinstance(compiled, Compiled), compiled
-            assert not compiled.unreadable
-            launch = Launch(chosen.problem, chosen.config, GPUS[gpu])
-            for access, made in zip(kernel.accesses(launch), compiled.operations, strict=True):
-                assert made.opcodes, (access, made)
-                assert (made.op == "descriptor") == (access.op == "descriptor")
-                if made.layout:
-                    assert math.prod(made.layout.shape) == access.elements
-                    assert made.element_bytes == DTYPE_BYTES[dtype]
-                    assert made.width_bytes % made.element_bytes == 0
+    kernel, size = kernels[kernel_id], 512 if DTYPE_BYTES[dtype] == 4 else 500
+    config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
+    config = {name: value for name, value in config.items() if name in knobs(kernel.config)}
+    sizes = {"M": size, "N": size, "dtype": dtype}
+    chosen = Experiment(kernel.id, kernel.family.problem(**sizes), kernel.config(**config), gpu)
+    compiled = session.compiled(chosen)
+    assert isinstance(compiled, Compiled), compiled
+    assert not compiled.unreadable
+    launch = Launch(chosen.problem, chosen.config, GPUS[gpu])
+    for access, made in zip(kernel.accesses(launch), compiled.operations, strict=True):
+        assert made.opcodes, (access, made)
+        assert (made.op == "descriptor") == (access.op == "descriptor")
+        if made.layout:
+            assert math.prod(made.layout.shape) == access.elements
+            assert made.element_bytes == DTYPE_BYTES[dtype]
+            assert made.width_bytes % made.element_bytes == 0
 
 
 def test_two_accesses_on_one_line_are_said_to_be_unreadable(session, kernels):

@@ -22,6 +22,9 @@ from kernels.gpus import GPUS
 from kernels.jit import on_arrays
 from kernels.knobs import knobs
 from kernels.spec import FlatAccess, Launch
+from tests.covering import covering
+
+pytestmark = pytest.mark.xdist_group("addresses")
 
 ROOT = Path(package.__file__).parent.parent
 SHAPES = (
@@ -51,32 +54,34 @@ def small_tiles(kernel):
         yield config
 
 
-def cases():
-    for kernel in discover().values():
-        fields = knobs(kernel.family.problem)
-        for (shape, config), dtype in zip(
-            itertools.product(SHAPES, small_tiles(kernel)), itertools.cycle(DTYPES), strict=False
-        ):
-            yield kernel.id, {**{n: v for n, v in shape.items() if n in fields}, "dtype": dtype}, config, SMS
+# Kernel, place of the shape, place of the config, and dtype.
+CASES = list(itertools.product(discover(), range(len(SHAPES)), range(2), DTYPES))
+PAIRS = set(covering(CASES))
 
 
-CASES = list(cases())
+def as_json(kernel_id, shape, config, dtype):
+    kernel = discover()[kernel_id]
+    sizes = {name: size for name, size in SHAPES[shape].items() if name in knobs(kernel.family.problem)}
+    return {"kernel": kernel_id, "problem": {**sizes, "dtype": dtype}, "config": list(small_tiles(kernel))[config]}
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-    """What each case touched: (op, tensor, source, program, offsets, active) for every execution."""
+def recorded(request, tmp_path_factory):
+    """What each case of this run touched: (op, tensor, source, program, offsets, active) for every execution."""
     out = tmp_path_factory.mktemp("addresses") / "touched.pickle"
+    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    cases = list(dict.fromkeys(item.callspec.params["case"] for item in items))
+    experiments = [as_json(*case) for case in cases]
     ended = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("record_addresses.py")), str(out)],
-        input=json.dumps(CASES),
+        input=json.dumps([[*experiment.values(), SMS] for experiment in experiments]),
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    return pickle.loads(out.read_bytes())
+    return dict(zip(cases, pickle.loads(out.read_bytes()), strict=True))
 
 
 def predicted(access, shape, index):
@@ -98,13 +103,15 @@ def observed(touched):
     return np.sort(np.concatenate([2 * offsets + active for *_, offsets, active in touched]))
 
 
-@pytest.fixture(params=range(len(CASES)), ids=lambda place: "-".join(str(part) for part in (CASES[place][0], place)))
+@pytest.fixture(
+    params=[pytest.param(case, marks=[] if case in PAIRS else pytest.mark.all_combinations) for case in CASES],
+    ids=lambda case: "-".join(map(str, case)),
+)
 def case(request, recorded):
     """A case's experiment, its kernel, and what it touched."""
-    kernel, problem, config, sms = CASES[request.param]
-    experiment = from_json({"kernel": kernel, "problem": problem, "config": config}, discover())
-    launch = Launch(experiment.problem, experiment.config, replace(GPUS["H200"], sms=sms))
-    return launch, discover()[kernel], recorded[request.param]
+    experiment = from_json(as_json(*request.param), discover())
+    launch = Launch(experiment.problem, experiment.config, replace(GPUS["H200"], sms=SMS))
+    return launch, discover()[experiment.kernel], recorded[request.param]
 
 
 def test_every_operation_touches_the_predicted_elements(case):
@@ -152,8 +159,8 @@ def test_every_program_touches_the_elements_of_its_tiles(case):
 
 def test_every_operation_meets_a_ragged_edge(recorded):
     """A mask that is never false would prove little."""
-    met = {touch[2]: False for touched in recorded for touch in touched}
-    for touched in recorded:
+    met = {touch[2]: False for touched in recorded.values() for touch in touched}
+    for touched in recorded.values():
         for _, _, source, *_, active in touched:
             met[source] |= not active.all()
     assert all(met.values()), met

@@ -7,29 +7,32 @@ from __future__ import annotations
 
 import csv
 import statistics
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
 
 from kernels.spec import DTYPE_BYTES
+from tests.covering import covering
 from tests.oracle.recorded_reuse import STUDIES, UNSEEN, compared, grid, left_out, median_error, rows, within
 from visualize.models.bounds import bounds
-from visualize.models.reuse import CONSTANTS, reuse
+from visualize.models.reuse import CONSTANTS, Constants, reuse
 from visualize.models.schedule import schedule
 
 FILE = Path(__file__).parent / "h200_dram.csv"
 TRUTH = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
+
+pytestmark = pytest.mark.xdist_group("reuse")
 
 # Three of the constants, of three or fewer values each: coarse, so that it is quick.
 COARSE = grid(evicted_from=(0.2, 0.3), evicted_at=(0.58, 0.64, 0.7), ahead_slope=(0.25, 0.36))
 
 
 @pytest.fixture(scope="session")
-def launches(tmp_path_factory):
+def launches(compiled_before):
     """Every launch that was compared; its kernels are compiled once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
         return compared()
 
 
@@ -104,9 +107,10 @@ def test_the_constants_matter(launches):
     assert within(row for row in never_apart if row.of.launch.problem.dtype.startswith("float8")) < 0.7
 
 
-def test_on_a_shape_that_no_constant_was_fitted_to_the_bars_hold(launches, predicted):
+def test_on_a_shape_that_no_constant_was_fitted_to_the_bars_hold(launches, predicted, all_combinations):
     """Three constants are fitted anew to all other shapes, for each: 91 % are within 20 % then."""
-    judged = left_out([rows(launches, one) for one in COARSE])
+    candidates = COARSE if all_combinations else [Constants(*one) for one in covering(map(astuple, COARSE))]
+    judged = left_out([rows(launches, one) for one in candidates])
     assert len(judged) == len(predicted)
     assert median_error(judged) <= 0.05
     assert within(judged) >= 0.9

@@ -2,7 +2,7 @@
 const root = element.querySelector(".listing");
 let chosen = 0;
 let sought = "";
-let at = {};
+const at = {};
 
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);

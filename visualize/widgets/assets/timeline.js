@@ -27,7 +27,7 @@ function moment({ cell, columns, begun_ns, done_ns }, rows) {
     if (done_ns[i] <= now) { done[cell[i]]++; count++; }
     else if (begun_ns[i] <= now) { running.add(cell[i]); begun++; }
   }
-  const value = (place) => (running.has(place) ? 2 : done[place] / (all[place] || 1));
+  const value = (i) => (running.has(i) ? 2 : done[i] / (all[i] || 1));
   const row = (r) => Float32Array.from({ length: columns }, (_, c) => value(r * columns + c));
   return { z: Array.from({ length: rows }, (_, r) => row(r)), done: count, begun };
 }
@@ -79,7 +79,7 @@ function place() {
 
 function tell() {
   const t = now / 1000;
-  const running = bars.filter(({ start, end }) => start <= t && t < end);
+  const running = bars.filter((bar) => bar.start <= t && t < bar.end);
   const sms = new Set(running.map(({ top, bottom }) => Math.round((top + bottom) / 2)));
   const text = `${microseconds(now)} of ${microseconds(span)}`;
   scrub.value = now;
