@@ -80,8 +80,8 @@ def _print_cross_validation(launches: Sequence[Compared]) -> None:
     from tests.oracle.recorded_reuse import grid, left_out, misfit, rows, within
 
     candidates = grid(
-        gone_from=(0.2, 0.3),
-        gone_at=(0.58, 0.64, 0.7),
+        evicted_from=(0.2, 0.3),
+        evicted_at=(0.58, 0.64, 0.7),
         ahead_slope=(0.25, 0.36, 0.5),
         spread=(0.01, 0.02, 0.04),
     )

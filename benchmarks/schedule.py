@@ -9,8 +9,11 @@ import gzip
 import statistics
 import time
 
-from visualize.panels import schedule_tab
-from visualize.state.state import state
+import gradio as gr
+
+from visualize.panels.schedule_tab import SchedulePanel
+from visualize.panels.tabs import SETTINGS
+from visualize.state.known import Known
 
 REPETITIONS = 9
 
@@ -37,14 +40,17 @@ CASES: dict[str, dict[str, object]] = {
 
 
 def main() -> None:
+    panel = SchedulePanel()
+    with gr.Blocks():
+        panel.build()
     for name, fields in CASES.items():
-        current = state(fields, None)
+        current = SETTINGS.state(fields, None)
         times = []
         for _ in range(REPETITIONS):
             begun = time.perf_counter()
-            values = schedule_tab.draw(current, None)
+            values = panel.draw(Known(current)).values()
             times.append((time.perf_counter() - begun) * 1000)
-        text = "".join(values).encode()
+        text = "".join(map(str, values)).encode()
         print(
             f"{name}: median {statistics.median(times):.0f} ms, {min(times):.0f} to {max(times):.0f}; "
             f"{len(text) / 1000:.1f} kB, {len(gzip.compress(text)) / 1000:.1f} kB gzipped"

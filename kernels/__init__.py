@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from kernels.spec import Kernel
 
 
 @functools.cache
-def discover() -> Mapping[str, Kernel]:
+def discover() -> Mapping[str, Kernel[Any, Any]]:
     """Return every declared kernel by id, families and files in alphabetical order. A family has a `problem.py`."""
-    found: dict[str, Kernel] = {}
+    found: dict[str, Kernel[Any, Any]] = {}
     for folder in pkgutil.iter_modules(__path__):
         if not folder.ispkg or importlib.util.find_spec(f"{__name__}.{folder.name}.problem") is None:
             continue

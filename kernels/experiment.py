@@ -16,7 +16,7 @@ GPU_CHOICES = ("", "this", *GPUS)
 
 @dataclass(frozen=True)
 class Run:
-    """How inputs are made and how time is taken."""
+    """How inputs are generated and how time is taken."""
 
     distribution: str = knob(
         "normal", "Run", "Values of the inputs.", choices=("normal", "uniform", "integers", "zeros")

@@ -1,6 +1,6 @@
 """The GPU table, and "this" GPU read from its driver. Standard library only.
 
-Sources: compute capability limits (shared memory, registers, warps and programs a SM) from NVIDIA's CUDA
+Sources: compute capability limits (shared memory, registers, warps and programs per SM) from NVIDIA's CUDA
 C++ Programming Guide 13.0, table "Technical Specifications per Compute Capability"; SM counts, L2, DRAM
 bandwidth and dense matrix rates (float16 inputs, float32 sums; tf32) from the vendor's document named in
 each row. A datasheet rate is a ceiling at boost clock, not what a kernel reaches.
@@ -20,10 +20,10 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Gpu:
-    """What the models need to know of a GPU. Capacities in bytes, rates in decimal units a second.
+    """What the models need to know of a GPU. Capacities in bytes, rates in decimal units per second.
 
     Attributes:
-        shared_bytes_per_sm, shared_bytes_per_program: shared memory of a SM, and the most one program may take.
+        shared_bytes_per_sm, shared_bytes_per_program: shared memory of an SM, and the most one program may take.
         matrix_tflops: dense matrix rate with float32 sums, by input dtype; empty where it is not known.
         clock_mhz: the SM clock that this rate is given at; of a device that is not in the table, its highest.
         assumed: what was not read from the device but taken from the table, in words; "" for a table row.
@@ -47,7 +47,7 @@ class Gpu:
     caveat: str = ""
 
 
-# Shared memory a SM and a program (KiB), most warps and programs a SM. Registers are 65,536 a SM in all of them.
+# Shared memory per SM and per program (KiB), most warps and programs per SM. All of them have 65,536 registers per SM.
 _LIMITS = {
     (7, 5): (64, 64, 32, 16),
     (8, 0): (164, 163, 64, 32),
@@ -154,7 +154,11 @@ _MEMORY_KHZ, _BUS_BITS, _CLOCK_KHZ = 36, 37, 13
 
 
 def table_name(device_name: str) -> str | None:
-    """The table's name for a device's own name, or None: "NVIDIA H200" → "H200"."""
+    """The table's name for a device's own name, or None.
+
+    >>> table_name("NVIDIA A100-SXM4-80GB")
+    'A100-80GB'
+    """
     return next((name for pattern, name in _DEVICE_NAMES if re.search(pattern, device_name)), None)
 
 
@@ -184,7 +188,7 @@ def this_gpu() -> Gpu | None:
     device_name = buffer.value.decode()
     name = table_name(device_name)
     row = GPUS.get(name or "")
-    # Two transfers a clock (DDR): kHz · 2 · bits / 8, in GB/s.
+    # Two transfers per clock (DDR): kHz · 2 · bits / 8, in GB/s.
     gbps = read(_MEMORY_KHZ) * 2 * read(_BUS_BITS) / 8 / 1e6
     read_row = Gpu(
         name=name or device_name,

@@ -99,7 +99,11 @@ def knob(
 
 
 def powers(low: int, high: int) -> tuple[int, ...]:
-    """The powers of two from `low` to `high`, both included."""
+    """The powers of two from `low` to `high`, both included.
+
+    >>> powers(16, 128)
+    (16, 32, 64, 128)
+    """
     return tuple(1 << e for e in range(low.bit_length() - 1, high.bit_length()))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,11 +74,6 @@ class MemoryOperation:
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> MemoryOperation:
-        layout = fields["layout"] and Layout(**{name: _tuples(value) for name, value in fields["layout"].items()})
-        return cls(**{**fields, **{name: tuple(fields[name]) for name in ("source", "opcodes")}, "layout": layout})
-
 
 @dataclass(frozen=True)
 class SharedOperation:
@@ -105,13 +99,6 @@ class SharedOperation:
     warp: tuple[int, ...]
     count: int
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> SharedOperation:
-        return cls(**{**fields, **{name: tuple(fields[name]) for name in ("source", "lane", "warp")}})
-
 
 @dataclass(frozen=True)
 class Conversion:
@@ -124,10 +111,6 @@ class Conversion:
     @property
     def bytes(self) -> int:
         return math.prod(self.shape) * self.element_bytes
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Conversion:
-        return cls(tuple(fields["source"]), tuple(fields["shape"]), fields["element_bytes"])
 
 
 @dataclass(frozen=True)
@@ -153,16 +136,9 @@ class CompiledFacts:
     unreadable: str
 
     def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self.facts)
+
+    @property
+    def facts(self) -> CompiledFacts:
         """The facts alone, also of something that has more."""
-        names = [field.name for field in dataclasses.fields(CompiledFacts)]
-        return {name: value for name, value in dataclasses.asdict(self).items() if name in names}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> CompiledFacts:
-        read: dict[str, Any] = {"operations": MemoryOperation, "shared": SharedOperation, "conversions": Conversion}
-        several = {name: tuple(kind.from_json(one) for one in fields[name]) for name, kind in read.items()}
-        return CompiledFacts(**{**fields, **several})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+        return CompiledFacts(**{field.name: getattr(self, field.name) for field in dataclasses.fields(CompiledFacts)})

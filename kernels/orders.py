@@ -42,7 +42,7 @@ def grouped(pid, num_pid_m, num_pid_n, GROUP_SIZE):
 
 @triton.jit
 def slice_of_k(pid_k, steps, SPLIT_K):
-    """First step along K of slice `pid_k`, and the one after its last, when `steps` are cut into SPLIT_K slices.
+    """First step along K of slice `pid_k`, and the one after its last, when `steps` are split into SPLIT_K slices.
 
     All slices are equally long but the last ones, which may be shorter or empty.
     """
@@ -52,7 +52,7 @@ def slice_of_k(pid_k, steps, SPLIT_K):
 
 @triton.jit
 def tile_start(index, BLOCK):
-    """First element of tile `index` along an axis cut into pieces of BLOCK elements."""
+    """First element of tile `index` along an axis in pieces of BLOCK elements."""
     return index * BLOCK
 
 

@@ -41,6 +41,21 @@ def file_of(jitted: Any) -> str:
 
 
 @functools.cache
+def shown_path(path: str) -> str:
+    """A path as a reader should see it: relative to the repository, or the file's name alone.
+
+    A cache that several checkouts share can hold the paths of another one.
+    """
+    whole = Path(path)
+    if "site-packages" in whole.parts:
+        return whole.name
+    if whole.is_relative_to(_ROOT):
+        return whole.relative_to(_ROOT).as_posix()
+    tails = (Path(*whole.parts[place:]) for place, part in enumerate(whole.parts) if part == "kernels")
+    return next((tail.as_posix() for tail in tails if (_ROOT / tail).is_file()), whole.name)
+
+
+@functools.cache
 def last_line(source: tuple[str, int]) -> int:
     """The line on which the operation ends that `memory_lines` says begins at (file, line)."""
     file, line = source

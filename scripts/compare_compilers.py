@@ -19,10 +19,11 @@ def main() -> int:
     from kernels import records
     from kernels.compiled.compiler import compiled_for
     from kernels.gpus import GPUS
-    from kernels.results import Compiled, Counters
+    from kernels.results import Compiled
+    from kernels.runner.measurements.counters_measurement import COUNTERS
     from kernels.runner.processes import Workers, outcome
 
-    atlas = [(one.gpu, one.measured) for one in records.shipped() if isinstance(one.measured, Counters)]
+    atlas = [(one.gpu, one.measured) for one in records.shipped(COUNTERS.form)]
     summary: collections.Counter[str] = collections.Counter()
     failed = 0
     with tempfile.TemporaryDirectory() as cache:
@@ -35,7 +36,7 @@ def main() -> int:
                     failed += 1
                     print(f"{experiment.to_json()}: {made.message}", file=sys.stderr)
                     continue
-                found = _differences(recorded.compiled, CompiledFacts.from_json(made.to_json()))
+                found = _differences(recorded.compiled, made.facts)
                 summary.update(found.keys() or ["nothing"])
                 if found:
                     print(experiment.kernel, vars(experiment.problem), vars(experiment.config))

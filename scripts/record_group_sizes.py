@@ -1,19 +1,19 @@
 """Compare GROUP_SIZEs on this machine's GPU: `python -m scripts.record_group_sizes FILE [--append]`.
 
 Shapes from what fits in the L2 to what is many times larger, tiles from 64 × 64 to 256 × 128, every power of two as
-GROUP_SIZE up to all rows of tiles; and each kernel that has none, or another way of its own. FILE gets one Recording a
+GROUP_SIZE up to all rows of tiles; and each kernel that has none, or another way of its own. FILE gets one recording a
 line. Needs `ncu`.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scripts.record_runs import record
+from scripts.recording import flags_of, record, submitted
 
 SHAPES = (
     (2048, 2048, 2048),
@@ -93,14 +93,10 @@ def wanted() -> Iterator[dict[str, Any]]:
 
 def main() -> int:
     """Compare and record; returns the number of experiments that could not be."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--append", action="store_true", help="keep what the file holds, and compare the rest")
-    flags = parser.parse_args()
+    flags = flags_of(__doc__).parse_args()
     held = _held(flags.file) if flags.append else []
-    payloads = [payload for payload in wanted() if payload not in held]
-    study = [(payload, "reuse") for payload in payloads]
-    return record(study, said, flags.file, flags.append, kept=lambda study: bool(study.tool))
+    studies = submitted([(payload, "reuse") for payload in wanted() if payload not in held])
+    return record(studies, said, flags.file, flags.append, kept=lambda study: bool(study.tool))
 
 
 def said(study: Any) -> str:
@@ -114,12 +110,11 @@ def _held(file: Path) -> list[dict[str, Any]]:
     """Those payloads that the file holds a comparison of."""
     from kernels import discover
     from kernels.experiment import from_json
-    from kernels.records import Recording
-    from kernels.results.group_size_study import any_group_size
+    from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
 
-    lines = file.read_text(encoding="utf-8").splitlines()
-    held = {any_group_size(Recording.from_line(line).measured.experiment) for line in lines}
-    return [payload for payload in wanted() if any_group_size(from_json(payload, discover())) in held]
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    held = {GROUP_SIZES.key(GROUP_SIZES.form.recording(line).measured.experiment) for line in lines}
+    return [payload for payload in wanted() if GROUP_SIZES.key(from_json(payload, discover())) in held]
 
 
 if __name__ == "__main__":

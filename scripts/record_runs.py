@@ -1,17 +1,15 @@
 """Record runs and comparisons of layouts on this machine's GPU: `python -m scripts.record_runs FILE [--append]`.
 
-Every kernel's default and presets, in every dtype, and the large square shapes. The file holds one Recording a line.
+Every kernel's default and presets, in every dtype, and the large square shapes. The file holds one recording a line.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
+
+from scripts.recording import Wanted, flags_of, record, submitted
 
 # Whose layouts are compared: the large square product in every type that has a story there.
 COMPARED: list[dict[str, Any]] = [
@@ -22,8 +20,8 @@ COMPARED: list[dict[str, Any]] = [
 ]
 
 
-def experiments() -> Iterator[tuple[dict[str, Any], str]]:
-    """The payloads that are recorded, each with what is submitted: "run" or "layouts"."""
+def experiments() -> Iterator[Wanted]:
+    """The payloads that are recorded, each with its measurement: "run" or "layouts"."""
     from kernels import discover
     from kernels.experiment import from_json
 
@@ -42,64 +40,15 @@ def experiments() -> Iterator[tuple[dict[str, Any], str]]:
 
 def main() -> int:
     """Record; returns the number of experiments that could not be."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--append", action="store_true", help="keep what the file holds")
-    flags = parser.parse_args()
-    return record(list(experiments()), _said, flags.file, flags.append)
+    flags = flags_of(__doc__).parse_args()
+    return record(submitted(list(experiments())), _said, flags.file, flags.append)
 
 
-def _said(outcome: Any) -> str:
+def _said(measured: Any) -> str:
     from kernels.results import RunResult
 
-    timing = outcome.timing if isinstance(outcome, RunResult) else outcome.rows[0].timing
+    timing = measured.timing if isinstance(measured, RunResult) else measured.rows[0].timing
     return f"{timing.median_ms:.4f} ms" if timing else "wrong"
-
-
-def record(
-    wanted: Sequence[tuple[dict[str, Any], str]],
-    said: Callable[[Any], str],
-    file: Path,
-    append: bool = False,
-    kept: Callable[[Any], bool] = lambda outcome: True,
-) -> int:
-    """Submit all that is wanted, write one Recording a line, and print what is `said` of each.
-
-    Args:
-        wanted: payloads, each with what is submitted.
-        kept: outcomes that go into the file.
-
-    Returns:
-        The number of experiments that could not be recorded.
-    """
-    from kernels import discover
-    from kernels.experiment import from_json
-    from kernels.records import Recording
-    from kernels.results import Failure
-    from kernels.runner.session import Session
-
-    session = Session.here()
-    if session.gpu is None:
-        print("There is no GPU here, so there is nothing to record.", file=sys.stderr)
-        return 1
-    failed = 0
-    try:
-        # So many clients that some are compiled while another one runs; lines are written as they come.
-        with ThreadPoolExecutor(8) as clients, file.open("a" if append else "w", encoding="utf-8") as target:
-            outcomes = clients.map(lambda one: session.submit(from_json(one[0], discover()), one[1]).result(), wanted)
-            for (payload, what), outcome in zip(wanted, outcomes, strict=True):
-                if isinstance(outcome, Failure):
-                    failed += 1
-                    print(f"not recorded: {payload}: {outcome}", file=sys.stderr)
-                    continue
-                date = datetime.datetime.now(datetime.UTC).date().isoformat()
-                if kept(outcome):
-                    target.write(Recording(session.gpu.name, date, outcome).to_line() + "\n")
-                    target.flush()
-                print(f"{what} {payload}: {said(outcome)}", flush=True)
-    finally:
-        session.close()
-    return failed
 
 
 if __name__ == "__main__":

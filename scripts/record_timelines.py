@@ -1,17 +1,15 @@
-"""Record timelines on this machine's GPU: `python -m scripts.record_timelines FILE`.
+"""Record timelines on this machine's GPU: `python -m scripts.record_timelines FILE [--append]`.
 
-A few launches, each for what its timeline shows. The file holds one Recording a line; what is printed says how far each
+A few launches, each for what its timeline shows. The file holds one recording a line; what is printed says how far each
 can be trusted: the span of all programs beside the time of the launch, the timer's tick, and what recording costs.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
-from scripts.record_runs import record
+from scripts.recording import flags_of, record, submitted
 
 # A recording of so many programs takes some 90 kB; larger ones are printed, and not kept.
 MOST_KEPT = 4096
@@ -26,7 +24,7 @@ TAKEN: list[dict[str, Any]] = [
         "problem": {"M": 2048, "N": 2048, "K": 2048},
         "config": {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8},
     },
-    # Four waves of one program a SM; the order alone differs, then the kernel.
+    # Four waves of one program per SM; the order alone differs, then the kernel.
     {"kernel": "matmul.grouped", "problem": _LARGE, "config": {**_WIDE, "GROUP_SIZE": 8}},
     {"kernel": "matmul.grouped", "problem": _LARGE, "config": {**_WIDE, "GROUP_SIZE": 1}},
     {"kernel": "matmul.persistent", "problem": _LARGE, "config": {"BLOCK_N": 256, "num_warps": 8}},
@@ -48,10 +46,9 @@ TAKEN: list[dict[str, Any]] = [
 
 def main() -> int:
     """Record; returns the number of experiments that could not be."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    wanted = [(payload, "timeline") for payload in TAKEN]
-    return record(wanted, said, parser.parse_args().file, kept=lambda timeline: len(timeline.sm) <= MOST_KEPT)
+    flags = flags_of(__doc__).parse_args()
+    taken = submitted([(payload, "timeline") for payload in TAKEN])
+    return record(taken, said, flags.file, flags.append, kept=lambda timeline: len(timeline.sm) <= MOST_KEPT)
 
 
 def said(timeline: Any) -> str:

@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from kernels import discover
 from kernels.gpus import GPUS, this_gpu
-from kernels.knobs import knobs
+from kernels.knobs import ConfigError, knobs
 from kernels.runner.session import Session
 from kernels.spec import Launch
 
@@ -102,6 +102,15 @@ def configs_of(kernel):
         ),
         "largest": kernel.config(**{name: allowed[-1] for name, allowed in values.items()}, num_warps=8),
     }
+
+
+def accepted(kernel, problem, config):
+    """Whether the kernel's family takes them together."""
+    try:
+        kernel.family.refuse(problem, config)
+    except ConfigError:
+        return False
+    return True
 
 
 @pytest.fixture

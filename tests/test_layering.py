@@ -18,8 +18,8 @@ PROJECT = ("app", "kernels", "visualize")
 LONGEST_LINES = 350
 
 # What a model may read of the kernels: what runs nothing and knows no variant.
-DECLARATIONS = ("knobs", "spec", "lanes", "experiment", "gpus", "orders", "jit")
-STANDARD_ONLY = ("kernels.knobs", "kernels.spec", "kernels.lanes", "kernels.experiment", "kernels.gpus")
+DECLARATIONS = ("accesses", "knobs", "spec", "lanes", "experiment", "gpus", "orders", "jit")
+STANDARD_ONLY = tuple(f"kernels.{name}" for name in ("accesses", "knobs", "spec", "lanes", "experiment", "gpus"))
 
 
 class Import(NamedTuple):

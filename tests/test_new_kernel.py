@@ -72,24 +72,39 @@ KERNEL = Kernel(
 
 PAGE = """
 import json
+import gradio as gr
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.results import Failure
+from kernels.runner.session import Session
+from visualize.page.api import kernels_reply
+from visualize.page.page import Page
 from visualize.panels import coalescing_tab, schedule_tab
-from visualize.page.api import _kernels, predicted
 from visualize.panels.controls import experiment_form
-from visualize.state.state import state
+from visualize.panels.endpoint import Api
+from visualize.panels.tabs import SETTINGS
+from visualize.state.known import Known
 
-opened = state({"kernel": "transpose.column_strip", "M": 300, "N": 200, "BLOCK_N": 16}, None)
+session = Session(None)
+api = Api(session)
+with gr.Blocks() as blocks:
+    page = Page(blocks, session)
+opened = SETTINGS.state({"kernel": "transpose.column_strip", "M": 300, "N": 200, "BLOCK_N": 16}, None)
 payload = opened.experiment.to_json()
 not_compiled = Failure("compile", "not_tried", "Not compiled here.")
 print(json.dumps({
     "form": json.loads(experiment_form(opened, None)),
-    "entries": [entry for entry in _kernels(None)["kernels"] if entry["id"] == "transpose.column_strip"],
-    "schedule": predicted(payload, None, lambda *found: schedule_tab.reply(*found, not_compiled)),
-    "coalescing": predicted(payload, None, lambda k, e, gpu: coalescing_tab.textbook_reply(k, e, gpu, None)),
-    "drawn": [bool(part) for part in (*schedule_tab.draw(opened, None)[:3], *coalescing_tab.draw(opened, None, None))],
+    "entries": [entry for entry in kernels_reply(None)["kernels"] if entry["id"] == "transpose.column_strip"],
+    "schedule": api.predicted(payload, schedule_tab.reply, not_compiled),
+    "coalescing": api.predicted(payload, lambda known: coalescing_tab.textbook_reply(known, None)),
+    "drawn": [
+        component.elem_id
+        for tab in ("schedule", "coalescing")
+        for component, value in page.panels[tab][0].draw(Known(opened)).items()
+        if value
+    ],
 }))
+session.close()
 """
 
 
@@ -119,7 +134,8 @@ def test_the_page_and_the_endpoints_know_it(tree):
     assert said["schedule"]["tiles"][2] == [[0, 2, 0], [1, 2, 0], [2, 2, 0], [3, 2, 0], [4, 2, 0]]
     assert [op["op"] for op in said["coalescing"]["ops"]] == ["load", "store"]
     assert all(op["file"].endswith("column_strip.py") for op in said["coalescing"]["ops"])
-    assert all(said["drawn"])
+    plots = {"schedule-plot", "row-major-plot", "coalescing-plot", "request-plot"}
+    assert {"schedule-claim", "coalescing-claim", "coalescing-table", *plots} <= set(said["drawn"])
 
 
 def test_the_contract_tests_hold_it(tree):

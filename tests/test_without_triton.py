@@ -8,17 +8,24 @@ import sys
 CODE = """
 import sys
 sys.modules["triton"] = None  # importing it raises ImportError
+import gradio as gr
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.results import Failure
 from kernels.runner.session import Session
-from visualize.panels import coalescing_tab, schedule_tab
-from visualize.state.state import state
+from visualize.panels.tabs import SETTINGS, TABS
+from visualize.state.known import Known
 
+panels = {}
+with gr.Blocks():
+    for tab in TABS[1:]:
+        panels[tab.name] = tab.panels[0]()
+        panels[tab.name].build()
 for name, kernel in discover().items():
-    page = state({"kernel": name}, None)
-    assert "wave" in schedule_tab.draw(page, None)[0]
-    assert "transactions" in coalescing_tab.draw(page, None, None)[0]
+    known = Known(SETTINGS.state({"kernel": name}, None))
+    for tab, said in (("schedule", "wave"), ("coalescing", "transactions"), ("reuse", "DRAM")):
+        panel = panels[tab]
+        assert said in panel.draw(known)[panel.claim], (name, tab)
     try:
         kernel.jitted[(1,)]()
     except RuntimeError as refusal:

@@ -1,8 +1,8 @@
 """Compile a kernel for any GPU, on a machine with or without one. Runs in a compile worker.
 
-The launcher itself is asked what to compile: its own binder sees stand-in tensors and the real sizes, so the
-facts it would specialize on (divisible by 16, equal to 1) are the ones compiled for, and the run worker finds the
-result in the cache that both share.
+The launcher itself is asked what to compile: its own binder sees stand-in tensors and the real sizes. So the kernel is
+specialized as in a launch (sizes divisible by 16, or equal to 1), and the run worker finds the result in the cache that
+both share.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import Any
 from kernels import discover
 from kernels.compiled.global_memory import Unreadable, operations
 from kernels.compiled.instrumented import FIELDS, timed
+from kernels.compiled.listing import with_shown_paths
+from kernels.compiled.rejection import captured_output, rejection
 from kernels.compiled.shared_memory import conversions, shared_operations
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
 from kernels.spec import Kernel, Launch, TensorSpec
 
-# What the compiler may be told of sizes and strides: what the launcher records; their values, as constants; nothing.
+# What the compiler may know of sizes and strides: what the launcher records; their values, as constants; nothing.
 SPECIALIZATIONS = ("launcher", "constexpr", "none")
 
 # A thread gets no fewer, however few the code names: Nsight Compute says 16 of each launch of such code on an H200.
@@ -96,7 +98,7 @@ def compiled_for(experiment: Experiment, gpu: Gpu, specialization: str = "launch
     """Compile the experiment's kernel for `gpu`, and take it apart: registers, memory operations, texts.
 
     Args:
-        specialization: what the compiler is told of sizes and strides, one of SPECIALIZATIONS.
+        specialization: what the compiler may know of sizes and strides, one of SPECIALIZATIONS.
     """
     return taken_apart(*_launch(experiment, gpu), specialization)
 
@@ -125,21 +127,21 @@ def _parts(declared: Kernel, launch: Launch, kernel: Any) -> Compiled:
         usage = _tool(triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name)
         sass = _tool(triton.knobs.nvidia.nvdisasm.path, "--print-line-info", "--print-code", file.name)
     try:
-        made, unreadable = operations(declared.accesses(launch), kernel.asm["ttgir"], kernel.asm["ptx"], sass), ""
+        found, unreadable = operations(declared.accesses(launch), kernel.asm["ttgir"], kernel.asm["ptx"], sass), ""
     except Unreadable as error:
-        made, unreadable = (), str(error)
+        found, unreadable = (), str(error)
     used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
     return Compiled(
         gpu=launch.gpu.name,
         registers=max(int(used["REG"]), _LEAST_REGISTERS),
         spilled_bytes=int(used["STACK"]) + int(used["LOCAL"]),
         shared_bytes=kernel.metadata.shared,
-        operations=made,
+        operations=found,
         shared=shared_operations(kernel.asm["ptx"], launch.config.num_warps),
         conversions=conversions(kernel.asm["ttgir"]),
-        ttgir=kernel.asm["ttgir"],
-        ptx=kernel.asm["ptx"],
-        sass=sass,
+        ttgir=with_shown_paths(kernel.asm["ttgir"]),
+        ptx=with_shown_paths(kernel.asm["ptx"]),
+        sass=with_shown_paths(sass),
         triton=triton.__version__,
         seconds=0.0,
         unreadable=unreadable,
@@ -164,37 +166,37 @@ def _kernel(kernel: Kernel, launch: Launch, specialization: str = "launcher") ->
         name: _StandInTensor(launch.problem.dtype, spec) for name, spec in kernel.family.tensors(launch.problem).items()
     }
     driver.set_active(_Target(gpu))
-    try:
-        arguments = _told(kernel.arguments(tensors, launch), kernel.jitted, specialization)
-        compiled = kernel.jitted.warmup(**arguments, grid=kernel.grid(launch))
-    except Exception as error:  # whatever the compiler raises: the kernel and config are ours, the reason is its own
-        return Failure("compile", "compile_error", f"Triton could not compile this config: {_first_line(error)}")
+    with captured_output() as printed:
+        try:
+            arguments = _specialized(kernel.arguments(tensors, launch), kernel.jitted, specialization)
+            compiled = kernel.jitted.warmup(**arguments, grid=kernel.grid(launch))
+        except Exception as error:  # whatever the compiler raises: kernel and config are ours, the reason is its own
+            return rejection(error, printed(), launch)
     shared = compiled.metadata.shared
     if shared > gpu.shared_bytes_per_program:
         return Failure(
             "compile",
             "out_of_resources",
-            f"This config needs {shared:,} bytes of shared memory a program; {gpu.name} allows "
+            f"This config needs {shared:,} bytes of shared memory per program; {gpu.name} allows "
             f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller.",
         )
     return compiled
 
 
-def _told(arguments: dict[str, Any], jitted: Any, specialization: str) -> dict[str, Any]:
-    """The arguments as the compiler is to see them."""
+def _specialized(arguments: dict[str, Any], jitted: Any, specialization: str) -> dict[str, Any]:
+    """The arguments as the compiler is to see them.
+
+    Args:
+        specialization: what it may know of sizes and strides, one of SPECIALIZATIONS.
+    """
     import triton.language as tl
 
     if specialization == "launcher":
         return arguments
     numbers = [p.name for p in jitted.params if not p.is_constexpr and isinstance(arguments[p.name], int)]
-    # An odd number has no fact to record; 1 has one of its own, and keeps it.
-    told = {
+    # An odd number is not specialized on, but 1 is, and stays 1.
+    changed = {
         name: tl.constexpr(arguments[name]) if specialization == "constexpr" else arguments[name] | 1
         for name in numbers
     }
-    return {**arguments, **told}
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+    return {**arguments, **changed}

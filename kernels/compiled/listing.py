@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from kernels.source import shown_path
+
 # What accesses global memory, in each text. A copy to shared memory and a tensor copy are among them.
 _MEMORY = {
     "ttgir": re.compile(
@@ -18,6 +20,14 @@ Place = tuple[str, int, int]
 Location = tuple[Place, ...]
 
 _PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
+
+
+_QUOTED_PATH = re.compile(r'"(/[^"\n]+)"')
+
+
+def with_shown_paths(text: str) -> str:
+    """A text with each path of this machine as `shown_path` writes it: they stand in quotes, in all three kinds."""
+    return _QUOTED_PATH.sub(lambda match: f'"{shown_path(match[1])}"', text)
 
 
 def locations(text: str, kind: str) -> list[Location]:

@@ -1,9 +1,10 @@
 """D = relu(A @ B + C) in one kernel: what follows the sum is done while the tile is still on chip."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kernels.accesses import Access
 from kernels.jit import tl, triton
 from kernels.knobs import num_stages, num_warps
 from kernels.matmul import persistent_tiles, tile
@@ -12,7 +13,7 @@ from kernels.matmul.persistent_tiles import grid, half_columns, tiles_of, tma_fa
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped, tile_offsets, tile_start
 from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, Access, Kernel, Launch, Preset, TensorSpec
+from kernels.spec import Kernel, Launch, Preset, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -81,20 +82,20 @@ def matmul_fused_add_relu(
             tile.store(d, result, pid_m, pid_n, M, N, stride_dm, stride_dn, BLOCK_M, BLOCK_N)
 
 
-def accesses(launch: Launch) -> tuple[Access, ...]:
+def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     """As of every matmul, with loads of C, and stores into D."""
     m, n, _ = family.axes(launch)
-    *described, load_c = memory_lines(matmul_fused_add_relu)
+    *copy_lines, load_c = memory_lines(matmul_fused_add_relu)
     if note(launch):
         load_a, load_b, store = family.accesses(launch)
         return load_a, load_b, Access("load", "C", m, n, ("m", "n"), load_c), replace(store, tensor="D")
     left, right = half_columns(launch)
-    copies = zip("CDCD", (left, left, right, right), described, strict=True)
+    copies = zip("CDCD", (left, left, right, right), copy_lines, strict=True)
     halves = (Access("descriptor", name, m, columns, ("m", "n"), line) for name, columns, line in copies)
     return *family.tma_loads(launch), *halves
 
 
-def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
+def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
     d = tensors["D"]
     return {
         **{"d": d, "stride_dm": d.stride(0), "stride_dn": d.stride(1)},
@@ -102,7 +103,7 @@ def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
     }
 
 
-def note(launch: Launch) -> str:
+def note(launch: Launch[Problem, Config]) -> str:
     """Why there are no descriptors, where there are none."""
     return tma_fallback_reason(_tensors(launch.problem), launch)
 
@@ -113,11 +114,11 @@ def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     return {**product, "C": TensorSpec(shape, is_input=True), "D": TensorSpec(shape, is_input=False)}
 
 
-def _reference(inputs: dict[str, Any], rows: slice) -> Any:
+def _reference(inputs: Mapping[str, Any], rows: slice) -> Any:
     return (FAMILY.reference(inputs, rows) + inputs["C"][rows]).relu_()
 
 
-def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
+def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
     """torch.addmm into `output`, then ReLU in place; float32 as the product alone."""
     import torch
 
@@ -136,16 +137,14 @@ KERNEL = Kernel(
     id="matmul.fused_add_relu",
     title="fused add and ReLU",
     claim="The sum with C and the ReLU cost one more load: the product never goes to memory and back.",
-    family=replace(
-        FAMILY,
+    family=FAMILY.extended(
+        "fused_add_relu",
         tensors=_tensors,
         reference=_reference,
-        magnitude="|A| @ |B| + |C|",
         baseline=_baseline,
         baseline_name=lambda problem: "torch.addmm, then relu_",
-        minimal_bytes=lambda problem: (
-            FAMILY.minimal_bytes(problem) + problem.M * problem.N * DTYPE_BYTES[problem.dtype]
-        ),
+        magnitude="|A| @ |B| + |C|",
+        error_scale=_reference,
     ),
     config=Config,
     jitted=matmul_fused_add_relu,

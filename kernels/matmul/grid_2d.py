@@ -1,15 +1,16 @@
-"""C = A @ B, one program a tile on a 2-D grid: pid_m on axis 0, pid_n on axis 1, strides passed in."""
+"""C = A @ B, one program per tile on a 2-D grid: pid_m on axis 0, pid_n on axis 1, strides passed in."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernels import orders
+from kernels.accesses import Tiles
 from kernels.jit import tl, triton
 from kernels.knobs import num_stages, num_warps
 from kernels.matmul import tile
-from kernels.matmul.problem import FAMILY, accesses, arguments, block_k, block_m, block_n, extents
-from kernels.spec import Kernel, Launch, Preset, Tiles
+from kernels.matmul.problem import FAMILY, Problem, accesses, arguments, block_k, block_m, block_n, extents
+from kernels.spec import Kernel, Launch, Preset
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,12 @@ def matmul_grid_2d(
     tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
 
 
-def grid(launch: Launch) -> tuple[int, int]:
+def grid(launch: Launch[Problem, Config]) -> tuple[int, int]:
     tiles = extents(launch)
     return tiles["m"], tiles["n"]
 
 
-def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
+def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
     """A group is a column of tiles."""
     pid_m, pid_n = orders.axis_0_fastest(pids, grid(launch)[0])
     return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_n)
@@ -63,7 +64,7 @@ def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
 KERNEL = Kernel(
     id="matmul.grid_2d",
     title="2-D grid",
-    claim="One program a tile of C. Axis 0 of the grid varies fastest, so programs start down the columns of C.",
+    claim="One program per tile of C. Axis 0 of the grid varies fastest, so programs start down the columns of C.",
     family=FAMILY,
     config=Config,
     jitted=matmul_grid_2d,

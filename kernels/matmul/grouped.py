@@ -1,18 +1,20 @@
-"""C = A @ B, one program a tile on a 1-D grid, in grouped order so that neighbours in time share panels in L2."""
+"""C = A @ B, one program per tile on a 1-D grid, in grouped order so that neighbours in time share panels in L2."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kernels import orders
+from kernels.accesses import Tiles
 from kernels.jit import on_arrays, tl, triton
 from kernels.knobs import num_stages, num_warps
 from kernels.matmul import problem as family
 from kernels.matmul import tile
-from kernels.matmul.problem import FAMILY, accesses, block_k, block_m, block_n, extents, group_size
+from kernels.matmul.problem import FAMILY, Problem, accesses, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped
-from kernels.spec import Kernel, Launch, Preset, Tiles
+from kernels.spec import Kernel, Launch, Preset
 
 
 @dataclass(frozen=True)
@@ -53,18 +55,18 @@ def matmul_grouped(
     tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
 
 
-def grid(launch: Launch) -> tuple[int]:
+def grid(launch: Launch[Problem, Config]) -> tuple[int]:
     tiles = extents(launch)
     return (tiles["m"] * tiles["n"],)
 
 
-def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
+def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
     tiles, size = extents(launch), launch.config.GROUP_SIZE
     pid_m, pid_n = on_arrays(orders.grouped)(pids, tiles["m"], tiles["n"], size)
     return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=on_arrays(orders.group_of)(pids, tiles["n"], size))
 
 
-def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
+def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
     return {**family.arguments(tensors, launch), "GROUP_SIZE": launch.config.GROUP_SIZE}
 
 

@@ -1,17 +1,19 @@
-"""C = A @ B, one program a SM that takes tile after tile in grouped order, copied by tensor descriptors."""
+"""C = A @ B, one program per SM that takes tile after tile in grouped order, copied by tensor descriptors."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernels.accesses import Access
 from kernels.jit import tl, triton
 from kernels.knobs import num_stages, num_warps
 from kernels.matmul import persistent_tiles, tile
 from kernels.matmul import problem as family
 from kernels.matmul.persistent_tiles import grid, half_columns, tiles_of, tma_fallback_reason
-from kernels.matmul.problem import FAMILY, block_k, block_m, block_n, extents, group_size
+from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped, tile_start
 from kernels.source import memory_lines
-from kernels.spec import Access, Kernel, Launch, Preset
+from kernels.spec import Kernel, Launch, Preset
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def matmul_persistent(
             tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
 
 
-def accesses(launch: Launch) -> tuple[Access, ...]:
+def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     if note(launch):
         return family.accesses(launch)
     m, _, _ = family.axes(launch)
@@ -77,11 +79,11 @@ def accesses(launch: Launch) -> tuple[Access, ...]:
     return *family.tma_loads(launch), *halves
 
 
-def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
+def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
     return persistent_tiles.arguments(tensors, FAMILY.tensors(launch.problem), ("C",), launch)
 
 
-def note(launch: Launch) -> str:
+def note(launch: Launch[Problem, Config]) -> str:
     """Why there are no descriptors, where there are none."""
     return tma_fallback_reason(FAMILY.tensors(launch.problem), launch)
 
@@ -89,7 +91,7 @@ def note(launch: Launch) -> str:
 KERNEL = Kernel(
     id="matmul.persistent",
     title="persistent, descriptors",
-    claim="One program a SM takes tile after tile; the tensor memory accelerator copies whole blocks by descriptors.",
+    claim="One program per SM takes tile after tile; the tensor memory accelerator copies whole blocks by descriptors.",
     family=FAMILY,
     config=Config,
     jitted=matmul_persistent,

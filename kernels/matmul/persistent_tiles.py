@@ -1,29 +1,31 @@
-"""What the persistent matmuls share: one program a SM, which takes tile after tile, and tensor descriptors."""
+"""What the persistent matmuls share: one program per SM, which takes tile after tile, and tensor descriptors."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from kernels import orders
+from kernels.accesses import Axis, Tiles
 from kernels.jit import on_arrays
 from kernels.matmul import problem as family
-from kernels.matmul.problem import extents
-from kernels.spec import DTYPE_BYTES, Axis, Launch, TensorSpec, Tiles
+from kernels.matmul.problem import GroupedConfig, Problem, extents
+from kernels.spec import DTYPE_BYTES, Launch, TensorSpec
 
 # The tensor memory accelerator came with this compute capability; it wants rows that begin at multiples of 16 bytes.
 TMA_FROM = (9, 0)
 PITCH_BYTES = 16
 
 
-def grid(launch: Launch) -> tuple[int]:
-    """One program a SM, or one a tile where there are fewer tiles."""
+def grid(launch: Launch[Problem, GroupedConfig]) -> tuple[int]:
+    """One program per SM, or one per tile where there are fewer tiles."""
     tiles = extents(launch)
     return (min(tiles["m"] * tiles["n"], launch.gpu.sms),)
 
 
-def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
+def tiles_of(pids: np.ndarray, launch: Launch[Problem, GroupedConfig]) -> Tiles:
     """Program pid takes tiles pid, pid + programs, pid + 2 · programs, … of grouped order."""
     tiles, size, programs = extents(launch), launch.config.GROUP_SIZE, grid(launch)[0]
     turns = -(-(tiles["m"] * tiles["n"] - pids) // programs)
@@ -40,19 +42,19 @@ def half_start(half: int) -> Any:
     return lambda index, block: on_arrays(orders.tile_start)(2 * index + half, block)
 
 
-def half_columns(launch: Launch) -> tuple[Axis, Axis]:
+def half_columns(launch: Launch[Problem, GroupedConfig]) -> tuple[Axis, Axis]:
     """The columns of a tile's two halves."""
     block = launch.config.BLOCK_N // 2
     return Axis("n", block, half_start(0)), Axis("n", block, half_start(1))
 
 
-def tma_fallback_reason(tensors: dict[str, TensorSpec], launch: Launch) -> str:
+def tma_fallback_reason(tensors: dict[str, TensorSpec], launch: Launch[Problem, GroupedConfig]) -> str:
     """Why this launch falls back on pointers, or "" where it uses tensor descriptors."""
     gpu, size = launch.gpu, DTYPE_BYTES[launch.problem.dtype]
     if gpu.compute_capability < TMA_FROM:
         major, minor = gpu.compute_capability
         return (
-            f"{gpu.name} has compute capability {major}.{minor}: descriptors need 9.0, so this "
+            f"{gpu.name} has compute capability {major}.{minor}: tensor descriptors need 9.0, so this "
             "launch falls back on pointers."
         )
     for name, tensor in tensors.items():
@@ -64,7 +66,12 @@ def tma_fallback_reason(tensors: dict[str, TensorSpec], launch: Launch) -> str:
     return ""
 
 
-def arguments(tensors: Any, specs: dict[str, TensorSpec], halved: tuple[str, ...], launch: Launch) -> dict[str, Any]:
+def arguments(
+    tensors: Mapping[str, Any],
+    specs: dict[str, TensorSpec],
+    halved: tuple[str, ...],
+    launch: Launch[Problem, GroupedConfig],
+) -> dict[str, Any]:
     """Arguments of a persistent matmul: descriptors in place of tensors, where they can be made.
 
     Args:
@@ -72,16 +79,16 @@ def arguments(tensors: Any, specs: dict[str, TensorSpec], halved: tuple[str, ...
     """
     config, problem = launch.config, launch.problem
     plain = {**family.arguments(tensors, launch), "GROUP_SIZE": config.GROUP_SIZE}
-    if tma_fallback_reason(specs, launch) or not all(_can_be_described(tensors[name]) for name in specs):
+    if tma_fallback_reason(specs, launch) or not all(_fits_descriptor(tensors[name]) for name in specs):
         return {**plain, "USE_TMA": False, "A_TRANSPOSED": False, "B_TRANSPOSED": False}
     blocks = {"A": (config.BLOCK_M, config.BLOCK_K), "B": (config.BLOCK_K, config.BLOCK_N)}
     blocks |= dict.fromkeys(halved, (config.BLOCK_M, config.BLOCK_N // 2))
-    described = {name.lower(): _descriptor(tensors[name], specs[name], blocks[name]) for name in blocks}
+    descriptors = {name.lower(): _descriptor(tensors[name], specs[name], blocks[name]) for name in blocks}
     a_transposed, b_transposed = (letter == "T" for letter in problem.layout)
-    return {**plain, **described, "USE_TMA": True, "A_TRANSPOSED": a_transposed, "B_TRANSPOSED": b_transposed}
+    return {**plain, **descriptors, "USE_TMA": True, "A_TRANSPOSED": a_transposed, "B_TRANSPOSED": b_transposed}
 
 
-def _can_be_described(tensor: Any) -> bool:
+def _fits_descriptor(tensor: Any) -> bool:
     """Whether rows begin at multiples of 16 bytes: not in every slice of a larger tensor."""
     pitch = max(tensor.stride(0), tensor.stride(1)) * tensor.dtype.itemsize
     return tensor.data_ptr() % PITCH_BYTES == 0 and pitch % PITCH_BYTES == 0

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from kernels import orders
+from kernels.accesses import Access, Axis
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob, powers
-from kernels.matmul import tile
+from kernels.matmul import rounding, tile
 from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, Access, Axis, Family, Launch, TensorSpec
+from kernels.spec import DTYPE_BYTES, ConfigFields, Family, Launch, TensorSpec
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 PRECISIONS = ("tf32", "tf32_rounded", "tf32x3", "ieee")
@@ -30,10 +31,30 @@ class Problem:
     )  # fmt: skip
     precision: str = knob(
         "tf32", "Shape",
-        "How float32 is multiplied: cut to tf32, rounded to tf32, as three tf32 products, or in full. "
+        "How float32 is multiplied: truncated to tf32, rounded to tf32, as three tf32 products, or in full. "
         "Other types don't need it.",
         choices=PRECISIONS,
     )  # fmt: skip
+
+
+class TileConfig(ConfigFields, Protocol):
+    """What the config of every matmul has."""
+
+    @property
+    def BLOCK_M(self) -> int: ...
+
+    @property
+    def BLOCK_N(self) -> int: ...
+
+    @property
+    def BLOCK_K(self) -> int: ...
+
+
+class GroupedConfig(TileConfig, Protocol):
+    """That of a matmul in grouped order."""
+
+    @property
+    def GROUP_SIZE(self) -> int: ...
 
 
 def block_m(default: int = 64) -> Any:
@@ -54,7 +75,7 @@ def group_size(default: int) -> Any:
     return knob(default, "Tile", text, low=1, high=1024, reach=64)
 
 
-def extents(launch: Launch) -> dict[str, int]:
+def extents(launch: Launch[Problem, TileConfig]) -> dict[str, int]:
     """Tiles of C along M and N, blocks along K."""
     problem, config = launch.problem, launch.config
     return {
@@ -64,45 +85,47 @@ def extents(launch: Launch) -> dict[str, int]:
     }
 
 
-def axes(launch: Launch) -> tuple[Axis, Axis, Axis]:
+def axes(launch: Launch[Problem, TileConfig]) -> tuple[Axis, Axis, Axis]:
     """Tiles along M, N and K."""
     start, config = on_arrays(orders.tile_start), launch.config
     return Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start), Axis("k", config.BLOCK_K, start)
 
 
-def accesses(launch: Launch) -> tuple[Access, ...]:
+def accesses(launch: Launch[Problem, TileConfig]) -> tuple[Access, ...]:
     """The loads of A and B and the store of C of a kernel built from `matmul.tile`, with pointers."""
     m, n, _ = axes(launch)
     (store_c,) = memory_lines(tile.store)
     return *operand_loads(launch), Access("store", "C", m, n, ("m", "n"), store_c)
 
 
-def operand_loads(launch: Launch) -> tuple[Access, Access]:
+def operand_loads(launch: Launch[Problem, TileConfig]) -> tuple[Access, Access]:
     """The loads of `tile.multiply`."""
     m, n, k = axes(launch)
     load_a, load_b = memory_lines(tile.multiply)
     return _operand("load", "A", m, k, launch, load_a), _operand("load", "B", k, n, launch, load_b)
 
 
-def tma_loads(launch: Launch) -> tuple[Access, Access]:
-    """The copies of `tile.multiply_tma`: for each operand a line of its own where it is stored turned."""
+def tma_loads(launch: Launch[Problem, TileConfig]) -> tuple[Access, Access]:
+    """The copies of `tile.multiply_tma`: for each operand a line of its own where it is stored transposed."""
     m, n, k = axes(launch)
     a_transposed, a_plain, b_transposed, b_plain = memory_lines(tile.multiply_tma)
-    a, b = (turned == "T" for turned in launch.problem.layout)
+    a, b = (letter == "T" for letter in launch.problem.layout)
     return (
         _operand("descriptor", "A", m, k, launch, a_transposed if a else a_plain),
         _operand("descriptor", "B", k, n, launch, b_transposed if b else b_plain),
     )
 
 
-def _operand(op: str, name: str, rows: Axis, columns: Axis, launch: Launch, line: tuple[str, int]) -> Access:
+def _operand(
+    op: str, name: str, rows: Axis, columns: Axis, launch: Launch[Problem, TileConfig], line: tuple[str, int]
+) -> Access:
     stored = (columns, rows) if _tensors(launch.problem)[name].transposed else (rows, columns)
     # Pointers follow the operand as it is multiplied, a descriptor's block the operand as it is stored.
     pointers = None if op == "descriptor" else (rows.index, columns.index)
     return Access(op, name, *stored, ("m", "n", "k"), line, pointers=pointers)
 
 
-def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
+def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, TileConfig]) -> dict[str, Any]:
     """What every matmul kernel takes: three tensors, three sizes, six strides, the tile and the launch options."""
     problem, config = launch.problem, launch.config
     a, b, c = tensors["A"], tensors["B"], tensors["C"]
@@ -126,7 +149,7 @@ def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     }
 
 
-def _reference(inputs: dict[str, Any], rows: slice) -> Any:
+def _reference(inputs: Mapping[str, Any], rows: slice) -> Any:
     """Those rows of A @ B in the inputs' type; float32 in full, not as tf32."""
     import torch
 
@@ -138,7 +161,7 @@ def _reference(inputs: dict[str, Any], rows: slice) -> Any:
         torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
-def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
+def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
     """torch.matmul into `output`: float32 as tf32, or in full where the problem asks for more than tf32."""
     import torch
 
@@ -160,7 +183,7 @@ def baseline_uses_tf32(problem: Problem) -> bool:
 
 
 def _float8_baseline(a: Any, b: Any, output: Any, problem: Problem) -> Callable[[], None] | str:
-    """torch._scaled_mm with scales of 1. It takes row-major A and K-major B alone: those are made before."""
+    """torch._scaled_mm with scales of 1. It takes row-major A and K-major B alone: copies of that layout."""
     import torch
 
     if problem.dtype == "float8_e5m2":
@@ -184,15 +207,22 @@ def _baseline_name(problem: Problem) -> str:
     return "torch.matmul"
 
 
-def _refuse(problem: Problem, config: Any) -> None:
+def _refuse(problem: Problem, config: TileConfig) -> None:
     """The matrix unit takes float8 in steps of at least 32 along K."""
     if DTYPE_BYTES[problem.dtype] == 1 and config.BLOCK_K < 32:
         raise ConfigError("out_of_range", f"BLOCK_K is {config.BLOCK_K}; {problem.dtype} needs at least 32.", "BLOCK_K")
 
 
+def _matrix_passes(problem: Problem) -> int:
+    """Three products of tf32 parts make one of float32."""
+    if problem.dtype != "float32":
+        return 1
+    return {"ieee": 0, "tf32x3": 3}.get(problem.precision, 1)
+
+
 _NOTES = {
-    "tf32": "On a GPU (from compute capability 8.0 on) float32 operands are multiplied as tf32: this kernel cuts their "
-    "mantissas to 10 bits, torch rounds them; the interpreter multiplies them in full.",
+    "tf32": "On a GPU (from compute capability 8.0 on) float32 operands are multiplied as tf32: this kernel truncates "
+    "their mantissas to 10 bits, torch rounds them; the interpreter multiplies them in full.",
     "tf32_rounded": "float32 operands are rounded to tf32 (10 bits of mantissa) before they are multiplied, as by "
     "torch.",
     "tf32x3": "On a GPU (from compute capability 8.0 on) a float32 operand is split into two tf32 numbers, and three "
@@ -205,14 +235,14 @@ FAMILY = Family(
     problem=Problem,
     tensors=_tensors,
     reference=_reference,
-    magnitude="|A| @ |B|",
     baseline=_baseline,
     baseline_name=_baseline_name,
-    reduction=lambda problem: problem.K,
+    magnitude="|A| @ |B|",
+    allowance=rounding.of_product,
+    error_scale=_reference,
+    panels=("A", "B"),
     work=lambda problem: 2 * problem.M * problem.N * problem.K,
-    minimal_bytes=lambda problem: (
-        (problem.M * problem.K + problem.K * problem.N + problem.M * problem.N) * DTYPE_BYTES[problem.dtype]
-    ),
+    matrix_passes=_matrix_passes,
     best=lambda problem: dataclasses.replace(problem, M=8192, N=8192, K=8192, layout="NN"),
     note=lambda problem: _NOTES[problem.precision] if problem.dtype == "float32" else "",
     refuse=_refuse,

@@ -1,20 +1,22 @@
-"""What both split-K kernels share: the grid's third axis cuts K into SPLIT_K slices, each a program of its own."""
+"""What both split-K kernels share: the grid's third axis splits K into SPLIT_K slices, each a program of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kernels import orders
+from kernels.accesses import Access, Tiles
 from kernels.jit import on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import problem as family
 from kernels.matmul import tile
-from kernels.matmul.problem import block_k, block_m, block_n
+from kernels.matmul.problem import Problem, block_k, block_m, block_n
 from kernels.orders import slice_of_k
-from kernels.spec import Access, Launch, Tiles
+from kernels.spec import Launch
 
 # Atomic adds know these types only.
 DTYPES = ("float16", "bfloat16", "float32")
@@ -25,7 +27,9 @@ class Config:
     BLOCK_M: int = block_m()
     BLOCK_N: int = block_n(128)
     BLOCK_K: int = block_k()
-    SPLIT_K: int = knob(8, "Tile", "Slices that K is cut into: programs that share a tile of C.", choices=powers(1, 16))
+    SPLIT_K: int = knob(
+        8, "Tile", "Slices that K is split into: programs that share a tile of C.", choices=powers(1, 16)
+    )
     num_warps: int = num_warps()
     num_stages: int = num_stages()
 
@@ -55,16 +59,16 @@ def partial_product(
     )  # fmt: skip
 
 
-def extents(launch: Launch) -> dict[str, int]:
+def extents(launch: Launch[Problem, Config]) -> dict[str, int]:
     return {**family.extents(launch), "slice": launch.config.SPLIT_K}
 
 
-def grid(launch: Launch) -> tuple[int, int, int]:
+def grid(launch: Launch[Problem, Config]) -> tuple[int, int, int]:
     tiles = extents(launch)
     return tiles["m"], tiles["n"], tiles["slice"]
 
 
-def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
+def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
     """A group is a slice of K."""
     grid_x, grid_y, _ = grid(launch)
     rest, pid_m = np.divmod(pids, grid_x)
@@ -72,17 +76,17 @@ def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
     return Tiles(pids, pid_m, pid_n, pid_k, group=pid_k)
 
 
-def adds(op: str, launch: Launch, line: tuple[str, int]) -> Access:
+def adds(op: str, launch: Launch[Problem, Config], line: tuple[str, int]) -> Access:
     """One of the operations that bring a partial tile into C."""
     m, n, _ = family.axes(launch)
     return Access(op, "C", m, n, ("m", "n", "slice"), line)
 
 
-def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
+def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
     return {**family.arguments(tensors, launch), "SPLIT_K": launch.config.SPLIT_K}
 
 
-def roundings(launch: Launch) -> int:
+def roundings(launch: Launch[Problem, Config]) -> int:
     """Slices that hold any of K: each rounds its partial tile, and the sum, to C's type."""
     tiles = extents(launch)
     first, last = on_arrays(orders.slice_of_k)(np.arange(tiles["slice"]), tiles["k"], tiles["slice"])

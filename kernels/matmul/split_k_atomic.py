@@ -1,12 +1,13 @@
 """C += A @ B by slices of K that add their partial tiles with relaxed atomics."""
 
+from kernels.accesses import Access
 from kernels.jit import tl, triton
 from kernels.matmul import split_k
-from kernels.matmul.problem import FAMILY
+from kernels.matmul.problem import FAMILY, Problem
 from kernels.matmul.split_k import Config, arguments, extents, grid, partial_product, tiles_of
 from kernels.orders import tile_offsets
 from kernels.source import memory_lines
-from kernels.spec import Access, Kernel, Launch, Preset
+from kernels.spec import Kernel, Launch, Preset
 
 
 @triton.jit
@@ -43,12 +44,12 @@ def matmul_split_k_atomic(
     )
 
 
-def accesses(launch: Launch) -> tuple[Access, ...]:
+def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     (add,) = memory_lines(matmul_split_k_atomic)
     return *split_k.family.operand_loads(launch), split_k.adds("atomic", launch, add)
 
 
-def note(launch: Launch) -> str:
+def note(launch: Launch[Problem, Config]) -> str:
     """Whether the split pays: it fills SMs that tiles alone leave idle, and adds each element SPLIT_K times."""
     extent, split, gpu = extents(launch), launch.config.SPLIT_K, launch.gpu
     tiles = extent["m"] * extent["n"]

@@ -1,12 +1,13 @@
 """C += A @ B by slices of K that add their partial tiles without atomics: a data race."""
 
+from kernels.accesses import Access
 from kernels.jit import tl, triton
 from kernels.matmul import split_k
-from kernels.matmul.problem import FAMILY
+from kernels.matmul.problem import FAMILY, Problem
 from kernels.matmul.split_k import Config, arguments, extents, grid, partial_product, tiles_of
 from kernels.orders import tile_offsets
 from kernels.source import memory_lines
-from kernels.spec import Access, Kernel, Launch, Preset
+from kernels.spec import Kernel, Launch, Preset
 
 
 @triton.jit
@@ -42,7 +43,7 @@ def matmul_split_k_race(
     tl.store(place, after.to(c.dtype.element_ty), mask=inside)
 
 
-def accesses(launch: Launch) -> tuple[Access, ...]:
+def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     load, store = memory_lines(matmul_split_k_race)
     return (
         *split_k.family.operand_loads(launch),
@@ -51,7 +52,7 @@ def accesses(launch: Launch) -> tuple[Access, ...]:
     )
 
 
-def race(launch: Launch) -> str:
+def race(launch: Launch[Problem, Config]) -> str:
     split = launch.config.SPLIT_K
     if split == 1:
         return ""

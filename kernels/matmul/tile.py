@@ -96,7 +96,7 @@ def add_product(a_tile, b_tile, accumulator, PRECISION: tl.constexpr):
 def rounded_to_tf32(tile):
     """float32 with the last 13 bits of the mantissa rounded off, ties away from zero, as PTX's cvt.rna.tf32 does.
 
-    The matrix unit itself cuts them off. Infinities and NaNs are not looked after.
+    The matrix unit itself truncates. Infinities and NaNs are not looked after.
     """
     bits = tile.to(tl.int32, bitcast=True)
     return ((bits + (1 << 12)) & -(1 << 13)).to(tl.float32, bitcast=True)

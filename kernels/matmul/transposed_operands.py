@@ -1,4 +1,4 @@
-"""Does the layout of B matter? The experiments compared: B as given, stored the other way, and turned first."""
+"""Does the layout of B matter? The experiments compared: B as given, stored transposed, and transposed first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernels.transpose.problem import Problem as TransposeProblem
 
 
 def with_transposed(experiment: Experiment, operand: str) -> Experiment:
-    """The same product, with "A" or "B" stored the other way.
+    """The same product, with "A" or "B" stored as its transpose, or no longer so.
 
     Raises:
         ConfigError: where the experiment is no product.
@@ -29,8 +29,8 @@ def with_transposed(experiment: Experiment, operand: str) -> Experiment:
 
 
 def transposition(experiment: Experiment) -> Experiment:
-    """The launch of transpose.tiled that turns B as it is stored."""
+    """The launch of transpose.tiled that transposes B as it is stored."""
     problem = experiment.problem
     rows, columns = (problem.K, problem.N) if problem.layout[1] == "N" else (problem.N, problem.K)
-    turned = TransposeProblem(rows, columns, problem.dtype)
-    return dataclasses.replace(experiment, kernel=tiled.KERNEL.id, problem=turned, config=tiled.Config())
+    stored = TransposeProblem(rows, columns, problem.dtype)
+    return dataclasses.replace(experiment, kernel=tiled.KERNEL.id, problem=stored, config=tiled.Config())

@@ -5,6 +5,7 @@ from kernels.results.counters import Counters, OpCounts, SharedCounts
 from kernels.results.failure import STAGES, Failure
 from kernels.results.group_size_study import GroupSizeRow, GroupSizeStudy
 from kernels.results.layout_study import LayoutRow, LayoutStudy
+from kernels.results.measured import Measured
 from kernels.results.run_result import Baseline, Check, Closeup, Device, Diff, Peak, RunResult, Timing
 from kernels.results.timeline import Timeline
 
@@ -22,6 +23,7 @@ __all__ = [
     "GroupSizeStudy",
     "LayoutRow",
     "LayoutStudy",
+    "Measured",
     "OpCounts",
     "Peak",
     "RunResult",

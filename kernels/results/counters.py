@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernels.experiment import Experiment
 from kernels.lanes import CompiledFacts
 from kernels.results.run_result import Device
-
-if TYPE_CHECKING:
-    from kernels.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class OpCounts:
 class SharedCounts:
     """What was counted of a source line's instructions on shared memory, of one opcode.
 
-    `wavefronts` are the passes that the banks took, `ideal_wavefronts` those without a conflict.
+    `ideal_wavefronts` are those that would be left without bank conflicts.
     """
 
     source: tuple[str, int]
@@ -52,9 +50,9 @@ class Counters:
 
     Attributes:
         tool: what counted, with its version.
-        compiled: what the compiler had made of it.
-        launch: counts of the whole launch, by the names of `counters.METRICS`.
-        ops, shared: counts of instructions.
+        compiled: what the compiler made of it.
+        launch: counts of the whole launch, by our names of the metrics: "ld_requests", "dram_read_bytes".
+        ops, shared: counts of instructions, on global and on shared memory.
     """
 
     experiment: Experiment

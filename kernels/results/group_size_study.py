@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernels.experiment import Experiment
 from kernels.results.run_result import Device
-
-if TYPE_CHECKING:
-    from kernels.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -18,11 +16,11 @@ class GroupSizeRow:
 
     Attributes:
         group_size: None for a kernel that has none.
-        registers, shared_bytes: of its compiled kernel, a thread's and a program's.
+        registers, shared_bytes: of its compiled kernel, per thread and per program.
         dram_read_bytes, dram_write_bytes: of each counted launch.
         received_bytes: what SMs received of global memory, loads that hit in L1 left out; None where not counted.
         l2_read_bytes: what the L2 looked up for that; one answer can go to several SMs. None where not counted.
-        times_ms: of each turn.
+        times_ms: one per turn.
     """
 
     group_size: int | None

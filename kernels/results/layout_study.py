@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernels.experiment import Experiment
 from kernels.results.run_result import Device, Timing
-
-if TYPE_CHECKING:
-    from kernels.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -17,8 +15,8 @@ class LayoutRow:
     """One way to store B in a product.
 
     Attributes:
-        way: "given", "turned" (stored the other way from the start), or "turned first" (as given, turned by our own
-            transposition in each launch, whose time counts).
+        way: "given", "turned" (transposed from the start), or "turned first" (as given, and transposed by our own
+            kernel in each launch, whose time counts).
         layout: how the operands that are given are stored.
         turning_ms: the median of the transposition alone, None where there is none.
         baseline: times of the library's call on the operands that are given, None where it has none.

@@ -6,13 +6,10 @@ import dataclasses
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernels.experiment import Experiment
 from kernels.results.run_result import Device, Timing
-
-if TYPE_CHECKING:
-    from kernels.experiment import Experiment
-
 
 WHAT_IS_TIMED = (
     "Each program reads the GPU's timer first thing, and again once all its warps have issued their last store. "
@@ -30,7 +27,7 @@ class Timeline:
         start_ns, end_ns: %globaltimer of each program, counted from the first start.
         kernel_ms: time of this very launch by CUDA events.
         plain, instrumented: times of the kernel and of the build that writes its times down, taken in turns.
-        registers: registers a thread of those two.
+        registers: registers per thread of those two.
         passed: whether the build's output passed the kernel's check.
         clock_mhz: the SM clock while they were timed; None where it can't be read.
     """
@@ -85,7 +82,7 @@ class Timeline:
         }
 
     def to_record(self) -> dict[str, Any]:
-        """What a recording keeps: a list a column, and nothing that follows from the rest."""
+        """What a recording keeps: one list per column, and nothing that follows from the rest."""
         return {
             "experiment": self.experiment.to_json(),
             "device": dataclasses.asdict(self.device),

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from kernels.compiled import compiler
+from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
+from kernels.runner.bounded_cache import BoundedCache
 from kernels.runner.processes import Workers, cancelled, outcome
 
 # Seconds that a compile may go on that nobody wants any more: ending it costs its worker, and another one's start.
@@ -33,34 +35,29 @@ class _UnderWay:
 
 
 class Compiles:
-    """What the workers compiled, by an experiment that stands for all with the same launch, and by what was told."""
+    """What the workers compiled, by launch and specialization."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._kept: dict[tuple[Experiment, str], Compiled] = {}
+        self._kept: BoundedCache[tuple[Experiment, str], Compiled] = BoundedCache(MOST_KEPT)
         self._under_way: dict[tuple[Experiment, str], _UnderWay] = {}
         self._lock = threading.Lock()
 
-    def known(self, essential: Experiment, specialization: str) -> Compiled | None:
+    def known(self, experiment: Experiment, gpu: Gpu, specialization: str) -> Compiled | None:
         """What is kept. Returns at once."""
-        key = essential, specialization
-        with self._lock:
-            kept = self._kept.pop(key, None)
-            if kept is not None:
-                self._kept[key] = kept  # the last one used is the last one forgotten
-        return kept
+        return self._kept.get((same_launch(experiment, gpu.name), specialization))
 
     def of(
-        self, essential: Experiment, specialization: str, experiment: Experiment, gpu: Gpu, wanted: Callable[[], bool]
+        self, experiment: Experiment, gpu: Gpu, specialization: str, wanted: Callable[[], bool]
     ) -> Compiled | Failure:
         """What is kept, or what a worker makes of the experiment; waits for it.
 
         Args:
             wanted: asked now and then; what nobody wants any more is ended, unless it is about to end anyway.
         """
-        if (kept := self.known(essential, specialization)) is not None:
+        if (kept := self.known(experiment, gpu, specialization)) is not None:
             return kept
-        key = essential, specialization
+        key = same_launch(experiment, gpu.name), specialization
         with self._lock:
             if key not in self._under_way:
                 call = self._workers.submit(compiler.compiled_for, "compile", experiment, gpu, specialization)
@@ -76,10 +73,7 @@ class Compiles:
                     self._under_way.pop(key, None)
                     under_way.future.cancel()
         if isinstance(result, Compiled):
-            with self._lock:
-                self._kept[key] = result
-                while len(self._kept) > MOST_KEPT:
-                    self._kept.pop(next(iter(self._kept)))
+            self._kept.put(key, result)
         return result
 
 

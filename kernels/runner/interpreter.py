@@ -101,7 +101,6 @@ def refuse_what_takes_too_long(kernel: Kernel, launch: Launch, instead: str = ""
         shape = " × ".join(str(v) for v in vars(launch.problem).values() if isinstance(v, int))
         raise ConfigError(
             "too_slow_here",
-            f"There is no GPU here, and the interpreter would take about {seconds:,.0f} s for {shape} in these tiles; "
-            f"allowed is what it finishes in about {LIMIT_S:.0f} s. Make the shape smaller or the tiles larger."
-            f"{instead}",
+            f"There is no GPU here, and the interpreter would take about {seconds:,.0f} s for {shape} in these tiles. "
+            f"The limit is about {LIMIT_S:.0f} s. Make the shape smaller or the tiles larger.{instead}",
         )

@@ -1,4 +1,4 @@
-"""One run in progress, and the line in which runs wait for the one worker."""
+"""One measurement in progress, and the line in which runs wait for the one worker."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kernels.experiment import Experiment
-from kernels.results import Counters, Failure, GroupSizeStudy, LayoutStudy, RunResult, Timeline
-
-# What a job ends with.
-Outcome = RunResult | LayoutStudy | Counters | GroupSizeStudy | Timeline | Failure
+from kernels.results import Failure, Measured
 
 
 @dataclass(frozen=True)
@@ -32,18 +29,18 @@ class _Work(Protocol):
 
 
 class Job:
-    """One run (or comparison of layouts, count, or timeline): where it is, its outcome in `done`, and a way to end it.
+    """One measurement of one experiment: where it is, its outcome in `done`, and a way to end it.
 
     Attributes:
-        what: "run", "check" (a run that is not timed), "layouts", "counters" or "timeline".
-        done: resolves to the Outcome; never to an exception.
+        name: of the measurement.
+        done: resolves to the result or a Failure; never to an exception.
         stages: seconds that each stage took so far.
     """
 
-    def __init__(self, experiment: Experiment, what: str = "run") -> None:
+    def __init__(self, experiment: Experiment, name: str = "run") -> None:
         self.experiment = experiment
-        self.what = what
-        self.done: Future[Any] = Future()
+        self.name = name
+        self.done: Future[Measured | Failure] = Future()
         self.stages: dict[str, float] = {}
         self._stage, self._before = "queued", 0
         self._work: _Work | None = None
@@ -59,7 +56,7 @@ class Job:
     def is_cancelled(self) -> bool:
         return self._cancelled
 
-    def result(self, timeout_s: float | None = None) -> Any:
+    def result(self, timeout_s: float | None = None) -> Measured | Failure:
         """Wait for the outcome.
 
         Raises:
@@ -84,7 +81,7 @@ class Job:
                 if not self.done.done() and (self._stage, self._before) == (seen.stage, seen.before):
                     self._changed.wait(every_s)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: Measured | Failure) -> None:
         """Give the job its outcome."""
         self.done.set_result(outcome)
         with self._changed:

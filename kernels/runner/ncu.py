@@ -1,7 +1,6 @@
 """Count launches with Nsight Compute: `ncu` in a process of its own, its report read back instruction by instruction.
 
 Counts of the whole launch come from the hardware's counters, counts of one instruction from ncu's source counters.
-Each instruction is joined to its source line through the line table of the same SASS.
 """
 
 from __future__ import annotations
@@ -17,50 +16,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from kernels import discover
-from kernels.compiled.global_memory import carried_out
-from kernels.compiled.listing import instructions
 from kernels.experiment import Experiment
-from kernels.lanes import CompiledFacts, MemoryOperation
-from kernels.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts
+from kernels.results import Failure
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# What is asked of the whole launch, by the names of ncu 2025.3 on compute capability 9.0.
-METRICS = {
-    **{
-        f"{op}_{what}": f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
-        for op in ("ld", "st", "red", "atom")
-        for what in ("requests", "sectors")
-    },
-    "tma_ld_sectors": "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum",
-    "tma_st_sectors": "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum",
-    "shared_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
-    "dram_read_bytes": "dram__bytes_read.sum",
-    "dram_write_bytes": "dram__bytes_write.sum",
-    "registers": "launch__registers_per_thread",
-    "shared_bytes": "launch__shared_mem_per_block_dynamic",
-    "limit_programs": "launch__occupancy_limit_blocks",
-    "limit_registers": "launch__occupancy_limit_registers",
-    "limit_shared": "launch__occupancy_limit_shared_mem",
-    "limit_warps": "launch__occupancy_limit_warps",
-    "occupancy_percent": "sm__maximum_warps_per_active_cycle_pct",
-}
-_PREFIXES = {"": 1, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000, "T": 1_000_000_000_000}
-
-# What is asked of one instruction: columns of ncu's source page. Those on global memory are left out of the page where
-# the kernel has no instruction on it.
-_EXECUTED = "Instructions Executed"
-_GLOBAL = ("L1 Tag Requests Global", "L2 Theoretical Sectors Global", "L2 Theoretical Sectors Global Ideal")
-_SHARED = ("L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
-
-# Opcodes on global memory (by lanes), and on shared memory (by lanes).
-GLOBAL_OPCODES = ("LDG", "STG", "LDGSTS", "RED", "REDG", "ATOM", "ATOMG")
-SHARED_OPCODES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS")
 
 # Seconds for one launch, imports and ncu's passes included; and for each more.
 DEADLINE_S, EACH_MORE_S = 120.0, 5.0
@@ -93,11 +56,15 @@ class Counting:
 
 
 def count(
-    experiments: Sequence[Experiment], cache: str, started: Callable[[Counting], None] = lambda _: None
+    experiments: Sequence[Experiment],
+    metrics: Mapping[str, str],
+    cache: str,
+    started: Callable[[Counting], None] = lambda _: None,
 ) -> list[tuple[dict[str, float], list[dict[str, str]]]]:
     """Launch each experiment once under ncu: what it says of the launch, and of each instruction, in order.
 
     Args:
+        metrics: ncu's names of what is asked of the whole launch, by ours.
         cache: the directory of compiled kernels.
         started: is given the count under way, so that somebody else can end it.
 
@@ -105,8 +72,8 @@ def count(
         CountingFailed: where ncu is missing, denied, too slow, or leaves something out.
     """
     with tempfile.TemporaryDirectory() as directory:
-        report = _report(directory, experiments, METRICS, cache, 1, started, ("--section", "SourceCounters"))
-        launches = of_launches(_page(report, "raw"), METRICS)
+        report = _report(directory, experiments, metrics, cache, 1, started, ("--section", "SourceCounters"))
+        launches = of_launches(_raw_page(report), metrics)
         pages = of_instructions(_page(report, "source"))
     _expect(len(experiments), launches, pages)
     return list(zip(launches, pages, strict=True))
@@ -126,7 +93,7 @@ def launched(
     """
     with tempfile.TemporaryDirectory() as directory:
         report = _report(directory, experiments, metrics, cache, repeats, started)
-        launches = of_launches(_page(report, "raw"), metrics)
+        launches = of_launches(_raw_page(report), metrics)
     _expect(len(experiments) * repeats, launches)
     return launches
 
@@ -159,28 +126,19 @@ def _report(
     return report
 
 
-def _page(report: Path, page: str) -> str:
-    return _run([str(shutil.which("ncu")), "--import", str(report), "--page", page, "--csv"])
+def _raw_page(report: Path) -> str:
+    """What was counted of each launch, in bytes and not in a unit of ncu's choice."""
+    return _page(report, "raw", "--print-units", "base")
+
+
+def _page(report: Path, page: str, *more: str) -> str:
+    return _run([str(shutil.which("ncu")), "--import", str(report), "--page", page, "--csv", *more])
 
 
 def _expect(launches: int, *counted: Sequence[Any]) -> None:
     for found in counted:
         if len(found) != launches:
             raise CountingFailed("ncu_failed", f"{launches} launches were made, and ncu counted {len(found)} of them.")
-
-
-def counters(
-    experiment: Experiment, compiled: Compiled, launch: dict[str, float], rows: list[dict[str, str]]
-) -> Counters:
-    """What `count` found of one launch, joined to what the compiler had made.
-
-    Raises:
-        CountingFailed: where the two don't fit together.
-    """
-    ops, shared = of_operations(rows, compiled.sass, compiled.operations)
-    device = Device("cuda", compiled.gpu, metadata.version("torch"), compiled.triton)
-    facts = CompiledFacts.from_json(compiled.to_json())
-    return Counters(experiment, "cuda", device, tool(), facts, launch, ops, shared)
 
 
 @functools.cache
@@ -228,32 +186,43 @@ def _path() -> str:
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
-def of_launches(page: str, metrics: Mapping[str, str] = METRICS) -> list[dict[str, float]]:
+def of_launches(page: str, metrics: Mapping[str, str]) -> list[dict[str, float]]:
     """What ncu's raw page says of each launch, by our names, in counts and bytes.
 
     Raises:
-        CountingFailed: where a metric is missing, or is no number.
+        CountingFailed: where a metric is missing, is no number, or comes in another unit than bytes.
     """
     start = page.find('"ID"')
     if start < 0:
         raise CountingFailed("ncu_failed", "ncu counted no launch.")
     units, *rows = csv.DictReader(page[start:].splitlines())
     return [
-        {name: _number(row.get(metric), metric, units.get(metric, "")) for name, metric in metrics.items()}
+        {name: _in_base_unit(row.get(metric), metric, units.get(metric, "")) for name, metric in metrics.items()}
         for row in rows
     ]
 
 
-def _number(text: str | None, metric: str, unit: str = "") -> float:
-    """A number of ncu's, which writes 1,024.5 with a unit of its own choice: "Kbyte", "byte/block"."""
+def number(text: str | None, metric: str) -> float:
+    """A number of ncu's, which writes 1,024.5.
+
+    Raises:
+        CountingFailed: where it is none.
+    """
     try:
         value = float((text or "").replace(",", ""))
         if value != value:
             raise ValueError
     except ValueError:
         raise CountingFailed("ncu_failed", f"ncu gave {text!r} for {metric}, which is no count.") from None
+    return value
+
+
+def _in_base_unit(text: str | None, metric: str, unit: str) -> float:
+    """A number whose unit is the base one: "byte" or "byte/block", never "Kbyte"."""
     size = unit.partition("/")[0]
-    return value * _PREFIXES[size[: -len("byte")]] if size.endswith("byte") else value
+    if size != "byte" and ("bytes" in metric or "byte" in size):
+        raise CountingFailed("ncu_failed", f"ncu gave {metric} in {unit or 'no unit'}, and not in byte.")
+    return number(text, metric)
 
 
 def of_instructions(page: str) -> list[list[dict[str, str]]]:
@@ -269,44 +238,3 @@ def of_instructions(page: str) -> list[list[dict[str, str]]]:
         elif header and len(row) == len(header):
             launches[-1].append(dict(zip(header, row, strict=True)))
     return launches
-
-
-def of_operations(
-    rows: list[dict[str, str]], sass: str, operations: tuple[MemoryOperation, ...]
-) -> tuple[tuple[OpCounts, ...], tuple[SharedCounts, ...]]:
-    """Sum the instructions by operation and opcode, and those on shared memory by source line and opcode.
-
-    Args:
-        rows: one an instruction, as `of_instructions` gives them.
-        sass: the same code with its line table.
-
-    Raises:
-        CountingFailed: where ncu's code is not this code, or a column is missing.
-    """
-    listed = instructions(sass)
-    if [opcode for opcode, _ in listed] != [opcode_of(row["Source"]) for row in rows]:
-        raise CountingFailed("ncu_failed", "ncu counted other code than was compiled.")
-    ops: dict[tuple[int, str], list[int]] = {}
-    shared: dict[tuple[tuple[str, int], str], list[int]] = {}
-    numbers = carried_out(listed, operations)
-    for (opcode, location), number, row in zip(listed, numbers, rows, strict=True):
-        kind = opcode.partition(".")[0]
-        if kind in GLOBAL_OPCODES and number is not None:
-            _add(ops, (number, opcode), row, _GLOBAL)
-        if kind in SHARED_OPCODES and row["Address Space"]:
-            _add(shared, (location[0][:2] if location else ("", 0), opcode), row, _SHARED)
-    return (
-        tuple(OpCounts(*key, *sums) for key, sums in ops.items()),
-        tuple(SharedCounts(*key, *sums) for key, sums in shared.items()),
-    )
-
-
-def _add(sums: dict[Any, list[int]], key: Any, row: dict[str, str], columns: tuple[str, ...]) -> None:
-    values = [int(_number(row.get(column), column)) for column in (_EXECUTED, *columns)]
-    sums[key] = [a + b for a, b in zip(sums.get(key, [0] * len(values)), values, strict=True)]
-
-
-def opcode_of(text: str) -> str:
-    """The opcode of an instruction: "@!P1  LDG.E R0, …" → "LDG.E"."""
-    words = text.split()
-    return next((word.rstrip(";") for word in words if not word.startswith("@")), "")

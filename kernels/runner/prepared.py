@@ -1,4 +1,4 @@
-"""One launch made ready: fresh inputs, a poisoned output, and what the kernel does to numbers. Torch; in the worker."""
+"""One launch made ready: fresh inputs, a poisoned output, and what its error may be. Torch; in the worker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from kernels import discover
 from kernels.experiment import Experiment
 from kernels.results import Check, Diff
-from kernels.runner.check import Arithmetic, check
-from kernels.spec import DTYPE_BYTES, Kernel, Launch
+from kernels.runner.check import check
+from kernels.spec import Allowance, Kernel, Launch, Rounding
 
 if TYPE_CHECKING:
     from kernels.gpus import Gpu
@@ -43,27 +43,17 @@ class Prepared:
 
     def check(self) -> tuple[Check, Diff]:
         """Compare the launched output with the reference."""
-        family, tile = self.kernel.family, self.kernel.output_tile(self.setting)
-        return check(self.output, self.inputs, family.reference, self.arithmetic, tile)
+        tile = self.kernel.output_tile(self.setting)
+        return check(self.output, self.inputs, self.kernel.family, self.allowance, tile)
 
     @property
-    def arithmetic(self) -> Arithmetic:
-        """What the kernel does to numbers here."""
-        problem, on_gpu = self.experiment.problem, not interprets()
-        operands = "exact"
-        # Small whole numbers lose no bits as tf32. Matrix units multiply float32 from compute capability 8.0 on.
-        if problem.dtype == "float32" and self.experiment.run.distribution not in ("integers", "zeros"):
-            precision = getattr(problem, "precision", "ieee")
-            matrix_units = on_gpu and self.gpu.compute_capability >= (8, 0)
-            if precision == "tf32_rounded" or (precision in ("tf32", "tf32x3") and matrix_units):
-                operands = precision
-        return Arithmetic(
-            dtype=problem.dtype,
-            reduction=self.kernel.family.reduction(problem),
-            operands=operands,
-            roundings=self.kernel.roundings(self.setting),
-            coarse_sums=DTYPE_BYTES[problem.dtype] == 1 and on_gpu and self.gpu.compute_capability < (10, 0),
-        )
+    def allowance(self) -> Allowance | None:
+        """What rounding explains here; None where the output must equal the reference."""
+        kernel, setting = self.kernel, self.setting
+        if kernel.family.allowance is None:
+            return None
+        distribution = self.experiment.run.distribution
+        return kernel.family.allowance(Rounding(setting, kernel.roundings(setting), distribution, interprets()))
 
 
 def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:

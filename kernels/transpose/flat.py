@@ -1,16 +1,17 @@
-"""B = A.T, BLOCK consecutive elements of A a program: one flat index, and no tile for the compiler to turn."""
+"""B = A.T, BLOCK consecutive elements of A per program: one flat index, and no tile for the compiler to transpose."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernels import orders
+from kernels.accesses import Axis, FlatAccess, Tiles
 from kernels.jit import on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
 from kernels.source import memory_lines
-from kernels.spec import Axis, FlatAccess, Kernel, Launch, Preset, Tiles
-from kernels.transpose.problem import FAMILY, arguments
+from kernels.spec import Kernel, Launch, Preset
+from kernels.transpose.problem import FAMILY, Problem, arguments
 
 
 @dataclass(frozen=True)
@@ -32,22 +33,22 @@ def transpose_flat(a, b, M, N, BLOCK: tl.constexpr):
     tl.store(b + column * M + row, run, mask=inside)
 
 
-def extents(launch: Launch) -> dict[str, int]:
+def extents(launch: Launch[Problem, Config]) -> dict[str, int]:
     """Runs of BLOCK elements, one below the other."""
     return {"m": -(-launch.problem.M * launch.problem.N // launch.config.BLOCK), "n": 1}
 
 
-def grid(launch: Launch) -> tuple[int]:
+def grid(launch: Launch[Problem, Config]) -> tuple[int]:
     return (extents(launch)["m"],)
 
 
-def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
+def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
     """Program pid moves run pid: a group of its own."""
     none = np.zeros_like(pids)
     return Tiles(pids, pids, none, none, group=pids)
 
 
-def accesses(launch: Launch) -> tuple[FlatAccess, ...]:
+def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:
     """The load of a run of A, and the store of the same elements into B, each in another row."""
     run = Axis("m", launch.config.BLOCK, on_arrays(orders.tile_start))
     load, store = memory_lines(transpose_flat)
@@ -70,7 +71,7 @@ KERNEL = Kernel(
     accesses=accesses,
     arguments=arguments,
     presets=(
-        Preset("One row a program: 1024²", {"M": 1024, "N": 1024}, {}, {"tab": "coalescing"}),
+        Preset("One row per program: 1024²", {"M": 1024, "N": 1024}, {}, {"tab": "coalescing"}),
         Preset("Large: 8192²", {"M": 8192, "N": 8192}, {}),
     ),
 )

@@ -1,17 +1,18 @@
-"""The transpose family: B[N, M] = A[M, N] turned. Problem, tensors, reference, costs."""
+"""The transpose family: B[N, M] = A[M, N] transposed. Problem, tensors, reference, costs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from kernels import orders
+from kernels.accesses import Access, Axis
 from kernels.jit import on_arrays
 from kernels.knobs import knob
 from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, Access, Axis, Family, Launch, TensorSpec
+from kernels.spec import DTYPE_BYTES, ConfigFields, Family, Launch, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,26 @@ class Problem:
     dtype: str = knob("float32", "Shape", "Type of A and B.", choices=tuple(DTYPE_BYTES))
 
 
-def extents(launch: Launch) -> dict[str, int]:
+class TileConfig(ConfigFields, Protocol):
+    """What the config of a transpose in tiles has."""
+
+    @property
+    def BLOCK_M(self) -> int: ...
+
+    @property
+    def BLOCK_N(self) -> int: ...
+
+
+def extents(launch: Launch[Problem, TileConfig]) -> dict[str, int]:
     """Tiles of A along M and N."""
     problem, config = launch.problem, launch.config
     return {"m": -(-problem.M // config.BLOCK_M), "n": -(-problem.N // config.BLOCK_N)}
 
 
-def accesses(jitted: Any, launch: Launch, stored: tuple[str, str] | None = None) -> tuple[Access, ...]:
-    """The load of a tile of A, and the store of the same tile, turned, into B.
+def accesses(
+    jitted: Any, launch: Launch[Problem, TileConfig], stored: tuple[str, str] | None = None
+) -> tuple[Access, ...]:
+    """The load of a tile of A, and the store of the same tile, transposed, into B.
 
     Args:
         stored: the `pointers` of the store.
@@ -42,7 +55,7 @@ def accesses(jitted: Any, launch: Launch, stored: tuple[str, str] | None = None)
     )
 
 
-def arguments(tensors: Any, launch: Launch) -> dict[str, Any]:
+def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Any]) -> dict[str, Any]:
     """What every transpose kernel takes: two tensors, two sizes, its config."""
     problem = launch.problem
     return {
@@ -58,11 +71,11 @@ def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     }
 
 
-def _reference(inputs: dict[str, Any], rows: slice) -> Any:
+def _reference(inputs: Mapping[str, Any], rows: slice) -> Any:
     return inputs["A"][:, rows].t()
 
 
-def _baseline(inputs: dict[str, Any], output: Any, problem: Problem) -> Callable[[], None]:
+def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Callable[[], None]:
     return lambda: output.copy_(inputs["A"].t())
 
 
@@ -71,10 +84,7 @@ FAMILY = Family(
     problem=Problem,
     tensors=_tensors,
     reference=_reference,
-    magnitude="|A|",
     baseline=_baseline,
     baseline_name=lambda problem: "torch copy_ of A.t()",
-    reduction=lambda problem: 0,
-    work=lambda problem: 0,
-    minimal_bytes=lambda problem: 2 * problem.M * problem.N * DTYPE_BYTES[problem.dtype],
+    magnitude="|A|",
 )

@@ -1,15 +1,16 @@
-"""B = A.T, a strip of BLOCK_M rows a program, walked BLOCK_N columns at a time and stored as columns."""
+"""B = A.T, a strip of BLOCK_M rows per program, walked BLOCK_N columns at a time and stored as columns."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from kernels.accesses import Access, Tiles
 from kernels.jit import tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.spec import Access, Kernel, Launch, Preset, Tiles
+from kernels.spec import Kernel, Launch, Preset
 from kernels.transpose import problem as family
-from kernels.transpose.problem import FAMILY, arguments, extents
+from kernels.transpose.problem import FAMILY, Problem, arguments, extents
 
 
 @dataclass(frozen=True)
@@ -30,25 +31,25 @@ def transpose_row_strip(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
         tl.store(b + columns[None, :] * M + rows[:, None], strip, mask=inside)
 
 
-def grid(launch: Launch) -> tuple[int]:
+def grid(launch: Launch[Problem, Config]) -> tuple[int]:
     return (extents(launch)["m"],)
 
 
-def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
+def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
     """Program pid computes all tiles of row pid, from left to right: its group."""
     steps = extents(launch)["n"]
     program = np.repeat(pids, steps)
     return Tiles(program, program, np.tile(np.arange(steps), len(pids)), np.zeros_like(program), group=program)
 
 
-def accesses(launch: Launch) -> tuple[Access, ...]:
+def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     return family.accesses(transpose_row_strip, launch, stored=("m", "n"))
 
 
 KERNEL = Kernel(
     id="transpose.row_strip",
     title="row strips",
-    claim="A program reads rows and writes them as columns: few rows a strip leave each written sector half empty.",
+    claim="A program reads rows and writes them as columns: few rows per strip leave each written sector half empty.",
     family=FAMILY,
     config=Config,
     jitted=transpose_row_strip,

@@ -1,16 +1,17 @@
-"""B = A.T, a BLOCK_M × BLOCK_N tile a program, turned on chip."""
+"""B = A.T, a BLOCK_M × BLOCK_N tile per program, transposed on chip."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernels import orders
+from kernels.accesses import Access, Tiles
 from kernels.jit import tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.spec import Access, Kernel, Launch, Preset, Tiles
+from kernels.spec import Kernel, Launch, Preset
 from kernels.transpose import problem as family
-from kernels.transpose.problem import FAMILY, arguments, extents
+from kernels.transpose.problem import FAMILY, Problem, arguments, extents
 
 
 @dataclass(frozen=True)
@@ -36,25 +37,25 @@ def transpose_tiled(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     )
 
 
-def grid(launch: Launch) -> tuple[int, int]:
+def grid(launch: Launch[Problem, Config]) -> tuple[int, int]:
     tiles = extents(launch)
     return tiles["m"], tiles["n"]
 
 
-def tiles_of(pids: np.ndarray, launch: Launch) -> Tiles:
+def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
     """A group is a column of tiles."""
     pid_m, pid_n = orders.axis_0_fastest(pids, grid(launch)[0])
     return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_n)
 
 
-def accesses(launch: Launch) -> tuple[Access, ...]:
+def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     return family.accesses(transpose_tiled, launch)
 
 
 KERNEL = Kernel(
     id="transpose.tiled",
     title="tiles",
-    claim="A tile is read along rows, turned on chip, and written along rows: both sides move whole sectors.",
+    claim="A tile is read along rows, transposed on chip, and written along rows: both sides move whole sectors.",
     family=FAMILY,
     config=Config,
     jitted=transpose_tiled,

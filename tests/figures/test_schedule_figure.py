@@ -10,7 +10,7 @@ from kernels.gpus import GPUS
 from kernels.spec import Launch
 from visualize.figures.schedule_figure import COLORS, MOST_CELLS, loads_figure, player_data, schedule_figure
 from visualize.models.schedule import schedule, tile_map
-from visualize.models.steps import first_touches, panels, steps
+from visualize.models.steps import first_reads, panels, steps
 
 
 def planned(kernel_id, problem, config):
@@ -63,7 +63,7 @@ def test_each_tile_shows_its_program_group_wave_and_sm(color, m, n, size):
 def test_panels_have_the_colour_of_the_tile_that_touches_them_first(color, launch):
     launch, cut = launch
     _, a, b = schedule_figure(launch, cut, "title", color).data
-    a_first, b_first = first_touches(cut)
+    a_first, b_first = first_reads(cut)
     held = min(launch.slices, launch.k_blocks)
     assert np.array_equal(a.z, shown(launch, color, a_first[:, :held]))
     assert np.array_equal(b.z, shown(launch, color, b_first[:held]))
@@ -99,7 +99,12 @@ def test_slices_of_k_run_to_the_right_in_a_and_down_in_b():
     assert (layout.xaxis2.title.text, layout.yaxis2.title.text) == ("A: K", "B: K")
 
 
-def test_a_copy_shows_what_it_reads_and_turned_what_it_writes():
+def test_the_output_is_named_as_its_family_names_it():
+    figure = schedule_figure(*planned("matmul.fused_add_relu", {}, {}), "title", "order")
+    assert [trace.name for trace in figure.data] == ["D", "A", "B"]
+
+
+def test_a_copy_shows_what_it_reads_and_transposed_what_it_writes():
     launch, cut = planned("transpose.tiled", {"M": 96, "N": 256}, {"BLOCK_M": 32, "BLOCK_N": 32})
     figure = schedule_figure(launch, cut, "title", "order")
     read, written = figure.data
@@ -135,7 +140,7 @@ def test_the_player_of_a_loop_goes_turn_by_turn():
 def test_the_curve_holds_both_orders_and_marks_one_n():
     counts = np.array([1, 2, 9, 81])
     curves = {"grouped": np.array([18, 27, 54, 162]), "row-major order": np.array([18, 27, 90, 162])}
-    figure = loads_figure(counts, curves, 9, "programs")
+    figure = loads_figure(counts, curves, 9, "programs", ("A", "B"))
     ours, reference, marks = figure.data
     assert (list(ours.y), list(reference.y)) == ([18, 27, 54, 162], [18, 27, 90, 162])
     assert (list(marks.x), list(marks.y)) == ([9, 9], [54, 90])

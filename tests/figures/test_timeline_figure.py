@@ -12,20 +12,21 @@ import pytest
 
 from kernels import discover, records
 from kernels.gpus import GPUS
+from kernels.runner.measurements.timeline_measurement import TIMELINE
 from kernels.spec import Launch
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
 from visualize.models.execution import Course, tile_times
 from visualize.models.schedule import schedule
 from visualize.widgets.plot import drawn
 
-RECORDED = records.timelines("H200")
+RECORDED = records.experiments(TIMELINE.form, "H200")
 MOST_BYTES = 150_000
 
 
 def recorded(experiment):
     """What ran, and what was planned."""
     kernel = discover()[experiment.kernel]
-    ran = records.find_timeline(experiment, "H200")
+    ran = records.find(TIMELINE.form, experiment, "H200")
     plan = schedule(kernel, Launch(experiment.problem, experiment.config, GPUS["H200"]))
     return Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), 132), plan
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from kernels.matmul.problem import FAMILY as MATMUL
-from kernels.runner.check import Arithmetic, check
+from kernels.matmul.rounding import Arithmetic, allowance
+from kernels.runner.check import check
 from kernels.spec import DTYPE_BYTES
 from kernels.transpose.problem import FAMILY as TRANSPOSE
 
@@ -33,7 +34,7 @@ def product(m, n, k, dtype, distribution="normal"):
 
 def checked_product(output, inputs, dtype, operands="exact", tile=None, **how):
     done = Arithmetic(dtype, inputs["A"].shape[1], operands, **how)
-    return check(output, inputs, MATMUL.reference, done, tile)
+    return check(output, inputs, MATMUL, allowance(done), tile)
 
 
 def copied(a):
@@ -41,5 +42,5 @@ def copied(a):
     return a.t().clone(memory_format=torch.contiguous_format)
 
 
-def checked_copy(output, a, dtype):
-    return check(output, {"A": a}, TRANSPOSE.reference, Arithmetic(dtype, 0))
+def checked_copy(output, a, tile=None):
+    return check(output, {"A": a}, TRANSPOSE, None, tile)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.runner.check import ROUNDOFF, Arithmetic, allowance
-from kernels.spec import DTYPE_BYTES
+from kernels import discover
+from kernels.gpus import GPUS
+from kernels.matmul.rounding import Arithmetic, allowance, arithmetic
+from kernels.spec import DTYPE_BYTES, DTYPE_ROUNDOFF, Launch, Rounding
 from tests.kernels.products import (
     DISTRIBUTIONS,
     WIDER_THAN_A_BYTE,
@@ -92,15 +94,64 @@ def test_float8_stops_at_its_largest_number():
         assert not checked_product((stopped.float() / 2).to(a.dtype), inputs, dtype)[0].passed
 
 
-def test_only_a_sum_of_products_may_err(dtype):
-    assert set(vars(allowance(Arithmetic(dtype, 0))).values()) == {0}
+def rounding(kernel, gpu="H200", distribution="normal", interpreted=False, **problem):
+    """What the rounding errors of a kernel's default config depend on."""
+    launch = Launch(kernel.family.problem(**problem), kernel.config(), GPUS[gpu])
+    return Rounding(launch, kernel.roundings(launch), distribution, interpreted)
+
+
+def test_only_a_product_may_err(kernels):
+    for kernel in kernels.values():
+        assert kernel.family.is_exact == (kernel.family.root.id == "transpose")
+        if not kernel.family.is_exact:
+            assert kernel.family.allowance(rounding(kernel)).of_scale > 0
+
+
+def test_float32_is_multiplied_as_tf32_where_matrix_units_do_it():
+    kernel = discover()["matmul.grouped"]
+    for given, operands in (
+        ({}, "tf32"),
+        ({"precision": "tf32x3"}, "tf32x3"),
+        ({"precision": "ieee"}, "exact"),
+        ({"precision": "tf32_rounded"}, "tf32_rounded"),
+        ({"interpreted": True}, "exact"),
+        ({"interpreted": True, "precision": "tf32_rounded"}, "tf32_rounded"),
+        ({"gpu": "T4"}, "exact"),
+        ({"distribution": "integers"}, "exact"),
+        ({"distribution": "zeros"}, "exact"),
+        ({"distribution": "uniform"}, "tf32"),
+        ({"dtype": "float16"}, "exact"),
+    ):
+        assert arithmetic(rounding(kernel, **{"dtype": "float32", **given})).operands == operands, given
+
+
+def test_only_ada_and_hopper_add_float8_products_coarsely():
+    kernel = discover()["matmul.grouped"]
+    for gpu, interpreted, coarse in (
+        ("H200", False, True),
+        ("L4", False, True),
+        ("B200", False, False),
+        ("H200", True, False),
+    ):
+        for dtype in DTYPE_BYTES:
+            done = arithmetic(rounding(kernel, gpu, interpreted=interpreted, dtype=dtype))
+            assert done.coarse_sums == (coarse and DTYPE_BYTES[dtype] == 1), (gpu, interpreted, dtype)
+
+
+def test_slices_of_k_that_hold_any_are_rounded_one_by_one():
+    kernel = discover()["matmul.split_k_atomic"]
+    for k, slices in ((8192, 8), (64, 2), (32, 1)):
+        assert arithmetic(rounding(kernel, K=k)).roundings == slices
+
+
+def test_what_is_done_to_a_sum_of_products_adds_to_what_it_may_err(dtype):
     for reduction in (1, 577, 16384):
         allowed = allowance(Arithmetic(dtype, reduction))
-        assert 0 < allowed.expected_of_magnitude < allowed.of_magnitude < ROUNDOFF["float16"] / 10
+        assert 0 < allowed.expected_of_scale < allowed.of_scale < DTYPE_ROUNDOFF["float16"] / 10
         for how in ({"coarse_sums": True}, {"roundings": 8}, {"operands": "tf32"}, {"operands": "tf32_rounded"}):
             more = allowance(Arithmetic(dtype, reduction, **how))
-            assert more.of_magnitude > allowed.of_magnitude, how
-            assert more.expected_of_magnitude > allowed.expected_of_magnitude, how
+            assert more.of_scale > allowed.of_scale, how
+            assert more.expected_of_scale > allowed.expected_of_scale, how
 
 
 def cut_to_tf32(x):

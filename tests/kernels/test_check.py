@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from kernels.matmul.problem import FAMILY as MATMUL
+from kernels.matmul.rounding import Arithmetic, allowance
 from kernels.runner import check as checks
-from kernels.runner.check import MAX_CELLS, Arithmetic, allowance, check
+from kernels.runner.check import MAX_CELLS, check
 from kernels.spec import DTYPE_BYTES
-from kernels.transpose.problem import FAMILY as TRANSPOSE
 from tests.kernels.products import (
     WIDER_THAN_A_BYTE,
     checked_copy,
@@ -111,13 +111,12 @@ def test_zeros_times_anything_must_be_zero(dtype):
 def test_an_error_everywhere_within_the_limit_of_each_element_fails_as_a_whole(dtype):
     """One element may err by its limit; all of them can't."""
     inputs, _ = product(256, 256, 577, dtype)
-    done = Arithmetic(dtype, 577, coarse_sums=True)
-    allowed = allowance(done)
+    allowed = allowance(Arithmetic(dtype, 577, coarse_sums=True))
     wide = {name: tensor.double() for name, tensor in inputs.items()}
     reference, magnitude = wide["A"] @ wide["B"], wide["A"].abs() @ wide["B"].abs()
-    limit = 2 * (allowed.of_value * reference.abs() + allowed.of_magnitude * magnitude)
+    limit = 2 * (allowed.of_value * reference.abs() + allowed.of_scale * magnitude)
     off = (reference + 0.9 * limit).float()
-    result, _ = check(off, inputs, MATMUL.reference, done)
+    result, _ = check(off, inputs, MATMUL, allowed)
     assert not result.passed
     assert result.mismatched == 0
     assert result.relative_rms > result.tolerance
@@ -141,7 +140,7 @@ def test_cells_are_the_largest_error_of_their_elements(shape):
     output = copied(a)
     error = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.01
     output += error * 0.5
-    _, diff = checked_copy(output, a, "float32")
+    _, diff = checked_copy(output, a)
     assert diff.shape == shape
     assert diff.exact
     assert max(diff.cells.shape) <= MAX_CELLS
@@ -158,7 +157,7 @@ def test_cells_of_a_product_are_in_units_of_what_is_allowed(dtype):
     rounding = (reference.to(output.dtype).double() - reference.double()).abs()
     reference = reference.double()
     magnitude = MATMUL.reference({name: tensor.abs().float() for name, tensor in wide.items()}, every_row).double()
-    limit = 2 * (allowed.of_value * reference.abs() + allowed.of_magnitude * magnitude)
+    limit = 2 * (allowed.of_value * reference.abs() + allowed.of_scale * magnitude)
     units = (((output.double() - reference).abs() - rounding).clamp(min=0) / limit).numpy()
     assert not diff.exact
     assert np.allclose(diff.cells, pooled(units, diff.cell), rtol=1e-4, atol=1e-3)
@@ -182,13 +181,13 @@ def test_an_exact_copy_passes_and_any_single_flipped_bit_fails(dtype):
     for m, n in ((1, 1), (1, 129), (577, 129), (1000, 1023)):
         a = values((m, n), dtype)
         output = copied(a)
-        result, _ = checked_copy(output, a, dtype)
+        result, _ = checked_copy(output, a)
         assert result.passed
         assert (result.mismatched, result.max_abs_error, result.tolerance) == (0, 0, 0)
         place = (n // 2, m // 3)
         bits = output.view(torch.int16 if DTYPE_BYTES[dtype] == 2 else torch.int32)
         bits[place] ^= 1
-        result, diff = checked_copy(output, a, dtype)
+        result, diff = checked_copy(output, a)
         assert not result.passed
         assert (result.mismatched, result.worst_index) == (1, place)
         assert np.count_nonzero(diff.cells) == 1
@@ -197,9 +196,9 @@ def test_an_exact_copy_passes_and_any_single_flipped_bit_fails(dtype):
 def test_a_copy_of_zeros_must_be_zeros(dtype):
     a = torch.zeros((129, 577), dtype=getattr(torch, dtype))
     output = copied(a)
-    assert checked_copy(output, a, dtype)[0].passed
+    assert checked_copy(output, a)[0].passed
     output[576, 128] = 2.0**-24
-    result, _ = checked_copy(output, a, dtype)
+    result, _ = checked_copy(output, a)
     assert not result.passed
     assert result.worst_index == (576, 128)
 
@@ -208,7 +207,7 @@ def test_two_rows_of_a_copy_swapped_fail(dtype):
     a = values((129, 577), dtype)
     output = copied(a)
     output[[1, 2]] = output[[2, 1]]
-    assert not checked_copy(output, a, dtype)[0].passed
+    assert not checked_copy(output, a)[0].passed
 
 
 def test_a_closeup_shows_the_worst_tile_between_its_neighbours_and_the_values_beside():
@@ -244,7 +243,7 @@ def test_values_beside_the_worst_are_those_of_their_places_however_small_tiles_a
     a = values((100, 90), "float32")
     output = copied(a)
     output[33, 10] += 7
-    near = check(output, {"A": a}, TRANSPOSE.reference, Arithmetic("float32", 0), tile)[1].closeup
+    near = checked_copy(output, a, tile)[1].closeup
     rows, columns = (slice(start, start + 7) for start in near.near)
     assert np.array_equal(near.got, output[rows, columns].numpy())
     assert np.array_equal(near.expected, a.t()[rows, columns].numpy())
@@ -254,9 +253,9 @@ def test_values_beside_the_worst_are_those_of_their_places_however_small_tiles_a
 def test_a_copy_that_is_right_has_no_closeup_and_a_wrong_one_without_tiles_has():
     a = values((300, 400), "float32")
     output = copied(a)
-    assert checked_copy(output, a, "float32")[1].closeup is None
+    assert checked_copy(output, a)[1].closeup is None
     output[399, 0] = 7
-    near = checked_copy(output, a, "float32")[1].closeup
+    near = checked_copy(output, a)[1].closeup
     assert near.got[399 - near.near[0], 0] == 7
 
 
@@ -276,6 +275,6 @@ def test_one_wrong_element_of_more_than_2_to_the_24_fails(k, rows):
         a = values((8192, rows), "float16")
         output = copied(a)
         output[place] += 0.5
-        result, _ = checked_copy(output, a, "float16")
+        result, _ = checked_copy(output, a)
     assert not result.passed
     assert (result.mismatched, result.worst_index) == (1, place)

@@ -19,7 +19,7 @@ from kernels.results import RunResult
 from kernels.runner import worker
 from kernels.runner.interpreter import estimated_seconds
 from kernels.spec import DTYPE_BYTES, Launch
-from tests.conftest import FEW_SMS, configs_of, problem_for
+from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.covering import covering
 
 SEED = 12345
@@ -51,8 +51,7 @@ def dtypes(kernel):
 
 def experiment(kernel, problem, configs, place):
     """The experiment of one case: config, distribution and seed change in steps of their own."""
-    if DTYPE_BYTES[problem.dtype] == 1:
-        configs = {name: config for name, config in configs.items() if getattr(config, "BLOCK_K", 32) >= 32}
+    configs = {name: config for name, config in configs.items() if accepted(kernel, problem, config)}
     name = list(configs)[(place + place // 4) % len(configs)]
     run = Run(distribution=DISTRIBUTIONS[place % len(DISTRIBUTIONS)], seed=SEED + place)
     return Experiment(kernel.id, problem, configs[name], run=run)
@@ -163,7 +162,7 @@ def test_every_result_is_right_on_a_gpu(gpu, kernel, configs, problem_of):
         for place, problem in enumerate(problems(kernel, problem_of, SHAPES + LARGE_SHAPES))
     ]
     with ThreadPoolExecutor(16) as clients:  # so that several are compiled at once
-        results = list(clients.map(lambda case: gpu.submit(case, what="check").result(), cases))
+        results = list(clients.map(lambda case: gpu.submit(case, name="check").result(), cases))
     print(f"{kernel.id}: {len(cases)} cases on {gpu.gpu.name}")
     for case, result in zip(cases, results, strict=True):
         assert isinstance(result, RunResult), (case, result)
@@ -185,7 +184,7 @@ def test_a_race_is_lost_on_a_gpu_but_for_one_slice(gpu, kernel):
             Experiment(kernel.id, kernel.family.problem(**problem), kernel.config(**config), run=Run(seed=seed))
             for seed in range(20)
         ]
-        passed = [gpu.submit(case, what="check").result().check.passed for case in cases]
+        passed = [gpu.submit(case, name="check").result().check.passed for case in cases]
         print(f"{kernel.id} {problem} {config}: wrong in {passed.count(False)} of {len(passed)} runs")
         assert passed.count(False) >= 19 if races(kernel, **config) else all(passed)
 
@@ -207,6 +206,6 @@ def test_a_right_result_is_timed_on_a_gpu(gpu, kernel, problem_of, dtype):
 def test_the_run_worker_compiles_nothing(gpu, kernel, problem_of):
     for layout in LAYOUTS:
         problem = problem_of((577, 1000, 128), layout=layout)
-        result = gpu.submit(Experiment(kernel.id, problem, kernel.config()), what="check").result()
+        result = gpu.submit(Experiment(kernel.id, problem, kernel.config()), name="check").result()
         assert isinstance(result, RunResult), result
     assert gpu.ask_runner(worker.compiled_here) == 0

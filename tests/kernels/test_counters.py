@@ -13,6 +13,7 @@ from kernels.compiled.listing import instructions
 from kernels.experiment import from_json
 from kernels.results import Compiled, Counters, Failure
 from kernels.runner import ncu
+from kernels.runner.measurements.counters_measurement import METRICS, of_operations
 
 PAYLOAD = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64, "dtype": "float32"}, "gpu": "H200"}
 
@@ -37,7 +38,7 @@ def fake_ncu(tmp_path, monkeypatch):
 
 def refused(experiment):
     with pytest.raises(ncu.CountingFailed) as error:
-        ncu.count([experiment], "/tmp")
+        ncu.count([experiment], METRICS, "/tmp")
     failure = error.value.failure
     assert isinstance(failure, Failure)
     return failure
@@ -75,7 +76,7 @@ def test_ncu_that_hangs_is_killed_with_what_it_started(experiment, fake_ncu, mon
 def test_a_count_that_is_cancelled_ends(experiment, fake_ncu):
     fake_ncu("sleep 300")
     with pytest.raises(ncu.CountingFailed):
-        ncu.count([experiment], "/tmp", started=lambda counting: counting.cancel())
+        ncu.count([experiment], METRICS, "/tmp", started=lambda counting: counting.cancel())
 
 
 def test_ncu_that_fails_is_quoted(experiment, fake_ncu):
@@ -85,38 +86,56 @@ def test_ncu_that_fails_is_quoted(experiment, fake_ncu):
     assert "something odd" in failure.message
 
 
-def raw_page(**changed):
-    """ncu's raw page of one launch, with every metric 7."""
-    values = dict.fromkeys(ncu.METRICS.values(), "7") | changed
-    units = {name: "Kbyte" if "bytes" in name else "" for name in values}
+# Those of ncu 2025.3 that are given per something.
+BASE_UNITS = {
+    "launch__shared_mem_per_block_dynamic": "byte/block",
+    "launch__registers_per_thread": "register/thread",
+    "sm__maximum_warps_per_active_cycle_pct": "%",
+}
+
+
+def raw_page(units=None, **changed):
+    """ncu's raw page of one launch in base units, with every metric 7."""
+    values = dict.fromkeys(METRICS.values(), "7") | changed
+    units = {name: BASE_UNITS.get(name, "byte" if "bytes" in name else "") for name in values} | (units or {})
     row = ",".join(f'"{part}"' for part in ("0", *values.values()))
     unit = ",".join(f'"{part}"' for part in ("", *units.values()))
     return f"==PROF== noise\n{','.join(f'{chr(34)}{n}{chr(34)}' for n in ('ID', *values))}\n{unit}\n{row}\n"
 
 
-def test_units_and_thousands_are_read():
-    sectors, read = ncu.METRICS["ld_sectors"], ncu.METRICS["dram_read_bytes"]
-    (launch,) = ncu.of_launches(raw_page(**{sectors: "1,234,567", read: "1.5"}))
+def test_thousands_and_bytes_are_read():
+    sectors, read = METRICS["ld_sectors"], METRICS["dram_read_bytes"]
+    (launch,) = ncu.of_launches(raw_page(**{sectors: "1,234,567", read: "1,500"}), METRICS)
     assert launch["ld_sectors"] == 1_234_567
     assert launch["dram_read_bytes"] == 1500
-    assert set(launch) == set(ncu.METRICS)
+    assert set(launch) == set(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("dram_read_bytes", "Kbyte"), ("dram_write_bytes", ""), ("shared_bytes", "Kbyte/block"), ("ld_sectors", "Mbyte")],
+)
+def test_bytes_in_another_unit_are_an_error_and_no_number(name, unit):
+    with pytest.raises(ncu.CountingFailed, match=f"{METRICS[name]}.*not in byte") as error:
+        ncu.of_launches(raw_page(units={METRICS[name]: unit}), METRICS)
+    assert error.value.failure.kind == "ncu_failed"
 
 
 @pytest.mark.parametrize("said", ["", "nan", "n/a"])
 def test_a_metric_that_is_no_number_is_an_error_and_no_zero(said):
     with pytest.raises(ncu.CountingFailed, match="which is no count"):
-        ncu.of_launches(raw_page(**{ncu.METRICS["st_sectors"]: said}))
+        ncu.of_launches(raw_page(**{METRICS["st_sectors"]: said}), METRICS)
 
 
 def test_a_metric_that_is_missing_is_an_error():
-    page = raw_page().replace(ncu.METRICS["st_requests"], "another")
+    page = raw_page().replace(METRICS["st_requests"], "another")
     with pytest.raises(ncu.CountingFailed, match="st"):
-        ncu.of_launches(page)
+        ncu.of_launches(page, METRICS)
 
 
 def test_no_launch_is_an_error():
     with pytest.raises(ncu.CountingFailed, match="no launch"):
-        ncu.of_launches("==WARNING== No kernels were profiled.")
+        ncu.of_launches("==WARNING== No kernels were profiled.", METRICS)
 
 
 @pytest.fixture
@@ -141,7 +160,7 @@ def rows_of(compiled, **changed):
 
 
 def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compiled):
-    ops, shared = ncu.of_operations(rows_of(compiled), compiled.sass, compiled.operations)
+    ops, shared = of_operations(rows_of(compiled), compiled.sass, compiled.operations)
     load, store = compiled.operations
     assert {(row.operation, row.opcode) for row in ops} == {(0, load.opcodes[0]), (1, store.opcodes[0])}
     for row, made in zip(sorted(ops, key=lambda row: row.operation), (load, store), strict=True):
@@ -156,13 +175,13 @@ def test_other_code_than_was_compiled_is_an_error(compiled):
     rows = rows_of(compiled)
     rows[5]["Source"] = "HMMA R0"
     with pytest.raises(ncu.CountingFailed, match="other code"):
-        ncu.of_operations(rows, compiled.sass, compiled.operations)
+        of_operations(rows, compiled.sass, compiled.operations)
 
 
 def test_a_column_that_is_missing_is_an_error(compiled):
     rows = [{k: v for k, v in row.items() if k != "L1 Tag Requests Global"} for row in rows_of(compiled)]
     with pytest.raises(ncu.CountingFailed, match="L1 Tag Requests Global"):
-        ncu.of_operations(rows, compiled.sass, compiled.operations)
+        of_operations(rows, compiled.sass, compiled.operations)
 
 
 def test_an_instruction_on_another_line_goes_to_the_operation_that_lacks_one(compiled):

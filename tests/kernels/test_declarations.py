@@ -15,8 +15,8 @@ from kernels import orders
 from kernels.experiment import from_json
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knobs
-from kernels.spec import FlatAccess, Launch
-from tests.conftest import FEW_SMS
+from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
+from tests.conftest import FEW_SMS, accepted
 
 SHAPES = (
     (1, 1, 1),
@@ -33,15 +33,16 @@ ROOT = Path(package.__file__).parent.parent
 
 
 @pytest.fixture
-def launches(configs, launch_of):
+def launches(kernel, configs, launch_of):
     """Launches of at most some 100,000 tiles, in every layout: where rows are whole 16 bytes, and where they aren't."""
-    return [
+    every = (
         launch_of(shape, config, layout=layout)
         for place, shape in enumerate(SHAPES)
         for name, config in configs.items()
         for layout in (LAYOUTS[place % 4], LAYOUTS[(place + 1) % 4])
         if not (name == "smallest" and shape[0] * shape[1] > 300_000)
-    ]
+    )
+    return [launch for launch in every if accepted(kernel, launch.problem, launch.config)]
 
 
 def test_every_file_that_declares_a_kernel_is_found(kernels):
@@ -51,7 +52,37 @@ def test_every_file_that_declares_a_kernel_is_found(kernels):
 
 
 def test_the_id_names_the_family(kernel):
-    assert kernel.id.split(".")[0] == kernel.family.id
+    assert kernel.id.split(".")[0] == kernel.family.root.id
+
+
+def test_a_family_that_extends_another_has_an_id_of_its_own_and_the_same_problem(kernels):
+    of_id = {}
+    for kernel in kernels.values():
+        family = kernel.family
+        assert of_id.setdefault(family.id, family) is family, "two families of one id"
+        assert family.root.extends is None
+        assert family.problem is family.root.problem
+    assert kernels["matmul.fused_add_relu"].family.root is kernels["matmul.grouped"].family
+
+
+def test_inputs_with_panels_are_read_along_k_by_tile_row_and_by_tile_column(kernel, launches):
+    """As it is declared: the models ask the family, and not the accesses."""
+    for launch in launches:
+        extents, tensors = kernel.extents(launch), kernel.family.tensors(launch.problem)
+        along_k = {access.tensor for access in kernel.accesses(launch) if "k" in access.over}
+        assert along_k == set(kernel.family.panels or ())
+        assert ("k" in extents) == (kernel.family.panels is not None)
+        for name, side in zip(kernel.family.panels or (), ("m", "n"), strict=False):
+            assert tensors[name].is_input
+            (load,) = (access for access in kernel.accesses(launch) if access.tensor == name)
+            assert {load.rows.index, load.columns.index} == {side, "k"}
+
+
+def test_bytes_that_must_move_are_those_of_all_tensors(kernel, launches):
+    for launch in launches:
+        tensors = kernel.family.tensors(launch.problem).values()
+        elements = sum(tensor.shape[0] * tensor.shape[1] for tensor in tensors)
+        assert kernel.family.minimal_bytes(launch.problem) == elements * DTYPE_BYTES[launch.problem.dtype]
 
 
 def test_every_tile_is_computed_exactly_once(kernel, launches):

@@ -9,7 +9,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.results import GroupSizeStudy
-from kernels.runner.group_sizes import REPEATS
+from kernels.runner.measurements.group_sizes_measurement import REPEATS
 from kernels.spec import Launch
 from visualize.models.reuse import reuse
 from visualize.models.schedule import schedule
@@ -46,7 +46,7 @@ def test_each_group_size_is_counted_five_times_and_timed_in_turns(gpu):
         assert min(row.times_ms) > 0
         assert row.registers > 0
     assert len({len(row.times_ms) for row in study.rows}) == 1, "each was timed in every turn"
-    assert gpu.compared_before(experiment) is study
+    assert gpu.known(experiment, "reuse") is study
 
 
 def test_without_ncu_sizes_are_timed_alone_and_the_note_says_why(gpu, monkeypatch, tmp_path):

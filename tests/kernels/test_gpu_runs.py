@@ -13,8 +13,8 @@ from kernels.experiment import from_json
 from kernels.results import Counters, Failure, LayoutStudy, RunResult
 from kernels.runner import processes, worker
 from kernels.spec import Launch
+from visualize.models.agreement import agreement, count_of, verdicts
 from visualize.models.textbook import Textbook
-from visualize.text.verdicts import agreement, count_of, verdicts
 
 pytestmark = pytest.mark.gpu
 
@@ -134,7 +134,7 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
     counted = gpu.submit(experiment, "counters").result()
     assert isinstance(counted, Counters), counted
     assert counted.backend == "cuda"
-    assert gpu.counted_before(experiment) is counted
+    assert gpu.known(experiment, "counters") is counted
     compiled = gpu.compiled(experiment)
     assert counted.compiled.operations == compiled.operations
     assert counted.launch["registers"] == compiled.registers
@@ -143,7 +143,7 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
     kinds = {agreement(op, count) for op in found.predicted if (count := count_of(op, found))}
     assert kinds <= {"equal", "undercounted"}
     for op, names in (("load", ("ld",)), ("store", ("st",)), ("atomic", ("red", "atom"))):
-        mine = [o.launch for o in found.predicted if o.access.op == op and o.made.layout]
+        mine = [o.launch for o in found.predicted if o.access.op == op and o.compiled.layout]
         for what in ("requests", "sectors"):
             assert sum(getattr(cost, what) for cost in mine) == sum(counted.launch[f"{n}_{what}"] for n in names)
 

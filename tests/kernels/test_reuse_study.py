@@ -13,8 +13,18 @@ from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.results import Device, Failure, GroupSizeRow, GroupSizeStudy
 from kernels.results.group_size_study import any_group_size
-from kernels.runner import group_sizes, ncu
-from kernels.runner.group_sizes import DRAM, L2, REPEATS
+from kernels.runner import ncu
+from kernels.runner.measurements.group_sizes_measurement import (
+    DRAM,
+    GROUP_SIZES,
+    L2,
+    REPEATS,
+    UNCOUNTED,
+    counted,
+    group_sizes,
+    row,
+    variants,
+)
 from kernels.spec import Launch
 from scripts.record_group_sizes import wanted
 
@@ -45,7 +55,7 @@ def test_without_a_gpu_the_recorded_study_is_given_for_any_group_size(session, s
     assert [row.group_size for row in study.rows] == [1, 2, 4, 8, 16, 32]
     assert study.tool.startswith("Nsight Compute 20")
     assert "Recorded on H200" in study.note
-    assert session.compared_before(experiment).rows == study.rows
+    assert session.known(experiment, "reuse").rows == study.rows
 
 
 def test_how_a_run_is_timed_and_on_what_numbers_makes_no_difference(session):
@@ -68,7 +78,7 @@ def test_what_was_not_recorded_is_refused_at_once_and_says_of_which_gpu(session,
     assert (outcome.stage, outcome.kind) == ("config", "not_recorded")
     assert "GROUP_SIZEs are compared on a GPU" in outcome.message
     assert f"on {payload['gpu']} was recorded" in outcome.message
-    assert session.compared_before(experiment) is None
+    assert session.known(experiment, "reuse") is None
 
 
 @pytest.mark.parametrize(
@@ -84,8 +94,8 @@ def test_what_was_not_recorded_is_refused_at_once_and_says_of_which_gpu(session,
 )
 def test_powers_of_two_are_compared_with_all_rows_and_the_launchs_own(m, own, compared):
     experiment = experiment_of({**RECORDED, "problem": {"M": m}}, GROUP_SIZE=own)
-    assert group_sizes.group_sizes(*launch_of(experiment)) == compared
-    several = group_sizes.variants(experiment, *launch_of(experiment))
+    assert group_sizes(*launch_of(experiment)) == compared
+    several = variants(experiment, *launch_of(experiment))
     assert [one.config.GROUP_SIZE for one in several] == list(compared)
     assert {replace(one, config=experiment.config) for one in several} == {experiment}
     assert len({any_group_size(one) for one in several}) == 1
@@ -94,8 +104,8 @@ def test_powers_of_two_are_compared_with_all_rows_and_the_launchs_own(m, own, co
 @pytest.mark.parametrize("kernel", ["matmul.grid_2d", "matmul.split_k_atomic", "transpose.tiled"])
 def test_a_kernel_without_groups_is_compared_with_nothing(kernel):
     experiment = from_json({"kernel": kernel}, discover())
-    assert group_sizes.group_sizes(*launch_of(experiment)) == ()
-    assert group_sizes.variants(experiment, *launch_of(experiment)) == (experiment,)
+    assert group_sizes(*launch_of(experiment)) == ()
+    assert variants(experiment, *launch_of(experiment)) == (experiment,)
     assert any_group_size(experiment) == experiment
 
 
@@ -111,31 +121,33 @@ def test_a_study_survives_being_written_and_read():
     )
     device = Device("cuda", "NVIDIA H200", "2.11.0", "3.6.0")
     study = GroupSizeStudy(experiment_of(), "cuda", device, "Nsight Compute 1.0", rows, 1980)
-    line = records.Recording("H200", "2026-11-20", study).to_line()
+    form = GROUP_SIZES.form
+    line = form.line(records.Recording("H200", "2026-11-20", study))
     assert "\n" not in line
     assert list(json.loads(line)) == ["gpu", "date", "reuse"]
-    again = records.Recording.from_line(line)
-    assert (again.gpu, again.date) == ("H200", "2026-11-20")
-    assert again.measured.rows == rows
-    assert (again.measured.tool, again.measured.clock_mhz) == (study.tool, 1980)
-    assert again.measured.backend == again.measured.device.backend == "recorded"
-    assert again.measured.experiment == study.experiment
+    again = form.recording(json.loads(line))
+    assert again == records.Recording("H200", "2026-11-20", study)
+    recalled = form.recalled(again)
+    assert recalled.backend == recalled.device.backend == "recorded"
+    assert recalled.note == "Recorded on H200, 2026-11-20."
+    assert (recalled.rows, recalled.experiment) == (rows, study.experiment)
 
 
 def test_each_recorded_study_is_found_by_its_own_experiment_and_written_as_it_was_read():
-    studies = [recording for recording in records.shipped() if isinstance(recording.measured, GroupSizeStudy)]
+    form = GROUP_SIZES.form
+    studies = records.shipped(form)
     assert len(studies) >= 40
     for recording in studies:
-        study = recording.measured
-        assert records.find_reuse(study.experiment, recording.gpu) == study
-        assert records.find_reuse(study.experiment, "B200") is None
-        assert records.Recording.from_line(recording.to_line()) == recording
+        experiment = recording.measured.experiment
+        assert records.find(form, experiment, recording.gpu) == form.recalled(recording)
+        assert records.find(form, experiment, "B200") is None
+        assert form.recording(json.loads(form.line(recording))) == recording
 
 
 def pages(launches, metrics):
-    """ncu's raw page: each launch one more of everything, in sectors or kilobytes."""
+    """ncu's raw page: each launch one more of everything, in sectors or bytes."""
     header = ["ID", *metrics.values()]
-    units = ["", *("Kbyte" if "bytes" in name else "sector" for name in metrics.values())]
+    units = ["", *("byte" if "bytes" in name else "sector" for name in metrics.values())]
     lines = [[str(number), *[str(number + 1)] * len(metrics)] for number in range(launches)]
     return "\n".join(",".join(f'"{cell}"' for cell in line) for line in (header, units, *lines)) + "\n"
 
@@ -150,7 +162,7 @@ def fake_ncu(tmp_path, monkeypatch):
         script = f"""#!/bin/sh
             case "$*" in
                 --version) echo "Version 1.2.3 (build)" ;;
-                *--import*) cat {tmp_path}/$(cat {tmp_path}/asked) ;;
+                *--import*) echo "$@" >> {tmp_path}/imports; cat {tmp_path}/$(cat {tmp_path}/asked) ;;
                 *dram__*) echo dram > {tmp_path}/asked; echo "$@" >> {tmp_path}/calls ;;
                 *) echo l2 > {tmp_path}/asked; echo "$@" >> {tmp_path}/calls ;;
             esac
@@ -171,12 +183,14 @@ def launched(experiments, repeats):
 def test_every_launch_of_every_experiment_is_read_in_order(fake_ncu):
     calls = fake_ncu(dram=6)
     several = launched([experiment_of(GROUP_SIZE=size) for size in (1, 2)], 3)
-    assert several == [{"read": 1000.0 * number, "write": 1000.0 * number} for number in range(1, 7)]
+    assert several == [{"read": float(number), "write": float(number)} for number in range(1, 7)]
     command = calls.read_text(encoding="utf-8").split()
     assert command[command.index("--metrics") + 1] == "dram__bytes_read.sum,dram__bytes_write.sum"
     assert command[command.index("--cache-control") + 1] == "all", "caches are flushed before each launch"
     assert command[command.index("--kernel-name") + 1] == "regex:^(matmul_grouped)$"
     assert command[-1] == "3"
+    imported = (calls.parent / "imports").read_text(encoding="utf-8").split()
+    assert imported[imported.index("--print-units") + 1] == "base", "not in a unit of ncu's choice"
 
 
 @pytest.mark.parametrize("counted", [0, 5, 7])
@@ -192,23 +206,24 @@ def test_fewer_or_more_launches_than_were_made_are_refused(fake_ncu, counted):
 def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(fake_ncu):
     """DRAM's metrics are asked alone: more than fit into one pass would be taken in several, with a warm L2."""
     calls = fake_ncu(dram=2 * REPEATS, l2=2)
-    (first, second), tool, note = group_sizes.counted([experiment_of(GROUP_SIZE=size) for size in (1, 2)], "/tmp")
-    assert (tool, note) == ("Nsight Compute 1.2.3", "")
-    assert [one["read"] for one in first[0]] == [1000.0 * number for number in range(1, REPEATS + 1)]
-    assert [one["read"] for one in second[0]] == [1000.0 * (REPEATS + number) for number in range(1, REPEATS + 1)]
+    first, second = counted([experiment_of(GROUP_SIZE=size) for size in (1, 2)], cache="/tmp")
+    assert ncu.tool() == "Nsight Compute 1.2.3"
+    assert [one["read"] for one in first[0]] == list(range(1, REPEATS + 1))
+    assert [one["read"] for one in second[0]] == list(range(REPEATS + 1, 2 * REPEATS + 1))
     assert (first[1], second[1]) == tuple({"received": n, "looked_up": n} for n in (1.0, 2.0))
     dram, l2 = calls.read_text(encoding="utf-8").splitlines()
     assert ("lts__" in dram, "dram__" in l2) == (False, False)
 
 
 def test_a_row_has_bytes_of_what_was_counted_in_sectors(fake_ncu, session):
-    made = session.compiled(experiment_of())
+    compiled = session.compiled(experiment_of())
     fake_ncu(dram=REPEATS, l2=1)
-    (found,), _, _ = group_sizes.counted([experiment_of()], "/tmp")
-    row = group_sizes.row(experiment_of(GROUP_SIZE=4), made, found, [0.12345678])
-    assert row.dram_read_bytes == row.dram_write_bytes == tuple(1000 * number for number in range(1, REPEATS + 1))
-    assert (row.received_bytes, row.l2_read_bytes) == (32, 32)
-    assert (row.group_size, row.registers, row.shared_bytes) == (4, made.registers, made.shared_bytes)
-    assert row.times_ms == (0.123457,)
-    uncounted = group_sizes.row(experiment_of(), made, ((), None), [1.0])
+    (found,) = counted([experiment_of()], cache="/tmp")
+    of_four = row(experiment_of(GROUP_SIZE=4), compiled, found, [0.12345678])
+    assert of_four.dram_read_bytes == of_four.dram_write_bytes == tuple(range(1, REPEATS + 1))
+    assert (of_four.received_bytes, of_four.l2_read_bytes) == (32, 32)
+    assert (of_four.group_size, of_four.registers) == (4, compiled.registers)
+    assert of_four.shared_bytes == compiled.shared_bytes
+    assert of_four.times_ms == (0.123457,)
+    uncounted = row(experiment_of(), compiled, UNCOUNTED, [1.0])
     assert (uncounted.dram_read_bytes, uncounted.received_bytes, uncounted.l2_read_bytes) == ((), None, None)

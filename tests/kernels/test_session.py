@@ -19,8 +19,8 @@ from kernels.knobs import knobs
 from kernels.results import STAGES, Compiled, Failure, RunResult
 from kernels.runner import processes, worker
 from kernels.runner.interpreter import LIMIT_S, estimated_seconds
+from kernels.runner.measurements.run_measurement import RUN, checked
 from kernels.runner.session import Session
-from kernels.runner.worker import check
 from kernels.spec import Launch
 
 KERNEL = next(iter(discover().values()))
@@ -125,7 +125,7 @@ def test_runs_take_places_in_line_and_move_up(session):
     running.cancel()
     for job in waiting[1:]:
         assert isinstance(job.result(), RunResult), job.result()
-    assert session._queue._jobs == []
+    assert session._machine.queue._jobs == []
 
 
 def test_cancelling_a_run_ends_its_worker(session):
@@ -171,7 +171,7 @@ def test_a_worker_killed_between_runs_does_not_fail_the_next_one(session):
 
 def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, monkeypatch):
     """The check finds a worker that has launched nothing: another than the one that launched."""
-    monkeypatch.setattr(session, "_on_device", lambda job, device: session._stage(job, session._runner, "check", check))
+    monkeypatch.setattr(RUN, "measure", lambda experiment, stages: stages.work("check", checked))
     session.ask_runner(worker.finish)
     outcome = session.submit(QUICK).result()
     assert isinstance(outcome, Failure)
@@ -181,7 +181,7 @@ def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, 
 def test_replaced_workers_end_what_they_were_doing_and_the_next_run_succeeds(session):
     job, process_id = launched(session)
     waiting = session.submit(QUICK)
-    session._runner.replace()
+    session._machine.runner.replace()
     outcome = job.result(PATIENCE_S)
     assert isinstance(outcome, Failure)
     assert (outcome.stage, outcome.kind) == ("launch", "worker_died")
@@ -308,8 +308,8 @@ def test_a_compile_that_nobody_wants_any_more_is_ended(session):
 
 def test_all_who_wait_for_the_same_compile_share_it(session, monkeypatch):
     submitted = []
-    submit = session._compilers.submit
-    monkeypatch.setattr(session._compilers, "submit", lambda *a: submitted.append(a) or submit(*a))
+    submit = session._machine.compilers.submit
+    monkeypatch.setattr(session._machine.compilers, "submit", lambda *a: submitted.append(a) or submit(*a))
     experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 4000}, "gpu": "H200"}, discover())
     with ThreadPoolExecutor(4) as clients:
         outcomes = list(clients.map(lambda _: session.compiled(experiment), range(4)))

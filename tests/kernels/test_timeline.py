@@ -8,18 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels import discover
+from kernels import discover, records
 from kernels.compiled import compiler
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.records import Recording
 from kernels.results import Compiled, Device, Failure, Timeline, Timing
-from kernels.runner import measuring
+from kernels.runner.measurements.timeline_measurement import MOST_PROGRAMS, TIMELINE, written_once
 from kernels.runner.processes import Workers, outcome
-from kernels.runner.program_times import written_once
-from kernels.runner.timeline import MOST_PROGRAMS
 from kernels.spec import Launch
-from visualize.page.api import _run_reply
+from visualize.panels.endpoint import Api
 
 EXPERIMENT = from_json({"kernel": "matmul.grouped", "gpu": "H200"}, discover())
 TIMING = Timing(0.25, 0.24, 0.26, 20, 10.0, None)
@@ -129,14 +127,15 @@ def test_the_reply_lists_every_program_with_what_it_costs_to_know():
 
 def test_a_recorded_timeline_says_the_same_again():
     taken = timeline()
-    line = Recording("H200", "2026-01-02", taken).to_line()
+    form = TIMELINE.form
+    line = form.line(Recording("H200", "2026-01-02", taken))
     assert len(line) < 1000
-    again = Recording.from_line(line).measured
-    assert isinstance(again, Timeline)
+    again = form.recording(json.loads(line))
+    assert again.measured == taken
     device = replace(taken.device, backend="recorded")
     note = "Recorded on H200, 2026-01-02."
-    assert again == replace(taken, backend="recorded", device=device, note=note)
-    assert Recording("H200", "2026-01-02", again).to_line().replace('"recorded"', '"cuda"') == line
+    assert form.recalled(again) == replace(taken, backend="recorded", device=device, note=note)
+    assert form.line(again) == line
 
 
 def test_without_a_gpu_there_is_what_was_recorded_or_a_sentence(session, monkeypatch):
@@ -146,12 +145,10 @@ def test_without_a_gpu_there_is_what_was_recorded_or_a_sentence(session, monkeyp
     assert (failure.stage, failure.kind) == ("config", "not_recorded")
     assert "A timeline is taken on a GPU: this machine has none" in failure.message
     recorded = replace(timeline(), backend="recorded", experiment=odd)
-    found = replace(measuring.MEASUREMENTS["timeline"], find=lambda experiment, gpu: recorded)
-    monkeypatch.setitem(measuring.MEASUREMENTS, "timeline", found)
+    monkeypatch.setattr(records, "find", lambda form, experiment, gpu: recorded)
     outcome = session.submit(odd, "timeline").result()
     assert outcome is recorded
-    reply = _run_reply(outcome, None)
-    assert isinstance(reply, dict)
+    reply = Api(session).outcome(outcome)
     assert (reply["gpu"], reply["backend"], len(reply["programs"])) == ("H200", "recorded", 3)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import kernels as package
 
 ROOT = Path(package.__file__).parent.parent
-PARTS = ("kernels", "visualize", "tests", "scripts", "app.py", "pyproject.toml")
+PARTS = ("kernels", "visualize", "tests", "scripts", "docs", "app.py", "pyproject.toml")
 
 RUN = """
 import json, sys
@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
     session = Session(this_gpu() if sys.argv[2] == "cuda" else None, Path(sys.argv[1]))
     for payload in json.load(sys.stdin):
-        outcome = session.submit(from_json(payload, discover()), what="check").result()
+        outcome = session.submit(from_json(payload, discover()), name="check").result()
         said = outcome.to_json()
         print(json.dumps(said.get("check") or said))
     session.close()

@@ -8,7 +8,7 @@ import pytest
 
 from kernels import discover, records
 from kernels.gpus import GPUS
-from kernels.results import Counters
+from kernels.runner.measurements.counters_measurement import COUNTERS
 from kernels.spec import Launch
 from visualize.models.bounds import L2_GBPS_PER_SM, SUSTAINED, bounds, l2_pressure
 from visualize.models.coalescing import operations
@@ -16,7 +16,7 @@ from visualize.models.schedule import schedule
 
 H200, A100, T4, L4 = (GPUS[name] for name in ("H200", "A100-80GB", "T4", "L4"))
 GROUPED = discover()["matmul.grouped"]
-ATLAS = [recording for recording in records.shipped() if isinstance(recording.measured, Counters)]
+ATLAS = records.shipped(COUNTERS.form)
 
 
 def launch_of(gpu=H200, kernel=GROUPED, config=None, **problem):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kernels import discover, records
 from kernels.gpus import GPUS
+from kernels.runner.measurements.timeline_measurement import TIMELINE
 from kernels.spec import Launch
 from visualize.models.execution import Course, as_dealt, ideal_clock, spread_ns, tile_times
 from visualize.models.schedule import schedule
@@ -108,9 +109,11 @@ def test_an_ideal_step_begins_with_the_first_tile_beyond_the_earlier_steps(tiles
         assert now == max(k for k in range(step.max() + 1) if (step < k).sum() < started)
 
 
-@pytest.mark.parametrize("experiment", records.timelines("H200"), ids=lambda e: f"{e.kernel}-{e.problem.M}")
+@pytest.mark.parametrize(
+    "experiment", records.experiments(TIMELINE.form, "H200"), ids=lambda e: f"{e.kernel}-{e.problem.M}"
+)
 def test_recorded_launches_hold_no_more_programs_than_the_span_has_room_for(experiment):
-    ran = records.find_timeline(experiment, "H200")
+    ran = records.find(TIMELINE.form, experiment, "H200")
     told = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), 132)
     assert told.span_ns == ran.span_ns
     assert 0 < told.busy <= 1

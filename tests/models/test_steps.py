@@ -14,14 +14,14 @@ from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS
 from tests.models.test_schedule import REDUCING, default, launches
 from visualize.models.schedule import loads, loads_at, row_major, schedule
-from visualize.models.steps import first_touches, panels, steps, with_programs_per_sm
+from visualize.models.steps import first_reads, panels, steps, with_programs_per_sm
 
 
 def cut(kernel, launch):
     """A schedule, its panels, its steps."""
     planned = schedule(kernel, launch)
-    touched = panels(kernel, launch, planned)
-    return planned, touched, steps(planned, touched)
+    read = panels(kernel, launch, planned)
+    return planned, read, steps(planned, read)
 
 
 def computed(planned):
@@ -61,10 +61,10 @@ def test_a_step_computes_the_next_tile_of_each_program_of_a_wave(launch):
 @given(launches(kernels=REDUCING))
 def test_a_step_touches_the_panels_of_its_tiles(launch):
     kernel, launch = launch
-    planned, touched, _ = cut(kernel, launch)
+    planned, read, _ = cut(kernel, launch)
     problem, config = launch.problem, launch.config
     for order in (planned, row_major(planned)):
-        made = steps(order, touched)
+        made = steps(order, read)
         for step, tiles in computed(order).items():
             rows = {(m, k) for _, m, _, k in tiles if slice_length(order, problem, config.BLOCK_K, k)}
             columns = {(n, k) for _, _, n, k in tiles if slice_length(order, problem, config.BLOCK_K, k)}
@@ -73,7 +73,7 @@ def test_a_step_touches_the_panels_of_its_tiles(launch):
                 for side, size, total in ((rows, config.BLOCK_M, problem.M), (columns, config.BLOCK_N, problem.N))
                 for place, k in side
             )
-            assert (made.a_pieces[step], made.b_pieces[step]) == (len(rows), len(columns))
+            assert (made.row_pieces[step], made.column_pieces[step]) == (len(rows), len(columns))
             assert made.panel_bytes[step] == held * DTYPE_BYTES[problem.dtype]
 
 
@@ -85,24 +85,24 @@ def test_a_step_in_which_all_programs_of_a_wave_have_ended_touches_nothing(kerne
     planned = replace(schedule(kernel, launch), resident_programs=2)
     made = steps(planned, panels(kernel, launch, planned))
     assert made.tiles.tolist() == [2, 2, 2, 0, 2]
-    assert made.a_pieces.tolist() == [2, 2, 2, 0, 2]
-    assert made.b_pieces.tolist() == [1, 1, 1, 0, 1]
+    assert made.row_pieces.tolist() == [2, 2, 2, 0, 2]
+    assert made.column_pieces.tolist() == [1, 1, 1, 0, 1]
     assert made.panel_bytes.tolist() == [2 * 64 * held for held in (192, 192, 192, 0, 192)]
 
 
 @given(launches(kernels=REDUCING))
 def test_all_panels_together_are_a_and_b(launch):
-    _, touched, _ = cut(*launch)
+    _, read, _ = cut(*launch)
     problem = launch[1].problem
     size = DTYPE_BYTES[problem.dtype]
-    assert touched.a_bytes.sum() == problem.M * problem.K * size
-    assert touched.b_bytes.sum() == problem.K * problem.N * size
+    assert read.row_bytes.sum() == problem.M * problem.K * size
+    assert read.column_bytes.sum() == problem.K * problem.N * size
 
 
 @given(launches(kernels=REDUCING))
 def test_the_first_touch_is_the_first_in_time(launch):
     planned, _, made = cut(*launch)
-    a, b = first_touches(made)
+    a, b = first_reads(made)
     first_a, first_b = {}, {}
     for step, tiles in sorted(computed(planned).items()):
         for _, m, n, k in tiles:

@@ -14,6 +14,7 @@ from kernels.compiled.compiler import compiled_for
 from kernels.gpus import GPUS
 from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy
 from kernels.results.group_size_study import any_group_size
+from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.spec import Kernel, Launch
 from visualize.models.bounds import bounds, l2_pressure, writes_in_parts
 from visualize.models.coalescing import operations
@@ -25,7 +26,7 @@ from visualize.models.traffic import Operation
 # Shapes that were counted after all constants but the jitter had been chosen.
 UNSEEN = {(14336, 4096, 4096), (5120, 15360, 1280), (7168, 7168, 7168)}
 
-STUDIES = tuple(recording for recording in records.shipped() if isinstance(recording.measured, GroupSizeStudy))
+STUDIES = records.shipped(GROUP_SIZES.form)
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Compared:
 
     @property
     def is_matmul(self) -> bool:
-        return self.kernel.family.id == "matmul"
+        return self.kernel.family.root.id == "matmul"
 
     def __str__(self) -> str:
         kernel = self.kernel.id.partition(".")[2]

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import collections
+import json
 
 import pytest
 
 from kernels import discover, records
 from kernels.gpus import GPUS
-from kernels.results import Counters
+from kernels.runner.measurements.counters_measurement import COUNTERS as COUNTED
 from kernels.spec import Launch
+from visualize.models.agreement import agreement, count_of, verdicts
+from visualize.models.banks import wavefronts_per_instruction
 from visualize.models.coalescing import operations
 from visualize.models.occupancy import occupancy
 from visualize.models.textbook import Textbook
-from visualize.text.bank_conflicts import each
-from visualize.text.verdicts import agreement, count_of, verdicts
 
-ATLAS = [recording for recording in records.shipped() if isinstance(recording.measured, Counters)]
+ATLAS = records.shipped(COUNTED.form)
 COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
 
 
@@ -53,7 +54,7 @@ def test_the_hardwares_counters_are_what_the_model_predicts(case):
     kernel, launch, counted = case
     found = operations(kernel, launch, counted.compiled.operations)
     for op, names in COUNTERS.items():
-        mine = [o for o in found if o.access.op == op and o.made.layout is not None]
+        mine = [o for o in found if o.access.op == op and o.compiled.layout is not None]
         for what in ("requests", "sectors"):
             predicted = sum(getattr(o.launch, what) for o in mine)
             count = sum(counted.launch[f"{name}_{what}"] for name in names)
@@ -67,7 +68,7 @@ def test_the_boxes_of_descriptors_are_what_the_accelerator_counts(case):
     """Written ones always, read ones where none reaches past an edge: of those that do, the counter holds more."""
     kernel, launch, counted = case
     tensors = kernel.family.tensors(launch.problem)
-    found = [op for op in operations(kernel, launch, counted.compiled.operations) if op.made.layout is None]
+    found = [op for op in operations(kernel, launch, counted.compiled.operations) if op.compiled.layout is None]
     whole = all(
         tensors[op.access.tensor].stored[place] % axis.block == 0
         for op in found
@@ -87,7 +88,7 @@ def test_the_counts_of_each_instruction_are_what_the_model_predicts(case):
     found = verdicts(kernel, launch, Textbook(), None, counted)
     for op in found.predicted:
         count = count_of(op, found)
-        if op.made.layout is None:
+        if op.compiled.layout is None:
             assert count is None
             continue
         agreed = agreement(op, count)
@@ -120,7 +121,7 @@ def test_what_ncu_calls_ideal_counts_copies_as_wanted(case):
         count = count_of(op, found)
         if count and not op.is_lower_bound and agreement(op, count) == "equal":
             assert op.launch.ideal_sectors <= count.ideal_sectors <= count.sectors
-            if op.made.issued_by_owners and not op.made.swaps:
+            if op.compiled.issued_by_owners and not op.compiled.swaps:
                 assert count.ideal_sectors == op.launch.ideal_sectors
 
 
@@ -137,9 +138,9 @@ def test_the_passes_over_the_banks_of_a_conversion_are_what_was_counted(case):
             assert alike, "every step was read"
             passes = sum(row.wavefronts for row in rows) / sum(row.executed for row in rows)
             if kind == "load":
-                assert passes <= each(alike)[0]
+                assert passes <= wavefronts_per_instruction(alike)[0]
             else:
-                assert passes == each(alike)[0], (conversion, kind)
+                assert passes == wavefronts_per_instruction(alike)[0], (conversion, kind)
 
 
 def test_few_reads_of_a_conversion_take_fewer_passes_than_predicted():
@@ -151,8 +152,8 @@ def test_few_reads_of_a_conversion_take_fewer_passes_than_predicted():
             rows = [row for row in counted.shared if row.source == source and row.opcode.startswith("LDS.")]
             alike = [o for o in counted.compiled.shared if (o.source, o.op) == (source, "load")]
             if executed := sum(row.executed for row in rows):
-                equal += sum(row.wavefronts for row in rows) / executed == each(alike)[0]
-                fewer += sum(row.wavefronts for row in rows) / executed < each(alike)[0]
+                equal += sum(row.wavefronts for row in rows) / executed == wavefronts_per_instruction(alike)[0]
+                fewer += sum(row.wavefronts for row in rows) / executed < wavefronts_per_instruction(alike)[0]
     assert equal > 50
     assert fewer <= equal / 10, (equal, fewer)
 
@@ -177,7 +178,7 @@ def test_occupancy_is_what_was_counted_and_so_is_each_limit(case):
 
 def test_a_record_survives_being_written_and_read():
     for recording in ATLAS[::40]:
-        again = records.Recording.from_line(recording.to_line())
+        again = COUNTED.form.recording(json.loads(COUNTED.form.line(recording)))
         assert again.measured.compiled == recording.measured.compiled
         assert again.measured.ops == recording.measured.ops
         assert again.measured.launch == recording.measured.launch
@@ -188,11 +189,11 @@ def test_recorded_counts_are_found_whatever_the_inputs_are(kernels):
     from kernels.experiment import Experiment, Run
 
     wanted = Experiment(kernel.id, kernel.family.problem(), kernel.config(), "H200", Run(seed=9))
-    found = records.find_counters(wanted, "H200")
+    found = records.find(COUNTED.form, wanted, "H200")
     assert found is not None
     assert found.experiment == wanted
-    assert records.find_counters(wanted, "B200") is None
+    assert records.find(COUNTED.form, wanted, "B200") is None
     same = Experiment(kernel.id, kernel.family.problem(precision="ieee"), kernel.config(), "H200")
-    assert records.find_counters(same, "H200") is not None, "float16 is multiplied in one way alone"
+    assert records.find(COUNTED.form, same, "H200") is not None, "float16 is multiplied in one way alone"
     other = Experiment(kernel.id, kernel.family.problem(dtype="float32", precision="tf32x3"), kernel.config(), "H200")
-    assert records.find_counters(other, "H200") is None
+    assert records.find(COUNTED.form, other, "H200") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,15 @@ def test_lines_of_inlined_code_are_the_innermost(session, kernels):
     for kind in TEXTS:
         files = {location[0][0] for location in locations(getattr(compiled, kind), kind) if location}
         assert {"grouped.py", "tile.py"} <= files, kind
+
+
+def test_no_text_shows_a_path_of_this_machine(session, kernels):
+    compiled = session.compiled(experiment(kernels["matmul.grouped"], "H200"))
+    for kind in TEXTS:
+        text = getattr(compiled, kind)
+        assert '"kernels/matmul/grouped.py"' in text, kind
+        assert '"standard.py"' in text, kind
+        assert not re.search(r'"/|site-packages', text), kind
 
 
 @pytest.mark.parametrize("gpu", CAPABILITIES)

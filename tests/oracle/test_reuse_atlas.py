@@ -25,7 +25,7 @@ TRUTH = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
 pytestmark = pytest.mark.xdist_group("reuse")
 
 # Three of the constants, of three or fewer values each: coarse, so that it is quick.
-COARSE = grid(gone_from=(0.2, 0.3), gone_at=(0.58, 0.64, 0.7), ahead_slope=(0.25, 0.36))
+COARSE = grid(evicted_from=(0.2, 0.3), evicted_at=(0.58, 0.64, 0.7), ahead_slope=(0.25, 0.36))
 
 
 @pytest.fixture(scope="session")
@@ -100,10 +100,10 @@ def test_even_what_is_flagged_is_within_a_factor_of_two(predicted):
 
 def test_the_constants_matter(launches):
     """So that the bars above are held by the model, and not by what any model would say."""
-    assert within(rows(launches, replace(CONSTANTS, gone_at=0.4))) < 0.85
+    assert within(rows(launches, replace(CONSTANTS, evicted_at=0.4))) < 0.85
     together = rows(launches, replace(CONSTANTS, ahead_slope=0.0))
     assert within(row for row in together if row.of.pressure > 2) < 0.7
-    never_apart = rows(launches, replace(CONSTANTS, apart_warps=1000))
+    never_apart = rows(launches, replace(CONSTANTS, staggered_warps=1000))
     assert within(row for row in never_apart if row.of.launch.problem.dtype.startswith("float8")) < 0.7
 
 

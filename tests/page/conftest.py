@@ -46,8 +46,8 @@ class App:
 
 
 @contextmanager
-def served(directory: Path) -> Iterator[App]:
-    """Start the app on a free port with a cache of its own in `directory`, and end it."""
+def served(directory: Path, root: Path = ROOT) -> Iterator[App]:
+    """Start the app of a tree on a free port with a cache of its own in `directory`, and end it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -55,7 +55,7 @@ def served(directory: Path) -> Iterator[App]:
     environment = {**os.environ, "TILESCOPE_CACHE": str(directory)}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "app.py", "--port", str(port)], cwd=ROOT, env=environment, stdout=output, stderr=output
+            [sys.executable, "app.py", "--port", str(port)], cwd=root, env=environment, stdout=output, stderr=output
         )
     url = f"http://127.0.0.1:{port}/"
     try:

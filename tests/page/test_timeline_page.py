@@ -7,6 +7,7 @@ import pytest
 
 from kernels import discover, records
 from kernels.gpus import GPUS
+from kernels.runner.measurements.timeline_measurement import TIMELINE
 from kernels.spec import Launch
 from tests.page.conftest import Tab
 from visualize.models.execution import Course, ideal_clock, tile_times
@@ -25,10 +26,10 @@ def launch():
     """What is shown: the schedule, when each tile was begun and done, and the ideal waves' clock."""
     experiment = next(
         e
-        for e in records.timelines("H200")
+        for e in records.experiments(TIMELINE.form, "H200")
         if e.kernel == "matmul.grouped" and e.problem.M == 4096 and e.config.GROUP_SIZE == 8
     )
-    ran, kernel = records.find_timeline(experiment, "H200"), discover()["matmul.grouped"]
+    ran, kernel = records.find(TIMELINE.form, experiment, "H200"), discover()["matmul.grouped"]
     plan = schedule(kernel, Launch(experiment.problem, experiment.config, GPUS["H200"]))
     course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), 132)
     begun, done = tile_times(course, plan)

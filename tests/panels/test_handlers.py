@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,12 +13,14 @@ import gradio as gr
 import pytest
 
 from kernels import records
+from kernels.gpus import GPUS
 from kernels.results import Failure
+from kernels.runner.measurements.timeline_measurement import TIMELINE
 from kernels.runner.session import Session
 from visualize.page.page import Page
-from visualize.panels import schedule_tab
-from visualize.panels.controls import experiment_form, view_form
-from visualize.state.state import state
+from visualize.panels.controls import experiment_form
+from visualize.panels.schedule_tab import SchedulePanel
+from visualize.panels.tabs import SETTINGS
 from visualize.widgets import form
 
 
@@ -30,15 +33,28 @@ def page(tmp_path):
     session.close()
 
 
+def opened(flat):
+    return SETTINGS.state(flat, None)
+
+
 def set_to(flat):
     """What the forms send: the tab, then each form's value."""
-    current = state(flat, None)
-    view = current.view
-    return [
-        view.tab,
-        experiment_form(current, None),
-        *(view_form(v) for v in (view.schedule, view.board, view.lanes, view.whatif)),
-    ]
+    current = opened(flat)
+    return [current.view.tab, experiment_form(current, None), *map(form.of, current.view.options)]
+
+
+def preset(number):
+    """What the forms send when a preset is clicked: the controls still hold what was set before."""
+    tab, experiment, *views = set_to({})
+    experiment = experiment.replace('"presets"', f'"preset": {number}, "presets"')
+    assert form.settings(experiment)["preset"] == number
+    return [tab, experiment, *views]
+
+
+def button(page, elem_id):
+    """The handler of a panel's button, as the page joins it."""
+    actions = (one for panels in page.panels.values() for panel in panels for one in panel.actions)
+    return page.handlers.measuring(next(one for one in actions if one.button.elem_id == elem_id))
 
 
 def answers(handler, *values):
@@ -52,77 +68,102 @@ def answers(handler, *values):
         return pool.submit(lambda: asyncio.run(collected())).result(20)
 
 
+def named(answer):
+    """An answer by the DOM ids of its components."""
+    return {component.elem_id: value for component, value in answer.items()}
+
+
 def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
     request = SimpleNamespace(session_hash="page")
     started, go_on = threading.Event(), threading.Event()
-    draw = schedule_tab.draw
+    draw = SchedulePanel.draw
 
-    def slow(current, *known):
-        if current.experiment.problem.M == 640:
+    def slow(panel, known):
+        if known.state.experiment.problem.M == 640:
             started.set()
             assert go_on.wait(20)
-        return draw(current, *known)
+        return draw(panel, known)
 
-    monkeypatch.setattr(schedule_tab, "draw", slow)
+    monkeypatch.setattr(SchedulePanel, "draw", slow)
     late = []
-    slider = threading.Thread(target=lambda: late.append(page.on_change(request, *set_to({"M": 640}))))
+    slider = threading.Thread(target=lambda: late.append(page.handlers.on_change(request, *set_to({"M": 640}))))
     slider.start()
     assert started.wait(20)
-    values = set_to({})
-    values[1] = values[1].replace('"presets"', '"preset": 0, "presets"')
-    assert form.settings(values[1])["preset"] == 0
-    chosen = page.on_select(request, *values)
+    chosen = page.handlers.on_select(request, *preset(0))
     go_on.set()
     slider.join(20)
-    assert any("M=576" in str(value) for value in chosen), "the preset's own shape"
-    assert late[0] == tuple(gr.skip() for _ in late[0])
+    assert "M=576" in named(chosen)["link"], "the preset's own shape"
+    assert late == [{page.components.problems: gr.skip()}]
 
 
 def test_a_run_right_after_a_preset_was_clicked_runs_the_preset(page):
-    values = set_to({})
-    values[1] = values[1].replace('"presets"', '"preset": 0, "presets"')
-    assert page._state(*values).experiment.problem.M == 576
+    assert page.handlers.read(*preset(0)).experiment.problem.M == 576
 
 
 def test_an_answer_in_time_draws(page):
-    answer = page.on_change(SimpleNamespace(session_hash="page"), *set_to({"M": 640}))
-    assert any("M=640" in str(value) for value in answer)
+    answer = named(page.handlers.on_change(SimpleNamespace(session_hash="page"), *set_to({"M": 640})))
+    assert "M=640" in answer["link"]
+    assert answer["schedule-plot"]
 
 
 def test_what_is_drawn_of_the_compiled_kernel_is_sent_once(page, monkeypatch):
     """Gradio sends the last answer twice: that one must be empty."""
     monkeypatch.setattr(page.session, "compiled", lambda *_, **__: Failure("compile", "timeout", "It took too long."))
-    *_, drawn, nothing = answers(page.jobs.on_compile, "schedule ?", *set_to({"tab": "schedule"}))
-    assert "It took too long." in str(drawn)
-    assert nothing == (gr.skip(),) * len(page.compiled)
+    *_, drawn, nothing = answers(page.handlers.on_compile, "1 ?", *set_to({"tab": "schedule"}))
+    assert "It took too long." in named(drawn)["schedule-claim"]
+    assert nothing == {page.components.problems: gr.skip()}
+
+
+@pytest.mark.parametrize("tab", ["schedule", "reuse", "coalescing", "compiler"])
+def test_what_the_compiler_says_is_text_and_no_markup(page, monkeypatch, tab):
+    failure = Failure("compile", "compile_error", "<script>alert(1)</script> & more")
+    monkeypatch.setattr(page.session, "compiled", lambda *_, **__: failure)
+    *_, drawn, _ = answers(page.handlers.on_compile, "1 ?", *set_to({"tab": tab}))
+    claim = named(drawn)[f"{tab}-claim"]
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in claim
+    assert "<script" not in claim
+
+
+def test_what_can_not_be_drawn_once_it_is_compiled_is_said_where_it_was_set(page, monkeypatch):
+    monkeypatch.setattr(page.session, "compiled", lambda *_, **__: Failure("compile", "timeout", "It took too long."))
+    values = set_to({"tab": "schedule", "num_warps": 16, "programs_per_sm": 32})
+    *_, refused, _ = answers(page.handlers.on_compile, "1 ?", *values)
+    assert "programs_per_sm is 32" in json.loads(named(refused)["problems"])["programs_per_sm"]
 
 
 def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(page, monkeypatch):
-    experiment = records.timelines("H200")[0]
-    current = state({**experiment.to_address(), "gpu": "H200", "tab": "schedule", "seed": 3}, None)
-    recorded = page.session.timeline_before(current.experiment)
+    experiment = records.experiments(TIMELINE.form, "H200")[0]
+    monkeypatch.setattr(page.session, "gpu", GPUS["H200"])
+    flat = {**experiment.to_address(), "gpu": "H200", "tab": "schedule", "seed": 3}
+    current = SETTINGS.state(flat, page.session.gpu)
+
+    def drawn():
+        return named(page.handlers.draw(page.handlers.known(current)))["timeline"]
+
+    recorded = page.session.known(current.experiment, "timeline")
     assert recorded.backend == "recorded", "whatever the seed"
-    assert "Recorded on H200" in str(page.jobs.draw(current))
+    assert "Recorded on H200" in drawn()
     live = replace(recorded, backend="cuda", note="", experiment=current.experiment)
-    monkeypatch.setattr(page.session, "_stage", lambda *_: live)
-    page.session._timeline_on_device(SimpleNamespace(experiment=current.experiment), recorded.device)
-    assert page.session.timeline_before(replace(current.experiment, run=experiment.run)) is live
-    drawn = str(page.jobs.draw(current))
-    assert "Recorded on H200" not in drawn
-    assert 'class="mark measured"' in drawn
+    monkeypatch.setattr(TIMELINE, "measure", lambda *_: live)
+    assert page.session.submit(current.experiment, "timeline").result() is live
+    assert page.session.known(replace(current.experiment, run=experiment.run), "timeline") is live
+    assert "Recorded on H200" not in drawn()
+    assert 'class="mark measured"' in drawn()
 
 
 def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
-    def last_answer(flat):
-        return answers(page.jobs.on_timeline, *set_to({**flat, "tab": "schedule"}))[-1]
+    record = button(page, "record-timeline")
 
-    recorded = records.timelines("H200")[0].to_address()
+    def last_answer(flat):
+        return named(answers(record, *set_to({**flat, "tab": "schedule"}))[-1])
+
+    recorded = records.experiments(TIMELINE.form, "H200")[0].to_address()
     last = last_answer({**recorded, "gpu": "H200"})
-    assert len(last) == len(page.recorded)
-    assert "256 programs" in last[3]
+    assert "256 programs" in last["timeline"]
+    assert last["gantt-plot"]
     last = last_answer({**recorded, "gpu": "H200", "GROUP_SIZE": 3})
-    assert "none of this experiment on H200 was recorded" in str(last[1])
-    assert last[3:] == (gr.skip(),) * 4
+    assert "none of this experiment on H200 was recorded" in last["status"]
+    assert set(last) <= {"problems", "status", "cancel"}, "what is drawn stays"
 
 
 def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page, monkeypatch):
@@ -132,12 +173,24 @@ def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page, monkeyp
     """
     request = SimpleNamespace(session_hash="page")
     values = set_to({"tab": "coalescing", "gpu": "H200"})
-    wanted = page.pictures.index(page.compiler.wanted)
-    first, second = (page.on_change(request, *values)[wanted] for _ in range(2))
-    assert first != second
-    made = page.session.compiled(state({"gpu": "H200"}, None).experiment)
-    assert not isinstance(made, Failure)
-    assert page.on_change(request, *values)[wanted].startswith("drawn ")
-    known = [None, made, made, made]
-    monkeypatch.setattr(page.session, "compiled_before", lambda _: known.pop(0) if known else made)
-    assert not page.on_change(request, *values)[wanted].startswith("drawn ")
+
+    def wanted():
+        return named(page.handlers.on_change(request, *values))["compile-wanted"]
+
+    assert wanted() != wanted()
+    compiled = page.session.compiled(opened({"gpu": "H200"}).experiment)
+    assert not isinstance(compiled, Failure)
+    assert wanted().startswith("drawn ")
+    known = [None, compiled, compiled, compiled]
+    monkeypatch.setattr(page.session, "compiled_before", lambda _: known.pop(0) if known else compiled)
+    assert not wanted().startswith("drawn ")
+
+
+def test_every_component_that_a_handler_answers_is_one_of_its_outputs(page):
+    """Gradio refuses an answer with another one, and only once it happens."""
+    request = SimpleNamespace(session_hash="page", query_params={})
+    outputs = {fn.fn.__name__ if hasattr(fn.fn, "__name__") else "": fn.outputs for fn in page.blocks.fns.values()}
+    for tab in SETTINGS.tabs:
+        values = set_to({"tab": tab})
+        assert set(page.handlers.on_change(request, *values)) <= set(outputs["on_change"])
+        assert set(page.handlers.on_select(request, *values)) <= set(outputs["on_select"])

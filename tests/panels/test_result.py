@@ -9,7 +9,11 @@ import numpy as np
 
 from kernels import discover, records
 from kernels.experiment import from_json
+from kernels.gpus import GPUS
 from kernels.results import Closeup, Diff
+from kernels.runner.measurements.layouts_measurement import LAYOUTS
+from kernels.runner.measurements.run_measurement import RUN
+from kernels.spec import Launch
 from visualize.panels import layouts_panel, result_tab
 from visualize.text import words
 
@@ -17,13 +21,19 @@ EXPERIMENT = from_json({"kernel": "matmul.grouped"}, discover())
 
 
 def recorded():
-    run = records.find(EXPERIMENT, "H200")
+    run = records.find(RUN.form, EXPERIMENT, "H200")
     assert run is not None, "the default experiment was recorded"
     return run
 
 
+def drawn(run):
+    """Strip, claim, the two pictures and the tables."""
+    experiment = run.experiment
+    return result_tab.drawn_result(run, Launch(experiment.problem, experiment.config, GPUS["H200"]))
+
+
 def test_a_recorded_run_says_so_at_every_number():
-    strip, _, whole, closeup, tables = result_tab.drawn_result(recorded(), None)
+    strip, _, whole, closeup, tables = drawn(recorded())
     assert strip.count('class="mark recorded"') == strip.count('class="figure"')
     assert "NVIDIA H200" in tables
     assert whole == closeup == ""
@@ -31,7 +41,7 @@ def test_a_recorded_run_says_so_at_every_number():
 
 def test_a_measured_run_shows_spread_samples_rate_ratio_and_share():
     run = replace(recorded(), backend="cuda")
-    strip, *_, tables = result_tab.drawn_result(run, None)
+    strip, *_, tables = drawn(run)
     timing, baseline, peak = run.timing, run.baseline, run.peak
     assert words.milliseconds(timing.median_ms) in strip
     assert f"median of {timing.samples}" in strip
@@ -48,7 +58,7 @@ def test_a_wrong_result_says_how_many_are_wrong_and_where_and_shows_no_time():
     near = Closeup(cells, (48, 96), (0, 0), (192, 384), (14, 39), got, got + 1, got)
     diff = Diff(cells, (128, 128), (512, 512), exact=False, tile=(64, 128), closeup=near)
     run = replace(recorded(), backend="cuda", check=check, diff=diff, timing=None, baseline=None, peak=None)
-    strip, claim, whole, closeup, tables = result_tab.drawn_result(run, None)
+    strip, claim, whole, closeup, tables = drawn(run)
     assert "failed: 1,234 wrong" in strip
     assert "ms" not in strip
     assert "[17, 42]" in claim
@@ -70,23 +80,23 @@ def test_numbers_read_as_people_write_them():
 
 def test_a_race_that_passes_is_still_called_one_and_says_why_it_can_not_show():
     experiment = from_json({"kernel": "matmul.split_k_race"}, discover())
-    lost = records.find(experiment, "H200")
+    lost = records.find(RUN.form, experiment, "H200")
     assert not lost.check.passed, "the default lost its race when it was recorded"
     won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
-    strip, claim, *_ = result_tab.drawn_result(won, None)
+    strip, claim, *_ = drawn(won)
     assert "passed, still a race" in strip
     assert f"failed: {lost.check.mismatched:,} wrong" in strip
     assert "Passed, and is still a race" in claim
-    assert "a race can't show under it" in html.unescape(claim)
-    _, claim, *_ = result_tab.drawn_result(replace(won, backend="cuda", recorded=None), None)
+    assert "it can't show a race" in html.unescape(claim)
+    _, claim, *_ = drawn(replace(won, backend="cuda", recorded=None))
     assert "This time it did not show in the result." in claim
-    _, claim, *_ = result_tab.drawn_result(lost, None)
+    _, claim, *_ = drawn(lost)
     assert "still a race" not in claim
 
 
 def test_a_launch_that_falls_back_on_pointers_says_why():
     experiment = from_json({"kernel": "matmul.persistent", "problem": {"K": 4095}}, discover())
-    _, claim, *_ = result_tab.drawn_result(replace(recorded(), experiment=experiment), None)
+    _, claim, *_ = drawn(replace(recorded(), experiment=experiment))
     assert "A row of A takes 8,190 bytes, no multiple of 16" in claim
     assert "falls back on pointers" in claim
 
@@ -95,7 +105,7 @@ def test_the_layouts_of_tf32_are_told_from_the_recorded_times():
     problem = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"}
     config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8}
     experiment = from_json({"kernel": "matmul.grouped", "problem": problem, "config": config}, discover())
-    study = records.find_layouts(experiment, "H200")
+    study = records.find(LAYOUTS.form, experiment, "H200")
     given, turned, turned_first = study.rows
     assert [row.layout for row in study.rows] == ["NN", "NT", "NN"]
     assert turned_first.timing.median_ms > turned.timing.median_ms
@@ -107,7 +117,7 @@ def test_the_layouts_of_tf32_are_told_from_the_recorded_times():
 
 def test_an_error_that_only_shows_as_a_whole_is_not_called_zero_wrong_elements():
     check = replace(recorded().check, passed=False, mismatched=0)
-    strip, claim, *_ = result_tab.drawn_result(replace(recorded(), check=check), None)
+    strip, claim, *_ = drawn(replace(recorded(), check=check))
     assert "failed as a whole" in strip
     assert "though no single element shows it" in claim
     assert "0 wrong" not in strip + claim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,17 @@ from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
-from kernels.results import Counters, Failure
+from kernels.results import Failure
+from kernels.runner.measurements.counters_measurement import COUNTERS
+from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.spec import Launch
 from visualize.models.dram_traffic import dram_traffic
 from visualize.panels import reuse_tab
-from visualize.text.reuse_claims import plain, sentences
+from visualize.state.known import Known
+from visualize.state.state import State
+from visualize.state.view import View
+from visualize.text.prose import html, plain
+from visualize.text.reuse_claims import sentences
 
 H200 = GPUS["H200"]
 WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
@@ -24,7 +31,7 @@ def found(config, m=8192, n=8192, k=8192, kernel="matmul.grouped", gpu=H200, **m
     payload = {"kernel": kernel, "problem": {"M": m, "N": n, **({"K": k} if k else {})}, "config": config}
     experiment = from_json(payload, discover())
     launch = Launch(experiment.problem, experiment.config, gpu)
-    study = records.find_reuse(experiment, gpu.name)
+    study = records.find(GROUP_SIZES.form, experiment, gpu.name)
     if study and more:
         study = replace(study, **more)
     return dram_traffic(discover()[kernel], launch, None, study)
@@ -38,7 +45,7 @@ def test_reads_are_said_beside_what_was_counted():
     here = found({**WIDE, "GROUP_SIZE": 8})
     counted = sorted(here.row.dram_read_bytes)[2]
     assert here.own.read_bytes == pytest.approx(counted, rel=0.02)
-    assert f"Nsight Compute counted {counted / 1e9:.3f} GB" in said(here)
+    assert f"Nsight Compute counted {counted / 1e9:.3f} GB." in said(here)
 
 
 def test_the_group_size_of_the_fewest_bytes_is_named():
@@ -72,28 +79,29 @@ def test_a_difference_in_time_is_said_with_its_noise_and_whether_the_bytes_were_
     assert why in text
 
 
-def test_a_gpu_with_less_bandwidth_a_flop_is_named():
-    assert "With less bandwidth a FLOP it would show: on " in said(found({**WIDE, "GROUP_SIZE": 1}, 16384, 16384, 4096))
+def test_a_gpu_with_less_bandwidth_per_flop_is_named():
+    wide = said(found({**WIDE, "GROUP_SIZE": 1}, 16384, 16384, 4096))
+    assert "It would show on a GPU with less bandwidth per FLOP: on " in wide
 
 
 @pytest.mark.parametrize(
     ("config", "is_named"),
     [({"num_warps": 16}, True), ({"num_warps": 32, "BLOCK_M": 16, "BLOCK_N": 16}, False)],
-    ids=["fewer programs a SM there", "too many waves there"],
+    ids=["fewer programs per SM there", "too many waves there"],
 )
 def test_another_gpu_holds_what_it_can(config, is_named):
     here = found({**WIDE, "GROUP_SIZE": 1}, 16384, 16384, 4096)
     launch = replace(here.launch, config=replace(here.launch.config, **config))
     there = replace(here, launch=launch, planned=replace(here.planned, resident_programs=4 * H200.sms))
-    assert ("With less bandwidth a FLOP" in said(there)) == is_named
+    assert ("with less bandwidth per FLOP" in said(there)) == is_named
 
 
-def test_an_uncompiled_kernel_is_said_to_assume_one_program_a_sm():
-    assert "One program a SM is  as long as the kernel is not compiled" in said(found(WIDE))
+def test_an_uncompiled_kernel_is_said_to_assume_one_program_per_sm():
+    assert "One program per SM is assumed until the kernel is compiled." in said(found(WIDE))
 
 
 def test_of_a_kernel_that_could_not_be_read_nothing_is_said_of_load_and_store_units():
-    counters = next(one.measured for one in records.shipped() if isinstance(one.measured, Counters))
+    counters = records.shipped(COUNTERS.form)[0].measured
     experiment, made = counters.experiment, counters.compiled
     launch = Launch(experiment.problem, experiment.config, H200)
     for compiled, known in ((made, True), (replace(made, unreadable="an instruction", operations=()), False)):
@@ -116,7 +124,8 @@ def test_too_many_waves_are_refused_with_a_sentence():
 def test_the_reply_has_every_group_size_and_says_why_nothing_was_compiled():
     experiment = from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 64}}, discover())
     failure = Failure("compile", "no_triton", "Triton is not installed.")
-    reply = reuse_tab.reply(discover()["matmul.grouped"], experiment, H200, failure, None)
+    known = Known(State(experiment, View(""), discover()["matmul.grouped"], H200), failure=failure)
+    reply = reuse_tab.reply(known)
     assert list(reply["by_group_size"]) == [str(size) for size in range(1, 9)]
     assert reply["by_group_size"]["4"] == reply["dram_read_bytes"]
     assert reply["recommended_group_size"] in range(1, 9)
@@ -130,5 +139,13 @@ def test_what_was_counted_on_another_day_is_marked_as_recorded():
     assert (here.source("counted"), here.source("measured")) == ("recorded", "recorded")
     live = replace(here, study=replace(here.study, backend="cuda"))
     assert (live.source("counted"), live.source("measured")) == ("counted", "measured")
-    assert 'class="mark counted"' in " ".join(sentences(live))
-    assert 'class="mark counted"' not in " ".join(sentences(here))
+    assert 'class="mark counted"' in html(sentences(live))
+    assert 'class="mark counted"' not in html(sentences(here))
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+def test_a_note_has_no_blanks_where_the_page_has_marks(size):
+    note = said(found({**WIDE, "GROUP_SIZE": size}))
+    assert "  " not in note
+    assert not re.search(r"\s[.,;:)]", note)
+    assert "<" not in note

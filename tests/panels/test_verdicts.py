@@ -10,9 +10,13 @@ from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.results import Compiled
+from kernels.runner.measurements.counters_measurement import COUNTERS
 from kernels.spec import Launch
+from visualize.models.agreement import Count, agreement
+from visualize.models.agreement import verdicts as all_verdicts
 from visualize.models.textbook import Textbook
 from visualize.text import bank_conflicts, verdicts, why
+from visualize.text.prose import html, plain
 
 
 def found(session, payload, gpu="H200"):
@@ -20,15 +24,15 @@ def found(session, payload, gpu="H200"):
     made = session.compiled(experiment)
     assert isinstance(made, Compiled), made
     launch = Launch(experiment.problem, experiment.config, GPUS[gpu])
-    counted = records.find_counters(experiment, gpu)
-    return verdicts.verdicts(discover()[experiment.kernel], launch, Textbook(), made, counted)
+    counted = records.find(COUNTERS.form, experiment, gpu)
+    return all_verdicts(discover()[experiment.kernel], launch, Textbook(), made, counted)
 
 
 def reasons(session, payload, gpu="H200"):
     all_of_it = found(session, payload, gpu)
     return [
         why.compiled(
-            op, all_of_it.gpu_board[op.number], all_of_it.kernel, all_of_it.launch, all_of_it.made.shared_bytes
+            op, all_of_it.gpu_board[op.number], all_of_it.kernel, all_of_it.launch, all_of_it.code.shared_bytes
         )
         for op in all_of_it.compiled
     ]
@@ -39,7 +43,8 @@ def test_the_default_was_counted_and_is_marked_equal(session):
     table = verdicts.table(default)
     assert table.count("✓") == 3
     assert "≠" not in table + verdicts.totals(default)
-    assert "the same" in verdicts.claim(default)
+    assert "Nsight Compute counted the same on H200" in plain(verdicts.claim(default))
+    assert '<b>the same</b> on H200 <span class="mark recorded"' in html(verdicts.claim(default))
     assert "DRAM moved" in verdicts.funnel(default)
     assert re.search(r"loads</td><td>([\d,]+)</td><td>\1</td>", verdicts.totals(default))
 
@@ -53,32 +58,32 @@ def test_what_was_not_counted_has_no_row_for_it(session):
 def test_before_the_compiler_answers_the_recorded_code_is_predicted():
     experiment = from_json({"kernel": "matmul.grouped", "gpu": "H200"}, discover())
     launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
-    counted = records.find_counters(experiment, "H200")
-    early = verdicts.verdicts(discover()[experiment.kernel], launch, Textbook(), None, counted)
+    counted = records.find(COUNTERS.form, experiment, "H200")
+    early = all_verdicts(discover()[experiment.kernel], launch, Textbook(), None, counted)
     table = verdicts.table(early)
     assert table.count(f"compiled, Triton {counted.device.triton}") == 3
     assert table.count("✓") == 3
-    assert verdicts.claim(early) == ""
+    assert verdicts.claim(early) == ()
 
 
-def test_a_missing_fact_is_told_from_a_row_that_is_not_aligned(session):
+def test_missing_divisibility_is_told_from_a_row_that_is_not_aligned(session):
     aligned, odd = (
         reasons(session, {"kernel": "transpose.tiled", "problem": {"M": n, "N": n}})[0] for n in (1000, 1001)
     )
-    assert "a multiple of 16, but the launcher records only whether the number 1,000 is divisible by 16" in aligned
+    assert "a multiple of 16. The launcher only records whether 1,000 is divisible by 16." in aligned
     assert "moves 4 bytes instead of 16" in aligned
-    assert "4,004 bytes (1,001 × 4), no multiple of 16" in odd
+    assert "4,004 bytes (1,001 × 4), not a multiple of 16" in odd
 
 
-def test_a_turned_tile_goes_through_shared_memory(session):
+def test_a_transposed_tile_goes_through_shared_memory(session):
     _, store = reasons(session, {"kernel": "transpose.tiled"})
-    assert re.search(r"through shared memory \([\d,]+ bytes a program\)", store)
+    assert re.search(r"through shared memory \([\d,]+ bytes per program\)", store)
 
 
 def test_tf32s_b_is_copied_in_4_bytes_because_of_the_matrix_unit(session):
     payload = {"kernel": "matmul.grouped", "problem": {"dtype": "float32"}}
     a, b, _ = reasons(session, payload)
-    assert "K-major only, and B is not stored so" in b
+    assert "K-major only, and B is not K-major" in b
     assert "K-major" not in a
     turned = reasons(session, {**payload, "problem": {"dtype": "float32", "layout": "NT"}})
     assert "K-major" not in turned[1]
@@ -88,13 +93,13 @@ def test_tf32s_b_is_copied_in_4_bytes_because_of_the_matrix_unit(session):
 def test_copies_are_said_to_be_loaded_by_all_and_stored_by_one(session):
     tile = {"BLOCK_M": 4, "BLOCK_N": 8, "num_warps": 4}
     load, store = reasons(session, {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}, "config": tile})
-    assert "belongs to 4 lanes, and all of them load it" in load
-    assert "belongs to 4 lanes, and one of them issues it" in store
+    assert "4 lanes hold each element, and all of them load it" in load
+    assert "4 lanes hold each element, and one of them issues it" in store
 
 
 def test_a_descriptor_asks_for_nothing(session):
     payload = {"kernel": "matmul.persistent"}
-    assert all("tensor memory accelerator" in reason for reason in reasons(session, payload))
+    assert all("Tensor Memory Accelerator" in reason for reason in reasons(session, payload))
     assert all(op.launch.requests == 0 for op in found(session, payload).compiled)
     totals = verdicts.totals(found(session, payload))
     assert re.search(r"boxes read</td><td>0</td><td></td><td>([\d,]+)</td><td>\1</td>", totals)
@@ -106,13 +111,13 @@ def test_an_atomic_without_an_instruction_is_a_load_and_a_loop(session):
     payload = {"kernel": "matmul.split_k_atomic", "problem": {"N": 500}}
     *_, loading, swapping = reasons(session, payload)
     assert "compare-and-swap" in loading
-    assert "This is the first turn" in swapping
+    assert "This is the first iteration" in swapping
     assert "≥" in verdicts.table(found(session, payload))
 
 
 def test_a_flat_store_has_no_neighbours(session):
     _, store = reasons(session, {"kernel": "transpose.flat"})
-    assert "Each element goes into another row of B" in store
+    assert "Each element goes to a different row of B" in store
 
 
 @pytest.mark.parametrize(
@@ -139,12 +144,12 @@ def test_equal_means_equal(session, counted, expected):
         "opcodes": ("LDG.E.128",),
     }
     shifted = {name: value if isinstance(value, tuple) else values[name] + value - 8 for name, value in counted.items()}
-    assert verdicts.agreement(op, verdicts.Count(**{**values, **shifted})) == expected
+    assert agreement(op, Count(**{**values, **shifted})) == expected
 
 
 def test_bank_conflicts_of_a_conversion_stand_beside_what_was_counted(session):
     default = found(session, {"kernel": "transpose.tiled"})
-    table = bank_conflicts.table(default.made, default.counters)
+    table = bank_conflicts.table(default.code, default.counters)
     assert "128 × 64 of 4 B: 32,768 bytes" in table
     assert table.count("✓") == 2
-    assert bank_conflicts.table(found(session, {"kernel": "matmul.persistent"}).made, None) == ""
+    assert bank_conflicts.table(found(session, {"kernel": "matmul.persistent"}).code, None) == ""

@@ -1,4 +1,4 @@
-"""One fact changed, one dimension sliding, another GPU: what the tables say."""
+"""One change, one dimension sliding, another GPU: what the tables say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kernels.knobs import ConfigError
 from visualize.panels import whatif_panel
-from visualize.state.state import state
+from visualize.panels.tabs import SETTINGS
 
 
 def last(answers):
@@ -21,8 +21,8 @@ def rows(table):
     return [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", table)]
 
 
-def test_a_constant_size_brings_back_what_a_missing_fact_costs(session):
-    page = state({"kernel": "transpose.tiled", "M": 1000, "N": 1000}, None)
+def test_a_constant_size_brings_back_what_unknown_divisibility_costs(session):
+    page = SETTINGS.state({"kernel": "transpose.tiled", "M": 1000, "N": 1000}, None)
     table, picture = last(whatif_panel.faults(session, page))
     assert picture == ""
     by_name = {row[0]: row for row in rows(table) if row[0]}
@@ -34,21 +34,21 @@ def test_a_constant_size_brings_back_what_a_missing_fact_costs(session):
     assert "Fewer requests with <b>sizes and strides as constants</b>" in table
 
 
-def test_a_forgotten_fact_costs_requests_and_a_turned_operand_is_tried(session):
-    page = state({"kernel": "matmul.grouped", "dtype": "float32"}, None)
+def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(session):
+    page = SETTINGS.state({"kernel": "matmul.grouped", "dtype": "float32"}, None)
     table, _ = last(whatif_panel.faults(session, page))
     by_name = {row[0]: row for row in rows(table) if row[0]}
-    assert by_name["the fact that 16 divides the sizes forgotten"][2] == "4 B"
-    assert {"A stored the other way", "B stored the other way", "num_warps 4 → 2", "num_warps 4 → 8"} <= set(by_name)
-    assert re.search(r"<b>B stored the other way</b> \([\d.]+ × fewer\)", table)
+    assert by_name["sizes not known to be divisible by 16"][2] == "4 B"
+    assert {"A transposed", "B transposed", "num_warps 4 → 2", "num_warps 4 → 8"} <= set(by_name)
+    assert re.search(r"<b>B transposed</b> \([\d.]+ × fewer\)", table)
 
 
 def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
-    page = state({"kernel": "transpose.tiled", "M": 1024, "N": 1024, "dimension": "N"}, None)
+    page = SETTINGS.state({"kernel": "transpose.tiled", "M": 1024, "N": 1024, "dimension": "N"}, None)
     table, picture = last(whatif_panel.cliff(session, page))
     assert [row[0] for row in rows(table)] == ["1,000", "1,008", "1,009", "1,024"]
     assert "divisible by 16: load A 16 B" in table
-    assert "no fact: load A 4 B" in table
+    assert "nothing known: load A 4 B" in table
     drawn = json.loads(picture)["data"]
     assert drawn[0]["x"] == list(range(1000, 1025))
     requests = dict(zip(drawn[0]["x"], drawn[0]["y"], strict=True))
@@ -57,14 +57,14 @@ def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
 
 
 def test_a_dimension_that_the_problem_lacks_is_a_sentence(session):
-    page = state({"kernel": "transpose.tiled", "dimension": "K"}, None)
+    page = SETTINGS.state({"kernel": "transpose.tiled", "dimension": "K"}, None)
     with pytest.raises(ConfigError, match=r"dimension is K; transpose\.tiled has M and N") as error:
         last(whatif_panel.cliff(session, page))
     assert error.value.field == "dimension"
 
 
 def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
-    page = state({"kernel": "matmul.grouped", "other_gpu": "A100-80GB"}, None)
+    page = SETTINGS.state({"kernel": "matmul.grouped", "other_gpu": "A100-80GB"}, None)
     table, _ = last(whatif_panel.across(session, page))
     header = re.findall(r'<th scope="col">(.*?)</th>', table)
     assert len(header) == 5
@@ -72,38 +72,40 @@ def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
     assert header[2].startswith("A100-80GB, Triton 3.")
     assert header[3].startswith("H200, Triton 3.")
     assert "differs" in table
-    registers = next(row for row in rows(table) if row[0] == "registers a thread")
+    registers = next(row for row in rows(table) if row[0] == "registers per thread")
     assert all(cell.isdigit() for cell in registers[1:4])
 
 
 def test_what_does_not_compile_is_a_row_with_the_reason(session):
-    page = state({"kernel": "matmul.grouped", "BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 4}, None)
+    page = SETTINGS.state(
+        {"kernel": "matmul.grouped", "BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 4}, None
+    )
     table, _ = last(whatif_panel.across(session, page))
     assert 'role="alert"' in table
     assert "shared memory" in table
 
 
 def test_boxes_that_need_no_request_are_the_better_for_it(session):
-    page = state({"kernel": "matmul.persistent", "K": 1001}, None)
+    page = SETTINGS.state({"kernel": "matmul.persistent", "K": 1001}, None)
     table, _ = last(whatif_panel.faults(session, page))
     assert re.search(r"padded to multiples of 16: K 1001 → 1008</b> \(none at all: boxes are copied\)", table)
     assert "<b>none</b>" in table
 
 
 def test_what_cannot_be_compiled_as_it_is_has_no_verdict(session):
-    page = state({"kernel": "matmul.grouped", "gpu": "A10G", "BLOCK_K": 128, "num_stages": 5}, None)
+    page = SETTINGS.state({"kernel": "matmul.grouped", "gpu": "A10G", "BLOCK_K": 128, "num_stages": 5}, None)
     table, _ = last(whatif_panel.faults(session, page))
     assert "nothing to compare with" in table
 
 
 def test_a_loop_that_constants_unroll_is_read_all_the_same(session):
-    page = state({"kernel": "transpose.row_strip"}, None)
+    page = SETTINGS.state({"kernel": "transpose.row_strip"}, None)
     table, _ = last(whatif_panel.faults(session, page))
     assert "stands" not in table
 
 
 def test_a_cliff_down_to_nothing_has_no_ratio(session):
-    page = state({"kernel": "matmul.persistent", "K": 1024, "dimension": "K"}, None)
+    page = SETTINGS.state({"kernel": "matmul.persistent", "K": 1024, "dimension": "K"}, None)
     table, _ = last(whatif_panel.cliff(session, page))
     assert "where there are none, boxes are copied" in table
 
@@ -111,5 +113,5 @@ def test_a_cliff_down_to_nothing_has_no_ratio(session):
 @pytest.mark.parametrize("flat", [{"other_gpu": "H200"}, {"other_gpu": "A100-80GB", "dtype": "float8_e5m2"}])
 def test_a_gpu_that_cannot_be_compared_is_a_sentence_beside_its_choice(session, flat):
     with pytest.raises(ConfigError) as error:
-        last(whatif_panel.across(session, state({"kernel": "matmul.grouped", **flat}, None)))
+        last(whatif_panel.across(session, SETTINGS.state({"kernel": "matmul.grouped", **flat}, None)))
     assert error.value.field == "other_gpu"

@@ -1,4 +1,4 @@
-"""Maps of which program computes which tile, with the panels that the tiles need drawn beside them."""
+"""Maps of which program computes which tile, with the panels that the tiles read drawn beside them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from visualize.figures import theme
-from visualize.models.schedule import Schedule, slice_blocks
-from visualize.models.steps import Steps, first_touches
+from visualize.models.schedule import Schedule, TensorMap, slice_blocks
+from visualize.models.steps import Steps, first_reads
 
 # Cells drawn along each side at most: more than a screen shows would only make the page slower.
 MOST_CELLS = 256
@@ -22,42 +22,43 @@ Map = tuple[Heatmap, np.ndarray]  # a map, and the entry of each of its cells
 
 # Where pictures lie in the figure, as shares of its width and height: the colour bar takes the right edge.
 _RIGHT, _GAP, _PANEL, _WIDEST_PANEL = 0.86, 0.025, 0.055, 0.2
+_BETWEEN = 0.12
 
 
-def schedule_figure(planned: Schedule, cut: Steps, title: str, color: str) -> go.Figure:
+def schedule_figure(launch: Schedule, parts: Steps, title: str, color: str) -> go.Figure:
     """One launch order: pid_m down, pid_n to the right.
 
-    A product has A's panels on the left of C, B's panels above it, with the colour of the tile that touches them first;
-    a copy has the map of what it reads beside the map of what it writes. Maps of more than MOST_CELLS tiles a side show
-    every second, third, … tile; a cell still tells its own pid.
+    Inputs that several tiles read again are drawn as panels on the left of the output and above it, with the colour of
+    the tile that reads them first. Where each input is read once, there is a map of each tensor, side by side. Maps of
+    more than MOST_CELLS tiles per side show every second, third, … tile; a cell still tells its own pid.
 
     Args:
-        cut: the launch, step by step.
+        parts: the launch, step by step.
         color: "order" (launch order, first to last), "group" or "wave" (colours repeat every eight), or "sm".
     """
-    stride = _stride(planned)
-    gap = 1 if max(planned.extents) <= 64 else 0
-    maps, layout = (_copy if cut.a_pieces is None else _product)(planned, cut, stride, gap)
-    heatmaps = [_filled(heatmap, entries, planned, color) for heatmap, entries in maps]
+    stride = _stride(launch)
+    gap = 1 if max(launch.extents) <= 64 else 0
+    maps, layout = (_maps if launch.panels is None else _with_panels)(launch, parts, stride, gap)
+    heatmaps = [_filled(heatmap, entries, launch, color) for heatmap, entries in maps]
     layout |= theme.layout(
         title,
-        annotations=[_below_title(f"whole launch: {planned.programs:,} programs, {_count(cut)}")],
+        annotations=[_below_title(f"whole launch: {launch.programs:,} programs, {_count(parts)}")],
         height=408,
         margin={"l": 60, "r": 6, "t": 52, "b": 44},
-        coloraxis=_coloraxis(color, {"order": planned.programs, "sm": planned.sms}.get(color, 0)),
+        coloraxis=_coloraxis(color, {"order": launch.programs, "sm": launch.sms}.get(color, 0)),
     )
     layout["title"] |= {"xref": "paper", "x": _RIGHT / 2}
     return go.Figure(heatmaps, layout)
 
 
-def _stride(planned: Schedule) -> int:
+def _stride(launch: Schedule) -> int:
     """Tiles along each side that one cell stands for."""
-    return -(-max(planned.extents) // MOST_CELLS)
+    return -(-max(launch.extents) // MOST_CELLS)
 
 
-def _count(cut: Steps) -> str:
-    count = len(cut.tiles)
-    return f"{count:,} {cut.name}{'s' if count != 1 else ''}"
+def _count(parts: Steps) -> str:
+    count = len(parts.tiles)
+    return f"{count:,} {parts.name}{'s' if count != 1 else ''}"
 
 
 def _below_title(text: str) -> dict[str, Any]:
@@ -73,14 +74,14 @@ def _below_title(text: str) -> dict[str, Any]:
     return {"text": text, "showarrow": False, "font": {"size": 13}, **place}
 
 
-def _filled(heatmap: Heatmap, entries: np.ndarray, planned: Schedule, color: str) -> Heatmap:
+def _filled(heatmap: Heatmap, entries: np.ndarray, launch: Schedule, color: str) -> Heatmap:
     """A map with its values, and what a cell says of itself: program, group, step, SM."""
-    program = planned.tiles.program[entries]
+    program = launch.tiles.program[entries]
     of_cell = {
         "order": program,
-        "group": planned.tiles.group[entries],
-        "wave": planned.step[entries],
-        "sm": planned.sm_of(program),
+        "group": launch.tiles.group[entries],
+        "wave": launch.step[entries],
+        "sm": launch.sm_of(program),
     }
     z = of_cell[color]
     return {
@@ -91,9 +92,9 @@ def _filled(heatmap: Heatmap, entries: np.ndarray, planned: Schedule, color: str
     }
 
 
-def _numbers(planned: Schedule) -> dict[str, str]:
+def _numbers(launch: Schedule) -> dict[str, str]:
     """A map of few tiles shows the pid in each."""
-    return {"texttemplate": "%{text}"} if max(planned.extents) <= NUMBERED_CELLS else {}
+    return {"texttemplate": "%{text}"} if max(launch.extents) <= NUMBERED_CELLS else {}
 
 
 def _coloraxis(color: str, count: int) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def _coloraxis(color: str, count: int) -> dict[str, Any]:
     return {"cmin": 0, "cmax": max(count - 1, 1), "colorscale": theme.SEQUENCE, "colorbar": bar}
 
 
-def _heatmap(name: str, says: str, cut: Steps, stride: int, gap: int, **more: Any) -> Heatmap:
+def _heatmap(name: str, says: str, parts: Steps, stride: int, gap: int, **more: Any) -> Heatmap:
     return {
         "type": "heatmap",
         "name": name,
@@ -114,7 +115,7 @@ def _heatmap(name: str, says: str, cut: Steps, stride: int, gap: int, **more: An
         "ygap": gap,
         "hovertemplate": (
             f"{name}: {says}<br>pid %{{customdata[0]}}, SM %{{customdata[3]}}<br>"
-            f"group %{{customdata[1]}}, {cut.name} %{{customdata[2]}}<extra></extra>"
+            f"group %{{customdata[1]}}, {parts.name} %{{customdata[2]}}<extra></extra>"
         ),
         "dx": stride,
         "dy": stride,
@@ -122,69 +123,84 @@ def _heatmap(name: str, says: str, cut: Steps, stride: int, gap: int, **more: An
     }
 
 
-def _product(planned: Schedule, cut: Steps, stride: int, gap: int) -> tuple[list[Map], dict[str, Any]]:
-    """C, A's panels and B's, each with the entries of its cells, and their axes."""
-    a_first, b_first = first_touches(cut)
-    held = np.flatnonzero(slice_blocks(planned))
-    c_says, a_says, b_says = "pid_m %{y}, pid_n %{x}", "pid_m %{y}", "pid_n %{x}"
-    if planned.slices > 1:
-        c_says += f"<br>the first of {planned.slices} programs, one a slice of K"
-        a_says, b_says = a_says + ", slice %{x}", b_says + ", slice %{y}"
-    c = _heatmap("C", c_says, cut, stride, gap, **_numbers(planned))
-    a = _heatmap("A", a_says + "<br>first touched by", cut, stride, gap, xaxis="x2", dx=1)
-    b = _heatmap("B", b_says + "<br>first touched by", cut, stride, gap, yaxis="y2", dy=1)
+def _with_panels(launch: Schedule, parts: Steps, stride: int, gap: int) -> tuple[list[Map], dict[str, Any]]:
+    """The output, its row panels and its column panels, each with the entries of its cells, and their axes."""
+    row_name, column_name = launch.panels or ("", "")
+    row_first, column_first = first_reads(parts)
+    held = np.flatnonzero(slice_blocks(launch))
+    output_says, row_says, column_says = "pid_m %{y}, pid_n %{x}", "pid_m %{y}", "pid_n %{x}"
+    if launch.slices > 1:
+        output_says += f"<br>the first of {launch.slices} programs, one per slice of K"
+        row_says, column_says = row_says + ", slice %{x}", column_says + ", slice %{y}"
+    first = "<br>first read by"
+    output = _heatmap(_output(launch), output_says, parts, stride, gap, **_numbers(launch))
+    rows = _heatmap(row_name, row_says + first, parts, stride, gap, xaxis="x2", dx=1)
+    columns = _heatmap(column_name, column_says + first, parts, stride, gap, yaxis="y2", dy=1)
     maps = [
-        (c, planned.first_of_tile[::stride, ::stride]),
-        (a, a_first[::stride, held]),
-        (b, b_first[held, ::stride]),
+        (output, launch.first_of_tile[::stride, ::stride]),
+        (rows, row_first[::stride, held]),
+        (columns, column_first[held, ::stride]),
     ]
-    return maps, _product_axes(planned)
+    return maps, _panel_axes(launch, row_name, column_name)
 
 
-def _product_axes(planned: Schedule) -> dict[str, Any]:
-    """C's axes, with those of A's and B's panels along K; C stays next to its panels."""
-    axes = theme.matrix_axes("pid_m (tile rows)", "pid_n (tile columns)", (0, 0), planned.extents)
-    slices = planned.slices
+def _output(launch: Schedule) -> str:
+    return next(tensor.name for tensor in launch.maps if not tensor.is_input)
+
+
+def _panel_axes(launch: Schedule, row_name: str, column_name: str) -> dict[str, Any]:
+    """The output's axes, with those of its panels along K; the output stays next to its panels."""
+    axes = theme.matrix_axes("pid_m (tile rows)", "pid_n (tile columns)", (0, 0), launch.extents)
+    slices = launch.slices
     panel = min(_PANEL * (1 + (slices - 1) / 4), _WIDEST_PANEL)
-    cut = {"ticks": "outside", "dtick": 1 if slices < 5 else 5} if slices > 1 else {"ticks": ""}
-    along = {"tickangle": 0, "showticklabels": slices > 1, "fixedrange": True, **cut}
+    ticks = {"ticks": "outside", "dtick": 1 if slices < 5 else 5} if slices > 1 else {"ticks": ""}
+    along = {"tickangle": 0, "showticklabels": slices > 1, "fixedrange": True, **ticks}
     title = "{}: K" if slices > 1 else "{}"
     axes["xaxis"] |= {"domain": [panel + _GAP, _RIGHT], "constraintoward": "left"}
     axes["yaxis"] |= {"domain": [0, 1 - panel - _GAP], "constraintoward": "top", "anchor": "x2"}
     axes["xaxis2"] = {
         **along,
-        "title": {"text": title.format("A")},
+        "title": {"text": title.format(row_name)},
         "domain": [0, panel],
         "range": [-0.5, slices - 0.5],
     }
     down = {"domain": [1 - panel, 1], "range": [slices - 0.5, -0.5], "anchor": "x"}
-    axes["yaxis2"] = {**along, "title": {"text": title.format("B")}, **down}
+    axes["yaxis2"] = {**along, "title": {"text": title.format(column_name)}, **down}
     return axes
 
 
-def _copy(planned: Schedule, cut: Steps, stride: int, gap: int) -> tuple[list[Map], dict[str, Any]]:
-    """The tiles of A as they are read, and of B as they are written: turned."""
-    first = planned.first_of_tile[::stride, ::stride]
-    second = {"xaxis": "x2", "yaxis": "y2", **_numbers(planned)}
-    read = _heatmap("A", "read at pid_m %{y}, pid_n %{x}", cut, stride, gap, **_numbers(planned))
-    written = _heatmap("B", "written by pid_m %{x}, pid_n %{y}", cut, stride, gap, **second)
-    rows, columns = planned.extents
-    left = theme.matrix_axes("pid_m", "A: pid_n", (0, 0), (rows, columns))
-    right = theme.matrix_axes("pid_n", "B: pid_m", (0, 0), (columns, rows))
-    middle = _RIGHT / 2
-    of_rows, of_columns = ({"tick0": 0, "dtick": -(-count // 4)} for count in (rows, columns))
-    axes = {
-        "xaxis": {**left["xaxis"], **of_columns, "domain": [0, middle - 0.06]},
-        "yaxis": {**left["yaxis"], **of_rows},
-        "xaxis2": {**right["xaxis"], **of_rows, "domain": [middle + 0.06, _RIGHT], "anchor": "y2"},
-        "yaxis2": {**right["yaxis"], **of_columns, "anchor": "x2"},
-    }
-    if "scaleanchor" in axes["yaxis2"]:
-        axes["yaxis2"]["scaleanchor"] = "x2"
-    return [(read, first), (written, first.T)], axes
+def _maps(launch: Schedule, parts: Steps, stride: int, gap: int) -> tuple[list[Map], dict[str, Any]]:
+    """The tiles of each tensor as they are read or written, side by side, and their axes."""
+    first, maps = launch.first_of_tile[::stride, ::stride], []
+    axes: dict[str, Any] = {}
+    width = (_RIGHT - _BETWEEN * (len(launch.maps) - 1)) / len(launch.maps)
+    for place, tensor in enumerate(launch.maps):
+        number = "" if place == 0 else str(place + 1)
+        left = place * (width + _BETWEEN)
+        of_axes = {"xaxis": f"x{number}", "yaxis": f"y{number}"} if number else {}
+        says = "read at" if tensor.is_input else "written by"
+        where = "pid_m %{x}, pid_n %{y}" if tensor.transposed else "pid_m %{y}, pid_n %{x}"
+        heatmap = _heatmap(tensor.name, f"{says} {where}", parts, stride, gap, **of_axes, **_numbers(launch))
+        maps.append((heatmap, first.T if tensor.transposed else first))
+        axes |= _map_axes(launch, tensor, number, [left, left + width])
+    return maps, axes
 
 
-def player_data(planned: Schedule, cut: Steps, step: int) -> dict[str, Any]:
+def _map_axes(launch: Schedule, tensor: TensorMap, number: str, domain: list[float]) -> dict[str, Any]:
+    """The axes of one map of several, whose names end in `number`."""
+    sides = [("pid_m", launch.extents[0]), ("pid_n", launch.extents[1])]
+    (down, rows), (across, columns) = reversed(sides) if tensor.transposed else sides
+    axes = theme.matrix_axes(down, f"{tensor.name}: {across}", (0, 0), (rows, columns))
+    x = {**axes["xaxis"], "tick0": 0, "dtick": -(-columns // 4), "domain": domain}
+    y = {**axes["yaxis"], "tick0": 0, "dtick": -(-rows // 4)}
+    if number:
+        x, y = {**x, "anchor": f"y{number}"}, {**y, "anchor": f"x{number}"}
+        if "scaleanchor" in y:
+            y["scaleanchor"] = f"x{number}"
+    return {f"xaxis{number}": x, f"yaxis{number}": y}
+
+
+def player_data(launch: Schedule, parts: Steps, step: int) -> dict[str, Any]:
     """What the page draws any step of `schedule_figure` from.
 
     Every tile (slice, pid_m, pid_n as one number) stands in it, step after step, so that a cell that stands for several
@@ -193,34 +209,38 @@ def player_data(planned: Schedule, cut: Steps, step: int) -> dict[str, Any]:
     Args:
         step: the step to show first, from 1; 0 for the whole launch.
     """
-    touched = {}
-    if cut.a_pieces is not None and cut.b_pieces is not None and cut.panel_bytes is not None:
-        touched = {"a": cut.a_pieces, "b": cut.b_pieces, "kib": cut.panel_bytes // 1024}
+    read = {}
+    if parts.row_pieces is not None and parts.column_pieces is not None and parts.panel_bytes is not None:
+        read = {"a": parts.row_pieces, "b": parts.column_pieces, "kib": parts.panel_bytes // 1024}
     return {
         "step": step,
-        "name": cut.name,
-        "places": cut.timed.place,
-        "tiles": theme.smallest(cut.tiles),
-        **{name: theme.smallest(values) for name, values in touched.items()},
-        "extents": list(planned.extents),
-        "slices": planned.slices,
-        "stride": _stride(planned),
-        "sms": planned.sms,
-        "slots": cut.slots,
-        "unit": "program" if planned.turns == 1 else "tile",
-        "kind": "copy" if cut.a_pieces is None else "product",
-        "held": int(np.count_nonzero(slice_blocks(planned))) if planned.k_blocks else 0,
+        "name": parts.name,
+        "places": parts.timed.place,
+        "tiles": theme.smallest(parts.tiles),
+        **{name: theme.smallest(values) for name, values in read.items()},
+        "extents": list(launch.extents),
+        "slices": launch.slices,
+        "stride": _stride(launch),
+        "sms": launch.sms,
+        "slots": parts.slots,
+        "unit": "program" if launch.turns == 1 else "tile",
+        "panels": launch.panels is not None,
+        "transposed": [tensor.transposed for tensor in launch.maps],
+        "held": int(np.count_nonzero(slice_blocks(launch))) if launch.panels else 0,
     }
 
 
-def loads_figure(counts: np.ndarray, orders: dict[str, np.ndarray], first: int, what: str) -> go.Figure:
-    """Distinct blocks of A and B that the first n programs, or tiles, of each order load.
+def loads_figure(
+    counts: np.ndarray, orders: dict[str, np.ndarray], first: int, what: str, panels: tuple[str, str]
+) -> go.Figure:
+    """Distinct blocks of panels that the first n programs, or tiles, of each order load.
 
     Args:
         counts: n, ascending.
         orders: (len(counts),) blocks, by the order's name.
         first: the n that is marked; one of `counts`.
         what: "programs" or "tiles".
+        panels: the inputs that they are panels of.
     """
     marked = int(np.searchsorted(counts, first))
     lines = [
@@ -258,7 +278,7 @@ def loads_figure(counts: np.ndarray, orders: dict[str, np.ndarray], first: int, 
             margin={"l": 70, "r": 10, "t": 34, "b": 44},
             xaxis={**n, **log, "dtick": 1},
             yaxis={
-                "title": {"text": "distinct blocks of A and B"},
+                "title": {"text": f"distinct blocks of {panels[0]} and {panels[1]}"},
                 "automargin": True,
                 **log,
                 "dtick": 1 if most > 300 * fewest else "D2",

@@ -1,12 +1,12 @@
-"""Wavefronts of instructions on shared memory: the passes that its 32 banks of 4 bytes take.
+"""Wavefronts of instructions on shared memory: its 32 banks of 4 bytes serve one word each per wavefront.
 
-A pass serves each bank once, for one word that any number of lanes may share (CUDA C++ Programming Guide 13.0, "Shared
-Memory"). Wider accesses go in parts of 128 bytes: half a warp with 8 bytes a lane, a quarter with 16, and a matrix's 8
-rows of 16 bytes.
+Any number of lanes may share that word (CUDA C++ Programming Guide 13.0, "Shared Memory"). Wider accesses go in parts
+of 128 bytes: half a warp with 8 bytes per lane, a quarter with 16, and a matrix's 8 rows of 16 bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +14,12 @@ import numpy as np
 from kernels.lanes import SharedOperation
 
 _BANKS, _WORD_BYTES, _LANES = 32, 4, 32
-_PASS_BYTES = _BANKS * _WORD_BYTES
+_WAVEFRONT_BYTES = _BANKS * _WORD_BYTES
 
 
 @dataclass(frozen=True)
 class Wavefronts:
-    """Passes of one instruction of every warp: what they take, and what they would without a conflict."""
+    """Wavefronts of one instruction of every warp: what they take, and what they would without a bank conflict."""
 
     wavefronts: int
     ideal: int
@@ -27,14 +27,14 @@ class Wavefronts:
 
     @property
     def each(self) -> float:
-        """Passes of one warp's instruction."""
+        """Wavefronts of one warp's instruction."""
         return self.wavefronts / self.warps
 
 
 def wavefronts(operation: SharedOperation) -> Wavefronts:
     """Count one instruction of every warp of a program."""
     lanes = _spread(operation.lane)
-    together = min(_LANES, _PASS_BYTES // max(operation.width_bytes, _WORD_BYTES))
+    together = min(_LANES, _WAVEFRONT_BYTES // max(operation.width_bytes, _WORD_BYTES))
     total = ideal = 0
     for start in _spread(operation.warp):
         address = start ^ lanes
@@ -44,6 +44,17 @@ def wavefronts(operation: SharedOperation) -> Wavefronts:
             total += int(np.bincount(words % _BANKS).max())
             ideal += -(-len(words) // _BANKS)
     return Wavefronts(total, ideal, 1 << len(operation.warp))
+
+
+def wavefronts_per_instruction(alike: Iterable[SharedOperation]) -> tuple[float, float]:
+    """Wavefronts of one warp's instruction, on average: those it takes, and those without a bank conflict."""
+    total = ideal = warps = 0
+    for operation in alike:
+        one = wavefronts(operation)
+        total += operation.count * one.wavefronts
+        ideal += operation.count * one.ideal
+        warps += operation.count * one.warps
+    return total / warps, ideal / warps
 
 
 def _spread(bases: tuple[int, ...]) -> np.ndarray:

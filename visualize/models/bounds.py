@@ -15,7 +15,7 @@ from kernels.spec import Kernel, Launch
 from visualize.models.schedule import Schedule
 from visualize.models.traffic import Operation
 
-# What a SM of an H200 receives from the L2 where that is what limits, in the long launches of
+# What an SM of an H200 receives from the L2 where that is what limits, in the long launches of
 # `records/h200_reuse.jsonl` (10.2 TB/s over 132 SMs); short ones, at a higher clock, reach 86, and with blocks of K as
 # long as a line 91. Taken for other GPUs as well.
 L2_GBPS_PER_SM = 77.0
@@ -24,8 +24,8 @@ L2_GBPS_PER_SM = 77.0
 # 128 × 256 float16 in the same file, at the device's limit of power. Taken for other GPUs as well.
 SUSTAINED = 0.73
 
-# Bytes of a load or store that a SM passes a cycle, and float32 multiply-adds a SM and cycle by compute capability (64
-# in those named, else 128): CUDA C++ Programming Guide 13.0, table "Throughput of Native Arithmetic Instructions".
+# Bytes of a load or store that an SM passes per cycle, and float32 multiply-adds per SM and cycle by compute capability
+# (64 in those named, else 128): CUDA C++ Programming Guide 13.0, table "Throughput of Native Arithmetic Instructions".
 _LSU_BYTES, _SECTOR_BYTES = 128, 32
 # Below this efficiency a store's sectors are written in parts, and not at its edges alone.
 _WHOLE = 0.9
@@ -65,7 +65,7 @@ def bounds(
     l2_gbps = L2_GBPS_PER_SM * gpu.sms
     found.append(Bound("L2", received_bytes / l2_gbps / 1e6, _rate(received_bytes, f"{l2_gbps:,.0f} GB/s (assumed)")))
     if operations:
-        found.append(_load_store(gpu, operations, clock))
+        found.append(_load_store(kernel, gpu, operations, clock))
     arithmetic = _arithmetic(kernel, launch, clock)
     if arithmetic:
         found.append(arithmetic)
@@ -82,7 +82,7 @@ def l2_pressure(found: Sequence[Bound], operations: Sequence[Operation]) -> floa
     0, too, where operands are staged through registers: each step waits for its loads, and the L2 is not kept busy.
     """
     times = {bound.name: bound.ms for bound in found}
-    if "arithmetic" not in times or any(op.made is not None and op.made.op == "load" for op in operations):
+    if "arithmetic" not in times or any(op.compiled is not None and op.compiled.op == "load" for op in operations):
         return 0.0
     return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
 
@@ -96,29 +96,28 @@ def _rate(amount: float, rate: str) -> str:
     return f"{amount / 1e9:,.3g} GB at {rate}"
 
 
-def _load_store(gpu: Gpu, operations: Sequence[Operation], clock_mhz: float) -> Bound:
-    """Requests of one a cycle and SM, or more cycles where they move more than 128 bytes.
+def _load_store(kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock_mhz: float) -> Bound:
+    """Requests of one per cycle and SM, or more cycles where they move more than 128 bytes.
 
-    A load that is no asynchronous copy, of an operand that goes to the matrix units, passes a second time: into shared
-    memory.
+    A load of a panel that is no asynchronous copy passes a second time: into shared memory.
     """
     cycles = requests = 0.0
     for op in operations:
-        if op.made is None or op.made.layout is None:
+        if op.compiled is None or op.compiled.layout is None:
             continue
         needed = max(op.launch.requests, op.launch.sectors * _SECTOR_BYTES / _LSU_BYTES)
-        staged = op.made.op == "load" and "k" in op.access.over
+        staged = op.compiled.op == "load" and op.access.tensor in (kernel.family.panels or ())
         cycles += needed * (2 if staged else 1)
         requests += op.launch.requests
     ms = cycles / gpu.sms / clock_mhz / 1e3
-    return Bound("load and store", ms, f"{requests:,.0f} requests, one a SM and cycle, or 128 bytes a cycle")
+    return Bound("load and store", ms, f"{requests:,.0f} requests, one per SM and cycle, or 128 bytes per cycle")
 
 
 def _arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> Bound | None:
     work = kernel.family.work(launch.problem)
     if not work:
         return None
-    tflops, what = _tflops(launch, launch.gpu)
+    tflops, what = _tflops(kernel, launch)
     if not tflops:
         return None
     scaled = tflops * clock_mhz / launch.gpu.clock_mhz
@@ -126,13 +125,13 @@ def _arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> Bound | Non
     return Bound("arithmetic", work / scaled / 1e9, why)
 
 
-def _tflops(launch: Launch, gpu: Gpu) -> tuple[float, str]:
+def _tflops(kernel: Kernel, launch: Launch) -> tuple[float, str]:
     """The rate at the clock of the table, and what has it."""
-    dtype, precision = launch.problem.dtype, getattr(launch.problem, "precision", "tf32")
+    gpu, dtype, passes = launch.gpu, launch.problem.dtype, kernel.family.matrix_passes(launch.problem)
     plain = 2 * _FEWER.get(gpu.compute_capability, _MULTIPLY_ADDS) * gpu.sms * gpu.clock_mhz / 1e6
-    if gpu.compute_capability < (8, 0) or (dtype == "float32" and precision == "ieee"):
+    if gpu.compute_capability < (8, 0) or not passes:
         return plain, "float32 units"
     rate = gpu.matrix_tflops.get(dtype, 0.0)
     if dtype.startswith("float8"):
         rate = 2 * gpu.matrix_tflops.get("float16", 0.0)
-    return rate / (3 if dtype == "float32" and precision == "tf32x3" else 1), "matrix units"
+    return rate / passes, "matrix units"

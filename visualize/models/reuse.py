@@ -1,9 +1,9 @@
 """How many bytes of the inputs a launch reads from DRAM: what its order finds in the L2, and what it must fetch again.
 
-A program reads a panel of A (its rows, all of K) and one of B, piece by piece along K. Programs that start together go
-along K together, so one fetch serves all that share a panel; later programs find it if, in between, less has been
-touched than the L2 keeps (least recently used first). Programs start wave by wave. Where the L2 has more to deliver
-than it can, some SMs run ahead, and waves dissolve.
+A program of a product reads a panel of A (its rows, all of K) and one of B, piece by piece along K. Programs that
+start together run in lockstep, so one fetch serves all that share a panel. Later programs find it if less has been read
+in between than the L2 keeps (least recently used first). Programs start wave by wave. Where the L2 has more to deliver
+than it can, some SMs run ahead, and waves dissolve. A family without panels reads each input once.
 
 Constants come from the comparisons of GROUP_SIZE recorded on an H200 (`records/h200_reuse.jsonl`), and from timelines
 of the same launches. Left out: which of the L2's halves holds what, how sets and replacement really work, that early
@@ -13,6 +13,7 @@ the rest of the machine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,14 +26,15 @@ from visualize.models.lru import Programs, fetched_bytes, gone
 from visualize.models.schedule import Schedule
 from visualize.models.steps import panels
 
-# Pieces of a panel that are looked at one by one; fewer where there are many waves, so that steps stay this few as long
+# Pieces of a panel that are modelled one by one; fewer where there are many waves, so that steps stay this few as long
 # as a panel has a piece at all.
 PIECES, _MOST_STEPS = 10, 512
 
-# Waves that are looked at: memory grows with their square, and holds half a gigabyte of these.
+# Waves that are modelled: memory grows with their square, and holds half a gigabyte of these.
 MOST_WAVES = 4096
 
-# How wrong the L2's capacity may be, as a factor, when asking how much hangs on it; and from which ratio on much does.
+# How wrong the L2's capacity may be, as a factor, when asking how sensitive a prediction is to it; and from which ratio
+# of predictions on it is called sensitive.
 _UNSURE = 0.8, 1.25
 _UNSURE_RATIO = 1.2
 
@@ -42,11 +44,11 @@ _FAR_AHEAD, _OFTEN = 0.3, 2
 # DRAM needs little time, if at most so much of the L2's.
 _LITTLE = 0.2
 
-# Tiles of all orders together, times waves, that are looked at: a few hundred milliseconds. Where one order an octave
+# Tiles of all orders together, times waves, that are modelled: a few hundred milliseconds. Where one order per octave
 # is more than that already, it takes seconds.
 _MOST_WORK = 1 << 25
 
-# Cells (GROUP_SIZE × step × panel) that are looked at together: some tens of megabytes.
+# Cells (GROUP_SIZE × step × panel) that are modelled together: some tens of megabytes.
 _MOST_CELLS = 1 << 23
 
 
@@ -55,25 +57,26 @@ class Constants:
     """What was fitted to counts and read from timelines.
 
     Attributes:
-        gone_from, gone_at: touched bytes, as a share of the L2, from which on what was read before begins to be gone,
-            and at which all of it is. About a half: what SMs on both sides of the L2 read is kept in both its halves.
+        evicted_from, evicted_at: bytes read since, as a share of the L2, from which on what was read before begins to
+            be evicted, and at which all of it is. About a half: what SMs on both sides of the L2 read is kept in both
+            its halves.
         ahead_from: the pressure on the L2 from which on some SMs run ahead.
         ahead_slope: by how much of a tile's time, for each unit of pressure more.
         spread: how much faster or slower the other SMs are then, and
         jitter: how much, by standard deviation, the programs of one SM; both as timelines show them.
         slow_spread: the same without pressure; waves dissolve slowly, or not at all where early programs wait for DRAM.
-        apart_warps: warps a SM from which on its programs are evenly apart if they multiply float32 or float8: so it
-            was in 36 of 43 such launches, but with fewer warps in 3 of 15.
+        staggered_warps: warps per SM from which on its programs are evenly staggered if they multiply float32 or
+            float8: so it was in 36 of 43 such launches, but with fewer warps in 3 of 15.
     """
 
-    gone_from: float = 0.2
-    gone_at: float = 0.64
+    evicted_from: float = 0.2
+    evicted_at: float = 0.64
     ahead_from: float = 1.2
     ahead_slope: float = 0.36
     spread: float = 0.02
     jitter: float = 0.03
     slow_spread: float = 0.01
-    apart_warps: int = 12
+    staggered_warps: int = 12
 
 
 CONSTANTS = Constants()
@@ -86,7 +89,7 @@ class Reuse:
     Attributes:
         read_bytes: read from DRAM.
         low_bytes, high_bytes: the same with an L2 that keeps a quarter more, or a fifth less.
-        otherwise_bytes: the same if programs go along together where they are expected not to, or the reverse.
+        otherwise_bytes: the same if programs run in lockstep where they are expected not to, or the reverse.
         compulsory_bytes: each input once.
         asked_bytes: what all programs ask for together: reads without any reuse.
         write_bytes: the output once.
@@ -104,14 +107,14 @@ class Reuse:
 
     @property
     def is_drift(self) -> bool:
-        """Whether much hangs on how programs go along, so that the prediction is a rough one."""
+        """Whether the prediction is a rough one, as it is sensitive to whether programs run in lockstep."""
         low, high = sorted((self.read_bytes, self.otherwise_bytes))
         is_far = self.ahead > _FAR_AHEAD and self.read_bytes > _OFTEN * self.compulsory_bytes
         return is_far or high > _UNSURE_RATIO * low
 
     @property
     def is_edge(self) -> bool:
-        """Whether what is reused is about as large as the L2, so that much hangs on its exact capacity."""
+        """Whether what is reused is about as large as the L2, so that reads are sensitive to its exact capacity."""
         return self.high_bytes > _UNSURE_RATIO * self.low_bytes
 
 
@@ -128,25 +131,26 @@ def reuse(
     in_parts: bool = False,
     constants: Constants = CONSTANTS,
 ) -> Reuse | None:
-    """Predict one launch's DRAM traffic; None for a matmul of more than MOST_WAVES.
+    """Predict one launch's DRAM traffic; None for more than MOST_WAVES of tiles with panels.
 
     Args:
         schedule: of the same launch, with its resident programs.
         l2_pressure: the time that the L2 needs, over that of the next slowest resource.
-        in_parts: whether the output's sectors are written in parts. Those of a copy are taken to be read first.
+        in_parts: whether the output's sectors are written in parts. Those are taken to be read first, where no input
+            has panels.
     """
-    if not schedule.k_blocks:
-        return _copied(kernel, launch, in_parts)
+    if schedule.panels is None:
+        return _read_once(kernel, launch, in_parts)
     if schedule.step.max() >= MOST_WAVES:
         return None
     return _predicted(kernel, launch, [(launch, schedule)], l2_pressure, constants)[0]
 
 
-def _copied(kernel: Kernel, launch: Launch, in_parts: bool) -> Reuse:
-    """The traffic of a kernel that reads its input once."""
-    read = kernel.family.minimal_bytes(launch.problem) // 2
-    fills = read if in_parts else 0
-    return Reuse(read + fills, read, read + fills, read + fills, read, read, read)
+def _read_once(kernel: Kernel, launch: Launch, in_parts: bool) -> Reuse:
+    """The traffic of a kernel that reads each input once."""
+    read, written = _input_bytes(kernel, launch), _output_bytes(kernel, launch)
+    filled = read + (written if in_parts else 0)
+    return Reuse(filled, read, filled, filled, read, read, written)
 
 
 def by_group_size(
@@ -178,23 +182,23 @@ def _predicted(
 ) -> list[Reuse]:
     """The traffic of several orders of the same programs."""
     schedule = several[0][1]
-    touched = panels(kernel, launch, schedule)
-    assert touched is not None, "only launches with a reduction come here"
-    panel_bytes = np.concatenate([touched.a_bytes, touched.b_bytes]).astype(float)
+    read = panels(kernel, launch, schedule)
+    assert read is not None, "only launches with panels come here"
+    panel_bytes = np.concatenate([read.row_bytes, read.column_bytes]).astype(float)
     once, added = _once_bytes(kernel, launch), _added_bytes(kernel, launch, schedule, panel_bytes, constants)
     read_by = [_panels(order) for _, order in several]
-    low, high = (launch.gpu.l2_bytes * share for share in (constants.gone_from, constants.gone_at))
+    low, high = (launch.gpu.l2_bytes * share for share in (constants.evicted_from, constants.evicted_at))
     capacities = [(low * by, high * by) for by in (1.0, *_UNSURE)]
-    is_apart = _is_apart(launch, schedule, constants)
-    runs_ahead = 0.0 if is_apart else ahead(l2_pressure, constants)
-    if is_apart:
+    is_staggered = _is_staggered(launch, schedule, constants)
+    runs_ahead = 0.0 if is_staggered else ahead(l2_pressure, constants)
+    if is_staggered:
         begun = apart(schedule), together(schedule)
     elif runs_ahead:
         begun = by_pace(schedule, runs_ahead, constants.spread, constants.jitter), together(schedule)
     else:
         begun = together(schedule), by_pace(schedule, 0.0, constants.slow_spread)
-    likely, otherwise = (_fetched(_programs(launch, schedule, panel_bytes, one), read_by, capacities) for one in begun)
-    written = _tensor_bytes(kernel, launch)[kernel.family.output(launch.problem)]
+    likely, otherwise = (_fetched(_programs(kernel, launch, panel_bytes, one), read_by, capacities) for one in begun)
+    written = _output_bytes(kernel, launch)
     asked = asked_bytes(kernel, launch, schedule)
     return [
         Reuse(read, fewest, most, other, int(panel_bytes.sum()) + once, asked, written, runs_ahead)
@@ -206,25 +210,25 @@ def _predicted(
 
 def asked_bytes(kernel: Kernel, launch: Launch, schedule: Schedule) -> int:
     """What all programs ask for together: reads without any reuse."""
-    touched = panels(kernel, launch, schedule)
-    if touched is None:
-        return kernel.family.minimal_bytes(launch.problem) // 2
-    a, b = schedule.pieces
-    return int(touched.a_bytes[a].sum() + touched.b_bytes[b].sum()) + _once_bytes(kernel, launch)
+    read = panels(kernel, launch, schedule)
+    if read is None:
+        return _input_bytes(kernel, launch)
+    rows, columns = schedule.pieces
+    return int(read.row_bytes[rows].sum() + read.column_bytes[columns].sum()) + _once_bytes(kernel, launch)
 
 
-def _is_apart(launch: Launch, schedule: Schedule, constants: Constants) -> bool:
-    """Whether the programs of a SM are evenly apart."""
+def _is_staggered(launch: Launch, schedule: Schedule, constants: Constants) -> bool:
+    """Whether the programs of an SM are evenly staggered."""
     if DTYPE_BYTES[launch.problem.dtype] == 2 or schedule.programs <= schedule.sms:
         return False
     per_sm = schedule.resident_programs // schedule.sms
-    return per_sm > 1 and per_sm * launch.config.num_warps >= constants.apart_warps
+    return per_sm > 1 and per_sm * launch.config.num_warps >= constants.staggered_warps
 
 
-def _programs(launch: Launch, schedule: Schedule, panel_bytes: np.ndarray, begun: np.ndarray) -> Programs:
+def _programs(kernel: Kernel, launch: Launch, panel_bytes: np.ndarray, begun: np.ndarray) -> Programs:
     """Programs that read their panels piece by piece, from when they are begun."""
     pieces = max(1, min(PIECES, _MOST_STEPS // int(begun.max() + 1)))
-    written = launch.config.BLOCK_M * launch.config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype]
+    written = math.prod(kernel.output_tile(launch) or ()) * DTYPE_BYTES[launch.problem.dtype]
     return Programs(np.floor(begun * pieces + 1e-9).astype(np.int64), pieces, panel_bytes, written)
 
 
@@ -243,22 +247,23 @@ def _fetched(
 
 
 def _panels(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
-    """The pieces of panels that each tile reads, of A and of B, numbered through both."""
-    a, b = schedule.pieces
-    return a, schedule.extents[0] * schedule.slices + b
+    """The pieces of a row panel and of a column panel that each tile reads, numbered through both."""
+    rows, columns = schedule.pieces
+    return rows, schedule.extents[0] * schedule.slices + columns
 
 
-def _tensor_bytes(kernel: Kernel, launch: Launch) -> dict[str, int]:
-    size = DTYPE_BYTES[launch.problem.dtype]
-    tensors = kernel.family.tensors(launch.problem)
-    return {name: tensor.shape[0] * tensor.shape[1] * size for name, tensor in tensors.items()}
+def _input_bytes(kernel: Kernel, launch: Launch) -> int:
+    return kernel.family.minimal_bytes(launch.problem) - _output_bytes(kernel, launch)
+
+
+def _output_bytes(kernel: Kernel, launch: Launch) -> int:
+    return kernel.family.tensor_bytes(launch.problem)[kernel.family.output(launch.problem)]
 
 
 def _once_bytes(kernel: Kernel, launch: Launch) -> int:
     """Bytes of inputs that are read once for each tile, besides panels."""
-    bytes_of, tensors = _tensor_bytes(kernel, launch), kernel.family.tensors(launch.problem)
-    once = {access.tensor for access in kernel.accesses(launch) if "k" not in access.over}
-    return sum(bytes_of[name] for name in once if tensors[name].is_input)
+    bytes_of, panel_inputs = kernel.family.tensor_bytes(launch.problem), kernel.family.panels or ()
+    return _input_bytes(kernel, launch) - sum(bytes_of[name] for name in panel_inputs)
 
 
 def _added_bytes(
@@ -266,23 +271,23 @@ def _added_bytes(
 ) -> float:
     """Bytes of an output that the L2 adds to, which it must read first.
 
-    Slices add one after the other. What one has added to is still there for the next, if that and the panels that it
-    read fit.
+    Slices add one after the other. What one has added to is still in the L2 for the next, if that and the panels that
+    it read fit.
     """
     if not any(access.op == "atomic" for access in kernel.accesses(launch)):
         return 0.0
-    output = _tensor_bytes(kernel, launch)[kernel.family.output(launch.problem)]
+    output = _output_bytes(kernel, launch)
     between = panel_bytes.sum() / schedule.slices + output
-    return output * (1 + (schedule.slices - 1) * _gone(between / launch.gpu.l2_bytes, constants))
+    return output * (1 + (schedule.slices - 1) * _evicted(between / launch.gpu.l2_bytes, constants))
 
 
-def _gone(touched: float, constants: Constants) -> float:
-    """The share that is no longer in the L2 after so much else was touched, as a share of the L2."""
-    return gone(touched, constants.gone_from, constants.gone_at).item()
+def _evicted(read_since: float, constants: Constants) -> float:
+    """The share that is no longer in the L2 after so much else was read, as a share of the L2."""
+    return gone(read_since, constants.evicted_from, constants.evicted_at).item()
 
 
 def group_sizes(schedule: Schedule) -> tuple[int, ...]:
-    """The GROUP_SIZEs to look at: every one up to all rows of tiles, or, of large launches, some of each octave."""
+    """The GROUP_SIZEs to compare: every one up to all rows of tiles, or, of large launches, some of each octave."""
     rows, work = schedule.extents[0], len(schedule.tiles.program) * (int(schedule.step.max()) + 1)
     for per_octave in (rows, 8, 4, 2, 1):
         steps = [max(1, (1 << size.bit_length() - 1) // per_octave) for size in range(1, rows + 1)]

@@ -24,6 +24,15 @@ MOST_TILES = 1 << 21
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """How a tensor's tiles lie: by pid_m down and pid_n to the right, or `transposed`."""
+
+    name: str
+    is_input: bool
+    transposed: bool
+
+
+@dataclass(frozen=True)
 class Schedule:
     """One launch.
 
@@ -31,8 +40,10 @@ class Schedule:
         programs: programs in the launch.
         tiles: program → tile, in launch order.
         extents: (num_pid_m, num_pid_n), tiles of the output along each side.
-        k_blocks: blocks along the reduction that one tile sums; 0 where there is none.
-        slices: programs that share a tile, each with its part of the reduction.
+        panels: the inputs that several tiles read again, by tile row and by tile column; None where none are.
+        maps: how the tiles of each tensor lie, inputs first.
+        k_blocks: blocks along the loop index "k" that one tile reads; 0 where there is none.
+        slices: programs that share a tile, each with its part of "k".
         sms: SMs of the GPU.
         resident_programs: programs that all SMs hold at once.
         resident_source: "assumed", or "compiled" where registers and shared memory are known.
@@ -41,6 +52,8 @@ class Schedule:
     programs: int
     tiles: Tiles
     extents: tuple[int, int]
+    panels: tuple[str, str] | None
+    maps: tuple[TensorMap, ...]
     k_blocks: int
     slices: int
     sms: int
@@ -90,7 +103,7 @@ class Schedule:
         return self.wave if self.turns == 1 else self.wave * self.turns + self.turn
 
     def sm_of(self, program: np.ndarray) -> np.ndarray:
-        """The SM that runs each program, where they are dealt out one a SM, round after round.
+        """The SM that runs each program, where they are dealt out one per SM, round after round.
 
         Assumed: a real GPU gives a program to whichever SM has room first.
         """
@@ -116,17 +129,16 @@ class Schedule:
 
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray]:
-        """The piece of a panel of A, and of B, that each tile needs: pid_m or pid_n, times slices, plus its slice."""
+        """The piece of a row panel, and of a column panel, that each tile needs: pid times slices, plus its slice."""
         sides = self.tiles.pid_m, self.tiles.pid_n
-        a, b = sides if self.slices == 1 else (pid * self.slices + self.tiles.pid_k for pid in sides)
-        return a, b
+        rows, columns = sides if self.slices == 1 else (pid * self.slices + self.tiles.pid_k for pid in sides)
+        return rows, columns
 
     @cached_property
     def first_of_piece(self) -> tuple[np.ndarray, np.ndarray]:
-        """The entry that touches each piece of a panel first in launch order.
+        """The entry that reads each piece of a panel first in launch order: (num_pid_m, slices), (num_pid_n, slices).
 
-        (num_pid_m, slices) of A and (num_pid_n, slices) of B: a row of tiles needs a panel of A, a column one of B, and
-        a slice of K a piece of either.
+        A row of tiles needs one row panel, a column of tiles one column panel, and a slice of K a piece of either.
         """
         return self.entry.min(axis=2).T, self.entry.min(axis=1).T
 
@@ -135,7 +147,7 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
     """Predict the schedule of one launch.
 
     Args:
-        programs_per_sm: how many programs a SM holds.
+        programs_per_sm: how many programs an SM holds.
         source: where that is from: "assumed", or "compiled" (`occupancy` of the compiled kernel).
 
     Raises:
@@ -144,10 +156,10 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
     extents, gpu, config = kernel.extents(launch), launch.gpu, launch.config
     slices = extents.get("slice", 1)
     if extents["m"] * extents["n"] * slices > MOST_TILES:
-        cut = f" × {slices:,}" if slices > 1 else ""
+        split = f" × {slices:,}" if slices > 1 else ""
         raise ConfigError(
             "too_many_tiles",
-            f"{extents['m']:,} × {extents['n']:,}{cut} tiles are too many to schedule here; "
+            f"{extents['m']:,} × {extents['n']:,}{split} tiles are too many to schedule here; "
             f"at most {MOST_TILES:,} are allowed. Make the tile larger or the shape smaller.",
             next(iter(knobs(type(config)))),
         )
@@ -156,7 +168,7 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
         raise ConfigError(
             "out_of_range",
             f"programs_per_sm is {programs_per_sm}; "
-            f"a SM of {gpu.name} holds at most {held} of {config.num_warps} warps.",
+            f"an SM of {gpu.name} holds at most {held} of {config.num_warps} warps.",
             "programs_per_sm",
         )
     pids = np.arange(kernel.programs(launch), dtype=np.int64)
@@ -164,12 +176,20 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
         programs=len(pids),
         tiles=kernel.tiles(pids, launch),
         extents=(extents["m"], extents["n"]),
+        panels=kernel.family.panels,
+        maps=_maps(kernel, launch),
         k_blocks=extents.get("k", 0),
         slices=slices,
         sms=gpu.sms,
         resident_programs=gpu.sms * programs_per_sm,
         resident_source=source,
     )
+
+
+def _maps(kernel: Kernel, launch: Launch) -> tuple[TensorMap, ...]:
+    tensors = kernel.family.tensors(launch.problem)
+    first = {access.tensor: access for access in reversed(kernel.accesses(launch))}
+    return tuple(TensorMap(name, tensors[name].is_input, first[name].transposed) for name in tensors)
 
 
 def held_programs(gpu: Gpu, num_warps: int) -> int:
@@ -180,10 +200,11 @@ def held_programs(gpu: Gpu, num_warps: int) -> int:
 def row_major(like: Schedule) -> Schedule:
     """The same tiles in row-major order: what `like` is compared with.
 
-    Of a reduction, by the same programs with the same number of tiles and the same slices each; else one a program.
+    Of tiles with panels, by the same programs with the same number of tiles and the same slices each; else one tile per
+    program.
     """
     tiles, num_pid_n = like.tiles, like.extents[1]
-    if not like.k_blocks:
+    if like.panels is None:
         pids = np.arange(like.extents[0] * num_pid_n, dtype=np.int64)
         pid_m, pid_n = on_arrays(orders.row_major)(pids, num_pid_n)
         return replace(like, programs=len(pids), tiles=Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_m))
@@ -217,12 +238,12 @@ def slice_blocks(schedule: Schedule) -> np.ndarray:
 
 
 def loads_at(schedule: Schedule, counts: np.ndarray) -> np.ndarray | None:
-    """Distinct blocks of A and B, BLOCK_K deep, that the first n programs load, for each n of `counts`.
+    """Distinct blocks of panels, BLOCK_K deep, that the first n programs load, for each n of `counts`.
 
-    A program that computes tile (pid_m, pid_n) loads the blocks of row pid_m of A and of column pid_n of B, those of
-    its slice of K. None for a kernel without a reduction.
+    A program that computes tile (pid_m, pid_n) loads the blocks of row panel pid_m and of column panel pid_n, those of
+    its slice of K. None where each input is read once.
     """
-    if not schedule.k_blocks:
+    if schedule.panels is None:
         return None
     first_program = np.concatenate([schedule.tiles.program[first.ravel()] for first in schedule.first_of_piece])
     blocks = np.tile(slice_blocks(schedule), sum(schedule.extents))

@@ -92,7 +92,7 @@ class Operation:
 
     Attributes:
         number: that of its access among the kernel's. An atomic may have two operations.
-        made: what the compiler made of it; None on the blackboard.
+        compiled: the operation as compiled; None on the blackboard.
         is_lower_bound: the counts are the fewest: how many more there are depends on who comes first.
     """
 
@@ -101,8 +101,18 @@ class Operation:
     width_bytes: int
     launch: Traffic
     tile: Traffic
-    made: MemoryOperation | None = None
+    compiled: MemoryOperation | None = None
     is_lower_bound: bool = False
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether it was compiled to instructions that lanes issue."""
+        return self.compiled is not None and self.compiled.layout is not None
+
+    @property
+    def is_box(self) -> bool:
+        """Whether it was compiled to a copy by tensor descriptor, which no lane issues."""
+        return self.compiled is not None and self.compiled.layout is None
 
 
 def at_places(

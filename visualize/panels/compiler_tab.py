@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -12,69 +11,52 @@ from kernels.compiled.listing import memory_lines
 from kernels.results import Compiled
 from kernels.source import file_of, last_line, lines_of
 from kernels.spec import Kernel, Launch
-from visualize.models.occupancy import Occupancy, occupancy
-from visualize.text import words
+from visualize.models.occupancy import occupancy
+from visualize.panels.endpoint import Api, Endpoint, Reply
+from visualize.panels.panel import Drawn, Panel
+from visualize.state.known import Known
+from visualize.text import compiler_text, prose, status_text, tables
 from visualize.widgets import assets
 from visualize.widgets.markup import markup
 
 _TEXTS = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS"}
 
 
-@dataclass(frozen=True)
-class Parts:
-    claim: gr.HTML
-    listing: gr.HTML
-    wanted: gr.HTML
+class CompilerPanel(Panel):
+    """Registers, shared memory and occupancy, and the kernel's text at every stage."""
 
+    def build(self) -> None:
+        self.claim = markup("compiler-claim")
+        self.listing = gr.HTML(
+            value="",
+            html_template='<div class="listing"></div>',
+            js_on_load=assets.script("listing.js"),
+            apply_default_css=False,
+            elem_id="listing",
+        )
+        self.outputs = [self.claim, self.listing]
 
-def build() -> Parts:
-    claim = markup("compiler-claim")
-    listing = gr.HTML(
-        value="",
-        html_template='<div class="listing"></div>',
-        js_on_load=assets.script("listing.js"),
-        apply_default_css=False,
-        elem_id="listing",
-    )
-    return Parts(claim, listing, markup("compile-wanted", visible="hidden"))
+    def draw(self, known: Known) -> Drawn:
+        compiled, kernel, launch = known.compiled, known.state.kernel, known.launch
+        if known.failure:
+            return {self.claim: status_text.failed(known.failure), self.listing: ""}
+        if compiled is None:
+            return {}
+        held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
+        listing = json.dumps(_listing(kernel, launch, compiled), ensure_ascii=False)
+        claim = prose.claim(*compiler_text.claim(launch, compiled, held))
+        resources = tables.table(compiler_text.resources(launch, compiled, held))
+        return {self.claim: claim + resources, self.listing: listing}
 
+    def waiting(self, known: Known, seconds: float) -> Drawn:
+        return {self.claim: status_text.waiting(known.state.gpu.name, seconds)}
 
-def waiting(gpu: str, seconds: float | None = None) -> str:
-    """What stands there while the compiler works."""
-    took = "" if seconds is None else f": {seconds:.1f} s"
-    return f'<p class="hint" role="status">Compiling for {gpu}{took}</p>'
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def compile_of(experiment: dict[str, Any]) -> dict[str, Any]:
+            """What the compiler makes of it for any GPU: registers, shared memory, occupancy, TTGIR, PTX and SASS."""
+            return await api.compiled(experiment, reply)
 
-
-def draw(kernel: Kernel, launch: Launch, compiled: Compiled) -> tuple[str, str]:
-    """The claim with its table, and the texts with the lines of each memory operation."""
-    held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
-    return _claim(launch, compiled, held), json.dumps(_listing(kernel, launch, compiled), ensure_ascii=False)
-
-
-def _claim(launch: Launch, compiled: Compiled, held: Occupancy) -> str:
-    warps = launch.config.num_warps
-    spilled = (
-        f"spills {compiled.spilled_bytes:,} bytes a thread to local memory"
-        if compiled.spilled_bytes
-        else "spills nothing"
-    )
-    sentence = (
-        f"For {compiled.gpu}, Triton {compiled.triton} gives each thread <b>{compiled.registers} registers</b> and "
-        f"{spilled}; a program takes {compiled.shared_bytes:,} bytes of shared memory {words.mark('compiled')}. "
-        f"A SM holds <b>{held.programs_per_sm} program{'s' if held.programs_per_sm != 1 else ''}</b> of {warps} warps, "
-        f"limited by {' and '.join(held.limited_by)}: an occupancy of <b>{words.percent(held.occupancy)}</b> "
-        f"{words.mark('predicted')}."
-    )
-    gpu = launch.gpu
-    needs = {
-        "warps": (f"{warps} a program", f"{gpu.max_warps_per_sm} a SM"),
-        "programs": ("1", f"{gpu.max_programs_per_sm} a SM"),
-        "registers": (f"{compiled.registers} a thread", f"{gpu.registers_per_sm:,} a SM"),
-        "shared memory": (f"{compiled.shared_bytes:,} bytes a program", f"{gpu.shared_bytes_per_sm:,} bytes a SM"),
-    }
-    rows = [(name, *needs[name], str(allowed)) for name, allowed in held.limits.items()]
-    table = words.table(("resource", "this kernel needs", "there is", "programs a SM could hold"), rows)
-    return f'<p class="claim">{sentence} {gpu.caveat}</p>{table}'
+        return (Endpoint("compile", compile_of),)
 
 
 def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, Any]:
@@ -99,8 +81,11 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, An
     return {"panes": panes, "operations": operations}
 
 
-def reply(launch: Launch, compiled: Compiled) -> dict[str, Any]:
+def reply(known: Known) -> Reply:
     """The body of /compile."""
+    launch, compiled = known.launch, known.compiled
+    if compiled is None:
+        raise ValueError("Only a compiled kernel has a reply.")
     held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
     return {
         "registers": compiled.registers,

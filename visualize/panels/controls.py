@@ -1,9 +1,6 @@
-"""The forms of the page, filled: the experiment's, and those of the View's parts."""
+"""The form of the Experiment, filled."""
 
 from __future__ import annotations
-
-import dataclasses
-from typing import Any
 
 from kernels import discover
 from kernels.experiment import GPU_CHOICES, Run
@@ -21,7 +18,7 @@ def experiment_form(state: State, this: Gpu | None) -> str:
     fields = [
         {
             **form.field("kernel", Knob(DEFAULT_KERNEL, "Kernel", state.kernel.claim, tuple(kernels))),
-            "labels": [f"{k.family.id}: {k.title}" for k in kernels.values()],
+            "labels": [f"{k.family.root.id}: {k.title}" for k in kernels.values()],
         },
         {
             **form.field("gpu", Knob("", "Kernel", "The GPU that predictions are for.", tuple(gpus))),
@@ -34,8 +31,3 @@ def experiment_form(state: State, this: Gpu | None) -> str:
     ]
     values = {**state.experiment.to_address(), "gpu": state.experiment.gpu, "form_of": state.kernel.id}
     return form.filled(fields, values, tuple(preset.title for preset in state.kernel.presets))
-
-
-def view_form(declared: Any) -> str:
-    """A form of one part of the View."""
-    return form.filled(form.fields(type(declared)), dataclasses.asdict(declared))

@@ -2,149 +2,78 @@
 
 from __future__ import annotations
 
-import html
-import threading
-from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
 import numpy as np
+from markupsafe import Markup
 
 from kernels import discover
-from kernels.experiment import Experiment, resolved_gpu
-from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
-from kernels.results import Closeup, Counters, Diff, Failure, RunResult
-from kernels.runner.job import Job, Outcome, Progress
+from kernels.results import Closeup, Diff, RunResult
 from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
 from visualize.figures.diff_figure import closeup_figure, diff_figure
 from visualize.models.schedule import schedule
-from visualize.text import run_report
+from visualize.panels.endpoint import Api, Endpoint
+from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.state.known import Known
+from visualize.text import run_report, status_text
 from visualize.widgets import assets
-from visualize.widgets.link import query
+from visualize.widgets.link import dated, query
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
 
-NOT_RUN = (
-    '<p class="hint">Not run yet. Press Run (Ctrl+Enter) to launch this kernel, check it against torch{timed}.</p>'
-)
-_STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
+
+class ResultPanel(Panel):
+    """One run: its check, its error as a picture, its time."""
+
+    uses_compiler = False
+
+    def build_strip(self) -> None:
+        """The numbers that stay in view above the tabs."""
+        self.strip = markup("strip", script=assets.text("result.js"))
+
+    def build(self) -> None:
+        self.claim = markup("result", script=assets.text("result.js"))
+        with gr.Row(elem_classes="plots"):
+            self.plot = plot("diff-plot", "The error of the last run, by place in the output")
+            self.closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
+        self.tables = markup("result-tables", script=assets.text("result.js"))
+        self.results = [self.strip, self.claim, self.plot, self.closeup, self.tables]
+
+    def run(self, button: gr.Button) -> Measure:
+        """The page's own button."""
+        return Measure(button, "run", self._shown, self.results, is_dated=True)
+
+    def _shown(self, outcome: RunResult, known: Known) -> Drawn:
+        return dict(zip(self.results, drawn_result(outcome, known.launch), strict=True))
+
+    def before(self, session: Session) -> Drawn:
+        """What a page says on which nothing has been run."""
+        hint = status_text.not_run(session.gpu is not None)
+        return {self.strip: hint, self.claim: hint}
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def run(experiment: dict[str, Any]) -> dict[str, Any]:
+            """Run it on this machine: check it against torch, and time it beside torch where there is a GPU."""
+            return await api.measured(experiment, "run", reply)
+
+        return (Endpoint("run", run, at_once=None),)
 
 
-@dataclass(frozen=True)
-class Parts:
-    claim: gr.HTML
-    plot: gr.HTML
-    closeup: gr.HTML
-    tables: gr.HTML
+def reply(outcome: RunResult, known: Known) -> dict[str, Any]:
+    """The body of /run."""
+    note = " ".join([outcome.note, *run_report.remarks(outcome, known.state.kernel, known.launch)])
+    return {**outcome.to_json(), "note": note}
 
 
-def strip() -> gr.HTML:
-    """The numbers that stay in view above the tabs."""
-    return markup("strip", script=assets.text("result.js"))
-
-
-def status() -> gr.HTML:
-    """Where the run is."""
-    return markup("status")
-
-
-def build() -> Parts:
-    text = markup("result", script=assets.text("result.js"))
-    with gr.Row(elem_classes="plots"):
-        whole = plot("diff-plot", "The error of the last run, by place in the output")
-        closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
-    return Parts(text, whole, closeup, markup("result-tables", script=assets.text("result.js")))
-
-
-def before(session: Session) -> tuple[str, str]:
-    """Strip and report of a page on which nothing has been run."""
-    timed = (
-        ", and time it beside torch" if session.gpu else "; without a GPU here, Triton's interpreter runs it, untimed"
-    )
-    return NOT_RUN.format(timed=timed), NOT_RUN.format(timed=timed)
-
-
-class Runs:
-    """The job that each open page has started last."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._jobs: dict[str, Job] = {}
-        self._lock = threading.Lock()
-
-    def start(self, page: str, experiment: Experiment, what: str = "run") -> Job:
-        """Start a run (or what Session.submit calls otherwise) for a page; the one that it still has is cancelled."""
-        job = self._session.submit(experiment, what)
-        with self._lock:
-            before, self._jobs[page] = self._jobs.get(page), job
-        if before:
-            before.cancel()
-        return job
-
-    def is_latest(self, page: str, job: Job) -> bool:
-        """Whether the page has started no other run since, and is still open."""
-        return self._jobs.get(page) is job
-
-    def cancel(self, page: str) -> None:
-        if job := self._jobs.get(page):
-            job.cancel()
-
-    def forget(self, page: str) -> None:
-        """The page was closed: nobody waits for its run."""
-        with self._lock:
-            job = self._jobs.pop(page, None)
-        if job:
-            job.cancel()
-
-
-def progress(session: Session, job: Job) -> str:
-    """The status line of a job that is under way."""
-    return _status(session.backend, job.progress)
-
-
-def _status(backend: str, update: Progress) -> str:
-    if update.stage == "queued":
-        waits = f"{update.before} before you" if update.before else "starting"
-        return f'<p class="status" role="status">In the queue: {waits}. {update.seconds:.1f} s</p>'
-    stages = _STAGES[backend]
-    place = stages.index(update.stage) if update.stage in stages else -1
-    steps = "".join(
-        f'<li class="{"done" if i < place else "now" if i == place else "todo"}">{stage}</li>'
-        for i, stage in enumerate(stages)
-    )
-    waking = "<span>starting the worker</span>" if update.stage == "worker" else ""
-    return (
-        f'<div class="status" role="status"><ol class="stages">{steps}</ol>{waking}'
-        f"<span>{update.seconds:.1f} s</span></div>"
-    )
-
-
-def finished(outcome: Outcome) -> str:
-    """The status line of a run that has ended."""
-    if isinstance(outcome, Failure):
-        return (
-            f'<p class="failure" role="alert" data-kind="{outcome.kind}"><b>{outcome.stage}</b>: '
-            f"{html.escape(outcome.message)}</p>"
-        )
-    if not isinstance(outcome, RunResult):
-        said = outcome.note or f"Counted by {outcome.tool}." if isinstance(outcome, Counters) else outcome.note
-        return f'<p class="status" role="status" data-finished="true">{html.escape(said)}</p>'
-    took = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in outcome.stages.items() if stage != "worker")
-    return f'<p class="status" role="status" data-finished="true">{html.escape(outcome.note)} {took}</p>'
-
-
-def drawn_result(result: RunResult, this: Gpu | None) -> tuple[str, str, str, str, str]:
-    """Strip, claim, picture of the error, its worst tile, and the tables behind them.
-
-    Args:
-        this: this machine's GPU, or None.
-    """
-    experiment = result.experiment
-    kernel = discover()[experiment.kernel]
-    launch = Launch(experiment.problem, experiment.config, resolved_gpu(experiment, this))
-    address = html.escape(query(experiment.to_address()))
-    whole = closeup = values = ""
+def drawn_result(result: RunResult, launch: Launch) -> tuple[str, str, str, str, str]:
+    """Strip, claim, picture of the error, its worst tile, and the tables behind them."""
+    experiment, kernel = result.experiment, discover()[result.experiment.kernel]
+    address = query(experiment.to_address())
+    whole = closeup = ""
+    values = Markup()
     if diff := result.diff:
         output = kernel.family.output(experiment.problem)
         whole = drawn(diff_figure(diff, result.check, output), anew=address)
@@ -154,11 +83,11 @@ def drawn_result(result: RunResult, this: Gpu | None) -> tuple[str, str, str, st
             closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address)
             values = run_report.values(near, result.check, names, diff)
     return (
-        f'<div class="figures" data-experiment="{address}">{run_report.numbers(result, kernel.race(launch))}</div>',
-        f'<div data-experiment="{address}">{run_report.claim(result, kernel, launch)}</div>',
+        dated(experiment, run_report.numbers(result, kernel.race(launch)), "figures"),
+        dated(experiment, run_report.claim(result, kernel, launch)),
         whole,
         closeup,
-        f'<div class="tables" data-experiment="{address}">{run_report.tables(result, kernel)}{values}</div>',
+        dated(experiment, run_report.tables(result, kernel) + values, "tables"),
     )
 
 

@@ -11,8 +11,7 @@ from kernels.experiment import Experiment, Run
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, checked_fields, knobs
 from kernels.spec import Kernel, Launch
-from visualize.models.textbook import Textbook
-from visualize.state.view import TABS, LaneView, ScheduleView, View, WhatIfView
+from visualize.state.view import View
 
 DEFAULT_KERNEL = "matmul.grouped"
 
@@ -34,56 +33,71 @@ class State:
         return {**self.experiment.to_address(), **self.view.to_address()}
 
 
-def state(flat: Mapping[str, object], this: Gpu | None) -> State:
-    """Read a page from flat fields (an address', or all forms' together); what is left out takes its default.
+@dataclass(frozen=True)
+class Settings:
+    """What can be set on a page besides an Experiment.
 
-    Raises:
-        ConfigError: with the field that caused it.
+    Attributes:
+        tabs: their names; `opened` is the one that is open at first.
+        options: the types of the panels' options, dataclasses of knobs. One may have a method `refuse(problem)`, which
+            raises ConfigError where the two don't go together, and say `of_kernel = True`: what is chosen in it means
+            nothing to another kernel.
     """
-    kernels = discover()
-    chosen = experiment.from_json(experiment.nested({"kernel": DEFAULT_KERNEL, **flat}, kernels), kernels)
-    parts = {
-        name: checked_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, name)
-        for name, declared in (
-            ("schedule", ScheduleView),
-            ("board", Textbook),
-            ("lanes", LaneView),
-            ("whatif", WhatIfView),
-        )
-    }
-    parts["board"].bytes_of(chosen.problem.dtype)  # an element must fit in a line
-    tab = flat.get("tab", View.tab)
-    if tab not in TABS:
-        raise ConfigError("not_a_choice", f"tab is {tab!r}; allowed are {', '.join(TABS)}.", "tab")
-    return State(chosen, View(str(tab), **parts), kernels[chosen.kernel], experiment.resolved_gpu(chosen, this))
 
+    tabs: tuple[str, ...]
+    opened: str
+    options: tuple[type, ...]
 
-def forgiving_state(flat: Mapping[str, object], this: Gpu | None) -> tuple[State, dict[str, str]]:
-    """The same, but what is wrong takes its default, and a sentence says so: for an address that somebody typed."""
-    kept = dict(flat)
-    sentences: dict[str, str] = {}
-    while True:
-        try:
-            return state(kept, this), sentences
-        except ConfigError as error:
-            sentences[error.field] = str(error)
-            if error.field not in kept:
-                kept = {}
-            kept.pop(error.field, None)
+    def state(self, flat: Mapping[str, object], this: Gpu | None) -> State:
+        """Read a page from flat fields (an address', or all forms' together); what is left out takes its default.
 
+        Args:
+            this: this machine's GPU, or None.
 
-def with_kernel(current: Mapping[str, object], kernel: str) -> dict[str, object]:
-    """Fields for another kernel: the problem survives within a family, the config starts at the kernel's defaults.
+        Raises:
+            ConfigError: with the field that caused it.
+        """
+        kernels = discover()
+        chosen = experiment.from_json(experiment.nested({"kernel": DEFAULT_KERNEL, **flat}, kernels), kernels)
+        options = []
+        for declared in self.options:
+            one = checked_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__)
+            if refuse := getattr(one, "refuse", None):
+                refuse(chosen.problem)
+            options.append(one)
+        tab = flat.get("tab", self.opened)
+        if tab not in self.tabs:
+            raise ConfigError("not_a_choice", f"tab is {tab!r}; allowed are {', '.join(self.tabs)}.", "tab")
+        gpu = experiment.resolved_gpu(chosen, this)
+        return State(chosen, View(str(tab), tuple(options)), kernels[chosen.kernel], gpu)
 
-    What is run and how it is drawn stay as they are, but for the choice of an operation, which is the kernel's own.
-    """
-    declared = experiment.kernel_named(kernel, discover())
-    kept = [*knobs(Run), *knobs(ScheduleView), *knobs(Textbook), *knobs(WhatIfView), "gpu"]
-    if discover()[str(current["form_of"])].family.id == declared.family.id:
-        kept += list(knobs(declared.family.problem))
-    if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):
-        kept = [name for name in kept if name != "dtype"]
-    return {"kernel": kernel, **{name: current[name] for name in kept if name in current}}
+    def forgiving_state(self, flat: Mapping[str, object], this: Gpu | None) -> tuple[State, dict[str, str]]:
+        """The same, but what is wrong takes its default, and a sentence says so: for an address that somebody typed."""
+        kept = dict(flat)
+        sentences: dict[str, str] = {}
+        while True:
+            try:
+                return self.state(kept, this), sentences
+            except ConfigError as error:
+                sentences[error.field] = str(error)
+                if error.field not in kept:
+                    kept = {}
+                kept.pop(error.field, None)
+
+    def with_kernel(self, current: Mapping[str, object], kernel: str) -> dict[str, object]:
+        """Fields for another kernel: the problem survives within a family, the config starts at the kernel's defaults.
+
+        How it is run and drawn stays as it is, but for options that are a kernel's own.
+        """
+        declared = experiment.kernel_named(kernel, discover())
+        kept = ["gpu", *knobs(Run)]
+        for options in self.options:
+            kept += [] if getattr(options, "of_kernel", False) else list(knobs(options))
+        if discover()[str(current["form_of"])].family.root is declared.family.root:
+            kept += list(knobs(declared.family.problem))
+        if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):
+            kept = [name for name in kept if name != "dtype"]
+        return {"kernel": kernel, **{name: current[name] for name in kept if name in current}}
 
 
 def with_preset(current: Mapping[str, object], kernel: Kernel, number: int) -> dict[str, object]:

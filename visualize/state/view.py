@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from kernels.gpus import GPUS
 from kernels.knobs import knob
 from visualize.figures import schedule_figure
-from visualize.figures.coalescing_figure import COLORS
-from visualize.models.textbook import Textbook
 
-TABS = ("result", "schedule", "reuse", "coalescing", "compiler")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
 class ScheduleView:
-    """Options of the schedule's picture."""
+    """Options of the schedule, in ideal waves and as it ran."""
 
     color: str = knob("order", "Schedule", "What the colour of a tile shows.", choices=schedule_figure.COLORS)
     programs_per_sm: int = knob(
@@ -31,42 +28,19 @@ class ScheduleView:
 
 
 @dataclass(frozen=True)
-class LaneView:
-    """Which execution of which memory operation is drawn."""
-
-    operation: int = knob(0, "Picture", "The memory operation, in source order.", low=0, high=15)
-    program: int = knob(0, "Picture", "The program (pid) whose first tile is drawn.", low=0, high=2**28, stops="powers")
-    request: int = knob(0, "Picture", "The warp request that is drawn lane by lane.", low=0, high=2**20)
-    model: str = knob(
-        "compiled", "Picture",
-        "compiled: the lanes that the compiler chose. textbook: those of the blackboard.",
-        choices=("compiled", "textbook"),
-    )  # fmt: skip
-    tile_color: str = knob("request", "Picture", "What the colour of an element of the tile shows.", choices=COLORS)
-
-
-@dataclass(frozen=True)
-class WhatIfView:
-    """What is changed to see what it does."""
-
-    dimension: str = knob("M", "What if", "The dimension that the shape cliff slides along.", choices=("M", "N", "K"))
-    other_gpu: str = knob("A100-80GB", "What if", "The GPU that the chosen one is compared with.", choices=tuple(GPUS))
-
-
-@dataclass(frozen=True)
 class View:
-    tab: str = "schedule"
-    schedule: ScheduleView = ScheduleView()
-    board: Textbook = Textbook()
-    lanes: LaneView = LaneView()
-    whatif: WhatIfView = WhatIfView()
+    """The open tab, and the options of its panels and all others: frozen dataclasses of knobs, one of a type."""
+
+    tab: str
+    options: tuple[Any, ...] = ()
+
+    def of(self, kind: type[V]) -> V:
+        """The options of one type: its defaults where the view has none."""
+        return next((one for one in self.options if type(one) is kind), kind())
 
     def to_address(self) -> dict[str, Any]:
         """Every field, flat."""
-        return {
-            "tab": self.tab,
-            **dataclasses.asdict(self.schedule),
-            **dataclasses.asdict(self.board),
-            **dataclasses.asdict(self.lanes),
-            **dataclasses.asdict(self.whatif),
-        }
+        fields: dict[str, Any] = {"tab": self.tab}
+        for one in self.options:
+            fields |= dataclasses.asdict(one)
+        return fields

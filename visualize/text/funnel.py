@@ -1,15 +1,21 @@
-"""Bytes at each stage on their way, as bars. HTML."""
+"""Bytes at each stage on their way, as bars."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from visualize.text import words
+from markupsafe import Markup
 
-Stage = tuple[str, int, str]
+from visualize.text.prose import Sourced
+
+# The widest bar, in percent of the row: a name and a number stand beside it.
+_WIDEST = 22
+
+Stage = tuple[Any, int, str]
 
 
-def funnel(stages: Sequence[Stage], label: str) -> str:
+def funnel(stages: Sequence[Stage], label: str) -> Markup:
     """Bars of bytes.
 
     Args:
@@ -17,9 +23,11 @@ def funnel(stages: Sequence[Stage], label: str) -> str:
         label: what a screen reader says it is.
     """
     most = max((value for _, value, _ in stages), default=0) or 1
-    rows = "".join(
-        f'<li><span class="stage">{name} {words.mark(source)}</span>'
-        f'<span class="bar" style="width:{22 * value / most:.2f}%"></span><span>{value:,} bytes</span></li>'
+    rows = Markup("").join(
+        Markup(
+            '<li><span class="stage">{}</span><span class="bar" style="width:{:.2f}%"></span>'
+            "<span>{:,} bytes</span></li>"
+        ).format(Sourced(name, source), _WIDEST * value / most, value)
         for name, value, source in stages
     )
-    return f'<ul class="funnel" aria-label="{label}">{rows}</ul>'
+    return Markup('<ul class="funnel" aria-label="{}">{}</ul>').format(label, rows)

@@ -11,6 +11,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from visualize.text.glossary import meaning
 from visualize.text.words import mark
 
 
@@ -35,7 +36,57 @@ class Sourced:
     source: str
 
     def __html__(self) -> str:
-        return Markup("{} {}").format(self.value, Markup(mark(self.source)))
+        return Markup("{} {}").format(self.value, mark(self.source))
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where something is from, as a word of the sentence: a mark on the page, the word in plain text."""
+
+    source: str
+
+    def __html__(self) -> str:
+        return mark(self.source)
+
+    def __str__(self) -> str:
+        return self.source
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A value with a hover text, and a style of the page's; plain text has the value alone."""
+
+    value: Any
+    title: Any = ""
+    style: str = ""
+
+    def __html__(self) -> str:
+        style = Markup(' class="{}"').format(self.style) if self.style else ""
+        title = Markup(' title="{}"').format(str(self.title)) if str(self.title) else ""
+        return Markup("<span{}{}>{}</span>").format(style, title, self.value)
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+def term(name: str, shown: str = "") -> Hint:
+    """A word of the glossary with its meaning as hover text, written as `shown`."""
+    return Hint(shown or name, meaning(name))
+
+
+@dataclass(frozen=True)
+class Code:
+    """A place in the source, or a piece of it."""
+
+    value: Any
+    title: str = ""
+
+    def __html__(self) -> str:
+        title = Markup(' title="{}"').format(self.title) if self.title else ""
+        return Markup("<code{}>{}</code>").format(title, self.value)
 
     def __str__(self) -> str:
         return str(self.value)
@@ -58,7 +109,6 @@ class Sentence:
 def say(template: str, *values: Any) -> Sentence:
     """A sentence.
 
-    >>> from visualize.text.prose import Strong, say
     >>> said = say("The launch reads {} of {}.", Strong("4.2 GB"), "A & B")
     >>> str(said)
     'The launch reads 4.2 GB of A & B.'
@@ -66,6 +116,20 @@ def say(template: str, *values: Any) -> Sentence:
     Markup('The launch reads <b>4.2 GB</b> of A &amp; B.')
     """
     return Sentence(template, values)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Values one after the other, with something in between."""
+
+    values: tuple[Any, ...]
+    between: str = ", "
+
+    def __html__(self) -> str:
+        return escape(self.between).join(self.values)
+
+    def __str__(self) -> str:
+        return self.between.join(map(str, self.values))
 
 
 def html(sentences: Iterable[Any]) -> Markup:
@@ -76,3 +140,31 @@ def html(sentences: Iterable[Any]) -> Markup:
 def plain(sentences: Iterable[Any]) -> str:
     """The same as plain text."""
     return " ".join(str(sentence) for sentence in sentences if str(sentence))
+
+
+def claim(*sentences: Any) -> Markup:
+    """The paragraph that a tab opens with."""
+    return Markup('<p class="claim">{}</p>').format(html(sentences))
+
+
+def hint(*sentences: Any) -> Markup:
+    """A paragraph in a quieter colour."""
+    return Markup('<p class="hint">{}</p>').format(html(sentences))
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link to another state of the page.
+
+    Attributes:
+        query: the address after its question mark.
+    """
+
+    value: Any
+    query: str
+
+    def __html__(self) -> str:
+        return Markup('<a href="?{}">{}</a>').format(self.query, self.value)
+
+    def __str__(self) -> str:
+        return str(self.value)

@@ -1,8 +1,9 @@
-"""Why an operation costs what it costs: sentences made from facts of the layout, the sizes and the tensor."""
+"""Why an operation costs what it costs: sentences from its layout, the sizes and the tensor. Without markup."""
 
 from __future__ import annotations
 
-from kernels.spec import DTYPE_BYTES, FlatAccess, Kernel, Launch
+from kernels.lanes import Layout, MemoryOperation
+from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
 from visualize.models.traffic import SECTOR_BYTES, Operation
 
 # The widest access of one lane, and what the launcher records of a number: whether this divides it.
@@ -11,34 +12,34 @@ _RECORDED_DIVISOR = 16
 
 
 def on_the_blackboard(op: Operation) -> str:
-    """A sentence for the efficiency of one operation with textbook lanes."""
+    """A sentence or two for the efficiency of one operation with textbook lanes."""
     if op.access.op == "descriptor":
         return (
-            "A descriptor has the whole block copied without any lane: no warp issues these requests. They are what "
-            "the blackboard's lanes would issue for the same bytes."
+            "A tensor descriptor copies the whole block, and no warp issues these requests. They are what the "
+            "blackboard's lanes would issue for the same bytes."
         )
     if op.launch.sectors == op.launch.ideal_sectors:
-        return "Neighbouring lanes take neighbouring bytes, so every sector is used whole."
-    return _used_in_part(op)
+        return "Adjacent lanes access adjacent elements, so every sector is fully used."
+    return _partly_used(op)
 
 
-def _used_in_part(op: Operation) -> str:
+def _partly_used(op: Operation) -> str:
     """Why sectors are used in part."""
     access, size = op.access, op.width_bytes
     if isinstance(access, FlatAccess):
         return (
-            f"Neighbouring lanes take elements of neighbouring rows of {access.tensor}, a whole row apart in memory, "
-            "so they share few sectors or none."
+            f"Adjacent lanes access elements in adjacent rows of {access.tensor}, a whole row apart in memory, so they "
+            "share few sectors or none."
         )
     columns = access.columns.block
-    if access.transposed and op.made is None:
+    if access.transposed and op.compiled is None:
         return (
-            f"The tile is turned: its rows in {access.tensor} are {columns} elements ({columns * size} bytes), "
-            "so a warp crosses many of them, each in sectors of its own."
+            f"The tile is transposed: its rows in {access.tensor} are {columns} elements ({columns * size} bytes) "
+            "long. A warp crosses many of them, each in sectors of its own."
         )
     return (
-        f"Rows of the tile begin or end inside sectors, or are cut by the edge of {access.tensor}, "
-        "so some sectors are used in part."
+        f"Rows of the tile begin or end inside sectors, or the edge of {access.tensor} truncates them, so some sectors "
+        "are partly used."
     )
 
 
@@ -48,112 +49,127 @@ def compiled(op: Operation, textbook: Operation, kernel: Kernel, launch: Launch,
     Args:
         textbook: the same operation on a blackboard with 32 lanes and lines of 128 bytes.
         shared_bytes: shared memory of the compiled program.
+
+    Raises:
+        ValueError: where it was not compiled.
     """
-    made = op.made
-    if made is None:
+    if op.compiled is None:
         raise ValueError("A textbook operation was not compiled.")
-    if made.layout is None:
+    if op.is_box:
         return (
-            "The tensor memory accelerator copies the whole block: no lane asks for it, so there are no requests. "
-            "These are the sectors of its boxes. The blackboard's lanes would issue "
-            f"{textbook.launch.requests:,} requests."
+            "The Tensor Memory Accelerator (TMA) copies the whole block, so no lane issues a request. These are the "
+            f"sectors of its boxes. The blackboard's lanes would issue {textbook.launch.requests:,} requests."
         )
-    if made.swaps:
-        if not op.is_lower_bound:
-            return "What the compare-and-swap below begins with: each lane loads the word that it will change."
-        return (
-            f"The GPU has no atomic for a {launch.problem.dtype} by itself: a lane changes a copy of its word and "
-            "swaps it in, and tries again where the word was changed meanwhile. This is the first turn; how many "
-            "follow depends on values and time."
-        )
-    sentences = [
-        _narrow(op, kernel, launch),
-        _turned(op, shared_bytes),
-        _copies(op),
-    ]
+    if op.compiled.swaps:
+        return _swapping(op, launch)
+    sentences = list(_of_layout(op, kernel, launch, shared_bytes))
     if op.launch.sectors > op.launch.ideal_sectors:
         sentences.append(_partial(op))
-    if not any(sentences):
-        fewer = textbook.launch.requests / max(op.launch.requests, 1)
-        sentences.append(
-            f"Each lane takes {op.width_bytes} bytes at a time and neighbouring lanes neighbouring bytes"
-            + (f": {fewer:.3g} × fewer requests than on the blackboard." if fewer > 1 else ".")
-        )
-    return " ".join(sentence for sentence in sentences if sentence)
+    return " ".join(filter(None, sentences)) or _contiguous(op, textbook)
+
+
+def _swapping(op: Operation, launch: Launch) -> str:
+    """An atomic that the GPU has no instruction for: a load, and a loop."""
+    if not op.is_lower_bound:
+        return "The compare-and-swap below begins with this load: each lane reads the word that it will change."
+    return (
+        f"The GPU has no atomic for a single {launch.problem.dtype}: a lane changes a copy of its word, swaps it in, "
+        "and retries if the word has changed meanwhile. This is the first iteration. The number of retries depends "
+        "on values and timing."
+    )
+
+
+def _contiguous(op: Operation, textbook: Operation) -> str:
+    fewer = textbook.launch.requests / max(op.launch.requests, 1)
+    beside = f": {fewer:.3g} × fewer requests than on the blackboard." if fewer > 1 else "."
+    return f"Each lane accesses {op.width_bytes} contiguous bytes, and adjacent lanes adjacent chunks{beside}"
+
+
+def _of_layout(op: Operation, kernel: Kernel, launch: Launch, shared_bytes: int) -> tuple[str, ...]:
+    """What the layout says: of a run of elements it has no rows and no transposition."""
+    if op.compiled is None or op.compiled.layout is None:
+        return ()
+    code, layout, access = op.compiled, op.compiled.layout, op.access
+    transposed = "" if isinstance(access, FlatAccess) else _transposed(access, layout, shared_bytes)
+    return _narrow(op, code, layout, kernel, launch), transposed, _copies(code, layout)
 
 
 def _partial(op: Operation) -> str:
-    access, made = op.access, op.made
-    if isinstance(access, FlatAccess) or made is None or made.layout is None:
-        return _used_in_part(op)
-    row = _neighbours(op) * made.element_bytes
+    access, code = op.access, op.compiled
+    if code is None or code.layout is None or isinstance(access, FlatAccess):
+        return _partly_used(op)
+    row = _contiguous_elements(access, code, code.layout) * code.element_bytes
     if row < SECTOR_BYTES:
         return (
-            f"In one request, lanes take {_bytes(row)} of {access.tensor} in a row, so a sector of {SECTOR_BYTES} is "
-            "used in part."
+            f"One request covers {_bytes(row)} of a row of {access.tensor}, so each sector of {SECTOR_BYTES} is partly "
+            "used."
         )
-    return _used_in_part(op)
+    return _partly_used(op)
 
 
-def _neighbours(op: Operation) -> int:
+def _contiguous_elements(access: Access, code: MemoryOperation, layout: Layout) -> int:
     """How many elements of a row of the tensor one request takes without a gap."""
-    access, made = op.access, op.made
-    if made is None or made.layout is None or isinstance(access, FlatAccess):
-        raise ValueError("Only blocks with a layout have rows.")
     along = access.dims.index(access.columns.index)
-    run = made.width_bytes // made.element_bytes
-    steps = sorted(base[along] for base in made.layout.lane if base[along] and not base[1 - along])
+    run = code.width_bytes // code.element_bytes
+    steps = sorted(base[along] for base in layout.lane if base[along] and not base[1 - along])
     for step in steps:
         run *= 2 if step == run else 1
     return run
 
 
-def _narrow(op: Operation, kernel: Kernel, launch: Launch) -> str:
+def _narrow(op: Operation, code: MemoryOperation, layout: Layout, kernel: Kernel, launch: Launch) -> str:
     """Why a lane moves less than 16 bytes at a time."""
-    access, made = op.access, op.made
-    if made is None or made.layout is None or op.width_bytes >= _WIDEST_BYTES:
+    access, size, lanes = op.access, code.element_bytes, 32 << len(layout.warp)
+    if op.width_bytes >= _WIDEST_BYTES:
         return ""
-    size, lanes = made.element_bytes, 32 << len(made.layout.warp)
     share = max(access.elements * size // lanes, size)
     if share <= op.width_bytes:
-        return f"A tile of {access.elements:,} elements leaves each of {lanes} lanes no more than {_bytes(share)}."
+        return f"A tile of {access.elements:,} elements leaves each of {lanes} lanes at most {_bytes(share)}."
     if isinstance(access, FlatAccess):
         if access.transposed:
-            return (
-                f"Each element goes into another row of {access.tensor}, so a lane has no neighbours to move together."
-            )
+            return f"Each element goes to a different row of {access.tensor}, so a lane has no adjacent elements."
         row = access.elements * size
     else:
         row = access.columns.block * size
     if row <= op.width_bytes:
         return f"A row of the tile is only {_bytes(row)} of {access.tensor}."
-    pitch = kernel.family.tensors(launch.problem)[access.tensor].stored[1]
-    most = min(_WIDEST_BYTES, share, row)
+    return _unaligned(op, kernel, launch, size, min(_WIDEST_BYTES, share, row)) or _by_layout(op, code, kernel, launch)
+
+
+def _unaligned(op: Operation, kernel: Kernel, launch: Launch, size: int, most: int) -> str:
+    """Where rows are not aligned to `most` bytes, or are and the compiler can't know."""
+    tensor = op.access.tensor
+    pitch = kernel.family.tensors(launch.problem)[tensor].stored[1]
     if pitch * size % most:
         return (
-            f"A row of {access.tensor} takes {pitch * size:,} bytes ({pitch:,} × {size}), no multiple of {most}, so "
-            f"rows don't begin at multiples of it, and a lane moves {_bytes(op.width_bytes)} at a time."
+            f"A row of {tensor} takes {pitch * size:,} bytes ({pitch:,} × {size}), not a multiple of {most}. Rows are "
+            f"not aligned to {most} bytes, so a lane moves {_bytes(op.width_bytes)} at a time."
         )
     if pitch % _RECORDED_DIVISOR:
         return (
-            f"Rows of {access.tensor} take {pitch * size:,} bytes, a multiple of {most}, but the launcher records only "
-            f"whether the number {pitch:,} is divisible by 16. It is not, so the compiler can't know, and a lane moves "
+            f"Rows of {tensor} take {pitch * size:,} bytes, a multiple of {most}. The launcher only records whether "
+            f"{pitch:,} is divisible by {_RECORDED_DIVISOR}. It is not, so the compiler can't know, and a lane moves "
             f"{_bytes(op.width_bytes)} instead of {most}."
         )
-    if _turned_for_matrix_unit(op, launch):
+    return ""
+
+
+def _by_layout(op: Operation, code: MemoryOperation, kernel: Kernel, launch: Launch) -> str:
+    tensor = op.access.tensor
+    if _needs_k_major(op, code, kernel, launch):
         return (
-            f"The matrix unit takes {launch.problem.dtype} operands K-major only, and {access.tensor} is not stored "
-            f"so: it is copied {op.width_bytes} bytes at a time, to be turned on its way into shared memory."
+            f"The matrix unit takes {launch.problem.dtype} operands K-major only, and {tensor} is not K-major. It is "
+            f"copied {op.width_bytes} bytes at a time and transposed on its way into shared memory."
         )
-    return f"The layout gives a lane {_bytes(op.width_bytes)} of {access.tensor} at a time."
+    return f"The layout gives a lane {_bytes(op.width_bytes)} of {tensor} at a time."
 
 
-def _turned_for_matrix_unit(op: Operation, launch: Launch) -> bool:
+def _needs_k_major(op: Operation, code: MemoryOperation, kernel: Kernel, launch: Launch) -> bool:
     """Whether Hopper's matrix unit (for 4 warps together, 64 rows) needs K as the fast axis: but for 2-byte types."""
-    access, made, config = op.access, op.made, launch.config
+    access, config = op.access, launch.config
     return (
-        made is not None
-        and made.op == "async copy"
+        access.tensor in (kernel.family.panels or ())
+        and code.op == "async copy"
         and launch.gpu.compute_capability == (9, 0)
         and config.num_warps % 4 == 0
         and config.BLOCK_M >= 64
@@ -163,35 +179,24 @@ def _turned_for_matrix_unit(op: Operation, launch: Launch) -> bool:
     )
 
 
-def _turned(op: Operation, shared_bytes: int) -> str:
-    access, made = op.access, op.made
-    if (
-        made is None
-        or made.layout is None
-        or isinstance(access, FlatAccess)
-        or not access.transposed
-        or not made.layout.lane
-    ):
-        return ""
+def _transposed(access: Access, layout: Layout, shared_bytes: int) -> str:
+    """A tile that is stored transposed, where adjacent lanes store adjacent elements."""
     along = access.dims.index(access.columns.index)
-    if not made.layout.lane[0][along] or not shared_bytes:
+    if not (access.transposed and layout.lane and layout.lane[0][along] and shared_bytes):
         return ""
     return (
-        "A lane does not store what it loaded: the compiler turns the tile through shared memory "
-        f"({shared_bytes:,} bytes a program), so that neighbouring lanes store neighbouring bytes."
+        f"The compiler transposes the tile through shared memory ({shared_bytes:,} bytes per program), so that "
+        "adjacent lanes store adjacent bytes. A lane stores other elements than it loaded."
     )
 
 
-def _copies(op: Operation) -> str:
+def _copies(code: MemoryOperation, layout: Layout) -> str:
     """A tile that is smaller than the program's lanes."""
-    made = op.made
-    if made is None or made.layout is None:
-        return ""
-    times = 1 << sum(not any(base) for base in (*made.layout.lane, *made.layout.warp))
+    times = 1 << sum(not any(base) for base in (*layout.lane, *layout.warp))
     if times == 1:
         return ""
-    who = "one of them issues it" if made.issued_by_owners else "all of them load it"
-    return f"The tile is smaller than the program: each element belongs to {times} lanes, and {who}."
+    who = "one of them issues it" if code.issued_by_owners else "all of them load it"
+    return f"The tile is smaller than the program: {times} lanes hold each element, and {who}."
 
 
 def _bytes(count: int) -> str:

@@ -1,47 +1,43 @@
-"""Numbers and marks as the page writes them. HTML."""
+"""Numbers and marks as the page writes them."""
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Sequence
+from typing import Any
 
-MARKS = {
-    "measured": "Measured on this device just now.",
-    "predicted": "Computed from the kernel's index arithmetic.",
-    "interpreter": "Run by Triton's interpreter on the CPU.",
-    "recorded": "Measured earlier on the device that is named.",
-    "compiled": "What the compiler chose for the GPU that is named.",
-    "counted": "Counted by Nsight Compute on the device that is named.",
-    "textbook": "Counted on the blackboard's machine, not on a compiled kernel.",
-    "assumed": "Not known here: assumed.",
-}
+from markupsafe import Markup
+
+from visualize.text.glossary import meaning
+
+# Where a number can come from. The page shows the word as a small mark.
+SOURCES = ("measured", "predicted", "interpreter", "recorded", "compiled", "counted", "textbook", "assumed")
 
 
-def mark(source: str) -> str:
-    """The small mark that says where a number comes from."""
-    return f'<span class="mark {source}" title="{MARKS[source]}">{source}</span>'
+def mark(source: str) -> Markup:
+    """The small mark that says where a number comes from.
+
+    Raises:
+        ValueError: where it can't come from there.
+    """
+    if source not in SOURCES:
+        raise ValueError(f"A number comes from {source!r}; allowed are {', '.join(SOURCES)}.")
+    return Markup('<span class="mark {0}" title="{1}">{0}</span>').format(source, meaning(source))
 
 
-def figure(value: str, label: str, source: str = "", detail: str = "") -> str:
+def figure(value: Any, label: str, source: str = "", detail: str = "") -> Markup:
     """One number of the strip: value, what it is, its mark."""
-    title = f' title="{html.escape(detail)}"' if detail else ""
-    return (
-        f'<div class="figure"{title}><span class="value">{html.escape(value)}</span>'
-        f'<span class="label">{html.escape(label)} {mark(source) if source else ""}</span></div>'
+    title = Markup(' title="{}"').format(detail) if detail else ""
+    return Markup('<div class="figure"{}><span class="value">{}</span><span class="label">{} {}</span></div>').format(
+        title, value, label, mark(source) if source else ""
     )
 
 
-def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: str = "") -> str:
-    """A table; cells are HTML already."""
-    head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
-    return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def significant(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, without exponents where they can be avoided."""
+    """A number with so many significant digits, without exponents where they can be avoided.
+
+    >>> significant(1460.3), significant(0.05), significant(2.1e-5)
+    ('1,460', '0.0500', '2.10e-05')
+    """
     if not math.isfinite(value):
         return "not finite"
     if value == 0:
@@ -59,3 +55,12 @@ def milliseconds(value: float) -> str:
 
 def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "wave"), counted(1200, "wave")
+    ('1 wave', '1,200 waves')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

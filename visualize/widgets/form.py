@@ -6,6 +6,7 @@ number, a list of words a menu: all native inputs, so that keys and screen reade
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -47,6 +48,11 @@ def placed(sentences: Mapping[str, str]) -> str:
 def filled(fields: list[dict[str, Any]], values: Mapping[str, Any], presets: tuple[str, ...] = ()) -> str:
     """A form's value: what controls there are, what they are set to, and presets to click."""
     return json.dumps({"fields": fields, "values": dict(values), "presets": presets}, ensure_ascii=False)
+
+
+def of(declared: Any) -> str:
+    """The value of a form of a dataclass of knobs, set to `declared`."""
+    return filled(fields(type(declared)), dataclasses.asdict(declared))
 
 
 def settings(value: str) -> dict[str, Any]:

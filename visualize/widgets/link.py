@@ -7,7 +7,9 @@ import urllib.parse
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
+from kernels.experiment import Experiment
 from visualize.widgets import assets
 
 
@@ -32,3 +34,10 @@ def link() -> gr.HTML:
 def query(fields: dict[str, Any]) -> str:
     """An address' query from flat fields."""
     return urllib.parse.urlencode(fields)
+
+
+def dated(experiment: Experiment, content: Markup, style: str = "") -> Markup:
+    """Markup that says which Experiment it belongs to: the page greys it while another one is set."""
+    return Markup('<div class="{}" data-experiment="{}">{}</div>').format(
+        style, query(experiment.to_address()), content
+    )

@@ -69,8 +69,8 @@ class Launch {
       c[r][k] = 2;
       if (slice < this.held) { a[r][slice] = 2; b[slice][k] = 2; }
     });
-    if (this.kind === "product") return [c, a, b];
-    return [c, grid(across, down, (n, m) => c[m][n])];
+    if (this.panels) return [c, a, b];
+    return this.transposed.map((transposed) => transposed ? grid(across, down, (n, m) => c[m][n]) : c);
   }
 
   // For each tile of a small map, how many of its slices have been started.
@@ -84,7 +84,7 @@ class Launch {
     const current = Math.min(number, this.count) - 1;
     if (number > this.count) return `done after ${this.name} ${this.count.toLocaleString("en")}`;
     const what = `${this.name} ${number.toLocaleString("en")} of ${this.count.toLocaleString("en")}: ${this.programs(current)}`;
-    if (this.kind !== "product") return what;
+    if (!this.panels) return what;
     const mebibytes = (this.kib[current] / 1024).toLocaleString("en", { maximumSignificantDigits: 3 });
     const unit = this.slices > 1 ? "pieces" : "panels";
     return `${what}; ${this.a[current]} + ${this.b[current]} ${unit}, ${mebibytes} MiB`;

@@ -1,20 +1,29 @@
-"""Launch a kernel's timed build, and read what its programs wrote down. Torch; runs in the worker."""
+"""When and where each program of a launch ran: a build of the kernel writes it down, beside the kernel's own time."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from kernels import discover
+from kernels.compiled import compiler
 from kernels.compiled.instrumented import FIELDS, timed
+from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
+from kernels.gpus import Gpu
+from kernels.knobs import ConfigError
+from kernels.records import RecordForm
 from kernels.results import Device, Failure, Timeline
+from kernels.runner.measurements.measurement import Measurement
 from kernels.runner.prepared import prepare
-from kernels.runner.timing import Samples, in_a_row, in_turns, timing
+from kernels.runner.stages import Stages
+from kernels.runner.timing import in_a_row, in_turns, timing
+from kernels.runner.worker import as_failure
+from kernels.spec import Launch
 
-if TYPE_CHECKING:
-    from kernels.gpus import Gpu
+MOST_PROGRAMS = 65_536
 
 # Launches right before the one that is recorded. The build has just been timed, so the clock is up already.
 _WARM_UP = 5
@@ -23,8 +32,41 @@ _WARM_UP = 5
 _POISON = -1
 
 
+class TimelineMeasurement(Measurement[Timeline]):
+    name = "timeline"
+    form = RecordForm(
+        "timeline",
+        Timeline,
+        key=same_launch,
+        written=Timeline.to_record,
+        read=lambda fields: {"backend": "cuda", **fields},
+        keeps_run=True,
+    )
+    takes = "A timeline is taken on a GPU"
+    missing = "none of this experiment on {gpu} was recorded"
+
+    def refuse(self, experiment: Experiment, gpu: Gpu) -> None:
+        """Refuse a launch of more than MOST_PROGRAMS programs, and say how many it has."""
+        programs = discover()[experiment.kernel].programs(Launch(experiment.problem, experiment.config, gpu))
+        if programs > MOST_PROGRAMS:
+            raise ConfigError(
+                "too_many_programs",
+                f"This launch has {programs:,} programs; a timeline holds at most {MOST_PROGRAMS:,}. "
+                "Choose larger tiles or a smaller shape.",
+            )
+
+    def measure(self, experiment: Experiment, stages: Stages) -> Timeline:
+        stages.compile(experiment)
+        stages.compile(experiment, compiler.compile_timed_for)
+        return stages.work("time", timeline, experiment, stages.gpu, stages.device())
+
+
+TIMELINE = TimelineMeasurement()
+
+
+@as_failure("time")
 def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Failure:
-    """Check the timed build's output, time it beside the kernel, and record one warm launch of it.
+    """Check the timed build's output, time it beside the kernel, and record one warm launch of it. In the run worker.
 
     Returns:
         The timeline; or a Failure where a program did not write once, or wrote what can't be.
@@ -55,7 +97,7 @@ def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Fai
 
 def _recorded_ms(launch: Any, record: Any, l2: str) -> float:
     """Launch with fresh poison in the record, behind some warm launches; the time of that launch."""
-    warm: Samples = in_a_row([*[launch] * _WARM_UP, lambda: record.fill_(_POISON), launch], l2)
+    warm = in_a_row([*[launch] * _WARM_UP, lambda: record.fill_(_POISON), launch], l2)
     return float(warm.times_ms[-1, 0])
 
 

@@ -1,0 +1,79 @@
+"""What the recording campaigns share: submit experiments on this machine's GPU, and write one recording a line."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+# So many clients that some experiments are compiled while another one runs.
+_CLIENTS = 8
+
+# What is recorded: a payload and the measurement's name.
+Wanted = tuple[dict[str, Any], str]
+
+
+def flags_of(about: str | None) -> argparse.ArgumentParser:
+    """A parser of a campaign's arguments: the file, and --append."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--append", action="store_true", help="keep what the file holds")
+    return parser
+
+
+def record(
+    outcomes: Iterable[tuple[Wanted, Any]],
+    said: Callable[[Any], str],
+    file: Path,
+    append: bool = False,
+    kept: Callable[[Any], bool] = lambda measured: True,
+) -> int:
+    """Write outcomes as they come, one recording a line, and print what is `said` of each.
+
+    Args:
+        outcomes: what was wanted, each with its result or a Failure.
+        kept: results that go into the file.
+
+    Returns:
+        The number of failures.
+    """
+    from kernels.gpus import this_gpu
+    from kernels.records import Recording
+    from kernels.results import Failure
+    from kernels.runner.measurements import MEASUREMENTS
+
+    gpu, failed = this_gpu(), 0
+    if gpu is None:
+        print("There is no GPU here, so there is nothing to record.", file=sys.stderr)
+        return 1
+    with file.open("a" if append else "w", encoding="utf-8") as target:
+        for (payload, name), outcome in outcomes:
+            if isinstance(outcome, Failure):
+                failed += 1
+                print(f"not recorded: {name} {payload}: {outcome}", file=sys.stderr)
+                continue
+            date = datetime.datetime.now(datetime.UTC).date().isoformat()
+            if kept(outcome):
+                target.write(MEASUREMENTS[name].form.line(Recording(gpu.name, date, outcome)) + "\n")
+                target.flush()
+            print(f"{name} {payload}: {said(outcome)}", flush=True)
+    return failed
+
+
+def submitted(wanted: Sequence[Wanted]) -> Iterator[tuple[Wanted, Any]]:
+    """Each of what is wanted with its outcome, in order, as a session on this machine measures it."""
+    from kernels import discover
+    from kernels.experiment import from_json
+    from kernels.runner.session import Session
+
+    session = Session.here()
+    try:
+        with ThreadPoolExecutor(_CLIENTS) as clients:
+            outcomes = clients.map(lambda one: session.submit(from_json(one[0], discover()), one[1]).result(), wanted)
+            yield from zip(wanted, outcomes, strict=True)
+    finally:
+        session.close()

@@ -1,0 +1,1 @@
+"""B[M, N] = softmax of each row of A[M, N]: a family that is added to a copy of the tree, as one folder."""

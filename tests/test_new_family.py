@@ -1,0 +1,209 @@
+"""Adding a family is adding one folder: page, endpoints, pictures, run and check work for it as for the others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from gradio_client import Client
+
+from tests.kernels.trees import checks, copied, python
+from tests.page.conftest import served
+
+FOLDER = Path(__file__).parent / "softmax"
+KERNEL = "softmax.row_blocks"
+EXPERIMENT = {"kernel": KERNEL, "problem": {"M": 37, "N": 1008}, "config": {"BLOCK_M": 4}}
+BYTES = 37 * 1008 * 4
+
+PAGE = """
+import json
+from visualize.figures.schedule_figure import player_data, schedule_figure
+from visualize.models.schedule import row_major, schedule
+from visualize.models.steps import panels, steps
+from visualize.panels import coalescing_tab, schedule_tab
+from visualize.panels.controls import experiment_form
+from visualize.state.state import state, with_kernel
+
+opened = state({"kernel": "softmax.row_blocks", "M": 37, "N": 1008}, None)
+ours = schedule(opened.kernel, opened.launch)
+parts = steps(ours, panels(opened.kernel, opened.launch, ours))
+figure, told = schedule_figure(ours, parts, "title", "order"), player_data(ours, parts, 0)
+moved = with_kernel({**opened.to_address(), "form_of": opened.kernel.id}, "transpose.tiled")
+print(json.dumps({
+    "form": json.loads(experiment_form(opened, None)),
+    "address": opened.to_address(),
+    "maps": [[trace.name, trace.hovertemplate, list(trace.z.shape)] for trace in figure.data],
+    "axes": [figure.layout[name].title.text for name in ("xaxis", "yaxis", "xaxis2", "yaxis2")],
+    "told": [told["panels"], told["transposed"], told["held"]],
+    "row_major": row_major(ours).tiles.pid_m.tolist(),
+    "drawn": [*schedule_tab.draw(opened, None)[:3], *coalescing_tab.draw(opened, None, None)],
+    "moved": sorted(moved),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """The project with one folder more, and nothing else touched."""
+    tree = copied(tmp_path_factory.mktemp("new") / "tree")
+    shutil.copytree(FOLDER, tree / "kernels" / "softmax", ignore=shutil.ignore_patterns("__pycache__"))
+    return tree
+
+
+@pytest.fixture(scope="module")
+def client(tree, tmp_path_factory):
+    """A client of the tree's own app, on a machine without a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        with served(tmp_path_factory.mktemp("served"), tree) as app:
+            yield Client(app.url, verbose=False)
+
+
+@pytest.fixture(scope="module")
+def page(tree):
+    """What the page holds of it, without a browser."""
+    ended = python(tree, "-c", PAGE)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_the_form_and_the_address_hold_its_knobs(page):
+    controls = {field["name"]: field for field in page["form"]["fields"]}
+    assert "softmax: blocks of rows" in controls["kernel"]["labels"]
+    assert controls["BLOCK_N"]["choices"] == [256, 512, 1024, 2048, 4096]
+    assert controls["dtype"]["choices"] == ["float16", "float32"]
+    assert {"M": 37, "N": 1008, "dtype": "float32", "BLOCK_M": 4}.items() <= page["form"]["values"].items()
+    assert {"kernel": KERNEL, "M": 37, "N": 1008, "BLOCK_N": 1024}.items() <= page["address"].items()
+    assert "M" not in page["moved"], "another family has a problem of its own"
+
+
+def test_the_schedule_shows_each_tensor_and_transposes_none(page):
+    names, says, shapes = zip(*page["maps"], strict=True)
+    assert names == ("A", "B")
+    assert "A: read at pid_m %{y}, pid_n %{x}" in says[0]
+    assert "B: written by pid_m %{y}, pid_n %{x}" in says[1]
+    assert shapes == ([10, 1], [10, 1])
+    assert page["axes"] == ["A: pid_n", "pid_m", "B: pid_n", "pid_m"]
+    assert page["told"] == [False, [False, False], 0]
+    assert page["row_major"] == list(range(10))
+
+
+def test_the_panels_are_drawn_and_say_nothing_of_products_or_transposes(page):
+    assert all(page["drawn"])
+    said = " ".join(part for part in page["drawn"] if part.startswith("<"))
+    assert "elements each" in said
+    for words in ("blocks of A", "of K", "transpos", "turned"):
+        assert words not in said, words
+
+
+def test_it_is_an_entry_of_kernels(client):
+    (entry,) = (one for one in client.predict(api_name="/kernels")["kernels"] if one["id"] == KERNEL)
+    assert (entry["family"], entry["title"]) == ("softmax", "blocks of rows")
+    assert [knob["name"] for knob in entry["knobs"]] == ["BLOCK_M", "BLOCK_N", "num_warps", "num_stages"]
+    assert [field["name"] for field in entry["problem"]] == ["M", "N", "dtype"]
+
+
+def test_its_schedule_is_that_of_the_compiled_kernel(client):
+    reply = client.predict(EXPERIMENT, api_name="/schedule")
+    assert (reply["programs"], reply["tile_grid"], reply["loads"]) == (10, [10, 1], None)
+    assert (reply["gpu"], reply["resident_source"]) == ("H200", "compiled")
+    assert reply["tiles"] == [[[place, 0, 0]] for place in range(10)]
+
+
+def test_its_operations_are_counted_on_the_blackboard(client):
+    reply = client.predict(EXPERIMENT, "textbook", api_name="/coalescing")
+    # A row is 31.5 warps, and 126 sectors: it may begin inside a line, but not inside a sector.
+    assert [(op["op"], op["tensor"], op["requests"]) for op in reply["ops"]] == [
+        ("load", "A", 37 * 32),
+        ("store", "B", 37 * 32),
+    ]
+    assert all(op["sectors"] == op["ideal_sectors"] == 37 * 126 for op in reply["ops"])
+
+
+def test_its_operations_are_counted_as_compiled_for_a_gpu_that_is_not_here(client):
+    reply = client.predict(EXPERIMENT, "compiled", api_name="/coalescing")
+    assert reply["gpu"] == "H200"
+    assert [op["op"] for op in reply["ops"]] == ["load", "store"]
+    assert all(op["file"].endswith("row_blocks.py") for op in reply["ops"])
+    # 16 bytes per lane: a row of 4,032 bytes takes 7.9 warps.
+    assert [(op["requests"], op["sectors"]) for op in reply["ops"]] == [(37 * 8, 37 * 126)] * 2
+    ragged = client.predict({**EXPERIMENT, "problem": {"M": 37, "N": 1000}}, "compiled", api_name="/coalescing")
+    for op in ragged["ops"]:
+        assert op["requests"] == 37 * 32, "the compiler does not know that a row of 1,000 elements is whole vectors"
+        assert "1,000 is divisible by 16" in op["why"]
+
+
+def test_its_input_is_read_once_and_its_output_written_once(client):
+    reply = client.predict(EXPERIMENT, api_name="/reuse")
+    for name in ("dram_read_bytes", "dram_write_bytes", "compulsory_bytes", "asked_bytes", "low_bytes", "high_bytes"):
+        assert reply[name] == BYTES, name
+    assert (reply["by_group_size"], reply["flags"], reply["resident_source"]) == ({}, [], "compiled")
+    assert [bound["name"] for bound in reply["bounds"]] == ["DRAM", "L2", "load and store"]
+
+
+def test_it_is_compiled(client):
+    reply = client.predict(EXPERIMENT, api_name="/compile")
+    assert 0 < reply["registers"] <= 255
+    assert "softmax_row_blocks" in reply["ptx"]
+
+
+def test_what_its_family_refuses_is_a_failure_in_a_sentence(client):
+    payload = {**EXPERIMENT, "config": {"BLOCK_N": 512}}
+    for endpoint in ("/schedule", "/reuse", "/run", "/compile"):
+        error = client.predict(payload, api_name=endpoint)["failure"]
+        assert (error["kind"], error["stage"]) == ("out_of_range", "config")
+        assert error["message"] == "BLOCK_N is 512; it must hold a row of 1,008 elements."
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_it_runs_and_its_check_passes_within_what_its_family_allows(client, dtype):
+    reply = client.predict({**EXPERIMENT, "problem": {"M": 37, "N": 1008, "dtype": dtype}}, api_name="/run")
+    check = reply["check"]
+    assert (reply["backend"], check["passed"], check["mismatched"], check["elements"]) == (
+        "interpreter",
+        True,
+        0,
+        37 * 1008,
+    )
+    assert 0 < check["relative_rms"] <= check["tolerance"] < 2.0**-10
+    assert check["worst_over_allowed"] <= 1
+
+
+WRONG = {
+    "the sum leaves out a column": (
+        "tl.sum(exponentials, axis=1)",
+        "tl.sum(tl.where(columns[None, :] < N - 1, exponentials, 0.0), axis=1)",
+    ),
+    "columns past the edge are added": ('float("-inf")', "-3.0"),
+    "exponentials are halves": ("exponentials / tl.sum(", "exponentials.to(tl.float16).to(tl.float32) / tl.sum("),
+    "the result is doubled in the last row": ("result.to(", "tl.where(rows[:, None] == M - 1, 2 * result, result).to("),
+    "a column is never written": (
+        "result.to(b.dtype.element_ty), mask=inside)",
+        "result.to(b.dtype.element_ty), mask=inside & (columns[None, :] != 7))",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_one_fails_the_check(tree, tmp_path, what):
+    wrong = tmp_path / "tree"
+    shutil.copytree(tree, wrong, ignore=shutil.ignore_patterns("__pycache__", "cache"))
+    file = wrong / "kernels" / "softmax" / "row_blocks.py"
+    source, (right, changed) = file.read_text(encoding="utf-8"), WRONG[what]
+    assert source.count(right) == 1
+    file.write_text(source.replace(right, changed), encoding="utf-8")
+    payloads = [{**EXPERIMENT, "problem": {"M": 37, "N": 1008, "dtype": dtype}} for dtype in ("float16", "float32")]
+    for check in checks(wrong, payloads, "interpreter"):
+        assert check["passed"] is False, check
+
+
+def test_the_contract_tests_hold_it(tree):
+    files = [
+        f"tests/{name}.py" for name in ("kernels/test_contract", "kernels/test_declarations", "models/test_textbook")
+    ]
+    ended = python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", "row_blocks")
+    assert ended.returncode == 0, ended.stdout[-3000:]
+    passed = int(ended.stdout.split(" passed")[0].split()[-1])
+    assert passed > 30, ended.stdout

@@ -1,0 +1,172 @@
+"""Adding a measurement is adding one file and listing it: submit, known, recordings, cancel and the cache follow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.kernels.trees import copied, python
+
+FILE = '''"""How many programs a launch has, and in which process they ran."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from kernels.equivalence import same_launch
+from kernels.experiment import Experiment
+from kernels.gpus import Gpu
+from kernels.records import RecordForm
+from kernels.results import Device
+from kernels.runner.measurements.measurement import Measurement
+from kernels.runner.prepared import prepare
+from kernels.runner.stages import Stages
+from kernels.runner.worker import as_failure
+
+
+@dataclass(frozen=True)
+class ProgramCount:
+    experiment: Experiment
+    backend: str
+    device: Device
+    programs: int
+    process: int
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "experiment": self.experiment.to_json()}
+
+
+class ProgramsMeasurement(Measurement[ProgramCount]):
+    name = "programs"
+    form = RecordForm("programs", ProgramCount, key=same_launch, verb="Numbered")
+    takes = "Programs are counted where they run"
+    missing = "no programs were counted on {gpu}"
+    is_interpreted = True
+
+    def measure(self, experiment: Experiment, stages: Stages) -> ProgramCount:
+        device = stages.device()
+        programs, process = stages.work("launch", counted, experiment, stages.gpu)
+        return ProgramCount(experiment, device.backend, device, programs, process)
+
+
+PROGRAMS = ProgramsMeasurement()
+
+
+@as_failure("launch")
+def counted(experiment: Experiment, gpu: Gpu) -> tuple[int, int]:
+    """Launch once, and count. In the run worker."""
+    if experiment.run.seed == 99:
+        time.sleep(600)
+    prepared = prepare(experiment, gpu)
+    prepared.launch()
+    return prepared.kernel.programs(prepared.setting), os.getpid()
+'''
+
+SCRIPT = """
+import json, os, sys, time
+from dataclasses import replace
+from pathlib import Path
+
+if __name__ == "__main__":
+    from kernels import discover, records
+    from kernels.experiment import Run, from_json
+    from kernels.runner import session as sessions
+    from kernels.runner.measurements import MEASUREMENTS
+
+    sessions.MOST_KEPT = 1
+    session = sessions.Session(None, Path(sys.argv[1]))
+    form = MEASUREMENTS["programs"].form
+    one = from_json({"kernel": "matmul.grid_2d", "problem": {"M": 100, "N": 70, "K": 16}}, discover())
+    elsewhere = replace(one, gpu="A100-40GB")
+    said = {"recorded": session.submit(elsewhere, "programs").result().to_json()}
+    counted = session.submit(one, "programs").result()
+    said["counted"], said["here"] = counted.to_json(), os.getpid()
+    said["known"] = session.known(replace(one, run=Run(seed=5)), "programs") is counted
+    said["known elsewhere"] = session.known(elsewhere, "programs") is counted
+    job = session.submit(replace(one, run=Run(seed=99)), "programs")
+    while job.progress.stage != "launch":
+        time.sleep(0.01)
+    job.cancel()
+    said["cancelled"] = job.result(60).to_json()
+    other = replace(one, problem=replace(one.problem, M=16))
+    session.submit(other, "programs").result()
+    said["forgotten"] = session.known(one, "programs") is None
+    session.close()
+    if not records.experiments(form, "A100-40GB"):
+        line = form.line(records.Recording("A100-40GB", "2026-01-02", counted))
+        (records.DIRECTORY / "a100_programs.jsonl").write_text(line + "\\n", encoding="utf-8")
+    said["torch"] = "torch" in sys.modules
+    print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """The project with one file more, and the list that names it."""
+    tree = copied(tmp_path_factory.mktemp("measurement") / "tree")
+    folder = tree / "kernels" / "runner" / "measurements"
+    (folder / "programs_measurement.py").write_text(FILE, encoding="utf-8")
+    listed = (folder / "__init__.py").read_text(encoding="utf-8")
+    first = "from kernels.runner.measurements.run_measurement"
+    imported = "from kernels.runner.measurements.programs_measurement import PROGRAMS"
+    listed = listed.replace(first, f"{imported}\n{first}")
+    listed = listed.replace("        TIMELINE,\n", "        TIMELINE,\n        PROGRAMS,\n")
+    assert listed.count("PROGRAMS") == 2
+    (folder / "__init__.py").write_text(listed, encoding="utf-8")
+    return tree
+
+
+@pytest.fixture(scope="module")
+def runs(tree):
+    """What is said twice: before there is a recording, and with the one that the first run wrote."""
+    (tree / "ask.py").write_text(SCRIPT, encoding="utf-8")
+    said = []
+    for _ in range(2):
+        ended = python(tree, "ask.py", tree / "cache")
+        assert ended.returncode == 0, ended.stderr
+        said.append(json.loads(ended.stdout))
+    return said
+
+
+def test_it_is_measured_in_the_run_worker(runs):
+    for said in runs:
+        counted = said["counted"]
+        assert (counted["backend"], counted["programs"]) == ("interpreter", 2 * 2)
+        assert counted["process"] != said["here"]
+        assert not said["torch"], "the process that submits imports no torch"
+
+
+def test_it_is_known_afterwards_whatever_the_seed_and_until_others_were_used(runs):
+    assert [said["known"] for said in runs] == [True, True]
+    assert [said["known elsewhere"] for said in runs] == [False, False]
+    assert [said["forgotten"] for said in runs] == [True, True]
+
+
+def test_it_is_cancelled_while_it_works(runs):
+    for said in runs:
+        failure = said["cancelled"]["failure"]
+        assert (failure["stage"], failure["kind"]) == ("launch", "cancelled")
+
+
+def test_on_another_gpu_it_is_refused_in_its_own_words_until_it_is_recorded(runs):
+    before, after = (said["recorded"] for said in runs)
+    assert (before["failure"]["stage"], before["failure"]["kind"]) == ("config", "not_recorded")
+    expected = "Programs are counted where they run: this machine has none, and no programs were counted on A100-40GB."
+    assert before["failure"]["message"] == expected
+    assert (after["backend"], after["programs"]) == ("recorded", 4)
+    assert after["device"]["backend"] == "recorded"
+    assert after["note"] == "Numbered on A100-40GB, 2026-01-02."
+    assert after["process"] == runs[0]["counted"]["process"]
+
+
+def test_what_holds_for_every_measurement_holds_for_it(tree, runs):
+    files = ["tests/kernels/test_measurements.py", "tests/kernels/test_records.py"]
+    ended = python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", "programs")
+    assert ended.returncode == 0, ended.stdout[-3000:]
+    assert int(ended.stdout.split(" passed")[0].split()[-1]) >= 3, ended.stdout

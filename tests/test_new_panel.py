@@ -1,0 +1,107 @@
+"""Adding a tab is adding one file and a line in a list: options, address, drawing and endpoint come along."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.kernels.trees import copied, python
+
+FILE = '''"""How many tiles a launch has, some of them at once. /tiles."""
+
+from dataclasses import dataclass
+
+from kernels.knobs import knob
+from visualize.panels.endpoint import Endpoint
+from visualize.panels.panel import Panel
+from visualize.text.prose import Strong, claim, say
+from visualize.widgets import form
+from visualize.widgets.markup import markup
+
+
+@dataclass(frozen=True)
+class TilesView:
+    at_least: int = knob(1, "Tiles", "Say so only from so many tiles on.", low=1, high=64)
+
+
+class TilesPanel(Panel):
+    options = (TilesView,)
+    uses_compiler = False
+
+    def build(self):
+        self.forms[TilesView] = form.form("tiles-view", "Tiles")
+        self.claim = markup("tiles-claim")
+        self.outputs = [self.claim]
+
+    def draw(self, known):
+        tiles = len(known.schedule.tiles.program)
+        enough = tiles >= known.state.view.of(TilesView).at_least
+        return {self.claim: claim(say("{} tiles.", Strong(tiles)) if enough else "Few tiles.")}
+
+    def endpoints(self, api):
+        async def tiles(experiment: dict) -> dict:
+            """How many tiles."""
+            return api.predicted(experiment, lambda known: {"tiles": len(known.schedule.tiles.program)})
+
+        return (Endpoint("tiles", tiles),)
+'''
+
+PAGE = """
+import asyncio, json
+from types import SimpleNamespace
+from kernels.runner.session import Session
+from visualize.page.page import Page, page
+from visualize.panels.controls import experiment_form
+from visualize.panels.tabs import SETTINGS
+from visualize.widgets import form
+import gradio as gr
+
+session = Session(None)
+with gr.Blocks() as blocks:
+    built = Page(blocks, session)
+flat = {"kernel": "matmul.grouped", "tab": "tiles", "at_least": 9, "M": 256, "N": 256}
+opened = SETTINGS.state(flat, None)
+values = [opened.view.tab, experiment_form(opened, None), *map(form.of, opened.view.options)]
+answer = built.handlers.on_change(SimpleNamespace(session_hash="page"), *values)
+(endpoint,) = built.panels["tiles"][0].endpoints(SimpleNamespace(predicted=None))
+served = page(session)
+print(json.dumps({
+    "tabs": SETTINGS.tabs,
+    "address": opened.to_address(),
+    "drawn": {component.elem_id: value for component, value in answer.items() if isinstance(value, str)},
+    "endpoints": [fn.api_name for fn in served.fns.values() if fn.api_visibility == "public"],
+    "refused": SETTINGS.forgiving_state({**flat, "at_least": 65}, None)[1],
+}))
+session.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    tree = copied(tmp_path_factory.mktemp("tab") / "tree")
+    (tree / "visualize" / "panels" / "tiles_tab.py").write_text(FILE, encoding="utf-8")
+    listed = tree / "visualize" / "panels" / "tabs.py"
+    text = listed.read_text(encoding="utf-8")
+    last = '    Tab("compiler", "Compiler", (CompilerPanel,)),\n'
+    assert text.count(last) == 1
+    text = text.replace(last, last + '    Tab("tiles", "Tiles", (TilesPanel,)),\n')
+    text = text.replace(
+        "from visualize.panels.timeline_panel",
+        "from visualize.panels.tiles_tab import TilesPanel\nfrom visualize.panels.timeline_panel",
+    )
+    listed.write_text(text, encoding="utf-8")
+    return tree
+
+
+def test_the_page_draws_it_and_the_api_answers_for_it(tree):
+    ended = python(tree, "-c", PAGE)
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    assert said["tabs"][-1] == "tiles"
+    assert said["address"]["at_least"] == 9
+    assert said["drawn"]["tiles-claim"] == '<p class="claim">Few tiles.</p>'
+    assert "tab=tiles" in said["drawn"]["link"]
+    assert "at_least=9" in said["drawn"]["link"]
+    assert {"tiles", "kernels", "schedule", "run", "timeline"} <= set(said["endpoints"])
+    assert said["refused"] == {"at_least": "at_least is 65; allowed are whole numbers from 1 to 64."}

@@ -1,0 +1,62 @@
+"""The glossary: each term once, each hover text of the page from it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import visualize.text
+from visualize.text import glossary as glossary_file
+from visualize.text.glossary import FILE, glossary, meaning
+from visualize.text.words import SOURCES
+
+HEADINGS = re.findall(r"^### (.+)$", FILE.read_text(encoding="utf-8"), re.MULTILINE)
+TEXTS = sorted(Path(visualize.text.__file__).parent.glob("*.py"))
+
+
+def named_terms():
+    """Every literal that `term` or `meaning` is called with in visualize/text."""
+    calls = [node for path in TEXTS for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    named = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ("term", "meaning")]
+    return {one.value for call in named for one in call.args[:1] if isinstance(one, ast.Constant)}
+
+
+def test_no_term_stands_twice_and_all_are_read():
+    assert len(set(HEADINGS)) == len(HEADINGS)
+    assert list(glossary()) == HEADINGS
+
+
+@pytest.mark.parametrize("term", HEADINGS)
+def test_a_term_has_one_or_two_sentences_without_markdown(term):
+    text = meaning(term)
+    assert text.endswith(".")
+    assert 1 <= len(re.findall(r"[.](?= [A-Z]|$)", text)) <= 2
+    assert not re.search(r"[`\[]|[*]{2}|##", text)
+
+
+def test_every_mark_and_every_hover_term_is_explained():
+    assert set(SOURCES) <= set(HEADINGS)
+    assert {"request", "sector", "efficiency"} <= named_terms() <= set(HEADINGS)
+
+
+def test_the_words_of_the_page_are_explained():
+    words = {"program", "pid", "tile", "warp", "lane", "register", "request", "sector", "line", "wave", "tail", "panel"}
+    words |= {"occupancy", "wavefront", "bank conflict", "tensor descriptor", "TMA", "GROUP_SIZE", "split-K", "L2"}
+    words |= {"persistent", "lockstep", "staggered", "evicted", "compulsory bytes", "efficiency", "bound", "DRAM"}
+    assert words <= set(HEADINGS)
+
+
+def test_an_unknown_term_is_an_error():
+    with pytest.raises(LookupError, match=r"'waive' is not in glossary\.md"):
+        meaning("waive")
+
+
+def test_a_term_that_stands_twice_is_an_error(monkeypatch, tmp_path):
+    twice = tmp_path / "glossary.md"
+    twice.write_text("# Glossary\n\n### line\n\nOne.\n\n### line\n\nTwo.\n")
+    monkeypatch.setattr(glossary_file, "FILE", twice)
+    with pytest.raises(ValueError, match="'line' twice"):
+        glossary.__wrapped__()

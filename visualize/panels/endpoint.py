@@ -1,0 +1,168 @@
+"""How an endpoint answers: one way validates, converts and catches for all. Each panel declares its own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kernels import discover, experiment
+from kernels.experiment import Experiment, resolved_gpu
+from kernels.knobs import ConfigError
+from kernels.results import Compiled, Failure
+from kernels.runner.measurements import MEASUREMENTS
+from kernels.runner.session import Session
+from visualize.state.known import Known
+from visualize.state.state import State
+from visualize.state.view import View
+
+# What a body gives: the fields of a reply, or why there are none.
+Reply = dict[str, Any] | Failure
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A named function of the API. Gradio reads its parameters and its docstring.
+
+    Attributes:
+        at_once: requests that are answered at once; None for as many as there are, as the session has its own queue.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    at_once: int | None = 4
+
+
+class Api:
+    """The ways to answer, for the workers of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    async def compiled(self, payload: object, body: Callable[[Known], Reply], or_not: bool = False) -> dict[str, Any]:
+        """Compile, then answer with what `body` says of what is known.
+
+        Args:
+            or_not: `body` answers, too, where it can't be compiled.
+        """
+        try:
+            outcome = await asyncio.to_thread(self.session.compiled, from_payload(payload))
+        except Exception as error:
+            return to_json(failure(error).to_json())
+        if isinstance(outcome, Failure) and not or_not:
+            return to_json(outcome.to_json())
+        return self.predicted(payload, body, outcome)
+
+    def predicted(
+        self, payload: object, body: Callable[[Known], Reply], compiled: Compiled | Failure | None = None
+    ) -> dict[str, Any]:
+        """A model's reply to an experiment, with the experiment and the resolved GPU in it."""
+
+        def reply() -> Reply:
+            known = self.known(from_payload(payload), compiled)
+            gpu = known.state.gpu.name
+            found = body(known)
+            if isinstance(found, Failure):
+                return found
+            return {"gpu": gpu, "experiment": replace(known.state.experiment, gpu=gpu).to_json(), **found}
+
+        return answered(reply)
+
+    async def measured(
+        self,
+        payload: object,
+        measurement: str,
+        body: Callable[[Any, Known], dict[str, Any]] = lambda outcome, _: outcome.to_json(),
+    ) -> dict[str, Any]:
+        """Measure, and answer with what `body` says of the outcome; by default all of it."""
+        try:
+            job = self.session.submit(from_payload(payload), measurement)
+        except Exception as error:
+            return to_json(failure(error).to_json())
+        # Waits without a thread: many may wait for their turn, and the page must stay quick.
+        return self.outcome(await asyncio.wrap_future(job.done), body)
+
+    def outcome(
+        self, outcome: Any, body: Callable[[Any, Known], dict[str, Any]] = lambda outcome, _: outcome.to_json()
+    ) -> dict[str, Any]:
+        """The reply to a measurement that has ended."""
+
+        def reply() -> Reply:
+            if isinstance(outcome, Failure):
+                return outcome
+            known = self.known(outcome.experiment)
+            return {"gpu": known.state.gpu.name, **body(outcome, known)}
+
+        return answered(reply)
+
+    def known(self, chosen: Experiment, compiled: Compiled | Failure | None = None) -> Known:
+        """What is known of an experiment, on a page that is set to nothing else."""
+        kernel, gpu = discover()[chosen.kernel], resolved_gpu(chosen, self.session.gpu)
+        return known(self.session, State(chosen, View(""), kernel, gpu), compiled)
+
+
+def known(session: Session, state: State, compiled: Compiled | Failure | None = None) -> Known:
+    """All that is known of a state. Returns at once.
+
+    Args:
+        compiled: what compiling it came to; None to ask whether that is known.
+    """
+    chosen = state.experiment
+    outcome = compiled or session.compiled_before(chosen)
+    measured = {name: found for name in MEASUREMENTS if (found := session.known(chosen, name)) is not None}
+    if isinstance(outcome, Failure):
+        return Known(state, None, outcome, measured)
+    return Known(state, outcome, None, measured)
+
+
+def answered(body: Callable[[], Reply]) -> dict[str, Any]:
+    """Call `body`; what is wrong with the arguments, and any defect of ours, becomes a failure in the reply."""
+    try:
+        reply = body()
+    except Exception as error:
+        reply = failure(error)
+    return to_json(reply.to_json() if isinstance(reply, Failure) else reply)
+
+
+def failure(error: Exception) -> Failure:
+    """A sentence for the client, never a stack trace; that of a defect of ours goes to the log."""
+    if isinstance(error, ConfigError):
+        return Failure("config", error.kind, str(error))
+    traceback.print_exception(error)
+    return Failure("config", "internal_error", f"Tilescope failed on this: {type(error).__name__}.")
+
+
+def from_payload(payload: object) -> Experiment:
+    """The experiment of a request."""
+    return experiment.from_json(payload, discover())
+
+
+def to_json(value: Any) -> Any:
+    """Plain JSON: NumPy numbers converted; NaN and infinity null, with their count beside them as `not_finite`."""
+    if isinstance(value, dict):
+        plain = {str(key): to_json(item) for key, item in value.items()}
+        lost = sum(_count_not_finite(item) for item in value.values())
+        return {**plain, "not_finite": lost} if lost else plain
+    if isinstance(value, np.ndarray):
+        return to_json(value.tolist())
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, np.generic):
+        return to_json(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _count_not_finite(value: Any) -> int:
+    """Numbers that became null, in `value` itself or in lists in it (an inner object counts its own)."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return sum(_count_not_finite(item) for item in value)
+    return int(isinstance(value, float) and not math.isfinite(value))

@@ -1,0 +1,95 @@
+"""What a panel is: a part of a tab that lays itself out, draws what is known, and answers an endpoint."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gradio as gr
+from gradio.blocks import Block
+
+from kernels.runner.session import Session
+from visualize.panels.endpoint import Api, Endpoint
+from visualize.state.known import Known
+from visualize.state.state import State
+from visualize.widgets import form
+
+# New values by component. What is not in it stays as it is.
+Drawn = dict[Block, Any]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A button that has something measured, and what its outcome draws.
+
+    Attributes:
+        measurement: the name of one of `kernels.runner.measurements`.
+        shown: (outcome, what is known now) → what is drawn of it.
+        outputs: the components that `shown` may draw.
+        is_dated: the drawing says which Experiment it belongs to, so it is shown even if another one was set meanwhile.
+    """
+
+    button: gr.Button
+    measurement: str
+    shown: Callable[[Any, Known], Drawn]
+    outputs: Sequence[Block]
+    is_dated: bool = False
+
+
+# What takes several compiles: drawings, as the answer grows. Raises ConfigError where it can't be asked.
+Question = Callable[[Session, State], Iterator[Drawn]]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A button that asks a question, and the components that its answers draw."""
+
+    button: gr.Button
+    question: Question
+    outputs: Sequence[Block]
+
+
+class Panel(ABC):
+    """A panel of one page. Its components are made by `build`.
+
+    Attributes:
+        options: types of its part of the View, dataclasses of knobs.
+        uses_compiler: whether what it draws changes once the kernel is compiled.
+        forms: the form of each of `options`, filled by `fill`.
+        outputs: the components that `draw` and `waiting` may draw.
+        actions: its buttons.
+    """
+
+    options: ClassVar[tuple[type, ...]] = ()
+    uses_compiler: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.forms: dict[type, gr.HTML] = {}
+        self.outputs: Sequence[Block] = []
+        self.actions: list[Measure | Ask] = []
+
+    @abstractmethod
+    def build(self) -> None:
+        """Lay out. Called once, inside the tab."""
+
+    def draw(self, known: Known) -> Drawn:
+        """Draw what is known. The panel's tab is open.
+
+        Raises:
+            ConfigError: where it can't be drawn, with the field that caused it.
+        """
+        return {}
+
+    def waiting(self, known: Known, seconds: float) -> Drawn:
+        """What is shown while the compiler works, for so long already."""
+        return {}
+
+    def fill(self, known: Known) -> Drawn:
+        """The forms, set to the View."""
+        return {component: form.of(known.state.view.of(kind)) for kind, component in self.forms.items()}
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        """The functions that answer for it in the API."""
+        return ()

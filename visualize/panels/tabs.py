@@ -1,0 +1,40 @@
+"""The tabs of the page, in their order, and the panels that each is made of. A new tab or panel is a line here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from visualize.panels.coalescing_tab import CoalescingPanel
+from visualize.panels.compiler_tab import CompilerPanel
+from visualize.panels.layouts_panel import LayoutsPanel
+from visualize.panels.panel import Panel
+from visualize.panels.result_tab import ResultPanel
+from visualize.panels.reuse_tab import ReusePanel
+from visualize.panels.schedule_tab import SchedulePanel
+from visualize.panels.timeline_panel import TimelinePanel
+from visualize.panels.whatif_panel import WhatIfPanel
+from visualize.state.state import Settings
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A tab: its name in the address, its title, and its panels from top to bottom."""
+
+    name: str
+    title: str
+    panels: tuple[type[Panel], ...]
+
+
+TABS = (
+    Tab("result", "Result", (ResultPanel, LayoutsPanel)),
+    Tab("schedule", "Schedule", (SchedulePanel, TimelinePanel)),
+    Tab("reuse", "Reuse", (ReusePanel,)),
+    Tab("coalescing", "Coalescing", (CoalescingPanel, WhatIfPanel)),
+    Tab("compiler", "Compiler", (CompilerPanel,)),
+)
+
+SETTINGS = Settings(
+    tabs=tuple(tab.name for tab in TABS),
+    opened="schedule",
+    options=tuple(kind for tab in TABS for panel in tab.panels for kind in panel.options),
+)

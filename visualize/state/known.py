@@ -1,0 +1,56 @@
+"""What is known of the page's Experiment: asked once for a redraw or a reply, and passed to all that draw from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from kernels.results import Compiled, Failure
+from kernels.spec import Launch
+from visualize.models import occupancy
+from visualize.models.occupancy import Residency
+from visualize.models.schedule import Schedule, schedule
+from visualize.state.state import State
+from visualize.state.view import ScheduleView
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Known:
+    """A State, and what a compiler and a GPU have said of it so far.
+
+    Attributes:
+        compiled: the compiled kernel; None while it is not known.
+        failure: why it can't be compiled, where it can't.
+        measured: live or recorded results, by the names of measurements; what there is none of is left out.
+    """
+
+    state: State
+    compiled: Compiled | None = None
+    failure: Failure | None = None
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def launch(self) -> Launch:
+        return self.state.launch
+
+    def result(self, kind: type[T]) -> T | None:
+        """The result of that type, if there is one."""
+        return next((one for one in self.measured.values() if type(one) is kind), None)
+
+    @cached_property
+    def residency(self) -> Residency:
+        """How many programs an SM holds: as it is set, or as compiled, or one."""
+        return occupancy.residency(self.launch, self.compiled, self.state.view.of(ScheduleView).programs_per_sm)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The launch in ideal waves.
+
+        Raises:
+            ConfigError: where it has too many tiles, or the GPU can't hold that many programs.
+        """
+        return schedule(self.state.kernel, self.launch, self.residency.programs_per_sm, self.residency.source)

@@ -1,0 +1,48 @@
+"""What the Compiler tab says: registers, shared memory, and how many programs an SM holds."""
+
+from __future__ import annotations
+
+from pandas import DataFrame
+
+from kernels.results import Compiled
+from kernels.spec import Launch
+from visualize.models.occupancy import Occupancy
+from visualize.text.prose import Sentence, Sourced, Strong, say, term
+from visualize.text.tables import frame
+from visualize.text.words import counted, percent
+
+
+def claim(launch: Launch, compiled: Compiled, held: Occupancy) -> tuple[Sentence | str, ...]:
+    """What a thread and a program need, and the occupancy that follows."""
+    spills = f"spills {compiled.spilled_bytes:,} bytes to local memory" if compiled.spilled_bytes else "spills nothing"
+    return (
+        say(
+            "For {}, Triton {} uses {} per thread and {}.",
+            compiled.gpu,
+            compiled.triton,
+            Strong(counted(compiled.registers, "register")),
+            Sourced(spills, "compiled"),
+        ),
+        say("A program takes {:,} bytes of shared memory.", compiled.shared_bytes),
+        say(
+            "An SM holds {} of {}, limited by {}: an occupancy of {}.",
+            Strong(counted(held.programs_per_sm, "program")),
+            counted(launch.config.num_warps, "warp"),
+            " and ".join(held.limited_by),
+            Sourced(Strong(percent(held.occupancy)), "predicted"),
+        ),
+        launch.gpu.caveat,
+    )
+
+
+def resources(launch: Launch, compiled: Compiled, held: Occupancy) -> DataFrame:
+    """What the kernel needs of each resource, what an SM has, and how many programs that allows."""
+    gpu = launch.gpu
+    needs = {
+        "warps": (f"{launch.config.num_warps} per program", f"{gpu.max_warps_per_sm} per SM"),
+        "programs": ("1", f"{gpu.max_programs_per_sm} per SM"),
+        "registers": (f"{compiled.registers} per thread", f"{gpu.registers_per_sm:,} per SM"),
+        "shared memory": (f"{compiled.shared_bytes:,} bytes per program", f"{gpu.shared_bytes_per_sm:,} bytes per SM"),
+    }
+    header = ("resource", "this kernel needs", "the GPU has", term("programs per SM"))
+    return frame(header, [(name, *needs[name], str(allowed)) for name, allowed in held.limits.items()])

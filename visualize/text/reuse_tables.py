@@ -1,0 +1,97 @@
+"""The Reuse tab's tables: the way from lanes to DRAM, every GROUP_SIZE beside its prediction, and what is assumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+
+from kernels.results import GroupSizeRow
+from visualize.models.dispatch import AHEAD_SMS, OF_SMS
+from visualize.models.reuse import Reuse
+from visualize.models.traffic import SECTOR_BYTES
+from visualize.text.funnel import Stage, funnel
+from visualize.text.prose import Listed, html, term
+from visualize.text.tables import frame, table
+
+if TYPE_CHECKING:
+    from visualize.models.dram_traffic import DramTraffic
+
+# What the model's error is against the recorded comparisons (tests/oracle/test_reuse_atlas.py holds bars just below).
+ERROR = (
+    "half of 571 orders within 1.5 %, 92 % within 20 %, and all but one of those without a flag. With each shape "
+    "predicted by constants that were fitted to all others, 91 % are within 20 %"
+)
+
+
+def way(here: DramTraffic) -> Markup:
+    """Reads on their way from lanes to DRAM, predicted and counted."""
+    stages: list[Stage] = []
+    if here.operations:
+        tensors = here.kernel.family.tensors(here.launch.problem)
+        sectors = sum(op.launch.sectors for op in here.operations if tensors[op.access.tensor].is_input)
+        stages.append(("sectors that loads (and boxes) request", SECTOR_BYTES * sectors, "predicted"))
+    stages.append(("SMs receive", here.own.asked_bytes, "predicted"))
+    counted = here.source("counted")
+    if here.row and here.row.received_bytes is not None and here.row.l2_read_bytes is not None:
+        stages.append(("SMs receive", here.row.received_bytes, counted))
+        stages.append(("the L2 looks up", here.row.l2_read_bytes, counted))
+    stages.append(("read from DRAM", int(here.own.read_bytes), "predicted"))
+    if here.row and here.row.dram_read_bytes:
+        stages.append(("read from DRAM", int(np.median(here.row.dram_read_bytes)), counted))
+    stages.append((term("compulsory bytes", "each input once"), here.own.compulsory_bytes, "predicted"))
+    return funnel(stages, "Bytes read, from lanes to DRAM")
+
+
+def comparison(here: DramTraffic) -> Markup | str:
+    """Every GROUP_SIZE that was counted, beside its prediction; "" where none was."""
+    study = here.study
+    if study is None or not here.sizes:
+        return ""
+    most = here.planned.extents[0]
+    rows = [_row(row, here.sizes.get(min(row.group_size or 1, most))) for row in study.rows]
+    header = (term("GROUP_SIZE"), "GB predicted", "GB counted (of five)", "error", "ms, timed alternately", "")
+    return table(frame(header, rows), f"{study.tool}, {study.device.name}. {study.note}".strip())
+
+
+def _row(row: GroupSizeRow, predicted: Reuse | None) -> tuple[Any, ...]:
+    reads = row.dram_read_bytes
+    counted = float(np.median(reads)) if reads else 0.0
+    return (
+        row.group_size,
+        f"{predicted.read_bytes / 1e9:.3f}" if predicted else "",
+        f"{counted / 1e9:.3f} ± {50 * np.ptp(reads) / counted:.1f}\u00a0%" if reads else "not counted",
+        f"{100 * (predicted.read_bytes / counted - 1):+.1f} %" if predicted and counted else "",
+        f"{np.median(row.times_ms):.4f}",
+        flags(predicted) if predicted else "",
+    )
+
+
+def flags(one: Reuse) -> Listed:
+    """What to doubt, in a word."""
+    named = (("drift", one.is_drift), ("edge of the L2", one.is_edge))
+    return Listed(tuple(term(name) for name, is_so in named if is_so))
+
+
+def small_print(here: DramTraffic) -> Markup:
+    """What the model assumes, and why the L2's own hit rate is not shown."""
+    assumed = (
+        f"Programs start in launch order, {here.planned.resident_programs:,} at a time, and go through K in lockstep.",
+        "The L2 evicts what was least recently used. Most of it goes from half of the capacity on, because data that "
+        "both halves of the L2 read is kept twice.",
+        f"Where the L2 has more to deliver than it can, {AHEAD_SMS} of {OF_SMS} SMs run ahead, as timelines show, and "
+        "waves dissolve.",
+        "Only reads are modelled: an output is assumed to be written once.",
+        f"Against counts on an H200: {ERROR}.",
+        "The constants were fitted there; for other GPUs they are assumed.",
+    )
+    hit_rate = (
+        "Nsight Compute's L2 hit rate is not shown. On an L2 of two halves, a request from one half to the other is "
+        "looked up twice, and a write counts one and a half times.",
+        "Counted here are sectors that SMs receive, sectors that the L2 looks up for SMs alone (fewer, because one "
+        "answer can serve two SMs), and DRAM's bytes.",
+    )
+    return Markup('<details class="small-print"><summary>What is assumed</summary><p>{}</p><p>{}</p></details>').format(
+        html(assumed), html(hit_rate)
+    )

@@ -1,0 +1,77 @@
+"""What the Schedule tab says: what the first programs load, how split-K shares a tile, and how full the waves are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernels.gpus import Gpu
+from visualize.models.schedule import Schedule
+from visualize.models.steps import Steps
+from visualize.text.prose import Listed, Sentence, Sourced, Strong, say
+from visualize.text.words import counted, percent
+
+
+def loads_claim(first: int, what: str, inputs: Sequence[str], ours: int, reference: int) -> Sentence:
+    """What the first programs (or tiles) load in this order and in row-major order.
+
+    Args:
+        what: "programs" or "tiles".
+        inputs: the tensors whose blocks are counted.
+        ours, reference: distinct blocks of A and B.
+    """
+    return say(
+        "The first {:,} {} load {} blocks of {} in this order, {} in row-major order.",
+        first,
+        what,
+        Strong(f"{ours:,}"),
+        " and ".join(inputs),
+        Sourced(Strong(f"{reference:,}"), "predicted"),
+    )
+
+
+def sharing(planned: Schedule) -> Sentence | str:
+    """How split-K shares a tile; "" where each tile has one program."""
+    if planned.slices == 1:
+        return ""
+    return say(
+        "Each tile of C is summed by {}, one per slice of K (the grid's third axis). All first slices start before "
+        "any second one. At each step, a tile of a small map shows how many of its slices have started.",
+        Strong(counted(planned.slices, "program")),
+    )
+
+
+def timing(planned: Schedule, cut: Steps, gpu: Gpu, per_sm: int) -> Sentence:
+    """How many waves or turns a launch takes, and how much of the last one is idle."""
+    held = Sourced(f"{counted(per_sm, 'program')} per SM", planned.resident_source)
+    where = say("{} SMs of {}, {}", gpu.sms, gpu.name, held)
+    if cut.name == "turn":
+        said = say(
+            "{} ({}) loop over {} in {} of at most {:,}.",
+            counted(planned.programs, "program"),
+            where,
+            counted(int(cut.tiles.sum()), "tile"),
+            Strong(counted(len(cut.tiles), "turn")),
+            planned.programs,
+        )
+        return Sentence("{} {}", (said, _last("turn", cut, counted(int(cut.tiles[-1]), "tile"))))
+    loop = f" of {planned.turns:,} tiles each, one after the other," if planned.turns > 1 else ""
+    said = say(
+        "{}{} run in {} of {:,} ({}).",
+        counted(planned.programs, "program"),
+        loop,
+        Strong(counted(planned.waves, "wave")),
+        planned.resident_programs,
+        where,
+    )
+    return Sentence("{} {}", (said, _last("wave", cut, counted(planned.tail_programs, "program"))))
+
+
+def _last(step: str, cut: Steps, held: str) -> Sentence:
+    """How full the last wave or turn is."""
+    if not cut.tail_idle:
+        return say("The last {} is full.", step)
+    shares = [say("{} of it is idle", Strong(percent(cut.tail_idle)))]
+    if len(cut.tiles) > 1:
+        shares.append(say("{} of the launch", percent(cut.idle)))
+    verb = "computes" if step == "turn" else "holds"
+    return say("The last {} {} {}: {}.", step, verb, held, Listed(tuple(shares)))

@@ -1,0 +1,69 @@
+"""The status line: where a run or a compile is, and how it ended."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from kernels.results import Counters, Failure, Measured, RunResult
+from visualize.text.prose import html, say
+
+_STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
+
+
+def not_run(has_gpu: bool) -> Markup:
+    """What stands where nothing has been run."""
+    timed = " and time both." if has_gpu else ". Without a GPU, Triton's interpreter runs it, untimed."
+    said = say("Not run yet. Press Run (Ctrl+Enter) to launch this kernel, check it against torch{}", timed)
+    return Markup('<p class="hint">{}</p>').format(said)
+
+
+def waiting(gpu: str, seconds: float | None = None) -> Markup:
+    """What stands there while the compiler works."""
+    took = "" if seconds is None else f": {seconds:.1f} s"
+    return Markup('<p class="hint" role="status">Compiling for {}{}</p>').format(gpu, took)
+
+
+def status(backend: str, stage: str, before: int, seconds: float) -> Markup:
+    """Where a run is.
+
+    Args:
+        backend: "cuda" or "interpreter".
+        stage: one of the backend's, "worker", or "queued" with so many `before` it.
+    """
+    if stage == "queued":
+        waits = f"{before} before you" if before else "starting"
+        return Markup('<p class="status" role="status">In the queue: {}. {:.1f} s</p>').format(waits, seconds)
+    stages = _STAGES[backend]
+    place = stages.index(stage) if stage in stages else -1
+    steps = Markup("").join(
+        Markup('<li class="{}">{}</li>').format("done" if i < place else "now" if i == place else "todo", name)
+        for i, name in enumerate(stages)
+    )
+    waking = Markup("<span>starting the worker</span>") if stage == "worker" else ""
+    return Markup('<div class="status" role="status"><ol class="stages">{}</ol>{}<span>{:.1f} s</span></div>').format(
+        steps, waking, seconds
+    )
+
+
+def failed(failure: Failure) -> Markup:
+    """Why there is no result."""
+    return Markup('<p class="failure" role="alert" data-kind="{}"><b>{}</b>: {}</p>').format(
+        failure.kind, failure.stage, failure.message
+    )
+
+
+def alert(*sentences: object) -> Markup:
+    """What went wrong, where no stage is to be named."""
+    return Markup('<p class="failure" role="alert">{}</p>').format(html(sentences))
+
+
+def finished(outcome: Measured | Failure) -> Markup:
+    """The status line of a job that has ended."""
+    if isinstance(outcome, Failure):
+        return failed(outcome)
+    said = [outcome.note]
+    if isinstance(outcome, RunResult):
+        said.append(", ".join(f"{name} {took:.2f} s" for name, took in outcome.stages.items() if name != "worker"))
+    if isinstance(outcome, Counters) and not outcome.note:
+        said = [f"Counted by {outcome.tool}."]
+    return Markup('<p class="status" role="status" data-finished="true">{}</p>').format(html(said))

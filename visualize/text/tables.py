@@ -1,0 +1,35 @@
+"""Tables: pandas frames whose cells are text values, rendered for the page. A CSV file takes the same frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+
+def frame(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
+    """A frame of text values, or of anything that `str` writes; headings may repeat."""
+    return pd.DataFrame(list(rows), columns=pd.Index(header, dtype=object), dtype=object)
+
+
+def table(cells: pd.DataFrame, caption: Any = "") -> Markup:
+    """A frame as a table of the page. What has no markup of its own is escaped."""
+    head = _joined('<th scope="col">{}</th>', cells.columns)
+    rows = _joined("<tr>{}</tr>", (_joined("<td>{}</td>", row) for row in cells.itertuples(index=False, name=None)))
+    title = Markup("<caption>{}</caption>").format(caption) if str(caption) else ""
+    return Markup('<div class="scroll"><table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(
+        title, head, rows
+    )
+
+
+def csv(cells: pd.DataFrame) -> str:
+    """The same frame as comma-separated plain text."""
+    plain = cells.map(str)
+    plain.columns = [str(name) for name in cells.columns]
+    return str(plain.to_csv(index=False))
+
+
+def _joined(template: str, values: Iterable[Any]) -> Markup:
+    return Markup("").join(Markup(template).format(value) for value in values)

@@ -1,0 +1,132 @@
+"""What the timeline says: how a launch really ran, beside its ideal waves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+import numpy as np
+from pandas import DataFrame
+
+from kernels.experiment import Experiment
+from kernels.results import Timeline
+from visualize.models.execution import Course, as_dealt, spread_ns
+from visualize.models.occupancy import Residency
+from visualize.models.schedule import Schedule
+from visualize.models.steps import steps
+from visualize.text.prose import Link, Listed, Mark, Sentence, Sourced, Strong, say
+from visualize.text.tables import frame
+from visualize.text.words import milliseconds, percent
+
+CAPTION = "The run beside its ideal waves"
+
+# Waves whose spread is listed one by one.
+_LISTED = 4
+
+
+def hint(gpu: str, known: Sequence[Experiment]) -> Sentence:
+    """That there is no timeline, and what has one.
+
+    Args:
+        known: experiments with a recorded timeline on this GPU.
+    """
+    if not known:
+        return say("No timeline was recorded on {}. To record one takes a GPU.", gpu)
+    links = Listed(tuple(_link(experiment, gpu) for experiment in known), "; ")
+    return say("No timeline of this experiment was recorded on {}. Recorded: {}.", gpu, links)
+
+
+def _link(experiment: Experiment, gpu: str) -> Link:
+    problem, config = experiment.problem, experiment.config
+    shape = " × ".join(str(getattr(problem, name)) for name in ("M", "N", "K") if hasattr(problem, name))
+    more = f", GROUP_SIZE {config.GROUP_SIZE}" if hasattr(config, "GROUP_SIZE") else ""
+    address = {**experiment.to_address(), "gpu": gpu, "tab": "schedule"}
+    return Link(f"{experiment.kernel} {shape}{more}", urlencode(address))
+
+
+def source(ran: Timeline) -> str:
+    return "recorded" if ran.backend == "recorded" else "measured"
+
+
+def claim(ran: Timeline, course: Course, planned: Schedule) -> tuple[Sentence | str, ...]:
+    """How long the launch took, what the instrumentation costs, and what is assumed."""
+    return (
+        say(
+            "On {}, {} ran on {} SMs within {}, first start to last end.",
+            ran.device.name,
+            Strong(f"{len(course.sm):,} programs"),
+            len(np.unique(course.sm)),
+            Sourced(Strong(_time(course.span_ns)), source(ran)),
+        ),
+        say("CUDA events around that launch: {} (L2 {}).", milliseconds(ran.kernel_ms), ran.experiment.run.l2),
+        *_overhead(ran),
+        _loop(planned),
+        "" if ran.passed else say("{}", Strong("The instrumented build's result failed the kernel's check.")),
+        ran.note,
+    )
+
+
+def _overhead(ran: Timeline) -> tuple[Sentence, ...]:
+    """The price of writing the times down."""
+    cost = f"{100 * (ran.instrumented.median_ms / ran.plain.median_ms - 1):+.1f} %".replace("-", "−")
+    registers, more = ran.registers
+    return (
+        say(
+            "Instrumentation overhead: {} ({} instead of {}, timed alternately; {} registers per thread, not {}).",
+            Strong(cost),
+            milliseconds(ran.instrumented.median_ms),
+            milliseconds(ran.plain.median_ms),
+            more,
+            registers,
+        ),
+        say("The timer ticks every {}.", Strong(f"{ran.tick_ns} ns")),
+    )
+
+
+def _loop(planned: Schedule) -> Sentence | str:
+    if planned.turns == 1:
+        return ""
+    return say(
+        "Each program loops over up to {} tiles, but only its own start and end are recorded. That the map spreads its "
+        "tiles evenly over its time is {}.",
+        planned.turns,
+        Mark("assumed"),
+    )
+
+
+def rows(ran: Timeline, course: Course, planned: Schedule, resident: Residency) -> DataFrame:
+    """What ran beside the ideal waves."""
+    cut = steps(planned, None)
+    header = ("", Sourced("as it ran", source(ran)), Sourced("ideal waves", "predicted"))
+    ideal_idle = percent(cut.tail_idle if planned.turns == 1 else cut.idle)
+    return frame(
+        header,
+        (
+            ("most programs on one SM at once", str(course.at_once.max()), _held(planned, resident)),
+            ("median time of a program", _time(course.median_ns), ""),
+            ("spread of starts within a wave", _spread(course, planned), "0"),
+            (f"programs on SM pid mod {course.sms}", percent(as_dealt(course, planned)), "100 %"),
+            ("share of SM time without a program", percent(1 - course.busy), ""),
+            ("idle program slots after the last start", percent(course.tail_idle(cut.slots)), ideal_idle),
+        ),
+    )
+
+
+def _spread(course: Course, planned: Schedule) -> str:
+    """How far apart the programs of each ideal wave really started."""
+    spread = spread_ns(course, np.arange(planned.programs) // planned.resident_programs)
+    listed = ", ".join(_time(int(ns)) for ns in spread[:_LISTED]) + (", …" if len(spread) > _LISTED else "")
+    if len(spread) == 1:
+        return listed
+    return f"{listed}; at most {percent(int(spread.max()) / max(course.median_ns, 1))} of a program's time"
+
+
+def _held(planned: Schedule, resident: Residency) -> Sourced:
+    """Most programs of this launch on one ideal SM, and how many it has room for where that is more."""
+    most = min(resident.programs_per_sm, -(-planned.programs // planned.sms))
+    room = f", with room for {resident.programs_per_sm}" if most < resident.programs_per_sm else ""
+    return Sourced(f"{most}{room}", resident.source)
+
+
+def _time(ns: float) -> str:
+    return milliseconds(ns / 1e6)
