@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -54,15 +55,27 @@ def small_tiles(kernel):
         yield config
 
 
-# Kernel, place of the shape, place of the config, and dtype.
-CASES = list(itertools.product(discover(), range(len(SHAPES)), range(2), DTYPES))
-PAIRS = set(covering(CASES))
-
-
 def as_json(kernel_id, shape, config, dtype):
     kernel = discover()[kernel_id]
     sizes = {name: size for name, size in SHAPES[shape].items() if name in knobs(kernel.family.problem)}
     return {"kernel": kernel_id, "problem": {**sizes, "dtype": dtype}, "config": list(small_tiles(kernel))[config]}
+
+
+def launch_of(experiment):
+    return Launch(experiment.problem, experiment.config, replace(GPUS["H200"], sms=SMS))
+
+
+def executions(case):
+    """How many operations on memory the interpreter executes: each takes it about as long."""
+    experiment = from_json(as_json(*case), discover())
+    launch, kernel = launch_of(experiment), discover()[experiment.kernel]
+    extents = kernel.extents(launch)
+    return sum(math.prod(extents[index] for index in access.over) for access in kernel.accesses(launch))
+
+
+# Kernel, place of the shape, place of the config, and dtype.
+CASES = list(itertools.product(discover(), range(len(SHAPES)), range(2), DTYPES))
+PAIRS = set(covering(CASES, executions))
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +123,7 @@ def observed(touched):
 def case(request, recorded):
     """A case's experiment, its kernel, and what it touched."""
     experiment = from_json(as_json(*request.param), discover())
-    launch = Launch(experiment.problem, experiment.config, replace(GPUS["H200"], sms=SMS))
-    return launch, discover()[experiment.kernel], recorded[request.param]
+    return launch_of(experiment), discover()[experiment.kernel], recorded[request.param]
 
 
 def test_every_operation_touches_the_predicted_elements(case):
