@@ -1,4 +1,4 @@
-"""What the compiler gave to which lane: layouts and the memory operations that use them. Standard library only."""
+"""Which lane holds what in a compiled kernel: layouts, and the memory operations that use them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Layout:
     Attributes:
         shape: elements of the block in each dimension.
         register, lane, warp: for each bit of a register's (lane's, warp's) number, where that bit moves it to, one
-            coordinate a dimension. The place of an element is the exclusive or of the places of all bits that are
+            coordinate per dimension. The place of an element is the exclusive or of the places of all bits that are
             set. A bit that moves nothing means copies: the same element in several places.
     """
 
@@ -39,7 +39,7 @@ def copies(bases: Bases) -> int:
 
 @dataclass(frozen=True)
 class MemoryOperation:
-    """A memory operation on global memory as the compiler made it.
+    """A memory operation on global memory, as compiled.
 
     Attributes:
         op: "load", "async copy" (a load that goes straight to shared memory), "store", "atomic", or "descriptor".
@@ -48,7 +48,7 @@ class MemoryOperation:
         element_bytes: bytes of an element; 0 for a descriptor.
         width_bytes: bytes that a lane moves with one instruction; 0 for a descriptor.
         instruction: the PTX instruction without its operands.
-        instructions: how often it stands in the PTX.
+        instructions: how often it occurs in the PTX.
         opcodes: the SASS instructions that carry it out, each once.
     """
 
@@ -86,7 +86,7 @@ class SharedOperation:
         width_bytes: bytes that a lane moves; of a matrix, those of the row whose address it gives: 16.
         matrices: 8 × 8 matrices of one instruction, whose rows' addresses are given by 8 lanes each; else 0.
         lane, warp: for each bit of a lane's (warp's) number, how far its address is, as an exclusive or of bytes. Of
-            lanes, as many as give an address: 8 a matrix, else 32.
+            lanes, as many as give an address: 8 per matrix, else 32.
         count: how often they stand in the code.
     """
 
@@ -115,13 +115,13 @@ class Conversion:
 
 @dataclass(frozen=True)
 class CompiledFacts:
-    """What the compiler made of a kernel, apart from its text.
+    """A compiled kernel, without its text.
 
     Attributes:
         registers: of a thread.
         spilled_bytes: local memory of a thread, which holds what registers can't.
         shared_bytes: shared memory of a program.
-        operations: what became of each of the kernel's accesses.
+        operations: each of the kernel's accesses as compiled.
         shared: instructions on shared memory.
         conversions: blocks that change their layout.
         unreadable: why operations are not known, where they are not.

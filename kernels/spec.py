@@ -147,6 +147,7 @@ class Family(Generic[P]):
             sentence where the library has none.
         baseline_name: problem → what the page calls the library's call.
         magnitude: the scale of an element's error, in words.
+        limit_follows: what the limit on the error follows from, in words.
         allowance: what rounding explains of an error; None where the output must equal the reference bit for bit.
         error_scale: (absolute float32 inputs, rows) → the scale of those rows' errors; None for |reference|.
         panels: the inputs that several tiles read again: one by tile row, one by tile column, each tile a panel as long
@@ -177,6 +178,7 @@ class Family(Generic[P]):
     note: Callable[[P], str] = lambda problem: ""
     refuse: Callable[[P, Any], None] = lambda problem, config: None
     essential: Callable[[P], P] = lambda problem: problem
+    limit_follows: str = "this dtype"
     extends: Family[P] | None = None
 
     @property

@@ -31,8 +31,8 @@ SPECIALIZATIONS = ("launcher", "constexpr", "none")
 # A thread gets no fewer, however few the code names: Nsight Compute says 16 of each launch of such code on an H200.
 _LEAST_REGISTERS = 16
 
-_taken_apart: dict[tuple[str, str, str], Compiled] = {}
-_MOST_TAKEN_APART = 64
+_disassembled: dict[tuple[str, str, str], Compiled] = {}
+_MOST_DISASSEMBLED = 64
 
 
 class _Target:
@@ -48,7 +48,7 @@ class _Target:
         return self._target
 
     def get_current_device(self) -> int:
-        """A number a target: what is compiled is kept in memory by device, so that targets need different ones."""
+        """A number per target: Triton caches compiled kernels by device, so targets need different ones."""
         return int(self._target.arch)
 
     def get_current_stream(self, device: int) -> int:
@@ -95,15 +95,15 @@ def timed_build(declared: Kernel, launch: Launch) -> Kernel:
 
 
 def compiled_for(experiment: Experiment, gpu: Gpu, specialization: str = "launcher") -> Compiled | Failure:
-    """Compile the experiment's kernel for `gpu`, and take it apart: registers, memory operations, texts.
+    """Compile the experiment's kernel for `gpu`, and disassemble it: registers, memory operations, texts.
 
     Args:
         specialization: what the compiler may know of sizes and strides, one of SPECIALIZATIONS.
     """
-    return taken_apart(*_launch(experiment, gpu), specialization)
+    return disassembled(*_launch(experiment, gpu), specialization)
 
 
-def taken_apart(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Compiled | Failure:
+def disassembled(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Compiled | Failure:
     """The same for a launch of any declared kernel."""
     start = time.perf_counter()
     kernel = _kernel(declared, launch, specialization)
@@ -111,11 +111,11 @@ def taken_apart(declared: Kernel, launch: Launch, specialization: str = "launche
         return kernel
     # Many launches share one compiled kernel: sizes that are alike in what is specialized on.
     key = kernel.hash, launch.gpu.name, declared.id
-    if key not in _taken_apart:
-        _taken_apart[key] = _parts(declared, launch, kernel)
-        while len(_taken_apart) > _MOST_TAKEN_APART:
-            _taken_apart.pop(next(iter(_taken_apart)))
-    return replace(_taken_apart[key], seconds=time.perf_counter() - start)
+    if key not in _disassembled:
+        _disassembled[key] = _parts(declared, launch, kernel)
+        while len(_disassembled) > _MOST_DISASSEMBLED:
+            _disassembled.pop(next(iter(_disassembled)))
+    return replace(_disassembled[key], seconds=time.perf_counter() - start)
 
 
 def _parts(declared: Kernel, launch: Launch, kernel: Any) -> Compiled:

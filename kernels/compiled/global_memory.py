@@ -51,24 +51,24 @@ SASS_KINDS = {
 
 
 class Unreadable(Exception):
-    """The compiled kernel is not what this reader knows: of no use to guess."""
+    """The compiled kernel is not of a form that this reader knows."""
 
 
 def operations(accesses: Sequence[Access | FlatAccess], ttgir: str, ptx: str, sass: str) -> tuple[MemoryOperation, ...]:
-    """What the compiler made of each declared access, in their order.
+    """Each declared access as compiled, in their order.
 
     Raises:
-        Unreadable: where the texts do not fit together, or not to the accesses.
+        Unreadable: where the texts contradict one another or the accesses.
     """
     found = _operations(ttgir, ptx)
-    made = []
+    declared = []
     for access in accesses:
         (file, first), last = access.source, last_line(access.source)
         here = [o for o in found if o.source[0] == file.rsplit("/", 1)[-1] and first <= o.source[1] <= last]
         if len(here) != 1:
             raise Unreadable(f"The {access.op} of {access.tensor} became {len(here)} operations, not one.")
-        made += here
-    return _with_opcodes(tuple(made), sass)
+        declared += here
+    return _with_opcodes(tuple(declared), sass)
 
 
 def _operations(ttgir: str, ptx: str) -> tuple[MemoryOperation, ...]:
@@ -86,14 +86,16 @@ def _operations(ttgir: str, ptx: str) -> tuple[MemoryOperation, ...]:
             raise Unreadable(f"{name} at {location[0]} is {sorted(widths) or 'not in the PTX'}.")
         ((instruction, width),) = widths
         place = location[0]
-        made = MemoryOperation(_OPS[name], place[:2], layout, _element_bytes(line), width, instruction, 0, ())
-        if found.setdefault(location, made) != made:
+        operation = MemoryOperation(_OPS[name], place[:2], layout, _element_bytes(line), width, instruction, 0, ())
+        if found.setdefault(location, operation) != operation:
             raise Unreadable(f"{name} at {place} has several layouts.")
         times[location] += 1
-    counts = [len(_carried_out_by(made.op, in_ptx[location], made.element_bytes)) for location, made in found.items()]
-    for (location, made), count in zip(found.items(), counts, strict=True):
-        _check_count(made, times[location], count)
-    return tuple(replace(made, instructions=count) for made, count in zip(found.values(), counts, strict=True))
+    counted = []
+    for location, operation in found.items():
+        count = len(_carried_out_by(operation.op, in_ptx[location], operation.element_bytes))
+        _check_count(operation, times[location], count)
+        counted.append(replace(operation, instructions=count))
+    return tuple(counted)
 
 
 def carried_out(listed: Sequence[tuple[str, Location]], operations: Sequence[MemoryOperation]) -> list[int | None]:
@@ -156,14 +158,16 @@ def _carried_out_by(op: str, instructions: list[tuple[str, int]], element_bytes:
     return [(name, element_bytes if ".cas" in name else width) for name, width in atomics]
 
 
-def _check_count(made: MemoryOperation, times: int, count: int) -> None:
+def _check_count(operation: MemoryOperation, times: int, count: int) -> None:
     """As many instructions as there are groups of registers, copies left out; more times, where a loop was unrolled."""
-    if made.layout is None:
+    layout = operation.layout
+    if layout is None:
         return
-    registers = 1 << (len(made.layout.register) - made.layout.copied_registers.bit_count())
-    expected = times * registers * made.element_bytes // made.width_bytes
+    registers = 1 << (len(layout.register) - layout.copied_registers.bit_count())
+    expected = times * registers * operation.element_bytes // operation.width_bytes
     if not count or count % expected:
-        raise Unreadable(f"{made.instruction} at {made.source} stands {count} times in the PTX, not {expected}.")
+        where = f"{operation.instruction} at {operation.source}"
+        raise Unreadable(f"{where} occurs {count} times in the PTX; expected {expected}.")
 
 
 def _lines(ttgir: str) -> list[tuple[str, str, Location]]:
@@ -230,7 +234,7 @@ def _element_bytes(line: str) -> int:
 
 
 def _instructions(ptx: str) -> dict[Location, list[tuple[str, int]]]:
-    """The instructions on global memory by where they come from: name, and bytes a lane."""
+    """The instructions on global memory by where they come from: name, and bytes per lane."""
     found: dict[Location, list[tuple[str, int]]] = defaultdict(list)
     for line, location in zip(ptx.splitlines(), locations(ptx, "ptx"), strict=True):
         if location and (match := _PTX.search(line)):

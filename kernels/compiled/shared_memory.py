@@ -31,7 +31,7 @@ Values = np.ndarray
 
 
 def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
-    """The instructions on shared memory, those alike together. Where an address is not linear, it is left out."""
+    """The instructions on shared memory, with equal ones counted. Where an address is not linear, it is left out."""
     threads = _Threads(ptx, num_warps)
     found: Counter[SharedOperation] = Counter()
     for line, location in zip(ptx.splitlines(), locations(ptx, "ptx"), strict=True):
@@ -46,7 +46,7 @@ def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
 
 
 def conversions(ttgir: str) -> tuple[Conversion, ...]:
-    """The changes of layout, in the order of the TTGIR."""
+    """The layout conversions, in the order of the TTGIR."""
     found = []
     for line, location in zip(ttgir.splitlines(), locations(ttgir, "ttgir"), strict=True):
         if location and (match := _CONVERSION.search(line)):
@@ -80,12 +80,12 @@ def _bases(address: Values, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...
     of_warp = address.reshape(-1, _LANES)[:, :lanes]
     lane = tuple(int(of_warp[0, 1 << bit] ^ of_warp[0, 0]) for bit in range(lanes.bit_length() - 1))
     warp = tuple(int(of_warp[1 << bit, 0] ^ of_warp[0, 0]) for bit in range(len(of_warp).bit_length() - 1))
-    made = np.full_like(of_warp, of_warp[0, 0])
+    linear = np.full_like(of_warp, of_warp[0, 0])
     for bit, base in enumerate(lane):
-        made ^= np.where(np.arange(lanes) >> bit & 1, base, 0)
+        linear ^= np.where(np.arange(lanes) >> bit & 1, base, 0)
     for bit, base in enumerate(warp):
-        made ^= np.where(np.arange(len(of_warp)) >> bit & 1, base, 0)[:, None]
-    return (lane, warp) if np.array_equal(made, of_warp) else None
+        linear ^= np.where(np.arange(len(of_warp)) >> bit & 1, base, 0)[:, None]
+    return (lane, warp) if np.array_equal(linear, of_warp) else None
 
 
 class _Threads:
@@ -103,7 +103,7 @@ class _Threads:
     def value(self, operand: str) -> Values:
         """The values of a register or a number: int64, unsigned."""
         if operand not in self._values:
-            self._values[operand] = np.zeros_like(self._thread)  # for one that is made from itself
+            self._values[operand] = np.zeros_like(self._thread)  # of a register that is defined by itself
             self._values[operand] = self._worked_out(operand)
         return self._values[operand]
 

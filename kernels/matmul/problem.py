@@ -240,6 +240,7 @@ FAMILY = Family(
     magnitude="|A| @ |B|",
     allowance=rounding.of_product,
     error_scale=_reference,
+    limit_follows="this dtype and K",
     panels=("A", "B"),
     work=lambda problem: 2 * problem.M * problem.N * problem.K,
     matrix_passes=_matrix_passes,

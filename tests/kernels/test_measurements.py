@@ -30,13 +30,14 @@ SLOW = from_json(
 )
 
 
-@pytest.fixture
-def deviceless(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def deviceless(tmp_path_factory):
     """A session for an H200 that its workers don't find."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    session = Session(GPUS["H200"], tmp_path)
-    yield session
-    session.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+        session = Session(GPUS["H200"], tmp_path_factory.mktemp("cache"))
+        yield session
+        session.close()
 
 
 def poisoned():

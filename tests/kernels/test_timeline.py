@@ -53,7 +53,7 @@ def both_builds(kernel_id, gpu):
     """A kernel's default, and its timed build, taken apart. In a compile worker."""
     declared = discover()[kernel_id]
     launch = Launch(declared.family.problem(), declared.config(), gpu)
-    return [compiler.taken_apart(build, launch) for build in (declared, compiler.timed_build(declared, launch))]
+    return [compiler.disassembled(build, launch) for build in (declared, compiler.timed_build(declared, launch))]
 
 
 @pytest.mark.parametrize("gpu", ["H200", "A100-40GB"])

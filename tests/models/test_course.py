@@ -11,7 +11,7 @@ from kernels import discover, records
 from kernels.gpus import GPUS
 from kernels.runner.measurements.timeline_measurement import TIMELINE
 from kernels.spec import Launch
-from visualize.models.execution import Course, as_dealt, ideal_clock, spread_ns, tile_times
+from visualize.models.execution import Course, ideal_clock, round_robin_share, spread_ns, tile_times
 from visualize.models.schedule import schedule
 
 PROGRAMS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 15)), min_size=1, max_size=40)
@@ -73,8 +73,8 @@ def test_the_starts_of_a_wave_are_spread_from_its_first_to_its_last():
 def test_a_launch_that_is_dealt_out_as_the_ideal_machine_does_says_so():
     plan = planned("matmul.grouped", {"M": 2048, "N": 2048, "K": 64}, {})
     pids = np.arange(plan.programs)
-    assert as_dealt(Course(pids % 132, pids, pids + 1, 132), plan) == 1
-    assert as_dealt(Course((pids + (pids < 64)) % 132, pids, pids + 1, 132), plan) == 1 - 64 / plan.programs
+    assert round_robin_share(Course(pids % 132, pids, pids + 1, 132), plan) == 1
+    assert round_robin_share(Course((pids + (pids < 64)) % 132, pids, pids + 1, 132), plan) == 1 - 64 / plan.programs
 
 
 def test_a_program_of_one_tile_computes_it_from_its_start_to_its_end():

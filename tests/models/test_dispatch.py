@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.models.dispatch import apart, by_pace, together
+from visualize.models.dispatch import by_pace, lockstep, staggered
 from visualize.models.schedule import schedule
 
 H200 = GPUS["H200"]
@@ -41,7 +41,7 @@ def played(planned, pace):
 @pytest.mark.parametrize("programs_per_sm", [1, 2, 3])
 def test_without_differences_of_pace_waves_stay_whole(programs_per_sm):
     one = planned(programs_per_sm, sms=20)
-    assert by_pace(one, 0.0, 0.0).tolist() == together(one).tolist() == one.step.tolist()
+    assert by_pace(one, 0.0, 0.0).tolist() == lockstep(one).tolist() == one.step.tolist()
 
 
 @given(st.floats(0, 0.8), st.floats(0, 0.1), st.floats(0, 0.05), st.integers(1, 3), st.integers(8, 40))
@@ -91,8 +91,8 @@ def test_a_program_that_loops_begins_each_tile_as_it_ends_the_one_before():
     assert len(np.unique(first.round(6))) > 100
 
 
-def test_programs_of_a_sm_are_evenly_apart():
+def test_programs_of_a_sm_are_evenly_staggered():
     one = planned(4, sms=10)
-    assert set((apart(one) % 1).tolist()) == {0.0, 0.25, 0.5, 0.75}
-    assert apart(one)[:40].tolist() == np.repeat([0.0, 0.25, 0.5, 0.75], 10).tolist()
-    assert apart(planned(1)).tolist() == together(planned(1)).tolist()
+    assert set((staggered(one) % 1).tolist()) == {0.0, 0.25, 0.5, 0.75}
+    assert staggered(one)[:40].tolist() == np.repeat([0.0, 0.25, 0.5, 0.75], 10).tolist()
+    assert staggered(planned(1)).tolist() == lockstep(planned(1)).tolist()

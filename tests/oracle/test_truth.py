@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.compiled.compiler import taken_apart
+from kernels.compiled.compiler import disassembled
 from kernels.gpus import GPUS
 from kernels.results import Compiled
 from kernels.spec import Launch
@@ -44,7 +44,7 @@ def test_the_model_gives_what_was_counted(row, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     case = counted(row)
     kernel = KERNELS[case.kernel]
-    compiled = taken_apart(kernel, case.launch)
+    compiled = disassembled(kernel, case.launch)
     assert isinstance(compiled, Compiled), compiled
     totals = dict.fromkeys(("ld", "st"), NOTHING)
     for op in operations(kernel, case.launch, compiled.operations):

@@ -92,7 +92,7 @@ def test_a_gpu_with_less_bandwidth_per_flop_is_named():
 def test_another_gpu_holds_what_it_can(config, is_named):
     here = found({**WIDE, "GROUP_SIZE": 1}, 16384, 16384, 4096)
     launch = replace(here.launch, config=replace(here.launch.config, **config))
-    there = replace(here, launch=launch, planned=replace(here.planned, resident_programs=4 * H200.sms))
+    there = replace(here, launch=launch, schedule=replace(here.schedule, resident_programs=4 * H200.sms))
     assert ("with less bandwidth per FLOP" in said(there)) == is_named
 
 

@@ -10,12 +10,12 @@ from visualize.figures import theme
 
 
 def cliff_figure(
-    sizes: Sequence[int], requests: Sequence[int], sectors: Sequence[int], told: Sequence[str], name: str
+    sizes: Sequence[int], requests: Sequence[int], sectors: Sequence[int], known: Sequence[str], name: str
 ) -> go.Figure:
     """Two lines over the sizes.
 
     Args:
-        told: what the compiler makes of each size, for the hover.
+        known: what the compiler knows of each size and compiles, for the hover.
         name: the dimension's.
     """
     lines = [
@@ -25,7 +25,7 @@ def cliff_figure(
             name=label,
             mode="lines+markers",
             line={"color": theme.CATEGORIES[place], "shape": "hvh"},
-            customdata=list(told),
+            customdata=list(known),
             hovertemplate=f"{name} %{{x}}: %{{y:,}} {label}<br>%{{customdata}}<extra></extra>",
         )
         for place, (label, values) in enumerate((("requests", requests), ("sectors", sectors)))

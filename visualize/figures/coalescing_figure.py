@@ -62,9 +62,9 @@ def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int = SECTOR_
             "byte %{customdata[5]}, sector %{customdata[6]}<extra></extra>"
         ),
     )
-    cut = "" if shown == whole else f", the first {shown[0]} × {shown[1]} of {whole[0]} × {whole[1]}"
+    truncated = "" if shown == whole else f", the first {shown[0]} × {shown[1]} of {whole[0]} × {whole[1]}"
     axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, shown)
-    return go.Figure(picture, theme.layout(f"Tile of {tensor} by {color}{cut}", **axes))
+    return go.Figure(picture, theme.layout(f"Tile of {tensor} by {color}{truncated}", **axes))
 
 
 def request_figure(
@@ -74,7 +74,7 @@ def request_figure(
     line_bytes: int = LINE_BYTES,
     who: str = "lane",
 ) -> go.Figure:
-    """The lines that request `request` touches, one a row, and which lane takes which bytes; sectors are dotted off.
+    """The lines that request `request` touches, one per row, and which lane takes which bytes; sectors are dotted off.
 
     Of several lanes that take the same bytes, the first is shown.
 

@@ -58,13 +58,13 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
 
 
 def times_figure(measured: Sequence[Measured], own: int, source: str) -> go.Figure:
-    """Milliseconds by GROUP_SIZE, taken in turns: medians, with bars from the 20th to the 80th percentile.
+    """Milliseconds by GROUP_SIZE, timed alternately: medians, with bars from the 20th to the 80th percentile.
 
     Args:
         source: of the points: "measured" or "recorded".
     """
     figure = go.Figure(
-        layout=_layout("Time by GROUP_SIZE, in turns", "milliseconds", max(one.group_size for one in measured))
+        layout=_layout("Time by GROUP_SIZE, timed alternately", "milliseconds", max(one.group_size for one in measured))
     )
     figure.update_yaxes(type="linear", rangemode="tozero")
     spread = [np.percentile(one.times_ms, (20, 50, 80)) for one in measured]

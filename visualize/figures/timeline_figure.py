@@ -23,10 +23,10 @@ _COLORED_BY = {
 }
 
 
-def gantt_figure(course: Course, planned: Schedule, color: str, title: str) -> go.Figure:
+def gantt_figure(course: Course, schedule: Schedule, color: str, title: str) -> go.Figure:
     """Every program as a bar: SMs down, and on each the places of the programs that it runs at once.
 
-    All bars of a colour are one filled shape, five points a bar (the last one a gap): thousands of bars are drawn in
+    All bars of a colour are one filled shape, five points per bar (the last one a gap): thousands of bars are drawn in
     the time of a few. `customdata` has a column for each bar of its trace: pid, then pid_m, pid_n and slice of its
     first tile, its wave, and how many tiles it has.
 
@@ -34,16 +34,16 @@ def gantt_figure(course: Course, planned: Schedule, color: str, title: str) -> g
         color: "order", "group" or "wave"; "sm", which the rows show already, is taken as "wave".
     """
     color = color if color in _COLORED_BY else "wave"
-    pids = np.arange(planned.programs)
-    first = np.searchsorted(planned.tiles.program, pids)
-    wave = pids // planned.resident_programs
-    tiles = np.bincount(planned.tiles.program, minlength=planned.programs)
-    its = planned.tiles
-    told = np.stack([pids, its.pid_m[first], its.pid_n[first], its.pid_k[first], wave, tiles])
+    pids = np.arange(schedule.programs)
+    first = np.searchsorted(schedule.tiles.program, pids)
+    wave = pids // schedule.resident_programs
+    tiles = np.bincount(schedule.tiles.program, minlength=schedule.programs)
+    its = schedule.tiles
+    hover = np.stack([pids, its.pid_m[first], its.pid_n[first], its.pid_k[first], wave, tiles])
     x, y = _bars(course)
     shade = {
-        "order": pids * _SHADES // planned.programs,
-        "group": planned.tiles.group[first] % len(theme.CATEGORIES),
+        "order": pids * _SHADES // schedule.programs,
+        "group": schedule.tiles.group[first] % len(theme.CATEGORIES),
         "wave": wave % len(theme.CATEGORIES),
     }[color]
     palette = sample_colorscale(theme.SEQUENCE, _SHADES) if color == "order" else list(theme.CATEGORIES)
@@ -56,7 +56,7 @@ def gantt_figure(course: Course, planned: Schedule, color: str, title: str) -> g
             "hoverinfo": "skip",
             "x": x[shade == value].ravel(),
             "y": y[shade == value].ravel(),
-            "customdata": theme.smallest(told[:, shade == value]),
+            "customdata": theme.smallest(hover[:, shade == value]),
         }
         for value in np.unique(shade)
     ]
@@ -86,10 +86,10 @@ def _gantt_layout(course: Course, title: str) -> dict[str, Any]:
     )
 
 
-def moment_figure(planned: Schedule, title: str) -> go.Figure:
+def moment_figure(schedule: Schedule, title: str) -> go.Figure:
     """The map of tiles: pid_m down, pid_n to the right; the page fills in a moment of `moment_data`."""
-    down, across = _strides(planned)
-    rows, columns = (-(-extent // by) for extent, by in zip(planned.extents, (down, across), strict=True))
+    down, across = _strides(schedule)
+    rows, columns = (-(-extent // by) for extent, by in zip(schedule.extents, (down, across), strict=True))
     cells = go.Heatmap(
         z=np.zeros((rows, columns), dtype=np.uint8),
         dx=across,
@@ -102,7 +102,7 @@ def moment_figure(planned: Schedule, title: str) -> go.Figure:
         showscale=False,
         hovertemplate="pid_m %{y}, pid_n %{x}<extra></extra>",
     )
-    axes = theme.matrix_axes("pid_m (tile rows)", "pid_n (tile columns)", (0, 0), planned.extents)
+    axes = theme.matrix_axes("pid_m (tile rows)", "pid_n (tile columns)", (0, 0), schedule.extents)
     below = {"x": 0.5, "xref": "paper", "y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 1, "showarrow": False}
     note = {"text": "", "font": {"size": 13}, **below}
     margin = {"l": 72, "r": 10, "t": 52, "b": 44}
@@ -110,7 +110,7 @@ def moment_figure(planned: Schedule, title: str) -> go.Figure:
 
 
 def moment_data(
-    planned: Schedule, begun_ns: np.ndarray, done_ns: np.ndarray, name: str = "", clock: np.ndarray | None = None
+    schedule: Schedule, begun_ns: np.ndarray, done_ns: np.ndarray, name: str = "", clock: np.ndarray | None = None
 ) -> dict[str, Any]:
     """What the page draws `moment_figure` at any time from: the cell, begin and end of every tile.
 
@@ -119,16 +119,16 @@ def moment_data(
         name: what an ideal step is called, where these times are of ideal steps.
         clock: when each of these begins, and when the last one ends: (steps + 1,).
     """
-    down, across = _strides(planned)
-    columns = -(-planned.extents[1] // across)
-    cell = planned.tiles.pid_m // down * columns + planned.tiles.pid_n // across
+    down, across = _strides(schedule)
+    columns = -(-schedule.extents[1] // across)
+    cell = schedule.tiles.pid_m // down * columns + schedule.tiles.pid_n // across
     times = {"begun_ns": begun_ns.astype(np.uint32), "done_ns": done_ns.astype(np.uint32)}
     steps = {} if clock is None else {"name": name, "clock": clock.astype(np.uint32)}
-    unit = "program" if planned.turns == 1 else "tile"
+    unit = "program" if schedule.turns == 1 else "tile"
     return {"moments": {"cell": theme.smallest(cell), "columns": columns, "unit": unit, **steps, **times}}
 
 
-def _strides(planned: Schedule) -> tuple[int, int]:
+def _strides(schedule: Schedule) -> tuple[int, int]:
     """Tiles that one cell stands for, down and across."""
-    rows, columns = (-(-extent // MOST_CELLS) for extent in planned.extents)
+    rows, columns = (-(-extent // MOST_CELLS) for extent in schedule.extents)
     return rows, columns

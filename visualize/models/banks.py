@@ -34,12 +34,12 @@ class Wavefronts:
 def wavefronts(operation: SharedOperation) -> Wavefronts:
     """Count one instruction of every warp of a program."""
     lanes = _spread(operation.lane)
-    together = min(_LANES, _WAVEFRONT_BYTES // max(operation.width_bytes, _WORD_BYTES))
+    lanes_at_once = min(_LANES, _WAVEFRONT_BYTES // max(operation.width_bytes, _WORD_BYTES))
     total = ideal = 0
     for start in _spread(operation.warp):
         address = start ^ lanes
-        for first in range(0, len(address), together):
-            part = address[first : first + together]
+        for first in range(0, len(address), lanes_at_once):
+            part = address[first : first + lanes_at_once]
             words = np.unique((part[:, None] + np.arange(0, operation.width_bytes, _WORD_BYTES)).ravel() // _WORD_BYTES)
             total += int(np.bincount(words % _BANKS).max())
             ideal += -(-len(words) // _BANKS)

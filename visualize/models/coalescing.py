@@ -34,14 +34,14 @@ from visualize.models.traffic import (
 _GRANULE_BYTES = 16
 
 
-def operations(kernel: Kernel, launch: Launch, made: tuple[MemoryOperation, ...]) -> tuple[Operation, ...]:
+def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, ...]) -> tuple[Operation, ...]:
     """Count every operation of a launch.
 
     Args:
-        made: what the compiler made of each of the kernel's accesses.
+        compiled: each of the kernel's accesses as compiled.
     """
     found = []
-    for number, (access, operation) in enumerate(zip(kernel.accesses(launch), made, strict=True)):
+    for number, (access, operation) in enumerate(zip(kernel.accesses(launch), compiled, strict=True)):
         if operation.swaps:
             found.append(_counted(number, kernel, launch, replace(access, op="load"), operation))
         found.append(replace(_counted(number, kernel, launch, access, operation), is_lower_bound=operation.swaps))
@@ -49,30 +49,30 @@ def operations(kernel: Kernel, launch: Launch, made: tuple[MemoryOperation, ...]
 
 
 def _counted(
-    number: int, kernel: Kernel, launch: Launch, access: Access | FlatAccess, made: MemoryOperation
+    number: int, kernel: Kernel, launch: Launch, access: Access | FlatAccess, operation: MemoryOperation
 ) -> Operation:
     shape = kernel.family.tensors(launch.problem)[access.tensor].stored
     size = DTYPE_BYTES[launch.problem.dtype]
 
     def one(first: tuple[int, ...]) -> Traffic:
-        return _traffic(requests(access, made, shape, first, size), made)
+        return _traffic(requests(access, operation, shape, first, size), operation)
 
     if isinstance(access, FlatAccess):
-        one_run = requests(replace(access, transposed=False), made, (1, access.run.block), (0,), size)
+        one_run = requests(replace(access, transposed=False), operation, (1, access.run.block), (0,), size)
         total, start = over_runs(access, shape, size, access.run.block, one_run), one((0,))
     else:
         total = over_blocks(access, shape, kernel.extents(launch), size, LINE_BYTES, one)
         start = one(tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns)))
-    return Operation(number, access, made.width_bytes, total, start, made)
+    return Operation(number, access, operation.width_bytes, total, start, operation)
 
 
-def _traffic(lanes: Requests, made: MemoryOperation) -> Traffic:
+def _traffic(lanes: Requests, operation: MemoryOperation) -> Traffic:
     found = counting.traffic(lanes)
-    return replace(found, requests=0) if made.layout is None else found
+    return replace(found, requests=0) if operation.layout is None else found
 
 
 def requests(
-    access: Access | FlatAccess, made: MemoryOperation, shape: tuple[int, int], first: tuple[int, ...], size: int
+    access: Access | FlatAccess, operation: MemoryOperation, shape: tuple[int, int], first: tuple[int, ...], size: int
 ) -> Requests:
     """Every lane of every request of one execution.
 
@@ -81,23 +81,23 @@ def requests(
         first: row and column of the block's first element; of a run the number of its first element.
         size: bytes of an element.
     """
-    if made.layout is None:
+    if operation.layout is None:
         return _box(access, shape, first, size)
-    lanes = vectors(made.layout, made.width_bytes // made.element_bytes)
-    owner = lanes.owner if made.issued_by_owners else True
+    lanes = vectors(operation.layout, operation.width_bytes // operation.element_bytes)
+    owner = lanes.owner if operation.issued_by_owners else True
     if isinstance(access, FlatAccess):
         row, column = of_run(access, shape, first[0] + lanes.place[0])
     else:
         row, column = (lanes.place[access.dims.index(axis.index)] for axis in (access.rows, access.columns))
         row, column = row + first[0], column + first[1]
-    return at_places(row, column, owner, shape, size, made.width_bytes)
+    return at_places(row, column, owner, shape, size, operation.width_bytes)
 
 
 def tile(
-    access: Access | FlatAccess, made: MemoryOperation, shape: tuple[int, int], first: tuple[int, ...], size: int
+    access: Access | FlatAccess, operation: MemoryOperation, shape: tuple[int, int], first: tuple[int, ...], size: int
 ) -> Tile:
     """The elements of one execution. A descriptor's have no lane; its request is the whole box."""
-    if made.layout is None:
+    if operation.layout is None:
         box = _box(access, shape, first, size)
         within = np.arange(_GRANULE_BYTES // size, dtype=np.int64)
         row, column = (part[0][:, None] + step for part, step in ((box.row, 0 * within), (box.column, within)))
@@ -105,11 +105,11 @@ def tile(
         none = np.zeros(active.shape, dtype=np.int64)
         address = (row * shape[1] + column) * size
         return Tile(row.ravel(), column.ravel(), address.ravel(), active, none, none, none, none)
-    length = made.width_bytes // made.element_bytes
-    whole, one = vectors(made.layout, length), vectors(made.layout, 1)
-    groups, registers = len(whole.register) >> len(made.layout.warp), len(one.register) >> len(made.layout.warp)
+    length = operation.width_bytes // operation.element_bytes
+    whole, one = vectors(operation.layout, length), vectors(operation.layout, 1)
+    groups, registers = (len(each.register) >> len(operation.layout.warp) for each in (whole, one))
     number = np.arange(len(one.register))
-    lanes = requests(access, replace(made, width_bytes=size), shape, first, size)
+    lanes = requests(access, replace(operation, width_bytes=size), shape, first, size)
     request = number // registers * groups + number % registers // length
     facts = np.broadcast_arrays(
         request[:, None], one.warp[:, None], np.arange(one.owner.shape[1]), one.register[:, None]

@@ -32,8 +32,8 @@ class DramTraffic:
 
     kernel: Kernel
     launch: Launch
-    planned: Schedule
-    made: Compiled | None
+    schedule: Schedule
+    compiled: Compiled | None
     operations: tuple[Operation, ...]
     own: Reuse
     sizes: dict[int, Reuse]
@@ -54,28 +54,32 @@ class DramTraffic:
         return float(np.median(self.row.times_ms)) if self.row else None
 
 
-def dram_traffic(kernel: Kernel, launch: Launch, made: Compiled | None, study: GroupSizeStudy | None) -> DramTraffic:
+def dram_traffic(
+    kernel: Kernel, launch: Launch, compiled: Compiled | None, study: GroupSizeStudy | None
+) -> DramTraffic:
     """Predict, and lay beside it what was measured.
 
     Raises:
         ConfigError: where the problem has too many tiles.
     """
-    resident = residency(launch, made)
-    planned = schedule(kernel, launch, resident.programs_per_sm, resident.source)
-    operations = coalescing.operations(kernel, launch, made.operations) if made and not made.unreadable else ()
+    resident = residency(launch, compiled)
+    ideal = schedule(kernel, launch, resident.programs_per_sm, resident.source)
+    operations = (
+        coalescing.operations(kernel, launch, compiled.operations) if compiled and not compiled.unreadable else ()
+    )
     in_parts = writes_in_parts(operations)
-    asked = asked_bytes(kernel, launch, planned)
-    pressure = l2_pressure(bounds(kernel, launch, planned, operations, 0.0, asked), operations)
-    own = reuse(kernel, launch, planned, pressure, in_parts)
+    asked = asked_bytes(kernel, launch, ideal)
+    pressure = l2_pressure(bounds(kernel, launch, ideal, operations, 0.0, asked), operations)
+    own = reuse(kernel, launch, ideal, pressure, in_parts)
     if own is None:
         raise ConfigError(
             "too_many_tiles",
-            f"{planned.waves:,} waves are too many to predict here. Make the tile larger or the shape smaller.",
+            f"{ideal.waves:,} waves are too many to predict here. Make the tile larger or the shape smaller.",
             next(iter(knobs(type(launch.config)))),
         )
     size = getattr(launch.config, "GROUP_SIZE", None)
-    sizes = by_group_size(kernel, launch, planned, pressure, group_sizes(planned)) if size else {}
+    sizes = by_group_size(kernel, launch, ideal, pressure, group_sizes(ideal)) if size else {}
     row = next((row for row in study.rows if row.group_size == size), None) if study else None
     moved, clock_mhz = own.read_bytes + own.write_bytes, study.clock_mhz if study else None
-    needed = bounds(kernel, launch, planned, operations, moved, asked, clock_mhz)
-    return DramTraffic(kernel, launch, planned, made, operations, own, sizes, needed, study, row)
+    needed = bounds(kernel, launch, ideal, operations, moved, asked, clock_mhz)
+    return DramTraffic(kernel, launch, ideal, compiled, operations, own, sizes, needed, study, row)

@@ -53,11 +53,11 @@ class Course:
         columns = self.sm.tolist(), self.start_ns.tolist(), self.end_ns.tolist()
         for pid in np.lexsort((self.end_ns, self.start_ns)).tolist():
             sm, start, end = (column[pid] for column in columns)
-            here, places = running.setdefault(sm, []), free.setdefault(sm, [])
-            while here and here[0][0] <= start:
-                heapq.heappush(places, heapq.heappop(here)[1])
-            slot[pid] = heapq.heappop(places) if places else len(here)
-            heapq.heappush(here, (end, int(slot[pid])))
+            ends, places = running.setdefault(sm, []), free.setdefault(sm, [])
+            while ends and ends[0][0] <= start:
+                heapq.heappush(places, heapq.heappop(ends)[1])
+            slot[pid] = heapq.heappop(places) if places else len(ends)
+            heapq.heappush(ends, (end, int(slot[pid])))
         return slot
 
     @cached_property
@@ -81,7 +81,7 @@ class Course:
         """The share of places that stays empty from the last start to the last end, 0 to 1.
 
         Args:
-            places: programs that all SMs are expected to hold at once; more, if a SM was seen to hold more.
+            places: programs that all SMs are expected to hold at once; more, if an SM was seen to hold more.
         """
         last = self.start_ns.max()
         places = max(places, self.sms * int(self.at_once.max()))
@@ -91,7 +91,7 @@ class Course:
 
 
 def spread_ns(course: Course, wave: np.ndarray) -> np.ndarray:
-    """How far the starts of each ideal wave lie apart, first to last: (waves,).
+    """How far the starts of each ideal wave spread, first to last: (waves,).
 
     Args:
         wave: the wave of each program, ascending: (programs,).
@@ -100,20 +100,20 @@ def spread_ns(course: Course, wave: np.ndarray) -> np.ndarray:
     return np.maximum.reduceat(course.start_ns, first) - np.minimum.reduceat(course.start_ns, first)
 
 
-def as_dealt(course: Course, planned: Schedule) -> float:
-    """The share of programs that ran on the SM that the ideal machine gives them, 0 to 1."""
-    return float(np.mean(course.sm == planned.sm_of(np.arange(planned.programs))))
+def round_robin_share(course: Course, schedule: Schedule) -> float:
+    """The share of programs that ran on the SM that dealing them out one per SM, round after round, gives: 0 to 1."""
+    return float(np.mean(course.sm == schedule.sm_of(np.arange(schedule.programs))))
 
 
-def tile_times(course: Course, planned: Schedule) -> tuple[np.ndarray, np.ndarray]:
+def tile_times(course: Course, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
     """When each tile is begun and done, in ns, by the entries of the schedule's tiles.
 
     Where a program computes several, its time is shared out evenly: an assumption.
     """
-    program = planned.tiles.program
-    tiles = np.bincount(program, minlength=planned.programs)[program]
+    program = schedule.tiles.program
+    tiles = np.bincount(program, minlength=schedule.programs)[program]
     start, took = course.start_ns[program], (course.end_ns - course.start_ns)[program]
-    return start + took * planned.turn // tiles, start + took * (planned.turn + 1) // tiles
+    return start + took * schedule.turn // tiles, start + took * (schedule.turn + 1) // tiles
 
 
 def ideal_clock(begun_ns: np.ndarray, step: np.ndarray, span_ns: int) -> np.ndarray:

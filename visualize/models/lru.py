@@ -1,7 +1,7 @@
 """What programs find in a cache that drops the least recently used first, where each reads two panels piece by piece.
 
 Exact up to pieces for programs that start at the same steps and all take `pieces` of them; a cache is given by the
-touched bytes from which on something begins to be gone, and at which all of it is.
+touched bytes from which on data begins to be evicted, and at which all of it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Programs:
 
     Attributes:
         start: (programs,) whole steps.
-        pieces: that a panel is read in, one a step.
+        pieces: that a panel is read in, one per step.
         panel_bytes: (panels,) of each panel.
         written_bytes: that a program writes when it ends.
     """
@@ -43,7 +43,7 @@ def fetched_bytes(
 
     Args:
         orders: for each, the two panels of each program, numbered alike.
-        capacities: touched bytes from which on pieces begin to be gone, and at which all are.
+        capacities: touched bytes from which on pieces begin to be evicted, and at which all are.
     """
     times, rank = np.unique(programs.start, return_inverse=True)
     steps, weights = len(times), programs.panel_bytes
@@ -66,12 +66,12 @@ def fetched_bytes(
     cold = touched.any(0) @ weights
     fetched = []
     for low, high in capacities:
-        fetched.append(cold + np.bincount(order, used * gone(distance, low, high).mean(0), len(orders)))
+        fetched.append(cold + np.bincount(order, used * evicted(distance, low, high).mean(0), len(orders)))
     return np.stack(fetched, 1)
 
 
-def gone(touched: Any, low: float, high: float) -> Any:
-    """The share of what was used that is gone after so much was touched: 0 up to `low`, 1 from `high` on.
+def evicted(touched: Any, low: float, high: float) -> Any:
+    """The share of what was used that is evicted after so much was touched: 0 up to `low`, 1 from `high` on.
 
     With the fourth power of the way in between: a cache that picks sets by a hash loses little at first.
     """

@@ -1,4 +1,4 @@
-"""Two launches timed in turns: which is faster, and whether the difference is more than noise."""
+"""Two launches timed alternately: which is faster, and whether the difference is more than noise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pair:
 
 
 def pair(times_ms: Sequence[float], others_ms: Sequence[float]) -> Pair:
-    """Compare times taken in turns: the i-th of each belong together.
+    """Compare times taken alternately: the i-th of each belong together.
 
     Raises:
         ValueError: where there are not as many of both, or none.

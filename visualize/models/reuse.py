@@ -21,8 +21,8 @@ import numpy as np
 
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models.bounds import L2_GBPS_PER_SM
-from visualize.models.dispatch import apart, by_pace, together
-from visualize.models.lru import Programs, fetched_bytes, gone
+from visualize.models.dispatch import by_pace, lockstep, staggered
+from visualize.models.lru import Programs, evicted, fetched_bytes
 from visualize.models.schedule import Schedule
 from visualize.models.steps import panels
 
@@ -192,11 +192,11 @@ def _predicted(
     is_staggered = _is_staggered(launch, schedule, constants)
     runs_ahead = 0.0 if is_staggered else ahead(l2_pressure, constants)
     if is_staggered:
-        begun = apart(schedule), together(schedule)
+        begun = staggered(schedule), lockstep(schedule)
     elif runs_ahead:
-        begun = by_pace(schedule, runs_ahead, constants.spread, constants.jitter), together(schedule)
+        begun = by_pace(schedule, runs_ahead, constants.spread, constants.jitter), lockstep(schedule)
     else:
-        begun = together(schedule), by_pace(schedule, 0.0, constants.slow_spread)
+        begun = lockstep(schedule), by_pace(schedule, 0.0, constants.slow_spread)
     likely, otherwise = (_fetched(_programs(kernel, launch, panel_bytes, one), read_by, capacities) for one in begun)
     written = _output_bytes(kernel, launch)
     asked = asked_bytes(kernel, launch, schedule)
@@ -283,7 +283,7 @@ def _added_bytes(
 
 def _evicted(read_since: float, constants: Constants) -> float:
     """The share that is no longer in the L2 after so much else was read, as a share of the L2."""
-    return gone(read_since, constants.evicted_from, constants.evicted_at).item()
+    return evicted(read_since, constants.evicted_from, constants.evicted_at).item()
 
 
 def group_sizes(schedule: Schedule) -> tuple[int, ...]:

@@ -229,7 +229,7 @@ def over_runs(
     sector_bytes: int = SECTOR_BYTES,
     line_bytes: int = LINE_BYTES,
 ) -> Traffic:
-    """The cost of all runs of a launch: one follows the other, and the last one is cut by the tensor's end.
+    """The cost of all runs of a launch: one follows the other, and the last one is truncated by the tensor's end.
 
     Requests fall into classes, too: those that begin at the same place in a line, as far from where the run goes round
     the matrix, and from its end. As many elements on as fill whole lines on the way, everything repeats one line (or

@@ -189,7 +189,6 @@ class Handlers:
             opens: the tab that is opened for what comes of it; "" to stay.
         """
         at = self._at
-        opened: Drawn = {at.tab: opens, at.tabs: gr.Tabs(selected=opens)} if opens else {}
 
         async def on_measure(request: gr.Request, *values: str) -> AsyncIterator[Drawn]:
             try:
@@ -217,6 +216,8 @@ class Handlers:
                 yield ended
             elif action.is_dated or self._compiles.get(page) == turn:
                 drawn = await asyncio.to_thread(action.shown, outcome, self.known(current))
+                # Made here: where the page is laid out, a component would become a part of it.
+                opened = {at.tab: opens, at.tabs: gr.Tabs(selected=opens)} if opens else {}
                 yield {**ended, **opened, **drawn}
             else:
                 yield ended

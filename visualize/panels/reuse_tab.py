@@ -40,10 +40,10 @@ class ReusePanel(Panel):
 
     def draw(self, known: Known) -> Drawn:
         here = traffic(known)
-        anew = f"{known.state.kernel.id} {here.planned.extents}"
+        anew = f"{known.state.kernel.id} {here.schedule.extents}"
         reads = times = ""
         if here.sizes and here.group_size:
-            own, measured = min(here.group_size, here.planned.extents[0]), _measured(here.study)
+            own, measured = min(here.group_size, here.schedule.extents[0]), _measured(here.study)
             reads = drawn(bytes_figure(here.sizes, measured, own, here.source("counted")), anew)
             times = drawn(times_figure(measured, own, here.source("measured")), anew) if measured else ""
         resources = drawn(bounds_figure(here.bounds, here.measured_ms, here.source("measured")), anew)
@@ -91,8 +91,8 @@ def reply(known: Known) -> dict[str, Any]:
         "recommended_group_size": recommended(here.sizes, launch) if here.sizes else None,
         "ahead": here.own.ahead,
         "flags": [name for name, is_so in (("drift", here.own.is_drift), ("edge", here.own.is_edge)) if is_so],
-        "resident_programs": here.planned.resident_programs,
-        "resident_source": here.planned.resident_source,
+        "resident_programs": here.schedule.resident_programs,
+        "resident_source": here.schedule.resident_source,
         "bounds": [{"name": one.name, "ms": one.ms, "why": one.why} for one in here.bounds],
         "measured": here.study and here.study.to_json(),
         "note": prose.plain(reuse_claims.sentences(here)) + why,

@@ -16,15 +16,15 @@ from visualize.text.tables import frame, table
 from visualize.text.words import percent
 
 
-def residents(planned: Schedule, launch: Launch, compiled: Compiled | None, resident: Residency) -> Markup:
+def residents(schedule: Schedule, launch: Launch, compiled: Compiled | None, resident: Residency) -> Markup:
     """A table of programs per SM against waves, and what limits the compiled kernel."""
     limits = hint(*_limits(launch, compiled)) if compiled else Markup("")
-    if planned.turns > 1 and planned.programs <= planned.sms:
+    if schedule.turns > 1 and schedule.programs <= schedule.sms:
         said = "The launch has no more programs than SMs. Each loops over its tiles, even if an SM could hold more."
         return claim(said) + limits
     held = held_programs(launch.gpu, launch.config.num_warps)
     shown = sorted({1, resident.programs_per_sm, held, *(count for count in (2, 4, 8, 16) if count < held)})
-    rows = [_row(with_programs_per_sm(planned, count), count, resident) for count in shown]
+    rows = [_row(with_programs_per_sm(schedule, count), count, resident) for count in shown]
     header = (
         term("programs per SM"),
         Sourced(term("wave", "waves"), "predicted"),
@@ -35,13 +35,13 @@ def residents(planned: Schedule, launch: Launch, compiled: Compiled | None, resi
     return table(frame(header, rows), "Effect of programs per SM on waves") + limits
 
 
-def _row(planned: Schedule, count: int, resident: Residency) -> tuple[Any, ...]:
+def _row(schedule: Schedule, count: int, resident: Residency) -> tuple[Any, ...]:
     return (
         Sourced(count, resident.source) if count == resident.programs_per_sm else count,
-        f"{planned.waves:,}",
-        f"{planned.tail_programs or planned.resident_programs:,} of {planned.resident_programs:,}",
-        percent(planned.tail_idle),
-        percent(planned.idle),
+        f"{schedule.waves:,}",
+        f"{schedule.tail_programs or schedule.resident_programs:,} of {schedule.resident_programs:,}",
+        percent(schedule.tail_idle),
+        percent(schedule.idle),
     )
 
 

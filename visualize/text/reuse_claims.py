@@ -57,7 +57,7 @@ def _this_order(here: DramTraffic) -> tuple[Sentence | str, ...]:
     return (
         say("This launch reads {} from DRAM: {}.", Sourced(Strong(_gigabytes(own.read_bytes)), "predicted"), times),
         _counted(here),
-        "" if here.planned.panels is None else _served(here),
+        "" if here.schedule.panels is None else _served(here),
     )
 
 
@@ -126,7 +126,7 @@ def _time(here: DramTraffic) -> tuple[Sentence | str, ...]:
 def _read_bytes(row: GroupSizeRow, here: DramTraffic) -> float:
     if row.dram_read_bytes:
         return float(np.median(row.dram_read_bytes))
-    return here.sizes[min(row.group_size or 1, here.planned.extents[0])].read_bytes
+    return here.sizes[min(row.group_size or 1, here.schedule.extents[0])].read_bytes
 
 
 def _because(here: DramTraffic, most_bytes: float, bought: float) -> tuple[Sentence | str, ...]:
@@ -153,7 +153,7 @@ def _because(here: DramTraffic, most_bytes: float, bought: float) -> tuple[Sente
 def _elsewhere(here: DramTraffic) -> Sentence | str:
     """The first GPU with less bandwidth per FLOP on which the worst order's bytes would outlast arithmetic."""
     worst = max(here.sizes, key=lambda size: here.sizes[size].read_bytes)
-    work, per_sm = here.kernel.family.work(here.launch.problem), here.planned.resident_programs // here.launch.gpu.sms
+    work, per_sm = here.kernel.family.work(here.launch.problem), here.schedule.resident_programs // here.launch.gpu.sms
     for name in _NARROWER:
         gpu = GPUS[name]
         rate = gpu.matrix_tflops.get(here.launch.problem.dtype, 0.0)
@@ -179,9 +179,9 @@ def _elsewhere(here: DramTraffic) -> Sentence | str:
 
 def _doubt(here: DramTraffic) -> tuple[Sentence | str, ...]:
     own = here.own
-    if here.made is None:
+    if here.compiled is None:
         return (say("One program per SM is {} until the kernel is compiled.", Mark("assumed")),)
-    if here.planned.panels is None:
+    if here.schedule.panels is None:
         return (_IN_PARTS if own.read_bytes > own.compulsory_bytes else "",)
     if own.is_drift:
         why = "The L2 has more to deliver than it can, so programs fall out of lockstep." if own.ahead else ""

@@ -49,7 +49,7 @@ def comparison(here: DramTraffic) -> Markup | str:
     study = here.study
     if study is None or not here.sizes:
         return ""
-    most = here.planned.extents[0]
+    most = here.schedule.extents[0]
     rows = [_row(row, here.sizes.get(min(row.group_size or 1, most))) for row in study.rows]
     header = (term("GROUP_SIZE"), "GB predicted", "GB counted (of five)", "error", "ms, timed alternately", "")
     return table(frame(header, rows), f"{study.tool}, {study.device.name}. {study.note}".strip())
@@ -76,16 +76,10 @@ def flags(one: Reuse) -> Listed:
 
 def small_print(here: DramTraffic) -> Markup:
     """What the model assumes, and why the L2's own hit rate is not shown."""
-    assumed = (
-        f"Programs start in launch order, {here.planned.resident_programs:,} at a time, and go through K in lockstep.",
-        "The L2 evicts what was least recently used. Most of it goes from half of the capacity on, because data that "
-        "both halves of the L2 read is kept twice.",
-        f"Where the L2 has more to deliver than it can, {AHEAD_SMS} of {OF_SMS} SMs run ahead, as timelines show, and "
-        "waves dissolve.",
-        "Only reads are modelled: an output is assumed to be written once.",
-        f"Against counts on an H200: {ERROR}.",
-        "The constants were fitted there; for other GPUs they are assumed.",
-    )
+    if here.schedule.panels is None:
+        assumed: tuple[str, ...] = ("Each input is assumed to be read once, and the output to be written once.",)
+    else:
+        assumed = _with_panels(here)
     hit_rate = (
         "Nsight Compute's L2 hit rate is not shown. On an L2 of two halves, a request from one half to the other is "
         "looked up twice, and a write counts one and a half times.",
@@ -94,4 +88,18 @@ def small_print(here: DramTraffic) -> Markup:
     )
     return Markup('<details class="small-print"><summary>What is assumed</summary><p>{}</p><p>{}</p></details>').format(
         html(assumed), html(hit_rate)
+    )
+
+
+def _with_panels(here: DramTraffic) -> tuple[str, ...]:
+    """What is assumed of programs that read panels of their inputs."""
+    return (
+        f"Programs start in launch order, {here.schedule.resident_programs:,} at a time, and go through K in lockstep.",
+        "The L2 evicts what was least recently used. Most of it goes from half of the capacity on, because data that "
+        "both halves of the L2 read is kept twice.",
+        f"Where the L2 has more to deliver than it can, {AHEAD_SMS} of {OF_SMS} SMs run ahead, as timelines show, and "
+        "waves dissolve.",
+        "Only reads are modelled: an output is assumed to be written once.",
+        f"Against counts on an H200: {ERROR}.",
+        "The constants were fitted there; for other GPUs they are assumed.",
     )

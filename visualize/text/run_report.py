@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels.results import Check, Closeup, Diff, RunResult, Timing
-from kernels.spec import Kernel, Launch
+from kernels.spec import Family, Kernel, Launch
 from visualize.text import prose
 from visualize.text.prose import Mark, Sentence, Strong, say, term
 from visualize.text.tables import frame, table
@@ -119,7 +119,7 @@ def claim(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     """What was run, whether it is right, and what else a reader must know."""
     address = result.experiment.to_address()
     settings = ", ".join(f"{name} {value}" for name, value in address.items() if name != "kernel")
-    verdict = _verdict(result.check, exact=kernel.family.is_exact)
+    verdict = _verdict(result.check, kernel.family)
     picture = "The picture of the error was not recorded." if result.diff is None else ""
     return prose.hint(f"{result.experiment.kernel}: {settings}") + prose.claim(
         verdict, *remarks(result, kernel, launch), picture
@@ -160,12 +160,12 @@ def _failed(check: Check) -> str:
     return f"failed: {check.mismatched:,} wrong" if check.mismatched else "failed as a whole"
 
 
-def _verdict(check: Check, exact: bool) -> Sentence | str:
+def _verdict(check: Check, family: Family) -> Sentence | str:
     error, limit = significant(check.relative_rms), significant(check.tolerance)
     if check.passed:
-        if exact:
+        if family.is_exact:
             return "Every element equals the reference, bit for bit."
-        return f"Relative RMS error {error}, within rounding (limit {limit} for this dtype and K)."
+        return f"Relative RMS error {error}, within rounding (limit {limit} for {family.limit_follows})."
     if not check.mismatched:
         return say(
             "{} as a whole: relative RMS error {}, beyond rounding (limit {}), though no single element shows it.",

@@ -29,49 +29,49 @@ def loads_claim(first: int, what: str, inputs: Sequence[str], ours: int, referen
     )
 
 
-def sharing(planned: Schedule) -> Sentence | str:
+def sharing(schedule: Schedule) -> Sentence | str:
     """How split-K shares a tile; "" where each tile has one program."""
-    if planned.slices == 1:
+    if schedule.slices == 1:
         return ""
     return say(
         "Each tile of C is summed by {}, one per slice of K (the grid's third axis). All first slices start before "
         "any second one. At each step, a tile of a small map shows how many of its slices have started.",
-        Strong(counted(planned.slices, "program")),
+        Strong(counted(schedule.slices, "program")),
     )
 
 
-def timing(planned: Schedule, cut: Steps, gpu: Gpu, per_sm: int) -> Sentence:
+def timing(schedule: Schedule, steps: Steps, gpu: Gpu, per_sm: int) -> Sentence:
     """How many waves or turns a launch takes, and how much of the last one is idle."""
-    held = Sourced(f"{counted(per_sm, 'program')} per SM", planned.resident_source)
+    held = Sourced(f"{counted(per_sm, 'program')} per SM", schedule.resident_source)
     where = say("{} SMs of {}, {}", gpu.sms, gpu.name, held)
-    if cut.name == "turn":
+    if steps.name == "turn":
         said = say(
             "{} ({}) loop over {} in {} of at most {:,}.",
-            counted(planned.programs, "program"),
+            counted(schedule.programs, "program"),
             where,
-            counted(int(cut.tiles.sum()), "tile"),
-            Strong(counted(len(cut.tiles), "turn")),
-            planned.programs,
+            counted(int(steps.tiles.sum()), "tile"),
+            Strong(counted(len(steps.tiles), "turn")),
+            schedule.programs,
         )
-        return Sentence("{} {}", (said, _last("turn", cut, counted(int(cut.tiles[-1]), "tile"))))
-    loop = f" of {planned.turns:,} tiles each, one after the other," if planned.turns > 1 else ""
+        return Sentence("{} {}", (said, _last("turn", steps, counted(int(steps.tiles[-1]), "tile"))))
+    loop = f" of {schedule.turns:,} tiles each, one after the other," if schedule.turns > 1 else ""
     said = say(
         "{}{} run in {} of {:,} ({}).",
-        counted(planned.programs, "program"),
+        counted(schedule.programs, "program"),
         loop,
-        Strong(counted(planned.waves, "wave")),
-        planned.resident_programs,
+        Strong(counted(schedule.waves, "wave")),
+        schedule.resident_programs,
         where,
     )
-    return Sentence("{} {}", (said, _last("wave", cut, counted(planned.tail_programs, "program"))))
+    return Sentence("{} {}", (said, _last("wave", steps, counted(schedule.tail_programs, "program"))))
 
 
-def _last(step: str, cut: Steps, held: str) -> Sentence:
+def _last(step: str, steps: Steps, held: str) -> Sentence:
     """How full the last wave or turn is."""
-    if not cut.tail_idle:
+    if not steps.tail_idle:
         return say("The last {} is full.", step)
-    shares = [say("{} of it is idle", Strong(percent(cut.tail_idle)))]
-    if len(cut.tiles) > 1:
-        shares.append(say("{} of the launch", percent(cut.idle)))
+    shares = [say("{} of it is idle", Strong(percent(steps.tail_idle)))]
+    if len(steps.tiles) > 1:
+        shares.append(say("{} of the launch", percent(steps.idle)))
     verb = "computes" if step == "turn" else "holds"
     return say("The last {} {} {}: {}.", step, verb, held, Listed(tuple(shares)))

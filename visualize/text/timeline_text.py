@@ -10,7 +10,7 @@ from pandas import DataFrame
 
 from kernels.experiment import Experiment
 from kernels.results import Timeline
-from visualize.models.execution import Course, as_dealt, spread_ns
+from visualize.models.execution import Course, round_robin_share, spread_ns
 from visualize.models.occupancy import Residency
 from visualize.models.schedule import Schedule
 from visualize.models.steps import steps
@@ -48,7 +48,7 @@ def source(ran: Timeline) -> str:
     return "recorded" if ran.backend == "recorded" else "measured"
 
 
-def claim(ran: Timeline, course: Course, planned: Schedule) -> tuple[Sentence | str, ...]:
+def claim(ran: Timeline, course: Course, schedule: Schedule) -> tuple[Sentence | str, ...]:
     """How long the launch took, what the instrumentation costs, and what is assumed."""
     return (
         say(
@@ -60,7 +60,7 @@ def claim(ran: Timeline, course: Course, planned: Schedule) -> tuple[Sentence | 
         ),
         say("CUDA events around that launch: {} (L2 {}).", milliseconds(ran.kernel_ms), ran.experiment.run.l2),
         *_overhead(ran),
-        _loop(planned),
+        _loop(schedule),
         "" if ran.passed else say("{}", Strong("The instrumented build's result failed the kernel's check.")),
         ran.note,
     )
@@ -83,47 +83,47 @@ def _overhead(ran: Timeline) -> tuple[Sentence, ...]:
     )
 
 
-def _loop(planned: Schedule) -> Sentence | str:
-    if planned.turns == 1:
+def _loop(schedule: Schedule) -> Sentence | str:
+    if schedule.turns == 1:
         return ""
     return say(
         "Each program loops over up to {} tiles, but only its own start and end are recorded. That the map spreads its "
         "tiles evenly over its time is {}.",
-        planned.turns,
+        schedule.turns,
         Mark("assumed"),
     )
 
 
-def rows(ran: Timeline, course: Course, planned: Schedule, resident: Residency) -> DataFrame:
+def rows(ran: Timeline, course: Course, schedule: Schedule, resident: Residency) -> DataFrame:
     """What ran beside the ideal waves."""
-    cut = steps(planned, None)
+    ideal = steps(schedule, None)
     header = ("", Sourced("as it ran", source(ran)), Sourced("ideal waves", "predicted"))
-    ideal_idle = percent(cut.tail_idle if planned.turns == 1 else cut.idle)
+    ideal_idle = percent(ideal.tail_idle if schedule.turns == 1 else ideal.idle)
     return frame(
         header,
         (
-            ("most programs on one SM at once", str(course.at_once.max()), _held(planned, resident)),
+            ("most programs on one SM at once", str(course.at_once.max()), _held(schedule, resident)),
             ("median time of a program", _time(course.median_ns), ""),
-            ("spread of starts within a wave", _spread(course, planned), "0"),
-            (f"programs on SM pid mod {course.sms}", percent(as_dealt(course, planned)), "100 %"),
+            ("spread of starts within a wave", _spread(course, schedule), "0"),
+            (f"programs on SM pid mod {course.sms}", percent(round_robin_share(course, schedule)), "100 %"),
             ("share of SM time without a program", percent(1 - course.busy), ""),
-            ("idle program slots after the last start", percent(course.tail_idle(cut.slots)), ideal_idle),
+            ("idle program slots after the last start", percent(course.tail_idle(ideal.slots)), ideal_idle),
         ),
     )
 
 
-def _spread(course: Course, planned: Schedule) -> str:
+def _spread(course: Course, schedule: Schedule) -> str:
     """How far apart the programs of each ideal wave really started."""
-    spread = spread_ns(course, np.arange(planned.programs) // planned.resident_programs)
+    spread = spread_ns(course, np.arange(schedule.programs) // schedule.resident_programs)
     listed = ", ".join(_time(int(ns)) for ns in spread[:_LISTED]) + (", …" if len(spread) > _LISTED else "")
     if len(spread) == 1:
         return listed
     return f"{listed}; at most {percent(int(spread.max()) / max(course.median_ns, 1))} of a program's time"
 
 
-def _held(planned: Schedule, resident: Residency) -> Sourced:
+def _held(schedule: Schedule, resident: Residency) -> Sourced:
     """Most programs of this launch on one ideal SM, and how many it has room for where that is more."""
-    most = min(resident.programs_per_sm, -(-planned.programs // planned.sms))
+    most = min(resident.programs_per_sm, -(-schedule.programs // schedule.sms))
     room = f", with room for {resident.programs_per_sm}" if most < resident.programs_per_sm else ""
     return Sourced(f"{most}{room}", resident.source)
 
