@@ -77,7 +77,7 @@ MODELS = (
         "banks.py",
         "tests/models/test_banks.py",
         ("int(np.bincount(words % _BANKS).max())", "-(-len(words) // _BANKS)"),
-        ("address = start ^ lanes", "address = lanes"),
+        ("ideal += -(-len(words) // _BANKS)", "ideal += 1"),
     ),
     *planted(
         "visualize/models",
@@ -100,7 +100,7 @@ MODELS = (
         ("heapq.heappop(places) if places else len(here)", "len(here)"),
         ("while here and here[0][0] <= start:", "while here and here[0][0] < start:"),
         ("np.sort(begun_ns)[firsts]", "begun_ns[firsts]"),
-        ("np.maximum(covered, 0).sum()", "covered.sum()"),
+        ("reached = np.maximum.accumulate(end)", "reached = end"),
     ),
     *planted(
         "visualize/models",
@@ -118,7 +118,6 @@ MODELS = (
         ("(whole * runs, -(-rest // block), 1)", "(whole * runs, rest // block, 1)"),
         ("keys = np.stack([starts * pitch_bytes % line_bytes,", "keys = np.stack([starts * 0,"),
         ("if i not in (access.rows.index, access.columns.index)", "if i != access.rows.index"),
-        ("before_end = np.clip(math.prod(shape) - place, 0, span)", "before_end = np.full_like(place, span)"),
     ),
     *planted(
         "visualize/models",
@@ -133,6 +132,12 @@ MODELS = (
         ("replace(found, requests=0) if made.layout is None else found", "found"),
         ("lanes.owner if made.issued_by_owners else True", "True"),
         ("number // registers * groups + number % registers // length", "number // length"),
+    ),
+    *planted(
+        "visualize/models",
+        "traffic.py",
+        "tests/models/test_coalescing.py",
+        ("before_end = np.clip(math.prod(shape) - place, 0, span)", "before_end = np.full_like(place, span)"),
     ),
     *planted(
         "visualize/models",
