@@ -131,7 +131,7 @@ MODELS = (
         "tests/models/test_coalescing.py",
         ("replace(found, requests=0) if made.layout is None else found", "found"),
         ("lanes.owner if made.issued_by_owners else True", "True"),
-        ("number // registers * groups + number % registers // length", "number // length"),
+        ("groups + number % registers // length", "groups + number % registers"),
     ),
     *planted(
         "visualize/models",
@@ -144,6 +144,7 @@ MODELS = (
         "lane_vectors.py",
         "tests/models/test_coalescing.py",
         ("[None, :] & ((warp &", "[None, :] | ((warp &"),
+        ("np.tile(registers, warps), np.repeat", "np.repeat(registers, warps), np.repeat"),
     ),
     *planted(
         "visualize/models",
@@ -166,12 +167,12 @@ COMPILED = (
         "kernels/compiled",
         "listing.py",
         "tests/oracle/test_compiled.py -k innermost",
-        ("current = (place,) if fresh else (*current, place)", "current = (place,)"),
+        ("current = (place,) if fresh else (*current, place)", "current = (*current, place)"),
     ),
     *planted(
         "kernels/compiled",
         "compiler.py",
-        "tests/panels/test_whatif.py -k forgotten_fact",
+        "tests/panels/test_whatif.py",
         ("else arguments[name] | 1", "else arguments[name]"),
     ),
 )
