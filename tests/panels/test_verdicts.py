@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -153,3 +154,14 @@ def test_bank_conflicts_of_a_conversion_stand_beside_what_was_counted(session):
     assert "128 × 64 of 4 B: 32,768 bytes" in table
     assert table.count("✓") == 2
     assert bank_conflicts.table(found(session, {"kernel": "matmul.persistent"}).code, None) == ""
+
+
+def test_what_was_counted_is_found_again_where_lines_have_moved_since(session):
+    default = found(session, {"kernel": "transpose.tiled"})
+    (conversion,) = default.counters.compiled.conversions
+    moved = tuple(replace(one, source=("tiled.py", one.source[1] + 7)) for one in default.code.conversions)
+    shared = tuple(replace(one, source=("tiled.py", one.source[1] + 7)) for one in default.code.shared)
+    later = replace(default.code, conversions=moved, shared=shared)
+    assert bank_conflicts.table(later, default.counters).count("✓") == 2
+    other = replace(default.counters.compiled, conversions=(replace(conversion, shape=(64, 64)),))
+    assert "✓" not in bank_conflicts.table(later, replace(default.counters, compiled=other))

@@ -31,12 +31,12 @@ def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int = SECTOR_
     row, column = tile.row - first[0], tile.column - first[1]
     whole = int(row.max()) + 1, int(column.max()) + 1
     kept = (row < MOST_ROWS) & (column < MOST_COLUMNS)
-    cut_to = min(whole[0], MOST_ROWS), min(whole[1], MOST_COLUMNS)
-    facts = np.zeros((*cut_to, 7), dtype=np.int64)
-    shade = np.full(cut_to, np.nan, dtype=np.float32)
+    drawn = min(whole[0], MOST_ROWS), min(whole[1], MOST_COLUMNS)
+    hover = np.zeros((*drawn, 7), dtype=np.int64)
+    shade = np.full(drawn, np.nan, dtype=np.float32)
     chosen = getattr(tile, color)
     parts = (chosen, tile.request, tile.warp, tile.lane, tile.register, tile.address, tile.address // sector_bytes)
-    facts[row[kept], column[kept]] = np.stack(parts, axis=1)[kept]
+    hover[row[kept], column[kept]] = np.stack(parts, axis=1)[kept]
     shown_too = kept & tile.active
     shade[row[shown_too], column[shown_too]] = chosen[shown_too] % len(theme.CATEGORIES)
     shown = shade.shape[0], shade.shape[1]
@@ -46,8 +46,8 @@ def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int = SECTOR_
         z=shade,
         x0=first[1],
         y0=first[0],
-        customdata=theme.smallest(facts),
-        text=facts[..., 0] if numbered else None,
+        customdata=theme.smallest(hover),
+        text=hover[..., 0] if numbered else None,
         texttemplate="%{text}" if numbered else None,
         zmin=0,
         zmax=len(theme.CATEGORIES),

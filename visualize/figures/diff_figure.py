@@ -12,7 +12,7 @@ from visualize.figures import theme
 
 # What is drawn for a cell with an element that is not finite.
 _TOP = 1000.0
-# Borders of more tiles than this a side would hide the picture.
+# Borders of more tiles than this per side would hide the picture.
 MOST_BORDERS = 64
 _SCALE = [[0, "#0b2a5b"], [0.5, "#cfe0f3"], [0.5, "#f5a04f"], [1, "#7f1d04"]]
 
@@ -29,7 +29,7 @@ def diff_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
     if not (diff.exact and check.passed):
         figure.add_trace(_ring(check))
     rows, columns = diff.cell
-    per_cell = "one element a cell" if diff.cell == (1, 1) else f"each cell the largest of {rows} × {columns} elements"
+    per_cell = "one element per cell" if diff.cell == (1, 1) else f"each cell the largest of {rows} × {columns}"
     axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", (0, 0), diff.shape)
     figure.update_layout(theme.layout(f"Error of {tensor}, {per_cell}", **axes))
     return figure

@@ -27,8 +27,8 @@ class Measured:
 def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], own: int, source: str) -> go.Figure:
     """Gigabytes read by GROUP_SIZE, both axes logarithmic: predicted as a line with a band, counted as points.
 
-    The band: an L2 that keeps a quarter more or a fifth less, and programs that go along otherwise. Bars on points go
-    from the least to the most counted.
+    The band: an L2 that keeps a quarter more or a fifth less, and programs in lockstep where they are expected not to
+    be, or the reverse. Bars on points go from the least to the most counted.
 
     Args:
         source: of the points: "counted" or "recorded".
@@ -63,9 +63,7 @@ def times_figure(measured: Sequence[Measured], own: int, source: str) -> go.Figu
     Args:
         source: of the points: "measured" or "recorded".
     """
-    figure = go.Figure(
-        layout=_layout("Time by GROUP_SIZE, timed alternately", "milliseconds", max(one.group_size for one in measured))
-    )
+    figure = go.Figure(layout=_layout("Time by GROUP_SIZE", "milliseconds", max(one.group_size for one in measured)))
     figure.update_yaxes(type="linear", rangemode="tozero")
     spread = [np.percentile(one.times_ms, (20, 50, 80)) for one in measured]
     figure.add_scatter(**_points(measured, spread, source, "ms"))

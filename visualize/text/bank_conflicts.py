@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
@@ -26,10 +27,15 @@ def table(compiled: CompiledFacts, counters: Counters | None) -> Markup | str:
         counters: what was counted, of the same code.
     """
     rows: list[tuple[Any, ...]] = []
+    counted = _counts(compiled, counters) if counters else {}
     for conversion in compiled.conversions:
         steps = [operation for operation in compiled.shared if operation.source == conversion.source]
         by_kind = {kind: [operation for operation in steps if operation.op == kind] for kind in _OPCODES}
-        rows += [_row(conversion, kind, alike, counters) for kind, alike in by_kind.items() if alike]
+        rows += [
+            _row(conversion, kind, alike, counted.get(conversion.source, ()))
+            for kind, alike in by_kind.items()
+            if alike
+        ]
         if not steps:
             rows.append((_place(conversion), _block(conversion), "between lanes, without shared memory", *("",) * 4))
     if not rows:
@@ -47,16 +53,27 @@ def table(compiled: CompiledFacts, counters: Counters | None) -> Markup | str:
     return plain_table(frame(header, rows), caption)
 
 
+def _counts(compiled: CompiledFacts, counters: Counters) -> dict[tuple[str, int], list[SharedCounts]]:
+    """What was counted at each conversion, by its place in the source today.
+
+    Lines may have moved since it was counted: where the same blocks are converted, the order tells which is which.
+    """
+    today, then = compiled.conversions, counters.compiled.conversions
+    if [replace(one, source=("", 0)) for one in today] != [replace(one, source=("", 0)) for one in then]:
+        then = today
+    return {
+        now.source: [row for row in counters.shared if row.source == before.source]
+        for now, before in zip(today, then, strict=True)
+    }
+
+
 def _row(
-    conversion: Conversion, kind: str, alike: Sequence[SharedOperation], counters: Counters | None
+    conversion: Conversion, kind: str, alike: Sequence[SharedOperation], counted: Sequence[SharedCounts]
 ) -> tuple[Any, ...]:
     predicted, ideal = wavefronts_per_instruction(alike)
-    counted: tuple[Any, Any] = ("", "")
-    if counters:
-        found = [row for row in counters.shared if row.source == conversion.source and _is(row, kind)]
-        counted = _counted(found, predicted)
     step, cost = Hint(_STEPS[kind], alike[0].instruction), Sourced(f"{predicted:.3g}", "predicted")
-    return (_place(conversion), _block(conversion), step, cost, f"{ideal:.3g}", *counted)
+    agreement = _counted([row for row in counted if _is(row, kind)], predicted)
+    return (_place(conversion), _block(conversion), step, cost, f"{ideal:.3g}", *agreement)
 
 
 def _is(row: SharedCounts, kind: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from visualize.models.textbook import Textbook
 from visualize.models.traffic import Operation
 from visualize.text.prose import Sentence, Sourced, Strong, say
+from visualize.text.words import enumerated
 
 _OPS = {"descriptor": "descriptor copy"}
 
@@ -23,7 +24,7 @@ def blackboard_claim(counted: Sequence[Operation], board: Textbook, is_copy: boo
         total = sum(op.tile.lines for op in counted)
         moved = counted[-1].tile.bytes_wanted // counted[-1].width_bytes
         each = say(", {:,} in all: {} elements each", total, Strong(f"{moved / total:.2f}"))
-    takes = say("{} transactions{}", Strong(" and ".join(parts)), each)
+    takes = say("{} transactions{}", Strong(enumerated(parts)), each)
     return (
         say("On the blackboard, the first tile takes {}.", Sourced(takes, "textbook")),
         say("A transaction is a line of {} bytes that a warp of {} lanes touches.", board.line_bytes, board.warp_size),

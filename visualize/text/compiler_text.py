@@ -9,7 +9,7 @@ from kernels.spec import Launch
 from visualize.models.occupancy import Occupancy
 from visualize.text.prose import Sentence, Sourced, Strong, say, term
 from visualize.text.tables import frame
-from visualize.text.words import counted, percent
+from visualize.text.words import counted, enumerated, percent
 
 
 def claim(launch: Launch, compiled: Compiled, held: Occupancy) -> tuple[Sentence | str, ...]:
@@ -28,7 +28,7 @@ def claim(launch: Launch, compiled: Compiled, held: Occupancy) -> tuple[Sentence
             "An SM holds {} of {}, limited by {}: an occupancy of {}.",
             Strong(counted(held.programs_per_sm, "program")),
             counted(launch.config.num_warps, "warp"),
-            " and ".join(held.limited_by),
+            enumerated(held.limited_by),
             Sourced(Strong(percent(held.occupancy)), "predicted"),
         ),
         launch.gpu.caveat,

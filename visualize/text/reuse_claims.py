@@ -71,7 +71,7 @@ def _counted(here: DramTraffic) -> Sentence | str:
 def _served(here: DramTraffic) -> Sentence:
     own = here.own
     served = percent(1 - own.read_bytes / own.asked_bytes)
-    return say("The L2 serves {} of the {} that its programs request.", served, _gigabytes(own.asked_bytes, ",.3g"))
+    return say("The L2 serves {} of the {} that the programs request.", served, _gigabytes(own.asked_bytes, ",.3g"))
 
 
 def _orders(here: DramTraffic) -> tuple[Sentence | str, ...]:

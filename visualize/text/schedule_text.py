@@ -8,7 +8,7 @@ from kernels.gpus import Gpu
 from visualize.models.schedule import Schedule
 from visualize.models.steps import Steps
 from visualize.text.prose import Listed, Sentence, Sourced, Strong, say
-from visualize.text.words import counted, percent
+from visualize.text.words import counted, enumerated, percent
 
 
 def loads_claim(first: int, what: str, inputs: Sequence[str], ours: int, reference: int) -> Sentence:
@@ -24,7 +24,7 @@ def loads_claim(first: int, what: str, inputs: Sequence[str], ours: int, referen
         first,
         what,
         Strong(f"{ours:,}"),
-        " and ".join(inputs),
+        enumerated(inputs),
         Sourced(Strong(f"{reference:,}"), "predicted"),
     )
 

@@ -13,7 +13,7 @@ from visualize.models.occupancy import Occupancy
 from visualize.models.traffic import Operation
 from visualize.text.prose import Hint, Listed, Sentence, Sourced, Strong, say
 from visualize.text.tables import frame
-from visualize.text.words import percent
+from visualize.text.words import enumerated, percent
 
 # What the launcher records of a number: whether this divides it.
 DIVISOR = 16
@@ -169,7 +169,7 @@ def column(compiled: CompiledFacts, held: Occupancy, operations: Sequence[Operat
         "registers per thread": str(compiled.registers),
         "spilled bytes per thread": f"{compiled.spilled_bytes:,}",
         "shared bytes per program": f"{compiled.shared_bytes:,}",
-        "occupancy": f"{percent(held.occupancy)}, limited by {' and '.join(held.limited_by)}",
+        "occupancy": f"{percent(held.occupancy)}, limited by {enumerated(held.limited_by)}",
     }
     for op in operations:
         file, line = op.access.source

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernels.lanes import Layout, MemoryOperation
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
 from visualize.models.traffic import SECTOR_BYTES, Operation
+from visualize.text.words import counted
 
 # The widest access of one lane, and what the launcher records of a number: whether this divides it.
 _WIDEST_BYTES = 16
@@ -34,8 +35,8 @@ def _partly_used(op: Operation) -> str:
     columns = access.columns.block
     if access.transposed and op.compiled is None:
         return (
-            f"The tile is transposed: its rows in {access.tensor} are {columns} elements ({columns * size} bytes) "
-            "long. A warp crosses many of them, each in sectors of its own."
+            f"The tile is transposed: its rows in {access.tensor} are {counted(columns, 'element')} "
+            f"({_bytes(columns * size)}) long. A warp crosses many of them, each in sectors of its own."
         )
     return (
         f"Rows of the tile begin or end inside sectors, or the edge of {access.tensor} truncates them, so some sectors "
@@ -124,7 +125,7 @@ def _narrow(op: Operation, code: MemoryOperation, layout: Layout, kernel: Kernel
         return ""
     share = max(access.elements * size // lanes, size)
     if share <= op.width_bytes:
-        return f"A tile of {access.elements:,} elements leaves each of {lanes} lanes at most {_bytes(share)}."
+        return f"A tile of {counted(access.elements, 'element')} leaves each of {lanes} lanes at most {_bytes(share)}."
     if isinstance(access, FlatAccess):
         if access.transposed:
             return f"Each element goes to a different row of {access.tensor}, so a lane has no adjacent elements."

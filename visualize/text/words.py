@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -55,6 +56,16 @@ def milliseconds(value: float) -> str:
 
 def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Names one after the other.
+
+    >>> enumerated(["A", "B", "C"]), enumerated(["A"])
+    ('A, B and C', 'A')
+    """
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def counted(number: int, what: str) -> str:

@@ -1,0 +1,141 @@
+"""Names of devices, notes and messages come from outside: whatever stands in them, the page shows it as text."""
+
+from __future__ import annotations
+
+import html as unescaping
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernels import discover, records
+from kernels.gpus import GPUS
+from kernels.results import Failure
+from kernels.runner.measurements.counters_measurement import COUNTERS
+from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
+from kernels.runner.measurements.layouts_measurement import LAYOUTS
+from kernels.runner.measurements.run_measurement import RUN
+from kernels.runner.measurements.timeline_measurement import TIMELINE
+from kernels.spec import Launch
+from visualize.models.agreement import verdicts
+from visualize.models.dram_traffic import dram_traffic
+from visualize.models.execution import Course
+from visualize.models.occupancy import Residency, occupancy
+from visualize.models.schedule import schedule
+from visualize.models.steps import steps
+from visualize.models.textbook import Textbook
+from visualize.text import (
+    bank_conflicts,
+    compiler_text,
+    layouts_text,
+    reuse_claims,
+    reuse_tables,
+    run_report,
+    schedule_text,
+    status_text,
+    timeline_text,
+    whatif_text,
+)
+from visualize.text import verdicts as verdicts_text
+from visualize.text.prose import claim, html, plain
+from visualize.text.tables import table
+
+HOSTILE = '<script>alert("{0}")</script> & {gpu}'
+
+
+def measured(of):
+    """The first shipped recording of a kind, with a hostile device, note and tool, its kernel and its launch."""
+    one = records.shipped(of.form)[0].measured
+    fields = {"note": HOSTILE, "device": replace(one.device, name=HOSTILE)}
+    if hasattr(one, "tool"):
+        fields["tool"] = HOSTILE
+    kernel, gpu = discover()[one.experiment.kernel], replace(GPUS["H200"], name=HOSTILE)
+    return replace(one, **fields), kernel, Launch(one.experiment.problem, one.experiment.config, gpu)
+
+
+def is_text(markup, times=1):
+    """Whether the hostile string shows as it is, so many times, and is nowhere markup."""
+    shown = unescaping.unescape(re.sub(r"<[^>]*>", "", markup))
+    return "<script" not in markup and shown.count(HOSTILE) >= times
+
+
+def test_a_run():
+    result, kernel, launch = measured(RUN)
+    hostile = replace(kernel, note=lambda _: HOSTILE, race=lambda _: HOSTILE)
+    assert is_text(run_report.tables(result, kernel), 2)
+    assert is_text(run_report.claim(result, hostile, launch), 1)
+    assert "<script" not in run_report.numbers(replace(result, recorded=result, timing=None), HOSTILE)
+    assert any(HOSTILE in remark for remark in run_report.remarks(result, hostile, launch))
+
+
+def test_a_count():
+    counters, kernel, launch = measured(COUNTERS)
+    found = verdicts(kernel, launch, Textbook(), None, counters)
+    found = replace(found, compiled=found.predicted)
+    assert is_text(verdicts_text.totals(found), 2)
+    assert is_text(claim(*verdicts_text.claim(found)))
+    assert HOSTILE in plain(verdicts_text.claim(found))
+    assert "<script" not in verdicts_text.table(found)
+    with_hostile_instructions = replace(
+        counters.compiled, shared=tuple(replace(one, instruction=HOSTILE) for one in counters.compiled.shared)
+    )
+    assert "<script" not in bank_conflicts.table(with_hostile_instructions, counters)
+
+
+def test_a_comparison_of_group_sizes():
+    study, kernel, launch = measured(GROUP_SIZES)
+    here = dram_traffic(replace(kernel, note=lambda _: HOSTILE), launch, None, study)
+    assert is_text(html(reuse_claims.sentences(here)))
+    assert HOSTILE in plain(reuse_claims.sentences(here))
+    assert is_text(reuse_tables.comparison(here), 3)
+    assert "<script" not in reuse_tables.way(here) + reuse_tables.small_print(here)
+
+
+def test_a_comparison_of_layouts():
+    study, _, _ = measured(LAYOUTS)
+    assert is_text(table(layouts_text.rows(study, HOSTILE), layouts_text.caption(study)), 3)
+    assert "<script" not in claim(*layouts_text.claim(study))
+
+
+def test_a_timeline():
+    ran, kernel, launch = measured(TIMELINE)
+    order = schedule(kernel, launch)
+    course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), launch.gpu.sms)
+    assert is_text(claim(*timeline_text.claim(ran, course, order)), 2)
+    assert "<script" not in table(timeline_text.rows(ran, course, order, Residency(1, "assumed")))
+    assert is_text(html([timeline_text.hint(HOSTILE, [ran.experiment])]))
+    assert is_text(claim(schedule_text.timing(order, steps(order, None), launch.gpu, 1)))
+
+
+def test_a_compiled_kernel():
+    counters, _, launch = measured(COUNTERS)
+    code = counters.compiled
+    held = occupancy(launch.gpu, launch.config.num_warps, code.registers, code.shared_bytes)
+    hostile = replace(launch, gpu=replace(launch.gpu, caveat=HOSTILE))
+    compiled = type("Compiled", (), {**vars(code), "gpu": HOSTILE, "triton": HOSTILE})
+    assert is_text(claim(*compiler_text.claim(hostile, compiled, held)), 3)
+    assert "<script" not in table(compiler_text.resources(hostile, compiled, held))
+
+
+def test_what_if():
+    failure = Failure("compile", "compile_error", HOSTILE)
+    rows = whatif_text.change_rows(HOSTILE, failure, None, None)
+    assert is_text(table(whatif_text.changes(rows), whatif_text.changes_caption(HOSTILE)), 3)
+    assert is_text(claim(whatif_text.verdict({"as it is": 8, HOSTILE: 2})))
+    assert is_text(table(whatif_text.across({HOSTILE: {HOSTILE: HOSTILE}})), 3)
+
+
+@pytest.mark.parametrize("shown", [status_text.failed, status_text.finished])
+def test_a_failure(shown):
+    assert is_text(shown(Failure("compile", 'kind"<script>', HOSTILE)))
+    assert is_text(status_text.alert(HOSTILE, "and", HOSTILE), 2)
+    assert is_text(status_text.waiting(HOSTILE, 1.0))
+
+
+def test_an_outcome():
+    for kind in (RUN, COUNTERS, GROUP_SIZES, TIMELINE):
+        outcome, _, _ = measured(kind)
+        assert is_text(status_text.finished(outcome))
+    counters, _, _ = measured(COUNTERS)
+    assert is_text(status_text.finished(replace(counters, note="")))
