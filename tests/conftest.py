@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +20,9 @@ from kernels.gpus import GPUS, this_gpu
 from kernels.knobs import ConfigError, knobs
 from kernels.runner.session import Session
 from kernels.spec import Launch
+
+# Tests run two at a time, so threads of one would only wait for each other's. Read when torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 FEW_SMS = replace(GPUS["H200"], sms=7)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import collections
+import graphlib
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -226,3 +228,20 @@ def test_an_import_that_is_allowed_is_let_be(module, source):
 def test_every_layer_has_sources_here():
     for layer in ("kernels/runner", "visualize/models", "visualize/figures", "visualize/panels"):
         assert any(path.is_relative_to(ROOT / layer) for path in SOURCES), layer
+
+
+def test_no_two_files_bear_one_name():
+    """But each family has its problem."""
+    counted = collections.Counter(path.stem for path in SOURCES if path.stem not in ("__init__", "problem"))
+    assert [name for name, times in counted.items() if times > 1] == []
+
+
+def test_no_circle_of_imports():
+    """Not even one that only a type checker sees."""
+    needs = {
+        module_name(path): {one.name for one in imports(path.read_text(encoding="utf-8"), module_name(path))}
+        for path in SOURCES
+        if path.name != "__init__.py"
+    }
+    graph = {module: needed & set(needs) for module, needed in needs.items()}
+    graphlib.TopologicalSorter(graph).prepare()

@@ -11,9 +11,10 @@ from kernels import orders
 from kernels.accesses import Access, Axis
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob, powers
-from kernels.matmul import rounding, tile
+from kernels.matmul import tile
+from kernels.matmul.rounding import Arithmetic, allowance
 from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, ConfigFields, Family, Launch, TensorSpec
+from kernels.spec import DTYPE_BYTES, Allowance, ConfigFields, Family, Launch, Rounding, TensorSpec
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 PRECISIONS = ("tf32", "tf32_rounded", "tf32x3", "ieee")
@@ -230,6 +231,31 @@ _NOTES = {
     "ieee": "float32 operands are multiplied in full, without matrix units.",
 }
 
+
+def of_product(rounding: Rounding[Problem]) -> Allowance:
+    """What is allowed for an element of A @ B."""
+    return allowance(arithmetic(rounding))
+
+
+def arithmetic(rounding: Rounding[Problem]) -> Arithmetic:
+    """What a launch of a matmul does to numbers."""
+    problem, gpu = rounding.launch.problem, rounding.launch.gpu
+    operands = "exact"
+    # Small whole numbers lose no bits as tf32. Matrix units multiply float32 from compute capability 8.0 on.
+    if problem.dtype == "float32" and rounding.distribution not in ("integers", "zeros"):
+        matrix_units = not rounding.interpreted and gpu.compute_capability >= (8, 0)
+        if problem.precision == "tf32_rounded" or (problem.precision in ("tf32", "tf32x3") and matrix_units):
+            operands = problem.precision
+    is_float8 = DTYPE_BYTES[problem.dtype] == 1
+    return Arithmetic(
+        dtype=problem.dtype,
+        reduction=problem.K,
+        operands=operands,
+        roundings=rounding.partial_sums,
+        coarse_sums=is_float8 and not rounding.interpreted and gpu.compute_capability < (10, 0),
+    )
+
+
 FAMILY = Family(
     id="matmul",
     problem=Problem,
@@ -238,7 +264,7 @@ FAMILY = Family(
     baseline=_baseline,
     baseline_name=_baseline_name,
     magnitude="|A| @ |B|",
-    allowance=rounding.of_product,
+    allowance=of_product,
     error_scale=_reference,
     limit_follows="this dtype and K",
     panels=("A", "B"),

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from kernels.spec import DTYPE_BYTES, DTYPE_ROUNDOFF, Allowance, Rounding
-
-if TYPE_CHECKING:
-    from kernels.matmul.problem import Problem
+from kernels.spec import DTYPE_ROUNDOFF, Allowance
 
 # How an operand errs as tf32, relative to its product: (on average, by chance). tf32 keeps 10 bits of a mantissa.
 # Truncated, the error is in [0, 2^-10), toward zero, on average 0.36 · 2^-10 for values spread over a binade; two
@@ -80,28 +76,4 @@ def allowance(done: Arithmetic) -> Allowance:
         expected_of_scale=math.hypot(spread, partial) * by_chance + sums / 4 + coarse / 12,
         # Products of halves are exact in float32, those of floats in float64.
         reference_dtype="float64" if done.dtype == "float32" else "float32",
-    )
-
-
-def of_product(rounding: Rounding[Problem]) -> Allowance:
-    """What is allowed for an element of A @ B."""
-    return allowance(arithmetic(rounding))
-
-
-def arithmetic(rounding: Rounding[Problem]) -> Arithmetic:
-    """What a launch of a matmul does to numbers."""
-    problem, gpu = rounding.launch.problem, rounding.launch.gpu
-    operands = "exact"
-    # Small whole numbers lose no bits as tf32. Matrix units multiply float32 from compute capability 8.0 on.
-    if problem.dtype == "float32" and rounding.distribution not in ("integers", "zeros"):
-        matrix_units = not rounding.interpreted and gpu.compute_capability >= (8, 0)
-        if problem.precision == "tf32_rounded" or (problem.precision in ("tf32", "tf32x3") and matrix_units):
-            operands = problem.precision
-    is_float8 = DTYPE_BYTES[problem.dtype] == 1
-    return Arithmetic(
-        dtype=problem.dtype,
-        reduction=problem.K,
-        operands=operands,
-        roundings=rounding.partial_sums,
-        coarse_sums=is_float8 and not rounding.interpreted and gpu.compute_capability < (10, 0),
     )

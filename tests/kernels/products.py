@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from kernels.matmul.problem import FAMILY as MATMUL
@@ -14,6 +16,7 @@ DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
 WIDER_THAN_A_BYTE = [name for name, size in DTYPE_BYTES.items() if size > 1]
 
 
+@functools.lru_cache(maxsize=8)
 def values(shape, dtype, distribution="normal", seed=7):
     generator = torch.Generator().manual_seed(seed)
     empty = torch.empty(shape, dtype=torch.float32)
@@ -27,9 +30,15 @@ def values(shape, dtype, distribution="normal", seed=7):
 
 
 def product(m, n, k, dtype, distribution="normal"):
-    """Inputs, and their product summed in float64 and rounded once."""
-    inputs = {"A": values((m, k), dtype, distribution, 1), "B": values((k, n), dtype, distribution, 2)}
-    return inputs, (inputs["A"].double() @ inputs["B"].double()).to(getattr(torch, dtype))
+    """Inputs, and their product summed in float64 and rounded once; the product is the caller's to change."""
+    a, b, exact = _product(m, n, k, dtype, distribution)
+    return {"A": a, "B": b}, exact.clone()
+
+
+@functools.lru_cache(maxsize=8)
+def _product(m, n, k, dtype, distribution):
+    a, b = values((m, k), dtype, distribution, 1), values((k, n), dtype, distribution, 2)
+    return a, b, (a.double() @ b.double()).to(getattr(torch, dtype))
 
 
 def checked_product(output, inputs, dtype, operands="exact", tile=None, **how):

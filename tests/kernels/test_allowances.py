@@ -7,7 +7,8 @@ import torch
 
 from kernels import discover
 from kernels.gpus import GPUS
-from kernels.matmul.rounding import Arithmetic, allowance, arithmetic
+from kernels.matmul.problem import arithmetic
+from kernels.matmul.rounding import Arithmetic, allowance
 from kernels.spec import DTYPE_BYTES, DTYPE_ROUNDOFF, Launch, Rounding
 from tests.kernels.products import (
     DISTRIBUTIONS,

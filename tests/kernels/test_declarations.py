@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knobs
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
 from tests.conftest import FEW_SMS, accepted
+from tests.covering import covering
 
 SHAPES = (
     (1, 1, 1),
@@ -33,16 +35,18 @@ ROOT = Path(package.__file__).parent.parent
 
 
 @pytest.fixture
-def launches(kernel, configs, launch_of):
+def launches(kernel, configs, launch_of, all_combinations):
     """Launches of at most some 100,000 tiles, in every layout: where rows are whole 16 bytes, and where they aren't."""
-    every = (
-        launch_of(shape, config, layout=layout)
-        for place, shape in enumerate(SHAPES)
-        for name, config in configs.items()
-        for layout in (LAYOUTS[place % 4], LAYOUTS[(place + 1) % 4])
+    every = [
+        (shape, name, layout)
+        for shape, name, layout in itertools.product(SHAPES, configs, LAYOUTS)
         if not (name == "smallest" and shape[0] * shape[1] > 300_000)
+    ]
+    several = (
+        launch_of(shape, configs[name], layout=layout)
+        for shape, name, layout in (every if all_combinations else covering(every))
     )
-    return [launch for launch in every if accepted(kernel, launch.problem, launch.config)]
+    return [launch for launch in several if accepted(kernel, launch.problem, launch.config)]
 
 
 def test_every_file_that_declares_a_kernel_is_found(kernels):

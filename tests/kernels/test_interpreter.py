@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from kernels.spec import Launch
 from tests.conftest import FEW_SMS
 
 PRODUCT = """
-import sys, torch, triton, triton.language as tl
+import torch, triton, triton.language as tl
 
 @triton.jit
 def product(a, b, c, SIDE: tl.constexpr):
@@ -27,10 +28,6 @@ def product(a, b, c, SIDE: tl.constexpr):
 def cast(x, y, LENGTH: tl.constexpr):
     place = tl.arange(0, LENGTH)
     tl.store(y + place, tl.load(x + place).to(tl.bfloat16))
-
-if "mend" in sys.argv:
-    from kernels.runner.interpreter import mend_small_floats
-    mend_small_floats()
 """
 
 DOT = (
@@ -58,16 +55,12 @@ print(bool(right.all()))
 )
 
 FLOAT8 = """
-import sys, torch, triton, triton.language as tl
+import torch, triton, triton.language as tl
 
 @triton.jit
 def to_float8(x, y, LENGTH: tl.constexpr):
     place = tl.arange(0, LENGTH)
     tl.store(y + place, tl.load(x + place).to(y.dtype.element_ty))
-
-if "mend" in sys.argv:
-    from kernels.runner.interpreter import mend_small_floats
-    mend_small_floats()
 x = torch.randn(1 << 14, generator=torch.Generator().manual_seed(3)) * 100
 right = True
 for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
@@ -97,36 +90,44 @@ print(bool((y == expected).all()))
 )
 
 
-@pytest.fixture
-def interpreted(tmp_path):
-    """Script → what it prints, run under Triton's interpreter."""
+MEND = """
+if "mend" in sys.argv:
+    from kernels.runner.interpreter import mend_small_floats
+    mend_small_floats()
+"""
+MENDED = {"create_dot": DOT, "cast_impl": CAST, "create_fp_to_fp": FLOAT8, "create_atomic_rmw": ATOMIC}
 
-    def run(script, *arguments):
-        file = tmp_path / "script.py"
-        file.write_text(script, encoding="utf-8")
-        root = str(Path(package.__file__).parent.parent)
-        environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": root, "PYTHONWARNINGS": "ignore"}
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory):
+    """Arguments → what each script prints, run one after the other under Triton's interpreter in one process."""
+
+    @functools.cache
+    def run(*arguments):
+        directory = tmp_path_factory.mktemp("scripts")
+        for name, script in MENDED.items():
+            (directory / f"{name}.py").write_text(script, encoding="utf-8")
+        every = "\n".join(["import sys", MEND, *(f"import {name}" for name in MENDED)])
+        path = os.pathsep.join(map(str, (directory, Path(package.__file__).parent.parent)))
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
         ended = subprocess.run(
-            [sys.executable, str(file), *arguments], env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-c", every, *arguments], env=environment, capture_output=True, text=True, check=False
         )
         assert ended.returncode == 0, ended.stderr
-        return ended.stdout.strip()
+        return dict(zip(MENDED, ended.stdout.split(), strict=True))
 
     return run
 
 
-MENDED = {"create_dot": DOT, "cast_impl": CAST, "create_fp_to_fp": FLOAT8, "create_atomic_rmw": ATOMIC}
-
-
-@pytest.mark.parametrize("script", MENDED.values(), ids=MENDED)
-def test_mended_types_are_what_torch_gives(interpreted, script):
-    assert interpreted(script, "mend") == "True"
+@pytest.mark.parametrize("what", MENDED)
+def test_mended_types_are_what_torch_gives(interpreted, what):
+    assert interpreted("mend")[what] == "True"
 
 
 @pytest.mark.parametrize("what", MENDED)
 def test_what_is_mended_is_still_wrong_without(interpreted, what):
     message = f"Triton's interpreter gets this right by itself now: remove {what} from mend_small_floats."
-    assert interpreted(MENDED[what]) == "False", message
+    assert interpreted()[what] == "False", message
 
 
 def test_default_problems_are_run_here(kernel):

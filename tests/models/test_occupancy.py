@@ -14,6 +14,7 @@ from visualize.models.occupancy import occupancy
         ("H200", 4, 32, 0, 16, ("warps", "registers")),
         ("H200", 1, 16, 0, 32, ("programs",)),
         ("H200", 4, 114, 36864, 4, ("registers",)),
+        ("H200", 4, 97, 0, 4, ("registers",)),  # a warp has a multiple of 256: 104 per thread
         ("H200", 4, 64, 100_000, 2, ("shared memory",)),
         ("H200", 8, 255, 0, 1, ("registers",)),
         ("A100-40GB", 4, 32, 163 * 1024, 1, ("shared memory",)),

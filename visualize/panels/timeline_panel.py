@@ -10,7 +10,6 @@ import numpy as np
 from kernels import records
 from kernels.results import Timeline
 from kernels.runner.measurements.timeline_measurement import TIMELINE
-from visualize.figures import theme
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
 from visualize.models.execution import Course, ideal_clock, tile_times
 from visualize.models.steps import steps
@@ -19,13 +18,10 @@ from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state.known import Known
 from visualize.state.view import ScheduleView
 from visualize.text import prose, tables, timeline_text
-from visualize.widgets import assets
 from visualize.widgets.link import query
 from visualize.widgets.markup import markup
+from visualize.widgets.player import replay
 from visualize.widgets.plot import drawn, plot
-
-_LEGEND = ((theme.NOW, "running"), (theme.DONE, "done"), (theme.TO_COME, "to come"))
-_SECONDS = (5, 10, 30)
 
 
 class TimelinePanel(Panel):
@@ -35,7 +31,7 @@ class TimelinePanel(Panel):
         with gr.Row(elem_id="timeline-row"):
             button = gr.Button("Record a timeline", size="sm", elem_id="record-timeline")
         self.claim = markup("timeline")
-        _clock()
+        replay()
         with gr.Row(elem_classes="plots"):
             self.measured = plot("moment-plot", "Which tiles are done, running and to come at the time that is shown")
             self.ideal = plot("ideal-plot", "The ideal waves, when as many tiles have been begun")
@@ -77,22 +73,3 @@ class TimelinePanel(Panel):
             return await api.measured(experiment, "timeline")
 
         return (Endpoint("timeline", timeline, at_once=None),)
-
-
-def _clock() -> gr.HTML:
-    """The controls of the time that is shown. They find the live plots by themselves."""
-    paces = "".join(f'<option value="{seconds}">launch in {seconds} s</option>' for seconds in _SECONDS)
-    legend = "".join(f'<span><i style="background:{color}"></i>{name}</span>' for color, name in _LEGEND)
-    return gr.HTML(
-        value="",
-        html_template=(
-            '<div class="player clock" role="group" aria-label="Replay of the launch in true time">'
-            '<button type="button" class="play">▶ Replay</button>'
-            '<input type="range" min="0" max="0" value="0" aria-label="Time from the first start">'
-            f'<output></output><select aria-label="Pace of the replay">{paces}</select>'
-            f'<span class="legend">{legend}</span></div>'
-        ),
-        js_on_load=assets.script("timeline.js"),
-        apply_default_css=False,
-        elem_id="clock",
-    )

@@ -21,10 +21,15 @@ _LEGEND = (
 )
 
 
+# How fast a launch is replayed in true time: seconds for all of it.
+_REPLAYED_IN = (5, 10, 30)
+
+_REPLAY_LEGEND = ((theme.NOW, "running"), (theme.DONE, "done"), (theme.TO_COME, "to come"))
+
+
 def player() -> gr.HTML:
     """The controls. They find the live plots by themselves."""
     speeds = "".join(f'<option value="{rate}">{name}</option>' for rate, name in SPEEDS)
-    legend = "".join(f'<span><i style="background:{color}"></i>{name}</span>' for color, name in _LEGEND)
     return gr.HTML(
         value="",
         html_template=(
@@ -36,9 +41,31 @@ def player() -> gr.HTML:
             "<output>whole launch</output>"
             f'<select aria-label="Speed">{speeds}</select>'
             '<span class="sms"><canvas role="img"></canvas><span class="busy"></span></span>'
-            f'<span class="legend">{legend}</span></div>'
+            f'<span class="legend">{_colors(_LEGEND)}</span></div>'
         ),
         js_on_load=assets.script("player.js", scale=theme.STEP_SCALE, now=theme.NOW, to_come=theme.TO_COME),
         apply_default_css=False,
         elem_id="player",
     )
+
+
+def replay() -> gr.HTML:
+    """The controls of a replay in true time. They find the live plots by themselves."""
+    paces = "".join(f'<option value="{seconds}">launch in {seconds} s</option>' for seconds in _REPLAYED_IN)
+    return gr.HTML(
+        value="",
+        html_template=(
+            '<div class="player clock" role="group" aria-label="Replay of the launch in true time">'
+            '<button type="button" class="play">▶ Replay</button>'
+            '<input type="range" min="0" max="0" value="0" aria-label="Time from the first start">'
+            f'<output></output><select aria-label="Pace of the replay">{paces}</select>'
+            f'<span class="legend">{_colors(_REPLAY_LEGEND)}</span></div>'
+        ),
+        js_on_load=assets.script("replay.js"),
+        apply_default_css=False,
+        elem_id="clock",
+    )
+
+
+def _colors(legend: tuple[tuple[str, str], ...]) -> str:
+    return "".join(f'<span><i style="background:{color}"></i>{name}</span>' for color, name in legend)

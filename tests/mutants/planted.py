@@ -1,0 +1,319 @@
+"""The defects: where, what the line says, what it says with the defect, and what must fail then.
+
+Each is one that somebody could make. The kernels' own are in `tests/kernels/test_mutants.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Planted(NamedTuple):
+    """One defect.
+
+    Attributes:
+        file: of the source tree, whose text holds `right` exactly once.
+        tests: what pytest is given: files, and options that leave out slow tests in them.
+    """
+
+    file: str
+    right: str
+    wrong: str
+    tests: tuple[str, ...]
+
+
+def planted(folder: str, module: str, tests: str, *edits: tuple[str, str]) -> tuple[Planted, ...]:
+    """Defects of one file that the same tests find."""
+    return tuple(Planted(f"{folder}/{module}", right, wrong, tuple(tests.split())) for right, wrong in edits)
+
+
+MODELS = (
+    *planted(
+        "visualize/models",
+        "lru.py",
+        "tests/models/test_lru.py",
+        ("/ (high - low), 0, 1) ** 4", "/ (high - low), 0, 1) ** 2"),
+        ("touched & (before >= 0)", "touched & (before > 0)"),
+        ("np.sort(programs.start) + programs.pieces", "np.sort(programs.start)"),
+        ("return whole / (2 * pieces)", "return whole / pieces"),
+    ),
+    *planted(
+        "visualize/models",
+        "reuse.py",
+        "tests/models/test_reuse.py",
+        ("(1 + (schedule.slices - 1) * ", "(1 + schedule.slices * "),
+        ("(-round(found[size].read_bytes), size)", "(-round(found[size].read_bytes), -size)"),
+        ("if one.read_bytes <= little * one.asked_bytes", "if one.read_bytes <= one.asked_bytes"),
+        ("self.high_bytes > _UNSURE_RATIO * self.low_bytes", "self.low_bytes > _UNSURE_RATIO * self.high_bytes"),
+        ("per_sm > 1 and per_sm * launch.config.num_warps", "per_sm > 1 and launch.config.num_warps"),
+    ),
+    *planted(
+        "visualize/models",
+        "schedule.py",
+        "tests/models/test_schedule.py tests/models/test_steps.py",
+        ("return program % self.sms", "return program // self.sms"),
+        ("else self.wave * self.turns + self.turn", "else self.wave + self.turn"),
+        ("gpu.max_warps_per_sm // num_warps))", "gpu.max_warps_per_sm))"),
+        ("place %= like.extents[0] * num_pid_n", "place //= like.slices"),
+        ("self.entry.min(axis=2).T, self.entry.min", "self.entry.max(axis=2).T, self.entry.min"),
+    ),
+    *planted(
+        "visualize/models",
+        "bounds.py",
+        "tests/models/test_bounds.py",
+        ("busiest = -(-tiles // sms)", "busiest = tiles // sms"),
+        ("cycles += needed * (2 if staged else 1)", "cycles += needed"),
+        ("op.launch.sectors * _SECTOR_BYTES / _LSU_BYTES)", "op.launch.sectors / _LSU_BYTES)"),
+    ),
+    *planted(
+        "visualize/models",
+        "occupancy.py",
+        "tests/models/test_occupancy.py",
+        ("-(-registers * _LANES // _REGISTER_UNIT) * _REGISTER_UNIT", "registers * _LANES"),
+        ("-(-(shared_bytes + system) // _SHARED_UNIT)", "-(-shared_bytes // _SHARED_UNIT)"),
+    ),
+    *planted(
+        "visualize/models",
+        "banks.py",
+        "tests/models/test_banks.py",
+        ("int(np.bincount(words % _BANKS).max())", "-(-len(words) // _BANKS)"),
+        ("ideal += -(-len(words) // _BANKS)", "ideal += 1"),
+    ),
+    *planted(
+        "visualize/models",
+        "dispatch.py",
+        "tests/models/test_dispatch.py",
+        ("pace = np.full(planned.sms, 1 - ahead)", "pace = np.full(planned.sms, 1 + ahead)"),
+        ("free = np.cumsum(took, axis=0) - took", "free = np.cumsum(took, axis=0)"),
+    ),
+    *planted(
+        "visualize/models",
+        "pairs.py",
+        "tests/models/test_pairs.py",
+        ("np.array(times_ms) / np.array(others_ms)", "np.sort(times_ms) / np.sort(others_ms)[::-1]"),
+        ("scatter / float(np.sqrt(len(ratios)))", "scatter"),
+    ),
+    *planted(
+        "visualize/models",
+        "execution.py",
+        "tests/models/test_course.py",
+        ("heapq.heappop(places) if places else len(here)", "len(here)"),
+        ("while here and here[0][0] <= start:", "while here and here[0][0] < start:"),
+        ("np.sort(begun_ns)[firsts]", "begun_ns[firsts]"),
+        ("reached = np.maximum.accumulate(end)", "reached = end"),
+    ),
+    *planted(
+        "visualize/models",
+        "steps.py",
+        "tests/models/test_steps.py",
+        ("for x in (read_bytes > 0, read_bytes)", "for x in (is_last, read_bytes)"),
+        ("np.minimum(size, total - np.arange(extent) * size)", "np.full(extent, size)"),
+    ),
+    *planted(
+        "visualize/models",
+        "traffic.py",
+        "tests/models/test_textbook.py",
+        ("np.where(active, lanes.address, -1)", "lanes.address.copy()"),
+        ("-(-wanted // sector_bytes)", "wanted // sector_bytes"),
+        ("(whole * runs, -(-rest // block), 1)", "(whole * runs, rest // block, 1)"),
+        ("keys = np.stack([starts * pitch_bytes % line_bytes,", "keys = np.stack([starts * 0,"),
+        ("if i not in (access.rows.index, access.columns.index)", "if i != access.rows.index"),
+    ),
+    *planted(
+        "visualize/models",
+        "textbook.py",
+        "tests/models/test_textbook.py",
+        ("row, column = element % rows, element // rows", "row, column = element // columns, element % columns"),
+    ),
+    *planted(
+        "visualize/models",
+        "coalescing.py",
+        "tests/models/test_coalescing.py",
+        ("replace(found, requests=0) if made.layout is None else found", "found"),
+        ("lanes.owner if made.issued_by_owners else True", "True"),
+        ("number // registers * groups + number % registers // length", "number // length"),
+    ),
+    *planted(
+        "visualize/models",
+        "traffic.py",
+        "tests/models/test_coalescing.py",
+        ("before_end = np.clip(math.prod(shape) - place, 0, span)", "before_end = np.full_like(place, span)"),
+    ),
+    *planted(
+        "visualize/models",
+        "lane_vectors.py",
+        "tests/models/test_coalescing.py",
+        ("[None, :] & ((warp &", "[None, :] | ((warp &"),
+    ),
+    *planted(
+        "visualize/models",
+        "agreement.py",
+        "tests/panels/test_verdicts.py",
+        ("if same_lines and op.launch.sectors == count.sectors:", "if same_lines:"),
+        ("tensors[op.access.tensor].is_input == reads", "tensors[op.access.tensor].is_input != reads"),
+    ),
+)
+
+COMPILED = (
+    *planted(
+        "kernels/compiled",
+        "global_memory.py",
+        "tests/oracle/test_truth.py",
+        ("* int(vector[1] if vector else 1) // 8", "// 8"),
+        ("(linear.reg_bases, linear.lane_bases, linear.warp_bases)", "(linear.reg_bases, linear.warp_bases, ())"),
+    ),
+    *planted(
+        "kernels/compiled",
+        "listing.py",
+        "tests/oracle/test_compiled.py -k innermost",
+        ("current = (place,) if fresh else (*current, place)", "current = (place,)"),
+    ),
+    *planted(
+        "kernels/compiled",
+        "compiler.py",
+        "tests/panels/test_whatif.py -k forgotten_fact",
+        ("else arguments[name] | 1", "else arguments[name]"),
+    ),
+)
+
+RUNNER = (
+    *planted(
+        "kernels/runner",
+        "check.py",
+        "tests/kernels/test_check.py",
+        ("(1.05 + 2 / math.sqrt(output.numel()))", "(10.5 + 2 / math.sqrt(output.numel()))"),
+        ("worst = (value, first + row, column,", "worst = (value, row, column,"),
+        ("beyond / (2 * limit)", "beyond / (20 * limit)"),
+        ("nonfinite = ~torch.isfinite(got) & (got != right)", "nonfinite = torch.isinf(got) & (got != right)"),
+    ),
+    *planted(
+        "kernels/runner",
+        "measurements/timeline_measurement.py",
+        "tests/kernels/test_timeline.py -k write_once",
+        ("(writes != _POISON + 1)", "(writes == _POISON)"),
+    ),
+    *planted(
+        "kernels/runner",
+        "ncu.py",
+        "tests/kernels/test_counters.py",
+        ('float((text or "").replace(",", ""))', 'float((text or "0").split(",")[0])'),
+        ('if size != "byte" and (', "if not size and ("),
+    ),
+    *planted(
+        "kernels/runner",
+        "job.py",
+        "tests/kernels/test_session.py",
+        ("self._jobs.append(job)", "self._jobs.insert(0, job)"),
+    ),
+    *planted(
+        "kernels/runner",
+        "compiles.py",
+        "tests/kernels/test_session.py -k share_it",
+        ("if key not in self._under_way:", "if True:"),
+    ),
+    *planted(
+        "kernels/runner",
+        "session.py",
+        "tests/kernels/test_session.py -k wait_for_are_refused",
+        ("if len(self._jobs) < MOST_JOBS:", "if len(self._jobs) <= MOST_JOBS:"),
+    ),
+)
+
+PAGE = (
+    *planted(
+        "visualize/text",
+        "verdicts.py",
+        "tests/panels/test_verdicts.py",
+        ("for op in found.compiled or () if op.number == number]\n    for op", "for op in ()]\n    for op"),
+        ("worst = min(operations, key=lambda op: op.launch.efficiency)", "worst = operations[0]"),
+        ('if "different" in kinds:', "if not kinds:"),
+    ),
+    *planted(
+        "visualize/text",
+        "bank_conflicts.py",
+        "tests/panels/test_verdicts.py",
+        ("counted = sum(row.wavefronts for row in found) / executed", "counted = sum(row.wavefronts for row in found)"),
+    ),
+    *planted(
+        "visualize/text",
+        "reuse_claims.py",
+        "tests/panels/test_reuse_panel.py",
+        ("bought = 1 - compared.ratio", "bought = compared.ratio - 1"),
+        ("if dram_ms >= binding.ms:", "if dram_ms < binding.ms:"),
+        (
+            "served = percent(1 - own.read_bytes / own.asked_bytes)",
+            "served = percent(own.read_bytes / own.asked_bytes)",
+        ),
+    ),
+    *planted(
+        "visualize/state",
+        "state.py",
+        "tests/panels/test_handlers.py",
+        ("family.root is declared.family.root", "family.root is not declared.family.root"),
+    ),
+)
+
+FIGURES = (
+    *planted(
+        "visualize/figures",
+        "schedule_figure.py",
+        "tests/figures/test_schedule_figure.py",
+        ("return -(-max(launch.extents) // MOST_CELLS)", "return max(launch.extents) // MOST_CELLS + 1"),
+        ('"sm": launch.sm_of(program),', '"sm": program,'),
+        ("(columns, column_first[held, ::stride]),", "(columns, column_first[held, ::-stride]),"),
+        ("marked = int(np.searchsorted(counts, first))", "marked = 0"),
+    ),
+    *planted(
+        "visualize/figures",
+        "timeline_figure.py",
+        "tests/figures/test_timeline_figure.py",
+        ("planned.tiles.pid_m // down * columns +", "planned.tiles.pid_m * columns +"),
+        ("course.start_ns / 1000, course.end_ns / 1000", "course.start_ns / 1e6, course.end_ns / 1e6"),
+    ),
+    *planted(
+        "visualize/figures",
+        "diff_figure.py",
+        "tests/figures/test_figures.py",
+        ("z = np.where(finite > 0, 2.0, -2.0)", "z = np.where(finite > 1, 2.0, -2.0)"),
+    ),
+    *planted(
+        "visualize/figures",
+        "reuse_figure.py",
+        "tests/figures/test_reuse_figures.py",
+        ("[float(mid - one.min())", "[float(one.max() - mid)"),
+        ("x=math.log10(own), y=1", "x=own, y=1"),
+    ),
+    *planted(
+        "visualize/figures",
+        "bounds_figure.py",
+        "tests/figures/test_reuse_figures.py",
+        ("max(0.0, measured_ms - binding.ms - extra)", "max(0.0, measured_ms - extra)"),
+    ),
+    *planted(
+        "visualize/figures",
+        "coalescing_figure.py",
+        "tests/figures/test_figures.py",
+        (
+            "lanes.address[request][mine][::-1], np.flatnonzero(mine)[::-1]",
+            "lanes.address[request][mine], np.flatnonzero(mine)",
+        ),
+        ("cells[line, address % line_bytes // width] = lane", "cells[line, address % line_bytes // width] = address"),
+    ),
+)
+
+SCRIPTS = (
+    *planted(
+        "visualize/widgets/assets",
+        "player.js",
+        "tests/page/test_player.py",
+        ("this.finish(number > this.count ? this.count : current - 1);", "this.finish(current);"),
+    ),
+    *planted(
+        "visualize/widgets/assets",
+        "plot.js",
+        "tests/page/test_player.py",
+        ("flat[i] += flat[i - 1];", "flat[i] += 0;"),
+    ),
+)
+
+PLANTED = (*MODELS, *COMPILED, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)
