@@ -208,7 +208,7 @@ def test_the_compiled_and_the_counted_stand_below_the_textbook(tab: Tab) -> None
     assert tab.page.locator("#coalescing-table .equal").count() >= 5
     assert verdicts, "rows of the operations"
     text = tab.text("#coalescing-table")
-    for word in ("textbook", "compiled", "counted", "Each lane takes 16 bytes", "DRAM moved"):
+    for word in ("textbook", "compiled", "counted", "Each lane accesses 16 contiguous bytes", "DRAM moved"):
         assert word in text, word
 
 

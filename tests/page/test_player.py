@@ -142,7 +142,7 @@ def test_the_steps_of_a_persistent_kernel_are_turns_of_its_loop(tab: Tab) -> Non
     wait_for_step(tab, 4)
     claim = tab.text("#schedule-claim")
     assert "132 programs on 132 SMs of H200" in claim
-    assert "loop over 512 tiles in 4 turns of at most 132; the last turn computes 116 tiles" in claim
+    assert "loop over 512 tiles in 4 turns of at most 132. The last turn computes 116 tiles" in claim
     assert "wave" not in claim
     assert told(tab, "schedule-plot").startswith("turn 4 of 4: 116 tiles")
     assert tab.text(".player .busy") == "turn 4: 116 of 132 SMs busy"
@@ -154,7 +154,7 @@ def test_a_tile_of_split_k_says_how_many_of_its_slices_have_started(tab: Tab) ->
         "&programs_per_sm=1&step=2"
     )
     wait_for_step(tab, 2)
-    assert "Each tile of C is summed by 8 programs, one a slice of K" in tab.text("#schedule-claim")
+    assert "Each tile of C is summed by 8 programs, one per slice of K" in tab.text("#schedule-claim")
     begun = tab.page.evaluate(
         "document.querySelector('#schedule-plot .live-plot').data[0].text.map((r) => Array.from(r))"
     )

@@ -206,7 +206,7 @@ def test_layouts_are_compared_as_recorded_where_there_is_no_gpu(tab: Tab) -> Non
     tab.page.locator("#compare-layouts").click()
     tab.page.wait_for_selector("#layouts table")
     said = tab.text("#layouts")
-    assert "transpose.tiled turns B, then this kernel" in said
+    assert "transpose.tiled transposes B, then this kernel" in said
     assert "recorded" in said
     assert "Kernel and config are the same in all three" in said
 

@@ -69,7 +69,7 @@ def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost(tab: Tab) -> Non
     opened(tab)
     said = tab.text("#timeline")
     assert "On NVIDIA H200, 512 programs ran on 132 SMs within 0.189 ms" in said
-    assert "+0.3 %: 0.194 ms against 0.193 ms" in said
+    assert "Instrumentation overhead: +0.3 % (0.194 ms against 0.193 ms" in said
     assert "The timer ticks every 32 ns" in said
     assert "Recorded on H200, 2026-11-21" in said
     drawn = "document.querySelector('#gantt-plot .live-plot').data.flatMap((t) => Array.from(t.customdata[0]))"
@@ -154,7 +154,7 @@ def test_how_a_run_is_timed_does_not_hide_the_recording_and_another_experiment_s
 def test_a_program_that_loops_has_its_tiles_spread_by_assumption(tab: Tab) -> None:
     opened(tab, RECORDED.replace("matmul.grouped", "matmul.persistent"))
     said = tab.text("#timeline")
-    assert "A program loops over up to 4 tiles, and only its own start and end are recorded" in said
+    assert "Each program loops over up to 4 tiles, but only its own start and end are recorded" in said
     assert "assumed" in said
     title = tab.page.evaluate("document.querySelector('#moment-plot .live-plot').layout.title.text")
     assert title == "True time, tiles spread evenly (assumed)"

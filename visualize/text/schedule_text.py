@@ -20,12 +20,13 @@ def loads_claim(first: int, what: str, inputs: Sequence[str], ours: int, referen
         ours, reference: distinct blocks of A and B.
     """
     return say(
-        "The first {:,} {} load {} blocks of {} in this order, {} in row-major order.",
+        "The first {:,} {} load {} blocks of {} in this order, {} {}.",
         first,
         what,
         Strong(f"{ours:,}"),
         enumerated(inputs),
-        Sourced(Strong(f"{reference:,}"), "predicted"),
+        Strong(f"{reference:,}"),
+        Sourced("in row-major order", "predicted"),
     )
 
 
@@ -43,27 +44,17 @@ def sharing(schedule: Schedule) -> Sentence | str:
 def timing(schedule: Schedule, steps: Steps, gpu: Gpu, per_sm: int) -> Sentence:
     """How many waves or turns a launch takes, and how much of the last one is idle."""
     held = Sourced(f"{counted(per_sm, 'program')} per SM", schedule.resident_source)
-    where = say("{} SMs of {}, {}", gpu.sms, gpu.name, held)
+    programs, sms = counted(schedule.programs, "program"), f"{gpu.sms} SMs of {gpu.name}"
     if steps.name == "turn":
+        tiles, turns = counted(int(steps.tiles.sum()), "tile"), Strong(counted(len(steps.tiles), "turn"))
         said = say(
-            "{} ({}) loop over {} in {} of at most {:,}.",
-            counted(schedule.programs, "program"),
-            where,
-            counted(int(steps.tiles.sum()), "tile"),
-            Strong(counted(len(steps.tiles), "turn")),
-            schedule.programs,
+            "{} on {} ({}) loop over {} in {} of at most {:,}.", programs, sms, held, tiles, turns, schedule.programs
         )
-        return Sentence("{} {}", (said, _last("turn", steps, counted(int(steps.tiles[-1]), "tile"))))
+        return say("{} {}", said, _last("turn", steps, counted(int(steps.tiles[-1]), "tile")))
     loop = f" of {schedule.turns:,} tiles each, one after the other," if schedule.turns > 1 else ""
-    said = say(
-        "{}{} run in {} of {:,} ({}).",
-        counted(schedule.programs, "program"),
-        loop,
-        Strong(counted(schedule.waves, "wave")),
-        schedule.resident_programs,
-        where,
-    )
-    return Sentence("{} {}", (said, _last("wave", steps, counted(schedule.tail_programs, "program"))))
+    waves = Strong(counted(schedule.waves, "wave"))
+    said = say("{}{} run in {} of {:,} ({}, {}).", programs, loop, waves, schedule.resident_programs, sms, held)
+    return say("{} {}", said, _last("wave", steps, counted(schedule.tail_programs, "program")))
 
 
 def _last(step: str, steps: Steps, held: str) -> Sentence:
