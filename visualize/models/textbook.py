@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kernels.knobs import ConfigError, checked_fields, knob, powers
-from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
+from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, ProblemFields
 from visualize.models.traffic import (
     Operation,
     Requests,
@@ -46,6 +46,10 @@ class Textbook:
     def sector_bytes(self) -> int:
         """A line has four sectors of 32 bytes on a GPU; the small lines of a blackboard have one."""
         return min(32, self.line_bytes)
+
+    def refuse(self, problem: ProblemFields) -> None:
+        """Raise ConfigError where an element of the problem does not fit in a line."""
+        self.bytes_of(problem.dtype)
 
     def bytes_of(self, dtype: str) -> int:
         size = DTYPE_BYTES[dtype] if self.element_bytes == "dtype" else int(self.element_bytes)
