@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from kernels.gpus import GPUS
 from kernels.source import shown_path
 from kernels.spec import Launch
 
+ROOT = Path(source.__file__).parent.parent
 GROUPED = discover()["matmul.grouped"]
 LAUNCH = Launch(GROUPED.family.problem(), GROUPED.config(num_warps=16), GPUS["H200"])
 
@@ -105,6 +107,7 @@ def test_the_terminal_comes_back_after_an_error(capfd):
         ("/home/other/checkout/kernels/orders.py", "kernels/orders.py"),
         ("/home/other/kernels/none_of_ours.py", "none_of_ours.py"),
         ("/opt/python/site-packages/triton/language/standard.py", "standard.py"),
+        (str(ROOT / ".venv/lib/python3.11/site-packages/triton/kernels/source.py"), "source.py"),
         ("/tmp/x.ptx", "x.ptx"),
     ],
 )

@@ -228,3 +228,11 @@ def test_a_blackboard_from_json_takes_a_gpus_numbers_for_what_is_left_out():
     ):
         with pytest.raises(ConfigError):
             textbook(options)
+
+
+def test_an_element_that_is_wider_than_a_line_is_refused(kernels):
+    problem = kernels["transpose.tiled"].family.problem()
+    Textbook(line_bytes=16, element_bytes="16").refuse(problem)
+    with pytest.raises(ConfigError, match="element_bytes is 16; an element must fit in a line of 8 bytes") as error:
+        Textbook(line_bytes=8, element_bytes="16").refuse(problem)
+    assert error.value.field == "element_bytes"
