@@ -62,7 +62,7 @@ def main():
     for kernel in discover().values():
         if "stride_am" not in getattr(kernel.jitted, "arg_names", ()):
             continue
-        split = {"SPLIT_K": 1} if hasattr(kernel.config, "SPLIT_K") and "race" in kernel.id else {}
+        split = {"SPLIT_K": 1 if "race" in kernel.id else 2} if hasattr(kernel.config, "SPLIT_K") else {}
         every = list(itertools.product(SHAPES, (5, 16), LAYOUTS))
         for shape, margin, layout in every if which == "all" else covering(every):
             problem = kernel.family.problem(*shape, "float16", layout)

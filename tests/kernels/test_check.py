@@ -122,6 +122,13 @@ def test_an_error_everywhere_within_the_limit_of_each_element_fails_as_a_whole(d
     assert result.relative_rms > result.tolerance
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_of_a_half_type_the_result_as_a_whole_may_err_by_little_more_than_its_rounding(dtype):
+    inputs, output = product(256, 256, 64, dtype)
+    result, _ = checked_product(output, inputs, dtype)
+    assert result.relative_rms < result.tolerance < 1.1 * result.relative_rms
+
+
 def pooled(picture, cell):
     """The largest value of each cell, element by element."""
     rows, columns = picture.shape

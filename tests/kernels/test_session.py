@@ -285,14 +285,15 @@ def test_a_compile_that_takes_too_long_is_a_timeout_and_the_next_one_is_unharmed
     slow = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1}
     payload = {"kernel": "matmul.grouped", "gpu": "H200"}
     with monkeypatch.context() as patch:
-        patch.setitem(processes.DEADLINES_S, "compile", 5.0)
+        patch.setitem(processes.DEADLINES_S, "compile", 2.0)
         outcome = session.compiled(from_json({**payload, "config": slow}, discover()))
     assert isinstance(outcome, Failure), outcome
     assert (outcome.stage, outcome.kind) == ("compile", "timeout")
     assert isinstance(session.compiled(from_json({**payload, "problem": {"M": 272}}, discover())), Compiled)
 
 
-def test_a_compile_that_nobody_wants_any_more_is_ended(session):
+def test_a_compile_that_nobody_wants_any_more_is_ended(session, monkeypatch):
+    monkeypatch.setattr("kernels.runner.compiles.PATIENCE_S", 0.5)
     slow = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1, "num_stages": 2}
     began = time.monotonic()
     outcome = session.compiled(

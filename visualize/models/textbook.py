@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kernels.knobs import ConfigError, checked_fields, knob, powers
-from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
+from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, ProblemFields
 from visualize.models.traffic import (
     Operation,
     Requests,
@@ -47,6 +47,10 @@ class Textbook:
         """A line has four sectors of 32 bytes on a GPU; the small lines of a blackboard have one."""
         return min(32, self.line_bytes)
 
+    def refuse(self, problem: ProblemFields) -> None:
+        """Raise ConfigError where an element of the problem does not fit in a line."""
+        self.bytes_of(problem.dtype)
+
     def bytes_of(self, dtype: str) -> int:
         size = DTYPE_BYTES[dtype] if self.element_bytes == "dtype" else int(self.element_bytes)
         if size > self.line_bytes:
@@ -56,14 +60,6 @@ class Textbook:
                 "element_bytes",
             )
         return size
-
-    def refuse(self, problem: Any) -> None:
-        """An element must fit in a line.
-
-        Raises:
-            ConfigError: where it does not.
-        """
-        self.bytes_of(problem.dtype)
 
     def count(self, lanes: Requests) -> Traffic:
         return traffic(lanes, self.sector_bytes, self.line_bytes)

@@ -1,0 +1,56 @@
+"""What the page is set to: read from flat fields, checked once, and carried over to another kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels.knobs import ConfigError
+from visualize.models.textbook import Textbook
+from visualize.panels.coalescing_tab import LaneView
+from visualize.panels.tabs import SETTINGS
+from visualize.state.view import ScheduleView, View
+
+
+def test_every_field_of_the_address_reads_back():
+    flat = {"kernel": "transpose.tiled", "M": 96, "tab": "reuse", "color": "wave", "request": 3, "line_bytes": 64}
+    state = SETTINGS.state(flat, None)
+    assert state.view.of(ScheduleView).color == "wave"
+    assert state.view.of(LaneView).request == 3
+    again = SETTINGS.state({name: str(value) for name, value in state.to_address().items()}, None)
+    assert again == state
+
+
+def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
+    flat = {"kernel": "transpose.tiled", "tab": "coalescing", "element_bytes": "16", "line_bytes": 8}
+    with pytest.raises(ConfigError, match="must fit in a line of 8 bytes") as error:
+        SETTINGS.state(flat, None)
+    assert error.value.field == "element_bytes"
+    opened, sentences = SETTINGS.forgiving_state(flat, None)
+    assert opened.view.of(Textbook) == Textbook(line_bytes=8)
+    assert opened.view.tab == "coalescing"
+    assert list(sentences) == ["element_bytes"]
+
+
+def test_what_belongs_to_one_kernel_does_not_follow_to_another():
+    state = SETTINGS.state({"kernel": "matmul.grouped", "M": 96, "operation": 2, "color": "sm", "GROUP_SIZE": 7}, None)
+    flat = SETTINGS.with_kernel({**state.to_address(), "form_of": "matmul.grouped"}, "matmul.fused_add_relu")
+    other = SETTINGS.state(flat, None)
+    assert other.experiment.problem.M == 96, "an extended family keeps the problem"
+    assert other.experiment.config == other.kernel.config()
+    assert other.view.of(LaneView) == LaneView()
+    assert other.view.of(ScheduleView).color == "sm"
+
+
+def test_another_familys_problem_starts_at_its_defaults():
+    state = SETTINGS.state({"kernel": "matmul.grouped", "M": 96}, None)
+    flat = SETTINGS.with_kernel({**state.to_address(), "form_of": "matmul.grouped"}, "transpose.tiled")
+    assert SETTINGS.state(flat, None).experiment.problem.M == 1024
+
+
+def test_an_unknown_tab_is_a_sentence():
+    with pytest.raises(ConfigError, match="tab is 'sweep'; allowed are result, schedule"):
+        SETTINGS.state({"tab": "sweep"}, None)
+
+
+def test_a_view_without_options_has_defaults():
+    assert View("").of(LaneView) == LaneView()
