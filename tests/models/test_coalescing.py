@@ -20,7 +20,7 @@ from kernels.gpus import GPUS
 from kernels.knobs import knobs
 from kernels.lanes import Layout, MemoryOperation
 from kernels.spec import Access, FlatAccess, Launch
-from visualize.models.coalescing import operations, tile
+from visualize.models.coalescing import operations, requests, tile
 from visualize.models.lane_vectors import vectors
 from visualize.models.traffic import Traffic
 
@@ -146,6 +146,9 @@ def test_the_pictured_tile_has_each_element_once(case):
     for access, operation in zip(kernel.accesses(launch), made, strict=True):
         first = (0,) if isinstance(access, FlatAccess) else (0, 0)
         drawn = tile(access, operation, tensors[access.tensor].stored, first, operation.element_bytes)
+        lanes = requests(access, operation, tensors[access.tensor].stored, first, operation.element_bytes)
+        begins = lanes.address[drawn.request, drawn.lane]
+        assert ((begins <= drawn.address) & (drawn.address < begins + operation.width_bytes)).all()
         assert len(drawn.row) == access.elements
         assert len(set(zip(drawn.row.tolist(), drawn.column.tolist(), strict=True))) == access.elements
         for place in range(0, access.elements, 7):

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 from tests.kernels.trees import copied
-from tests.mutants.planted import PLANTED, Planted
+from tests.mutants.defect import Planted
+from tests.mutants.planted import PLANTED
 
 # Seconds after which tests that do not end are taken to have found a defect.
 DEADLINE_S = 600

@@ -5,27 +5,8 @@ Each is one that somebody could make. The kernels' own are in `tests/kernels/tes
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Planted(NamedTuple):
-    """One defect.
-
-    Attributes:
-        file: of the source tree, whose text holds `right` exactly once.
-        tests: what pytest is given: files, and options that leave out slow tests in them.
-    """
-
-    file: str
-    right: str
-    wrong: str
-    tests: tuple[str, ...]
-
-
-def planted(folder: str, module: str, tests: str, *edits: tuple[str, str]) -> tuple[Planted, ...]:
-    """Defects of one file that the same tests find."""
-    return tuple(Planted(f"{folder}/{module}", right, wrong, tuple(tests.split())) for right, wrong in edits)
-
+from tests.mutants.defect import planted
+from tests.mutants.planted_texts import TEXTS
 
 MODELS = (
     *planted(
@@ -131,7 +112,7 @@ MODELS = (
         "tests/models/test_coalescing.py",
         ("replace(found, requests=0) if operation.layout is None else found", "found"),
         ("lanes.owner if operation.issued_by_owners else True", "True"),
-        ("number // registers * groups + number % registers // length", "number // length"),
+        ("request = np.arange(len(one.register)) // length", "request = np.arange(len(one.register))"),
     ),
     *planted(
         "visualize/models",
@@ -151,6 +132,9 @@ MODELS = (
         "tests/panels/test_verdicts.py",
         ("if same_lines and op.launch.sectors == count.sectors:", "if same_lines:"),
         ("tensors[op.access.tensor].is_input == reads", "tensors[op.access.tensor].is_input != reads"),
+        ("if same_lines and count.sectors < op.launch.sectors and all(", "if same_lines and all("),
+        ("return counted == compiled", "return len(counted) == len(compiled)"),
+        ("if alone else None", "if not alone else None"),
     ),
 )
 
@@ -237,72 +221,6 @@ RUNNER = (
 
 PAGE = (
     *planted(
-        "visualize/text",
-        "verdicts.py",
-        "tests/panels/test_verdicts.py",
-        ("for op in found.compiled or () if op.number == number]\n    for op", "for op in ()]\n    for op"),
-        ("worst = min(operations, key=lambda op: op.launch.efficiency)", "worst = operations[0]"),
-        ('if "different" in kinds:', "if not kinds:"),
-    ),
-    *planted(
-        "visualize/models",
-        "agreement.py",
-        "tests/panels/test_verdicts.py",
-        ("if same_lines and count.sectors < op.launch.sectors and all(", "if same_lines and all("),
-        ("return counted == compiled", "return len(counted) == len(compiled)"),
-        ("if alone else None", "if not alone else None"),
-        ("tensors[op.access.tensor].is_input == reads", "tensors[op.access.tensor].is_input"),
-    ),
-    *planted(
-        "visualize/text",
-        "prose.py",
-        "tests/text/test_prose.py tests/text/test_strings_from_outside.py",
-        ("Markup(escape(self.template)).format(*self.values)", "Markup(str(self))"),
-        ("return escape(self.between).join(self.values)", "return Markup(self.between.join(map(str, self.values)))"),
-        ("join(sentence for sentence in sentences if str(sentence))", "join(sentences)"),
-    ),
-    *planted(
-        "visualize/text",
-        "tables.py",
-        "tests/text/test_tables.py tests/text/test_strings_from_outside.py",
-        ('Markup("<caption>{}</caption>").format(caption)', 'Markup(f"<caption>{caption}</caption>")'),
-        ('_joined("<td>{}</td>", row)', '_joined("<td>{}</td>", row[1:])'),
-    ),
-    *planted(
-        "visualize/text",
-        "schedule_text.py",
-        "tests/text/test_schedule_text.py",
-        ("Strong(percent(steps.tail_idle))", "Strong(percent(1 - steps.tail_idle))"),
-        ("if len(steps.tiles) > 1:", "if len(steps.tiles) > 9:"),
-        ("if schedule.slices == 1:", "if schedule.slices != 1:"),
-    ),
-    *planted(
-        "visualize/text",
-        "whatif_text.py",
-        "tests/text/test_whatif_text.py",
-        ("if total is not None and total < now:", "if total is not None and total <= now:"),
-        ('f"{times:.3g} ×" if times > 1 else f"1 / {1 / times:.3g}"', 'f"{times:.3g} ×"'),
-        ("len(set(cells)) == 1", "len(set(cells)) <= 2"),
-    ),
-    *planted(
-        "visualize/text",
-        "bank_conflicts.py",
-        "tests/panels/test_verdicts.py",
-        ("row.source == before.source]", "row.source == now.source]"),
-        ("counted = sum(row.wavefronts for row in found) / executed", "counted = sum(row.wavefronts for row in found)"),
-    ),
-    *planted(
-        "visualize/text",
-        "reuse_claims.py",
-        "tests/panels/test_reuse_panel.py",
-        ("bought = 1 - compared.ratio", "bought = compared.ratio - 1"),
-        ("if dram_ms >= binding.ms:", "if dram_ms < binding.ms:"),
-        (
-            "served = percent(1 - own.read_bytes / own.asked_bytes)",
-            "served = percent(own.read_bytes / own.asked_bytes)",
-        ),
-    ),
-    *planted(
         "visualize/state",
         "state.py",
         "tests/panels/test_handlers.py",
@@ -373,4 +291,4 @@ SCRIPTS = (
     ),
 )
 
-PLANTED = (*MODELS, *COMPILED, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)
+PLANTED = (*MODELS, *COMPILED, *TEXTS, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)

@@ -165,3 +165,28 @@ def test_what_was_counted_is_found_again_where_lines_have_moved_since(session):
     assert bank_conflicts.table(later, default.counters).count("✓") == 2
     other = replace(default.counters.compiled, conversions=(replace(conversion, shape=(64, 64)),))
     assert "✓" not in bank_conflicts.table(later, replace(default.counters, compiled=other))
+
+
+def test_the_operation_that_wastes_most_is_named(session):
+    flat = plain(verdicts.claim(found(session, {"kernel": "transpose.flat"})))
+    assert "The store of B wastes the most sectors." in flat
+    assert "wastes" not in plain(verdicts.claim(found(session, {"kernel": "matmul.grouped"})))
+
+
+def test_counts_that_differ_are_said_to_differ(session):
+    default = found(session, {"kernel": "transpose.tiled"})
+    more = tuple(replace(row, lines=row.lines + 1) for row in default.counters.ops)
+    other = replace(default, counters=replace(default.counters, ops=more))
+    assert "Nsight Compute counted other numbers: see the rows marked ≠." in plain(verdicts.claim(other))
+    assert verdicts.table(other).count("≠") == 2
+
+
+def test_code_with_other_widths_is_not_the_code_that_was_counted(session):
+    default = found(session, {"kernel": "transpose.tiled"})
+    assert default.counted_is_compiled
+    first, *rest = default.code.operations
+    other = replace(default, code=replace(default.code, operations=(replace(first, width_bytes=8), *rest)))
+    assert not other.counted_is_compiled
+    triton = default.counters.device.triton
+    assert f"Nsight Compute counted other code, compiled by Triton {triton}: " in plain(verdicts.claim(other))
+    assert verdicts.table(other).count(f"compiled, Triton {triton}") == 2

@@ -106,15 +106,14 @@ def tile(
         address = (row * shape[1] + column) * size
         return Tile(row.ravel(), column.ravel(), address.ravel(), active, none, none, none, none)
     length = operation.width_bytes // operation.element_bytes
-    whole, one = vectors(operation.layout, length), vectors(operation.layout, 1)
-    groups, registers = (len(each.register) >> len(operation.layout.warp) for each in (whole, one))
-    number = np.arange(len(one.register))
+    one = vectors(operation.layout, 1)
     lanes = requests(access, replace(operation, width_bytes=size), shape, first, size)
-    request = number // registers * groups + number % registers // length
-    facts = np.broadcast_arrays(
+    # A warp's registers are whole vectors, so vectors are counted through all warps.
+    request = np.arange(len(one.register)) // length
+    held_by = np.broadcast_arrays(
         request[:, None], one.warp[:, None], np.arange(one.owner.shape[1]), one.register[:, None]
     )
-    parts = (lanes.row, lanes.column, lanes.address, lanes.active, *facts)
+    parts = (lanes.row, lanes.column, lanes.address, lanes.active, *held_by)
     return Tile(*(part[one.owner] for part in parts))
 
 

@@ -61,14 +61,6 @@ class Textbook:
             )
         return size
 
-    def refuse(self, problem: Any) -> None:
-        """An element must fit in a line.
-
-        Raises:
-            ConfigError: where it does not.
-        """
-        self.bytes_of(problem.dtype)
-
     def count(self, lanes: Requests) -> Traffic:
         return traffic(lanes, self.sector_bytes, self.line_bytes)
 
