@@ -7,12 +7,16 @@ recommended GROUP_SIZE. About a minute, most of it for the grid.
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pandas import DataFrame
 
 if TYPE_CHECKING:
     from tests.oracle.recorded_reuse import Compared, Row
@@ -23,17 +27,23 @@ SIDE = 8192
 PRESSURES = (0.0, 1.5, 2.2)
 
 
-def main() -> None:
-    """Compile each distinct kernel once, and print the four tables."""
+def main(csv: Path | None = None) -> None:
+    """Compile each distinct kernel once, and print the four tables.
+
+    Args:
+        csv: a file that gets a line for each GROUP_SIZE of each launch.
+    """
     from tests.oracle.recorded_reuse import compared, rows
 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         launches = compared()
     _print_times(launches)
-    found = rows(launches)
-    _print_errors("tile", {tile: [row for row in found if row.of.tile == tile] for tile in _each(found, "tile")})
-    _print_errors("shape", {shape: [row for row in found if row.of.shape == shape] for shape in _each(found, "shape")})
+    found = _frame(rows(launches))
+    if csv is not None:
+        found.to_csv(csv, index=False)
+    for by in ("tile", "shape"):
+        _print_errors(by, found, by)
     _print_cross_validation(launches)
     _print_regret(launches)
 
@@ -58,21 +68,40 @@ def _print_times(launches: Sequence[Compared]) -> None:
         print(f"{_by(one.tile):24} {len(sizes):4} sizes {''.join(f'{ms:8.0f}' for ms in medians)}{over}")
 
 
-def _print_errors(what: str, parts: dict[tuple[int, ...], list[Row]]) -> None:
-    print(f"\n{what:24} {'rows':>5} {'median':>8} {'≤ 20 %':>8} {'worst':>8} {'flagged':>8} {'unflagged ≤ 20 %':>17}")
-    for name, part in parts.items():
-        print(_error_line(_by(name), part))
-    print(_error_line("all", [row for part in parts.values() for row in part]))
+def _frame(rows: Sequence[Row]) -> DataFrame:
+    """A row per GROUP_SIZE of each launch: its tile and shape, GROUP_SIZE, bytes counted and predicted, error, flag."""
+    return DataFrame(
+        {
+            "tile": _by(row.of.tile),
+            "shape": _by(row.of.shape),
+            "group_size": row.group_size,
+            "counted_bytes": row.counted,
+            "predicted_bytes": row.predicted.read_bytes,
+            "error": row.error,
+            "is_flagged": row.is_flagged,
+        }
+        for row in rows
+    )
 
 
-def _error_line(name: str, part: Sequence[Row]) -> str:
-    from tests.oracle.recorded_reuse import median_error, within
+def _print_errors(title: str, rows: DataFrame, by: str) -> None:
+    """How far predictions are off, by tile or by shape, and of all."""
+    parts = {**dict(list(rows.groupby(by, sort=False))), "all": rows}
+    summary = DataFrame({name: _summary(part) for name, part in parts.items()}).T.rename_axis(title)
+    formats = {name: "{:.1%}".format for name in summary.columns if name != "rows"}
+    print("\n" + summary.to_string(formatters={**formats, "rows": "{:.0f}".format}))
 
-    worst = max((row.error for row in part), key=abs)
-    plain = [row for row in part if not row.is_flagged]
-    kept = f"{within(plain):17.1%}" if plain else f"{'–':>17}"
-    flagged = 1 - len(plain) / len(part)
-    return f"{name:24} {len(part):5} {median_error(part):8.1%} {within(part):8.1%} {worst:+8.1%} {flagged:8.0%} {kept}"
+
+def _summary(part: DataFrame) -> dict[str, float]:
+    error = part["error"]
+    return {
+        "rows": len(part),
+        "median": error.abs().median(),
+        "≤ 20 %": (error.abs() <= 0.2).mean(),
+        "worst": error[error.abs().idxmax()],
+        "flagged": part["is_flagged"].mean(),
+        "unflagged ≤ 20 %": (error[~part["is_flagged"]].abs() <= 0.2).mean(),
+    }
 
 
 def _print_cross_validation(launches: Sequence[Compared]) -> None:
@@ -88,11 +117,7 @@ def _print_cross_validation(launches: Sequence[Compared]) -> None:
     found = [rows(launches, one) for one in candidates]
     fits = {"least mean |log error|": misfit, "most within 20 %": lambda part: (-within(part), misfit(part))}
     for name, badness in fits.items():
-        judged = left_out(found, badness)
-        title = f"left out; {name}"
-        _print_errors(
-            title, {shape: [row for row in judged if row.of.shape == shape] for shape in _each(judged, "shape")}
-        )
+        _print_errors(f"left out; {name}", _frame(left_out(found, badness)), "shape")
 
 
 def _print_regret(launches: Sequence[Compared]) -> None:
@@ -107,13 +132,11 @@ def _print_regret(launches: Sequence[Compared]) -> None:
         print(f"{one!s:56} {one.pressure:8.2f} {chosen:11} {fastest:8} {one.regret:9.1%}")
 
 
-def _each(found: Iterable[Row], what: str) -> list[tuple[int, ...]]:
-    return list(dict.fromkeys(getattr(row.of, what) for row in found))
-
-
 def _by(sides: Sequence[int]) -> str:
     return " × ".join(map(str, sides))
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--csv", type=Path, help="write every comparison to this file, too")
+    main(parser.parse_args().csv)

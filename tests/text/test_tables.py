@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv as reader
-import io
-
 from visualize.text.prose import Hint, Sourced, Strong, say
-from visualize.text.tables import csv, frame, table
+from visualize.text.tables import frame, table
 
 HEADER = (Sourced("waves", "predicted"), "counted", "counted", "")
 ROWS = [(1, Strong("<x>"), "a{b}", say("{} & {}", "c", 1)), ("a, b", "", 2.5, Hint("✓", "equal"))]
@@ -26,8 +23,3 @@ def test_a_table_without_rows_or_caption_still_has_its_heading():
     assert "<caption>" not in shown
     assert shown.count("<th ") == 4
     assert "<tbody></tbody>" in shown
-
-
-def test_csv_holds_the_same_cells_as_plain_text():
-    rows = list(reader.reader(io.StringIO(csv(frame(HEADER, ROWS)))))
-    assert rows == [["waves", "counted", "counted", ""], ["1", "<x>", "a{b}", "c & 1"], ["a, b", "", "2.5", "✓"]]

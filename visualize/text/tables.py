@@ -1,4 +1,4 @@
-"""Tables: pandas frames whose cells are text values, rendered for the page. A CSV file takes the same frames."""
+"""Tables: pandas frames whose cells are text values, rendered for the page."""
 
 from __future__ import annotations
 
@@ -22,13 +22,6 @@ def table(cells: pd.DataFrame, caption: Any = "") -> Markup:
     return Markup('<div class="scroll"><table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(
         title, head, rows
     )
-
-
-def csv(cells: pd.DataFrame) -> str:
-    """The same frame as comma-separated plain text."""
-    plain = cells.map(str)
-    plain.columns = [str(name) for name in cells.columns]
-    return str(plain.to_csv(index=False))
 
 
 def _joined(template: str, values: Iterable[Any]) -> Markup:
