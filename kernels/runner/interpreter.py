@@ -61,6 +61,25 @@ def mend_small_floats() -> None:
     InterpreterBuilder.cast_impl, InterpreterBuilder.create_fp_to_fp = cast("cast_impl"), cast("create_fp_to_fp")
 
 
+def patch_language_once_per_launch() -> None:
+    """Spare each call of one jitted function by another the search through the language (triton 3.6 and 3.7.1).
+
+    The search is for functions to replace. Where all of a module's are replaced already, it takes a third of the
+    launch's time and finds none.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang
+
+    def patch_once(function: Any) -> Any:
+        modules = [value for value in function.__globals__.values() if value is tl or value is tl.core]
+        is_new = any(tl.core.is_builtin(one) for module in modules for one in (module.load, module.tensor.to))
+        return patch(function) if is_new or not modules else interpreter._LangPatchScope()
+
+    interpreter._patch_lang = patch_once
+
+
 def _decoded(raw: Any, dtype: str) -> Any:
     """The float32 values of raw integers."""
     import numpy as np

@@ -29,9 +29,10 @@ def start(backend: str, cache_directory: str) -> None:
     os.environ["TRITON_INTERPRET"] = "1" if backend == "interpreter" else "0"
     os.environ["TRITON_CACHE_DIR"] = cache_directory
     if backend == "interpreter":
-        from kernels.runner.interpreter import mend_small_floats
+        from kernels.runner.interpreter import mend_small_floats, patch_language_once_per_launch
 
         mend_small_floats()
+        patch_language_once_per_launch()
     if backend == "compile":  # so that no later compile waits for imports: seconds, the first time
         import torch  # noqa: F401
         import triton.backends.compiler  # noqa: F401

@@ -109,8 +109,10 @@ def main():
     from kernels import discover
     from kernels.experiment import from_json
     from kernels.gpus import GPUS
+    from kernels.runner.interpreter import patch_language_once_per_launch
     from kernels.spec import Launch
 
+    patch_language_once_per_launch()
     root = Path(sys.modules["kernels"].__file__).parent.parent
     results = []
     for kernel, problem, config, sms in json.load(sys.stdin):
