@@ -5,6 +5,7 @@ VENV ?= .venv
 VENV_PYTHON ?= $(VENV)/bin/python
 HOST ?= 127.0.0.1
 PORT ?= 7860
+JOBS ?= 2
 ARGS ?=
 
 # With another VENV_PYTHON, nothing is made or installed: what that Python has is used as it is.
@@ -26,12 +27,12 @@ help: ## List the targets
 run: $(RUN_READY) ## Start the page on http://127.0.0.1:7860 (HOST= and PORT= change that)
 	$(VENV_PYTHON) app.py --host $(HOST) --port $(PORT)
 
-# A browser's tests wait for what is drawn, so they run apart from the others; of both, two run at a time.
+# A browser's tests wait for what is drawn, so they run apart from the others; of both, JOBS run at a time.
 RUN_TESTS = $(TIMED) CHROMIUM="$$(scripts/find-chromium)" && export CHROMIUM && \
 	test_all="$(VENV_PYTHON) -m pytest -m 'not gpu' $(1)" && \
 	if [ -n "$(ARGS)" ]; then eval "$$test_all" $(ARGS); \
-	else eval "$$test_all -n 2 --dist loadgroup --ignore tests/page" && \
-		eval "$$test_all -n 2 --dist loadgroup tests/page"; fi
+	else test_all="$$test_all -n $(JOBS) --dist loadgroup" && \
+		eval "$$test_all --ignore tests/page" && eval "$$test_all tests/page"; fi
 
 test: $(DEV_READY) ## Run every test that needs no GPU (ARGS= goes to pytest, which then runs one test after the other)
 	@$(call RUN_TESTS)
