@@ -28,11 +28,10 @@ run: $(RUN_READY) ## Start the page on http://127.0.0.1:7860 (HOST= and PORT= ch
 	$(VENV_PYTHON) app.py --host $(HOST) --port $(PORT)
 
 # A browser's tests wait for what is drawn, so they run apart from the others; of both, JOBS run at a time.
+PYTEST = $(VENV_PYTHON) -m pytest -m 'not gpu' $(1)
+AT_ONCE = -n $(JOBS) --dist loadgroup
 RUN_TESTS = $(TIMED) CHROMIUM="$$(scripts/find-chromium)" && export CHROMIUM && \
-	test_all="$(VENV_PYTHON) -m pytest -m 'not gpu' $(1)" && \
-	if [ -n "$(ARGS)" ]; then eval "$$test_all" $(ARGS); \
-	else test_all="$$test_all -n $(JOBS) --dist loadgroup" && \
-		eval "$$test_all --ignore tests/page" && eval "$$test_all tests/page"; fi
+	$(if $(ARGS),$(PYTEST) $(ARGS),$(PYTEST) $(AT_ONCE) --ignore tests/page && $(PYTEST) $(AT_ONCE) tests/page)
 
 test: $(DEV_READY) ## Run every test that needs no GPU (ARGS= goes to pytest, which then runs one test after the other)
 	@$(call RUN_TESTS)
