@@ -1,1 +1,1 @@
-"""WHAT is shown: models (NumPy), figures (Plotly), panels (Gradio)."""
+"""WHAT is shown: models (NumPy), figures (Plotly), text, and the page with its panels (Gradio)."""

@@ -1,4 +1,4 @@
-"""What a GPU measured, for machines that have none: files of recordings, one JSON object a line, and their look-up.
+"""What a GPU measured, for machines that have none: files of recordings, one JSON object per line, and their look-up.
 
 A line names the GPU of the table, the date, and under the word of its kind what was measured. Each kind of measurement
 declares a RecordForm; here are no kinds. Shipped files and a local store share this schema.

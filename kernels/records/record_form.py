@@ -1,4 +1,4 @@
-"""How results are written down and read back: one JSON object a line, checked against the result's own type."""
+"""How results are written down and read back: one JSON object per line, checked against the result's own type."""
 
 from __future__ import annotations
 

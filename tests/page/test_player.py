@@ -82,13 +82,13 @@ def test_one_step_on_draws_the_next_wave_of_both_orders_without_the_server(tab: 
 
 def test_play_ends_at_the_last_wave_and_pause_keeps_the_step_in_the_address(tab: Tab) -> None:
     open_page(tab)
-    tab.page.get_by_label("Speed").select_option(label="20 steps a second")
+    tab.page.get_by_label("Speed").select_option(label="20 steps per second")
     tab.page.get_by_role("button", name="Play").click()
     tab.page.wait_for_function("location.search.includes('step=8')")
     assert_shows(tab, 8)
     assert "last" not in tab.text(".player .busy")
     assert tab.text(".player .busy") == "wave 8: 100 of 132 SMs busy"
-    tab.page.get_by_label("Speed").select_option(label="1 step a second")
+    tab.page.get_by_label("Speed").select_option(label="1 step per second")
     tab.page.get_by_role("button", name="Play").click()
     wait_for_step(tab, 1)
     tab.page.get_by_role("button", name="Pause").click()

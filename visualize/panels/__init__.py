@@ -1,1 +1,1 @@
-"""One tab, or one panel of a tab, a file. Gradio."""
+"""One tab, or one panel of a tab, per file. Gradio."""

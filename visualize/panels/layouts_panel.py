@@ -35,7 +35,7 @@ class LayoutsPanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
-            """One product with B as given, stored the other way, and turned first; without a GPU as it was recorded."""
+            """One product with B as given, transposed, and transposed first; without a GPU as it was recorded."""
             return await api.measured(experiment, "layouts")
 
         return (Endpoint("layouts", layouts, at_once=None),)

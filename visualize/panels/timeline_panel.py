@@ -45,23 +45,23 @@ class TimelinePanel(Panel):
             recorded = records.experiments(TIMELINE.form, state.gpu.name)
             hint = prose.hint(timeline_text.hint(state.gpu.name, recorded))
             return {self.claim: hint, **dict.fromkeys(self.outputs[1:], "")}
-        planned = known.schedule
+        schedule = known.schedule
         course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
-        begun_ns, done_ns = tile_times(course, planned)
-        real = "True time" if planned.turns == 1 else "True time, tiles spread evenly (assumed)"
-        clock, step = ideal_clock(begun_ns, planned.step, course.span_ns), planned.step
-        name = steps(planned, None).name
+        begun_ns, done_ns = tile_times(course, schedule)
+        real = "True time" if schedule.turns == 1 else "True time, tiles spread evenly (assumed)"
+        clock, step = ideal_clock(begun_ns, schedule.step, course.span_ns), schedule.step
+        name = steps(schedule, None).name
         moments = {
-            real: moment_data(planned, begun_ns, done_ns),
-            f"Ideal {name}s, as many tiles begun": moment_data(planned, clock[step], clock[step + 1], name, clock),
+            real: moment_data(schedule, begun_ns, done_ns),
+            f"Ideal {name}s, as many tiles begun": moment_data(schedule, clock[step], clock[step + 1], name, clock),
         }
         anew = f"{query(state.experiment.to_address())} {ran.backend} {course.span_ns}"
-        measured, ideal = (drawn(moment_figure(planned, title), anew, moment) for title, moment in moments.items())
-        table = tables.table(timeline_text.rows(ran, course, planned, known.residency), timeline_text.CAPTION)
-        gantt = gantt_figure(course, planned, state.view.of(ScheduleView).color, f"{len(course.sm):,} programs")
-        told = {"span_ns": course.span_ns, "waves": planned.waves, "slices": planned.slices}
+        measured, ideal = (drawn(moment_figure(schedule, title), anew, moment) for title, moment in moments.items())
+        table = tables.table(timeline_text.rows(ran, course, schedule, known.residency), timeline_text.CAPTION)
+        gantt = gantt_figure(course, schedule, state.view.of(ScheduleView).color, f"{len(course.sm):,} programs")
+        told = {"span_ns": course.span_ns, "waves": schedule.waves, "slices": schedule.slices}
         return {
-            self.claim: prose.claim(*timeline_text.claim(ran, course, planned)) + table,
+            self.claim: prose.claim(*timeline_text.claim(ran, course, schedule)) + table,
             self.measured: measured,
             self.ideal: ideal,
             self.gantt: drawn(gantt, anew, {"gantt": told}),

@@ -160,8 +160,8 @@ def _elsewhere(here: DramTraffic) -> Sentence | str:
         if name == here.launch.gpu.name or not rate:
             continue
         launch = replace(here.launch, gpu=gpu)
-        planned = schedule(here.kernel, launch, min(per_sm, held_programs(gpu, launch.config.num_warps)))
-        there = by_group_size(here.kernel, launch, planned, 0.0, (worst,))
+        waves = schedule(here.kernel, launch, min(per_sm, held_programs(gpu, launch.config.num_warps)))
+        there = by_group_size(here.kernel, launch, waves, 0.0, (worst,))
         if not there:
             continue  # too many waves on so few SMs
         dram_ms, arithmetic_ms = there[worst].read_bytes / gpu.dram_gbps / 1e6, work / rate / 1e9

@@ -11,8 +11,8 @@ import gradio as gr
 from visualize.figures import theme
 from visualize.widgets import assets
 
-# How fast: (steps a second; 0 for the whole launch in ten seconds, what it is called).
-SPEEDS = ((0, "launch in 10 s"), (1, "1 step a second"), (4, "4 steps a second"), (20, "20 steps a second"))
+# How fast: (steps per second; 0 for the whole launch in ten seconds, what it is called).
+SPEEDS = ((0, "launch in 10 s"), (1, "1 step per second"), (4, "4 steps per second"), (20, "20 steps per second"))
 
 _LEGEND = (
     (theme.NOW, "in this step"),

@@ -1,4 +1,4 @@
-"""What can be measured of an experiment: one file a kind, and the list of all."""
+"""What can be measured of an experiment: one file per kind, and the list of all."""
 
 from __future__ import annotations
 
