@@ -17,6 +17,7 @@ from kernels.gpus import GPUS
 from kernels.results import Failure
 from kernels.runner.measurements.timeline_measurement import TIMELINE
 from kernels.runner.session import Session
+from visualize.models.textbook import Textbook
 from visualize.page.page import Page
 from visualize.panels.controls import experiment_form
 from visualize.panels.schedule_tab import SchedulePanel
@@ -93,6 +94,30 @@ def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
     go_on.set()
     slider.join(20)
     assert "M=576" in named(chosen)["link"], "the preset's own shape"
+    assert late == [{page.components.problems: gr.skip()}]
+
+
+def test_a_slow_answer_to_one_form_does_not_undo_a_quick_one_to_another(page, monkeypatch):
+    """Each form is an event of its own, so two changes may be answered at once."""
+    request = SimpleNamespace(session_hash="page")
+    started, go_on = threading.Event(), threading.Event()
+    draw = SchedulePanel.draw
+
+    def slow(panel, known):
+        if known.state.view.of(Textbook).warp_size == 32:
+            started.set()
+            assert go_on.wait(20)
+        return draw(panel, known)
+
+    monkeypatch.setattr(SchedulePanel, "draw", slow)
+    late = []
+    first = threading.Thread(target=lambda: late.append(page.handlers.on_change(request, *set_to({"color": "wave"}))))
+    first.start()
+    assert started.wait(20)
+    second = page.handlers.on_change(request, *set_to({"color": "wave", "warp_size": 2}))
+    go_on.set()
+    first.join(20)
+    assert "warp_size=2" in named(second)["link"]
     assert late == [{page.components.problems: gr.skip()}]
 
 

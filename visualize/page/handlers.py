@@ -74,9 +74,9 @@ class Handlers:
         self._before = before
         # An answer that changes nothing: Gradio takes no empty one.
         self.nothing: Drawn = {components.problems: gr.skip()}
-        # How often each open page has had its forms replaced, and the compile that it has asked for last: an answer to
-        # what was set before comes too late.
-        self._replaced: dict[str, int] = {}
+        # How often something was set on each open page, and the compile that it has asked for last: an answer to what
+        # was set before comes too late.
+        self._changes: dict[str, int] = {}
         self._compiles: dict[str, int] = {}
         self._numbers = itertools.count()
 
@@ -132,12 +132,12 @@ class Handlers:
     def on_change(self, request: gr.Request, *values: str) -> Drawn:
         """A value changed: redraw."""
         page = str(request.session_hash)
-        before = self._replaced.get(page)
+        change = self._changed(page)
         try:
             answer = self._redrawn(self.read(*values))
         except ConfigError as error:
             answer = self._refused(error)
-        return answer if self._replaced.get(page) == before else self.nothing
+        return answer if self._changes.get(page) == change else self.nothing
 
     def on_tab(self, name: str, _: str, *forms: str) -> Drawn:
         """Another tab was opened: draw it. What was wrong with a value stays said."""
@@ -152,8 +152,7 @@ class Handlers:
 
     def on_select(self, request: gr.Request, *values: str) -> Drawn:
         """Another kernel, or a preset: the forms themselves change."""
-        page = str(request.session_hash)
-        self._replaced[page] = self._replaced.get(page, 0) + 1
+        self._changed(str(request.session_hash))
         try:
             return self._everything(self.read(*values))
         except ConfigError as error:
@@ -246,7 +245,12 @@ class Handlers:
         page = str(request.session_hash)
         self.runs.forget(page)
         self._compiles.pop(page, None)
-        self._replaced.pop(page, None)
+        self._changes.pop(page, None)
+
+    def _changed(self, page: str) -> int:
+        """The number of a change on an open page."""
+        self._changes[page] = number = self._changes.get(page, 0) + 1
+        return number
 
     def _progress(self, job: Job) -> str:
         now = job.progress
