@@ -144,11 +144,17 @@ def launch_of(kernel, problem_of):
 
 
 @pytest.fixture(scope="session")
-def compiled_before(pytestconfig, tmp_path_factory):
-    """A directory for compiled kernels that outlives a run. Triton names each by all that it was compiled from."""
+def tilescope_cache(pytestconfig, tmp_path_factory):
+    """A cache that outlives a run. Triton names a compiled kernel by all that it was compiled from."""
     if not hasattr(pytestconfig, "cache"):
         return tmp_path_factory.mktemp("compiled")
     return pytestconfig.cache.mkdir(f"triton-{version('triton')}")
+
+
+@pytest.fixture(scope="session")
+def compiled_before(tilescope_cache):
+    """Where the app keeps compiled kernels in that cache, too."""
+    return tilescope_cache / "triton"
 
 
 @pytest.fixture(scope="session")

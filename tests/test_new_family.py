@@ -66,11 +66,11 @@ def tree(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def client(tree, tmp_path_factory):
+def client(tree, tmp_path_factory, tilescope_cache):
     """A client of the tree's own app, on a machine without a GPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        with served(tmp_path_factory.mktemp("served"), tree) as app:
+        with served(tmp_path_factory.mktemp("served"), tree, tilescope_cache) as app:
             yield Client(app.url, verbose=False)
 
 

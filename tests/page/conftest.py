@@ -20,6 +20,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 # What Gradio says of a stream of its own that is cut off, because another page is opened.
 _CUT_OFF = ("AbortError: signal is aborted", "Unexpected error Connection errored out")
 
+# Parts of Chromium's own window, which load pages of theirs beside each of ours; and, as these overrule Playwright's
+# list, what it leaves out that would delay a picture or ask for another address.
+_LEFT_OUT = ("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "HttpsUpgrades", "OptimizationHints", "PaintHolding")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,13 +50,13 @@ class App:
 
 
 @contextmanager
-def served(directory: Path, root: Path = ROOT) -> Iterator[App]:
-    """Start the app of a tree on a free port with a cache of its own in `directory`, and end it."""
+def served(directory: Path, root: Path = ROOT, cache: Path | None = None) -> Iterator[App]:
+    """Start the app of a tree on a free port, with its log and, unless another is given, its cache in `directory`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = directory / "log"
-    environment = {**os.environ, "TILESCOPE_CACHE": str(directory)}
+    environment = {**os.environ, "TILESCOPE_CACHE": str(cache or directory)}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "app.py", "--port", str(port)], cwd=root, env=environment, stdout=output, stderr=output
@@ -76,8 +80,8 @@ def served(directory: Path, root: Path = ROOT) -> Iterator[App]:
 
 
 @pytest.fixture(scope="session")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    with served(tmp_path_factory.mktemp("app")) as running:
+def app(tmp_path_factory: pytest.TempPathFactory, tilescope_cache: Path) -> Iterator[App]:
+    with served(tmp_path_factory.mktemp("app"), cache=tilescope_cache) as running:
         yield running
 
 
@@ -90,7 +94,13 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
             executable_path=chromium,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"],
+            args=[
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-background-networking",
+                "--disable-dev-shm-usage",
+                f"--disable-features={','.join(_LEFT_OUT)}",
+            ],
         )
         yield launched
         launched.close()

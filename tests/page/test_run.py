@@ -185,6 +185,7 @@ def test_the_choice_of_a_request_is_bounded_by_what_there_is(tab: Tab) -> None:
     tab.page.get_by_label("model", exact=True).select_option(label="compiled")
     tab.page.wait_for_selector('input[aria-label="request slider"][max="63"]', timeout=60_000)
     tab.page.get_by_label("model", exact=True).select_option(label="textbook")
+    tab.page.wait_for_selector('input[aria-label="request slider"][max="255"]')
     tab.page.get_by_label("warp_size slider").fill("2")
     tab.page.wait_for_selector('input[aria-label="request slider"][max="1023"]')
 

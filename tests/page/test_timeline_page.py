@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,7 @@ RECORDED = (
 PLOTS = ("moment-plot", "ideal-plot", "gantt-plot")
 
 
+@functools.cache
 def launch():
     """What is shown: the schedule, when each tile was begun and done, and the ideal waves' clock."""
     experiment = next(
