@@ -15,9 +15,26 @@ CATEGORIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", 
 SEQUENCE = "Cividis"  # perceptually even, made for colour-blind readers
 WRONG = "#D55E00"
 
+# One colour for one meaning, on all tabs; the page's styles have them as CSS variables (`variables`).
+NEW, REUSED, TO_COME = "#F5A300", "#56B4E9", "rgba(128,140,160,0.22)"
+WANTED, WASTED = "#0072B2", "#D55E00"
+MODEL, HARDWARE = "#5B6CE6", "#009E73"  # predicted, compiled, textbook; counted, measured, recorded
+TENSORS = {"A": "#8250DF", "B": "#C2588A", "C": "#64748B"}
+
 # What a step finds: a share from 0 (to come) to 1 (done), and 2 for what is under way.
-TO_COME, DONE, NOW = "rgba(128,140,160,0.22)", "#3D8FC6", "#F5A300"
+DONE, NOW = REUSED, NEW
 STEP_SCALE = ((0, TO_COME), (0.5, DONE), (0.75, DONE), (0.75, NOW), (1, NOW))
+
+
+# The page's own typeface, which Gradio serves.
+FONT = "IBM Plex Sans, system-ui, sans-serif"
+
+
+def variables() -> str:
+    """The colours as CSS variables of the page."""
+    named = {"new": NEW, "reused": REUSED, "to-come": TO_COME, "wanted": WANTED, "wasted": WASTED}
+    named |= {"model": MODEL, "hardware": HARDWARE, **{name.lower(): color for name, color in TENSORS.items()}}
+    return ":root {" + "".join(f" --{name}: {color};" for name, color in named.items()) + " }\n"
 
 
 def _template(text: str, line: str, hover: str) -> dict[str, Any]:
@@ -33,7 +50,7 @@ def _template(text: str, line: str, hover: str) -> dict[str, Any]:
     }
     return {
         "layout": {
-            "font": {"family": "system-ui, sans-serif", "size": 14, "color": text},
+            "font": {"family": FONT, "size": 14, "color": text},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "hoverlabel": {"bgcolor": hover, "font": {"color": text}, "align": "left"},

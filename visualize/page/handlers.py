@@ -24,6 +24,7 @@ from visualize.page.runs import Runs
 from visualize.panels.controls import experiment_form
 from visualize.panels.endpoint import known
 from visualize.panels.panel import Ask, Drawn, Measure, Panel
+from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.state.state import State, with_preset
@@ -61,17 +62,17 @@ class Handlers:
 
     Args:
         panels: by the name of their tab.
-        before: what stands there before anything was run.
+        result: the one of them that shows the last run.
     """
 
     def __init__(
-        self, session: Session, components: Components, panels: Mapping[str, Sequence[Panel]], before: Drawn
+        self, session: Session, components: Components, panels: Mapping[str, Sequence[Panel]], result: ResultPanel
     ) -> None:
         self.session = session
         self.runs = Runs(session)
         self._at = components
         self._panels = panels
-        self._before = before
+        self._result = result
         # An answer that changes nothing: Gradio takes no empty one.
         self.nothing: Drawn = {components.problems: gr.skip()}
         # How often something was set on each open page, and the compile that it has asked for last: an answer to what
@@ -126,8 +127,7 @@ class Handlers:
 
     def on_load(self, request: gr.Request) -> Drawn:
         """Open the page that the address describes."""
-        opened, sentences = SETTINGS.forgiving_state(dict(request.query_params), self.session.gpu)
-        return {**self._everything(opened, sentences), **self._before}
+        return {**self._result.before(self.session), **self._opened(dict(request.query_params))}
 
     def on_change(self, request: gr.Request, *values: str) -> Drawn:
         """A value changed: redraw."""
@@ -138,6 +138,15 @@ class Handlers:
         except ConfigError as error:
             answer = self._refused(error)
         return answer if self._changes.get(page) == change else self.nothing
+
+    def on_follow(self, request: gr.Request, wanted: str) -> Drawn:
+        """A link within the page, or Back or Forward: open what it describes."""
+        self._changed(str(request.session_hash))
+        try:
+            flat = link.followed(wanted)
+        except ConfigError as error:
+            return self._refused(error)
+        return self._opened(flat)
 
     def on_tab(self, name: str, _: str, *forms: str) -> Drawn:
         """Another tab was opened: draw it. What was wrong with a value stays said."""
@@ -259,7 +268,7 @@ class Handlers:
     def _redrawn(self, state: State, sentences: Mapping[str, str] | None = None) -> Drawn:
         """The address, the open tab, and what is wrong; other tabs wait until they are opened."""
         said = dict(sentences or {})
-        answer: Drawn = {self._at.link: link.query(state.to_address())}
+        answer: Drawn = {self._at.link: link.shown(state.to_address(), SETTINGS.short_address(state))}
         if wanted := self.wanted(state):
             answer[self._at.wanted] = wanted
         try:
@@ -267,6 +276,11 @@ class Handlers:
         except ConfigError as error:
             said[error.field] = str(error)
         return {**answer, self._at.problems: form.placed(said)}
+
+    def _opened(self, flat: Mapping[str, object]) -> Drawn:
+        """Everything as an address describes it."""
+        opened, sentences = SETTINGS.forgiving_state(flat, self.session.gpu)
+        return self._everything(opened, sentences)
 
     def _refused(self, error: ConfigError) -> Drawn:
         """A sentence next to its cause; everything else stays as it was."""
@@ -279,7 +293,7 @@ class Handlers:
         for panel in (panel for panels in self._panels.values() for panel in panels):
             forms |= panel.fill(known)
         opened = {at.tab: state.view.tab, at.tabs: gr.Tabs(selected=state.view.tab)}
-        return {**opened, **forms, **self._redrawn(state, sentences)}
+        return {**opened, **forms, **self._result.known_run(known), **self._redrawn(state, sentences)}
 
     def _waiting(self, state: State, seconds: float) -> Drawn:
         known = Known(state)

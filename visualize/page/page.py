@@ -16,16 +16,18 @@ from gradio.blocks import Block
 from kernels.runner.session import Session
 from visualize.page.api import endpoints
 from visualize.page.handlers import Components, Handlers
+from visualize.page.look import TITLE
 from visualize.panels.panel import Ask, Measure, Panel
 from visualize.panels.result_tab import ResultPanel
-from visualize.panels.tabs import SETTINGS, TABS
+from visualize.panels.tabs import SETTINGS, TABS, WAYS
+from visualize.text import header_text
 from visualize.widgets import form, link
 from visualize.widgets.markup import markup
 
 
 def page(session: Session) -> gr.Blocks:
     """The whole page and its API, for the workers of `session`."""
-    with gr.Blocks(title="Tilescope", fill_width=True, analytics_enabled=False) as blocks:
+    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
         built = Page(blocks, session)
         endpoints(session, [panel for panels in built.panels.values() for panel in panels])
     return blocks
@@ -44,25 +46,25 @@ class Page:
         self.panels: dict[str, list[Panel]] = {tab.name: [panel() for panel in tab.panels] for tab in TABS}
         (self._result,) = (one for panels in self.panels.values() for one in panels if isinstance(one, ResultPanel))
         self._lay_out()
-        self.handlers = Handlers(session, self.components, self.panels, self._result.before(session))
+        self.handlers = Handlers(session, self.components, self.panels, self._result)
         self._join()
 
     def _lay_out(self) -> None:
-        gpu = self.session.gpu
-        where = f"{gpu.name}, live" if gpu else "no GPU here: Triton's interpreter checks, the models predict"
         with gr.Row(elem_id="header"):
-            markup("title", f'<h1>Tilescope</h1><p class="where">{where}</p>')
+            markup("title", header_text.title(self.session.gpu))
+            markup("ways", header_text.ways(WAYS))
             address = link.link()
         with gr.Row(elem_id="body"):
-            with gr.Column(scale=1, min_width=300, elem_id="controls"):
+            with gr.Column(scale=1, min_width=260, elem_id="controls"):
                 with gr.Row(elem_id="run-row"):
-                    self._run = gr.Button("Run  (Ctrl+Enter)", variant="primary", elem_id="run", size="sm")
+                    self._run = gr.Button("Run", variant="primary", elem_id="run", size="sm")
                     cancel = gr.Button("Cancel", elem_id="cancel", interactive=False, size="sm")
                 experiment = form.form("experiment", "Kernel, problem and config")
             with gr.Column(scale=4, min_width=320, elem_id="results"):
-                self._result.build_strip()
-                status = markup("status")
-                markup("elsewhere", '<p class="problem" role="alert"></p>')
+                with gr.Row(elem_id="outcome"):
+                    self._result.build_strip()
+                    status = markup("status")
+                    markup("elsewhere", '<p class="problem" role="alert"></p>')
                 self._buttons: dict[str, gr.Tab] = {}
                 with gr.Tabs(elem_id="tabs") as tabs:
                     for tab in TABS:
@@ -106,7 +108,8 @@ class Page:
         self.blocks.unload(on.on_unload)
         for controls in forms:
             controls.input(on.on_change, inputs, redrawn, **last)
-        at.experiment.select(on.on_select, inputs, everything, **last)
+        at.experiment.select(on.on_select, inputs, opened, **last)
+        at.link.select(on.on_follow, [at.link], opened, **last)
         for name, button in self._buttons.items():
             button.select(functools.partial(on.on_tab, name), inputs, _each([at.tab, *redrawn]), **last)
         at.wanted.change(
@@ -117,7 +120,7 @@ class Page:
             answered = [at.problems, at.status, at.cancel, *([at.tab, at.tabs] if opens else []), *action.outputs]
             gr.on(list(events), on.measuring(action, opens), inputs, answered, trigger_mode="multiple", **lasting)
 
-        measure(self._result.run(self._run), [self._run.click, at.experiment.submit], opens="result")
+        measure(self._result.run(self._run), [self._run.click, at.experiment.submit])
         for action in (action for panel in panels for action in panel.actions):
             if isinstance(action, Ask):
                 answered = [at.problems, *action.outputs]

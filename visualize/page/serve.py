@@ -9,6 +9,8 @@ import sys
 import gradio as gr
 
 from kernels.runner.session import Session
+from visualize.figures.theme import variables
+from visualize.page.look import HEAD, theme
 from visualize.page.page import page
 from visualize.widgets import assets
 from visualize.widgets.plot import PLOTLY_JS
@@ -28,8 +30,9 @@ def serve(host: str, port: int, block: bool = True) -> tuple[gr.Blocks, str]:
     _, address, _ = blocks.launch(
         server_name=host,
         server_port=port,
-        theme=gr.themes.Default(),
-        css=assets.text("style.css"),
+        theme=theme(),
+        head=HEAD,
+        css=variables() + assets.styles(),
         footer_links=["api"],
         prevent_thread_lock=True,
         quiet=False,

@@ -13,12 +13,13 @@ from visualize.widgets import form
 def experiment_form(state: State, this: Gpu | None) -> str:
     """The left column: kernel, problem, config, launch and run knobs, and the kernel's presets."""
     kernels = discover()
-    here = f"this: {this.name}" if this else f"none here; {DEFAULT_GPU} predicted"
+    here = f"this: {this.name}" if this else f"{DEFAULT_GPU} (no GPU here)"
     gpus = [name for name in GPU_CHOICES if name != "this" or this is not None or state.experiment.gpu == "this"]
     fields = [
         {
-            **form.field("kernel", Knob(DEFAULT_KERNEL, "Kernel", state.kernel.claim, tuple(kernels))),
+            **form.field("kernel", Knob(DEFAULT_KERNEL, "Kernel", "The kernel that is shown.", tuple(kernels))),
             "labels": [f"{k.family.root.id}: {k.title}" for k in kernels.values()],
+            "note": state.kernel.claim,
         },
         {
             **form.field("gpu", Knob("", "Kernel", "The GPU that predictions are for.", tuple(gpus))),

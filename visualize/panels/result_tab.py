@@ -49,6 +49,11 @@ class ResultPanel(Panel):
     def _shown(self, outcome: RunResult, known: Known) -> Drawn:
         return dict(zip(self.results, drawn_result(outcome, known.launch), strict=True))
 
+    def known_run(self, known: Known) -> Drawn:
+        """The run of what is set, where it is known: run before in this process, or recorded."""
+        outcome = known.result(RunResult)
+        return self._shown(outcome, known) if outcome else {}
+
     def before(self, session: Session) -> Drawn:
         """What a page says on which nothing has been run."""
         hint = status_text.not_run(session.gpu is not None)

@@ -38,3 +38,10 @@ SETTINGS = Settings(
     opened="schedule",
     options=tuple(kind for tab in TABS for panel in tab.panels for kind in panel.options),
 )
+
+# Where to begin: states of the page, by the question that they answer.
+WAYS = {
+    "Why grouping?": "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3",
+    "Is my store coalesced?": "kernel=transpose.flat&tab=coalescing",
+    "Watch a race": "kernel=matmul.split_k_race&tab=result",
+}

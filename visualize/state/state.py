@@ -71,6 +71,12 @@ class Settings:
         gpu = experiment.resolved_gpu(chosen, this)
         return State(chosen, View(str(tab), tuple(options)), kernels[chosen.kernel], gpu)
 
+    def short_address(self, state: State) -> dict[str, Any]:
+        """The fields of an address that differ from what it takes without them; the kernel is always named."""
+        usual = self.state({"kernel": state.kernel.id}, state.gpu).to_address()
+        differing = {name: value for name, value in state.to_address().items() if usual.get(name) != value}
+        return {"kernel": state.kernel.id, **differing}
+
     def forgiving_state(self, flat: Mapping[str, object], this: Gpu | None) -> tuple[State, dict[str, str]]:
         """The same, but what is wrong takes its default, and a sentence says so: for an address that somebody typed."""
         kept = dict(flat)

@@ -1,25 +1,30 @@
-"""The page's address, kept in step with the page, and the button that copies it."""
+"""The page's address, kept in step with the page; links within the page; and the button that copies the address."""
 
 from __future__ import annotations
 
+import json
 import os
 import urllib.parse
-from typing import Any
+from collections.abc import Mapping
 
 import gradio as gr
 from markupsafe import Markup
 
 from kernels.experiment import Experiment
+from kernels.knobs import ConfigError
 from visualize.widgets import assets
 
 
 def link() -> gr.HTML:
-    """The component that writes the address and offers to copy it. Its value: `query`."""
+    """The component that writes the address and offers to copy it.
+
+    Its value: `shown`. A link that is followed fires `select`, with what `followed` reads.
+    """
     space = os.environ.get("SPACE_ID")
     return gr.HTML(
         value="",
         html_template='<div class="link"><button type="button" class="copy-link">Copy link</button>'
-        '<button type="button" class="theme-switch" aria-label="Switch between light and dark">Light / dark</button>'
+        '<button type="button" class="theme-switch">Light / dark</button>'
         "</div>",
         js_on_load=assets.script(
             # In a Space the page is a frame: its own address is not the one that a visitor sees.
@@ -31,7 +36,36 @@ def link() -> gr.HTML:
     )
 
 
-def query(fields: dict[str, Any]) -> str:
+# Longer than any address that the page writes.
+_LONGEST_QUERY = 4000
+
+
+def shown(full: Mapping[str, object], short: Mapping[str, object]) -> str:
+    """The component's value for a state of the page.
+
+    Args:
+        full: every field; what results are compared with.
+        short: what differs from the defaults; what the address shows.
+    """
+    return json.dumps({"full": query(full), "short": query(short)})
+
+
+def followed(value: str) -> dict[str, str]:
+    """The flat fields of the address that a link within the page points to.
+
+    Raises:
+        ConfigError: where it is no address, or too long.
+    """
+    try:
+        wanted = json.loads(value)["follow"]
+    except (ValueError, TypeError, KeyError):
+        raise ConfigError("not_an_address", "What was followed is no address of this page.", "") from None
+    if not isinstance(wanted, str) or len(wanted) > _LONGEST_QUERY:
+        raise ConfigError("too_long", f"An address has at most {_LONGEST_QUERY:,} characters.", "")
+    return dict(urllib.parse.parse_qsl(wanted.removeprefix("?")))
+
+
+def query(fields: Mapping[str, object]) -> str:
     """An address' query from flat fields."""
     return urllib.parse.urlencode(fields)
 

@@ -18,3 +18,8 @@ def script(name: str, /, **given: Any) -> str:
     A component's own props would carry them too, but those of one in a tab that is not open yet get lost.
     """
     return f"const given = {json.dumps(given)};\n{text(name)}"
+
+
+def styles() -> str:
+    """All style sheets, one after the other by name."""
+    return "".join(path.read_text(encoding="utf-8") for path in sorted(DIRECTORY.glob("*.css")))

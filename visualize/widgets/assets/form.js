@@ -14,6 +14,7 @@ function set(name, value) {
   if (state.values[name] === value) return;
   state.values[name] = value;
   // Another kernel has other knobs, so the form itself will be replaced.
+  if (name === "kernel") document.dispatchEvent(new Event("tilescope:chosen"));
   send(name === "kernel" ? "select" : "input");
 }
 
@@ -41,26 +42,28 @@ function nearest(values, value) {
 
 function control(field) {
   const id = `${given.name}-${field.name}`;
-  const label = make("label", { for: id, title: field.help }, field.name);
+  const label = make("label", { for: id }, field.name);
+  const help = make("p", { class: "help", role: "tooltip", id: `${id}-help` }, field.kind === "number" ? `${field.help} ${field.low} to ${field.high}.` : field.help);
   const problem = make("p", { class: "problem", role: "alert" });
   const row = make("div", { class: `field ${field.kind}`, "data-field": field.name });
   if (field.kind === "menu") {
-    const menu = make("select", { id, title: field.help });
+    const menu = make("select", { id, "aria-describedby": help.id });
     field.choices.forEach((choice, i) => menu.append(make("option", { value: i }, String((field.labels || field.choices)[i]))));
     menu.addEventListener("change", () => set(field.name, field.choices[Number(menu.value)]));
     row.append(label, menu, problem);
-    if (field.note) row.append(make("p", { class: "hint" }, field.note));
+    if (field.note) row.append(make("p", { class: "note" }, field.note));
+    row.append(help);
     row.refresh = () => { menu.value = field.choices.findIndex((c) => c === state.values[field.name]); };
     return row;
   }
   const values = stops(field);
   const slider = make("input", {
-    type: "range", id: `${id}-slider`, "aria-label": `${field.name} slider`, title: field.help,
+    type: "range", id: `${id}-slider`, "aria-label": `${field.name} slider`, "aria-describedby": help.id,
     min: values ? 0 : field.low, max: values ? values.length - 1 : field.reach, step: 1,
   });
   const number = field.kind === "steps"
     ? make("output", { id, for: slider.id })
-    : make("input", { type: "number", id, title: `${field.help} ${field.low} to ${field.high}.` });
+    : make("input", { type: "number", id, "aria-describedby": help.id });
   slider.addEventListener("input", () => {
     const value = values ? values[Number(slider.value)] : Number(slider.value);
     number.value = value;
@@ -72,7 +75,7 @@ function control(field) {
     slider.value = values ? nearest(values, value) : value;
     set(field.name, value);
   });
-  row.append(label, slider, number, problem);
+  row.append(label, slider, number, problem, help);
   row.refresh = () => {
     const value = state.values[field.name];
     slider.value = values ? nearest(values, value) : value;
@@ -100,7 +103,10 @@ function build() {
     const box = make("fieldset", { class: "knob-group presets" }, make("legend", {}, "Presets"));
     state.presets.forEach((title, i) => {
       const button = make("button", { type: "button" }, title);
-      button.addEventListener("click", () => send("select", { preset: i }));
+      button.addEventListener("click", () => {
+        document.dispatchEvent(new Event("tilescope:chosen"));
+        send("select", { preset: i });
+      });
       box.append(button);
     });
     root.append(box);

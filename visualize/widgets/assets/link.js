@@ -1,16 +1,36 @@
-// The page's address (see link.py). `props.value` is the query of the page as it stands.
+// The page's address (see link.py). `props.value` is {full, short}: every field, and those that differ from the defaults.
 const copy = element.querySelector(".copy-link");
+const KEPT = ["__theme", "talk", "embed"]; // how the page is shown, which is no field of it
+let full = new URLSearchParams(), short = new URLSearchParams();
+let chosen = false; // a step that Back should undo is under way
+let returning = false; // Back or Forward has brought us here: the address is there already
 
 function address() {
-  const kept = new URLSearchParams(props.value);
-  const theme = new URLSearchParams(location.search).get("__theme");
-  if (theme) kept.set("__theme", theme);
-  return kept;
+  const shown = new URLSearchParams(short), now = new URLSearchParams(location.search);
+  for (const name of KEPT) if (now.has(name)) shown.set(name, now.get(name));
+  return shown;
+}
+
+function read() {
+  if (!props.value) return false;
+  const value = JSON.parse(props.value);
+  if (!("full" in value)) return false;
+  const before = full;
+  full = new URLSearchParams(value.full);
+  short = new URLSearchParams(value.short);
+  if (before.size && before.get("tab") !== full.get("tab")) chosen = true;
+  return true;
+}
+
+// Opens another state of the page without a reload.
+function follow(query) {
+  props.value = JSON.stringify({ follow: query });
+  trigger("select");
 }
 
 // What a result belongs to, and what the controls say now: where they differ, the result is greyed.
 function markStale() {
-  const now = new URLSearchParams(props.value);
+  const now = full;
   document.querySelectorAll("[data-experiment]").forEach((node) => {
     const then = new URLSearchParams(node.dataset.experiment);
     const refused = document.querySelector("#experiment .field.wrong") !== null;
@@ -24,17 +44,32 @@ function markStale() {
 }
 
 function write() {
-  if (!props.value) return;
-  history.replaceState(history.state, "", `${location.pathname}?${address()}`);
-  document.body.dataset.address = props.value;
+  if (!read()) return;
+  const url = `${location.pathname}?${address()}`, keep = returning || !chosen || !document.body.dataset.address;
+  if (keep) history.replaceState(history.state, "", url);
+  else history.pushState(null, "", url);
+  chosen = returning = false;
+  document.body.dataset.address = full.toString();
   markStale();
 }
 
 copy.addEventListener("click", async () => {
   const base = given.base || `${location.origin}${location.pathname}`;
-  await navigator.clipboard.writeText(`${base}?${new URLSearchParams(props.value)}`);
+  await navigator.clipboard.writeText(`${base}?${short}`);
   copy.textContent = "Copied";
   setTimeout(() => { copy.textContent = "Copy link"; }, 1500);
+});
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.('a[href^="?"]');
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  chosen = true;
+  follow(link.getAttribute("href").slice(1));
+});
+document.addEventListener("tilescope:chosen", () => { chosen = true; });
+addEventListener("popstate", () => {
+  returning = true;
+  follow(location.search.slice(1));
 });
 element.querySelector(".theme-switch").addEventListener("click", () => {
   const dark = document.body.classList.toggle("dark");
@@ -43,9 +78,9 @@ element.querySelector(".theme-switch").addEventListener("click", () => {
   history.replaceState(history.state, "", `${location.pathname}?${kept}`);
 });
 document.addEventListener("tilescope:set", ({ detail }) => {
-  const query = new URLSearchParams(props.value);
-  query.set(detail.name, detail.value);
-  props.value = query.toString();
+  full.set(detail.name, detail.value);
+  short.set(detail.name, detail.value);
+  props.value = JSON.stringify({ full: full.toString(), short: short.toString() });
   write();
 });
 document.addEventListener("tilescope:result", markStale);

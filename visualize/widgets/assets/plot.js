@@ -57,6 +57,7 @@ function paint() {
   if (!figure) return;
   figure.layout.template = template();
   figure.layout.autosize = true;
+  sized(figure.layout);
   const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
   const shown = { data: figure.data, layout: figure.layout };
   // Another component may lay something over it: the player does.
@@ -65,6 +66,14 @@ function paint() {
   return drawn.then(() => { node.dataset.draws = Number(node.dataset.draws || 0) + 1; });
 }
 node.repaint = paint;
+
+// Type grows with the page's, and a picture is as high as its place.
+function sized(layout) {
+  const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+  layout.font = { ...layout.font, size: rem * 0.95 };
+  if (layout.title) layout.title.font = { ...layout.title.font, size: rem * 1.05 };
+  if (node.closest(".picture")) layout.height = node.clientHeight || layout.height;
+}
 
 // Where a page has a <base>, Plotly writes its gradients' and clips' references with the whole address, and they
 // break when the address changes. References within a document need no base (CSS Values 4, "local url flag").

@@ -1,0 +1,33 @@
+"""What the head of the page says: what this is, where it runs, and where to begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from markupsafe import Markup
+
+from kernels.gpus import Gpu
+
+
+def title(gpu: Gpu | None) -> Markup:
+    """The name, what the page is for, and what it runs on.
+
+    Args:
+        gpu: this machine's; None without one.
+    """
+    where = f"{gpu.name}, live" if gpu else "No GPU here: the models predict, Triton's interpreter checks"
+    return Markup(
+        '<h1>Tilescope</h1><p class="tagline">See what a Triton kernel really does: its tiles, its memory requests, '
+        'its DRAM traffic. <span class="where">{}</span></p>'
+    ).format(where)
+
+
+def ways(states: Mapping[str, str]) -> Markup:
+    """Ways to begin: links to states of the page, by their question.
+
+    Args:
+        states: address queries.
+    """
+    link = Markup('<a href="?{}">{}</a>')
+    links = Markup(" ").join(link.format(query, question) for question, query in states.items())
+    return Markup('<nav aria-label="Where to begin">{}</nav>').format(links)
