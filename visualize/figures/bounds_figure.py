@@ -13,7 +13,7 @@ TAIL = "tail wave"
 
 
 def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: str) -> go.Figure:
-    """Milliseconds of each resource as bars, the longest marked; below, the time, with what they leave unexplained.
+    """What each resource needs as bars, in µs below a tenth of a millisecond, the longest marked; below, the time, with what they leave unexplained.
 
     Args:
         measured_ms: the launch's own time; None where it is not known.
@@ -24,20 +24,21 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     binding = max(resources, key=lambda bound: bound.ms)
     names = [bound.name for bound in resources]
     longest = max(binding.ms, measured_ms or 0.0)
+    unit, scale = ("µs", 1000.0) if longest < 0.1 else ("ms", 1.0)
     figure = go.Figure(
         layout=theme.layout(
             "What each resource needs by itself",
             barmode="stack",
-            xaxis={"title": {"text": "milliseconds"}, "range": [0, 1.15 * longest]},
+            xaxis={"title": {"text": unit}, "range": [0, 1.15 * longest * scale]},
             yaxis={"automargin": True, "autorange": "reversed"},
         )
     )
     figure.add_bar(
-        orientation="h", y=names, x=[bound.ms for bound in resources], name="needed",
-        marker={"color": [theme.CATEGORIES[1] if bound is binding else theme.CATEGORIES[0] for bound in resources]},
+        orientation="h", y=names, x=[bound.ms * scale for bound in resources], name="needed",
+        marker={"color": [theme.NEW if bound is binding else theme.MODEL for bound in resources]},
         customdata=[bound.why for bound in resources],
-        hovertemplate="%{y}: %{x:.4f} ms<br>%{customdata}<extra></extra>",
-        text=[f"{bound.ms:.3g} ms" + (" (binding)" if bound is binding else "") for bound in resources],
+        hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<br>%{{customdata}}<extra></extra>",
+        text=[f"{bound.ms * scale:.3g} {unit}" + (" (binding)" if bound is binding else "") for bound in resources],
         textposition="auto",
     )  # fmt: skip
     if measured_ms is None:
@@ -45,13 +46,13 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     extra = tail.ms if tail and binding.name == "arithmetic" else 0.0
     rest = max(0.0, measured_ms - binding.ms - extra)
     figure.add_bar(
-        orientation="h", y=[source, source, source], x=[binding.ms, extra, rest], name="time",
+        orientation="h", y=[source, source, source], x=[binding.ms * scale, extra * scale, rest * scale], name="time",
         marker={"color": [theme.CATEGORIES[i] for i in (1, 3, 7)], "pattern": {"shape": ["", "", "/"]}},
         customdata=[f"{binding.name}", TAIL, "not explained by these"],
-        hovertemplate="%{customdata}: %{x:.4f} ms<extra></extra>",
+        hovertemplate=f"%{{customdata}}: %{{x:.4g}} {unit}<extra></extra>",
         text=[binding.name, TAIL if extra > 0.03 * measured_ms else "", "rest" if rest > 0.05 * measured_ms else ""],
         textposition=["inside", "inside", "outside"],
         textangle=0,
     )  # fmt: skip
-    figure.add_vline(measured_ms, line={"dash": "dot", "color": theme.CATEGORIES[7]})
+    figure.add_vline(measured_ms * scale, line={"dash": "dot", "color": theme.CATEGORIES[7]})
     return figure

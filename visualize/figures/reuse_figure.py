@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from visualize.figures import theme
 from visualize.models.reuse import Reuse
 
-_PREDICTED, _MEASURED, _OWN = theme.CATEGORIES[0], theme.CATEGORIES[1], theme.WRONG
+_PREDICTED, _MEASURED, _OWN = theme.MODEL, theme.HARDWARE, theme.WRONG
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
     figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", "GB read from DRAM", sizes[-1]))
     figure.add_scatter(
         x=sizes + sizes[::-1], y=least + most[::-1], mode="lines", line={"width": 0}, fill="toself",
-        fillcolor="rgba(0,114,178,0.18)", hoverinfo="skip", name="uncertainty",
+        fillcolor="rgba(91,108,230,0.18)", hoverinfo="skip", name="uncertainty",
     )  # fmt: skip
     figure.add_scatter(
         x=sizes, y=[one.read_bytes / 1e9 for one in several], mode="lines", line={"color": _PREDICTED},
@@ -92,11 +92,10 @@ def _points(measured: Sequence[Measured], values: Sequence[np.ndarray], name: st
 def _layout(title: str, unit: str, most: int) -> dict[str, object]:
     powers = [1 << exponent for exponent in range(most.bit_length())]
     axis = {"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers}
-    # Below the axis' title, so that its signs are not taken for data.
-    legend = {"orientation": "h", "y": -0.2, "yanchor": "top", "entrywidth": 0.5, "entrywidthmode": "fraction"}
-    margin = {"l": 60, "r": 10, "t": 34, "b": 110}
+    legend = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.5, "xanchor": "center"}
+    margin = {"l": 60, "r": 10, "t": 84, "b": 48}
     scale = {"title": {"text": unit}, "type": "log", "automargin": True}
-    return theme.layout(title, xaxis=axis, yaxis=scale, showlegend=True, legend=legend, margin=margin, height=450)
+    return theme.layout(title, xaxis=axis, yaxis=scale, showlegend=True, legend=legend, margin=margin)
 
 
 def _with_own(figure: go.Figure, own: int) -> go.Figure:

@@ -15,8 +15,9 @@ from visualize.models.occupancy import occupancy
 from visualize.panels.endpoint import Api, Endpoint, Reply
 from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known
-from visualize.text import compiler_text, prose, status_text, tables
+from visualize.text import compiler_text, status_text, tables
 from visualize.widgets import assets
+from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup
 
 _TEXTS = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS"}
@@ -27,26 +28,32 @@ class CompilerPanel(Panel):
 
     def build(self) -> None:
         self.claim = markup("compiler-claim")
-        self.listing = gr.HTML(
-            value="",
-            html_template='<div class="listing"></div>',
-            js_on_load=assets.script("listing.js"),
-            apply_default_css=False,
-            elem_id="listing",
-        )
-        self.outputs = [self.claim, self.listing]
+        with gr.Row(elem_classes="picture"):
+            self.listing = gr.HTML(
+                value="",
+                html_template='<div class="listing"></div>',
+                js_on_load=assets.script("listing.js"),
+                apply_default_css=False,
+                elem_id="listing",
+            )
+        with folded("What limits the programs per SM", "compiler-resources"):
+            self.resources = markup("resources")
+        self.outputs = [self.claim, self.listing, self.resources]
 
     def draw(self, known: Known) -> Drawn:
         compiled, kernel, launch = known.compiled, known.state.kernel, known.launch
         if known.failure:
-            return {self.claim: status_text.failed(known.failure), self.listing: ""}
+            return {self.claim: status_text.failed(known.failure), self.listing: "", self.resources: ""}
         if compiled is None:
             return {}
         held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
         listing = json.dumps(_listing(kernel, launch, compiled), ensure_ascii=False)
-        claim = prose.claim(*compiler_text.claim(launch, compiled, held))
         resources = tables.table(compiler_text.resources(launch, compiled, held))
-        return {self.claim: claim + resources, self.listing: listing}
+        return {
+            self.claim: compiler_text.claim(launch, compiled, held),
+            self.listing: listing,
+            self.resources: resources,
+        }
 
     def waiting(self, known: Known, seconds: float) -> Drawn:
         return {self.claim: status_text.waiting(known.state.gpu.name, seconds)}

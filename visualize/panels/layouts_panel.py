@@ -13,6 +13,7 @@ from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Measure, Panel
 from visualize.text import layouts_text, prose, tables
 from visualize.widgets import assets
+from visualize.widgets.folded import folded
 from visualize.widgets.link import dated
 from visualize.widgets.markup import markup
 
@@ -26,9 +27,10 @@ class LayoutsPanel(Panel):
     uses_compiler = False
 
     def build(self) -> None:
-        with gr.Row(elem_id="layouts-row"):
-            button = gr.Button("Compare how B is stored", size="sm", elem_id="compare-layouts")
-        self.table = markup("layouts", script=assets.text("result.js"))
+        with folded("What B's layout costs", "layouts-fold"):
+            with gr.Row(elem_id="layouts-row"):
+                button = gr.Button("Compare how B is stored", size="sm", elem_id="compare-layouts")
+            self.table = markup("layouts", script=assets.text("result.js"))
         self.actions = [
             Measure(button, "layouts", lambda study, _: {self.table: drawn_study(study)}, [self.table], is_dated=True)
         ]

@@ -14,15 +14,17 @@ from kernels.results import Closeup, Diff, RunResult
 from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
 from visualize.figures.diff_figure import closeup_figure, diff_figure
+from visualize.figures.time_figure import time_figure
 from visualize.models.schedule import schedule
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state.known import Known
 from visualize.text import run_report, status_text
 from visualize.widgets import assets
+from visualize.widgets.folded import folded
 from visualize.widgets.link import dated, query
 from visualize.widgets.markup import markup
-from visualize.widgets.plot import drawn, plot
+from visualize.widgets.plot import NONE, drawn, plot
 
 
 class ResultPanel(Panel):
@@ -36,11 +38,13 @@ class ResultPanel(Panel):
 
     def build(self) -> None:
         self.claim = markup("result", script=assets.text("result.js"))
-        with gr.Row(elem_classes="plots"):
+        with gr.Row(elem_classes="picture"):
             self.plot = plot("diff-plot", "The error of the last run, by place in the output")
             self.closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
-        self.tables = markup("result-tables", script=assets.text("result.js"))
-        self.results = [self.strip, self.claim, self.plot, self.closeup, self.tables]
+            self.times = plot("time-plot", "The time of the last run, beside the library's")
+        with folded("The check and the times in numbers", "result-numbers"):
+            self.tables = markup("result-tables", script=assets.text("result.js"))
+        self.results = [self.strip, self.claim, self.plot, self.closeup, self.times, self.tables]
 
     def run(self, button: gr.Button) -> Measure:
         """The page's own button."""
@@ -57,7 +61,7 @@ class ResultPanel(Panel):
     def before(self, session: Session) -> Drawn:
         """What a page says on which nothing has been run."""
         hint = status_text.not_run(session.gpu is not None)
-        return {self.strip: hint, self.claim: hint}
+        return {self.strip: hint, self.claim: hint, **dict.fromkeys((self.plot, self.closeup, self.times), NONE)}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def run(experiment: dict[str, Any]) -> dict[str, Any]:
@@ -73,11 +77,14 @@ def reply(outcome: RunResult, known: Known) -> dict[str, Any]:
     return {**outcome.to_json(), "note": note}
 
 
-def drawn_result(result: RunResult, launch: Launch) -> tuple[str, str, str, str, str]:
-    """Strip, claim, picture of the error, its worst tile, and the tables behind them."""
+def drawn_result(result: RunResult, launch: Launch) -> tuple[str, str, str, str, str, str]:
+    """Strip, claim, picture of the error, its worst tile, the times, and the tables behind them."""
     experiment, kernel = result.experiment, discover()[result.experiment.kernel]
     address = query(experiment.to_address())
-    whole = closeup = ""
+    whole = closeup = times = NONE
+    timed = result if result.timing else result.recorded
+    if timed and timed.timing and result.check.passed:
+        times = drawn(time_figure(timed), anew=address)
     values = Markup()
     if diff := result.diff:
         output = kernel.family.output(experiment.problem)
@@ -92,6 +99,7 @@ def drawn_result(result: RunResult, launch: Launch) -> tuple[str, str, str, str,
         dated(experiment, run_report.claim(result, kernel, launch)),
         whole,
         closeup,
+        times,
         dated(experiment, run_report.tables(result, kernel) + values, "tables"),
     )
 

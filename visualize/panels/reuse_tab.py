@@ -17,8 +17,9 @@ from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state.known import Known
 from visualize.text import prose, reuse_claims
 from visualize.text.reuse_tables import comparison, small_print, way
+from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup
-from visualize.widgets.plot import drawn, plot
+from visualize.widgets.plot import NONE, drawn, plot
 
 
 class ReusePanel(Panel):
@@ -26,33 +27,38 @@ class ReusePanel(Panel):
 
     def build(self) -> None:
         self.claim = markup("reuse-claim")
-        with gr.Row(elem_id="compare-row"):
-            compare = gr.Button("Count and time every GROUP_SIZE", size="sm", elem_id="compare-sizes")
-        with gr.Row(elem_classes="plots"):
+        with gr.Row(elem_classes="picture"):
             self.reads = plot("reuse-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
             self.times = plot("times-plot", "Time by GROUP_SIZE")
-        with gr.Row(elem_classes="plots"):
             self.bounds = plot("bounds-plot", "What each resource needs by itself, and the time that was measured")
+        with folded("Every GROUP_SIZE, counted and timed on this GPU", "compare-fold"), gr.Row(elem_id="compare-row"):
+            compare = gr.Button("Count and time every GROUP_SIZE", size="sm", elem_id="compare-sizes")
+        with folded("From lanes to DRAM, and what each resource needs", "reuse-behind"):
             self.way = markup("reuse-way")
-        self.tables = markup("reuse-tables")
-        self.outputs = [self.claim, self.reads, self.times, self.bounds, self.way, self.tables]
+            with gr.Row(elem_classes="plots"):
+                self.resources = plot("resources-plot", "What each resource needs by itself, and the measured time")
+        with folded("Predicted and counted in numbers, and what is assumed", "reuse-numbers"):
+            self.tables = markup("reuse-tables")
+        self.outputs = [self.claim, self.reads, self.times, self.bounds, self.way, self.resources, self.tables]
         self.actions = [Measure(compare, "reuse", lambda _, known: self.draw(known), self.outputs)]
 
     def draw(self, known: Known) -> Drawn:
         here = traffic(known)
         anew = f"{known.state.kernel.id} {here.schedule.extents}"
-        reads = times = ""
+        reads = times = NONE
         if here.sizes and here.group_size:
             own, measured = min(here.group_size, here.schedule.extents[0]), _measured(here.study)
             reads = drawn(bytes_figure(here.sizes, measured, own, here.source("counted")), anew)
-            times = drawn(times_figure(measured, own, here.source("measured")), anew) if measured else ""
+            times = drawn(times_figure(measured, own, here.source("measured")), anew) if measured else NONE
         resources = drawn(bounds_figure(here.bounds, here.measured_ms, here.source("measured")), anew)
         why = known.failure.message if known.failure else ""
         return {
-            self.claim: prose.claim(*reuse_claims.sentences(here), why),
+            self.claim: reuse_claims.claim(here, why),
             self.reads: reads,
             self.times: times,
-            self.bounds: resources,
+            # The picture shows two plots at most; the third one stands below.
+            self.bounds: resources if times == NONE else NONE,
+            self.resources: NONE if times == NONE else resources,
             self.way: way(here),
             self.tables: Markup('<div class="tables">{}{}</div>').format(comparison(here), small_print(here)),
         }

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
 from pandas import DataFrame
 
 from kernels.results import Compiled
 from kernels.spec import Launch
 from visualize.models.occupancy import Occupancy
-from visualize.text.prose import Sentence, Sourced, Strong, say, term
+from visualize.text.headline import headline
+from visualize.text.prose import Mark, Sourced, Strong, say, term
 from visualize.text.tables import frame
 from visualize.text.words import counted, enumerated, percent
 
 
-def claim(launch: Launch, compiled: Compiled, held: Occupancy) -> tuple[Sentence | str, ...]:
-    """What a thread and a program need, and the occupancy that follows."""
-    spills = f"spills {compiled.spilled_bytes:,} bytes to local memory" if compiled.spilled_bytes else "spills nothing"
-    return (
+def claim(launch: Launch, compiled: Compiled, held: Occupancy) -> Markup:
+    """The occupancy, and what a thread and a program need for it."""
+    gpu = compiled.gpu
+    spills = f"{compiled.spilled_bytes:,} bytes spilled" if compiled.spilled_bytes else "none spilled"
+    return headline(
+        percent(held.occupancy),
+        say("occupancy on {} {}", gpu, Mark("predicted")),
         say(
-            "For {}, Triton {} uses {} per thread and {}.",
-            compiled.gpu,
-            compiled.triton,
-            Strong(counted(compiled.registers, "register")),
-            Sourced(spills, "compiled"),
-        ),
-        say("A program takes {:,} bytes of shared memory.", compiled.shared_bytes),
-        say(
-            "An SM holds {} of {}, limited by {}: an occupancy of {}.",
+            "An SM holds {} of {}, limited by {}: {} per thread, {}.",
             Strong(counted(held.programs_per_sm, "program")),
             counted(launch.config.num_warps, "warp"),
             enumerated(held.limited_by),
-            Sourced(Strong(percent(held.occupancy)), "predicted"),
+            counted(compiled.registers, "register"),
+            Sourced(spills, "compiled"),
         ),
+        say("Triton {} compiled it.", compiled.triton),
+        say("A program takes {:,} bytes of shared memory.", compiled.shared_bytes),
         launch.gpu.caveat,
     )
 

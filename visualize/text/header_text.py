@@ -15,11 +15,9 @@ def title(gpu: Gpu | None) -> Markup:
     Args:
         gpu: this machine's; None without one.
     """
-    where = f"{gpu.name}, live" if gpu else "No GPU here: the models predict, Triton's interpreter checks"
-    return Markup(
-        '<h1>Tilescope</h1><p class="tagline">See what a Triton kernel really does: its tiles, its memory requests, '
-        'its DRAM traffic. <span class="where">{}</span></p>'
-    ).format(where)
+    where = f"Live on {gpu.name}." if gpu else "No GPU here: predictions, and Triton's interpreter."
+    tagline = "See what a Triton kernel really does."
+    return Markup('<h1>Tilescope</h1><p class="tagline">{} <span class="where">{}</span></p>').format(tagline, where)
 
 
 def ways(states: Mapping[str, str]) -> Markup:

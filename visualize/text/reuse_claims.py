@@ -6,14 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from markupsafe import Markup
 
 from kernels.gpus import GPUS
 from kernels.results import GroupSizeRow
 from visualize.models.pairs import pair
 from visualize.models.reuse import by_group_size, fewest_bytes, recommended
 from visualize.models.schedule import held_programs, schedule
+from visualize.text.headline import headline
 from visualize.text.prose import Mark, Sentence, Sourced, Strong, say
-from visualize.text.words import milliseconds, percent, significant
+from visualize.text.words import bytes_of, milliseconds, percent, significant
 
 if TYPE_CHECKING:
     from visualize.models.dram_traffic import DramTraffic
@@ -35,6 +37,19 @@ _IN_PARTS = (
 _RESOURCES = {"arithmetic": "arithmetic", "L2": "the L2", "load and store": "load and store units"}
 
 
+def claim(here: DramTraffic, failure: str) -> Markup:
+    """What a tab opens with: how often each compulsory byte is read from DRAM, predicted and counted.
+
+    Args:
+        failure: why it can't be compiled, where it can't.
+    """
+    first, counted, *more = sentences(here)
+    more_than = here.own.read_bytes / here.own.compulsory_bytes
+    number = f"{more_than:.2g}×" if more_than < 9.95 else f"{more_than:.0f}×"
+    beside = say("the compulsory DRAM reads {}", Mark("predicted"))
+    return headline(number, beside, say("{} {}", first, counted) if counted else first, *more, failure)
+
+
 def sentences(here: DramTraffic) -> tuple[Sentence | str, ...]:
     """The claim: this order, all orders, time, and what to doubt. Empty ones are left out by `html` and `plain`."""
     return (
@@ -46,16 +61,14 @@ def sentences(here: DramTraffic) -> tuple[Sentence | str, ...]:
     )
 
 
-def _gigabytes(count: float, digits: str = ",.3f") -> str:
-    return f"{count / 1e9:{digits}} GB"
-
-
 def _this_order(here: DramTraffic) -> tuple[Sentence | str, ...]:
     own = here.own
     more = own.read_bytes / own.compulsory_bytes
-    times = f"{significant(more)} × the compulsory bytes" if more > _ALIKE else "each input once"
+    times = (
+        f"{significant(more)} × the compulsory {bytes_of(own.compulsory_bytes)}" if more > _ALIKE else "each input once"
+    )
     return (
-        say("This launch reads {} from DRAM: {}.", Sourced(Strong(_gigabytes(own.read_bytes)), "predicted"), times),
+        say("This launch reads {} from DRAM: {}.", Sourced(Strong(bytes_of(own.read_bytes)), "predicted"), times),
         _counted(here),
         "" if here.schedule.panels is None else _served(here),
     )
@@ -64,14 +77,14 @@ def _this_order(here: DramTraffic) -> tuple[Sentence | str, ...]:
 def _counted(here: DramTraffic) -> Sentence | str:
     if not (here.row and here.row.dram_read_bytes):
         return ""
-    read = Strong(_gigabytes(float(np.median(here.row.dram_read_bytes))))
+    read = Strong(bytes_of(float(np.median(here.row.dram_read_bytes))))
     return say("Nsight Compute counted {}.", Sourced(read, here.source("counted")))
 
 
 def _served(here: DramTraffic) -> Sentence:
     own = here.own
     served = percent(1 - own.read_bytes / own.asked_bytes)
-    return say("The L2 serves {} of the {} that the programs request.", served, _gigabytes(own.asked_bytes, ",.3g"))
+    return say("The L2 serves {} of the {} that the programs request.", served, bytes_of(own.asked_bytes))
 
 
 def _orders(here: DramTraffic) -> tuple[Sentence | str, ...]:
@@ -85,7 +98,7 @@ def _orders(here: DramTraffic) -> tuple[Sentence | str, ...]:
         say(
             "GROUP_SIZE {} reads the fewest bytes, {}; {} reads the most, {}.",
             Strong(fewest),
-            _gigabytes(least),
+            bytes_of(least),
             worst,
             Sourced(f"{significant(most / least)} × as many", "predicted"),
         ),
@@ -185,16 +198,16 @@ def _doubt(here: DramTraffic) -> tuple[Sentence | str, ...]:
         return (_IN_PARTS if own.read_bytes > own.compulsory_bytes else "",)
     if own.is_drift:
         why = "The L2 has more to deliver than it can, so programs fall out of lockstep." if own.ahead else ""
-        otherwise = _gigabytes(own.otherwise_bytes, ",.3g")
+        otherwise = bytes_of(own.otherwise_bytes)
         return (
             why,
             "The bytes depend strongly on whether programs run in lockstep.",
             f"This prediction is rough: {otherwise} if they behave otherwise.",
         )
     if own.is_edge:
-        low, high = (f"{count / 1e9:,.3g}" for count in (own.low_bytes, own.high_bytes))
+        low, high = bytes_of(own.low_bytes), bytes_of(own.high_bytes)
         return (
             "What is reused is about as large as the L2, so the bytes are sensitive to its exact capacity: between "
-            f"{low} and {high} GB.",
+            f"{low} and {high}.",
         )
     return ()

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from kernels.results import Check, Closeup, Diff, RunResult, Timing
 from kernels.spec import Family, Kernel, Launch
-from visualize.text import prose
+from visualize.text.headline import headline
 from visualize.text.prose import Mark, Sentence, Strong, say, term
 from visualize.text.tables import frame, table
 from visualize.text.words import figure, milliseconds, percent, significant
@@ -73,11 +73,15 @@ def _tile_of(check: Check, programs: Mapping[tuple[int, int], list[int]], diff: 
 
 
 def numbers(result: RunResult, race: str) -> Markup:
-    """The strip: check, time, rate, beside the library and the device's best."""
+    """The strip: what was run, check, time, rate, beside the library and the device's best."""
     source = {"cuda": "measured"}.get(result.backend, result.backend)
-    check = result.check
+    check, problem = result.check, result.experiment.problem
     verdict = ("passed, still a race" if race else "passed") if check.passed else _failed(check)
-    parts = [figure(verdict, "check", source, "Compared with torch: no error beyond rounding")]
+    sizes = " × ".join(str(size) for name, size in vars(problem).items() if isinstance(size, int))
+    parts = [
+        figure(result.experiment.kernel, f"{sizes} {problem.dtype}", source),
+        figure(verdict, "check", source, "Compared with torch: no error beyond rounding"),
+    ]
     parts += _timed(result, source)
     if result.backend == "interpreter" and result.recorded is None:
         parts.append(figure("no time", "the interpreter runs on the CPU"))
@@ -101,7 +105,7 @@ def _timed(result: RunResult, source: str) -> list[Markup]:
         parts.append(figure(f"{baseline.ratio:.2f} ×", baseline.name, source, how))
     if peak:
         best = f"{peak.rate:.0f} {peak.unit}: {peak.what}"
-        parts.append(figure(percent(peak.share), "of the device's best", source, best))
+        parts.append(figure(percent(peak.share), "of this GPU's best", source, best))
     return parts
 
 
@@ -116,14 +120,22 @@ def _rate(timing: Timing) -> str:
 
 
 def claim(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
-    """What was run, whether it is right, and what else a reader must know."""
+    """How fast it is, or how much of it is wrong; and what else a reader must know."""
     address = result.experiment.to_address()
     settings = ", ".join(f"{name} {value}" for name, value in address.items() if name != "kernel")
     verdict = _verdict(result.check, kernel.family)
     picture = "The picture of the error was not recorded." if result.diff is None else ""
-    return prose.hint(f"{result.experiment.kernel}: {settings}") + prose.claim(
-        verdict, *remarks(result, kernel, launch), picture
-    )
+    more = (*remarks(result, kernel, launch), picture, f"{result.experiment.kernel}: {settings}.")
+    check, baseline = result.check, result.baseline
+    source = Mark({"cuda": "measured"}.get(result.backend, result.backend))
+    if not check.passed:
+        return headline(
+            f"{check.mismatched:,}", say("of {:,} elements are wrong {}", check.elements, source), verdict, *more
+        )
+    if baseline and result.timing:
+        beside = say("the speed of {} {}", baseline.name, source)
+        return headline(f"{baseline.ratio:.2f}×", beside, verdict, *more)
+    return headline("0", say("of {:,} elements are wrong {}", check.elements, source), verdict, *more)
 
 
 def tables(result: RunResult, kernel: Kernel) -> Markup:
@@ -165,7 +177,9 @@ def _verdict(check: Check, family: Family) -> Sentence | str:
     if check.passed:
         if family.is_exact:
             return "Every element equals the reference, bit for bit."
-        return f"Relative RMS error {error}, within rounding (limit {limit} for {family.limit_follows})."
+        return (
+            f"Every element is within rounding: relative RMS error {error}, limit {limit} for {family.limit_follows}."
+        )
     if not check.mismatched:
         return say(
             "{} as a whole: relative RMS error {}, beyond rounding (limit {}), though no single element shows it.",

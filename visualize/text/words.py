@@ -54,6 +54,18 @@ def milliseconds(value: float) -> str:
     return f"{significant(value * 1000)} µs" if value < 0.1 else f"{significant(value)} ms"
 
 
+def bytes_of(count: float) -> str:
+    """A number of bytes, in the decimal unit that suits it.
+
+    >>> bytes_of(3.22e9), bytes_of(2_097_152), bytes_of(640)
+    ('3.22 GB', '2.10 MB', '640 bytes')
+    """
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= size:
+            return f"{significant(count / size)} {unit}"
+    return f"{count:.0f} bytes"
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
 

@@ -21,6 +21,9 @@ import plotly.graph_objects as go
 from visualize.figures.theme import THEMES
 from visualize.widgets import assets
 
+# The value of a plot that has nothing to show: its place is given up. "" stands for one that is still to come.
+NONE = "none"
+
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 
 

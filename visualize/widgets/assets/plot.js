@@ -38,7 +38,8 @@ function template() {
 
 async function draw() {
   const turn = ++latest;
-  if (!props.value) {
+  node.classList.toggle("none", props.value === "none");
+  if (!props.value || props.value === "none") {
     figure = null;
     window.Plotly?.purge(node);
     return;
