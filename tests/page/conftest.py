@@ -154,6 +154,12 @@ class Tab:
         ends = "#status [data-finished], #status .failure"
         self.page.wait_for_selector(ends, state="attached", timeout=1000 * seconds)
 
+    def fold(self, name: str) -> None:
+        """Open what is folded, unless it is open."""
+        button = self.page.locator(f"#{name} > button")
+        if "open" not in (button.get_attribute("class") or "").split():
+            button.click()
+
     def text(self, selector: str) -> str:
         return self.page.locator(selector).inner_text()
 

@@ -13,7 +13,9 @@ TAIL = "tail wave"
 
 
 def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: str) -> go.Figure:
-    """What each resource needs as bars, in µs below a tenth of a millisecond, the longest marked; below, the time, with what they leave unexplained.
+    """What each resource needs as bars, the longest marked; below, the time, with what they leave unexplained.
+
+    In µs where all of it is below a tenth of a millisecond.
 
     Args:
         measured_ms: the launch's own time; None where it is not known.

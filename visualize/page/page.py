@@ -13,6 +13,7 @@ from typing import Any
 import gradio as gr
 from gradio.blocks import Block
 
+from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.session import Session
 from visualize.page.api import endpoints
 from visualize.page.handlers import Components, Handlers
@@ -117,6 +118,9 @@ class Page:
         )
 
         def measure(action: Measure, events: Sequence[Callable[..., Any]], opens: str = "") -> None:
+            if self.session.gpu is None and not MEASUREMENTS[action.measurement].is_interpreted:
+                # It could only fail here; what was recorded is drawn without being asked for.
+                action.button.value, action.button.interactive = f"{action.button.value} (needs a GPU)", False
             answered = [at.problems, at.status, at.cancel, *([at.tab, at.tabs] if opens else []), *action.outputs]
             gr.on(list(events), on.measuring(action, opens), inputs, answered, trigger_mode="multiple", **lasting)
 

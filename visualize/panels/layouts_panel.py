@@ -10,7 +10,8 @@ from markupsafe import Markup
 from kernels import discover
 from kernels.results import LayoutStudy
 from visualize.panels.endpoint import Api, Endpoint
-from visualize.panels.panel import Measure, Panel
+from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.state.known import Known
 from visualize.text import layouts_text, prose, tables
 from visualize.widgets import assets
 from visualize.widgets.folded import folded
@@ -34,6 +35,10 @@ class LayoutsPanel(Panel):
         self.actions = [
             Measure(button, "layouts", lambda study, _: {self.table: drawn_study(study)}, [self.table], is_dated=True)
         ]
+
+    def draw(self, known: Known) -> Drawn:
+        study = known.result(LayoutStudy)
+        return {self.table: drawn_study(study)} if study else {}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class RunMeasurement(Measurement[RunResult]):
             "config",
             "not_recorded",
             f"This machine has {this.name if this else 'no GPU'}, and no run of this experiment on {gpu.name} was "
-            'recorded. Leave gpu out (or say "this") to run it here.',
+            "recorded. Leave gpu out, or choose the first one of the menu, to run it here.",
             "gpu",
         )
 

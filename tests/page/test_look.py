@@ -1,0 +1,64 @@
+"""One look on every tab: the picture first, text that can be read, and nothing that moves while results arrive."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.page.conftest import Tab
+
+pytestmark = pytest.mark.browser
+
+# One state per tab, with what its picture is drawn from.
+TABS = {
+    "result": "?kernel=matmul.grouped&tab=result",
+    "schedule": "?kernel=matmul.grouped&tab=schedule",
+    "reuse": "?kernel=matmul.grouped&tab=reuse&M=4096&N=4096&K=4096",
+    "coalescing": "?kernel=transpose.flat&tab=coalescing",
+    "compiler": "?kernel=transpose.tiled&tab=compiler",
+}
+# The share of a 1280 × 720 window that the main picture takes at least.
+LEAST_SHARE = 0.4
+
+_PICTURE = """() => {
+  const seen = [...document.querySelectorAll(".picture")].find((node) => node.offsetParent);
+  const box = seen.getBoundingClientRect();
+  return [box.top, box.bottom, box.width * box.height / (innerWidth * innerHeight)];
+}"""
+
+_SMALL = """least => [...document.querySelectorAll("body *")].filter((node) =>
+    node.checkVisibility() && [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim())
+    && !node.closest("footer, .figure .mark, .js-plotly-plot, .sr-only")
+    && parseFloat(getComputedStyle(node).fontSize) < least - 0.1)
+  .map((node) => `${node.tagName} ${node.className} ${getComputedStyle(node).fontSize}: ${node.innerText.slice(0, 40)}`)
+"""
+
+
+@pytest.mark.parametrize("name", TABS)
+def test_the_picture_is_whole_in_the_first_screen_and_takes_most_of_it(tab: Tab, name: str) -> None:
+    tab.page.set_viewport_size({"width": 1280, "height": 720})
+    tab.open(TABS[name])
+    tab.page.wait_for_function("document.querySelector('.picture :is(.js-plotly-plot, .pane)')")
+    top, bottom, share = tab.page.evaluate(_PICTURE)
+    assert top >= 0
+    assert bottom <= 720
+    assert share >= LEAST_SHARE
+
+
+@pytest.mark.parametrize("name", ["reuse", "coalescing", "compiler"])
+def test_the_picture_does_not_move_when_the_compiler_answers(tab: Tab, name: str) -> None:
+    tab.open(TABS[name])
+    tab.page.wait_for_selector(".picture", state="visible")
+    before = tab.page.evaluate(_PICTURE)[:2]
+    tab.page.wait_for_function("document.querySelector('.picture :is(.js-plotly-plot, .pane)')")
+    tab.page.wait_for_timeout(500)
+    after = tab.page.evaluate(_PICTURE)[:2]
+    assert max(abs(now - then) for now, then in zip(after, before, strict=True)) <= 2
+
+
+@pytest.mark.parametrize(("width", "height", "least"), [(1280, 720, 14), (1920, 1080, 16.5), (390, 844, 14)])
+def test_no_text_is_smaller_than_can_be_read(tab: Tab, width: int, height: int, least: float) -> None:
+    tab.page.set_viewport_size({"width": width, "height": height})
+    for address in TABS.values():
+        tab.open(address)
+        tab.page.wait_for_timeout(300)
+        assert tab.page.evaluate(_SMALL, least) == []
