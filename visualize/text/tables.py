@@ -16,7 +16,10 @@ def frame(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
 
 def table(cells: pd.DataFrame, caption: Any = "") -> Markup:
     """A frame as a table of the page. What has no markup of its own is escaped."""
-    head = _joined('<th scope="col">{}</th>', cells.columns)
+    # A column without a name has no heading: an empty one would be read out as one.
+    head = Markup("").join(
+        Markup('<th scope="col">{}</th>').format(name) if str(name) else Markup("<td></td>") for name in cells.columns
+    )
     rows = _joined("<tr>{}</tr>", (_joined("<td>{}</td>", row) for row in cells.itertuples(index=False, name=None)))
     title = Markup("<caption>{}</caption>").format(caption) if str(caption) else ""
     return Markup('<div class="scroll"><table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(

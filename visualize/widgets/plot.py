@@ -17,6 +17,7 @@ import gradio as gr
 import numpy as np
 import plotly
 import plotly.graph_objects as go
+from markupsafe import Markup
 
 from visualize.figures.theme import THEMES
 from visualize.widgets import assets
@@ -31,10 +32,10 @@ def plot(name: str, label: str) -> gr.HTML:
     """A live plot with the DOM id `name`; `label` is what a screen reader says it is."""
     return gr.HTML(
         value="",
-        html_template='<div class="live-plot" role="img"></div>',
+        html_template=str(Markup('<div class="live-plot" role="figure" aria-label="{}"></div>').format(label)),
         # Fetched from the app itself; relative, so that it works behind a proxy's path.
         head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
-        js_on_load=assets.script("plot.js", label=label, themes=THEMES),
+        js_on_load=assets.script("plot.js", themes=THEMES),
         apply_default_css=False,
         elem_id=name,
     )

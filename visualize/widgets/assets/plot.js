@@ -1,6 +1,5 @@
 // The live plot (see plot.py). `props.value` is a figure as JSON, its arrays packed.
 const node = element.querySelector(".live-plot");
-node.setAttribute("aria-label", given.label);
 let figure = null;
 let latest = 0;
 let inView = true; // until it is known
