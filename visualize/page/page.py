@@ -22,7 +22,7 @@ from visualize.panels.panel import Ask, Measure, Panel
 from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS, TABS, WAYS
 from visualize.text import header_text
-from visualize.widgets import form, link
+from visualize.widgets import assets, form, link
 from visualize.widgets.markup import markup
 
 
@@ -60,6 +60,7 @@ class Page:
                 with gr.Row(elem_id="run-row"):
                     self._run = gr.Button("Run", variant="primary", elem_id="run", size="sm")
                     cancel = gr.Button("Cancel", elem_id="cancel", interactive=False, size="sm")
+                    markup("drawer", header_text.DRAWER, assets.text("drawer.js"))
                 experiment = form.form("experiment", "Kernel, problem and config")
             with gr.Column(scale=4, min_width=320, elem_id="results"):
                 with gr.Row(elem_id="outcome"):

@@ -8,6 +8,9 @@ from markupsafe import Markup
 
 from kernels.gpus import Gpu
 
+# On a narrow screen the controls are a drawer at its lower edge, so that the picture stays in view while they move.
+DRAWER = Markup('<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>')
+
 
 def title(gpu: Gpu | None) -> Markup:
     """The name, what the page is for, and what it runs on.
@@ -17,7 +20,10 @@ def title(gpu: Gpu | None) -> Markup:
     """
     where = f"Live on {gpu.name}." if gpu else "No GPU here: predictions, and Triton's interpreter."
     tagline = "See what a Triton kernel really does."
-    return Markup('<h1>Tilescope</h1><p class="tagline">{} <span class="where">{}</span></p>').format(tagline, where)
+    skip = Markup('<a class="skip" href="#results">Skip to the picture</a>')
+    return skip + Markup('<h1>Tilescope</h1><p class="tagline">{} <span class="where">{}</span></p>').format(
+        tagline, where
+    )
 
 
 def ways(states: Mapping[str, str]) -> Markup:
