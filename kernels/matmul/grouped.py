@@ -87,7 +87,13 @@ KERNEL = Kernel(
             "The 9 × 9 tiles of the article",
             {"M": 576, "N": 576, "K": 288},
             {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3},
-            {"tab": "schedule", "color": "order"},
+            {"tab": "schedule", "first": 9},
+        ),
+        Preset(
+            "Where order matters: 16384 × 16384 × 4096",
+            {"M": 16384, "N": 16384, "K": 4096},
+            {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8},
+            {"tab": "schedule", "first": 132},
         ),
         Preset(
             "Large: 4096³",

@@ -25,6 +25,11 @@ TENSORS = {"A": "#8250DF", "B": "#C2588A", "C": "#64748B"}
 DONE, NOW = REUSED, NEW
 STEP_SCALE = ((0, TO_COME), (0.5, DONE), (0.75, DONE), (0.75, NOW), (1, NOW))
 
+# What a step does to tiles and blocks: a share from 0 (to come) to 1 (done, or loaded before), 2 for what is used
+# again, 3 for what is new.
+BEFORE = "#5F7089"
+LOAD_SCALE = ((0, TO_COME), (1 / 3, BEFORE), (0.5, BEFORE), (0.5, REUSED), (5 / 6, REUSED), (5 / 6, NEW), (1, NEW))
+
 
 # The page's own typeface, which Gradio serves.
 FONT = "IBM Plex Sans, system-ui, sans-serif"
@@ -32,7 +37,7 @@ FONT = "IBM Plex Sans, system-ui, sans-serif"
 
 def variables() -> str:
     """The colours as CSS variables of the page."""
-    named = {"new": NEW, "reused": REUSED, "to-come": TO_COME, "wanted": WANTED, "wasted": WASTED}
+    named = {"new": NEW, "reused": REUSED, "before": BEFORE, "to-come": TO_COME, "wanted": WANTED, "wasted": WASTED}
     named |= {"model": MODEL, "hardware": HARDWARE, **{name.lower(): color for name, color in TENSORS.items()}}
     return ":root {" + "".join(f" --{name}: {color};" for name, color in named.items()) + " }\n"
 

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from visualize.figures import theme
-from visualize.figures.schedule_figure import MOST_CELLS
+from visualize.figures.composite import MOST_CELLS
 from visualize.models.execution import Course
 from visualize.models.schedule import Schedule
 

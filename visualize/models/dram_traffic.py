@@ -54,6 +54,26 @@ class DramTraffic:
         return float(np.median(self.row.times_ms)) if self.row else None
 
 
+def predicted_bytes(
+    kernel: Kernel, launch: Launch, compiled: Compiled | None, sizes: tuple[int, int]
+) -> tuple[float, float] | None:
+    """Bytes read from DRAM with either GROUP_SIZE; None for too many waves."""
+    ideal, operations = _asked(kernel, launch, compiled)
+    pressure = l2_pressure(
+        bounds(kernel, launch, ideal, operations, 0.0, asked_bytes(kernel, launch, ideal)), operations
+    )
+    found = by_group_size(kernel, launch, ideal, pressure, sizes)
+    return (found[sizes[0]].read_bytes, found[sizes[1]].read_bytes) if found else None
+
+
+def _asked(kernel: Kernel, launch: Launch, compiled: Compiled | None) -> tuple[Schedule, tuple[Operation, ...]]:
+    """The launch in ideal waves, and what it asks of memory."""
+    resident = residency(launch, compiled)
+    ideal = schedule(kernel, launch, resident.programs_per_sm, resident.source)
+    readable = compiled and not compiled.unreadable
+    return ideal, coalescing.operations(kernel, launch, compiled.operations) if compiled and readable else ()
+
+
 def dram_traffic(
     kernel: Kernel, launch: Launch, compiled: Compiled | None, study: GroupSizeStudy | None
 ) -> DramTraffic:
@@ -62,11 +82,7 @@ def dram_traffic(
     Raises:
         ConfigError: where the problem has too many tiles.
     """
-    resident = residency(launch, compiled)
-    ideal = schedule(kernel, launch, resident.programs_per_sm, resident.source)
-    operations = (
-        coalescing.operations(kernel, launch, compiled.operations) if compiled and not compiled.unreadable else ()
-    )
+    ideal, operations = _asked(kernel, launch, compiled)
     in_parts = writes_in_parts(operations)
     asked = asked_bytes(kernel, launch, ideal)
     pressure = l2_pressure(bounds(kernel, launch, ideal, operations, 0.0, asked), operations)

@@ -1,7 +1,7 @@
 """What is computed in each step of a launch, and which panels of its inputs the programs of a step read.
 
-A step is a wave, or, where programs loop over tiles, a turn of the loop in a wave. Left out, as in `schedule`: how long
-a program runs.
+A step is a wave, or, where programs loop over tiles, a turn of the loop in a wave. It can also be a single program (or
+a single tile of a loop), in the order in which they start. Left out, as in `schedule`: how long a program runs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from visualize.models.schedule import Schedule, ordered_by, slice_blocks
 # Steps × pieces that are looked at together: few enough to stay in a core's cache.
 _MARKS = 1 << 20
 
+# What a step is. "auto": single programs where they are few, or all in one wave.
+STEPPING = ("auto", "program", "wave")
+_FEW_PROGRAMS = 256
+
 
 @dataclass(frozen=True)
 class Panels:
@@ -26,10 +30,12 @@ class Panels:
     Attributes:
         row_bytes, column_bytes: of each piece, (num_pid_m * slices,) and (num_pid_n * slices,). Past an edge there is
             nothing.
+        slice_blocks: blocks along K of each slice: (slices,).
     """
 
     row_bytes: np.ndarray
     column_bytes: np.ndarray
+    slice_blocks: np.ndarray
 
 
 def panels(kernel: Kernel, launch: Launch, schedule: Schedule) -> Panels | None:
@@ -49,7 +55,8 @@ def panels(kernel: Kernel, launch: Launch, schedule: Schedule) -> Panels | None:
         return np.outer(sides, of_slice).reshape(-1)
 
     num_pid_m, num_pid_n = schedule.extents
-    return Panels(pieces(num_pid_m, block["m"], height), pieces(num_pid_n, block["n"], width))
+    rows, columns = pieces(num_pid_m, block["m"], height), pieces(num_pid_n, block["n"], width)
+    return Panels(rows, columns, slice_blocks(schedule))
 
 
 @dataclass(frozen=True)
@@ -57,11 +64,12 @@ class Steps:
     """A launch, step by step.
 
     Attributes:
-        name: what a step is: "wave", "turn" (of the loop), or "step" (a turn in a wave).
+        name: what a step is: "wave", "turn" (of the loop), "step" (a turn in a wave), "program", or "tile" (of a loop).
         entries: the entries of the schedule's tiles, step after step; None where launch order is that.
         timed: the launch as if each tile were a program of its own, started when the tile is computed.
         tiles: how many each step computes: (steps,).
-        row_pieces, column_pieces: distinct pieces of panels that each step reads: (steps,); None without panels.
+        blocks: distinct blocks, BLOCK_K deep, that each step reads: (steps,); None without panels, or where a step is
+            one program.
         panel_bytes: their bytes.
         slots: programs that compute at once in a full step.
     """
@@ -70,8 +78,7 @@ class Steps:
     entries: np.ndarray | None
     timed: Schedule
     tiles: np.ndarray
-    row_pieces: np.ndarray | None
-    column_pieces: np.ndarray | None
+    blocks: np.ndarray | None
     panel_bytes: np.ndarray | None
     slots: int
 
@@ -86,43 +93,47 @@ class Steps:
         return 1 - int(self.tiles.sum()) / (len(self.tiles) * self.slots)
 
 
-def steps(schedule: Schedule, read: Panels | None) -> Steps:
+def steps(schedule: Schedule, read: Panels | None, by: str = "wave") -> Steps:
     """A launch, step by step.
 
     Args:
         read: its panels, where there are any.
+        by: "wave", "program", or "auto".
     """
     step, entries = schedule.step, None
     if schedule.turns > 1:
         entries = ordered_by(step)
         step = step[entries]
     timed = _in_time(schedule, entries)
-    ends = np.searchsorted(step, np.arange(step[-1] + 1), side="right")
-    name = "wave" if schedule.turns == 1 else "turn" if schedule.waves == 1 else "step"
     # A launch that loops has as many programs as it wants at once, however many more an SM would hold.
     slots = schedule.resident_programs
     if schedule.turns > 1:
         slots = min(slots, -(-schedule.programs // schedule.sms) * schedule.sms)
-    tiles_only = Steps(name, entries, timed, np.diff(ends, prepend=0), None, None, None, slots)
+    if by == "program" or (by == "auto" and (step[-1] == 0 or len(step) <= _FEW_PROGRAMS)):
+        name = "program" if schedule.turns == 1 else "tile"
+        return Steps(name, entries, timed, np.ones(len(step), dtype=np.int64), None, None, 1)
+    ends = np.searchsorted(step, np.arange(step[-1] + 1), side="right")
+    name = "wave" if schedule.turns == 1 else "turn" if schedule.waves == 1 else "step"
+    tiles_only = Steps(name, entries, timed, np.diff(ends, prepend=0), None, None, slots)
     if read is None:
         return tiles_only
-    (row_pieces, row_bytes), (column_pieces, column_bytes) = (
-        _distinct(step, ends, piece, piece_bytes)
+    (row_blocks, row_bytes), (column_blocks, column_bytes) = (
+        _distinct(step, ends, piece, np.tile(read.slice_blocks, len(piece_bytes) // schedule.slices), piece_bytes)
         for piece, piece_bytes in zip(timed.pieces, (read.row_bytes, read.column_bytes), strict=True)
     )
-    return replace(tiles_only, row_pieces=row_pieces, column_pieces=column_pieces, panel_bytes=row_bytes + column_bytes)
+    return replace(tiles_only, blocks=row_blocks + column_blocks, panel_bytes=row_bytes + column_bytes)
 
 
-def _distinct(
-    step: np.ndarray, ends: np.ndarray, piece: np.ndarray, piece_bytes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct pieces of each step, but for those without bytes, and the bytes of them: (steps,), (steps,).
+def _distinct(step: np.ndarray, ends: np.ndarray, piece: np.ndarray, *weights: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Weights of the distinct pieces of each step, summed: (steps,) each.
 
     Args:
         step, piece: (tiles,) the step that computes each tile, ascending, and the piece that the tile reads.
         ends: (steps,) tiles up to the end of each step.
+        weights: (pieces,) each: say, the bytes of a piece.
     """
-    count, at_once = len(piece_bytes), max(1, _MARKS // len(piece_bytes))
+    count = len(weights[0])
+    at_once = max(1, _MARKS // count)
     last = np.empty(at_once * count, dtype=np.int32)
     is_last = np.empty(len(piece), dtype=bool)
     for begin in range(0, len(ends), at_once):
@@ -131,13 +142,11 @@ def _distinct(
         place = np.arange(len(key), dtype=np.int32)
         last[key] = place  # of several that are assigned, the last one stays: it alone counts
         is_last[part] = last.take(key) == place
-    read_bytes = piece_bytes.take(piece) * is_last
     tiles = np.diff(ends, prepend=0)
     # Of a step without tiles, reduceat gives what the next tile reads.
-    pieces, moved = (
-        np.add.reduceat(x, ends - tiles, dtype=np.int64) * (tiles > 0) for x in (read_bytes > 0, read_bytes)
+    return tuple(
+        np.add.reduceat(weight.take(piece) * is_last, ends - tiles, dtype=np.int64) * (tiles > 0) for weight in weights
     )
-    return pieces, moved
 
 
 def _in_time(schedule: Schedule, entries: np.ndarray | None) -> Schedule:

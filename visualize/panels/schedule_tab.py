@@ -6,18 +6,29 @@ from typing import Any
 
 import gradio as gr
 import numpy as np
+from markupsafe import Markup
 
-from visualize.figures.schedule_figure import loads_figure, player_data, schedule_figure
-from visualize.models.schedule import Schedule, loads, loads_at, row_major
+from kernels import discover
+from kernels.results import GroupSizeStudy
+from kernels.spec import Kernel
+from visualize.figures.loads_figure import loads_figure
+from visualize.figures.player_data import player_data
+from visualize.figures.schedule_figure import Order, schedule_figure
+from visualize.models.dram_traffic import predicted_bytes
+from visualize.models.first_loads import FirstLoads, first_loads, first_programs
+from visualize.models.schedule import loads, loads_at, row_major
 from visualize.models.steps import panels, steps
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known
-from visualize.state.view import ScheduleView
-from visualize.text import prose, schedule_text
-from visualize.text.prose import Sentence
+from visualize.state.view import PlayerView, ScheduleView
+from visualize.text import schedule_text
+from visualize.text.prose import Link, Sentence
 from visualize.text.residency import residents
+from visualize.text.schedule_text import Bought
 from visualize.widgets import form
+from visualize.widgets.folded import folded
+from visualize.widgets.link import query
 from visualize.widgets.markup import markup
 from visualize.widgets.player import player
 from visualize.widgets.plot import drawn, plot
@@ -32,48 +43,47 @@ CURVE_POINTS = 400
 class SchedulePanel(Panel):
     """This order and row-major order, step by step, and what the first programs load in each."""
 
-    options = (ScheduleView,)
+    options = (ScheduleView, PlayerView)
 
     def build(self) -> None:
         self.claim = markup("schedule-claim")
         player()
-        with gr.Row(elem_classes="plots"):
-            self.ours = plot("schedule-plot", "Which program computes which tile, in this kernel's launch order")
-            self.row_major = plot("row-major-plot", "Which program computes which tile, in row-major order")
-        self.forms[ScheduleView] = form.form("schedule-view", "Options of the schedule")
-        with gr.Row(elem_classes="plots"):
+        with gr.Row(elem_classes="picture"):
+            self.picture = plot("schedule-plot", "Which program computes which tile, and which blocks it loads")
+        # The step is set by the player, and has no control: its form has to be there all the same, to be sent.
+        self.forms[PlayerView] = form.form("player-view", "The player's step")
+        with folded("Colours, steps and what is compared", "schedule-options"):
+            self.forms[ScheduleView] = form.form("schedule-view", "Options of the schedule")
+        with folded("What the first programs load: the whole curve", "loads"):
+            self.loads = plot("loads-plot", "Distinct blocks that the first n programs load, in both orders")
+        with folded("Waves and occupancy", "waves"):
             self.occupancy = markup("schedule-occupancy")
-            self.loads = plot("loads-plot", "Distinct blocks of A and B that the first n programs load, in both orders")
-        self.outputs = [self.claim, self.ours, self.row_major, self.loads, self.occupancy]
+        self.outputs = [self.claim, self.picture, self.loads, self.occupancy]
 
     def draw(self, known: Known) -> Drawn:
         state, view, ours = known.state, known.state.view.of(ScheduleView), known.schedule
-        title = state.kernel.title
+        name = state.kernel.title
         if hasattr(state.experiment.config, "GROUP_SIZE"):
-            title += f", GROUP_SIZE {state.experiment.config.GROUP_SIZE}"
-        named = {title: ours, "row-major order": row_major(ours)}
+            name += f", GROUP_SIZE {state.experiment.config.GROUP_SIZE}"
         touched = panels(state.kernel, state.launch, ours)
-        cuts = [steps(order, touched) for order in named.values()]
-        anew = f"{ours.extents} {state.kernel.id}"
-        maps = [
-            drawn(schedule_figure(order, cut, name, view.color), anew, player_data(order, cut, view.step))
-            for (name, order), cut in zip(named.items(), cuts, strict=True)
-        ]
-        # All tiles of a program that loops say nothing of what is loaded when.
-        timed = {name: cut.timed for name, cut in zip(named, cuts, strict=True)}
-        claim, curve = _loads(timed, view.first, "programs" if ours.turns == 1 else "tiles")
-        said = prose.claim(
-            claim,
+        named = {name: ours} if touched is None else {name: ours, "row-major order": row_major(ours)}
+        orders = [Order(name, order, steps(order, touched, view.by)) for name, order in named.items()]
+        first = first_programs(ours, orders[0].steps, view.first)
+        told = player_data(orders, view.color, state.view.of(PlayerView).step, *_marked(orders[0], view.first, first))
+        picture = drawn(schedule_figure(orders, view.color), f"{ours.extents} {state.kernel.id}", told)
+        waves = orders[0].steps if orders[0].steps.name not in ("program", "tile") else steps(ours, None)
+        more = (
             schedule_text.sharing(ours),
-            schedule_text.timing(ours, cuts[0], state.gpu, known.residency.programs_per_sm),
+            schedule_text.timing(ours, waves, state.gpu, known.residency.programs_per_sm),
             state.kernel.note(state.launch),
             known.failure.message if known.failure else "",
         )
+        what = "program" if ours.turns == 1 else "tile"
+        found = first_loads(orders[0].steps, orders[1].steps, first) if len(orders) > 1 else None
         return {
-            self.claim: said,
-            self.ours: maps[0],
-            self.row_major: maps[1],
-            self.loads: curve,
+            self.claim: _claim(known, found, what, more),
+            self.picture: picture,
+            self.loads: _curve(orders, first, f"{what}s") if found else "",
             self.occupancy: residents(ours, state.launch, known.compiled, known.residency),
         }
 
@@ -85,20 +95,64 @@ class SchedulePanel(Panel):
         return (Endpoint("schedule", schedule_of),)
 
 
-def _loads(named: dict[str, Schedule], first: int, what: str) -> tuple[Sentence | str, str]:
-    """What the first programs of each order load: a sentence, and the curve; both "" without a reduction."""
+def _marked(order: Order, wanted: int, first: int) -> tuple[int, int]:
+    """The programs that are marked in the picture, and the step of the last one; 0 where none were asked for."""
+    count = len(order.steps.timed.place)
+    if first == count:
+        return 0, 0
+    ends = np.cumsum(order.steps.tiles)
+    return first, int(np.searchsorted(ends, first)) + 1 if wanted else 0
+
+
+def _claim(known: Known, found: FirstLoads | None, what: str, more: tuple[Sentence | str, ...]) -> Markup:
+    if found is None:
+        return schedule_text.once_headline(known.schedule, more)
+    where = () if found.ours < found.reference else _where_it_matters(known.state.kernel)
+    inputs = known.schedule.panels or ("", "")
+    return schedule_text.loads_headline(found, what, inputs, _bought(known), (*where, *more))
+
+
+def _where_it_matters(kernel: Kernel) -> tuple[Link, ...]:
+    """A link to the largest preset of the family that compares orders."""
+    family = [one for one in discover().values() if one.family.root is kernel.family.root]
+    comparing = [(one, preset) for one in family for preset in one.presets if "first" in preset.view]
+    if not comparing:
+        return ()
+    one, preset = comparing[-1]
+    fields = {"kernel": one.id, **preset.problem, **preset.config, **preset.view}
+    return (Link(f"{preset.title}.", query(fields)),)
+
+
+def _bought(known: Known) -> Bought | None:
+    """What this order buys over GROUP_SIZE 1, which is row-major order, where both were counted and timed."""
+    study, size = known.result(GroupSizeStudy), getattr(known.state.experiment.config, "GROUP_SIZE", None)
+    rows = {row.group_size: row for row in study.rows} if study else {}
+    if study is None or size in (None, 1) or not {1, size} <= set(rows):
+        return None
+    pair = rows[1], rows[size]
+    if not all(row.dram_read_bytes and row.times_ms for row in pair):
+        return None
+    reads, times = (
+        (float(np.median(getattr(pair[0], name))), float(np.median(getattr(pair[1], name))))
+        for name in ("dram_read_bytes", "times_ms")
+    )
+    source = "recorded" if study.backend == "recorded" else "counted"
+    predicted = predicted_bytes(known.state.kernel, known.launch, known.compiled, (1, size))
+    reuse = Link("All sizes: the Reuse tab.", query({**known.state.to_address(), "tab": "reuse"}))
+    return Bought(reads, predicted, times, source, reuse)
+
+
+def _curve(orders: list[Order], first: int, what: str) -> str:
+    """What the first n programs of each order load, for each n."""
+    # All tiles of a program that loops say nothing of what is loaded when.
+    named = {order.name: order.steps.timed for order in orders}
     programs = min(order.programs for order in named.values())
-    first = min(first, programs)
     counts = np.arange(1, programs + 1)
     if programs > CURVE_POINTS:
         counts = np.unique(np.append(np.geomspace(1, programs, CURVE_POINTS).round().astype(np.int64), first))
     curves = {name: at for name, order in named.items() if (at := loads_at(order, counts)) is not None}
-    if not curves:
-        return "", ""
-    ours, reference = (int(curve[np.searchsorted(counts, first)]) for curve in curves.values())
-    panels = next(iter(named.values())).panels or ("", "")
-    sentence = schedule_text.loads_claim(first, what, panels, ours, reference)
-    return sentence, drawn(loads_figure(counts, curves, first, what, panels), f"{programs}")
+    inputs = orders[0].schedule.panels or ("", "")
+    return drawn(loads_figure(counts, curves, first, what, inputs), f"{programs}")
 
 
 def reply(known: Known) -> dict[str, Any]:

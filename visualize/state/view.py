@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from kernels.knobs import knob
 from visualize.figures import schedule_figure
+from visualize.models.steps import STEPPING
 
 V = TypeVar("V")
 
@@ -21,9 +22,20 @@ class ScheduleView:
         0, "Schedule", "Programs that one SM holds at once: assumed. 0: as many as the compiled kernel allows.",
         low=0, high=32,
     )  # fmt: skip
+    by: str = knob(
+        "auto", "Schedule", "What a step is. auto: single programs where they are few, or all in one wave.",
+        choices=STEPPING,
+    )  # fmt: skip
     first: int = knob(
-        9, "Schedule", "Count the loads of the first so many programs.", low=1, high=2**21, stops="powers"
-    )
+        0, "Schedule", "Compare what the first so many programs load. 0: as many as run at once.",
+        low=0, high=2**21, stops="powers",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PlayerView:
+    """Where the player stands."""
+
     step: int = knob(0, "", "The step that is shown: set by the player. 0: the whole launch.", low=0, high=2**21)
 
 

@@ -3,31 +3,135 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
 
 from kernels.gpus import Gpu
+from visualize.models.first_loads import FirstLoads
 from visualize.models.schedule import Schedule
 from visualize.models.steps import Steps
-from visualize.text.prose import Listed, Sentence, Sourced, Strong, say
-from visualize.text.words import counted, enumerated, percent
+from visualize.text.headline import headline
+from visualize.text.prose import Link, Listed, Sentence, Sourced, Strong, say
+from visualize.text.words import counted, milliseconds, percent
 
 
-def loads_claim(first: int, what: str, inputs: Sequence[str], ours: int, reference: int) -> Sentence:
+def loads_headline(
+    found: FirstLoads, what: str, inputs: Sequence[str], bought: Bought | None, more: Sequence[Any]
+) -> Markup:
     """What the first programs (or tiles) load in this order and in row-major order.
 
     Args:
-        what: "programs" or "tiles".
+        what: "program" or "tile".
         inputs: the tensors whose blocks are counted.
-        ours, reference: distinct blocks of A and B.
+        bought: what fewer blocks bought, where that was recorded.
+        more: what else there is to say.
     """
+    if found.ours == found.reference:
+        return headline(f"{found.ours:,}", "blocks in either order", _no_difference(found, what), *_waves(found), *more)
+    beside = f"blocks instead of {found.reference:,}"
+    if found.ours > found.reference:
+        beside = f"blocks; row-major order {found.reference:,}"
+    if found.ours > found.reference:
+        return headline(f"{found.ours:,}", beside, _short_rows(found, what), *_waves(found), *more)
+    if bought is None:
+        return headline(f"{found.ours:,}", beside, _region(found, what, inputs), *_waves(found), *more)
+    details = (_region(found, what, inputs), *_details(bought), *_waves(found))
+    return headline(f"{found.ours:,}", beside, _buys(found, what, bought), *details, *more)
+
+
+def _no_difference(found: FirstLoads, what: str) -> Sentence:
+    if found.is_same_order:
+        return say("No difference: this is row-major order.")
+    if found.is_all:
+        said = "No difference: all {} run at once, so each block is loaded whatever the order. Choose a larger shape."
+        return say(said, counted(found.tiles, what))
+    said = "No difference for the first {}: they need as many rows and columns of tiles in both orders."
+    return say(said, counted(found.first, what))
+
+
+def _region(found: FirstLoads, what: str, inputs: Sequence[str]) -> Sentence:
+    """The rows and columns of tiles that make the counts."""
+    (rows, columns), (other_rows, other_columns) = found.regions
     return say(
-        "The first {:,} {} load {} blocks of {} in this order, {} {}.",
-        first,
-        what,
-        Strong(f"{ours:,}"),
-        enumerated(inputs),
-        Strong(f"{reference:,}"),
+        "The first {} need {} of {} and {} of {}; {}, {:,} and {:,}.",
+        counted(found.first, what),
+        counted(rows, "row"),
+        inputs[0],
+        counted(columns, "column"),
+        inputs[1],
         Sourced("in row-major order", "predicted"),
+        other_rows,
+        other_columns,
     )
+
+
+def _short_rows(found: FirstLoads, what: str) -> Sentence:
+    (rows, columns), (other_rows, other_columns) = found.regions
+    return say(
+        "The first {} need {:,} rows and {:,} columns of tiles; {}, {:,} and {:,}. Grouping pays where rows are longer.",
+        counted(found.first, what),
+        rows,
+        columns,
+        Sourced("in row-major order", "predicted"),
+        other_rows,
+        other_columns,
+    )
+
+
+def _waves(found: FirstLoads) -> tuple[Sentence | str, ...]:
+    """The blocks of all waves."""
+    if found.waves is None:
+        return ()
+    return (say("Added up over all waves: {:,} blocks; in row-major order {:,}.", *found.waves),)
+
+
+@dataclass(frozen=True)
+class Bought:
+    """What fewer blocks bought: bytes read from DRAM and time, in row-major order and in this one.
+
+    Attributes:
+        counted_bytes, times_ms: medians; recorded, or of this machine, as `source` says.
+        predicted_bytes: by the model of reuse.
+        link: to all orders.
+    """
+
+    counted_bytes: tuple[float, float]
+    predicted_bytes: tuple[float, float] | None
+    times_ms: tuple[float, float]
+    source: str
+    link: Link
+
+
+def _buys(found: FirstLoads, what: str, bought: Bought) -> Sentence:
+    """The claim where it is known what fewer blocks buy."""
+    most, fewest = bought.counted_bytes
+    change = bought.times_ms[1] / bought.times_ms[0] - 1
+    time = "hardly changes" if abs(change) < 0.05 else f"{'falls' if change < 0 else 'grows'} by {percent(abs(change))}"
+    return say(
+        "The first {} share more blocks: DRAM reads fall from {:.1f} to {}; the time {}.",
+        counted(found.first, what),
+        most / 1e9,
+        Sourced(f"{fewest / 1e9:.1f} GB", bought.source),
+        time,
+    )
+
+
+def _details(bought: Bought) -> tuple[Sentence | Link | str, ...]:
+    predicted: Sentence | str = ""
+    if bought.predicted_bytes:
+        most, fewest = (f"{count / 1e9:.2f}" for count in bought.predicted_bytes)
+        predicted = say("Predicted: {} and {} GB.", most, Sourced(fewest, "predicted"))
+    before, after = map(milliseconds, bought.times_ms)
+    times = say("Time: {} in row-major order, {} in this one.", before, Sourced(after, bought.source))
+    return predicted, times, bought.link
+
+
+def once_headline(schedule: Schedule, more: Sequence[Any]) -> Markup:
+    """The claim of a kernel that reads each input once."""
+    said = "Each input is read once in any order. The order decides which tiles are in flight together."
+    return headline(f"{schedule.programs:,}", "programs" if schedule.programs != 1 else "program", said, *more)
 
 
 def sharing(schedule: Schedule) -> Sentence | str:

@@ -11,15 +11,16 @@ import gradio as gr
 from visualize.figures import theme
 from visualize.widgets import assets
 
-# How fast: (steps per second; 0 for the whole launch in ten seconds, what it is called).
-SPEEDS = ((0, "launch in 10 s"), (1, "1 step per second"), (4, "4 steps per second"), (20, "20 steps per second"))
+# How fast: (steps per second; 0 for all of them in eight seconds, what it is called).
+SPEEDS = ((0, "in 8 s"), (1, "1 step per second"), (4, "4 steps per second"), (20, "20 steps per second"))
 
+# What the colours of a step mean, and those of the whole launch.
 _LEGEND = (
-    (theme.NOW, "in this step"),
-    (theme.DONE, "before it (panels: may still be in L2)"),
+    (theme.NEW, "now: new"),
+    (theme.REUSED, "now: loaded before"),
+    (theme.BEFORE, "earlier"),
     (theme.TO_COME, "to come"),
 )
-
 
 # How fast a launch is replayed in true time: seconds for all of it.
 _REPLAYED_IN = (5, 10, 30)
@@ -28,22 +29,28 @@ _REPLAY_LEGEND = ((theme.NOW, "running"), (theme.DONE, "done"), (theme.TO_COME, 
 
 
 def player() -> gr.HTML:
-    """The controls. They find the live plots by themselves."""
+    """The controls, and the counts beside each order. They find the picture by themselves.
+
+    The document's events `tilescope:play`, and `tilescope:step` with detail {by: 1 or -1}, do what its buttons do.
+    """
     speeds = "".join(f'<option value="{rate}">{name}</option>' for rate, name in SPEEDS)
     return gr.HTML(
         value="",
         html_template=(
-            '<div class="player" role="group" aria-label="Player of the launch">'
+            '<div class="player" role="group" aria-label="Player of the launch"><div class="controls">'
             '<button type="button" class="play">▶ Play</button>'
             '<button type="button" class="back" aria-label="One step back">←</button>'
             '<button type="button" class="forward" aria-label="One step on">→</button>'
             '<input type="range" min="0" max="0" value="0" aria-label="Step" title="0: the whole launch">'
             "<output>whole launch</output>"
             f'<select aria-label="Speed">{speeds}</select>'
-            '<span class="sms"><canvas role="img"></canvas><span class="busy"></span></span>'
-            f'<span class="legend">{_colors(_LEGEND)}</span></div>'
+            f'<span class="legend steps">{_colors(_LEGEND)}</span>'
+            '<span class="legend whole"><span class="ramp"><i></i>first to last</span>'
+            '<span class="repeated">colours repeat every eight</span></span></div>'
+            '<div class="counts"></div><template><p class="count"><b></b><span><span class="name"></span>'
+            '<span class="what"></span></span></p></template></div>'
         ),
-        js_on_load=assets.script("player.js", scale=theme.STEP_SCALE, now=theme.NOW, to_come=theme.TO_COME),
+        js_on_load=assets.script("player.js", scale=theme.LOAD_SCALE),
         apply_default_css=False,
         elem_id="player",
     )

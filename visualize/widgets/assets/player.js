@@ -1,179 +1,360 @@
-// The player (see player.py): draws any step of a launch over the live plots whose figures carry one (`layout.meta`).
+// The player (see player.py): draws any step of a launch over the picture that carries one (`layout.meta`).
 const root = element.querySelector(".player");
 const play = root.querySelector(".play");
 const scrub = root.querySelector("input");
 const said = root.querySelector("output");
 const speed = root.querySelector("select");
-const sms = root.querySelector("canvas");
-const launches = new Map(); // plot → what is drawn there
+const counts = root.querySelector(".counts");
+let plot = null; // the picture
+let meta = null; // the launch that it carries
+let orders = [];
 let step = 0; // from 1; 0 is the whole launch
 let told = null; // the step that the page's address holds
 let playing = false;
-let room = 0; // the width of the picture of the SMs; to ask for it would lay out the page anew
+let isStacked = false;
 
-// One order: how far along each cell and each piece of a panel is after the first so many steps.
-class Launch {
-  constructor(meta) {
-    Object.assign(this, meta);
+const number = (value) => value.toLocaleString("en");
+const several = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
+
+// An array of rows that are made when somebody asks for them: texts of cells that nobody points at cost nothing.
+function lazily(count, row) {
+  const rows = new Array(count);
+  for (let r = 0; r < count; r++) {
+    const keep = (value) => { Object.defineProperty(rows, r, { value }); return value; };
+    Object.defineProperty(rows, r, { get: () => keep(row(r)), configurable: true, enumerable: true });
+  }
+  return rows;
+}
+
+// One order: how far along each tile and each piece of a panel is after the first so many steps.
+class Order {
+  constructor(meta, told) {
+    Object.assign(this, told);
+    this.meta = meta;
     [this.rows, this.columns] = meta.extents;
-    this.count = meta.tiles.length;
-    this.ends = new Float64Array(this.count + 1);
-    for (let i = 0; i < this.count; i++) this.ends[i + 1] = this.ends[i] + meta.tiles[i];
-    this.down = Math.ceil(this.rows / meta.stride);
-    this.across = Math.ceil(this.columns / meta.stride);
-    this.reset();
+    this.total = this.rows * this.columns * meta.slices;
   }
 
-  reset() {
-    this.finished = 0;
-    this.done = new Uint32Array(this.down * this.across);
-    this.seen = { a: new Uint8Array(this.rows * this.slices), b: new Uint8Array(this.columns * this.slices) };
-    this.touched = { a: new Uint32Array(this.down * this.slices), b: new Uint32Array(this.across * this.slices) };
+  // The entry after the last one of step `number` − 1.
+  end(number) {
+    if (!this.tiles) return number;
+    if (!this.ends) {
+      this.ends = new Uint32Array(this.count + 1);
+      for (let i = 0; i < this.count; i++) this.ends[i + 1] = this.ends[i] + this.tiles[i];
+    }
+    return this.ends[number];
   }
 
-  // Calls visit(pid_m, pid_n, slice) for the tiles of steps `from` to `to`, the last one left out.
+  place(entry) {
+    return this.places ? this.places[entry] : entry;
+  }
+
+  // Calls visit(pid_m, pid_n, slice) for entries `from` to `to`, the last one left out.
   each(from, to, visit) {
     const plane = this.rows * this.columns;
-    for (let i = this.ends[from]; i < this.ends[to]; i++) {
-      const slice = Math.floor(this.places[i] / plane), rest = this.places[i] - slice * plane;
+    for (let i = from; i < to; i++) {
+      const place = this.place(i), slice = Math.floor(place / plane), rest = place - slice * plane;
       const m = Math.floor(rest / this.columns);
       visit(m, rest - m * this.columns, slice);
     }
   }
 
+  reset() {
+    const { slices, place } = this.meta;
+    this.finished = this.blocksLoaded = 0;
+    this.done = new Uint32Array(place.down.cells * place.across.cells);
+    this.seen = { a: new Uint8Array(this.rows * slices), b: new Uint8Array(this.columns * slices) };
+    this.touched = { a: new Uint32Array(place.down.cells * slices), b: new Uint32Array(place.across.cells * slices) };
+  }
+
+  // Goes through the first so many steps.
   finish(steps) {
-    if (steps < this.finished) this.reset();
-    const { slices, stride, seen, touched } = this;
-    this.each(this.finished, steps, (m, n, slice) => {
-      const r = Math.floor(m / stride), c = Math.floor(n / stride);
-      this.done[r * this.across + c]++;
-      if (!seen.a[m * slices + slice]) { seen.a[m * slices + slice] = 1; touched.a[r * slices + slice]++; }
-      if (!seen.b[n * slices + slice]) { seen.b[n * slices + slice] = 1; touched.b[c * slices + slice]++; }
+    if (this.finished === undefined || steps < this.finished) this.reset();
+    const { slices, place, depths } = this.meta, { seen, touched } = this;
+    this.each(this.end(this.finished), this.end(steps), (m, n, slice) => {
+      const r = Math.floor(m / place.stride), c = Math.floor(n / place.stride);
+      this.done[r * place.across.cells + c]++;
+      for (const [side, piece, cell] of [["a", m, r], ["b", n, c]]) {
+        if (seen[side][piece * slices + slice]) continue;
+        seen[side][piece * slices + slice] = 1;
+        touched[side][cell * slices + slice]++;
+        this.blocksLoaded += depths[slice] ?? 0;
+      }
     });
     this.finished = steps;
   }
 
-  // z of each map during a step: the share that is done, 0 to 1, and 2 for what is under way.
+  // Values of C's cells, and of A's and B's by slice, during a step: the share that is done or loaded, 0 to 1; 2 for
+  // what is used again, 3 for what is new.
   frame(number) {
-    const current = Math.min(number, this.count);
+    const current = Math.min(number, this.count), { slices, place, depths } = this.meta;
+    const { stride, down, across } = place;
     this.finish(number > this.count ? this.count : current - 1);
-    const { stride, slices, down, across } = this;
     const high = (r) => Math.min(stride, this.rows - r * stride), wide = (c) => Math.min(stride, this.columns - c * stride);
     const grid = (rows, columns, value) =>
       Array.from({ length: rows }, (_, r) => Float32Array.from({ length: columns }, (_, c) => value(r, c)));
-    const c = grid(down, across, (r, k) => this.done[r * across + k] / (high(r) * wide(k) * slices));
-    const a = grid(down, this.held, (r, k) => this.touched.a[r * slices + k] / high(r));
-    const b = grid(this.held, across, (k, n) => this.touched.b[n * slices + k] / wide(n));
-    if (number <= this.count) this.each(current - 1, current, (m, n, slice) => {
+    const c = grid(down.cells, across.cells, (r, k) => this.done[r * across.cells + k] / (high(r) * wide(k) * slices));
+    const a = grid(down.cells, slices, (r, k) => this.touched.a[r * slices + k] / high(r));
+    const b = grid(slices, across.cells, (k, n) => this.touched.b[n * slices + k] / wide(n));
+    let loaded = this.blocksLoaded;
+    const isNew = { a: new Set(), b: new Set() };
+    if (number <= this.count) this.each(this.end(current - 1), this.end(current), (m, n, slice) => {
       const r = Math.floor(m / stride), k = Math.floor(n / stride);
-      c[r][k] = 2;
-      if (slice < this.held) { a[r][slice] = 2; b[slice][k] = 2; }
+      c[r][k] = 3;
+      for (const [side, piece] of [["a", m], ["b", n]]) {
+        const at = piece * slices + slice;
+        if (!this.seen[side][at] && !isNew[side].has(at)) { isNew[side].add(at); loaded += depths[slice] ?? 0; }
+      }
+      a[r][slice] = Math.max(isNew.a.has(m * slices + slice) ? 3 : 2, a[r][slice]);
+      b[slice][k] = Math.max(isNew.b.has(n * slices + slice) ? 3 : 2, b[slice][k]);
     });
-    if (this.panels) return [c, a, b];
-    return this.transposed.map((transposed) => transposed ? grid(across, down, (n, m) => c[m][n]) : c);
+    this.loaded = loaded;
+    return { c, a, b };
   }
 
-  // For each tile of a small map, how many of its slices have been started.
-  started(number) {
-    const begun = Uint32Array.from(this.done), current = Math.min(number, this.count) - 1;
-    if (number <= this.count) this.each(current, current + 1, (m, n) => { begun[m * this.across + n]++; });
-    return Array.from({ length: this.down }, (_, r) => Array.from(begun.subarray(r * this.across, (r + 1) * this.across)));
+  // The picture's grid of what belongs to C, A and B: see composite.py.
+  composed(c, a, b, nothing) {
+    const { slice_of: slices, down, across } = this.meta.place;
+    const k = slices.length, top = k * down.repeat + (k && down.gap), left = k * across.repeat + (k && across.gap);
+    const wide = left + across.cells;
+    const value = (r, x) => {
+      if (r >= top && x >= left) return c(r - top, x - left);
+      if (r >= top && x < k * across.repeat) return a(r - top, Math.floor(x / across.repeat));
+      if (x >= left && r < k * down.repeat) return b(Math.floor(r / down.repeat), x - left);
+      return nothing;
+    };
+    return { height: top + down.cells, row: (r) => Array.from({ length: wide }, (_, x) => value(r, x)) };
   }
 
-  words(number) {
-    const current = Math.min(number, this.count) - 1;
-    if (number > this.count) return `done after ${this.name} ${this.count.toLocaleString("en")}`;
-    const what = `${this.name} ${number.toLocaleString("en")} of ${this.count.toLocaleString("en")}: ${this.programs(current)}`;
-    if (!this.panels) return what;
-    const mebibytes = (this.kib[current] / 1024).toLocaleString("en", { maximumSignificantDigits: 3 });
-    const unit = this.slices > 1 ? "pieces" : "panels";
-    return `${what}; ${this.a[current]} + ${this.b[current]} ${unit}, ${mebibytes} MiB`;
+  z(number) {
+    const { c, a, b } = this.frame(number), slices = this.meta.place.slice_of;
+    if (!this.meta.panels) return c;
+    const { height, row } = this.composed((r, x) => c[r][x], (r, k) => a[r][slices[k]], (k, x) => b[slices[k]][x], NaN);
+    return Array.from({ length: height }, (_, r) => row(r));
   }
 
-  programs(current) {
-    const count = this.tiles[current];
-    return `${count.toLocaleString("en")} ${this.unit}${count === 1 ? "" : "s"}`;
+  // The first entry of each tile, and the first that reads each piece of a panel.
+  get first() {
+    const { slices } = this.meta, none = 0xffffffff;
+    const found = {
+      tile: new Uint32Array(this.rows * this.columns).fill(none),
+      a: new Uint32Array(this.rows * slices).fill(none), b: new Uint32Array(this.columns * slices).fill(none),
+    };
+    let entry = 0;
+    const keep = (array, at) => { if (array[at] === none) array[at] = entry; };
+    this.each(0, this.total, (m, n, slice) => {
+      keep(found.tile, m * this.columns + n);
+      keep(found.a, m * slices + slice);
+      keep(found.b, n * slices + slice);
+      entry++;
+    });
+    Object.defineProperty(this, "first", { value: found });
+    return found;
+  }
+
+  program(entry) {
+    return this.programs ? this.programs[entry] : entry;
+  }
+
+  // What an entry says of itself.
+  says(entry) {
+    const { sms, name, resident } = this.meta, program = this.program(entry);
+    let low = 0, high = this.groups.from.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.groups.from[middle] <= entry) low = middle; else high = middle - 1;
+    }
+    const when = this.tiles
+      ? `${name} ${this.stepOf(entry) + 1}` : this.programs ? `tile ${entry + 1}` : `wave ${Math.floor(program / resident) + 1}`;
+    return `pid ${number(program)}, SM ${program % sms}<br>group ${number(this.groups.value[low])}, ${when}`;
+  }
+
+  stepOf(entry) {
+    this.end(0);
+    let low = 0, high = this.count - 1;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.ends[middle + 1] > entry) high = middle; else low = middle + 1;
+    }
+    return low;
+  }
+
+  // Texts of all cells of the picture, by row.
+  texts(tensor) {
+    const { panels, output, slices, place, tensors, transposed } = this.meta, by = place.stride;
+    const of = (r, c) => this.first.tile[r * by * this.columns + c * by];
+    const tile = (name, r, c) => `${name}: pid_m ${r * by}, pid_n ${c * by}<br>${this.says(of(r, c))}`;
+    if (!panels) {
+      const { down, across } = place, name = tensors[tensor], turned = transposed[tensor];
+      const [height, width] = turned ? [across.cells, down.cells] : [down.cells, across.cells];
+      return lazily(height, (r) => Array.from({ length: width }, (_, c) => (turned ? tile(name, c, r) : tile(name, r, c))));
+    }
+    const [left, top] = panels;
+    const along = (k) => (place.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${place.slice_of[k]}` : "");
+    const read = (entry) => `<br>first read by ${this.says(entry)}`;
+    const { height, row } = this.composed(
+      (r, c) => tile(output, r, c) + (slices > 1 ? `<br>the first of ${slices} slices of K` : ""),
+      (r, k) => `${left}: pid_m ${r * by}${along(k)}${read(this.first.a[r * by * slices + place.slice_of[k]])}`,
+      (k, c) => `${top}: pid_n ${c * by}${along(k)}${read(this.first.b[c * by * slices + place.slice_of[k]])}`,
+      "",
+    );
+    return lazily(height, row);
+  }
+
+  // What stands in the cells of a small picture: the program, or, during a step, how many slices have begun.
+  numbers(tensor) {
+    const { slices, panels, transposed, place } = this.meta;
+    let value = (r, c) => number(this.program(this.first.tile[r * this.columns + c]));
+    if (step && slices > 1) {
+      const begun = Uint32Array.from(this.done), current = Math.min(step, this.count);
+      if (step <= this.count) this.each(this.end(current - 1), this.end(current), (m, n) => { begun[m * this.columns + n]++; });
+      value = (r, c) => begun[r * this.columns + c] || "";
+    }
+    if (!panels) {
+      const [height, width] = transposed[tensor] ? [this.columns, this.rows] : [this.rows, this.columns];
+      const at = (r, c) => (transposed[tensor] ? value(c, r) : value(r, c));
+      return Array.from({ length: height }, (_, r) => Array.from({ length: width }, (_, c) => at(r, c)));
+    }
+    const { height, row } = this.composed(value, () => "", () => "", "");
+    return Array.from({ length: height }, (_, r) => row(r));
+  }
+
+  // The edge around the tiles of the first programs, as a path.
+  outline(programs) {
+    const inside = new Set(), { columns, rows } = this, edges = [];
+    this.each(0, Math.min(programs, this.total), (m, n) => inside.add(m * columns + n));
+    for (const place of inside) {
+      const m = Math.floor(place / columns), n = place - m * columns;
+      if (m === 0 || !inside.has(place - columns)) edges.push(`M${n},${m}L${n + 1},${m}`);
+      if (m === rows - 1 || !inside.has(place + columns)) edges.push(`M${n},${m + 1}L${n + 1},${m + 1}`);
+      if (n === 0 || !inside.has(place - 1)) edges.push(`M${n},${m}L${n},${m + 1}`);
+      if (n === columns - 1 || !inside.has(place + 1)) edges.push(`M${n + 1},${m}L${n + 1},${m + 1}`);
+    }
+    return edges.join("");
+  }
+
+  // Blocks that the first programs load together.
+  loadedBy(programs) {
+    const { slices, depths } = this.meta, seen = [new Set(), new Set()];
+    let blocks = 0;
+    this.each(0, Math.min(programs, this.total), (m, n, slice) => {
+      [m, n].forEach((piece, side) => {
+        const at = piece * slices + slice;
+        if (!seen[side].has(at)) { seen[side].add(at); blocks += depths[slice]; }
+      });
+    });
+    return blocks;
+  }
+
+  // The large number, and what it counts.
+  counted() {
+    const { unit, first, name } = this.meta;
+    if (!step) {
+      const programs = first || this.total;
+      return [this.loadedBy(programs), `blocks for ${first ? "the first" : "all"} ${several(programs, unit)}`];
+    }
+    const current = Math.min(step, this.count);
+    if (!this.blocks) return [this.loaded, `blocks loaded by ${several(current, unit)}`];
+    const mebibytes = (this.kib[current - 1] / 1024).toLocaleString("en", { maximumSignificantDigits: 3 });
+    return [this.blocks[current - 1], `blocks loaded by ${name} ${number(current)}: ${this.busy(current)}, ${mebibytes} MiB`];
+  }
+
+  busy(current) {
+    const { unit, slots } = this.meta, tiles = this.tiles ? this.tiles[current - 1] : 1;
+    return tiles === slots ? several(tiles, unit) : `${number(tiles)} of ${several(slots, unit)}`;
   }
 }
 
-function longest() {
-  return Math.max(0, ...[...launches.values()].map((launch) => launch.count));
-}
+const longest = () => Math.max(0, ...orders.map((order) => order.count));
 
-// A plot is about to be drawn: lay the step over it.
+// The picture is about to be drawn: lay the step over it.
 function lay(event) {
-  const { layout, data } = event.detail, meta = layout.meta;
-  if (!meta?.places) return;
-  const known = launches.get(event.target);
-  if (known?.meta !== meta) launches.set(event.target, Object.assign(new Launch(meta), { meta }));
-  for (const plot of launches.keys()) if (!plot.isConnected) launches.delete(plot);
+  const { layout, data } = event.detail;
+  if (!layout.meta?.orders) return;
+  plot = event.target;
+  if (meta !== layout.meta) {
+    meta = layout.meta;
+    orders = meta.orders.map((order) => new Order(meta, order));
+  }
   if (meta.step !== told) {
     told = meta.step;
     if (!playing) step = told;
   }
   step = Math.min(step, longest());
-  if (step) over(event.detail, data, layout, launches.get(event.target));
+  over(event.detail, data, layout);
   tell();
+  if (!root.dataset.opened) open();
 }
 
-function over(detail, data, layout, launch) {
-  const z = launch.frame(step);
-  const text = launch.slices > 1 && data[0].text ? { text: launch.started(step) } : {};
-  detail.data = data.map((trace, i) => ({ ...trace, z: z[i], ...(i === 0 ? text : {}) }));
-  const annotations = [{ ...layout.annotations[0], text: launch.words(step) }];
-  const coloraxis = { ...layout.coloraxis, cmin: 0, cmax: 2, colorscale: given.scale, showscale: false };
-  detail.layout = { ...layout, annotations, coloraxis };
+function over(detail, data, layout) {
+  const of = (i) => orders[meta.panels ? i : 0];
+  detail.data = data.map((trace, i) => {
+    const shown = { ...trace, hovertext: of(i).texts(i) };
+    if (step) shown.z = meta.panels ? of(i).z(step) : laidOut(of(i).z(step), meta.transposed[i]);
+    if (trace.texttemplate) shown.text = of(i).numbers(i);
+    return shown;
+  });
+  const coloraxis = step ? { cmin: 0, cmax: 3, colorscale: given.scale, showscale: false } : layout.coloraxis;
+  detail.layout = { ...layout, coloraxis, ...stacked(layout) };
+  if (!meta.first || !meta.panels) return;
+  const line = { width: 2.5, color: layout.template.layout.font.color };
+  detail.layout.shapes = orders.map((order, i) => ({
+    type: "path", path: (order.edge ??= order.outline(meta.first)), xref: `x${i || ""}`.replace("x1", "x2"), yref: i ? "y2" : "y", line,
+  }));
+}
+
+function laidOut(grid, transposed) {
+  if (!transposed) return grid;
+  return Array.from(grid[0], (_, c) => grid.map((row) => row[c]));
+}
+
+// On a narrow screen the two halves stand one above the other.
+function stacked(layout) {
+  isStacked = plot.clientWidth < 560;
+  if (!isStacked || !layout.xaxis2) return {};
+  const whole = [0, 1];
+  return {
+    xaxis: { ...layout.xaxis, domain: whole }, yaxis: { ...layout.yaxis, domain: [0.56, 1] },
+    xaxis2: { ...layout.xaxis2, domain: whole }, yaxis2: { ...layout.yaxis2, domain: [0, 0.44] },
+  };
+}
+
+function words() {
+  if (!step) return "whole launch";
+  return `${meta.name} ${number(step)} of ${number(longest())}`;
 }
 
 function tell() {
-  const [first] = launches.values();
-  if (!first) return;
   scrub.max = longest();
   scrub.value = step;
-  const text = step ? `${first.name} ${step.toLocaleString("en")} of ${longest().toLocaleString("en")}` : "whole launch";
-  scrub.setAttribute("aria-valuetext", step ? first.words(step) : text);
-  said.textContent = text;
+  said.textContent = words();
   root.dataset.step = step;
+  root.dataset.color = meta.color;
   root.querySelector(".back").disabled = step === 0;
   root.querySelector(".forward").disabled = step >= longest();
-  fill(first);
+  const shown = meta.panels ? orders : [];
+  while (counts.children.length > shown.length) counts.lastChild.remove();
+  while (counts.children.length < shown.length) counts.append(root.querySelector("template").content.cloneNode(true));
+  shown.forEach((order, i) => {
+    const [blocks, what] = order.counted();
+    const text = counts.children[i];
+    text.querySelector("b").textContent = number(blocks);
+    text.querySelector(".what").textContent = what;
+    text.querySelector(".name").textContent = order.title;
+  });
+  scrub.setAttribute("aria-valuetext", [words(), ...shown.map((order) => `${order.title}: ${order.counted().join(" ")}`)].join("; "));
 }
 
-// The SMs in the step that is shown, or in the last one: how much of each is taken.
-function fill(launch) {
-  const shown = step ? Math.min(step, launch.count) : launch.count;
-  const count = launch.tiles[shown - 1], each = launch.slots / launch.sms;
-  const height = sms.height = Math.round(14 * devicePixelRatio);
-  const width = sms.width = Math.max(1, Math.round(room * devicePixelRatio));
-  const draw = sms.getContext("2d"), edge = (sm) => Math.round(sm * width / launch.sms);
-  const gap = width / launch.sms >= 3 ? 1 : 0;
-  for (let sm = 0; sm < launch.sms; sm++) {
-    const held = Math.floor(count / launch.sms) + (sm < count % launch.sms ? 1 : 0);
-    const taken = Math.round(height * held / each), wide = edge(sm + 1) - edge(sm) - gap;
-    draw.fillStyle = given.to_come;
-    draw.fillRect(edge(sm), 0, wide, height - taken);
-    draw.fillStyle = given.now;
-    draw.fillRect(edge(sm), height - taken, wide, taken);
-  }
-  const when = step ? `${launch.name} ${shown.toLocaleString("en")}` : `last ${launch.name}`;
-  const text = each > 1
-    ? `${when}: ${count.toLocaleString("en")} of ${launch.slots.toLocaleString("en")} SM places`
-    : `${when}: ${count} of ${launch.sms} SMs busy`;
-  root.querySelector(".busy").textContent = text;
-  sms.setAttribute("aria-label", text);
-}
-
-// Draws both orders at a step, one after the other, and says when they have been drawn.
+// Draws a step, and says when it has been drawn.
 async function show(next) {
   step = Math.max(0, Math.min(next, longest()));
-  await Promise.all([...launches.keys()].map((plot) => plot.repaint()));
+  await plot.repaint();
 }
 
 // What is seen stands in the page's address, so that a link opens it.
 function keep() {
-  if (told === step) return;
-  told = step;
-  for (const launch of launches.values()) launch.meta.step = step;
+  if (told === step || !meta) return;
+  told = meta.step = step;
   document.dispatchEvent(new CustomEvent("tilescope:set", { detail: { name: "step", value: step } }));
 }
 
@@ -188,29 +369,49 @@ async function start() {
   playing = true;
   play.textContent = "❚❚ Pause";
   said.setAttribute("aria-live", "off");
-  let from = step >= longest() ? 0 : step, begun = performance.now(), pace = speed.value;
+  if (step >= longest()) step = 0;
+  // At the programs that are compared, it stops once; from there it goes on to the end.
+  const last = meta.bound > step ? meta.bound : longest();
+  let from = step, begun = performance.now(), pace = speed.value;
   await show(from + 1);
-  while (playing && step < longest()) {
+  while (playing && step < Math.min(last, longest())) {
     await new Promise(requestAnimationFrame);
     if (!playing) break;
     if (pace !== speed.value) [from, begun, pace] = [step - 1, performance.now(), speed.value];
-    const rate = Number(pace) || longest() / 10;
-    const next = Math.min(longest(), from + 1 + Math.floor((performance.now() - begun) / 1000 * rate));
+    const rate = Number(pace) || Math.max(1, last / 8);
+    const next = Math.min(last, from + 1 + Math.floor((performance.now() - begun) / 1000 * rate));
     if (next > step) await show(next);
   }
   if (playing) stop();
 }
 
-play.addEventListener("click", () => { if (playing) stop(); else if (longest()) start(); });
-for (const [name, by] of [["back", -1], ["forward", 1]]) {
-  root.querySelector(`.${name}`).addEventListener("click", async () => {
-    playing = false;
-    await show(step + by);
-    stop();
-  });
+async function go(by) {
+  playing = false;
+  await show(step + by);
+  stop();
 }
+
+function toggle() {
+  if (playing) stop();
+  else if (longest()) start();
+}
+
+// The page was opened without an address: it shows by itself, once, what can be seen here.
+function open() {
+  root.dataset.opened = "true";
+  const query = new URLSearchParams(new URL(performance.getEntriesByType("navigation")[0]?.name ?? location.href).search);
+  if ([...query.keys()].some((name) => !name.startsWith("__")) || step || !meta.bound) return;
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) go(meta.bound);
+  else setTimeout(() => { if (!step && !playing && root.offsetParent) start(); }, 900);
+}
+
+play.addEventListener("click", toggle);
+root.querySelector(".back").addEventListener("click", () => go(-1));
+root.querySelector(".forward").addEventListener("click", () => go(1));
 scrub.addEventListener("input", () => { playing = false; show(Number(scrub.value)); });
 scrub.addEventListener("change", stop);
 document.addEventListener("tilescope:paint", lay);
-new ResizeObserver(([entry]) => { room = entry.contentRect.width; tell(); }).observe(sms);
-document.querySelectorAll(".live-plot").forEach((plot) => plot.repaint?.());
+document.addEventListener("tilescope:play", () => { if (root.offsetParent && meta) toggle(); });
+document.addEventListener("tilescope:step", ({ detail }) => { if (root.offsetParent && meta) go(detail.by); });
+new ResizeObserver(() => { if (plot && (plot.clientWidth < 560) !== isStacked) plot.repaint(); }).observe(root);
+document.querySelectorAll(".live-plot").forEach((one) => one.repaint?.());

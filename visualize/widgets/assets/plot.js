@@ -20,8 +20,9 @@ function unpacked(value, buffer) {
 
 function array(buffer, { packed_at: at, dtype, shape }) {
   const length = shape.reduce((product, n) => product * n, 1);
-  const flat = dtype === "f4" ? new Float32Array(buffer, at, length) : new Uint32Array(buffer, at, length);
-  if (dtype === "u4") for (let i = 1; i < flat.length; i++) flat[i] += flat[i - 1];
+  let flat = dtype === "f4" ? new Float32Array(buffer, at, length) : new Uint32Array(buffer, at, length);
+  if (dtype !== "f4") for (let i = 1; i < flat.length; i++) flat[i] += flat[i - 1];
+  if (dtype === "g4") flat = Float64Array.from(flat, (value) => (value ? value - 1 : NaN)); // gaps
   if (shape.length === 1) return flat;
   const [rows, columns, depth] = shape;
   const row = (r) => flat.subarray(r * columns, (r + 1) * columns);

@@ -1,0 +1,66 @@
+"""What the first programs of a launch load in its own order and in row-major order, and why that differs or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from visualize.models.schedule import Schedule, loads_at
+from visualize.models.steps import Steps
+
+
+@dataclass(frozen=True)
+class FirstLoads:
+    """Distinct blocks of panels that the first programs (or tiles) load.
+
+    Attributes:
+        first: how many programs, or tiles of a loop.
+        tiles: how many there are.
+        ours, reference: blocks in this order, and in row-major order.
+        regions: rows and columns of tiles that these need, in either order.
+        is_same_order: the two orders are one.
+        waves: distinct blocks of each wave, added up: in either order; None where a step is no wave.
+    """
+
+    first: int
+    tiles: int
+    ours: int
+    reference: int
+    regions: tuple[tuple[int, int], tuple[int, int]]
+    is_same_order: bool
+    waves: tuple[int, int] | None
+
+    @property
+    def is_all(self) -> bool:
+        return self.first == self.tiles
+
+
+def first_programs(schedule: Schedule, ours: Steps, first: int) -> int:
+    """How many programs (or tiles of a loop) are compared.
+
+    Args:
+        first: as many as that, or as there are; 0 for those that run at once.
+    """
+    at_once = schedule.resident_programs if schedule.turns == 1 else schedule.programs
+    return min(first or at_once, len(ours.timed.place))
+
+
+def first_loads(ours: Steps, reference: Steps, first: int) -> FirstLoads | None:
+    """Compare; None where each input is read once."""
+    orders = ours.timed, reference.timed
+    found = [loads_at(order, np.array([first])) for order in orders]
+    if found[0] is None or found[1] is None:
+        return None
+    (mine,), (others,) = (blocks.tolist() for blocks in found)
+    near, far = (_region(order, first) for order in orders)
+    waves = None
+    if ours.blocks is not None and reference.blocks is not None:
+        waves = int(ours.blocks.sum()), int(reference.blocks.sum())
+    is_same = np.array_equal(orders[0].place, orders[1].place)
+    return FirstLoads(first, len(orders[0].place), mine, others, (near, far), is_same, waves)
+
+
+def _region(order: Schedule, first: int) -> tuple[int, int]:
+    """Distinct rows and columns of tiles among the first."""
+    return len(np.unique(order.tiles.pid_m[:first])), len(np.unique(order.tiles.pid_n[:first]))
