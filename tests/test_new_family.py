@@ -21,7 +21,8 @@ PAGE = """
 import json
 import gradio as gr
 from kernels.runner.session import Session
-from visualize.figures.schedule_figure import player_data, schedule_figure
+from visualize.figures.player_data import player_data
+from visualize.figures.schedule_figure import Order, schedule_figure
 from visualize.models.schedule import row_major
 from visualize.models.steps import panels, steps
 from visualize.page.page import Page
@@ -35,15 +36,15 @@ with gr.Blocks() as blocks:
 opened = SETTINGS.state({"kernel": "softmax.row_blocks", "M": 37, "N": 1008}, None)
 known = Known(opened)
 ours = known.schedule
-parts = steps(ours, panels(opened.kernel, opened.launch, ours))
-figure, told = schedule_figure(ours, parts, "title", "order"), player_data(ours, parts, 0)
+orders = [Order("this order", ours, steps(ours, panels(opened.kernel, opened.launch, ours)))]
+figure, told = schedule_figure(orders, "order"), player_data(orders, "order", 0, 0, 0)
 moved = SETTINGS.with_kernel({**opened.to_address(), "form_of": opened.kernel.id}, "transpose.tiled")
 print(json.dumps({
     "form": json.loads(experiment_form(opened, None)),
     "address": opened.to_address(),
-    "maps": [[trace.name, trace.hovertemplate, list(trace.z.shape)] for trace in figure.data],
-    "axes": [figure.layout[name].title.text for name in ("xaxis", "yaxis", "xaxis2", "yaxis2")],
-    "told": [told["panels"], told["transposed"], told["held"]],
+    "maps": [[trace["name"], list(trace["z"].shape)] for trace in figure["data"]],
+    "axes": [figure["layout"][name]["title"]["text"] for name in ("xaxis", "yaxis", "xaxis2", "yaxis2")],
+    "told": [told["panels"], told["transposed"], told["depths"]],
     "row_major": row_major(ours).tiles.pid_m.tolist(),
     "drawn": {
         component.elem_id: str(value)
@@ -93,18 +94,16 @@ def test_the_form_and_the_address_hold_its_knobs(page):
 
 
 def test_the_schedule_shows_each_tensor_and_transposes_none(page):
-    names, says, shapes = zip(*page["maps"], strict=True)
-    assert names == ("A", "B")
-    assert "A: read at pid_m %{y}, pid_n %{x}" in says[0]
-    assert "B: written by pid_m %{y}, pid_n %{x}" in says[1]
+    names, shapes = zip(*page["maps"], strict=True)
+    assert names == ("A, read", "B, written")
     assert shapes == ([10, 1], [10, 1])
-    assert page["axes"] == ["A: pid_n", "pid_m", "B: pid_n", "pid_m"]
-    assert page["told"] == [False, [False, False], 0]
+    assert page["axes"] == ["pid_n, A, read", "pid_m", "pid_n, B, written", "pid_m"]
+    assert page["told"] == [None, [False, False], []]
     assert page["row_major"] == list(range(10))
 
 
 def test_the_panels_are_drawn_and_say_nothing_of_products_or_transposes(page):
-    plots = {"schedule-plot", "row-major-plot", "coalescing-plot", "request-plot", "bounds-plot"}
+    plots = {"schedule-plot", "coalescing-plot", "request-plot", "bounds-plot"}
     texts = {"schedule-claim", "coalescing-claim", "coalescing-table", "reuse-claim", "reuse-tables"}
     assert plots | texts <= set(page["drawn"])
     assert not {"loads-plot", "reuse-plot"} & set(page["drawn"]), "no blocks of panels, and no GROUP_SIZE"

@@ -1,40 +1,40 @@
-"""The maps of a launch hold what the model says: tiles, panels, and what the player draws steps from."""
+"""The picture of a launch holds what the model says: tiles, blocks, and what the player draws steps from."""
 
 from __future__ import annotations
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.figures.schedule_figure import COLORS, MOST_CELLS, loads_figure, player_data, schedule_figure
-from visualize.models.schedule import schedule, tile_map
+from visualize.figures.composite import MOST_CELLS, composite
+from visualize.figures.loads_figure import loads_figure
+from visualize.figures.player_data import player_data
+from visualize.figures.schedule_figure import COLORS, Order, schedule_figure
+from visualize.models.schedule import row_major, schedule, slice_blocks
 from visualize.models.steps import first_reads, panels, steps
 
 
-def planned(kernel_id, problem, config):
-    """A launch on an H200, and its steps."""
+def planned(kernel_id, problem, config, by="wave"):
+    """A launch on an H200 in both orders."""
     kernel = discover()[kernel_id]
     launch = Launch(kernel.family.problem(**problem), kernel.config(**config), GPUS["H200"])
-    made = schedule(kernel, launch)
-    return made, steps(made, panels(kernel, launch, made))
+    ours = schedule(kernel, launch)
+    read = panels(kernel, launch, ours)
+    named = {"this order": ours, "row-major order": row_major(ours)}
+    return [Order(name, order, steps(order, read, by)) for name, order in named.items()]
 
 
-def grouped(m, n, size):
-    return planned(
-        "matmul.grouped",
-        {"M": 16 * m, "N": 16 * n, "K": 64},
-        {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 32, "GROUP_SIZE": size},
-    )
+def grouped(m, n, size, k=2, by="wave"):
+    problem = {"M": 16 * m, "N": 16 * n, "K": 32 * k}
+    return planned("matmul.grouped", problem, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 32, "GROUP_SIZE": size}, by)
 
 
 def split(m, n, slices, k=512):
-    return planned(
-        "matmul.split_k_atomic",
-        {"M": 16 * m, "N": 16 * n, "K": k},
-        {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 32, "SPLIT_K": slices},
-    )
+    problem = {"M": 16 * m, "N": 16 * n, "K": k}
+    return planned("matmul.split_k_atomic", problem, {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 32, "SPLIT_K": slices})
 
 
 def shown(launch, color, entries):
@@ -43,104 +43,128 @@ def shown(launch, color, entries):
     return {"order": program, "group": group % 8, "wave": launch.step[entries] % 8, "sm": program % launch.sms}[color]
 
 
-@pytest.mark.parametrize("color", COLORS)
-@pytest.mark.parametrize(("m", "n", "size"), [(1, 1, 1), (9, 9, 3), (7, 33, 4), (129, 5, 8)])
-def test_each_tile_shows_its_program_group_wave_and_sm(color, m, n, size):
-    launch, cut = grouped(m, n, size)
-    picture = schedule_figure(launch, cut, "title", color).data[0]
-    entries = launch.first_of_tile
-    assert np.array_equal(picture.customdata[..., 0], tile_map(launch, launch.tiles.program))
-    assert np.array_equal(picture.customdata[..., 1], launch.tiles.group[entries])
-    assert np.array_equal(picture.customdata[..., 2], launch.wave[entries])
-    assert np.array_equal(picture.customdata[..., 3], launch.tiles.program[entries] % 132)
-    assert np.array_equal(picture.z, shown(launch, color, entries))
+def parts(order, grid):
+    """The picture's grid taken apart: C, A and B, with a cell along K only once."""
+    place = composite(order.schedule)
+    top, left = place.down.lead, place.across.lead
+    a, b = grid[top:, : left - place.across.gap], grid[: top - place.down.gap, left:]
+    for nothing in (grid[:top, :left], grid[top:, left - place.across.gap : left]):
+        assert np.ma.getmaskarray(nothing).all(), "the corner and the gap are empty"
+    return grid[top:, left:], a[:, :: place.across.repeat], b[:: place.down.repeat]
+
+
+LAUNCHES = [grouped(9, 9, 3, 9), grouped(1, 1, 1), grouped(7, 33, 4, 40), grouped(129, 5, 8), split(3, 9, 4)]
 
 
 @pytest.mark.parametrize("color", COLORS)
-@pytest.mark.parametrize(
-    "launch", [grouped(9, 5, 3), split(3, 9, 4), split(2, 3, 16, k=96)], ids=["", "split", "empty"]
-)
-def test_panels_have_the_colour_of_the_tile_that_touches_them_first(color, launch):
-    launch, cut = launch
-    _, a, b = schedule_figure(launch, cut, "title", color).data
-    a_first, b_first = first_reads(cut)
-    held = min(launch.slices, launch.k_blocks)
-    assert np.array_equal(a.z, shown(launch, color, a_first[:, :held]))
-    assert np.array_equal(b.z, shown(launch, color, b_first[:held]))
-    assert a.z.shape == (launch.extents[0], held)
-    assert b.z.shape == (held, launch.extents[1])
+@pytest.mark.parametrize("orders", [*LAUNCHES, split(2, 3, 16, k=96)])
+def test_each_tile_and_each_block_shows_its_program_group_wave_or_sm(color, orders):
+    picture = schedule_figure(orders, color)
+    assert len(picture["data"]) == 2, "both orders, a trace each"
+    for order, trace in zip(orders, picture["data"], strict=True):
+        launch, place = order.schedule, composite(order.schedule)
+        c, a, b = parts(order, trace["z"])
+        assert np.array_equal(c, shown(launch, color, launch.first_of_tile))
+        rows, columns = first_reads(order.steps)
+        assert np.array_equal(a, shown(launch, color, rows[:, place.slice_of]))
+        assert np.array_equal(b, shown(launch, color, columns[place.slice_of]))
 
 
-def test_a_large_map_shows_every_second_tile_with_its_own_numbers():
-    launch, cut = grouped(300, 512, 8)
-    c, a, b = schedule_figure(launch, cut, "title", "order").data
-    assert max(c.z.shape) <= MOST_CELLS
-    assert (c.dx, c.dy, a.dx, a.dy, b.dx, b.dy) == (2, 2, 1, 2, 2, 1)
-    assert c.customdata[3, 5, 0] == tile_map(launch, launch.tiles.program)[6, 10]
+@pytest.mark.parametrize("orders", LAUNCHES)
+def test_plotly_takes_the_picture(orders):
+    picture = schedule_figure(orders, "order")
+    checked = go.Figure(picture)
+    for trace in checked.data:
+        assert trace.hovertemplate == "%{hovertext}<extra></extra>"
+        for sides, along in ((trace.x, 1), (trace.y, 0)):
+            assert sides is None or len(sides) == trace.z.shape[along] + 1
+            assert sides is None or (np.diff(sides) > 0).all()
 
 
-def test_a_stands_on_the_left_of_c_and_b_above_it_on_shared_axes():
-    figure = schedule_figure(*grouped(9, 5, 3), "title", "order")
-    layout, (_, a, b) = figure.layout, figure.data
-    assert (a.xaxis, a.yaxis, b.xaxis, b.yaxis) == ("x2", None, None, "y2")
-    assert layout.xaxis2.domain[1] < layout.xaxis.domain[0]
-    assert layout.yaxis2.domain[0] > layout.yaxis.domain[1]
-    assert layout.yaxis.range == (8.5, -0.5), "pid_m down"
-    assert layout.xaxis.range == (-0.5, 4.5)
-    assert "pid_m" in layout.yaxis.title.text
-    assert "pid_n" in layout.xaxis.title.text
-    assert (layout.xaxis2.title.text, layout.yaxis2.title.text) == ("A", "B")
+def test_few_blocks_along_k_are_drawn_one_by_one_and_many_as_a_strip():
+    assert composite(grouped(9, 9, 3, 9)[0].schedule).slice_of.tolist() == [0] * 9
+    assert composite(grouped(9, 9, 3, 33)[0].schedule).slice_of.tolist() == [0]
+    assert composite(grouped(9, 2, 3, 9)[0].schedule).slice_of.tolist() == [0], "they would dwarf two columns of tiles"
+    sliced = split(3, 9, 4, k=320)[0].schedule
+    assert composite(sliced).slice_of.tolist() == np.repeat(np.arange(4), slice_blocks(sliced)).tolist()
 
 
-def test_slices_of_k_run_to_the_right_in_a_and_down_in_b():
-    layout = schedule_figure(*split(3, 9, 4), "title", "order").layout
-    assert layout.xaxis2.range == (-0.5, 3.5)
-    assert layout.yaxis2.range == (3.5, -0.5)
-    assert (layout.xaxis2.title.text, layout.yaxis2.title.text) == ("A: K", "B: K")
+def test_a_large_picture_shows_every_second_tile_in_cells_of_one_size():
+    orders = grouped(300, 512, 8, 64)
+    trace = schedule_figure(orders, "order")["data"][0]
+    place = composite(orders[0].schedule)
+    assert max(place.down.cells, place.across.cells) <= MOST_CELLS
+    assert (trace["dx"], trace["dy"], trace["xgap"]) == (2, 2, 0)
+    assert "x" not in trace, "Plotly draws cells of one size as pixels"
+    c, _, _ = parts(orders[0], trace["z"])
+    first = orders[0].schedule.first_of_tile
+    assert c[3, 5] == orders[0].schedule.tiles.program[first[6, 10]]
+    across = trace["x0"] + trace["dx"] * np.arange(trace["z"].shape[1])
+    assert across[place.across.lead] == 1, "the middle of tiles 0 and 1"
 
 
-def test_the_output_is_named_as_its_family_names_it():
-    figure = schedule_figure(*planned("matmul.fused_add_relu", {}, {}), "title", "order")
-    assert [trace.name for trace in figure.data] == ["D", "A", "B"]
+def test_c_lies_at_its_tiles_numbers_with_a_at_its_left_and_b_above_it():
+    layout = schedule_figure(grouped(9, 5, 3, 9), "order")["layout"]
+    for number, name in (("", "this order"), ("2", "row-major order")):
+        x, y = layout[f"xaxis{number}"], layout[f"yaxis{number}"]
+        assert x["title"]["text"] == f"pid_n, in {name}"
+        assert (x["range"][1], y["range"][0]) == (5, 9), "pid_m down"
+        named = dict(zip(x["ticktext"], x["tickvals"], strict=True))
+        assert (named["0"], named["4"]) == (0.5, 4.5)
+        assert named["<b>A</b>"] < 0
+        assert dict(zip(y["ticktext"], y["tickvals"], strict=True))["<b>B</b>"] < 0
+    assert layout["xaxis"]["domain"][1] < layout["xaxis2"]["domain"][0], "side by side"
+    assert (layout["xaxis2"]["matches"], layout["yaxis2"]["matches"]) == ("x", "y"), "zoomed together"
 
 
 def test_a_copy_shows_what_it_reads_and_transposed_what_it_writes():
-    launch, cut = planned("transpose.tiled", {"M": 96, "N": 256}, {"BLOCK_M": 32, "BLOCK_N": 32})
-    figure = schedule_figure(launch, cut, "title", "order")
-    read, written = figure.data
-    assert np.array_equal(read.z, tile_map(launch, launch.tiles.program))
-    assert np.array_equal(written.z, read.z.T)
-    assert figure.layout.xaxis.title.text == "A: pid_n"
-    assert figure.layout.xaxis2.title.text == "B: pid_m"
+    orders = planned("transpose.tiled", {"M": 96, "N": 256}, {"BLOCK_M": 32, "BLOCK_N": 32})
+    picture = schedule_figure(orders, "order")
+    read, written = picture["data"]
+    launch = orders[0].schedule
+    assert np.array_equal(read["z"], launch.tiles.program[launch.first_of_tile])
+    assert np.array_equal(written["z"], read["z"].T)
+    assert picture["layout"]["xaxis"]["title"]["text"] == "pid_n, A, read"
+    assert picture["layout"]["xaxis2"]["title"]["text"] == "pid_m, B, written"
+    told = player_data(orders, "order", 0, 0, 0)
+    assert (len(told["orders"]), told["transposed"], told["panels"]) == (1, [False, True], None), "no row-major twin"
 
 
-@pytest.mark.parametrize("launch", [grouped(30, 41, 8), split(3, 9, 4)], ids=["grouped", "split"])
-def test_the_player_gets_every_tile_step_after_step(launch):
-    launch, cut = launch
-    told = player_data(launch, cut, step=2)
+@pytest.mark.parametrize("orders", [grouped(30, 41, 8), split(3, 9, 4)], ids=["grouped", "split"])
+def test_the_player_gets_every_tile_step_after_step(orders):
+    told = player_data(orders, "order", 2, 9, 1)
     rows, columns = told["extents"]
-    slices, rest = np.divmod(told["places"], rows * columns)
-    assert np.array_equal(slices, launch.tiles.pid_k)
-    assert np.array_equal(rest // columns, launch.tiles.pid_m)
-    assert np.array_equal(rest % columns, launch.tiles.pid_n)
-    assert told["tiles"].sum() == len(told["places"])
-    assert (told["step"], told["name"], told["unit"]) == (2, "wave", "program")
+    for order, one in zip(orders, told["orders"], strict=True):
+        launch = order.schedule
+        places = one.get("places", np.arange(len(launch.tiles.program)))
+        slices, rest = np.divmod(places, rows * columns)
+        assert np.array_equal(slices, launch.tiles.pid_k)
+        assert np.array_equal(rest // columns, launch.tiles.pid_m)
+        assert np.array_equal(rest % columns, launch.tiles.pid_n)
+        assert one.get("tiles", np.ones(one["count"])).sum() == len(places)
+        runs = np.diff(np.append(one["groups"]["from"], len(places)))
+        assert np.array_equal(np.repeat(one["groups"]["value"], runs), launch.tiles.group)
+    assert (told["step"], told["first"], told["bound"], told["name"]) == (2, 9, 1, "wave")
+    assert "places" not in told["orders"][1] or orders[0].schedule.slices > 1, "row-major tiles are in their own order"
 
 
-def test_the_player_of_a_loop_goes_turn_by_turn():
-    launch, cut = planned("matmul.persistent", {"M": 2048, "N": 4096, "K": 64}, {})
-    told = player_data(launch, cut, step=0)
+def test_the_player_of_a_loop_goes_turn_by_turn_or_tile_by_tile():
+    orders = planned("matmul.persistent", {"M": 2048, "N": 4096, "K": 64}, {})
+    told = player_data(orders, "order", 0, 0, 0)
+    ours = told["orders"][0]
     assert (told["name"], told["unit"], told["slots"]) == ("turn", "tile", 132)
-    assert told["tiles"].tolist() == [132, 132, 132, 116]
-    first_turn = {int(np.flatnonzero(launch.tiles.program == program)[0]) for program in range(132)}
-    places = launch.tiles.pid_m * launch.extents[1] + launch.tiles.pid_n
-    assert set(told["places"][:132].tolist()) == {int(places[entry]) for entry in first_turn}
+    assert ours["tiles"].tolist() == [132, 132, 132, 116]
+    assert ours["programs"][:134].tolist() == [*range(132), 0, 1]
+    single = planned("matmul.persistent", {"M": 2048, "N": 4096, "K": 64}, {}, by="program")
+    told = player_data(single, "order", 0, 0, 0)
+    assert (told["name"], told["orders"][0]["count"]) == ("tile", 512)
+    assert "tiles" not in told["orders"][0], "one in each step"
 
 
 def test_the_curve_holds_both_orders_and_marks_one_n():
     counts = np.array([1, 2, 9, 81])
     curves = {"grouped": np.array([18, 27, 54, 162]), "row-major order": np.array([18, 27, 90, 162])}
-    figure = loads_figure(counts, curves, 9, "programs", ("A", "B"))
+    figure = go.Figure(loads_figure(counts, curves, 9, "programs", ("A", "B")))
     ours, reference, marks = figure.data
     assert (list(ours.y), list(reference.y)) == ([18, 27, 54, 162], [18, 27, 90, 162])
     assert (list(marks.x), list(marks.y)) == ([9, 9], [54, 90])

@@ -13,7 +13,7 @@ from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS
 from tests.models.test_schedule import REDUCING, default, launches
-from visualize.models.schedule import loads, loads_at, row_major, schedule
+from visualize.models.schedule import loads, loads_at, row_major, schedule, slice_blocks
 from visualize.models.steps import first_reads, panels, steps, with_programs_per_sm
 
 
@@ -58,6 +58,23 @@ def test_a_step_computes_the_next_tile_of_each_program_of_a_wave(launch):
             assert len({tile[0] for tile in step}) == len(step), "a program computes one tile at a time"
 
 
+@given(launches())
+def test_program_by_program_each_step_computes_the_next_tile_in_time(launch):
+    planned, read, by_wave = cut(*launch)
+    made = steps(planned, read, "program")
+    assert set(made.tiles.tolist()) == {1}
+    assert np.array_equal(made.timed.place, by_wave.timed.place), "only where the steps end differs"
+    assert made.name == ("program" if planned.turns == 1 else "tile")
+
+
+@pytest.mark.parametrize(("tiles", "programs_per_sm", "name"), [(9, 1, "program"), (32, 1, "wave"), (32, 8, "program")])
+def test_single_programs_are_stepped_where_they_are_few_or_all_in_one_wave(kernels, tiles, programs_per_sm, name):
+    kernel = kernels["matmul.grouped"]
+    problem = kernel.family.problem(M=tiles * 64, N=tiles * 64, K=64)
+    launch = Launch(problem, kernel.config(BLOCK_M=64, BLOCK_N=64), GPUS["H200"])
+    assert steps(schedule(kernel, launch, programs_per_sm), None, "auto").name == name
+
+
 @given(launches(kernels=REDUCING))
 def test_a_step_touches_the_panels_of_its_tiles(launch):
     kernel, launch = launch
@@ -73,7 +90,8 @@ def test_a_step_touches_the_panels_of_its_tiles(launch):
                 for side, size, total in ((rows, config.BLOCK_M, problem.M), (columns, config.BLOCK_N, problem.N))
                 for place, k in side
             )
-            assert (made.row_pieces[step], made.column_pieces[step]) == (len(rows), len(columns))
+            depth = slice_blocks(order)
+            assert made.blocks[step] == sum(int(depth[k]) for _, k in (*rows, *columns))
             assert made.panel_bytes[step] == held * DTYPE_BYTES[problem.dtype]
 
 
@@ -85,8 +103,8 @@ def test_a_step_in_which_all_programs_of_a_wave_have_ended_touches_nothing(kerne
     planned = replace(schedule(kernel, launch), resident_programs=2)
     made = steps(planned, panels(kernel, launch, planned))
     assert made.tiles.tolist() == [2, 2, 2, 0, 2]
-    assert made.row_pieces.tolist() == [2, 2, 2, 0, 2]
-    assert made.column_pieces.tolist() == [1, 1, 1, 0, 1]
+    assert planned.k_blocks == 1
+    assert made.blocks.tolist() == [3, 3, 3, 0, 3]
     assert made.panel_bytes.tolist() == [2 * 64 * held for held in (192, 192, 192, 0, 192)]
 
 

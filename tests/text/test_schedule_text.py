@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
+from visualize.models.first_loads import FirstLoads
 from visualize.models.schedule import schedule
 from visualize.models.steps import steps
-from visualize.text.prose import html
-from visualize.text.schedule_text import loads_claim, sharing, timing
+from visualize.text.prose import Link, html
+from visualize.text.schedule_text import Bought, loads_headline, sharing, timing
 
 SEVEN_SMS = replace(GPUS["H200"], sms=7, name="seven")
 
@@ -60,7 +62,69 @@ def test_only_split_k_shares_a_tile(kernel_id, is_shared):
     assert ("8 programs, one per slice of K" in str(text)) is is_shared
 
 
-def test_what_is_loaded_is_compared_with_row_major_order():
-    text = loads_claim(1200, "tiles", ("A", "B"), 54, 1090)
-    expected = "The first 1,200 tiles load 54 blocks of A and B in this order, 1,090 in row-major order."
-    assert str(text) == expected
+DIFFERENT = FirstLoads(9, 81, 54, 90, ((3, 3), (1, 9)), False, None)
+
+
+def claimed(found, bought=None, what="program"):
+    """The large number and the words beside it; the sentence; what is folded."""
+    text = loads_headline(found, what, ("A", "B"), bought, ("And more.",))
+    number, claim, more = re.fullmatch(
+        '<div class="headline"><p class="number">(.*?)</p><p class="claim">(.*?)</p>'
+        "<details>.*?<p>(.*?)</p></details></div>",
+        text,
+    ).groups()
+    plain = [re.sub(r" <span class=\"mark.*?</span>", "", part) for part in (number, claim, more)]
+    return [re.sub(r"<[^>]*>", "", part) for part in plain]
+
+
+def test_fewer_blocks_are_the_number_and_rows_and_columns_the_reason():
+    number, claim, more = claimed(DIFFERENT)
+    assert number == "54 blocks instead of 90"
+    assert claim == "The first 9 programs need 3 rows of A and 3 columns of B; in row-major order, 1 and 9."
+    assert more == "And more."
+
+
+def test_more_blocks_are_said_and_explained():
+    found = FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (7360, 6336))
+    number, claim, more = claimed(found)
+    assert number == "1,792 blocks; row-major order 1,600"
+    assert claim.endswith(
+        "12 rows of A and 16 columns of B; in row-major order, 9 and 16. Grouping pays with longer rows."
+    )
+    assert more.startswith("Added up over all waves: 7,360 blocks; in row-major order 6,336.")
+
+
+@pytest.mark.parametrize(
+    ("same", "first", "said"),
+    [
+        (True, 9, "No difference: this is row-major order."),
+        (False, 81, "No difference: all 81 programs run at once, so each block is loaded whatever the order."),
+        (False, 1, "No difference for the first 1 program: they need as many rows"),
+    ],
+)
+def test_no_difference_is_said_with_its_reason(same, first, said):
+    number, claim, _ = claimed(replace(DIFFERENT, ours=90, is_same_order=same, first=first))
+    assert number == "90 blocks in either order"
+    assert claim.startswith(said)
+
+
+def test_what_fewer_blocks_buy_is_the_claim_where_it_was_counted():
+    link = Link("All sizes", "tab=reuse")
+    bought = Bought((8.6e9, 2.55e9), (8.53e9, 2.86e9), (3.70, 3.56), "recorded", link)
+    _, claim, more = claimed(DIFFERENT, bought)
+    assert (
+        claim == "The first 9 programs share more blocks: DRAM reads fall from 8.6 to 2.5 GB; the time hardly changes."
+    )
+    assert "Predicted: 8.53 and 2.86 GB." in more
+    assert "Time: 3.70 ms in row-major order, 3.56 ms in this one. All sizes" in more
+    assert "falls by 50 %" in claimed(DIFFERENT, replace(bought, times_ms=(2.0, 1.0)))[1]
+    assert "grows by 50 %" in claimed(DIFFERENT, replace(bought, times_ms=(2.0, 3.0)))[1]
+
+
+def test_a_claim_has_at_most_25_words():
+    link = Link("All sizes", "tab=reuse")
+    bought = Bought((8.6e9, 2.55e9), None, (3.70, 3.56), "recorded", link)
+    worse = replace(DIFFERENT, ours=91)
+    alike = [replace(DIFFERENT, ours=90, first=first) for first in (9, 81)]
+    for found, buys in ((DIFFERENT, bought), (DIFFERENT, None), (worse, None), *((one, None) for one in alike)):
+        assert len(claimed(found, buys)[1].split()) <= 25

@@ -24,6 +24,7 @@ def player_data(orders: Sequence[Order], color: str, step: int, first: int, boun
         bound: the step at which playing stops, and then can go on; 0 for the last one.
     """
     launch = orders[0].schedule
+    read = orders[0].steps.read
     if launch.panels is None:
         orders = orders[:1]
     return {
@@ -39,6 +40,7 @@ def player_data(orders: Sequence[Order], color: str, step: int, first: int, boun
         "transposed": [tensor.transposed for tensor in launch.maps],
         "slices": launch.slices,
         "depths": slice_blocks(launch).tolist() if launch.panels else [],
+        "piece_bytes": [read.row_bytes, read.column_bytes] if read else [],
         "sms": launch.sms,
         "slots": orders[0].steps.slots,
         "name": orders[0].steps.name,
@@ -62,8 +64,6 @@ def _order(order: Order) -> dict[str, Any]:
         told["programs"] = theme.smallest(
             launch.tiles.program if parts.entries is None else launch.tiles.program[parts.entries]
         )
-    if parts.blocks is not None and parts.panel_bytes is not None:
-        told |= {"blocks": theme.smallest(parts.blocks), "kib": theme.smallest(parts.panel_bytes // 1024)}
     return told
 
 

@@ -9,6 +9,9 @@ import numpy as np
 from visualize.models.schedule import Schedule, loads_at
 from visualize.models.steps import Steps
 
+# Tiles up to which the blocks of all waves are added up: more would hold up a slider.
+_MOST_ADDED_UP = 1 << 15
+
 
 @dataclass(frozen=True)
 class FirstLoads:
@@ -20,7 +23,7 @@ class FirstLoads:
         ours, reference: blocks in this order, and in row-major order.
         regions: rows and columns of tiles that these need, in either order.
         is_same_order: the two orders are one.
-        waves: distinct blocks of each wave, added up: in either order; None where a step is no wave.
+        waves: distinct blocks of each wave, added up: in either order; None where a step is no wave, or tiles are many.
     """
 
     first: int
@@ -55,7 +58,7 @@ def first_loads(ours: Steps, reference: Steps, first: int) -> FirstLoads | None:
     (mine,), (others,) = (blocks.tolist() for blocks in found)
     near, far = (_region(order, first) for order in orders)
     waves = None
-    if ours.blocks is not None and reference.blocks is not None:
+    if not ours.is_single and len(orders[0].place) <= _MOST_ADDED_UP:
         waves = int(ours.blocks.sum()), int(reference.blocks.sum())
     is_same = np.array_equal(orders[0].place, orders[1].place)
     return FirstLoads(first, len(orders[0].place), mine, others, (near, far), is_same, waves)

@@ -7,6 +7,7 @@ a single tile of a loop), in the order in which they start. Left out, as in `sch
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -68,19 +69,16 @@ class Steps:
         entries: the entries of the schedule's tiles, step after step; None where launch order is that.
         timed: the launch as if each tile were a program of its own, started when the tile is computed.
         tiles: how many each step computes: (steps,).
-        blocks: distinct blocks, BLOCK_K deep, that each step reads: (steps,); None without panels, or where a step is
-            one program.
-        panel_bytes: their bytes.
         slots: programs that compute at once in a full step.
+        read: its panels, where there are any.
     """
 
     name: str
     entries: np.ndarray | None
     timed: Schedule
     tiles: np.ndarray
-    blocks: np.ndarray | None
-    panel_bytes: np.ndarray | None
     slots: int
+    read: Panels | None
 
     @property
     def tail_idle(self) -> float:
@@ -91,6 +89,32 @@ class Steps:
     def idle(self) -> float:
         """The share of all steps' slots in which nothing is computed, 0 to 1."""
         return 1 - int(self.tiles.sum()) / (len(self.tiles) * self.slots)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a step is one program, or one tile of a loop."""
+        return self.name in ("program", "tile")
+
+    @cached_property
+    def blocks(self) -> np.ndarray:
+        """Distinct blocks of panels, BLOCK_K deep, that each step reads: (steps,)."""
+        return self._of_panels[0]
+
+    @cached_property
+    def panel_bytes(self) -> np.ndarray:
+        """Their bytes: (steps,)."""
+        return self._of_panels[1]
+
+    @cached_property
+    def _of_panels(self) -> tuple[np.ndarray, np.ndarray]:
+        assert self.read is not None, "only of a launch with panels"
+        ends = np.cumsum(self.tiles)
+        step = np.repeat(np.arange(len(self.tiles)), self.tiles)
+        (row_blocks, row_bytes), (column_blocks, column_bytes) = (
+            _distinct(step, ends, piece, np.tile(self.read.slice_blocks, len(of_piece) // self.timed.slices), of_piece)
+            for piece, of_piece in zip(self.timed.pieces, (self.read.row_bytes, self.read.column_bytes), strict=True)
+        )
+        return row_blocks + column_blocks, row_bytes + column_bytes
 
 
 def steps(schedule: Schedule, read: Panels | None, by: str = "wave") -> Steps:
@@ -105,23 +129,16 @@ def steps(schedule: Schedule, read: Panels | None, by: str = "wave") -> Steps:
         entries = ordered_by(step)
         step = step[entries]
     timed = _in_time(schedule, entries)
+    if by == "program" or (by == "auto" and (step[-1] == 0 or len(step) <= _FEW_PROGRAMS)):
+        name = "program" if schedule.turns == 1 else "tile"
+        return Steps(name, entries, timed, np.ones(len(step), dtype=np.int64), 1, read)
     # A launch that loops has as many programs as it wants at once, however many more an SM would hold.
     slots = schedule.resident_programs
     if schedule.turns > 1:
         slots = min(slots, -(-schedule.programs // schedule.sms) * schedule.sms)
-    if by == "program" or (by == "auto" and (step[-1] == 0 or len(step) <= _FEW_PROGRAMS)):
-        name = "program" if schedule.turns == 1 else "tile"
-        return Steps(name, entries, timed, np.ones(len(step), dtype=np.int64), None, None, 1)
     ends = np.searchsorted(step, np.arange(step[-1] + 1), side="right")
     name = "wave" if schedule.turns == 1 else "turn" if schedule.waves == 1 else "step"
-    tiles_only = Steps(name, entries, timed, np.diff(ends, prepend=0), None, None, slots)
-    if read is None:
-        return tiles_only
-    (row_blocks, row_bytes), (column_blocks, column_bytes) = (
-        _distinct(step, ends, piece, np.tile(read.slice_blocks, len(piece_bytes) // schedule.slices), piece_bytes)
-        for piece, piece_bytes in zip(timed.pieces, (read.row_bytes, read.column_bytes), strict=True)
-    )
-    return replace(tiles_only, blocks=row_blocks + column_blocks, panel_bytes=row_bytes + column_bytes)
+    return Steps(name, entries, timed, np.diff(ends, prepend=0), slots, read)
 
 
 def _distinct(step: np.ndarray, ends: np.ndarray, piece: np.ndarray, *weights: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -71,7 +71,7 @@ class SchedulePanel(Panel):
         first = first_programs(ours, orders[0].steps, view.first)
         told = player_data(orders, view.color, state.view.of(PlayerView).step, *_marked(orders[0], view.first, first))
         picture = drawn(schedule_figure(orders, view.color), f"{ours.extents} {state.kernel.id}", told)
-        waves = orders[0].steps if orders[0].steps.name not in ("program", "tile") else steps(ours, None)
+        waves = steps(ours, None) if orders[0].steps.is_single else orders[0].steps
         more = (
             schedule_text.sharing(ours),
             schedule_text.timing(ours, waves, state.gpu, known.residency.programs_per_sm),

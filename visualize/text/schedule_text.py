@@ -33,8 +33,8 @@ def loads_headline(
     beside = f"blocks instead of {found.reference:,}"
     if found.ours > found.reference:
         beside = f"blocks; row-major order {found.reference:,}"
-    if found.ours > found.reference:
-        return headline(f"{found.ours:,}", beside, _short_rows(found, what), *_waves(found), *more)
+        said = say("{} Grouping pays with longer rows.", _region(found, what, inputs))
+        return headline(f"{found.ours:,}", beside, said, *_waves(found), *more)
     if bought is None:
         return headline(f"{found.ours:,}", beside, _region(found, what, inputs), *_waves(found), *more)
     details = (_region(found, what, inputs), *_details(bought), *_waves(found))
@@ -61,19 +61,6 @@ def _region(found: FirstLoads, what: str, inputs: Sequence[str]) -> Sentence:
         inputs[0],
         counted(columns, "column"),
         inputs[1],
-        Sourced("in row-major order", "predicted"),
-        other_rows,
-        other_columns,
-    )
-
-
-def _short_rows(found: FirstLoads, what: str) -> Sentence:
-    (rows, columns), (other_rows, other_columns) = found.regions
-    return say(
-        "The first {} need {:,} rows and {:,} columns of tiles; {}, {:,} and {:,}. Grouping pays where rows are longer.",
-        counted(found.first, what),
-        rows,
-        columns,
         Sourced("in row-major order", "predicted"),
         other_rows,
         other_columns,

@@ -96,19 +96,22 @@ class Order {
     const c = grid(down.cells, across.cells, (r, k) => this.done[r * across.cells + k] / (high(r) * wide(k) * slices));
     const a = grid(down.cells, slices, (r, k) => this.touched.a[r * slices + k] / high(r));
     const b = grid(slices, across.cells, (k, n) => this.touched.b[n * slices + k] / wide(n));
-    let loaded = this.blocksLoaded;
-    const isNew = { a: new Set(), b: new Set() };
+    const isNew = { a: new Set(), b: new Set() }, used = { a: new Set(), b: new Set() };
     if (number <= this.count) this.each(this.end(current - 1), this.end(current), (m, n, slice) => {
       const r = Math.floor(m / stride), k = Math.floor(n / stride);
       c[r][k] = 3;
-      for (const [side, piece] of [["a", m], ["b", n]]) {
-        const at = piece * slices + slice;
-        if (!this.seen[side][at] && !isNew[side].has(at)) { isNew[side].add(at); loaded += depths[slice] ?? 0; }
+      for (const [side, piece] of [["a", m * slices + slice], ["b", n * slices + slice]]) {
+        used[side].add(piece);
+        if (!this.seen[side][piece]) isNew[side].add(piece);
       }
       a[r][slice] = Math.max(isNew.a.has(m * slices + slice) ? 3 : 2, a[r][slice]);
       b[slice][k] = Math.max(isNew.b.has(n * slices + slice) ? 3 : 2, b[slice][k]);
     });
-    this.loaded = loaded;
+    const blocks = (pieces) => [...pieces].reduce((sum, piece) => sum + (depths[piece % slices] ?? 0), 0);
+    const bytes = (pieces, of) => [...pieces].reduce((sum, piece) => sum + (of?.[piece] ?? 0), 0);
+    this.used = blocks(used.a) + blocks(used.b);
+    this.usedBytes = bytes(used.a, this.meta.piece_bytes[0]) + bytes(used.b, this.meta.piece_bytes[1]);
+    this.loaded = this.blocksLoaded + blocks(isNew.a) + blocks(isNew.b);
     return { c, a, b };
   }
 
@@ -254,9 +257,9 @@ class Order {
       return [this.loadedBy(programs), `blocks for ${first ? "the first" : "all"} ${several(programs, unit)}`];
     }
     const current = Math.min(step, this.count);
-    if (!this.blocks) return [this.loaded, `blocks loaded by ${several(current, unit)}`];
-    const mebibytes = (this.kib[current - 1] / 1024).toLocaleString("en", { maximumSignificantDigits: 3 });
-    return [this.blocks[current - 1], `blocks loaded by ${name} ${number(current)}: ${this.busy(current)}, ${mebibytes} MiB`];
+    if (!this.tiles) return [this.loaded, `blocks loaded by ${several(current, unit)}`];
+    const mebibytes = (this.usedBytes / 2 ** 20).toLocaleString("en", { maximumSignificantDigits: 3 });
+    return [this.used, `blocks loaded by ${name} ${number(current)}: ${this.busy(current)}, ${mebibytes} MiB`];
   }
 
   busy(current) {
