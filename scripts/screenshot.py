@@ -24,7 +24,7 @@ def main(url: str, file: str) -> None:
         page.locator("#run").click()
         page.wait_for_selector("#status [data-finished]")
         page.get_by_role("tab", name="Schedule").click()
-        page.wait_for_selector("#row-major-plot .live-plot[data-draws]")
+        page.wait_for_selector("#schedule-plot .live-plot[data-draws]")
         page.wait_for_timeout(5000)  # until it is compiled, and drawn again
         page.screenshot(path=file)
         browser.close()

@@ -95,9 +95,9 @@ def test_the_form_and_the_address_hold_its_knobs(page):
 
 def test_the_schedule_shows_each_tensor_and_transposes_none(page):
     names, shapes = zip(*page["maps"], strict=True)
-    assert names == ("A, read", "B, written")
+    assert names == ("A as it is read", "B as it is written")
     assert shapes == ([10, 1], [10, 1])
-    assert page["axes"] == ["pid_n, A, read", "pid_m", "pid_n, B, written", "pid_m"]
+    assert page["axes"] == ["A as it is read: pid_n", "pid_m", "B as it is written: pid_n", "pid_m"]
     assert page["told"] == [None, [False, False], []]
     assert page["row_major"] == list(range(10))
 

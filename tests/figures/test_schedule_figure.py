@@ -107,7 +107,7 @@ def test_c_lies_at_its_tiles_numbers_with_a_at_its_left_and_b_above_it():
     layout = schedule_figure(grouped(9, 5, 3, 9), "order")["layout"]
     for number, name in (("", "this order"), ("2", "row-major order")):
         x, y = layout[f"xaxis{number}"], layout[f"yaxis{number}"]
-        assert x["title"]["text"] == f"pid_n, in {name}"
+        assert x["title"]["text"] == f"{name}: pid_n"
         assert (x["range"][1], y["range"][0]) == (5, 9), "pid_m down"
         named = dict(zip(x["ticktext"], x["tickvals"], strict=True))
         assert (named["0"], named["4"]) == (0.5, 4.5)
@@ -124,8 +124,8 @@ def test_a_copy_shows_what_it_reads_and_transposed_what_it_writes():
     launch = orders[0].schedule
     assert np.array_equal(read["z"], launch.tiles.program[launch.first_of_tile])
     assert np.array_equal(written["z"], read["z"].T)
-    assert picture["layout"]["xaxis"]["title"]["text"] == "pid_n, A, read"
-    assert picture["layout"]["xaxis2"]["title"]["text"] == "pid_m, B, written"
+    assert picture["layout"]["xaxis"]["title"]["text"] == "A as it is read: pid_n"
+    assert picture["layout"]["xaxis2"]["title"]["text"] == "B as it is written: pid_m"
     told = player_data(orders, "order", 0, 0, 0)
     assert (len(told["orders"]), told["transposed"], told["panels"]) == (1, [False, True], None), "no row-major twin"
 

@@ -6,36 +6,52 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from playwright.sync_api import Browser
 
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from tests.page.conftest import Tab
-from visualize.models.schedule import Schedule, row_major, schedule
+from tests.page.conftest import App, Tab
+from visualize.figures.composite import composite
+from visualize.models.schedule import Schedule, loads_at, row_major, schedule
+from visualize.models.steps import panels, steps
 
 pytestmark = pytest.mark.browser
 
-PLOTS = ("schedule-plot", "row-major-plot")
 LAUNCH = "?kernel=matmul.grouped&gpu=H200&M=2048&N=2048&K=512&BLOCK_M=64&BLOCK_N=64&GROUP_SIZE=4&programs_per_sm=1"
+ARTICLE = "?kernel=matmul.grouped&gpu=H200&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3&first=9"
+EARLIER, AGAIN, NEW = 1, 2, 3
 
 
-def orders() -> Iterator[tuple[str, Schedule]]:
-    """What the page shows in either plot: 1,024 programs, 8 waves."""
+def orders(problem: tuple[int, int, int], size: int) -> Iterator[tuple[int, Schedule]]:
+    """What the page shows in either half."""
     kernel = discover()["matmul.grouped"]
-    config = kernel.config(BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=4)
-    planned = schedule(kernel, Launch(kernel.family.problem(2048, 2048, 512), config, GPUS["H200"]))
-    yield from zip(PLOTS, (planned, row_major(planned)), strict=True)
+    config = kernel.config(BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=size)
+    planned = schedule(kernel, Launch(kernel.family.problem(*problem), config, GPUS["H200"]))
+    yield from enumerate((planned, row_major(planned)))
 
 
-def drawn(tab: Tab, plot: str, trace: int) -> np.ndarray:
-    """The values of a map as it stands on the page."""
-    read = "([plot, i]) => document.querySelector(`#${plot} .live-plot`).data[i].z.map((row) => Array.from(row))"
-    return np.array(tab.page.evaluate(read, [plot, trace]))
+def values(tab: Tab, half: int, name: str = "z") -> np.ndarray:
+    """What stands in the cells of one half of the picture as it is on the page."""
+    read = (
+        "([i, name]) => document.querySelector('#schedule-plot .live-plot').data[i][name]"
+        ".map((row) => Array.from(row, (value) => Number.isNaN(value) ? null : value))"
+    )
+    return np.array(tab.page.evaluate(read, [half, name]))
 
 
-def told(tab: Tab, plot: str) -> str:
-    """The line below a plot's title."""
-    return str(tab.page.evaluate(f"document.querySelector('#{plot} .live-plot').layout.annotations[0].text"))
+def parts(tab: Tab, half: int, launch: Schedule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """C, A and B of one half, each cell along K once."""
+    grid, place = values(tab, half), composite(launch)
+    top, left = place.down.lead, place.across.lead
+    a, b = grid[top:, : left - place.across.gap], grid[: top - place.down.gap, left:]
+    return grid[top:, left:].astype(float), a[:, :: place.across.repeat], b[:: place.down.repeat]
+
+
+def count(tab: Tab, half: int) -> tuple[int, str]:
+    """The large number beside an order, and what it counts."""
+    beside = tab.page.locator(".player .count").nth(half)
+    return int(beside.locator("b").inner_text().replace(",", "")), beside.locator(".what").inner_text()
 
 
 def wait_for_step(tab: Tab, step: int) -> None:
@@ -43,32 +59,94 @@ def wait_for_step(tab: Tab, step: int) -> None:
     tab.page.wait_for_timeout(100)
 
 
-def assert_shows(tab: Tab, step: int) -> None:
-    """Both plots show this step, counted from 1, as the model has it."""
-    for plot, order in orders():
-        wave = np.full(order.extents, -1)
-        wave[order.tiles.pid_m, order.tiles.pid_n] = order.wave
-        now = wave == step - 1
-        c, a, b = (drawn(tab, plot, trace) for trace in range(3))
-        assert np.array_equal(c, np.where(now, 2, wave < step - 1)), plot
-        earlier = wave < step - 1
-        assert np.array_equal(a[:, 0], np.where(now.any(1), 2, earlier.any(1))), plot
-        assert np.array_equal(b[0], np.where(now.any(0), 2, earlier.any(0))), plot
-        panels = f"{now.any(1).sum()} + {now.any(0).sum()} panels"
-        assert told(tab, plot).startswith(f"wave {step} of 8: {now.sum()} programs; {panels}, ")
+def used(now: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """What a piece of a panel shows: whether it is used now, and was before."""
+    return np.where(now & before, AGAIN, np.where(now, NEW, np.where(before, EARLIER, 0)))
+
+
+def assert_shows(tab: Tab, step: int, single: bool = False) -> None:
+    """Both halves show this step, counted from 1, as the model has it."""
+    for half, order in orders((576, 576, 288) if single else (2048, 2048, 512), 3 if single else 4):
+        when = np.full(order.extents, -1)
+        when[order.tiles.pid_m, order.tiles.pid_n] = order.tiles.program if single else order.wave
+        now, before = when == step - 1, when < step - 1
+        c, a, b = parts(tab, half, order)
+        assert np.array_equal(c, np.where(now, NEW, before)), half
+        rows, columns = used(now.any(1), before.any(1)), used(now.any(0), before.any(0))
+        assert all(np.array_equal(column, rows) for column in a.T), half
+        assert all(np.array_equal(row, columns) for row in b), half
+        blocks, said = count(tab, half)
+        if single:
+            expected = loads_at(order, np.array([step]))
+            assert expected is not None
+            assert blocks == expected[0], half
+            assert said == f"blocks loaded by {step} program{'s' if step > 1 else ''}"
+        else:
+            assert blocks == (now.any(1).sum() + now.any(0).sum()) * order.k_blocks, half
+            assert said.startswith(f"blocks loaded by wave {step}: ")
 
 
 def open_page(tab: Tab, more: str = "") -> None:
     tab.open(LAUNCH + more)
-    for plot in PLOTS:
-        tab.wait_for_draw(plot)
+    tab.wait_for_draw("schedule-plot")
 
 
-def test_one_step_on_draws_the_next_wave_of_both_orders_without_the_server(tab: Tab) -> None:
-    open_page(tab)
-    assert "whole launch: 1,024 programs, 8 waves" in told(tab, "schedule-plot")
+def test_the_nine_results_program_by_program_until_it_reads_54_and_90(tab: Tab) -> None:
+    tab.open(ARTICLE)
+    tab.wait_for_draw("schedule-plot")
+    assert tab.text("#schedule-claim .number") == "54 blocks instead of 90"
     tab.page.wait_for_timeout(500)
     before = len(tab.requests)
+    for step in range(1, 10):
+        tab.page.get_by_role("button", name="One step on").click()
+        wait_for_step(tab, step)
+        assert_shows(tab, step, single=True)
+    assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
+    assert len(tab.requests) == before, "the server is not asked"
+
+
+def test_play_stops_at_the_programs_that_are_compared_and_then_goes_on(tab: Tab) -> None:
+    tab.open(ARTICLE)
+    tab.wait_for_draw("schedule-plot")
+    tab.page.get_by_label("Speed").select_option(label="20 steps per second")
+    tab.page.get_by_role("button", name="Play").click()
+    tab.page.wait_for_function("/step=9(&|$)/.test(location.search)")
+    assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
+    tab.page.get_by_role("button", name="Play").click()
+    tab.page.wait_for_function("location.search.includes('step=81')")
+    assert [count(tab, half)[0] for half in (0, 1)] == [162, 162], "all blocks of A and B"
+
+
+def test_the_programs_that_are_compared_are_outlined(tab: Tab) -> None:
+    tab.open(ARTICLE)
+    tab.wait_for_draw("schedule-plot")
+    paths = tab.page.evaluate("document.querySelector('#schedule-plot .live-plot').layout.shapes.map((s) => s.path)")
+    corners = [np.array([point.split(",") for point in path[1:].replace("M", "L").split("L")], int) for path in paths]
+    assert [np.ptp(one, axis=0).tolist() for one in corners] == [[3, 3], [9, 1]], "columns and rows of tiles"
+
+
+def test_events_of_the_document_do_what_the_buttons_do(tab: Tab) -> None:
+    tab.open(ARTICLE)
+    tab.wait_for_draw("schedule-plot")
+    send = "([name, detail]) => document.dispatchEvent(new CustomEvent(name, { detail }))"
+    tab.page.evaluate(send, ["tilescope:step", {"by": 1}])
+    wait_for_step(tab, 1)
+    tab.page.evaluate(send, ["tilescope:step", {"by": -1}])
+    wait_for_step(tab, 0)
+    tab.page.evaluate(send, ["tilescope:play", None])
+    tab.page.get_by_role("button", name="Pause").wait_for()
+    tab.page.evaluate(send, ["tilescope:play", None])
+    tab.page.get_by_role("button", name="Play").wait_for()
+    tab.tab("Reuse")
+    step = tab.page.evaluate("document.querySelector('.player').dataset.step")
+    tab.page.evaluate(send, ["tilescope:step", {"by": 1}])
+    tab.page.wait_for_timeout(200)
+    assert tab.page.evaluate("document.querySelector('.player').dataset.step") == step, "nobody sees it"
+
+
+def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
+    open_page(tab)
+    assert tab.text(".player output") == "whole launch"
     for step in (1, 2, 3):
         tab.page.get_by_role("button", name="One step on").click()
         wait_for_step(tab, step)
@@ -76,7 +154,6 @@ def test_one_step_on_draws_the_next_wave_of_both_orders_without_the_server(tab: 
     tab.page.get_by_role("button", name="One step back").click()
     wait_for_step(tab, 2)
     assert_shows(tab, 2)
-    assert len(tab.requests) == before
     assert "step=2" in tab.page.evaluate("location.search")
 
 
@@ -86,13 +163,12 @@ def test_play_ends_at_the_last_wave_and_pause_keeps_the_step_in_the_address(tab:
     tab.page.get_by_role("button", name="Play").click()
     tab.page.wait_for_function("location.search.includes('step=8')")
     assert_shows(tab, 8)
-    assert "last" not in tab.text(".player .busy")
-    assert tab.text(".player .busy") == "wave 8: 100 of 132 SMs busy"
+    assert "100 of 132 programs" in count(tab, 0)[1]
     tab.page.get_by_label("Speed").select_option(label="1 step per second")
     tab.page.get_by_role("button", name="Play").click()
     wait_for_step(tab, 1)
     tab.page.get_by_role("button", name="Pause").click()
-    tab.page.wait_for_function("location.search.includes('step=1&') || location.search.endsWith('step=1')")
+    tab.page.wait_for_function("/step=1(&|$)/.test(location.search)")
     tab.page.get_by_role("button", name="Play").wait_for()
     assert_shows(tab, 1)
 
@@ -101,11 +177,14 @@ def test_a_link_opens_at_its_step_and_a_slider_keeps_it(tab: Tab) -> None:
     open_page(tab, "&step=5")
     wait_for_step(tab, 5)
     assert_shows(tab, 5)
+    tab.page.get_by_role("button", name="One step on").click()
+    wait_for_step(tab, 6)
     before = tab.draws("schedule-plot")
     tab.page.get_by_label("GROUP_SIZE slider").fill("8")
     tab.wait_for_draw("schedule-plot", after=before)
-    assert told(tab, "schedule-plot").startswith("wave 5 of 8")
-    assert "step=5" in tab.page.evaluate("location.search")
+    tab.page.wait_for_function("document.querySelector('.player .name').innerText.includes('GROUP_SIZE 8')")
+    assert tab.text(".player output") == "wave 6 of 8"
+    assert "step=6" in tab.page.evaluate("location.search")
 
 
 def test_a_step_beyond_the_last_shows_the_last(tab: Tab) -> None:
@@ -122,11 +201,23 @@ def test_the_scrubber_works_from_the_keyboard_and_says_where_it_is(tab: Tab) -> 
         scrub.press("ArrowRight")
     wait_for_step(tab, 4)
     assert_shows(tab, 4)
-    assert str(scrub.get_attribute("aria-valuetext")).startswith("wave 4 of 8: 132 programs")
+    assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 320 blocks" in str(scrub.get_attribute("aria-valuetext"))
     scrub.press("Home")
     wait_for_step(tab, 0)
-    assert told(tab, "row-major-plot").startswith("whole launch")
-    assert drawn(tab, "schedule-plot", 0).max() == 1023
+    assert parts(tab, 0, next(orders((2048, 2048, 512), 4))[1])[0].max() == 1023
+
+
+def test_a_cell_says_its_program_and_a_block_who_reads_it_first(tab: Tab) -> None:
+    tab.open(ARTICLE)
+    tab.wait_for_draw("schedule-plot")
+    for half, read_first in ((0, "pid 27, SM 27<br>group 1"), (1, "pid 27, SM 27<br>group 3")):
+        texts = values(tab, half, "hovertext")
+        assert texts.shape == values(tab, half).shape == (19, 19)
+        assert texts[13, 2] == f"A: pid_m 3, block 2 of K<br>first read by {read_first}, wave 1"
+        assert not texts[:9, :10].any(), "the corner says nothing"
+    texts = values(tab, 0, "hovertext")
+    assert texts[11, 12] == "C: pid_m 1, pid_n 2<br>pid 7, SM 7<br>group 0, wave 1"
+    assert texts[0, 18] == "B: pid_n 8, block 0 of K<br>first read by pid 24, SM 24<br>group 0, wave 1"
 
 
 def test_another_kernel_or_a_preset_starts_at_the_whole_launch(tab: Tab) -> None:
@@ -134,18 +225,17 @@ def test_another_kernel_or_a_preset_starts_at_the_whole_launch(tab: Tab) -> None
     wait_for_step(tab, 5)
     tab.preset("The 9 × 9 tiles of the article")
     wait_for_step(tab, 0)
-    tab.page.wait_for_function("location.search.includes('step=0')")
+    tab.page.wait_for_function("!location.search.includes('step=')")
 
 
 def test_the_steps_of_a_persistent_kernel_are_turns_of_its_loop(tab: Tab) -> None:
     tab.open("?kernel=matmul.persistent&gpu=H200&M=2048&N=4096&step=4&programs_per_sm=1")
     wait_for_step(tab, 4)
-    claim = tab.text("#schedule-claim")
+    claim = str(tab.page.locator("#schedule-claim").text_content())
     assert "132 programs on 132 SMs of H200" in claim
     assert "loop over 512 tiles in 4 turns of at most 132. The last turn computes 116 tiles" in claim
-    assert "wave" not in claim
-    assert told(tab, "schedule-plot").startswith("turn 4 of 4: 116 tiles")
-    assert tab.text(".player .busy") == "turn 4: 116 of 132 SMs busy"
+    assert "wave" not in claim.replace("all waves", "")
+    assert count(tab, 0)[1].startswith("blocks loaded by turn 4: 116 of 132 tiles, ")
 
 
 def test_a_tile_of_split_k_says_how_many_of_its_slices_have_started(tab: Tab) -> None:
@@ -154,12 +244,42 @@ def test_a_tile_of_split_k_says_how_many_of_its_slices_have_started(tab: Tab) ->
         "&programs_per_sm=1&step=2"
     )
     wait_for_step(tab, 2)
-    assert "Each tile of C is summed by 8 programs, one per slice of K" in tab.text("#schedule-claim")
-    begun = tab.page.evaluate(
-        "document.querySelector('#schedule-plot .live-plot').data[0].text.map((r) => Array.from(r))"
-    )
+    said = str(tab.page.locator("#schedule-claim").text_content())
+    assert "Each tile of C is summed by 8 programs, one per slice of K" in said
+    kernel = discover()["matmul.split_k_atomic"]
+    config = kernel.config(BLOCK_M=64, BLOCK_N=64, SPLIT_K=8)
+    launch = Launch(kernel.family.problem(M=512, N=512, K=4096), config, GPUS["H200"])
+    place = composite(schedule(kernel, launch))
+    begun = values(tab, 0, "text")[place.down.lead :, place.across.lead :].astype(int)
     pids = np.arange(2 * 132)  # started in two waves, pid_m first, then pid_n, then the slice
-    assert np.array_equal(np.array(begun).T.ravel(), np.bincount(pids % 64, minlength=64))
-    a = drawn(tab, "schedule-plot", 1)
+    assert np.array_equal(begun.T.ravel(), np.bincount(pids % 64, minlength=64))
+    _, a, _ = parts(tab, 0, schedule(kernel, launch))
     assert a.shape == (8, 8)
-    assert np.array_equal(a[0], [1, 1, 2, 2, 2, 0, 0, 0]), "pids 132 to 263 are of slices 2, 3 and 4"
+    assert np.array_equal(a[0], [1, 1, AGAIN, NEW, NEW, 0, 0, 0]), "pids 132 to 263 are of slices 2, 3 and 4"
+    read = panels(kernel, launch, schedule(kernel, launch))
+    assert count(tab, 0)[0] == steps(schedule(kernel, launch), read).blocks[1]
+
+
+def test_a_transpose_has_its_input_and_output_side_by_side(tab: Tab) -> None:
+    tab.open("?kernel=transpose.tiled&gpu=H200&M=512&N=1024&BLOCK_M=64&BLOCK_N=64&tab=schedule&step=3&by=program")
+    wait_for_step(tab, 3)
+    read, written = values(tab, 0), values(tab, 1)
+    assert read.shape == (8, 16)
+    assert np.array_equal(read.T, written)
+    assert sorted(read.ravel())[-4:] == [0, EARLIER, EARLIER, NEW]
+    assert tab.page.locator(".player .count").count() == 0, "nothing is loaded twice"
+
+
+def test_without_an_address_it_plays_once_by_itself(app: App, browser: Browser) -> None:
+    for motion, steps_seen in (("no-preference", {1, 9}), ("reduce", {9})):
+        context = browser.new_context(viewport={"width": 1280, "height": 720}, reduced_motion=motion)
+        page = context.new_page()
+        page.add_init_script(
+            "window.seen = []; document.addEventListener('tilescope:paint', () => setTimeout(() => "
+            "window.seen.push(Number(document.querySelector('.player').dataset.step)), 0))"
+        )
+        page.goto(app.url)
+        page.wait_for_function("/step=9(&|$)/.test(location.search)", timeout=40_000)
+        assert steps_seen <= set(page.evaluate("window.seen")), motion
+        assert motion == "no-preference" or not set(range(1, 9)) & set(page.evaluate("window.seen"))
+        context.close()

@@ -99,7 +99,7 @@ def test_more_blocks_are_said_and_explained():
     [
         (True, 9, "No difference: this is row-major order."),
         (False, 81, "No difference: all 81 programs run at once, so each block is loaded whatever the order."),
-        (False, 1, "No difference for the first 1 program: they need as many rows"),
+        (False, 1, "No difference for the first 1 program: both orders need equally many rows"),
     ],
 )
 def test_no_difference_is_said_with_its_reason(same, first, said):

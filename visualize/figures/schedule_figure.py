@@ -78,7 +78,7 @@ def schedule_figure(orders: Sequence[Order], color: str) -> Picture:
 
 
 def _role(tensor: TensorMap) -> str:
-    return f"{tensor.name}, {'read' if tensor.is_input else 'written'}"
+    return f"{tensor.name} as it is {'read' if tensor.is_input else 'written'}"
 
 
 def _colored(launch: Schedule, entries: np.ndarray, color: str) -> np.ndarray:
@@ -142,7 +142,7 @@ def _axes(
     sides = [("pid_m", place.down, 0), ("pid_n", place.across, 1)]
     (down, rows, _), (across, columns, _) = reversed(sides) if transposed else sides
     row_panel, column_panel = launch.panels or ("", "")
-    title = f"{across}, {name}" if launch.panels is None else f"{across}, in {name}"
+    title = f"{name}: {across}"
     domain = list(_HALVES[number]) if count == 2 else [number / count, (number + 0.9) / count]
     x = {
         **_ticks(columns, row_panel),

@@ -28,6 +28,8 @@ STEP_SCALE = ((0, TO_COME), (0.5, DONE), (0.75, DONE), (0.75, NOW), (1, NOW))
 # What a step does to tiles and blocks: a share from 0 (to come) to 1 (done, or loaded before), 2 for what is used
 # again, 3 for what is new.
 BEFORE = "#5F7089"
+# What is to come, where numbers stand in it: Plotly chooses their colour for what it takes to be an opaque one.
+OPAQUE_TO_COME = {"light": "#E4E7EC", "dark": "#232A38"}
 LOAD_SCALE = ((0, TO_COME), (1 / 3, BEFORE), (0.5, BEFORE), (0.5, REUSED), (5 / 6, REUSED), (5 / 6, NEW), (1, NEW))
 
 

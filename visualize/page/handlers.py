@@ -126,8 +126,9 @@ class Handlers:
         return f"{_DRAWN if is_known else next(self._numbers)} {link.query(state.to_address())}"
 
     def on_load(self, request: gr.Request) -> Drawn:
-        """Open the page that the address describes."""
-        return {**self._result.before(self.session), **self._opened(dict(request.query_params))}
+        """Open the page that the address describes; one that says nothing opens on a story."""
+        asked = {name: value for name, value in request.query_params.items() if not name.startswith("__")}
+        return {**self._result.before(self.session), **self._opened(asked or SETTINGS.opening)}
 
     def on_change(self, request: gr.Request, *values: str) -> Drawn:
         """A value changed: redraw."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kernels import discover, experiment
@@ -42,11 +42,13 @@ class Settings:
         options: the types of the panels' options, dataclasses of knobs. One may have a method `refuse(problem)`, which
             raises ConfigError where the two don't go together, and say `of_kernel = True`: what is chosen in it means
             nothing to another kernel.
+        opening: flat fields of what is shown where the address says nothing.
     """
 
     tabs: tuple[str, ...]
     opened: str
     options: tuple[type, ...]
+    opening: Mapping[str, object] = field(default_factory=dict)
 
     def state(self, flat: Mapping[str, object], this: Gpu | None) -> State:
         """Read a page from flat fields (an address', or all forms' together); what is left out takes its default.

@@ -34,7 +34,9 @@ class ScheduleView:
 
 @dataclass(frozen=True)
 class PlayerView:
-    """Where the player stands."""
+    """Where the player stands. Another kernel has other steps."""
+
+    of_kernel = True
 
     step: int = knob(0, "", "The step that is shown: set by the player. 0: the whole launch.", low=0, high=2**21)
 

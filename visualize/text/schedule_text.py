@@ -47,7 +47,7 @@ def _no_difference(found: FirstLoads, what: str) -> Sentence:
     if found.is_all:
         said = "No difference: all {} run at once, so each block is loaded whatever the order. Choose a larger shape."
         return say(said, counted(found.tiles, what))
-    said = "No difference for the first {}: they need as many rows and columns of tiles in both orders."
+    said = "No difference for the first {}: both orders need equally many rows and columns of tiles."
     return say(said, counted(found.first, what))
 
 

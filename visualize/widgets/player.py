@@ -16,8 +16,8 @@ SPEEDS = ((0, "in 8 s"), (1, "1 step per second"), (4, "4 steps per second"), (2
 
 # What the colours of a step mean, and those of the whole launch.
 _LEGEND = (
-    (theme.NEW, "now: new"),
-    (theme.REUSED, "now: loaded before"),
+    (theme.NEW, "now, new"),
+    (theme.REUSED, "now, loaded before"),
     (theme.BEFORE, "earlier"),
     (theme.TO_COME, "to come"),
 )
@@ -50,7 +50,7 @@ def player() -> gr.HTML:
             '<div class="counts"></div><template><p class="count"><b></b><span><span class="name"></span>'
             '<span class="what"></span></span></p></template></div>'
         ),
-        js_on_load=assets.script("player.js", scale=theme.LOAD_SCALE),
+        js_on_load=assets.script("player.js", scale=theme.LOAD_SCALE, to_come=theme.OPAQUE_TO_COME),
         apply_default_css=False,
         elem_id="player",
     )

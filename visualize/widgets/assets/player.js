@@ -297,7 +297,9 @@ function over(detail, data, layout) {
     if (trace.texttemplate) shown.text = of(i).numbers(i);
     return shown;
   });
-  const coloraxis = step ? { cmin: 0, cmax: 3, colorscale: given.scale, showscale: false } : layout.coloraxis;
+  const toCome = given.to_come[document.body.classList.contains("dark") ? "dark" : "light"];
+  const scale = [[0, toCome], ...given.scale.slice(1)];
+  const coloraxis = step ? { cmin: 0, cmax: 3, colorscale: scale, showscale: false } : layout.coloraxis;
   detail.layout = { ...layout, coloraxis, ...stacked(layout) };
   if (!meta.first || !meta.panels) return;
   const line = { width: 2.5, color: layout.template.layout.font.color };
