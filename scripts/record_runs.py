@@ -61,7 +61,7 @@ def experiments() -> Iterator[Wanted]:
 
 
 def is_pictured(wanted: Wanted) -> bool:
-    """Whether the picture of the error is kept: of every race, and of the default kernel in types that round coarsely."""
+    """Whether the picture of its error is kept: every race's, and the default launch's in coarse types."""
     payload, name = wanted
     is_default = payload["kernel"] == "matmul.grouped" and not payload["config"]
     return name == "run" and (

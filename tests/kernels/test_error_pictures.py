@@ -52,7 +52,7 @@ def test_a_picture_is_read_back_as_the_small_one_that_was_written():
         assert ours.dtype == np.float32
         np.testing.assert_array_equal(np.isinf(ours), np.isinf(theirs))
         np.testing.assert_array_equal(ours == 0, theirs == 0)
-        np.testing.assert_array_equal(ours > 1, theirs > 1), "what passes, and what does not"
+        np.testing.assert_array_equal(ours > 1, theirs > 1, "what passes, and what does not")
         drawn = np.isfinite(theirs) & (theirs > 1e-4)
         assert (ours[drawn] >= theirs[drawn]).all(), "a cell stays an upper bound"
         assert (ours[drawn] <= 1.11 * theirs[drawn]).all()
@@ -62,7 +62,8 @@ def test_reading_and_writing_a_picture_gives_the_same_line_of_at_most_20_kilobyt
     line = RUN.form.line(recorded(picture()))
     assert RUN.form.line(RUN.form.recording(json.loads(line))) == line
     assert len(line) < 20_000
-    assert "NaN" not in line and "Infinity" not in line, "plain JSON"
+    assert "NaN" not in line, "plain JSON"
+    assert "Infinity" not in line
 
 
 def test_a_recording_without_a_picture_has_no_word_of_it():
