@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,12 +32,14 @@ def record(
     file: Path,
     append: bool = False,
     kept: Callable[[Any], bool] = lambda measured: True,
+    replaced: Path | None = None,
 ) -> int:
     """Write outcomes as they come, one recording a line, and print what is `said` of each.
 
     Args:
         outcomes: what was wanted, each with its result or a Failure.
         kept: results that go into the file.
+        replaced: a file whose recordings are kept too, each in its place, but for those that were measured anew.
 
     Returns:
         The number of failures.
@@ -50,6 +53,7 @@ def record(
     if gpu is None:
         print("There is no GPU here, so there is nothing to record.", file=sys.stderr)
         return 1
+    anew: list[str] = []
     with file.open("a" if append else "w", encoding="utf-8") as target:
         for (payload, name), outcome in outcomes:
             if isinstance(outcome, Failure):
@@ -58,10 +62,32 @@ def record(
                 continue
             date = datetime.datetime.now(datetime.UTC).date().isoformat()
             if kept(outcome):
-                target.write(MEASUREMENTS[name].form.line(Recording(gpu.name, date, outcome)) + "\n")
+                anew.append(MEASUREMENTS[name].form.line(Recording(gpu.name, date, outcome)))
+                target.write(anew[-1] + "\n")
                 target.flush()
             print(f"{name} {payload}: {said(outcome)}", flush=True)
+    if replaced:
+        lines = merged(replaced.read_text(encoding="utf-8").splitlines(), anew)
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return failed
+
+
+def merged(old: Sequence[str], anew: Sequence[str]) -> list[str]:
+    """Lines of recordings: each old one, or what was measured anew in its place; then what is new."""
+    fresh = {_what(line): line for line in anew}
+    places = [_what(line) for line in old]
+    return [fresh.get(what, line) for what, line in zip(places, old, strict=True)] + [
+        line for what, line in fresh.items() if what not in places
+    ]
+
+
+def _what(line: str) -> tuple[str, str, Any]:
+    """What a line is a recording of: its kind, its GPU, and the experiment that stands for all with the same result."""
+    from kernels.runner.measurements import MEASUREMENTS
+
+    fields = json.loads(line)
+    form = next(one.form for one in MEASUREMENTS.values() if one.form.word in fields)
+    return form.word, fields["gpu"], form.key(form.recording(fields).measured.experiment)
 
 
 def submitted(wanted: Sequence[Wanted]) -> Iterator[tuple[Wanted, Any]]:

@@ -18,8 +18,8 @@ from kernels.results import Measured
 
 T = TypeVar("T", bound=Measured)
 
-# Types are held to the letter: a number in quotes is no number, and a field that the type has not is an error. A
-# picture (an array) is never recorded.
+# Types are held to the letter: a number in quotes is no number, and a field that the type has not is an error. An
+# array says itself how it is read.
 _STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from kernels.experiment import Experiment
+from kernels.results.picture_forms import CELLS, ELEMENTS, pooled
+
+# Cells per side of a picture that is recorded.
+MOST_RECORDED_CELLS = 64
 
 
 @dataclass(frozen=True)
@@ -95,14 +99,35 @@ class Closeup:
         got, expected, units: those elements, (rows, columns) each; `units` as of Diff's cells.
     """
 
-    cells: np.ndarray
+    cells: Annotated[np.ndarray, CELLS]
     cell: tuple[int, int]
     first: tuple[int, int]
     shape: tuple[int, int]
     near: tuple[int, int]
-    got: np.ndarray
-    expected: np.ndarray
-    units: np.ndarray
+    got: Annotated[np.ndarray, ELEMENTS]
+    expected: Annotated[np.ndarray, ELEMENTS]
+    units: Annotated[np.ndarray, ELEMENTS]
+
+    def __post_init__(self) -> None:
+        _refuse_misfit(self.cells, self.cell, self.shape)
+        if not self.got.shape == self.expected.shape == self.units.shape:
+            raise ValueError("got, expected and units hold the same elements")
+
+    def small(self) -> Closeup:
+        """The same in at most MOST_RECORDED_CELLS cells per side."""
+        cells, cell = _small(self.cells, self.cell)
+        return dataclasses.replace(self, cells=cells, cell=cell)
+
+    def to_record(self) -> dict[str, Any]:
+        """What a recording keeps."""
+        return {
+            "cells": CELLS.written(self.cells),
+            "cell": list(self.cell),
+            "first": list(self.first),
+            "shape": list(self.shape),
+            "near": list(self.near),
+            **{name: ELEMENTS.written(getattr(self, name)) for name in ("got", "expected", "units")},
+        }
 
 
 @dataclass(frozen=True)
@@ -114,12 +139,42 @@ class Diff:
     and columns of the output's tiles, None where it has none.
     """
 
-    cells: np.ndarray
+    cells: Annotated[np.ndarray, CELLS]
     cell: tuple[int, int]
     shape: tuple[int, int]
     exact: bool
     tile: tuple[int, int] | None = None
     closeup: Closeup | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_misfit(self.cells, self.cell, self.shape)
+
+    def small(self) -> Diff:
+        """The same in at most MOST_RECORDED_CELLS cells per side, each the largest of those that it replaces."""
+        cells, cell = _small(self.cells, self.cell)
+        return dataclasses.replace(self, cells=cells, cell=cell, closeup=self.closeup and self.closeup.small())
+
+    def to_record(self) -> dict[str, Any]:
+        """What a recording keeps of it."""
+        return {
+            "cells": CELLS.written(self.cells),
+            "cell": list(self.cell),
+            "shape": list(self.shape),
+            "exact": self.exact,
+            "tile": self.tile and list(self.tile),
+            "closeup": self.closeup and self.closeup.to_record(),
+        }
+
+
+def _small(cells: np.ndarray, cell: tuple[int, int]) -> tuple[np.ndarray, tuple[int, int]]:
+    rows, columns = (-(-count // MOST_RECORDED_CELLS) for count in cells.shape)
+    return pooled(cells, (rows, columns)), (cell[0] * rows, cell[1] * columns)
+
+
+def _refuse_misfit(cells: np.ndarray, cell: tuple[int, int], shape: tuple[int, int]) -> None:
+    """Raise ValueError unless the cells cover the elements, and no more."""
+    if min(*cell, *shape) < 1 or cells.shape != tuple(-(-size // per) for size, per in zip(shape, cell, strict=True)):
+        raise ValueError(f"{cells.shape} cells of {cell} elements don't make a picture of {shape} elements")
 
 
 @dataclass(frozen=True)
@@ -164,3 +219,7 @@ class RunResult:
             "stages": self.stages,
             "recorded": self.recorded and self.recorded.to_json(),
         }
+
+    def to_record(self) -> dict[str, Any]:
+        """What a recording keeps: the reply and, where there is one, the picture of the error."""
+        return {**self.to_json(), **({"diff": self.diff.small().to_record()} if self.diff else {})}

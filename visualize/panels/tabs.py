@@ -8,6 +8,7 @@ from visualize.panels.coalescing_tab import CoalescingPanel
 from visualize.panels.compiler_tab import CompilerPanel
 from visualize.panels.layouts_panel import LayoutsPanel
 from visualize.panels.panel import Panel
+from visualize.panels.recorded_tab import RecordedPanel
 from visualize.panels.result_tab import ResultPanel
 from visualize.panels.reuse_tab import ReusePanel
 from visualize.panels.schedule_tab import SchedulePanel
@@ -31,6 +32,7 @@ TABS = (
     Tab("reuse", "Reuse", (ReusePanel,)),
     Tab("coalescing", "Coalescing", (CoalescingPanel, WhatIfPanel)),
     Tab("compiler", "Compiler", (CompilerPanel,)),
+    Tab("recorded", "Recorded", (RecordedPanel,)),
 )
 
 SETTINGS = Settings(

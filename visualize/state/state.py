@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,21 @@ class State:
 
     def to_address(self) -> dict[str, Any]:
         return {**self.experiment.to_address(), **self.view.to_address()}
+
+    def moved_to(self, **fields: object) -> dict[str, Any]:
+        """A short address of this state with some fields set anew, for a link."""
+        return {**short_experiment(self.experiment), **self.view.short_address(), **fields}
+
+
+def short_experiment(chosen: Experiment) -> dict[str, Any]:
+    """The fields of an experiment's address that differ from its kernel's defaults; the kernel is always named."""
+    usual = _usual_address(chosen.kernel)
+    return {name: value for name, value in chosen.to_address().items() if name == "kernel" or usual.get(name) != value}
+
+
+@functools.cache
+def _usual_address(kernel: str) -> dict[str, int | str]:
+    return experiment.from_json({"kernel": kernel}, discover()).to_address()
 
 
 @dataclass(frozen=True)

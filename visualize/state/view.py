@@ -58,3 +58,8 @@ class View:
         for one in self.options:
             fields |= dataclasses.asdict(one)
         return fields
+
+    def short_address(self) -> dict[str, Any]:
+        """The tab, and the fields that differ from their defaults."""
+        usual = View(self.tab, tuple(type(one)() for one in self.options)).to_address()
+        return {n: value for n, value in self.to_address().items() if n == "tab" or value != usual[n]}

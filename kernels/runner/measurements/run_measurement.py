@@ -24,7 +24,7 @@ from kernels.spec import DTYPE_BYTES, Family, Launch
 
 
 def _read(fields: dict[str, Any]) -> dict[str, Any]:
-    """A line's fields as RunResult has them: a line holds no picture, and the library's times beside its name.
+    """A line's fields as RunResult has them: a line may hold no picture, and has the library's times beside its name.
 
     It repeats two fields of the experiment, as the API's reply does.
     """
@@ -32,13 +32,13 @@ def _read(fields: dict[str, Any]) -> dict[str, Any]:
     if fields["baseline"]:
         times = dict(fields["baseline"])
         baseline = {"name": times.pop("name"), "ratio": times.pop("ratio"), "timing": times}
-    return {**plain, "diff": None, "baseline": baseline}
+    return {"diff": None, **plain, "baseline": baseline}
 
 
 class RunMeasurement(Measurement[RunResult]):
     """A run ("run"), or one that is checked and not timed ("check")."""
 
-    form = RecordForm("run", RunResult, key=on_any_gpu, read=_read, is_compact=False)
+    form = RecordForm("run", RunResult, key=on_any_gpu, written=RunResult.to_record, read=_read, is_compact=False)
     is_interpreted = True
 
     def __init__(self, name: str, is_timed: bool) -> None:

@@ -1,0 +1,156 @@
+"""A recorded run may hold the picture of its error: small, never too low, and read back as strictly as the rest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernels import discover, records
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.records import Recording, UnreadableRecording
+from kernels.results import Closeup, Diff
+from kernels.results.picture_forms import CELLS, ELEMENTS, LEVELS, pooled
+from kernels.results.run_result import MOST_RECORDED_CELLS
+from kernels.runner.measurements.run_measurement import RUN
+from scripts import record_runs, recording
+
+LOST = records.find(RUN.form, from_json({"kernel": "matmul.split_k_race"}, discover()), "H200")
+
+
+def picture(rows=128, columns=126):
+    """A picture of 512 × 501 elements: errors of every size, some beyond the limit, one not finite."""
+    rng = np.random.default_rng(0)
+    cells = (10 ** rng.uniform(-6, 4, (rows, columns))).astype(np.float32)
+    cells[0, 0], cells[5, 5], cells[9, 9] = 0, np.inf, 1
+    got = rng.normal(size=(7, 6)).astype(np.float32)
+    got[0, 0], got[1, 1] = np.nan, -np.inf
+    near = Closeup(cells[:96, :90], (2, 4), (64, 120), (192, 358), (100, 130), got, got * 2, np.abs(got))
+    return Diff(cells, (4, 4), (512, 501), exact=False, tile=(64, 128), closeup=near)
+
+
+def recorded(diff):
+    return Recording("H200", "2026-01-01", replace(LOST, backend="cuda", diff=diff, note=""))
+
+
+def read_back(diff):
+    return RUN.form.recording(json.loads(RUN.form.line(recorded(diff)))).measured.diff
+
+
+def test_a_picture_is_read_back_as_the_small_one_that_was_written():
+    small, back = picture().small(), read_back(picture())
+    assert (back.cell, back.shape, back.exact, back.tile) == (small.cell, small.shape, small.exact, small.tile)
+    assert max(back.cells.shape) <= MOST_RECORDED_CELLS
+    for name in ("cell", "first", "shape", "near"):
+        assert getattr(back.closeup, name) == getattr(small.closeup, name)
+    for name in ("got", "expected", "units"):
+        np.testing.assert_array_equal(getattr(back.closeup, name), getattr(small.closeup, name))
+    for ours, theirs in ((back.cells, small.cells), (back.closeup.cells, small.closeup.cells)):
+        assert ours.dtype == np.float32
+        np.testing.assert_array_equal(np.isinf(ours), np.isinf(theirs))
+        np.testing.assert_array_equal(ours == 0, theirs == 0)
+        np.testing.assert_array_equal(ours > 1, theirs > 1, "what passes, and what does not")
+        drawn = np.isfinite(theirs) & (theirs > 1e-4)
+        assert (ours[drawn] >= theirs[drawn]).all(), "a cell stays an upper bound"
+        assert (ours[drawn] <= 1.11 * theirs[drawn]).all()
+
+
+def test_reading_and_writing_a_picture_gives_the_same_line_of_at_most_20_kilobytes():
+    line = RUN.form.line(recorded(picture()))
+    assert RUN.form.line(RUN.form.recording(json.loads(line))) == line
+    assert len(line) < 20_000
+    assert "NaN" not in line, "plain JSON"
+    assert "Infinity" not in line
+
+
+def test_a_recording_without_a_picture_has_no_word_of_it():
+    assert '"diff"' not in RUN.form.line(recorded(None))
+    assert read_back(None) is None
+
+
+def test_every_code_stands_for_itself():
+    np.testing.assert_array_equal(CELLS.read(CELLS.written(LEVELS[None])), LEVELS[None])
+    assert len(LEVELS) == 256
+    assert (np.diff(LEVELS) > 0).all()
+    assert 1 in LEVELS, "the limit"
+
+
+def test_the_largest_of_each_cell_survives_pooling_where_nothing_divides():
+    cells = np.zeros((129, 65), dtype=np.float32)
+    cells[128, 64] = 7
+    small = pooled(cells, (3, 2))
+    assert small.shape == (43, 33)
+    assert small[-1, -1] == small.max() == 7
+
+
+def broken(*path, value):
+    fields = json.loads(RUN.form.line(recorded(picture())))
+    inner = fields["run"]["diff"]
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    return fields
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "wrong"),
+    [
+        (("cells",), "AAAA", "a picture is a list of rows"),
+        (("cells", 3), "AAAA", "rows have one length"),
+        (("cells", 3), "no base64!", "base64"),
+        (("cells", 3), 7, "base64"),
+        (("cells",), [], "at least one value"),
+        (("cell",), [1, 1], "make a picture of"),
+        (("cell",), [0, 0], "make a picture of"),
+        (("closeup", "got", 0), ["1", 2, 3, 4, 5, 6], "an element is a number"),
+        (("closeup", "got", 0), [True, 2, 3, 4, 5, 6], "an element is a number"),
+        (("closeup", "units"), [[1]], "hold the same elements"),
+        (("exact",), 0, "bool"),
+        (("colour",), 0, "colour"),
+    ],
+    ids=str,
+)
+def test_a_picture_that_cannot_be_read_says_where_and_what_is_wrong(path, value, wrong):
+    with pytest.raises(UnreadableRecording) as error:
+        RUN.form.recording(broken(*path, value=value), "mine.jsonl, line 3")
+    assert str(error.value).startswith("mine.jsonl, line 3: run.diff")
+    assert wrong in str(error.value)
+
+
+def test_pictures_are_kept_of_every_race_and_of_coarse_rounding():
+    kept = [payload for payload, name in filter(record_runs.is_pictured, record_runs.experiments())]
+    races = [payload for payload, name in record_runs.experiments() if payload["kernel"] == "matmul.split_k_race"]
+    assert len(races) >= 5
+    assert all(race in kept for race in races)
+    assert {"float8_e4m3fn", "float32"} <= {payload["problem"].get("dtype") for payload in kept}
+    assert len(kept) < 20, "each takes kilobytes"
+
+
+def test_the_campaign_puts_pictured_runs_in_the_place_of_what_a_file_holds(tmp_path, monkeypatch, session):
+    """As on a GPU, but for the launches: those are the interpreter's."""
+    taken = [
+        ({"kernel": "transpose.tiled", "problem": {"M": 129, "N": 65}}, "run"),
+        ({"kernel": "matmul.split_k_race", "problem": {"M": 65, "N": 129, "K": 64}}, "run"),
+    ]
+    outcomes = [(one, session.submit(from_json(one[0], discover())).result()) for one in taken]
+    assert all(outcome.diff is not None for _, outcome in outcomes)
+    shipped = (records.DIRECTORY / "h200.jsonl").read_text(encoding="utf-8").splitlines()
+    other = RUN.form.line(replace(recorded(None), measured=replace(LOST, experiment=outcomes[1][1].experiment)))
+    old = tmp_path / "old.jsonl"
+    old.write_text("\n".join([shipped[0], other, shipped[1]]) + "\n", encoding="utf-8")
+    monkeypatch.setattr("kernels.gpus.this_gpu", lambda: GPUS["H200"])
+    monkeypatch.setattr(record_runs, "submitted", lambda wanted: iter(outcomes))
+    monkeypatch.setattr("sys.argv", ["record_runs", str(tmp_path / "new.jsonl"), "--pictured", "--replace", str(old)])
+    assert record_runs.main() == 0
+    lines = (tmp_path / "new.jsonl").read_text(encoding="utf-8").splitlines()
+    assert (lines[0], lines[2], len(lines)) == (shipped[0], shipped[1], 4)
+    race, transposed = (RUN.form.recording(json.loads(lines[place])).measured for place in (1, 3))
+    assert race.experiment == outcomes[1][1].experiment
+    assert race.diff.cells.shape == (33, 33), "65 × 65 cells are one too many per side"
+    assert transposed.experiment.kernel == "transpose.tiled"
+    assert transposed.diff is None
+    assert recording.merged(lines, []) == lines
+    np.testing.assert_array_equal(ELEMENTS.read(ELEMENTS.written(LEVELS[None, 1:4])), LEVELS[None, 1:4])

@@ -1,0 +1,191 @@
+"""The Recorded panel: everything that was recorded, by kernel, GPU and kind, each one a link. /recorded."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gradio as gr
+
+from kernels import discover, records
+from kernels.experiment import Experiment, nested
+from kernels.gpus import GPUS
+from kernels.knobs import ConfigError, checked_fields, knob
+from kernels.runner.measurements import MEASUREMENTS
+from visualize.panels.endpoint import Api, Endpoint, answered
+from visualize.panels.panel import Drawn, Panel
+from visualize.state.known import Known
+from visualize.state.state import short_experiment
+from visualize.text import recorded_text
+from visualize.text.numbers import Number, key_numbers
+from visualize.text.recorded_text import Facet, Row
+from visualize.widgets import form
+from visualize.widgets.link import query
+from visualize.widgets.markup import markup
+
+ALL = "all"
+
+# Rows that are listed at once.
+PAGE = 40
+
+# The tab that shows a kind of measurement; one that is not named here is opened where a page opens.
+SHOWN_ON = {"run": "result", "layouts": "result", "timeline": "schedule", "counters": "coalescing", "reuse": "reuse"}
+
+# Kinds in the order in which they are offered, by the word of their recordings.
+KINDS = tuple(dict.fromkeys(one.form.word for one in MEASUREMENTS.values()))
+
+
+@dataclass(frozen=True)
+class RecordedView:
+    """Which recordings are listed. Links set it, so that none of it has a control."""
+
+    recorded_kernel: str = knob(ALL, "", "The kernel whose recordings are listed.", choices=(ALL, *discover()))
+    recorded_gpu: str = knob(ALL, "", "The GPU that they were recorded on.", choices=(ALL, *GPUS))
+    recorded_kind: str = knob(ALL, "", "What was recorded.", choices=(ALL, *KINDS))
+    recorded_page: int = knob(1, "", "The page of the list.", low=1, high=10_000)
+
+    def chosen(self) -> dict[str, str]:
+        """What an entry must have, by its attribute; what may be anything is left out."""
+        wanted = {"kernel": self.recorded_kernel, "gpu": self.recorded_gpu, "kind": self.recorded_kind}
+        return {name: value for name, value in wanted.items() if value != ALL}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One recording.
+
+    Attributes:
+        kind: the word of its kind.
+        numbers: those that it is known by.
+    """
+
+    kind: str
+    experiment: Experiment
+    gpu: str
+    date: str
+    numbers: tuple[Number, ...]
+
+    @property
+    def kernel(self) -> str:
+        return self.experiment.kernel
+
+    @property
+    def tab(self) -> str:
+        """The tab that shows it; "" for the one that a page opens on."""
+        return SHOWN_ON.get(self.kind, "")
+
+    def payload(self) -> dict[str, Any]:
+        """The API's payload that asks for it; what is the kernel's default is left out."""
+        flat = short_experiment(replace(self.experiment, gpu=self.gpu))
+        return {name: value for name, value in nested(flat, {self.kernel: discover()[self.kernel]}).items() if value}
+
+    def address(self) -> dict[str, Any]:
+        """The state of the page that shows it."""
+        there = {"tab": self.tab} if self.tab else {}
+        return {**short_experiment(replace(self.experiment, gpu=self.gpu)), **there}
+
+
+@functools.cache
+def entries() -> tuple[Entry, ...]:
+    """All recordings by kernel, kind and size."""
+    forms = dict.fromkeys(one.form for one in MEASUREMENTS.values())
+    found = [
+        Entry(form.word, one.measured.experiment, one.gpu, one.date, key_numbers(form.recalled(one)))
+        for form in forms
+        for one in records.shipped(form)
+    ]
+    order = list(discover())
+    return tuple(sorted(found, key=lambda one: (order.index(one.kernel), KINDS.index(one.kind))))
+
+
+def among(wanted: dict[str, str], but: str = "") -> list[Entry]:
+    """The recordings that have what is wanted.
+
+    Args:
+        but: an attribute that may be anything, all the same.
+    """
+    return [
+        one for one in entries() if all(getattr(one, name) == value for name, value in wanted.items() if name != but)
+    ]
+
+
+class RecordedPanel(Panel):
+    """Everything that was recorded, each one a link to the state that shows it."""
+
+    options = (RecordedView,)
+    uses_compiler = False
+
+    def build(self) -> None:
+        self.claim = markup("recorded-claim")
+        with gr.Row(elem_classes="picture"):
+            self.list = markup("recorded")
+        self.forms[RecordedView] = form.form("recorded-view", "Which recordings are listed")
+        self.outputs = [self.claim, self.list]
+
+    def draw(self, known: Known) -> Drawn:
+        view = known.state.view.of(RecordedView)
+        found = among(view.chosen())
+        pages = max(1, -(-len(found) // PAGE))
+        page = min(view.recorded_page, pages)
+        shown = found[(page - 1) * PAGE : page * PAGE]
+
+        def to_page(number: int) -> str:
+            return query(known.state.moved_to(recorded_page=number)) if 1 <= number <= pages else ""
+
+        facets = [_facet(known, view, name) for name in ("kind", "kernel", "gpu")]
+        rows = [Row(one.kind, one.experiment, one.gpu, one.date, one.numbers, query(one.address())) for one in shown]
+        first = (page - 1) * PAGE + 1
+        pager = recorded_text.pager(first, len(rows), len(found), to_page(page - 1), to_page(page + 1))
+        return {
+            self.claim: recorded_text.claim(len(entries()), sorted({one.gpu for one in entries()})),
+            self.list: recorded_text.gallery(facets, pager, rows),
+        }
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        def recorded(kernel: str = "", gpu: str = "", kind: str = "") -> dict[str, Any]:
+            """What was recorded on a GPU, with the address that shows each; all of it, or of one kernel, GPU or kind."""
+            return answered(lambda: reply(kernel, gpu, kind))
+
+        return (Endpoint("recorded", recorded),)
+
+
+def _facet(known: Known, view: RecordedView, name: str) -> Facet:
+    """The choices of one filter: how many each would list with the other filters as they are, and its link."""
+    wanted, rest = view.chosen(), among(view.chosen(), but=name)
+    counts = {ALL: len(rest)}
+    for one in entries():
+        counts.setdefault(getattr(one, name), 0)
+    for one in rest:
+        counts[getattr(one, name)] += 1
+    links = {
+        value: query(known.state.moved_to(**{f"recorded_{name}": value, "recorded_page": 1})) for value in counts
+    }
+    return Facet(name, wanted.get(name, ALL), counts, links)
+
+
+def reply(kernel: object, gpu: object, kind: object) -> dict[str, Any]:
+    """The body of /recorded.
+
+    Raises:
+        ConfigError: where there is no such kernel, GPU or kind.
+    """
+    given = {"recorded_kernel": kernel, "recorded_gpu": gpu, "recorded_kind": kind}
+    try:
+        view = checked_fields(RecordedView, {name: value for name, value in given.items() if value}, "/recorded")
+    except ConfigError as error:
+        field = error.field.removeprefix("recorded_")
+        raise ConfigError(error.kind, str(error).replace(error.field, field), field) from None
+    return {
+        "recorded": [
+            {
+                "kind": one.kind,
+                "experiment": one.payload(),
+                "gpu": one.gpu,
+                "date": one.date,
+                "numbers": [vars(number) for number in one.numbers],
+                "address": query(one.address()),
+            }
+            for one in among(view.chosen())
+        ]
+    }

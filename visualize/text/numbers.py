@@ -1,0 +1,124 @@
+"""Numbers as values: what each is, its unit, and where it is from. What a recording is known by, and what is compared."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernels.results import Counters, GroupSizeStudy, LayoutStudy, RunResult, Timeline
+from visualize.text.words import milliseconds, percent, significant
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number.
+
+    Attributes:
+        unit: "ms", "bytes", "share", a rate such as "TFLOP/s", or "" for a count.
+        source: one of `words.SOURCES`.
+    """
+
+    name: str
+    value: float
+    unit: str
+    source: str
+
+    def __str__(self) -> str:
+        return written(self.value, self.unit)
+
+
+def written(value: float, unit: str) -> str:
+    """A number with its unit.
+
+    >>> written(0.19, "ms"), written(16.8e6, "bytes"), written(1234567, ""), written(0.5, "share")
+    ('0.190 ms', '16.8 MB', '1,234,567', '50 %')
+    """
+    if unit == "ms":
+        return milliseconds(value)
+    if unit == "bytes":
+        return _bytes(value)
+    if unit == "share":
+        return percent(value)
+    if not unit and float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{significant(value)} {unit}".strip()
+
+
+def _bytes(value: float) -> str:
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= size:
+            return f"{significant(value / size)} {unit}"
+    return f"{value:,.0f} bytes"
+
+
+@functools.singledispatch
+def key_numbers(measured: Any) -> tuple[Number, ...]:
+    """The one or two numbers that a result is known by; none for a kind that is not known here."""
+    return ()
+
+
+def source(backend: str, live: str = "measured") -> str:
+    """Where a result's numbers come from.
+
+    Args:
+        live: what those of this machine's GPU are called: measured, or counted.
+    """
+    return {"cuda": live}.get(backend, backend)
+
+
+@key_numbers.register
+def _of_run(run: RunResult) -> tuple[Number, ...]:
+    of = source(run.backend)
+    if timing := run.timing:
+        rate, unit = (timing.tflops, "TFLOP/s") if timing.tflops is not None else (timing.gbps or 0.0, "GB/s")
+        return Number("time", timing.median_ms, "ms", of), Number("rate", rate, unit, of)
+    return (Number("wrong elements", run.check.mismatched, "", of),)
+
+
+@key_numbers.register
+def _of_layouts(study: LayoutStudy) -> tuple[Number, ...]:
+    of = source(study.backend)
+    return tuple(Number(f"time, {row.layout}", row.timing.median_ms, "ms", of) for row in study.rows[:2])
+
+
+@key_numbers.register
+def _of_counters(counters: Counters) -> tuple[Number, ...]:
+    of, counts = source(counters.backend, "counted"), counters.launch
+    requests = sum(counts[f"{op}_requests"] for op in ("ld", "st", "red", "atom"))
+    moved = counts["dram_read_bytes"] + counts["dram_write_bytes"]
+    return Number("requests", requests, "", of), Number("DRAM bytes", moved, "bytes", of)
+
+
+@key_numbers.register
+def _of_group_sizes(study: GroupSizeStudy) -> tuple[Number, ...]:
+    of = source(study.backend, "counted")
+    read = [float(np.median(row.dram_read_bytes)) for row in study.rows if row.dram_read_bytes]
+    return tuple(
+        Number(f"{name} DRAM reads", pick(read), "bytes", of)
+        for name, pick in (("fewest", min), ("most", max))
+        if len(read) > 1 or (read and name == "fewest")
+    )
+
+
+@key_numbers.register
+def _of_timeline(timeline: Timeline) -> tuple[Number, ...]:
+    of = source(timeline.backend)
+    return (
+        Number("programs", len(timeline.sm), "", of),
+        Number("first start to last end", timeline.span_ns / 1e6, "ms", of),
+    )
+
+
+def listed(numbers: Sequence[Number]) -> str:
+    """Numbers with their names, in a line; times and rates need none."""
+    return ", ".join(str(one) if one.unit in ("TFLOP/s", "GB/s") else _named(one) for one in numbers)
+
+
+def _named(one: Number) -> str:
+    if one.name == "time":
+        return str(one)
+    return f"{one} {one.name}" if not one.unit else f"{one.name} {one}"

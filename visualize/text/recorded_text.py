@@ -1,0 +1,157 @@
+"""What the Recorded tab says: the filters, and one row per recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from kernels.experiment import Experiment
+from visualize.text import numbers, tables
+from visualize.text.headline import headline
+from visualize.text.numbers import Number
+from visualize.text.prose import Link, Sourced
+from visualize.text.words import counted, enumerated
+
+# What a kind of recording is called: one, and several.
+_KINDS = {
+    "run": ("run", "Runs"),
+    "layouts": ("layout study", "Layout studies"),
+    "counters": ("counts", "Counts"),
+    "reuse": ("GROUP_SIZE study", "GROUP_SIZE studies"),
+    "timeline": ("timeline", "Timelines"),
+}
+_FACETS = {"kind": "What", "kernel": "Kernel", "gpu": "GPU"}
+
+
+@dataclass(frozen=True)
+class Facet:
+    """One filter.
+
+    Attributes:
+        name: "kind", "kernel" or "gpu".
+        chosen: the value that is set.
+        counts: how many recordings each value has, "all" first.
+        links: the address query that sets each value.
+    """
+
+    name: str
+    chosen: str
+    counts: Mapping[str, int]
+    links: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recording as it is listed.
+
+    Attributes:
+        link: the address query of the state that shows it.
+    """
+
+    kind: str
+    experiment: Experiment
+    gpu: str
+    date: str
+    numbers: Sequence[Number]
+    link: str
+
+
+def claim(count: int, gpus: Sequence[str]) -> Markup:
+    """How much was recorded, and where."""
+    if not count:
+        return headline(0, "recordings", "Nothing was recorded yet.")
+    return headline(
+        f"{count:,}",
+        f"recordings on {enumerated(gpus)}",
+        "Runs, timelines, counts and studies as a real GPU gave them. Each opens without a GPU.",
+    )
+
+
+def gallery(facets: Sequence[Facet], pager: Markup, rows: Sequence[Row]) -> Markup:
+    """The filters over the list."""
+    chosen = Markup("").join(map(_chips, facets))
+    return Markup('<div class="recorded"><div class="facets">{}</div>{}{}</div>').format(chosen, pager, _table(rows))
+
+
+def _chips(facet: Facet) -> Markup:
+    chip = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>')
+    current = Markup(' aria-current="true"')
+    chips = Markup("").join(
+        chip.format(facet.links[value], current if value == facet.chosen else "", _said(facet.name, value), count)
+        for value, count in facet.counts.items()
+        if count or value == facet.chosen
+    )
+    return Markup('<nav aria-label="{0}"><b>{0}</b>{1}</nav>').format(_FACETS[facet.name], chips)
+
+
+def _said(facet: str, value: str) -> str:
+    if value == "all":
+        return "All"
+    return _KINDS.get(value, (value, value))[1] if facet == "kind" else value
+
+
+def pager(first: int, shown: int, of: int, before: str, after: str) -> Markup:
+    """Which part of the list is shown, and the way to the next.
+
+    Args:
+        before, after: address queries; "" where there is no such page.
+    """
+    if not shown:
+        return Markup('<p class="pager">Nothing of this was recorded.</p>')
+    part = counted(of, "recording") if shown == of else f"{first:,}–{first + shown - 1:,} of {of:,}"
+    steps = [Link(word, address) for word, address in (("Previous", before), ("Next", after)) if address]
+    return Markup('<p class="pager">{} {}</p>').format(part, Markup(" ").join(steps))
+
+
+def _table(rows: Sequence[Row]) -> Markup:
+    header = ("Kernel", "What", "Shape", "Type", "Config", "GPU", "Date", "Result")
+    cells = [
+        (
+            Link(row.experiment.kernel, row.link),
+            _KINDS.get(row.kind, (row.kind,))[0],
+            shape(row.experiment.problem),
+            dtype(row.experiment.problem),
+            config(row.experiment.config, varied=("GROUP_SIZE",) if row.kind == "reuse" else ()),
+            row.gpu,
+            row.date,
+            _result(row.numbers),
+        )
+        for row in rows
+    ]
+    return tables.table(tables.frame(header, cells))
+
+
+def _result(found: Sequence[Number]) -> Any:
+    return Sourced(numbers.listed(found), found[0].source) if found else ""
+
+
+def shape(problem: Any) -> str:
+    """M × N × K."""
+    return " × ".join(f"{size}" for size in vars(problem).values() if isinstance(size, int))
+
+
+def dtype(problem: Any) -> str:
+    """The type, and what else the problem says where it is not the default."""
+    usual = type(problem)()
+    others = [
+        value
+        for name, value in vars(problem).items()
+        if isinstance(value, str) and name != "dtype" and value != getattr(usual, name)
+    ]
+    return ", ".join([problem.dtype, *others])
+
+
+def config(chosen: Any, varied: Sequence[str] = ()) -> str:
+    """A config in short: the tile, what else the kernel has, warps and stages.
+
+    Args:
+        varied: fields that the recording holds several values of, so that none is named.
+    """
+    fields = {name: value for name, value in vars(chosen).items() if name not in varied}
+    tile = " × ".join(str(fields.pop(name)) for name in list(fields) if name.startswith("BLOCK"))
+    warps, stages = fields.pop("num_warps"), fields.pop("num_stages")
+    others = [f"{name} {value}" for name, value in fields.items()]
+    return ", ".join(filter(None, [tile, *others, counted(warps, "warp"), counted(stages, "stage")]))
