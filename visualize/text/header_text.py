@@ -18,8 +18,8 @@ def title(gpu: Gpu | None) -> Markup:
     Args:
         gpu: this machine's; None without one.
     """
-    where = f"Live on {gpu.name}." if gpu else "No GPU here: predictions, and Triton's interpreter."
-    tagline = "See what a Triton kernel really does."
+    where = f"Live on {gpu.name}." if gpu else "No GPU here: models and the interpreter."
+    tagline = "What does your Triton kernel really do?"
     skip = Markup('<a class="skip" href="#results">Skip to the picture</a>')
     return skip + Markup('<h1>Tilescope</h1><p class="tagline">{} <span class="where">{}</span></p>').format(
         tagline, where

@@ -73,7 +73,7 @@ def claim(count: int, gpus: Sequence[str]) -> Markup:
 def gallery(facets: Sequence[Facet], pager: Markup, rows: Sequence[Row]) -> Markup:
     """The filters over the list."""
     chosen = Markup("").join(map(_chips, facets))
-    return Markup('<div class="recorded"><div class="facets">{}</div>{}{}</div>').format(chosen, pager, _table(rows))
+    return Markup('<div class="recordings"><div class="facets">{}</div>{}{}</div>').format(chosen, pager, _table(rows))
 
 
 def _chips(facet: Facet) -> Markup:
