@@ -6,6 +6,7 @@ Worker processes import this file again under another name, so the page is impor
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 
 
@@ -16,12 +17,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Serve the Tilescope playground.")
     parser.add_argument("--host", default=host, help=f"address to listen on ({host})")
     parser.add_argument("--port", type=int, default=port, help=f"port to listen on ({port})")
+    wanted = os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true"
+    parser.add_argument("--mcp", action="store_true", default=wanted, help="serve tools for agents, over MCP")
     flags = parser.parse_args()
+    if flags.mcp and importlib.util.find_spec("mcp") is None:
+        parser.exit(2, "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n")
 
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     from visualize.page.serve import serve
 
-    serve(flags.host, flags.port)
+    serve(flags.host, flags.port, mcp=flags.mcp)
 
 
 if __name__ == "__main__":

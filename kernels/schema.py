@@ -21,18 +21,18 @@ def experiment_model(kernel: Kernel) -> type[BaseModel]:
     >>> experiment.model_validate({"kernel": "matmul.grouped", "config": {"BLOCK_M": 128}}).config.BLOCK_M
     128
     """
-    parts = {
-        "problem": kernel.problem_knobs(),
-        "config": knobs(kernel.config),
-        "run": knobs(Run),
-    }
     fields: dict[str, Any] = {"kernel": (Literal[kernel.id], Field(description=kernel.claim))}
-    for name, declared in parts.items():
+    for name, declared in declared_parts(kernel).items():
         several: dict[str, Any] = {n: _field(knob) for n, knob in declared.items()}
         part = create_model(name.title(), __config__=_CLOSED, **several)
         fields[name] = (part, Field(default_factory=part))
     fields["gpu"] = (Literal[GPU_CHOICES], Field("", description='"this", a name of the GPU table, or left out.'))
     return create_model("Experiment", __config__=_CLOSED, **fields)
+
+
+def declared_parts(kernel: Kernel) -> dict[str, dict[str, Knob]]:
+    """The knobs of each part of this kernel's experiments."""
+    return {"problem": kernel.problem_knobs(), "config": knobs(kernel.config), "run": knobs(Run)}
 
 
 def experiment_schema(kernel: Kernel) -> dict[str, Any]:

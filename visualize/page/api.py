@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Sequence
 from typing import Any
-
-import gradio as gr
 
 from kernels import discover
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import Knob, knobs
+from kernels.merged_schema import merged_schema
 from kernels.runner.session import Session
 from kernels.schema import experiment_schema
+from visualize.page.registration import register
+from visualize.page.tools import not_a_tool, tools
 from visualize.panels.endpoint import Api, answered
 from visualize.panels.panel import Panel
 
+# What the API page's snippets ask for; quick under the interpreter, too.
+EXAMPLE = {
+    "kernel": "matmul.grouped",
+    "problem": {"M": 576, "N": 576, "K": 288},
+    "config": {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3},
+}
 
-def endpoints(session: Session, panels: Sequence[Panel]) -> None:
-    """Register all endpoints; call inside a Blocks context."""
+
+def endpoints(session: Session, panels: Sequence[Panel], with_tools: bool = False) -> None:
+    """Register all endpoints; call inside a Blocks context.
+
+    Args:
+        with_tools: and for each a tool for agents, which Gradio's MCP server lists.
+    """
 
     def kernels() -> dict[str, Any]:
-        """Every kernel with its knobs and problem fields, the GPU table, and this machine's GPU or null."""
+        """Every kernel with its knobs, problem fields, presets and exact JSON Schema; the GPU table; this GPU or null.
+
+        Everything here is declared, nothing measured. `gpu_table` gives each figure of a GPU with its source.
+        """
         return answered(lambda: kernels_reply(session.gpu))
 
-    gr.api(kernels, api_name="kernels")
-    api = Api(session)
-    for endpoint in (endpoint for panel in panels for endpoint in panel.endpoints(api)):
-        gr.api(endpoint.function, api_name=endpoint.name, concurrency_limit=endpoint.at_once)
+    declared = discover()
+    experiment = merged_schema(declared)
+    register(kernels, "kernels", 1, {}, {})
+    served = [endpoint for panel in panels for endpoint in panel.endpoints(Api(session))]
+    for one in served:
+        first = next(iter(inspect.signature(one.function).parameters))
+        register(one.function, one.name, one.at_once, {first: experiment, **one.schemas}, {first: EXAMPLE})
+    if not with_tools:
+        return
+    for function in (kernels, *(one.function for one in served)):
+        not_a_tool(function)
+    for tool in tools(session, served, declared):
+        register(tool.function, tool.name, tool.at_once, tool.schemas, {})
 
 
 def kernels_reply(this: Gpu | None) -> dict[str, Any]:

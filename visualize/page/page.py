@@ -26,11 +26,11 @@ from visualize.widgets import assets, form, link
 from visualize.widgets.markup import markup
 
 
-def page(session: Session) -> gr.Blocks:
-    """The whole page and its API, for the workers of `session`."""
+def page(session: Session, with_tools: bool = False) -> gr.Blocks:
+    """The whole page and its API, for the workers of `session`; with tools, for an MCP server too."""
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
         built = Page(blocks, session)
-        endpoints(session, [panel for panels in built.panels.values() for panel in panels])
+        endpoints(session, [panel for panels in built.panels.values() for panel in panels], with_tools)
     return blocks
 
 

@@ -16,8 +16,10 @@ from visualize.widgets import assets
 from visualize.widgets.plot import PLOTLY_JS
 
 
-def serve(host: str, port: int, block: bool = True) -> tuple[gr.Blocks, str]:
+def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[gr.Blocks, str]:
     """Serve on host:port, and return the blocks and the address (once closed, if `block`).
+
+    With `mcp`, an MCP server too, at /gradio_api/mcp/. It takes the package mcp.
 
     Workers start after the page answers, so that the first request need not wait for torch.
     """
@@ -26,7 +28,7 @@ def serve(host: str, port: int, block: bool = True) -> tuple[gr.Blocks, str]:
     atexit.register(session.close)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     gr.set_static_paths([PLOTLY_JS])
-    blocks = page(session)
+    blocks = page(session, with_tools=mcp)
     _, address, _ = blocks.launch(
         server_name=host,
         server_port=port,
@@ -37,7 +39,10 @@ def serve(host: str, port: int, block: bool = True) -> tuple[gr.Blocks, str]:
         prevent_thread_lock=True,
         quiet=False,
         ssr_mode=False,
+        mcp_server=mcp,
     )
+    if mcp and not blocks.mcp_server:
+        sys.exit(f"The MCP server did not start. {blocks.mcp_error}")
     session.warm_up()
     if block:
         blocks.block_thread()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from kernels import discover, experiment
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.knobs import ConfigError
+from kernels.merged_schema import JsonSchema
 from kernels.results import Compiled, Failure
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.session import Session
@@ -27,15 +28,18 @@ Reply = dict[str, Any] | Failure
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A named function of the API. Gradio reads its parameters and its docstring.
+    """A named function of the API, whose first parameter is an experiment. Its docstring describes it to clients.
 
     Attributes:
-        at_once: requests that are answered at once; None for as many as there are, as the session has its own queue.
+        at_once: requests that are answered at once; None for as many as there are, as the session has its own queue:
+            a measurement.
+        schemas: the JSON Schema of each further parameter, by name; what is left out has that of its type.
     """
 
     name: str
     function: Callable[..., Any]
     at_once: int | None = 4
+    schemas: Mapping[str, JsonSchema] = field(default_factory=dict)
 
 
 class Api:

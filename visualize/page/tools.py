@@ -1,0 +1,157 @@
+"""Tools for agents: the endpoints once more, as MCP clients can use them best.
+
+An endpoint takes one nested experiment and answers with all it knows. A tool takes each field as an argument of its own.
+Its answer is JSON text, since Gradio hands an MCP client the `str` of whatever is returned; a Python dict would arrive as
+Python. And what is too long to read, such as PTX or the tiles of 8,192 programs, comes only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kernels.knobs import knobs
+from kernels.merged_schema import JsonSchema, gpu_field, kernel_field, merged_fields
+from kernels.runner.session import Session
+from kernels.spec import Kernel
+from visualize.panels.endpoint import Endpoint, answered
+
+# Characters of JSON. The longest of a reply's fields that is read rather than searched, /coalescing's `ops`, has fewer.
+LONGEST_FIELD = 12_000
+
+_FIELDS: JsonSchema = {
+    "type": "array",
+    "items": {"type": "string"},
+    "description": "Names of reply fields to return. Default: all but the longest, which are named in `left_out`.",
+}
+_HOW = (
+    "The reply is JSON. Arguments that are left out take the kernel's default. A bad argument, or what cannot be"
+    " compiled or measured here, gives `failure` with `stage`, `kind` and a `message` that says what is allowed."
+)
+
+
+def tools(session: Session, endpoints: Sequence[Endpoint], kernels: Mapping[str, Kernel]) -> list[Endpoint]:
+    """A tool for each endpoint, and one that lists the kernels. Their names in the API begin with "mcp_"."""
+    return [_kernels_tool(session, kernels), *(_tool(endpoint, kernels) for endpoint in endpoints)]
+
+
+def not_a_tool(function: Callable[..., Any]) -> None:
+    """Keep an endpoint out of the MCP server's list, and its name free for a tool.
+
+    Gradio lists what its decorators marked as a tool, or did not mark, and names tools after their functions.
+    """
+    function._mcp_type = "endpoint"  # type: ignore[attr-defined]
+    function.__name__ = f"{function.__name__}_endpoint"
+
+
+def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
+    fields = merged_fields(kernels)
+    if endpoint.at_once is not None:  # nothing is launched: how it is launched makes no difference
+        del fields["run"]
+    _, *further = inspect.signature(endpoint.function).parameters.values()
+    schemas: dict[str, JsonSchema] = {
+        "kernel": kernel_field(kernels),
+        **{name: schema for part in fields.values() for name, schema in part.items()},
+        "gpu": gpu_field(),
+        **{parameter.name: endpoint.schemas.get(parameter.name, {}) for parameter in further},
+        "fields": _FIELDS,
+    }
+
+    async def tool(*values: Any) -> str:
+        given = {name: value for name, value in zip(schemas, values, strict=True) if value is not None}
+        experiment: dict[str, Any] = {name: given[name] for name in ("kernel", "gpu") if name in given}
+        for part, names in fields.items():
+            experiment[part] = {name: given[name] for name in names if name in given}
+        extra = {parameter.name: given[parameter.name] for parameter in further if parameter.name in given}
+        if inspect.iscoroutinefunction(endpoint.function):
+            reply = await endpoint.function(experiment, **extra)
+        else:
+            reply = await asyncio.to_thread(endpoint.function, experiment, **extra)
+        return json.dumps(shortened(reply, given.get("fields")))
+
+    defaults = {parameter.name: parameter.default for parameter in further}
+    about = _description(endpoint.function)
+    return Endpoint(f"mcp_{endpoint.name}", _typed(tool, endpoint.name, about, schemas, defaults), endpoint.at_once, schemas)
+
+
+def _kernels_tool(session: Session, kernels: Mapping[str, Kernel]) -> Endpoint:
+    async def tool() -> str:
+        return json.dumps(answered(lambda: kernels_in_short(session, kernels)))
+
+    about = (
+        "Lists the kernels: what each shows, the default of each argument, and presets worth a look. Also the names of"
+        " the GPUs that predictions can be for, and this machine's GPU (null: predictions and recorded results only)."
+    )
+    return Endpoint("mcp_kernels", _typed(tool, "kernels", about, {}, {}))
+
+
+def kernels_in_short(session: Session, kernels: Mapping[str, Kernel]) -> dict[str, Any]:
+    """What an agent has to know to choose a kernel; the rest is in each tool's schema."""
+    return {
+        "kernels": [
+            {
+                "id": kernel.id,
+                "title": kernel.title,
+                "claim": kernel.claim,
+                "defaults": {
+                    name: knob.default for name, knob in {**kernel.problem_knobs(), **knobs(kernel.config)}.items()
+                },
+                "presets": {one.title: {**one.problem, **one.config} for one in kernel.presets},
+            }
+            for kernel in kernels.values()
+        ],
+        "gpus": gpu_field()["enum"],
+        "device": session.gpu and session.gpu.name,
+    }
+
+
+def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:
+    """A reply with the fields that are asked for; by default with all but the long ones, whose lengths it names.
+
+    >>> shortened({"programs": 4, "ptx": "x" * 20_000}, None)
+    {'programs': 4, 'left_out': {'ptx': 20002}}
+    >>> shortened({"programs": 4, "ptx": "add"}, ["ptx", "sass"])
+    {'ptx': 'add', 'no_such_field': ['sass']}
+    """
+    if "failure" in reply:
+        return dict(reply)
+    if fields is not None:
+        unknown = [name for name in fields if name not in reply]
+        chosen = {name: reply[name] for name in fields if name in reply}
+        return {**chosen, "no_such_field": unknown} if unknown else chosen
+    lengths = {name: len(json.dumps(value)) for name, value in reply.items()}
+    long = {name: length for name, length in lengths.items() if length > LONGEST_FIELD}
+    short = {name: value for name, value in reply.items() if name not in long}
+    return {**short, "left_out": long} if long else short
+
+
+def _typed(
+    function: Callable[..., Any],
+    name: str,
+    description: str,
+    schemas: Mapping[str, JsonSchema],
+    defaults: Mapping[str, object],
+) -> Callable[..., Any]:
+    """The function with a signature and a docstring, from which Gradio takes an MCP tool's name, arguments and help."""
+    parameters = [
+        inspect.Parameter(
+            parameter,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=inspect.Parameter.empty if parameter == "kernel" else defaults.get(parameter),
+        )
+        for parameter in schemas
+    ]
+    function.__name__ = name
+    function.__annotations__ = {**dict.fromkeys(schemas, Any), "return": str}
+    function.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
+    helps = "".join(f"\n    {parameter}: {schema.get('description', '')}" for parameter, schema in schemas.items())
+    function.__doc__ = f"{description} {_HOW}" + (f"\n\nArgs:{helps}" if helps else "")
+    return function
+
+
+def _description(function: Callable[..., Any]) -> str:
+    """An endpoint's docstring in one line, up to its arguments."""
+    return " ".join((inspect.getdoc(function) or "").split("\n\nArgs:")[0].split())
