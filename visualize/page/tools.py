@@ -19,8 +19,8 @@ from kernels.runner.session import Session
 from kernels.spec import Kernel
 from visualize.panels.endpoint import Endpoint, answered
 
-# Characters of JSON. The longest of a reply's fields that is read rather than searched, /coalescing's `ops`, has fewer.
-LONGEST_FIELD = 12_000
+# Characters of JSON: about 2,000 tokens. What is read (operations, bounds, check) is shorter; listings are longer.
+LONGEST_FIELD = 8_000
 
 _FIELDS: JsonSchema = {
     "type": "array",

@@ -12,7 +12,8 @@ from markupsafe import Markup
 
 from kernels import orders
 from kernels.jit import on_arrays
-from kernels.knobs import ConfigError, knob
+from kernels.knobs import ConfigError, knob, knobs
+from kernels.merged_schema import JsonSchema, object_schema
 from kernels.results import Compiled, Counters, Failure
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess
 from visualize.figures.coalescing_figure import COLORS, request_figure, tile_figure
@@ -30,6 +31,17 @@ from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
 
 MODELS = ("compiled", "textbook")
+
+# What else /coalescing takes.
+SCHEMAS: dict[str, JsonSchema] = {
+    "model": {
+        "type": "string",
+        "enum": list(MODELS),
+        "default": "compiled",
+        "description": "compiled: lanes and widths that the compiler chose. textbook: adjacent lanes, adjacent elements.",
+    },
+    "textbook": object_schema(knobs(Textbook), "The textbook model's machine. Default: a GPU's."),
+}
 _OPS = {"descriptor": "descriptor's copy"}
 
 
@@ -118,9 +130,11 @@ class CoalescingPanel(Panel):
         async def coalescing_of(
             experiment: dict[str, Any], model: str = "compiled", textbook: dict[str, Any] | None = None
         ) -> dict[str, Any]:
-            """Requests, sectors, lines and ideal sectors of each memory operation over the launch, as compiled.
+            """Predicts how well each load, store and atomic coalesces, over the whole launch.
 
-            Or with model "textbook", whose machine can be given.
+            `ops` has, per operation, its source line, bytes per lane, warp requests, 32-byte sectors, 128-byte lines,
+            ideal sectors, and efficiency: ideal / sectors, 1 is best. `why` explains what is lost. `counted` is Nsight
+            Compute's count of the same code, or null. Needs no GPU.
             """
             if model == "textbook":
                 return api.predicted(experiment, lambda known: textbook_reply(known, textbook))
@@ -129,10 +143,15 @@ class CoalescingPanel(Panel):
             return answered(lambda: _unknown(model))
 
         async def counters(experiment: dict[str, Any]) -> dict[str, Any]:
-            """What Nsight Compute counts of a launch: requests, sectors and DRAM bytes; without a GPU as recorded."""
+            """Counts a launch's requests, sectors and DRAM bytes with Nsight Compute.
+
+            `launch` has the totals, `ops` those of each memory operation, `shared` those of shared memory. `backend`
+            says whether they were counted here (cuda) or earlier (recorded), `device` on what GPU and versions. Without
+            a GPU: recorded counts, or a failure.
+            """
             return await api.measured(experiment, "counters")
 
-        return Endpoint("coalescing", coalescing_of), Endpoint("counters", counters, at_once=None)
+        return Endpoint("coalescing", coalescing_of, schemas=SCHEMAS), Endpoint("counters", counters, at_once=None)
 
 
 def _unknown(model: object) -> Reply:

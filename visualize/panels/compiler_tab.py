@@ -60,7 +60,12 @@ class CompilerPanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def compile_of(experiment: dict[str, Any]) -> dict[str, Any]:
-            """What the compiler makes of it for any GPU: registers, shared memory, occupancy, TTGIR, PTX and SASS."""
+            """Compiles the kernel for any GPU of the table, without one.
+
+            Returns registers per thread, spilled bytes, shared-memory bytes per program, programs per SM, occupancy
+            (resident warps / most warps, 0 to 1) and what limits it; and the TTGIR, PTX and SASS. Facts of the compiler,
+            not measured. Takes about a second, and up to minutes for large tiles on few warps.
+            """
             return await api.compiled(experiment, reply)
 
         return (Endpoint("compile", compile_of),)

@@ -42,7 +42,11 @@ class LayoutsPanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
-            """One product with B as given, transposed, and transposed first; without a GPU as it was recorded."""
+            """Times one matmul three ways: B as given, B stored transposed, and B transposed first by a kernel of our own.
+
+            `rows` has a time for each, in ms, the transposition's own included where it counts. Measured on this
+            machine's GPU. Without a GPU: a recorded comparison, or a failure.
+            """
             return await api.measured(experiment, "layouts")
 
         return (Endpoint("layouts", layouts, at_once=None),)

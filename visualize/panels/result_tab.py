@@ -65,7 +65,13 @@ class ResultPanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def run(experiment: dict[str, Any]) -> dict[str, Any]:
-            """Run it on this machine: check it against torch, and time it beside torch where there is a GPU."""
+            """Launches the kernel, checks every element against a reference, and times it beside the library's call.
+
+            `check` has the verdict and the errors. `timing` and `baseline` are measured on this machine's GPU: median,
+            20th and 80th percentile in ms, and TFLOP/s or GB/s. `backend` says what ran: cuda; interpreter, which
+            checks on the CPU within about 20 s and gives no time; or recorded. `recorded` is an earlier run on the GPU
+            that is named, where there is one.
+            """
             return await api.measured(experiment, "run", reply)
 
         return (Endpoint("run", run, at_once=None),)

@@ -65,7 +65,13 @@ class ReusePanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def reuse_of(experiment: dict[str, Any]) -> dict[str, Any]:
-            """Bytes that reach DRAM, in this order and for every GROUP_SIZE, and what each resource needs by itself."""
+            """Predicts the bytes a launch reads from DRAM, in its own order and for every GROUP_SIZE.
+
+            Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and
+            `high_bytes`; `compulsory_bytes` is the least possible. `by_group_size` has the bytes for each GROUP_SIZE,
+            `recommended_group_size` the one to take. `bounds` has the ms that DRAM, L2, load and store units and
+            arithmetic each need, so whether fewer bytes buy time. `measured` is a recorded comparison, or null.
+            """
             return await api.compiled(experiment, reply, or_not=True)
 
         return (Endpoint("reuse", reuse_of),)

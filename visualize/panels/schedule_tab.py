@@ -89,7 +89,13 @@ class SchedulePanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def schedule_of(experiment: dict[str, Any]) -> dict[str, Any]:
-            """Which program computes which tile, waves, and the blocks that the first n programs load."""
+            """Predicts which program computes which tile, and in which wave.
+
+            Returns the programs of the launch, how many are resident at once on all SMs, waves (rounded up), and the
+            programs of the last, partial wave. `tiles` lists, per pid in order, the [pid_m, pid_n, pid_k] it computes;
+            8,192 programs at most. `loads` counts the distinct blocks of A and B that the first n programs load;
+            null without a reduction. Needs no GPU.
+            """
             return await api.compiled(experiment, reply, or_not=True)
 
         return (Endpoint("schedule", schedule_of),)

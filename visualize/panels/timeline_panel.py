@@ -69,7 +69,12 @@ class TimelinePanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def timeline(experiment: dict[str, Any]) -> dict[str, Any]:
-            """On which SM each program of a launch ran, and from when to when; without a GPU as it was recorded."""
+            """Tells when each program of a launch ran, and on which SM.
+
+            `programs` has each program's SM, start and end in ns, measured on this machine's GPU by an instrumented
+            build of the kernel. `instrumented_ms` beside `plain_ms` says what instrumentation costs. Without a GPU: a
+            recorded timeline, or a failure.
+            """
             return await api.measured(experiment, "timeline")
 
         return (Endpoint("timeline", timeline, at_once=None),)

@@ -1,0 +1,72 @@
+"""An agent without a model: finds a better GROUP_SIZE over MCP, knowing nothing of Tilescope but its address.
+
+    python app.py --mcp
+    python scripts/mcp_client.py [http://127.0.0.1:7860]
+
+It lists the tools, reads their schemas to learn which one takes GROUP_SIZE and predicts DRAM reads, asks it about an
+8192³ matmul at the default, takes the GROUP_SIZE that reads the fewest bytes, and asks again to see that it does.
+Exits with 1 where nothing better is found. Needs the package mcp (requirements-mcp.txt).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from mcp import ClientSession, types
+from mcp.client.streamable_http import streamable_http_client
+
+KNOB, METRIC = "GROUP_SIZE", "dram_read_bytes"
+PROBLEM = {"kernel": "matmul.grouped", "M": 8192, "N": 8192, "K": 8192}
+
+
+async def called(session: ClientSession, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The reply of a tool; what it refuses ends the script with its sentence."""
+    result = await session.call_tool(tool, arguments)
+    (content,) = result.content
+    if result.isError or not isinstance(content, types.TextContent):
+        sys.exit(f"{tool}: {content}")
+    reply = json.loads(content.text)
+    if "failure" in reply:
+        sys.exit(f"{tool}: {reply['failure']['message']}")
+    return reply
+
+
+def chosen(tools: list[types.Tool]) -> types.Tool:
+    """The tool that takes the knob and says that it answers with the metric."""
+    fitting = [tool for tool in tools if KNOB in tool.inputSchema["properties"] and METRIC in (tool.description or "")]
+    if len(fitting) != 1:
+        sys.exit(f"{len(fitting)} tools take {KNOB} and answer with {METRIC}; one was expected.")
+    return fitting[0]
+
+
+async def search(url: str) -> bool:
+    """Whether a better GROUP_SIZE was found. Prints each step."""
+    async with streamable_http_client(f"{url.rstrip('/')}/gradio_api/mcp/") as (read, write, *_):
+        async with ClientSession(read, write) as session:
+            await session.initialize()
+            tools = (await session.list_tools()).tools
+            print(f"{len(tools)} tools: {', '.join(tool.name for tool in tools)}")
+
+            tool = chosen(tools)
+            allowed = tool.inputSchema["properties"][KNOB]
+            print(f"{tool.name} takes {KNOB}, {allowed['minimum']} to {allowed['maximum']}: {allowed['description']}")
+
+            before = await called(session, tool.name, PROBLEM)
+            default = before["experiment"]["config"][KNOB]
+            sizes = {int(size): count for size, count in before["by_group_size"].items()}
+            best = min((size for size in sizes if allowed["minimum"] <= size <= allowed["maximum"]), key=sizes.__getitem__)
+            after = await called(session, tool.name, {**PROBLEM, KNOB: best})
+
+    for size, reply in ((default, before), (best, after)):
+        print(f"{KNOB} {size}: {reply[METRIC]} bytes read from DRAM, predicted for {reply['gpu']}")
+    print(f"{before[METRIC] / after[METRIC]:.2f} × fewer bytes; no order can read fewer than {after['compulsory_bytes']}")
+    slowest = max(after["bounds"], key=lambda bound: bound["ms"] or 0)
+    print(f"What needs longest at {KNOB} {best}: {slowest['name']}, {slowest['ms']:.3f} ms")
+    return best != default and after[METRIC] < before[METRIC]
+
+
+if __name__ == "__main__":
+    sys.exit(not asyncio.run(search(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:7860")))
