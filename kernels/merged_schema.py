@@ -68,22 +68,22 @@ def object_schema(declared: Mapping[str, Knob], description: str) -> JsonSchema:
     return {
         "type": "object",
         "description": description,
-        "properties": {name: {**_allowed([knob]), "default": knob.default, "description": knob.help}
-                       for name, knob in declared.items()},
-    }  # fmt: skip
+        "properties": {name: _merged({"": knob}, ("",)) for name, knob in declared.items()},
+    }
 
 
 def _merged(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...]) -> JsonSchema:
     several = list(by_kernel.values())
     schema = _allowed(several)
     words = _grouped(by_kernel, kernels, lambda knob: knob.help.rstrip(".")) + "."
-    defaults = {knob.default for knob in several}
-    if len(defaults) > 1:
-        words += " Default: " + _grouped(by_kernel, kernels, lambda knob: str(knob.default)) + "."
-    elif len(by_kernel) == len(kernels):
-        schema["default"] = several[0].default
-    else:
-        words += f" Default: {several[0].default}. Only for {_names(list(by_kernel), kernels)}."
+    if "minimum" in schema:  # Gradio's Python type of it is a bare int
+        words += f" {schema['minimum']} to {schema['maximum']}."
+    words += " Default: " + _grouped(by_kernel, kernels, lambda knob: str(knob.default)) + "."
+    if len({knob.default for knob in several}) == 1:
+        if len(by_kernel) == len(kernels):
+            schema["default"] = several[0].default
+        else:
+            words += f" Only for {_names(list(by_kernel), kernels)}."
     if len({(knob.choices, knob.low, knob.high) for knob in several}) > 1:
         words += " Some kernels allow fewer values."
     return {**schema, "description": words}

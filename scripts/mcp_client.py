@@ -44,27 +44,30 @@ def chosen(tools: list[types.Tool]) -> types.Tool:
 
 async def search(url: str) -> bool:
     """Whether a better GROUP_SIZE was found. Prints each step."""
-    async with streamable_http_client(f"{url.rstrip('/')}/gradio_api/mcp/") as (read, write, *_):
-        async with ClientSession(read, write) as session:
-            await session.initialize()
-            tools = (await session.list_tools()).tools
-            print(f"{len(tools)} tools: {', '.join(tool.name for tool in tools)}")
+    async with (
+        streamable_http_client(f"{url.rstrip('/')}/gradio_api/mcp/") as (read, write, *_),
+        ClientSession(read, write) as session,
+    ):
+        await session.initialize()
+        tools = (await session.list_tools()).tools
+        print(f"{len(tools)} tools: {', '.join(tool.name for tool in tools)}")
 
-            tool = chosen(tools)
-            allowed = tool.inputSchema["properties"][KNOB]
-            print(f"{tool.name} takes {KNOB}, {allowed['minimum']} to {allowed['maximum']}: {allowed['description']}")
+        tool = chosen(tools)
+        allowed = tool.inputSchema["properties"][KNOB]
+        print(f"{tool.name} takes {KNOB}: {allowed['description']}")
 
-            before = await called(session, tool.name, PROBLEM)
-            default = before["experiment"]["config"][KNOB]
-            sizes = {int(size): count for size, count in before["by_group_size"].items()}
-            best = min((size for size in sizes if allowed["minimum"] <= size <= allowed["maximum"]), key=sizes.__getitem__)
-            after = await called(session, tool.name, {**PROBLEM, KNOB: best})
+        before = await called(session, tool.name, PROBLEM)
+        default = before["experiment"]["config"][KNOB]
+        reads = {int(size): count for size, count in before["by_group_size"].items()}
+        best = min(reads, key=reads.__getitem__)
+        after = await called(session, tool.name, {**PROBLEM, KNOB: best})
 
     for size, reply in ((default, before), (best, after)):
         print(f"{KNOB} {size}: {reply[METRIC]} bytes read from DRAM, predicted for {reply['gpu']}")
-    print(f"{before[METRIC] / after[METRIC]:.2f} × fewer bytes; no order can read fewer than {after['compulsory_bytes']}")
+    print(f"{before[METRIC] / after[METRIC]:.2f} × fewer bytes; at least {after['compulsory_bytes']} must be read")
     slowest = max(after["bounds"], key=lambda bound: bound["ms"] or 0)
-    print(f"What needs longest at {KNOB} {best}: {slowest['name']}, {slowest['ms']:.3f} ms")
+    print(f"At {KNOB} {best}, {slowest['name']} needs longest: {slowest['ms']:.3f} ms")
+    print(f"The tool recommends {KNOB} {before['recommended_group_size']}, which weighs L2 look-ups too")
     return best != default and after[METRIC] < before[METRIC]
 
 

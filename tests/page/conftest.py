@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class App:
 
 
 @contextmanager
-def served(directory: Path, root: Path = ROOT, cache: Path | None = None) -> Iterator[App]:
+def served(directory: Path, root: Path = ROOT, cache: Path | None = None, flags: Sequence[str] = ()) -> Iterator[App]:
     """Start the app of a tree on a free port, with its log and, unless another is given, its cache in `directory`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -59,7 +59,11 @@ def served(directory: Path, root: Path = ROOT, cache: Path | None = None) -> Ite
     environment = {**os.environ, "TILESCOPE_CACHE": str(cache or directory)}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "app.py", "--port", str(port)], cwd=root, env=environment, stdout=output, stderr=output
+            [sys.executable, "app.py", "--port", str(port), *flags],
+            cwd=root,
+            env=environment,
+            stdout=output,
+            stderr=output,
         )
     url = f"http://127.0.0.1:{port}/"
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import urllib.request
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from gradio_client import Client
 
 from kernels import discover
 from kernels.gpus import GPUS
+from tests.page.conftest import App
 
 ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts", "/timeline", "/compile")
 
@@ -23,6 +26,24 @@ def test_kernels_lists_knobs_problem_gpus_and_device(client: Client) -> None:
     assert reply["gpus"] == list(GPUS)
     assert reply["gpu_table"]["H200"]["sms"] == 132
     assert reply["device"] is None
+
+
+def test_gradios_own_schema_shows_every_field_with_its_choices_and_default(app: App) -> None:
+    with urllib.request.urlopen(f"{app.url}gradio_api/info") as answer:
+        named = json.load(answer)["named_endpoints"]
+    for name in (f"/{endpoint}" for endpoint in ("run", "schedule", "reuse", "coalescing", "compile", "counters")):
+        experiment = named[name]["parameters"][0]
+        fields = experiment["type"]["properties"]
+        assert fields["kernel"]["enum"] == list(discover())
+        assert fields["config"]["properties"]["num_warps"]["default"] == 4
+        assert fields["problem"]["properties"]["M"]["maximum"] == 16384
+        assert "GROUP_SIZE: int (Rows of tiles" in experiment["python_type"]["type"]
+        assert "Default: 8 (matmul.fused_add_relu, matmul.persistent); 4" in experiment["python_type"]["type"]
+        assert experiment["example_input"]["kernel"] in discover()
+        assert not experiment["parameter_has_default"]
+    _, model, textbook = named["/coalescing"]["parameters"]
+    assert (model["type"]["enum"], model["parameter_default"]) == (["compiled", "textbook"], "compiled")
+    assert textbook["type"]["properties"]["warp_size"]["default"] == 32
 
 
 def test_schedule_counts_the_articles_loads(client: Client) -> None:

@@ -1,7 +1,7 @@
 """How a function becomes an endpoint of Gradio's: typed arguments, in its schema, its API page and its MCP tools.
 
-Gradio derives an argument's schema from its type hint, which can name choices, but no bounds, default or help of a field
-inside an object. So the schema that was built from the knobs takes its place.
+Gradio derives an argument's schema from its type hint, which can name choices, but no bounds, default or help of a
+field inside an object. So the schema that was built from the knobs takes its place.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tools for agents: the endpoints once more, as MCP clients can use them best.
 
-An endpoint takes one nested experiment and answers with all it knows. A tool takes each field as an argument of its own.
-Its answer is JSON text, since Gradio hands an MCP client the `str` of whatever is returned; a Python dict would arrive as
-Python. And what is too long to read, such as PTX or the tiles of 8,192 programs, comes only when it is asked for.
+An endpoint takes one nested experiment and answers with all it knows. A tool takes each field as an argument of its
+own. Its answer is JSON text: Gradio hands an MCP client the `str` of what is returned, so a dict would arrive as Python.
+And what is too long to read, such as PTX or the tiles of 8,192 programs, comes only when it is asked for.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
         return json.dumps(shortened(reply, given.get("fields")))
 
     defaults = {parameter.name: parameter.default for parameter in further}
-    about = _description(endpoint.function)
-    return Endpoint(f"mcp_{endpoint.name}", _typed(tool, endpoint.name, about, schemas, defaults), endpoint.at_once, schemas)
+    typed = _typed(tool, endpoint.name, _description(endpoint.function), schemas, defaults)
+    return Endpoint(f"mcp_{endpoint.name}", typed, endpoint.at_once, schemas)
 
 
 def _kernels_tool(session: Session, kernels: Mapping[str, Kernel]) -> Endpoint:

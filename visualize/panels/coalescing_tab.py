@@ -38,7 +38,7 @@ SCHEMAS: dict[str, JsonSchema] = {
         "type": "string",
         "enum": list(MODELS),
         "default": "compiled",
-        "description": "compiled: lanes and widths that the compiler chose. textbook: adjacent lanes, adjacent elements.",
+        "description": "compiled: lanes and widths the compiler chose. textbook: adjacent lanes, adjacent elements.",
     },
     "textbook": object_schema(knobs(Textbook), "The textbook model's machine. Default: a GPU's."),
 }

@@ -63,8 +63,8 @@ class CompilerPanel(Panel):
             """Compiles the kernel for any GPU of the table, without one.
 
             Returns registers per thread, spilled bytes, shared-memory bytes per program, programs per SM, occupancy
-            (resident warps / most warps, 0 to 1) and what limits it; and the TTGIR, PTX and SASS. Facts of the compiler,
-            not measured. Takes about a second, and up to minutes for large tiles on few warps.
+            (resident warps / most warps, 0 to 1) and what limits it; and the TTGIR, PTX and SASS. The compiler's facts,
+            nothing is measured. Takes about a second; minutes for large tiles on few warps.
             """
             return await api.compiled(experiment, reply)
 

@@ -42,9 +42,9 @@ class LayoutsPanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
-            """Times one matmul three ways: B as given, B stored transposed, and B transposed first by a kernel of our own.
+            """Times one matmul three ways: B as given, B stored transposed, and B transposed first by `transpose.tiled`.
 
-            `rows` has a time for each, in ms, the transposition's own included where it counts. Measured on this
+            `rows` has a time for each, in ms, with `turning_ms`, the transposition's own share. Measured on this
             machine's GPU. Without a GPU: a recorded comparison, or a failure.
             """
             return await api.measured(experiment, "layouts")
