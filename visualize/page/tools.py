@@ -1,7 +1,7 @@
 """Tools for agents: the endpoints once more, as MCP clients can use them best.
 
 An endpoint takes one nested experiment and answers with all it knows. A tool takes each field as an argument of its
-own. Its answer is JSON text: Gradio hands an MCP client the `str` of what is returned, so a dict would arrive as Python.
+own. Its answer is JSON text: Gradio hands an MCP client the `str` of what is returned, and of a dict that is Python.
 And what is too long to read, such as PTX or the tiles of 8,192 programs, comes only when it is asked for.
 """
 

@@ -42,7 +42,7 @@ class LayoutsPanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
-            """Times one matmul three ways: B as given, B stored transposed, and B transposed first by `transpose.tiled`.
+            """Times a matmul three ways: B as given, B stored transposed, and B transposed first by `transpose.tiled`.
 
             `rows` has a time for each, in ms, with `turning_ms`, the transposition's own share. Measured on this
             machine's GPU. Without a GPU: a recorded comparison, or a failure.
