@@ -77,8 +77,10 @@ def test_a_client_finds_a_better_group_size_by_itself(agents: App) -> None:
         assert ratio in " ".join((ROOT / file).read_text(encoding="utf-8").split())
 
 
-def test_the_tools_are_the_endpoints_and_nothing_else(tools: dict[str, Any]) -> None:
+def test_the_tools_are_the_endpoints_and_nothing_else(agents: App, tools: dict[str, Any]) -> None:
     assert list(tools) == NAMES
+    with urllib.request.urlopen(f"{agents.url}gradio_api/mcp/schema") as answer:
+        assert [tool["name"] for tool in json.load(answer)] == NAMES  # what Gradio's page shows
     for tool in tools.values():
         assert len(tool.description) > 150
         assert "left out take the kernel's default" in tool.description

@@ -14,7 +14,7 @@ from kernels.merged_schema import merged_schema
 from kernels.runner.session import Session
 from kernels.schema import experiment_schema
 from visualize.page.registration import register
-from visualize.page.tools import not_a_tool, tools
+from visualize.page.tools import tools
 from visualize.panels.endpoint import Api, answered
 from visualize.panels.panel import Panel
 
@@ -47,11 +47,7 @@ def endpoints(session: Session, panels: Sequence[Panel], with_tools: bool = Fals
     for one in served:
         first = next(iter(inspect.signature(one.function).parameters))
         register(one.function, one.name, one.at_once, {first: experiment, **one.schemas}, {first: EXAMPLE})
-    if not with_tools:
-        return
-    for function in (kernels, *(one.function for one in served)):
-        not_a_tool(function)
-    for tool in tools(session, served, declared):
+    for tool in tools(session, served, declared) if with_tools else ():
         register(tool.function, tool.name, tool.at_once, tool.schemas, {})
 
 

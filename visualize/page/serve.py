@@ -12,6 +12,7 @@ from kernels.runner.session import Session
 from visualize.figures.theme import variables
 from visualize.page.look import HEAD, theme
 from visualize.page.page import page
+from visualize.page.tools import offer_tools_alone
 from visualize.widgets import assets
 from visualize.widgets.plot import PLOTLY_JS
 
@@ -41,7 +42,9 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
         ssr_mode=False,
         mcp_server=mcp,
     )
-    if mcp and not blocks.mcp_server:
+    if blocks.mcp_server_obj:
+        offer_tools_alone(blocks.mcp_server_obj)
+    elif mcp:
         sys.exit(f"The MCP server did not start. {blocks.mcp_error}")
     session.warm_up()
     if block:

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernels.knobs import knobs
 from kernels.merged_schema import JsonSchema, gpu_field, kernel_field, merged_fields
@@ -19,8 +19,14 @@ from kernels.runner.session import Session
 from kernels.spec import Kernel
 from visualize.panels.endpoint import Endpoint, answered
 
+if TYPE_CHECKING:
+    from gradio.mcp import GradioMCPServer
+
 # Characters of JSON: about 2,000 tokens. What is read (operations, bounds, check) is shorter; listings are longer.
 LONGEST_FIELD = 8_000
+
+# Tools are endpoints of the API, too; there their names begin so.
+_PREFIX = "mcp_"
 
 _FIELDS: JsonSchema = {
     "type": "array",
@@ -38,13 +44,15 @@ def tools(session: Session, endpoints: Sequence[Endpoint], kernels: Mapping[str,
     return [_kernels_tool(session, kernels), *(_tool(endpoint, kernels) for endpoint in endpoints)]
 
 
-def not_a_tool(function: Callable[..., Any]) -> None:
-    """Keep an endpoint out of the MCP server's list, and its name free for a tool.
+def offer_tools_alone(server: GradioMCPServer) -> None:
+    """Take from a running MCP server what is no tool, and give the tools their own names.
 
-    Gradio lists what its decorators marked as a tool, or did not mark, and names tools after their functions.
+    Gradio offers every public endpoint, and on a Space begins each name with the Space's.
     """
-    function._mcp_type = "endpoint"  # type: ignore[attr-defined]
-    function.__name__ = f"{function.__name__}_endpoint"
+    offered = [endpoint for endpoint in server.tool_to_endpoint.values() if endpoint.startswith(f"/{_PREFIX}")]
+    server.tool_to_endpoint = {
+        server.tool_prefix + endpoint.removeprefix(f"/{_PREFIX}"): endpoint for endpoint in offered
+    }
 
 
 def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
@@ -74,7 +82,7 @@ def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
 
     defaults = {parameter.name: parameter.default for parameter in further}
     typed = _typed(tool, endpoint.name, _description(endpoint.function), schemas, defaults)
-    return Endpoint(f"mcp_{endpoint.name}", typed, endpoint.at_once, schemas)
+    return Endpoint(f"{_PREFIX}{endpoint.name}", typed, endpoint.at_once, schemas)
 
 
 def _kernels_tool(session: Session, kernels: Mapping[str, Kernel]) -> Endpoint:
@@ -85,7 +93,7 @@ def _kernels_tool(session: Session, kernels: Mapping[str, Kernel]) -> Endpoint:
         "Lists the kernels: what each shows, the default of each argument, and presets worth a look. Also the names of"
         " the GPUs that predictions can be for, and this machine's GPU (null: predictions and recorded results only)."
     )
-    return Endpoint("mcp_kernels", _typed(tool, "kernels", about, {}, {}))
+    return Endpoint(f"{_PREFIX}kernels", _typed(tool, "kernels", about, {}, {}))
 
 
 def kernels_in_short(session: Session, kernels: Mapping[str, Kernel]) -> dict[str, Any]:
