@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -72,12 +73,12 @@ def test_every_public_endpoint_has_a_section(app: App) -> None:
 @pytest.mark.parametrize("section", sections(), ids=lambda section: section.endpoint)
 def test_the_examples_say_what_they_get(app: App, client: Client, section: Section) -> None:
     names: dict[str, Any] = {"client": client}
-    first, *lines = section.python.splitlines()
-    exec(first, names)
-    assert lines
-    for line in lines:
-        expression, says = line.rsplit("  # ", 1)
-        assert repr(eval(expression, names)) == says
+    first, *claims = ast.parse(section.python).body
+    exec(compile(ast.Module([first], []), section.endpoint, "exec"), names)
+    assert claims
+    for claim in claims:
+        says = section.python.splitlines()[claim.end_lineno - 1].rsplit("  # ", 1)[1]
+        assert ast.literal_eval(says) == eval(ast.unparse(claim), names)
     reply = names["reply"]
     assert set(reply) == section.fields
     assert steady(by_curl(app, section.curl)) == steady(reply)
