@@ -20,6 +20,7 @@ from kernels.knobs import ConfigError
 from kernels.results import Compiled, Failure
 from kernels.runner.job import Job
 from kernels.runner.session import Session
+from visualize.page.guide import expanded
 from visualize.page.runs import Runs
 from visualize.panels.controls import experiment_form
 from visualize.panels.endpoint import known
@@ -278,9 +279,9 @@ class Handlers:
             said[error.field] = str(error)
         return {**answer, self._at.problems: form.placed(said)}
 
-    def _opened(self, flat: Mapping[str, object]) -> Drawn:
+    def _opened(self, flat: Mapping[str, str]) -> Drawn:
         """Everything as an address describes it."""
-        opened, sentences = SETTINGS.forgiving_state(flat, self.session.gpu)
+        opened, sentences = SETTINGS.forgiving_state(expanded(flat), self.session.gpu)
         return self._everything(opened, sentences)
 
     def _refused(self, error: ConfigError) -> Drawn:

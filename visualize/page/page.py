@@ -16,6 +16,7 @@ from gradio.blocks import Block
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.session import Session
 from visualize.page.api import endpoints
+from visualize.page.guide import Guide
 from visualize.page.handlers import Components, Handlers
 from visualize.page.look import TITLE
 from visualize.panels.panel import Ask, Measure, Panel
@@ -46,6 +47,7 @@ class Page:
         self.blocks = blocks
         self.panels: dict[str, list[Panel]] = {tab.name: [panel() for panel in tab.panels] for tab in TABS}
         (self._result,) = (one for panels in self.panels.values() for one in panels if isinstance(one, ResultPanel))
+        self._guide = Guide(session)
         self._lay_out()
         self.handlers = Handlers(session, self.components, self.panels, self._result)
         self._join()
@@ -55,6 +57,7 @@ class Page:
             markup("title", header_text.title(self.session.gpu))
             markup("ways", header_text.ways(WAYS))
             address = link.link()
+            self._guide.lay_out_head()
         with gr.Row(elem_id="body"):
             with gr.Column(scale=1, min_width=260, elem_id="controls"):
                 with gr.Row(elem_id="run-row"):
@@ -73,6 +76,7 @@ class Page:
                         with gr.Tab(tab.title, id=tab.name) as self._buttons[tab.name]:
                             for panel in self.panels[tab.name]:
                                 panel.build()
+        self._guide.lay_out_foot()
         self.components = Components(
             experiment=experiment,
             link=address,
@@ -133,6 +137,7 @@ class Page:
             else:
                 measure(action, [action.button.click])
         at.cancel.click(on.on_cancel, None, None, **instant)
+        self._guide.join(instant, lasting)
 
 
 def _each(components: Sequence[Block]) -> list[Block]:

@@ -1,6 +1,8 @@
 // The page's address (see link.py). `props.value` is {full, short}: every field, and those that differ from the defaults.
 const copy = element.querySelector(".copy-link");
 const KEPT = ["__theme", "talk", "embed"]; // how the page is shown, which is no field of it
+const LEADS = ["tour", "stop"]; // where a guided tour stands: kept until a link leads elsewhere
+let held = new URLSearchParams(location.search);
 let full = new URLSearchParams(), short = new URLSearchParams();
 let chosen = false; // a step that Back should undo is under way
 let returning = false; // Back or Forward has brought us here: the address is there already
@@ -8,6 +10,7 @@ let returning = false; // Back or Forward has brought us here: the address is th
 function address() {
   const shown = new URLSearchParams(short), now = new URLSearchParams(location.search);
   for (const name of KEPT) if (now.has(name)) shown.set(name, now.get(name));
+  for (const name of LEADS) if (held.has(name)) shown.set(name, held.get(name));
   return shown;
 }
 
@@ -24,6 +27,7 @@ function read() {
 
 // Opens another state of the page without a reload.
 function follow(query) {
+  held = new URLSearchParams(query);
   props.value = JSON.stringify({ follow: query });
   trigger("select");
 }
@@ -50,12 +54,20 @@ function write() {
   else history.pushState(null, "", url);
   chosen = returning = false;
   document.body.dataset.address = full.toString();
+  tell();
   markStale();
 }
 
+// The link to what is shown: in a tour, as long as nothing was changed, the stop stands for all fields.
+function tell() {
+  const atStop = held.has("tour") && document.body.dataset.stop === short.toString();
+  const query = atStop ? new URLSearchParams(LEADS.filter((name) => held.has(name)).map((name) => [name, held.get(name)])) : short;
+  document.body.dataset.link = `${given.base || `${location.origin}${location.pathname}`}?${query}`;
+  document.dispatchEvent(new Event("tilescope:address"));
+}
+
 copy.addEventListener("click", async () => {
-  const base = given.base || `${location.origin}${location.pathname}`;
-  await navigator.clipboard.writeText(`${base}?${short}`);
+  await navigator.clipboard.writeText(document.body.dataset.link);
   copy.textContent = "Copied";
   setTimeout(() => { copy.textContent = "Copy link"; }, 1500);
 });
@@ -83,6 +95,8 @@ document.addEventListener("tilescope:set", ({ detail }) => {
   props.value = JSON.stringify({ full: full.toString(), short: short.toString() });
   write();
 });
+document.addEventListener("tilescope:follow", ({ detail }) => { chosen = true; follow(detail); });
+document.addEventListener("tilescope:stop", tell);
 document.addEventListener("tilescope:result", markStale);
 document.addEventListener("tilescope:problems", markStale);
 watch("value", write);

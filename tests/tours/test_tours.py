@@ -1,0 +1,157 @@
+"""Every stop of every tour: a state of the page, a short sentence, and numbers that models and records give."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from visualize.text import tour_text
+from visualize.text.tour_text import Answer, Number, Place
+from visualize.tours import DIRECTORY, tours
+from visualize.tours.fact import Fact, NoFact, found, steps_of, written
+from visualize.tours.tour import MOST_WORDS, BadTour, Choice, checked_state, placeholders, read
+
+STOPS = [
+    pytest.param(stop, id=f"{tour.name} {number}")
+    for tour in tours().values()
+    for number, stop in enumerate(tour.stops, start=1)
+]
+needs_triton = pytest.mark.xdist_group("compiles")
+
+
+def test_the_six_tours_are_there_in_their_order() -> None:
+    assert [tour.title for tour in tours().values()] == [
+        "Why grouping?",
+        "When the compiler disagrees with the blackboard",
+        "A race you can see, and one you can't",
+        "Fusing pays, until it doesn't",
+        "tf32: who pays for a row-major B",
+        "A tail wave",
+    ]
+
+
+@needs_triton
+@pytest.mark.parametrize("stop", STOPS)
+def test_every_number_is_what_the_sentence_was_written_for(stop, session) -> None:
+    facts = found(stop.facts, stop.fields, session)
+    assert {name: one.text for name, one in facts.items()} == {name: fact.shown for name, fact in stop.facts.items()}
+    said = tour_text.plain(stop.say, {name: Number(one.text, one.source) for name, one in facts.items()})
+    assert 4 <= tour_text.words(said) <= MOST_WORDS, said
+    if stop.ask:
+        values = {name: one.value for name, one in facts.items()}
+        assert sum(choice.is_right(values) for choice in stop.ask.choices) == 1
+        texts = [
+            tour_text.plain(choice.text, {name: Number(one.text, "") for name, one in facts.items()})
+            for choice in stop.ask.choices
+        ]
+        assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_number_in_a_sentence_is_a_fact_or_part_of_the_state(stop) -> None:
+    values = {str(value) for value in checked_state(stop.fields).to_address().values()}
+    bare = re.sub(r"\{\w+\}", "", stop.say)
+    typed = set(re.findall(r"(?<![\w])\d[\d,.]*(?![\w])", bare.replace("torch.", "")))
+    assert {number.rstrip(".,") for number in typed} <= values | {"132"}, bare
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_every_sentence_states_a_fact_and_uses_what_it_asks(stop) -> None:
+    assert placeholders(stop.say), "a stop proves something"
+    used = set(placeholders(stop.say)) | {other for fact in stop.facts.values() for other in fact.ratio}
+    if stop.ask:
+        texts = (stop.ask.ask, *(choice.text for choice in stop.ask.choices))
+        used |= {name for text in texts for name in placeholders(text)}
+        used |= {choice.condition[0] for choice in stop.ask.choices}
+    assert used == stop.facts.keys()
+
+
+def test_every_tour_asks_for_a_prediction() -> None:
+    for tour in tours().values():
+        assert sum(stop.ask is not None for stop in tour.stops) >= 2, tour.name
+
+
+GOOD = (DIRECTORY / "tail-wave.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('title = "A tail wave"', "", "title: Field required"),
+        ("order = 6", 'order = "6"', "order: Input should be a valid integer"),
+        ("order = 6", "order = 6\nauthor = 1", "author: Unexpected"),
+        ("order = 6", "order = = 6", "Invalid value"),
+        ("BLOCK_N=256", "BLOCK_N=250", "stop 1: BLOCK_N is '250'"),
+        ("tab=schedule", "tab=scheduel", "stop 1: tab is 'scheduel'"),
+        ("num_warps=8&tab", "num_wraps=8&tab", "stop 1: the address has num_wraps"),
+        ("{programs} tiles for", "{program} tiles for", "stop 1: 'program' is no fact of it"),
+        ('endpoint = "run"', 'endpoint = "runs"', "asks 'runs'"),
+        ('unit = "ms"', 'unit = "s"', "unit 's'"),
+        ('path = "programs"', 'path = "programs["', "is no path"),
+        ('set = "M=1536&N=2816"', 'set = "M=0"', "stop 2: M is '0'"),
+        ('ratio = ["time", "before"]', 'ratio = ["time"]', "is a ratio"),
+        ('ratio = ["time", "before"]', 'ratio = ["time", "longer"]', "which is one itself"),
+        ('when = "longer < 1.05"', 'when = "longer under 1"', "stop 2: when is 'longer under 1'"),
+        ('when = "longer < 1.05"', 'when = "length < 1"', "'length' is no fact"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_place(old: str, new: str, says: str) -> None:
+    assert old in GOOD
+    with pytest.raises(BadTour, match=r"^bad\.toml") as error:
+        read(GOOD.replace(old, new), "bad")
+    assert says in str(error.value)
+
+
+def test_a_tour_has_four_to_eight_stops() -> None:
+    head, *stops = GOOD.split("[[stops]]")
+    with pytest.raises(BadTour, match="it has 3 stops; 4 to 8 are allowed"):
+        read("[[stops]]".join([head, *stops[:3]]), "bad")
+
+
+def test_a_tour_is_added_as_a_file_alone() -> None:
+    assert read(GOOD, "another").name == "another"
+
+
+def test_a_number_that_nobody_measured_is_no_fact(session) -> None:
+    address = {"kernel": "matmul.grouped", "M": "777", "gpu": "H200"}
+    with pytest.raises(NoFact, match="No run of this experiment on H200 was measured here or recorded"):
+        found({"time": Fact(shown="1 ms", endpoint="run", path="timing.median_ms", unit="ms")}, address, session)
+
+
+def test_a_recorded_number_says_so(session) -> None:
+    address = {"kernel": "matmul.grouped", "gpu": "H200"}
+    facts = found({"time": Fact(shown="", endpoint="run", path="timing.median_ms", unit="ms")}, address, session)
+    assert (facts["time"].text, facts["time"].source) == ("7.33 µs", "recorded")
+
+
+@pytest.mark.parametrize("path", ["", "[", "a..b", "a[b]", "a[-1]", "a b"])
+def test_what_is_no_path_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="path"):
+        steps_of(path)
+
+
+def test_numbers_are_written_with_their_unit() -> None:
+    assert [written(value, unit) for value, unit in ((0.994, "percent"), (2, "times"), (900, "bytes"), (4.0, "count"))] == [
+        "99 %", "2.00 ×", "900 bytes", "4.00",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("when", "right"), [("x < 2", True), ("x > 2", False), ("x == 1.5", True)])
+def test_a_choice_is_right_where_its_fact_says_so(when: str, right: bool) -> None:
+    assert Choice("", when).is_right({"x": 1.5}) is right
+
+
+def test_what_a_tour_says_is_escaped() -> None:
+    place = Place("why", "<b>", 2, 3)
+    html = tour_text.bar(place, tour_text.sentence("<i> {x}", {"x": Number("<u>", "predicted")}), "", "<s>")
+    assert not re.search(r"<(b|i|u|s)>[^<]*&|<[us]>", html)
+    assert "&lt;i&gt;" in html
+    assert "&lt;u&gt;" in html
+    assert "<img" not in tour_text.question("<img>", [Answer("<img>", True)])
+
+
+def test_one_mark_for_each_source_of_a_sentence() -> None:
+    numbers = {"a": Number("1", "recorded"), "b": Number("2", "recorded"), "c": Number("3", "predicted")}
+    html = tour_text.sentence("{a} {b} {c}", numbers)
+    assert html.count('class="mark recorded"') == html.count('class="mark predicted"') == 1

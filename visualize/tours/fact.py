@@ -1,0 +1,197 @@
+"""A number of a tour: where the API gives it, and how it is written. It is asked for, never typed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import statistics
+import urllib.parse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kernels.results import Compiled, Failure
+from kernels.runner.session import Session
+from visualize.models.textbook import Textbook
+from visualize.panels import coalescing_tab, compiler_tab, reuse_tab, schedule_tab
+from visualize.panels.endpoint import Reply, known
+from visualize.panels.tabs import SETTINGS
+from visualize.state.known import Known
+from visualize.text.words import milliseconds, percent, significant
+
+# How a number is written: 4,288; 0.0503 ms; 8.53 GB; 1.8 ×; 41 %.
+Unit = Literal["count", "ms", "bytes", "times", "percent"]
+
+# What models and the compiler say of a state, by the name of the API's endpoint, and the mark of it.
+OF_STATES: dict[str, tuple[Callable[[Known], Reply], str]] = {
+    "schedule": (schedule_tab.reply, "predicted"),
+    "reuse": (reuse_tab.reply, "predicted"),
+    "coalescing": (coalescing_tab.compiled_reply, "compiled"),
+    "textbook": (
+        lambda known: coalescing_tab.textbook_reply(known, dataclasses.asdict(known.state.view.of(Textbook))),
+        "textbook",
+    ),
+    "compile": (compiler_tab.reply, "compiled"),
+}
+
+# What was measured here or recorded, by the endpoint ("study": what /reuse has under `measured`): the name of the
+# measurement, and the mark of what was measured here.
+OF_RESULTS = {
+    "run": ("run", "measured"),
+    "counters": ("counters", "counted"),
+    "timeline": ("timeline", "measured"),
+    "layouts": ("layouts", "measured"),
+    "study": ("reuse", "counted"),
+}
+
+
+class NoFact(ValueError):
+    """A number that isn't known on this machine, and why."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Where a number is from.
+
+    Attributes:
+        endpoint: of the API; "" for a ratio.
+        path: the place in its reply, such as "loads[8]", "ops[tensor=B].sectors" or "rows[group_size=8].times_ms[median]".
+        set: fields that differ from the stop's address, as a query; one that names another kernel starts from its
+            defaults.
+        ratio: two facts of the stop instead; the first over the second.
+        unit: how it is written.
+        shown: what the sentence was written for. The page shows what is asked; a test holds the two together.
+    """
+
+    shown: str
+    endpoint: str = ""
+    path: str = ""
+    set: str = ""
+    ratio: list[str] = field(default_factory=list)
+    unit: str = "count"
+
+    def fields(self, address: Mapping[str, str]) -> dict[str, str]:
+        """The flat fields of the state that is asked about."""
+        own = dict(urllib.parse.parse_qsl(self.set, strict_parsing=bool(self.set)))
+        return own if "kernel" in own else {**address, **own}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A number, as it is written, and its mark; "" for a ratio of two sources."""
+
+    value: float
+    text: str
+    source: str
+
+
+def found(facts: Mapping[str, Fact], address: Mapping[str, str], session: Session) -> dict[str, Found]:
+    """All facts of a stop. Waits for the compiler where one needs it.
+
+    Raises:
+        NoFact: where one isn't known here.
+    """
+    values = {name: _asked(fact, address, session) for name, fact in facts.items() if not fact.ratio}
+    for name, fact in facts.items():
+        if fact.ratio:
+            over, under = (values[other] for other in fact.ratio)
+            if not under.value:
+                raise NoFact(f"{fact.ratio[1]} is 0, and nothing is a multiple of it.")
+            source = over.source if over.source == under.source else ""
+            value = over.value / under.value
+            values[name] = Found(value, written(value, fact.unit), source)
+    return values
+
+
+def _asked(fact: Fact, address: Mapping[str, str], session: Session) -> Found:
+    state = SETTINGS.state(fact.fields(address), session.gpu)
+    reply: Reply
+    if fact.endpoint in OF_RESULTS:
+        name, source = OF_RESULTS[fact.endpoint]
+        measured = session.known(state.experiment, name)
+        if measured is None:
+            raise NoFact(f"No {name} of this experiment on {state.gpu.name} was measured here or recorded.")
+        reply = measured.to_json()
+        source = {"recorded": "recorded", "interpreter": "interpreter"}.get(measured.backend, source)
+    else:
+        body, source = OF_STATES[fact.endpoint]
+        made: Compiled | Failure | None = None
+        if source == "compiled":
+            made = session.compiled(state.experiment)
+            if isinstance(made, Failure):
+                raise NoFact(made.message)
+        reply = body(known(session, state, made))
+    if isinstance(reply, Failure):
+        raise NoFact(reply.message)
+    value = _at(reply, fact.path)
+    return Found(value, written(value, fact.unit), source)
+
+
+_STEP = re.compile(r"(?:^|\.)(\w+)|\[(\d+)\]|\[(\w+)=([\w.-]+)\]|\[(median|count)\]")
+
+# One step into a reply: a name, a number, (name, value) of a row, or "median" or "count" of a list.
+Step = tuple[Literal["name", "number", "row", "of"], str, str]
+
+
+def steps_of(path: str) -> list[Step]:
+    """A path's steps.
+
+    >>> steps_of("rows[group_size=8].times_ms[median]")
+    [('name', 'rows', ''), ('row', 'group_size', '8'), ('name', 'times_ms', ''), ('of', 'median', '')]
+
+    Raises:
+        ValueError: where it is no path.
+    """
+    steps: list[Step] = []
+    place = 0
+    while place < len(path):
+        matched = _STEP.match(path, place)
+        if matched is None:
+            raise ValueError(f"{path!r} is no path: at {path[place:]!r}.")
+        name, number, field_name, value, of = matched.groups()
+        if name:
+            steps.append(("name", name, ""))
+        elif number:
+            steps.append(("number", number, ""))
+        elif field_name:
+            steps.append(("row", field_name, value))
+        else:
+            steps.append(("of", of, ""))
+        place = matched.end()
+    if not steps:
+        raise ValueError("a fact needs a path, such as loads[8].")
+    return steps
+
+
+def _at(reply: Any, path: str) -> float:
+    here = reply
+    for kind, name, wanted in steps_of(path):
+        if kind == "name":
+            here = here[name]
+        elif kind == "number":
+            here = here[int(name)]
+        elif kind == "row":
+            here = next(row for row in here if str(row[name]) == wanted)
+        else:
+            here = statistics.median(here) if name == "median" else len(here)
+    if not isinstance(here, int | float):
+        raise NoFact(f"{path} is {type(here).__name__}, and no number.")
+    return here
+
+
+def written(value: float, unit: str) -> str:
+    """A number with its unit, as sentences have it.
+
+    >>> written(4288, "count"), written(8.5329e9, "bytes"), written(1.77, "times"), written(0.0903, "ms")
+    ('4,288', '8.53 GB', '1.77 ×', '90.3 µs')
+    """
+    if unit == "ms":
+        return milliseconds(value)
+    if unit == "bytes":
+        size, name = next((s, n) for s, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes")) if value >= s or s == 1)
+        return f"{significant(value / size)} {name}"
+    if unit == "times":
+        return f"{significant(value)} ×"
+    if unit == "percent":
+        return percent(value)
+    return f"{value:,}" if isinstance(value, int) else significant(value)

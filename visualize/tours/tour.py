@@ -1,0 +1,192 @@
+"""A tour as its file declares it: stops, each a state of the page and one sentence whose numbers are facts."""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+import tomllib
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from kernels.knobs import ConfigError
+from visualize.panels.tabs import SETTINGS
+from visualize.state.state import State
+from visualize.tours.fact import OF_RESULTS, OF_STATES, Fact, Unit, steps_of
+
+FEWEST_STOPS, MOST_STOPS = 4, 8
+MOST_WORDS = 25
+MOST_CHOICES = 4
+_COMPARED = re.compile(r"(\w+) (<|>|==) ([0-9.]+)")
+
+
+class BadTour(ValueError):
+    """A file that holds no tour: its name, the place, and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer to a question.
+
+    Attributes:
+        text: what it says; placeholders are facts.
+        when: the fact that makes it the right one, such as "grouped == 54" or "gain < 0.05".
+    """
+
+    text: str
+    when: str
+
+    def is_right(self, values: Mapping[str, float]) -> bool:
+        """Whether the facts say so."""
+        name, relation, bound = self.condition
+        value = values[name]
+        return {"<": value < bound, ">": value > bound, "==": value == bound}[relation]
+
+    @property
+    def condition(self) -> tuple[str, str, float]:
+        """The fact's name, "<", ">" or "==", and what it is compared with."""
+        matched = _COMPARED.fullmatch(self.when)
+        if matched is None:
+            raise ConfigError("not_a_condition", f'when is {self.when!r}; write it as "fact > 1.5".', "when")
+        return matched[1], matched[2], float(matched[3])
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked before the stop's picture is shown. Exactly one choice is right, which the facts decide."""
+
+    ask: str
+    choices: list[Choice]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One stop: a state of the page, and a sentence.
+
+    Attributes:
+        address: the page's query.
+        say: the sentence; "{name}" stands for a fact. It has no digits of its own but in names and shapes.
+        facts: the numbers by name.
+        ask: a prediction that is asked for first.
+    """
+
+    address: str
+    say: str
+    facts: dict[str, Fact] = field(default_factory=dict)
+    ask: Question | None = None
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The address as flat fields."""
+        return dict(urllib.parse.parse_qsl(self.address, strict_parsing=True))
+
+    def state(self) -> State:
+        """The page as the stop shows it, on a machine without a GPU.
+
+        Raises:
+            ConfigError: where the address describes none, or has a field that no page has.
+        """
+        return checked_state(self.fields)
+
+
+@dataclass(frozen=True)
+class Tour:
+    """A tour, as one file declares it.
+
+    Attributes:
+        name: the file's, which stands in the address.
+        about: what it teaches, in a sentence for the menu.
+        order: its place in the menu.
+    """
+
+    name: str
+    title: str
+    about: str
+    order: int
+    stops: list[Stop]
+
+
+def checked_state(fields: Mapping[str, str]) -> State:
+    """The State of flat fields, all of which it must know."""
+    found = SETTINGS.state(fields, None)
+    if unknown := fields.keys() - found.to_address().keys() - {"gpu"}:
+        raise ConfigError("unknown_field", f"the address has {', '.join(sorted(unknown))}, which no page has.", "")
+    return found
+
+
+# Pydantic takes no settings for a dataclass itself; those of a tuple hold for what is in it.
+_ADAPTER = TypeAdapter(tuple[Tour], config=ConfigDict(strict=True, extra="forbid"))
+
+
+def read(text: str, name: str) -> Tour:
+    """The tour that a file holds.
+
+    Raises:
+        BadTour: with the place and what is wrong.
+    """
+    try:
+        plain: dict[str, Any] = tomllib.loads(text)
+        # As JSON: in its strict mode pydantic makes dataclasses of no other mappings.
+        (tour,) = _ADAPTER.validate_json(json.dumps([{**plain, "name": name}], default=str))
+    except tomllib.TOMLDecodeError as error:
+        raise BadTour(f"{name}.toml: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"][1:])
+        raise BadTour(f"{name}.toml: {place}: {first['msg']}.") from error
+    if not FEWEST_STOPS <= len(tour.stops) <= MOST_STOPS:
+        raise BadTour(f"{name}.toml: it has {len(tour.stops)} stops; {FEWEST_STOPS} to {MOST_STOPS} are allowed.")
+    for number, stop in enumerate(tour.stops, start=1):
+        try:
+            _check(stop)
+        except (ConfigError, ValueError) as error:
+            raise BadTour(f"{name}.toml, stop {number}: {error}") from error
+    return tour
+
+
+def _check(stop: Stop) -> None:
+    stop.state()
+    texts = [stop.say]
+    if stop.ask:
+        if not 2 <= len(stop.ask.choices) <= MOST_CHOICES:
+            raise ValueError(f"a question has 2 to {MOST_CHOICES} choices, not {len(stop.ask.choices)}.")
+        texts += [stop.ask.ask, *(choice.text for choice in stop.ask.choices)]
+        for choice in stop.ask.choices:
+            _known(choice.condition[0], stop)
+    for one in texts:
+        for wanted in placeholders(one):
+            _known(wanted, stop)
+    for name, fact in stop.facts.items():
+        _check_fact(name, fact, stop)
+
+
+def _check_fact(name: str, fact: Fact, stop: Stop) -> None:
+    if fact.unit not in get_args(Unit):
+        raise ValueError(f"fact {name} has unit {fact.unit!r}; allowed are {', '.join(get_args(Unit))}.")
+    if fact.ratio:
+        if len(fact.ratio) != 2 or fact.endpoint or fact.path or fact.set:
+            raise ValueError(f"fact {name} is a ratio: it names two other facts, and nothing else.")
+        for other in fact.ratio:
+            _known(other, stop)
+            if stop.facts[other].ratio:
+                raise ValueError(f"fact {name} is a ratio of {other}, which is one itself.")
+        return
+    if fact.endpoint not in (*OF_STATES, *OF_RESULTS):
+        allowed = ", ".join((*OF_STATES, *OF_RESULTS))
+        raise ValueError(f"fact {name} asks {fact.endpoint!r}; there are {allowed}.")
+    steps_of(fact.path)
+    checked_state(fact.fields(stop.fields))
+
+
+def _known(name: str, stop: Stop) -> None:
+    if name not in stop.facts:
+        raise ValueError(f"{name!r} is no fact of it; there are {', '.join(stop.facts) or 'none'}.")
+
+
+def placeholders(text: str) -> list[str]:
+    """The names of the facts that stand in a text."""
+    return [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
