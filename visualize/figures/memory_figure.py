@@ -1,4 +1,4 @@
-"""Requests drawn on memory: a row for each line that one touches, in sectors; wanted bytes, and bytes moved for nothing.
+"""Requests drawn on memory: a row for each line that one touches, in sectors; bytes wanted, and moved for nothing.
 
 One figure shows one request. With it goes what the others look like, so that the browser steps through them by itself.
 """
@@ -11,17 +11,23 @@ import numpy as np
 import plotly.graph_objects as go
 
 from visualize.figures import theme
-from visualize.models.request_lines import UNTOUCHED, WANTED, WASTED, RequestLines
+from visualize.models.request_lines import UNTOUCHED, WANTED, RequestLines
+
+MARGIN = {"l": 62, "r": 8, "t": 60, "b": 44}
 
 # Lines of a request that are drawn at most, and lines that the picture has room for at least.
 MOST_LINES = 64
 FEWEST_LINES = 8
+# Lines beyond which no numbers are written.
+MOST_NUMBERED_LINES = 40
 # Labels of lanes have room for: so many beside each other, so many below each other.
 _LABELS_ACROSS, _LABELS_DOWN = 9, 18
+# Cells that no lane wants that a number beside a lane's own cell takes, without and with an arrow.
+_ROOM_FOR_NUMBER, _ROOM_FOR_ARROW = 3, 6
 # Ticks beside the lines at most.
 _TICKS = 9
-# Cells of a line beyond which they are drawn without a gap.
-_SEPARATE_CELLS = 64
+# Cells and rows beyond which a figure has no gaps between its cells.
+_SEPARATE_CELLS, _SEPARATE_ROWS = 64, 16
 
 
 def memory_figure(
@@ -36,21 +42,23 @@ def memory_figure(
         tensor: the name of the tensor.
         rows: lines that there is room for; 0 for as many as any of the requests has.
     """
-    room = max(rows or drawn.rows, FEWEST_LINES)
+    room = max(rows, drawn.rows)
+    most = int(drawn.lines.max())
+    across = f"first {drawn.rows} of {most:,} lines" if most > drawn.rows else "byte of the line"
     labels = labels_of(drawn)[place]
     ticks = np.arange(0, drawn.rows, -(-drawn.rows // _TICKS))
     picture = go.Heatmap(
         z=drawn.state[place],
         x0=drawn.cell_bytes / 2,
         dx=drawn.cell_bytes,
-        text=np.where(labels > 0, (labels.astype(np.int64) - 1).astype(str), ""),
+        text=np.vectorize(_text, otypes=[object])(labels),
         texttemplate="%{text}",
-        zmin=UNTOUCHED,
+        zmin=ABSENT,
         zmax=WANTED,
-        colorscale=theme.discrete((theme.TO_COME, theme.WASTED, theme.WANTED)),
+        colorscale=theme.discrete((theme.NOTHING, theme.TO_COME, theme.WASTED, theme.WANTED)),
         showscale=False,
-        xgap=1 if drawn.cells <= _SEPARATE_CELLS else 0,
-        ygap=2 if room <= MOST_LINES // 2 else 1,
+        xgap=1 if drawn.cells <= _SEPARATE_CELLS and room <= _SEPARATE_ROWS else 0,
+        ygap=2 if room <= _SEPARATE_ROWS else 1,
         name=who,
         hoverinfo="skip",  # the scrubber writes what stands there
     )
@@ -68,19 +76,18 @@ def memory_figure(
     ]
     return go.Figure(
         picture,
-        theme.layout(
+        two_line_layout(
             title_of(drawn, place, name),
-            margin={"l": 62, "r": 8, "t": 52, "b": 44},
             xaxis={
-                "title": {"text": "byte of the line"},
+                "title": {"text": across},
                 "range": [0, drawn.line_bytes],
                 "tickvals": list(range(0, drawn.line_bytes + 1, drawn.sector_bytes)),
                 "tickangle": 0,
             },
             yaxis={
-                "title": {"text": f"byte of {tensor} where the line begins"},
+                "title": {"text": f"first byte of the line, in {tensor}"},
                 "range": [room - 0.5, -0.5],
-                "tickvals": ticks,
+                "tickvals": ticks.tolist(),
                 "ticktext": [_byte(drawn, place, int(row)) for row in ticks],
                 "automargin": True,
             },
@@ -89,29 +96,66 @@ def memory_figure(
     )
 
 
+def two_line_layout(title: str, **more: Any) -> dict[str, Any]:
+    """The layout of a figure whose title has two lines."""
+    found = theme.layout(title, **{"margin": MARGIN, **more})
+    # Plotly lifts a second line's room above the title's place.
+    return {**found, "title": {**found["title"], "y": 1, "yref": "container", "pad": {"t": 26}}}
+
+
 def title_of(drawn: RequestLines, place: int, name: str) -> str:
     """Two lines: what is drawn, and what it costs."""
     sectors, wanted = int(drawn.sectors[place]), int(drawn.wanted_bytes[place])
     name = name.format(f"{drawn.number[place]:,}")
     if not sectors:
         return f"<b>{name}</b><br>not issued: no lane is active"
-    truncated = ", first 64 lines drawn" if drawn.lines[place] > drawn.rows else ""
     units = "sector" if sectors == 1 else "sectors"
-    return (
-        f"<b>{name}</b><br>{sectors:,} {units}: {wanted:,} of {sectors * drawn.sector_bytes:,} bytes wanted{truncated}"
-    )
+    return f"<b>{name}</b><br>{sectors:,} {units}: {wanted:,} of {sectors * drawn.sector_bytes:,} bytes wanted"
 
 
 def labels_of(drawn: RequestLines) -> np.ndarray:
-    """(requests, rows, cells) integers: 1 + the lane whose number stands on a cell, 0 where none does.
+    """(requests, rows, cells) integers: which lane's number stands on a cell; 0 where none does.
 
-    Where there is no room for all numbers, every second, fourth, … is written, counted from the first wanted cell.
+    1 + 3 × lane; + 1 where it points to the left, at the lane's own cell, + 2 where it points to the right. A number
+    stands beside a narrow cell where bytes that no lane wants make room for it. Where there is no room for all numbers,
+    every second, fourth, … is written, from the first wanted cell on.
     """
-    wanted = drawn.lane >= 0
-    across, down = _stride(drawn.cells, _LABELS_ACROSS), _stride(max(drawn.rows, FEWEST_LINES), _LABELS_DOWN)
+    wanted, per_sector = drawn.lane >= 0, drawn.sector_bytes // drawn.cell_bytes
+    across, down = _stride(drawn.cells, _LABELS_ACROSS), _stride(drawn.rows, _LABELS_DOWN)
+    labels = np.zeros(wanted.shape, dtype=np.int64)
+    if drawn.rows > MOST_NUMBERED_LINES:
+        return theme.smallest(labels)
+    right = _unwanted_after(wanted, per_sector)
+    left = _unwanted_after(wanted[:, :, ::-1], per_sector)[:, :, ::-1]
+    narrow = across > 1
     first = wanted.argmax(axis=2)[:, :, None]
-    shown = wanted & ((np.arange(drawn.cells) - first) % across == 0) & (np.arange(drawn.rows)[:, None] % down == 0)
-    return theme.smallest(np.where(shown, drawn.lane + 1, 0))
+    sparse = narrow & ((right >= _ROOM_FOR_NUMBER) | (left >= _ROOM_FOR_ARROW))
+    shown = wanted & (sparse | ((np.arange(drawn.cells) - first) % across == 0))
+    request, row, cell = np.nonzero(shown & (np.arange(drawn.rows) % down == 0)[:, None])
+    after, before = right[request, row, cell] * narrow, left[request, row, cell] * narrow
+    points = np.where(after >= _ROOM_FOR_ARROW, 1, np.where((before >= _ROOM_FOR_ARROW) & (after == 0), 2, 0))
+    beside = np.select(
+        [points == 1, points == 2, after >= _ROOM_FOR_NUMBER], [(after + 2) // 2, -(before + 2) // 2, 2], 0
+    )
+    labels[request, row, cell + beside] = 1 + 3 * drawn.lane[request, row, cell] + points
+    return theme.smallest(labels)
+
+
+def _unwanted_after(wanted: np.ndarray, per_sector: int) -> np.ndarray:
+    """How many cells to the right of each, in the same sector, come before the next wanted one."""
+    cells = wanted.reshape(*wanted.shape[:2], -1, per_sector)
+    found = np.zeros(cells.shape, dtype=np.int64)
+    for place in range(per_sector - 2, -1, -1):
+        found[..., place] = np.where(cells[..., place + 1], 0, found[..., place + 1] + 1)
+    return found.reshape(wanted.shape)
+
+
+def _text(label: int) -> str:
+    """What is written for a label."""
+    if not label:
+        return ""
+    lane, beside = divmod(label - 1, 3)
+    return (f"{lane}", f"◂ {lane}", f"{lane} ▸")[beside]
 
 
 def _stride(count: int, room: int) -> int:
@@ -155,3 +199,10 @@ def frames(
             "columns": columns,
         }
     }
+
+
+def nothing_figure(name: str, why: str) -> go.Figure:
+    """A place where requests would be drawn, and why there are none."""
+    note = {"text": why, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False}
+    axis = {"visible": False, "range": [0, 1]}
+    return go.Figure(None, theme.layout(f"<b>{name}</b>", xaxis=axis, yaxis=axis, annotations=[note]))

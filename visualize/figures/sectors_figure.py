@@ -1,10 +1,11 @@
-"""One operation over the launch, by textbook, compiler and counters: a bar of sectors each, on one scale."""
+"""One operation over the launch, by textbook, compiler and counters: the bytes that each moves, on one scale."""
 
 from __future__ import annotations
 
 import plotly.graph_objects as go
 
 from visualize.figures import theme
+from visualize.figures.memory_figure import MARGIN, two_line_layout
 from visualize.models.side_by_side import Cost, SideBySide
 
 _SOURCES = ("textbook", "compiled", "counted")
@@ -12,7 +13,7 @@ _SIGNS = {"equal": " ✓", "at least": " ≥", "undercounted": " ✓", "differen
 
 
 def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
-    """Bars of the sectors that an operation touches: those that its bytes would fill, and the rest.
+    """Bars of the bytes of all sectors that an operation touches: of those that would do, and of the rest.
 
     Args:
         missing: why one of the sources has no number, by the source's name.
@@ -22,8 +23,8 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
         (f"<b>{source}</b>", missing.get(source, "")) if cost is None else _words(cost)
         for source, cost in zip(_SOURCES, costs, strict=True)
     ]
-    needed = [min(cost.ideal_sectors, cost.sectors) if cost else 0 for cost in costs]
-    wasted = [cost.wasted_sectors if cost else 0 for cost in costs]
+    wanted = [cost.wanted_bytes if cost else 0 for cost in costs]
+    wasted = [cost.wasted_bytes if cost else 0 for cost in costs]
     bars = [
         go.Bar(
             x=values,
@@ -33,9 +34,9 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
             marker={"color": color},
             name=name,
             customdata=[cost.efficiency if cost else 0 for cost in costs],
-            hovertemplate=f"%{{x:,}} sectors {name}; %{{customdata:.0%}} used<extra></extra>",
+            hovertemplate=f"%{{x:,}} bytes {name}; %{{customdata:.3p}} wanted<extra></extra>",
         )
-        for name, values, color in (("needed", needed, theme.WANTED), ("moved for nothing", wasted, theme.WASTED))
+        for name, values, color in (("wanted", wanted, theme.WANTED), ("moved for nothing", wasted, theme.WASTED))
     ]
     said = [
         {
@@ -50,18 +51,28 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
         }
         for place, (first, second) in enumerate(lines)
     ]
-    most = max((cost.sectors for cost in costs if cost), default=0)
+    most = max(map(sum, zip(wanted, wasted, strict=True)))
     return go.Figure(
         bars,
-        theme.layout(
-            f"<b>Whole launch</b><br>sectors of {' and '.join(found.tensors)}",
-            margin={"l": 12, "r": 16, "t": 52, "b": 44},
+        two_line_layout(
+            f"<b>Whole launch</b><br>all requests for {' and '.join(found.tensors)}",
+            margin={**MARGIN, "l": 12, "r": 20},
             barmode="stack",
-            xaxis={"title": {"text": "sectors of 32 bytes"}, "range": [0, most or 1], "nticks": 4, "tickangle": 0},
+            xaxis={
+                "title": {"text": "bytes moved"},
+                "range": [0, most or 1],
+                "nticks": 4,
+                "tickformat": "~s",
+                "tickangle": 0,
+            },
             yaxis={"range": [len(_SOURCES) - 0.7, -0.85], "visible": False},
             annotations=said,
         ),
     )
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _words(cost: Cost) -> tuple[str, str]:
@@ -69,7 +80,8 @@ def _words(cost: Cost) -> tuple[str, str]:
     where = ", ".join(filter(None, [cost.mark if cost.mark != cost.source else "", cost.note]))
     first = f"<b>{cost.source}</b>{_SIGNS.get(cost.agreement, '')}" + (f" ({where})" if where else "")
     if cost.requests:
-        each = f"{cost.requests:,} requests × {cost.sectors / cost.requests:.3g} sectors"
+        sectors = f"{cost.sectors / cost.requests:.3g}"
+        each = f"{_number(cost.requests, 'request')} × {sectors} sector{'' if sectors == '1' else 's'}"
     else:
-        each = f"{cost.sectors:,} sectors" + (", no requests" if cost.requests == 0 else "")
-    return first, f"{each}, {100 * cost.efficiency:.3g} % used"
+        each = _number(cost.sectors, "sector") + (", no requests" if cost.requests == 0 else "")
+    return first, f"{each}, {100 * cost.efficiency:.3g} % wanted"

@@ -16,6 +16,7 @@ CATEGORIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", 
 SEQUENCE = "Cividis"  # perceptually even, made for colour-blind readers
 WRONG = "#D55E00"
 BORDER = "#94a3b8"  # of a sector
+NOTHING = "rgba(0,0,0,0)"
 
 # One colour for one meaning, on all tabs; the page's styles have them as CSS variables (`variables`).
 NEW, REUSED, TO_COME = "#F5A300", "#56B4E9", "rgba(128,140,160,0.22)"

@@ -8,8 +8,9 @@ import numpy as np
 
 from visualize.models.traffic import LINE_BYTES, SECTOR_BYTES, Requests
 
-# What a cell of a line holds: nothing of it is moved; its sector is, but no lane wants it; a lane wants it.
-UNTOUCHED, WASTED, WANTED = 0, 1, 2
+# What a cell of a row holds. No memory; bytes of a sector that is not moved; of one that is, which no lane wants; bytes
+# that a lane wants.
+ABSENT, UNTOUCHED, WASTED, WANTED = range(4)
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,9 @@ class RequestLines:
 
     Attributes:
         number: (requests,) int64, what they are numbered in the execution.
-        line: (requests, rows) int64, line numbers from the tensor's start, ascending; -1 where there are no more.
-        state: (requests, rows, cells) uint8: UNTOUCHED, WASTED or WANTED.
+        line: (requests, rows) int64, line numbers from the tensor's start, ascending: those that are touched, and the
+            next ones where there is room; -1 past the tensor's end.
+        state: (requests, rows, cells) uint8: ABSENT, UNTOUCHED, WASTED or WANTED.
         lane: (requests, rows, cells) int64, the first lane that wants these bytes; -1 where none does.
         lines, sectors: (requests,) int64, how many each touches, those included that have no row here.
         wanted_bytes: (requests,) int64, the distinct bytes that its lanes want.
@@ -49,7 +51,8 @@ class RequestLines:
 def request_lines(
     lanes: Requests,
     numbers: np.ndarray,
-    most_rows: int,
+    rows_allowed: tuple[int, int],
+    tensor_bytes: int,
     sector_bytes: int = SECTOR_BYTES,
     line_bytes: int = LINE_BYTES,
 ) -> RequestLines:
@@ -57,7 +60,9 @@ def request_lines(
 
     Args:
         numbers: (requests,) int64, which requests of the execution; one may stand there several times.
-        most_rows: lines of a request at most, those with the lowest addresses.
+        rows_allowed: the fewest and the most lines of a request; if it touches more, those with the lowest addresses.
+            A tensor of no more lines than the most is laid out whole.
+        tensor_bytes: where the tensor ends.
     """
     active, width = lanes.active[numbers], lanes.width_bytes
     request, lane = np.nonzero(active)
@@ -67,14 +72,22 @@ def request_lines(
     span = int(address.max(initial=0)) // line_bytes + 1
     keys, which = np.unique(request * span + address // line_bytes, return_inverse=True)
     owner = keys // span
-    row_of = np.arange(len(keys)) - np.searchsorted(owner, owner)
     touched = np.bincount(owner, minlength=len(numbers))
-
-    rows = max(1, min(most_rows, int(touched.max(initial=0))))
+    fewest, most = rows_allowed
+    existing = -(-tensor_bytes // line_bytes)
+    if existing <= most:
+        rows, row_of = max(fewest, existing), keys % span
+        line = np.broadcast_to(np.arange(rows), (len(numbers), rows)).copy()
+    else:
+        rows = max(fewest, min(most, int(touched.max(initial=0))))
+        row_of = np.arange(len(keys)) - np.searchsorted(owner, owner)
+        kept = row_of < rows
+        line = np.full((len(numbers), rows), -1, dtype=np.int64)
+        line[owner[kept], row_of[kept]] = keys[kept] % span
+        # The lines after the last one that is touched, where there is room for some.
+        line = np.where(line < 0, line.max(axis=1)[:, None] + np.arange(1, rows + 1) - touched[:, None], line)
+    line = np.where(line < existing, line, -1)
     cells, per_sector = line_bytes // width, sector_bytes // width
-    line = np.full((len(numbers), rows), -1, dtype=np.int64)
-    kept = row_of < rows
-    line[owner[kept], row_of[kept]] = keys[kept] % span
 
     row, cell = row_of[which.ravel()], address % line_bytes // width
     drawn = row < rows
@@ -93,7 +106,7 @@ def request_lines(
     return RequestLines(
         number=numbers,
         line=line,
-        state=fetched.astype(np.uint8) + wanted.astype(np.uint8),
+        state=(fetched.astype(np.uint8) + wanted + 1) * (line >= 0)[:, :, None].astype(np.uint8),
         lane=holder,
         lines=touched,
         sectors=distinct(sector_bytes),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernels.spec import Access, FlatAccess
 from visualize.models.agreement import Verdicts, agreement, count_of, launch_totals
-from visualize.models.traffic import Operation
+from visualize.models.traffic import SECTOR_BYTES, Operation
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Cost:
         ideal_sectors: the sectors that the wanted bytes would fill.
         agreement: of counted numbers with what is predicted for the counted code; "" of others.
         note: what else belongs to it.
+        sector_bytes: of the machine that it is counted on.
     """
 
     source: str
@@ -30,10 +31,17 @@ class Cost:
     ideal_sectors: int
     agreement: str = ""
     note: str = ""
+    sector_bytes: int = SECTOR_BYTES
 
     @property
-    def wasted_sectors(self) -> int:
-        return max(0, self.sectors - self.ideal_sectors)
+    def wanted_bytes(self) -> int:
+        """Bytes of the sectors that would do."""
+        return self.sector_bytes * min(self.ideal_sectors, self.sectors)
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Bytes of the other sectors."""
+        return self.sector_bytes * self.sectors - self.wanted_bytes
 
     @property
     def efficiency(self) -> float:
@@ -56,10 +64,15 @@ class SideBySide:
         return next((cost for cost in self.costs if cost.source == source), None)
 
 
-def side_by_side(found: Verdicts, number: int) -> SideBySide:
-    """The costs of one operation of a launch."""
+def side_by_side(found: Verdicts, number: int, board_sector_bytes: int = SECTOR_BYTES) -> SideBySide:
+    """The costs of one operation of a launch.
+
+    Args:
+        board_sector_bytes: of the blackboard's machine.
+    """
     numbers = _counted_together(found, number)
-    costs = [_cost("textbook", "textbook", _operations(found.board, numbers))]
+    board = _cost("textbook", "textbook", _operations(found.board, numbers))
+    costs = [replace(board, sector_bytes=board_sector_bytes)]
     if compiled := _operations(found.compiled, numbers):
         costs.append(_cost("compiled", "predicted", compiled))
     if counted := _counted(found, numbers):
@@ -70,7 +83,8 @@ def side_by_side(found: Verdicts, number: int) -> SideBySide:
 def worst(found: Verdicts, on_the_board: bool = False) -> int:
     """The number of the operation that wastes most sectors.
 
-    Where none wastes any: the one that the blackboard says would waste most, and of those the one that moves most.
+    Where none wastes any: the one that the blackboard says would waste most, else a transposed one, else the one that
+    moves most.
 
     Args:
         on_the_board: whether the blackboard's machine is asked, not the compiled kernel.
@@ -79,12 +93,13 @@ def worst(found: Verdicts, on_the_board: bool = False) -> int:
     def wasted(op: Operation) -> int:
         return op.launch.sectors - op.launch.ideal_sectors
 
-    def key(board: Operation) -> tuple[int, int, int]:
+    def key(board: Operation) -> tuple[int, int, bool, int]:
         asked = None if on_the_board else found.compiled
         mine = [board] if asked is None else _operations(asked, [board.number])
-        return sum(map(wasted, mine)), wasted(board), sum(op.launch.sectors for op in mine)
+        most = sum(op.launch.sectors for op in mine)
+        return sum(map(wasted, mine)), wasted(board), board.access.transposed, most
 
-    return max(found.board if on_the_board else found.gpu_board, key=key).number
+    return max(found.board, key=key).number
 
 
 def _operations(operations: Sequence[Operation] | None, numbers: Sequence[int]) -> list[Operation]:

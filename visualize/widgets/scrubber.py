@@ -1,7 +1,7 @@
 """The scrubber: steps through the requests of a program, in all pictures of memory at once.
 
-The figures carry the requests that it draws (`figures.memory_figure`). Where it stands is a knob of the view, so that it
-is part of the page's address; beyond what the figures carry, the page is asked.
+The figures carry the requests that it draws (`figures.memory_figure`). Where it stands is a knob of the view, so that
+it is part of the page's address; beyond what the figures carry, the page is asked.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from visualize.figures import theme
 from visualize.widgets import assets
 
 _LEGEND = (
-    ("wanted", theme.WANTED, "wanted by a lane"),
-    ("wasted", theme.WASTED, "moved for nothing"),
-    ("untouched", theme.TO_COME, "not touched"),
+    (theme.WANTED, "wanted by a lane"),
+    (theme.WASTED, "moved for nothing"),
+    (theme.TO_COME, "not touched"),
 )
 
 
 def scrubber() -> gr.HTML:
     """The controls. They find the live plots by themselves."""
-    legend = "".join(f'<span><i class="{name}" style="background:{color}"></i>{said}</span>' for name, color, said in _LEGEND)
+    legend = "".join(f'<span><i style="background:{color}"></i>{said}</span>' for color, said in _LEGEND)
     return gr.HTML(
         value="",
         html_template=(

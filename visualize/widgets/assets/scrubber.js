@@ -23,10 +23,10 @@ function lay({ target, detail }) {
   const { title, yaxis } = detail.layout;
   const row = (r) => part(requests, "state", place, r);
   const rows = Array.from({ length: requests.rows }, (_, r) => r);
-  const text = rows.map((r) => Array.from(part(requests, "label", place, r), (label) => label ? String(label - 1) : ""));
+  const text = rows.map((r) => Array.from(part(requests, "label", place, r), written));
   const hovertext = rows.map((r) => words(requests, trace.name, place, r));
   detail.data = [{ ...trace, z: rows.map(row), text, hovertext, hoverinfo: "text" }];
-  const ticktext = yaxis.tickvals.map((r) => begins(requests, place, r));
+  const ticktext = Array.from(yaxis.tickvals, (r) => begins(requests, place, r));
   detail.layout = {
     ...detail.layout,
     title: { ...title, text: requests.titles[place] },
@@ -45,6 +45,12 @@ function part(requests, name, place, r) {
   return requests[name][place].subarray(r * cells, (r + 1) * cells);
 }
 
+// A lane's number on its own bytes, or beside them: see `labels_of`.
+function written(label) {
+  const lane = Math.floor((label - 1) / 3);
+  return label ? [`${lane}`, `◂ ${lane}`, `${lane} ▸`][(label - 1) % 3] : "";
+}
+
 // The first byte of a line, as the axis writes it; lines are numbered from 1, and 0 is none.
 function begins(requests, place, r) {
   const line = requests.line[place][r];
@@ -57,12 +63,12 @@ function words(requests, who, place, r) {
   const line = requests.line[place][r] - 1;
   const states = part(requests, "state", place, r), lanes = part(requests, "lane", place, r);
   const what = (cell) => {
-    if (line < 0) return "";
-    if (!states[cell]) return "not touched";
-    return states[cell] === 1 ? "moved for nothing" : `<b>${who} ${lanes[cell] - 1}</b>`;
+    if (states[cell] < 2) return "not touched";
+    return states[cell] === 2 ? "moved for nothing" : `<b>${who} ${lanes[cell] - 1}</b>`;
   };
   const many = Math.max(1, width / size);
   return Array.from(states, (_, cell) => {
+    if (line < 0) return "";
     const byte = line * requests.line_bytes + cell * width, element = Math.floor(byte / size);
     const at = `row ${Math.floor(element / columns)}, column ${element % columns}`;
     const elements = many > 1 ? `${many} elements from ${at}` : at;
