@@ -17,7 +17,7 @@ from visualize.text.words import enumerated, percent
 # From this many times the sectors that are needed on, the number is how many times; below, how much is wanted.
 _WORTH_A_FACTOR = 1.1
 
-_NOUNS = {"descriptor": "descriptor copy"}
+_NOUNS = {"descriptor": "descriptor copy", "atomic": "atomic update"}
 _VERBS = {"load": "load", "store": "store", "atomic": "update", "descriptor": "copy"}
 
 
@@ -105,8 +105,13 @@ def of_blackboard(counted: Sequence[Operation], board: Textbook, is_copy: bool, 
 
 def blackboard_claim(counted: Sequence[Operation], board: Textbook, is_copy: bool) -> tuple[Sentence, Sentence]:
     """How many transactions the first tile takes, and what a transaction is."""
-    first, *others = [(f"{op.tile.lines:,}", f"to {_VERBS[op.access.op]} {op.access.tensor}") for op in counted]
-    parts = [f"{first[0]} transactions {first[1]}", *map(" ".join, others)]
+    # A tensor that is stored by two instructions is stored once.
+    lines: dict[str, int] = {}
+    for op in counted:
+        purpose = f"to {_VERBS[op.access.op]} {op.access.tensor}"
+        lines[purpose] = lines.get(purpose, 0) + op.tile.lines
+    (purpose, first), *others = lines.items()
+    parts = [f"{first:,} transactions {purpose}", *(f"{count:,} {purpose}" for purpose, count in others)]
     each: Sentence | str = ""
     if is_copy:
         total = sum(op.tile.lines for op in counted)
