@@ -134,7 +134,7 @@ def test_the_page_and_the_endpoints_know_it(tree):
     assert said["schedule"]["tiles"][2] == [[0, 2, 0], [1, 2, 0], [2, 2, 0], [3, 2, 0], [4, 2, 0]]
     assert [op["op"] for op in said["coalescing"]["ops"]] == ["load", "store"]
     assert all(op["file"].endswith("column_strip.py") for op in said["coalescing"]["ops"])
-    plots = {"schedule-plot", "coalescing-plot", "request-plot"}
+    plots = {"schedule-plot", "coalescing-plot", "textbook-plot", "counted-plot"}
     assert {"schedule-claim", "coalescing-claim", "coalescing-table", *plots} <= set(said["drawn"])
 
 

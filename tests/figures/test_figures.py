@@ -11,7 +11,7 @@ from kernels.lanes import Layout, MemoryOperation
 from kernels.results import Check, Diff
 from kernels.spec import Launch
 from visualize.figures import theme
-from visualize.figures.coalescing_figure import request_figure, tile_figure
+from visualize.figures.coalescing_figure import tile_figure
 from visualize.figures.diff_figure import diff_figure
 from visualize.models.coalescing import tile as compiled_tile
 from visualize.models.textbook import Textbook, requests, tile
@@ -56,14 +56,6 @@ def test_the_compilers_tile_shows_who_holds_each_element(color):
     }
     assert np.array_equal(picture.customdata[..., 0], expected[color])
     assert np.array_equal(picture.z, expected[color] % 8)
-
-
-def test_a_request_stands_on_the_lines_that_it_touches():
-    board = Textbook(warp_size=8, line_bytes=16)
-    lanes, _ = block("transpose.tiled", 1, board, M=8, N=8)
-    (picture,) = request_figure(lanes, 1, board.sector_bytes, board.line_bytes).data
-    assert list(picture.y) == [str(2 * 32), str(3 * 32)], "rows 2 and 3 of B, 8 floats each"
-    assert np.array_equal(picture.z, [[0, 1, 2, 3], [4, 5, 6, 7]])
 
 
 def check_of(cells, passed=False):

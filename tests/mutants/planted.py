@@ -108,6 +108,21 @@ MODELS = (
     ),
     *planted(
         "visualize/models",
+        "request_lines.py",
+        "tests/models/test_request_lines.py",
+        ("request, lane = request[::-1], lane[::-1]", "pass"),
+        ("np.arange(1, rows + 1) - touched[:, None]", "np.arange(rows)"),
+        ("line = np.where(line < existing, line, -1)", "pass"),
+    ),
+    *planted(
+        "visualize/models",
+        "side_by_side.py",
+        "tests/models/test_side_by_side.py",
+        ("return numbers if number in numbers else (number,)", "return (number,)"),
+        ("return op.launch.sectors - op.launch.ideal_sectors", "return op.launch.sectors"),
+    ),
+    *planted(
+        "visualize/models",
         "coalescing.py",
         "tests/models/test_coalescing.py",
         ("replace(found, requests=0) if operation.layout is None else found", "found"),
@@ -286,13 +301,16 @@ FIGURES = (
     ),
     *planted(
         "visualize/figures",
-        "coalescing_figure.py",
-        "tests/figures/test_figures.py",
-        (
-            "lanes.address[request][mine][::-1], np.flatnonzero(mine)[::-1]",
-            "lanes.address[request][mine], np.flatnonzero(mine)",
-        ),
-        ("cells[line, address % line_bytes // width] = lane", "cells[line, address % line_bytes // width] = address"),
+        "memory_figure.py",
+        "tests/figures/test_memory_figures.py",
+        ('return (f"{lane}", f"◂ {lane}", f"{lane} ▸")[beside]', 'return f"{lane}"'),
+        ("z=drawn.state[place],", "z=drawn.state[0],"),
+    ),
+    *planted(
+        "visualize/figures",
+        "sectors_figure.py",
+        "tests/figures/test_memory_figures.py",
+        ("wasted = [cost.wasted_bytes", "wasted = [cost.wanted_bytes"),
     ),
 )
 

@@ -10,8 +10,14 @@ TEXTS = (
         "verdicts.py",
         "tests/panels/test_verdicts.py",
         ("for op in found.compiled or () if op.number == number]\n    for op", "for op in ()]\n    for op"),
-        ("worst = min(operations, key=lambda op: op.launch.efficiency)", "worst = operations[0]"),
         ('if "different" in kinds:', "if not kinds:"),
+    ),
+    *planted(
+        "visualize/text",
+        "coalescing_text.py",
+        "tests/panels/test_verdicts.py",
+        ("if number != worst and", "if number == worst and"),
+        ("if op.launch.efficiency < 1:", "if op.launch.efficiency <= 1:"),
     ),
     *planted(
         "visualize/text",

@@ -40,16 +40,18 @@ def test_one_click_loads_the_blackboards_transactions(tab: Tab) -> None:
     ):
         tab.kernel(kernel)
         tab.preset(preset)
-        claim = f"{loads} load (A) and {stores} store (B) transactions, {total} in all: {each} elements each"
+        claim = f"{loads} transactions to load A and {stores} to store B: {each} elements each"
         tab.page.locator("#coalescing-claim .claim", has_text=claim).wait_for()
-        tab.wait_for_draw("coalescing-plot", after=drawn)
-        drawn = tab.draws("coalescing-plot")
+        assert tab.text("#coalescing-claim .number b") == str(total)
+        tab.wait_for_draw("textbook-plot", after=drawn)
+        drawn = tab.draws("textbook-plot")
 
 
 def test_the_lane_that_loaded_an_element_stores_it_in_16_transactions(tab: Tab) -> None:
     tab.open("?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=coalescing")
+    tab.fold("board-fold")
     tab.page.get_by_label("lanes", exact=True).select_option(label="loaded")
-    tab.page.wait_for_function("document.querySelector('#coalescing-claim').innerText.includes('16 store (B)')")
+    tab.page.wait_for_function("document.querySelector('#coalescing-claim').textContent.includes('16 to store B')")
 
 
 def test_a_moved_slider_redraws_the_schedule_and_the_address(tab: Tab) -> None:
@@ -85,7 +87,7 @@ def test_a_copied_link_reopens_the_same_page(tab: Tab) -> None:
     assert tab.page.evaluate("location.search") == address
     assert tab.page.get_by_label("M", exact=True).input_value() == "1000"
     assert tab.page.get_by_role("tab", name="Coalescing").get_attribute("aria-selected") == "true"
-    assert tab.page.get_by_label("operation", exact=True).input_value() == "1"
+    assert tab.page.get_by_label("operation", exact=True).locator("option:checked").inner_text() == "store B"
     assert tab.page.locator("#experiment-seed").input_value() == "7"
 
 
@@ -167,7 +169,7 @@ def test_no_panel_is_wider_than_the_window(tab: Tab) -> None:
     for width, height in ((1280, 720), (390, 844)):
         tab.page.set_viewport_size({"width": width, "height": height})
         tab.open()
-        for name, plot in (("Schedule", "schedule-plot"), ("Coalescing", "coalescing-plot")):
+        for name, plot in (("Schedule", "schedule-plot"), ("Coalescing", "textbook-plot")):
             tab.tab(name)
             tab.wait_for_draw(plot)
             assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (name, width)
@@ -200,18 +202,21 @@ def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(t
     )
 
 
-def test_the_compiled_and_the_counted_stand_below_the_textbook(tab: Tab) -> None:
+def test_the_compiled_and_the_counted_stand_beside_the_textbook(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&tab=coalescing")
-    tab.page.wait_for_function(
-        "document.querySelector('#coalescing-claim').innerText.includes('As compiled for H200')", timeout=60_000
-    )
-    assert "Nsight Compute counted the same on H200" in tab.text("#coalescing-claim")
-    verdicts = tab.page.locator("#coalescing-table tbody tr td:nth-child(3)").all_text_contents()
-    assert tab.page.locator("#coalescing-table .equal").count() >= 5
-    assert verdicts, "rows of the operations"
+    tab.page.locator("#coalescing-claim").filter(has_text="As compiled for H200").wait_for(state="attached")
+    assert "Nsight Compute counted the same on H200" in tab.page.locator("#coalescing-claim").text_content()
+    tab.wait_for_draw("counted-plot")
+    said = tab.page.locator("#counted-plot .annotation-text").all_text_contents()
+    assert [text.split("(")[0].split()[0] for text in said] == ["textbook", "compiled", "counted"]
+    assert "✓ (recorded, H200)" in said[2]
+    tab.fold("verdicts-fold")
+    tab.page.locator("#coalescing-table .equal").nth(2).wait_for()
     text = tab.text("#coalescing-table")
-    for word in ("textbook", "compiled", "counted", "Each lane accesses 16 contiguous bytes", "DRAM moved"):
+    for word in ("textbook", "compiled", "counted", "Each lane accesses 16 contiguous bytes"):
         assert word in text, word
+    tab.fold("totals-fold")
+    tab.page.locator("#coalescing-totals", has_text="DRAM moved").wait_for()
 
 
 def test_a_picture_that_comes_after_the_compilers_answer_does_not_stay(tab: Tab) -> None:
@@ -235,6 +240,7 @@ def test_a_picture_that_comes_after_the_compilers_answer_does_not_stay(tab: Tab)
 
 def test_a_tile_is_coloured_by_warp_and_a_link_opens_it_so(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&tab=coalescing&operation=1&tile_color=warp")
+    tab.fold("tile-fold")
     tab.page.wait_for_function(
         "document.querySelector('#coalescing-plot .gtitle')?.textContent.includes('Tile of B by warp')", timeout=60_000
     )
@@ -247,6 +253,7 @@ def test_a_tile_is_coloured_by_warp_and_a_link_opens_it_so(tab: Tab) -> None:
 
 def test_whose_fault_names_the_missing_fact(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&M=1000&N=1000&tab=coalescing")
+    tab.fold("whatif-fold")
     tab.page.get_by_role("button", name="Whose fault?").click()
     tab.page.wait_for_function(
         "document.querySelector('#whatif').innerText.includes('Fewer requests with sizes and strides as constants')",
@@ -260,11 +267,12 @@ def test_a_count_is_told_and_an_address_without_room_for_an_element_opens(tab: T
     tab.page.wait_for_selector("#status [data-finished]")
     assert "Counted on H200" in tab.text("#status")
     tab.open("?kernel=transpose.tiled&tab=coalescing&element_bytes=16&line_bytes=8")
-    tab.wait_for_draw("coalescing-plot")
+    tab.wait_for_draw("textbook-plot")
 
 
 def test_the_shape_cliff_is_drawn_and_counts_what_is_not_recorded_say_so(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&M=1024&N=1024&dimension=N&tab=coalescing")
+    tab.fold("whatif-fold")
     tab.page.get_by_role("button", name="Shape cliff").click()
     tab.wait_for_draw("cliff-plot")
     assert "Between N = 1,000 and 1,024" in tab.text("#whatif")

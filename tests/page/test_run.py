@@ -177,19 +177,6 @@ def test_a_recorded_run_shows_no_picture_of_another_run(tab: Tab) -> None:
     assert "was not recorded" in tab.text("#result")
 
 
-def test_the_choice_of_a_request_is_bounded_by_what_there_is(tab: Tab) -> None:
-    tab.open("?kernel=transpose.tiled&tab=coalescing&model=textbook")
-    tab.wait_for_draw("coalescing-plot")
-    slider = tab.page.get_by_label("request slider")
-    assert slider.get_attribute("max") == "255"
-    tab.page.get_by_label("model", exact=True).select_option(label="compiled")
-    tab.page.wait_for_selector('input[aria-label="request slider"][max="63"]', timeout=60_000)
-    tab.page.get_by_label("model", exact=True).select_option(label="textbook")
-    tab.page.wait_for_selector('input[aria-label="request slider"][max="255"]')
-    tab.page.get_by_label("warp_size slider").fill("2")
-    tab.page.wait_for_selector('input[aria-label="request slider"][max="1023"]')
-
-
 def test_the_worst_tile_is_drawn_with_its_program_and_its_values(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&M=200&N=300&K=64")
     tab.run()

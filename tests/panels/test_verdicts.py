@@ -16,17 +16,17 @@ from kernels.spec import Launch
 from visualize.models.agreement import Count, agreement
 from visualize.models.agreement import verdicts as all_verdicts
 from visualize.models.textbook import Textbook
-from visualize.text import bank_conflicts, verdicts, why
+from visualize.text import bank_conflicts, coalescing_text, verdicts, why
 from visualize.text.prose import html, plain
 
 
-def found(session, payload, gpu="H200"):
+def found(session, payload, gpu="H200", board=None):
     experiment = from_json({**payload, "gpu": gpu}, discover())
     made = session.compiled(experiment)
     assert isinstance(made, Compiled), made
     launch = Launch(experiment.problem, experiment.config, GPUS[gpu])
     counted = records.find(COUNTERS.form, experiment, gpu)
-    return all_verdicts(discover()[experiment.kernel], launch, Textbook(), made, counted)
+    return all_verdicts(discover()[experiment.kernel], launch, board or Textbook(), made, counted)
 
 
 def reasons(session, payload, gpu="H200"):
@@ -167,17 +167,71 @@ def test_what_was_counted_is_found_again_where_lines_have_moved_since(session):
     assert "✓" not in bank_conflicts.table(later, replace(default.counters, compiled=other))
 
 
-def test_the_operation_that_wastes_most_is_named(session):
-    flat = plain(verdicts.claim(found(session, {"kernel": "transpose.flat"})))
-    assert "The store of B wastes the most sectors." in flat
-    assert "wastes" not in plain(verdicts.claim(found(session, {"kernel": "matmul.grouped"})))
+def text_of(markup):
+    return re.sub(r"<[^>]*>", "", markup)
+
+
+def test_the_claim_says_how_much_is_wasted_by_which_operation_where_and_why(session):
+    flat = found(session, {"kernel": "transpose.flat"})
+    claim = text_of(coalescing_text.of_compiled(flat, 1, 1))
+    assert claim.startswith("8× the sectors needed predicted")
+    sentence = r"Only 12.5 % of the bytes moved by the store of B \(flat.py:\d+\) are wanted: "
+    assert re.search(sentence + "adjacent lanes access different rows of B", claim)
+    assert "wastes" not in claim
+    other = text_of(coalescing_text.of_compiled(flat, 0, 1))
+    assert other.startswith("100 % of the bytes moved are wanted")
+    assert "The store of B wastes the most sectors." in other
+
+
+def test_good_news_reads_as_good_news(session):
+    default = found(session, {"kernel": "matmul.grouped"})
+    claim = text_of(coalescing_text.of_compiled(default, 1, 1))
+    assert claim.startswith("100 % of the bytes moved are wanted predicted")
+    assert "No byte moved by the load of B" in claim
+    assert "No operation of this launch wastes a sector." in claim
+
+
+def test_where_the_compiler_beats_the_textbook_the_claim_says_so(session):
+    tiled = found(session, {"kernel": "transpose.tiled"}, board=Textbook(lanes="loaded"))
+    claim = text_of(coalescing_text.of_compiled(tiled, 1, 1))
+    assert "The textbook predicts 8× the sectors for the store of B" in claim
+    assert "Compiled, it wastes none: the compiler transposes the tile through shared memory." in claim
+
+
+def test_while_nothing_is_compiled_the_claim_is_the_textbooks(session):
+    early = replace(found(session, {"kernel": "transpose.flat"}), compiled=None, code=None)
+    claim = text_of(coalescing_text.of_compiled(early, 1, 1))
+    assert claim.startswith("8× the sectors needed textbook")
+
+
+def test_a_tf32_b_that_is_not_k_major_uses_a_quarter_of_each_sector(session):
+    tf32 = found(session, {"kernel": "matmul.grouped", "problem": {"dtype": "float32"}})
+    claim = text_of(coalescing_text.of_compiled(tf32, 1, 1))
+    assert claim.startswith("4× the sectors needed")
+    assert "one request covers 4 bytes of each row of B" in claim
+
+
+@pytest.mark.parametrize("payload", [{"kernel": name} for name in discover()], ids=lambda payload: payload["kernel"])
+def test_no_sentence_of_the_claim_is_longer_than_25_words(session, payload):
+    made = found(session, payload)
+    for number in range(len(made.board)):
+        sentence = re.search(r'<p class="claim">(.*?)</p>', coalescing_text.of_compiled(made, number, number))
+        for one in text_of(sentence.group(1)).split(". "):
+            assert len(one.split()) <= 25, one
+
+
+def test_a_table_has_no_empty_heading(session):
+    default = found(session, {"kernel": "transpose.tiled"})
+    tables = (verdicts.table(default), verdicts.totals(default), bank_conflicts.table(default.code, default.counters))
+    for table in tables:
+        assert not re.search(r"<th[^>]*></th>", table)
 
 
 def test_counts_that_differ_are_said_to_differ(session):
     default = found(session, {"kernel": "transpose.tiled"})
     more = tuple(replace(row, lines=row.lines + 1) for row in default.counters.ops)
     other = replace(default, counters=replace(default.counters, ops=more))
-    assert "Nsight Compute counted other numbers: see the rows marked ≠." in plain(verdicts.claim(other))
+    assert "Nsight Compute counted different numbers: see the rows marked ≠." in plain(verdicts.claim(other))
     assert verdicts.table(other).count("≠") == 2
 
 
@@ -188,5 +242,5 @@ def test_code_with_other_widths_is_not_the_code_that_was_counted(session):
     other = replace(default, code=replace(default.code, operations=(replace(first, width_bytes=8), *rest)))
     assert not other.counted_is_compiled
     triton = default.counters.device.triton
-    assert f"Nsight Compute counted other code, compiled by Triton {triton}: " in plain(verdicts.claim(other))
+    assert f"Nsight Compute counted different code, from Triton {triton}: " in plain(verdicts.claim(other))
     assert verdicts.table(other).count(f"compiled, Triton {triton}") == 2

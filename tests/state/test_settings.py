@@ -6,7 +6,7 @@ import pytest
 
 from kernels.knobs import ConfigError
 from visualize.models.textbook import Textbook
-from visualize.panels.coalescing_tab import LaneView
+from visualize.panels.memory_picture import LaneView
 from visualize.panels.tabs import SETTINGS
 from visualize.state.view import ScheduleView, View
 
@@ -18,6 +18,13 @@ def test_every_field_of_the_address_reads_back():
     assert state.view.of(LaneView).request == 3
     again = SETTINGS.state({name: str(value) for name, value in state.to_address().items()}, None)
     assert again == state
+
+
+@pytest.mark.parametrize("said", ["1", "worst", None])
+def test_an_address_from_before_names_its_operation_by_number(said):
+    flat = {"kernel": "transpose.tiled"} if said is None else {"kernel": "transpose.tiled", "operation": said}
+    expected = "worst" if said is None else str(said)
+    assert SETTINGS.state(flat, None).view.of(LaneView).operation == expected
 
 
 def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
@@ -32,7 +39,9 @@ def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
 
 
 def test_what_belongs_to_one_kernel_does_not_follow_to_another():
-    state = SETTINGS.state({"kernel": "matmul.grouped", "M": 96, "operation": 2, "color": "sm", "GROUP_SIZE": 7}, None)
+    state = SETTINGS.state(
+        {"kernel": "matmul.grouped", "M": 96, "operation": "2", "color": "sm", "GROUP_SIZE": 7}, None
+    )
     flat = SETTINGS.with_kernel({**state.to_address(), "form_of": "matmul.grouped"}, "matmul.fused_add_relu")
     other = SETTINGS.state(flat, None)
     assert other.experiment.problem.M == 96, "an extended family keeps the problem"

@@ -1,4 +1,4 @@
-"""The tile by warp request, and one request's lanes on its lines and sectors."""
+"""The tile, element by element: by warp request, warp, lane or register."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import numpy as np
 import plotly.graph_objects as go
 
 from visualize.figures import theme
-from visualize.models.traffic import LINE_BYTES, SECTOR_BYTES, Requests, Tile
+from visualize.models.traffic import SECTOR_BYTES, Tile
 
 # What the colour of an element can show.
 COLORS = ("request", "warp", "lane", "register")
 
 # Elements of a tile drawn along each side at most.
 MOST_ROWS, MOST_COLUMNS = 64, 128
-# Cells along each side that have room for a number, and lines that the picture of a request has room for at least.
+# Cells along each side that have room for a number.
 NUMBERED = 16
-NUMBERED_LANES = 32
-FEWEST_LINES = 8
 
 
 def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int = SECTOR_BYTES) -> go.Figure:
@@ -65,80 +63,3 @@ def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int = SECTOR_
     truncated = "" if shown == whole else f", the first {shown[0]} × {shown[1]} of {whole[0]} × {whole[1]}"
     axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, shown)
     return go.Figure(picture, theme.layout(f"Tile of {tensor} by {color}{truncated}", **axes))
-
-
-def request_figure(
-    lanes: Requests,
-    request: int,
-    sector_bytes: int = SECTOR_BYTES,
-    line_bytes: int = LINE_BYTES,
-    who: str = "lane",
-) -> go.Figure:
-    """The lines that request `request` touches, one per row, and which lane takes which bytes; sectors are dotted off.
-
-    Of several lanes that take the same bytes, the first is shown.
-
-    Args:
-        who: "lane", or what stands for lanes in a box that is copied without any.
-    """
-    mine, width = lanes.active[request], lanes.width_bytes
-    address, lane = lanes.address[request][mine][::-1], np.flatnonzero(mine)[::-1]
-    touched, line = np.unique(address // line_bytes, return_inverse=True)
-    elements = line_bytes // width
-    cells = np.full((len(touched), elements), np.nan, dtype=np.float32)
-    cells[line, address % line_bytes // width] = lane
-    in_line = np.arange(elements) * width // sector_bytes
-    sectors = touched[:, None] * (line_bytes // sector_bytes) + in_line
-    numbered = elements <= NUMBERED_LANES and len(touched) <= NUMBERED_LANES
-    picture = go.Heatmap(
-        z=cells,
-        x0=width / 2,
-        dx=width,
-        y=[str(start * line_bytes) for start in touched],
-        customdata=theme.smallest(sectors),
-        zmin=0,
-        zmax=lanes.row.shape[1] - 1,
-        colorscale=theme.SEQUENCE,
-        showscale=not numbered,
-        colorbar=theme.colorbar(who, dtick=max(1, lanes.row.shape[1] // 4), tick0=0),
-        texttemplate="%{z}" if numbered else None,
-        xgap=1,
-        ygap=2,
-        hovertemplate=f"{who} %{{z}}, sector %{{customdata}}<extra></extra>",
-        hoverongaps=False,
-    )
-    borders = [
-        {
-            "type": "line",
-            "yref": "paper",
-            "x0": byte,
-            "x1": byte,
-            "y0": 0,
-            "y1": 1,
-            "line": {"color": "#94a3b8", "width": 1, "dash": "dot"},
-        }
-        for byte in range(sector_bytes, line_bytes, sector_bytes)
-    ]
-    return go.Figure(
-        picture,
-        theme.layout(
-            f"{_name(who, request)} on {len(touched)} × {line_bytes} bytes",
-            margin={"l": 90, "r": 10, "t": 34, "b": 48},
-            xaxis={
-                "title": {"text": "byte in the line"},
-                "range": [0, line_bytes],
-                "dtick": max(sector_bytes // (1 if line_bytes > 64 else 4), 1),
-                "tickangle": 0,
-            },
-            yaxis={
-                "title": {"text": "first byte of the line"},
-                "range": [max(len(touched), FEWEST_LINES) - 0.5, -0.5],
-                "type": "category",
-            },
-            shapes=borders,
-        ),
-    )
-
-
-def _name(who: str, request: int) -> str:
-    return f"Request {request}: lanes" if who == "lane" else f"One box: each {who}"

@@ -6,6 +6,7 @@ them, so that switching between light and dark needs no new figure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy as np
 CATEGORIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 SEQUENCE = "Cividis"  # perceptually even, made for colour-blind readers
 WRONG = "#D55E00"
+BORDER = "#94a3b8"  # of a sector
+NOTHING = "rgba(0,0,0,0)"
 
 # One colour for one meaning, on all tabs; the page's styles have them as CSS variables (`variables`).
 NEW, REUSED, TO_COME = "#F5A300", "#56B4E9", "rgba(128,140,160,0.22)"
@@ -76,9 +79,14 @@ THEMES = {
 
 def repeated(count: int) -> list[list[float | str]]:
     """A discrete colour scale of the first `count` CATEGORIES, for values 0 … count − 1."""
+    return discrete(CATEGORIES[:count])
+
+
+def discrete(colors: Sequence[str]) -> list[list[float | str]]:
+    """A colour scale of some colours, in steps of equal width."""
     steps: list[list[float | str]] = []
-    for place, colour in enumerate(CATEGORIES[:count]):
-        steps += [[place / count, colour], [(place + 1) / count, colour]]
+    for place, color in enumerate(colors):
+        steps += [[place / len(colors), color], [(place + 1) / len(colors), color]]
     return steps
 
 

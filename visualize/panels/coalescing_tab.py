@@ -1,36 +1,35 @@
-"""The Coalescing panel: textbook, compiled and counted side by side, and pictures of a tile and a request."""
+"""The Coalescing panel: a request drawn on memory, by textbook, compiler and counters, and the tables behind it."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import gradio as gr
-import numpy as np
 from markupsafe import Markup
 
-from kernels import orders
-from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knob, knobs
 from kernels.merged_schema import JsonSchema, object_schema
 from kernels.results import Compiled, Counters, Failure
-from kernels.spec import DTYPE_BYTES, Access, FlatAccess
-from visualize.figures.coalescing_figure import COLORS, request_figure, tile_figure
-from visualize.models import agreement, coalescing, textbook
+from visualize.figures.coalescing_figure import COLORS, tile_figure
+from visualize.figures.sectors_figure import sectors_figure
+from visualize.models import agreement, textbook
 from visualize.models.agreement import Verdicts
+from visualize.models.side_by_side import side_by_side, worst
 from visualize.models.textbook import Textbook
-from visualize.models.traffic import LINE_BYTES, SECTOR_BYTES, Operation, Requests, Tile
+from visualize.models.traffic import SECTOR_BYTES, Operation
 from visualize.panels.endpoint import Api, Endpoint, Reply, answered
+from visualize.panels.memory_picture import MODELS, LaneView, accesses, execution, pictures
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state.known import Known
 from visualize.state.state import State
-from visualize.text import bank_conflicts, coalescing_text, prose, status_text, verdicts, why
+from visualize.text import bank_conflicts, coalescing_text, status_text, verdicts, why
 from visualize.widgets import form
+from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
-
-MODELS = ("compiled", "textbook")
+from visualize.widgets.scrubber import scrubber
 
 # What else /coalescing takes.
 SCHEMAS: dict[str, JsonSchema] = {
@@ -42,89 +41,75 @@ SCHEMAS: dict[str, JsonSchema] = {
     },
     "textbook": object_schema(knobs(Textbook), "The textbook model's machine. Default: a GPU's."),
 }
-_OPS = {"descriptor": "descriptor's copy"}
 
 
 @dataclass(frozen=True)
-class LaneView:
-    """Which execution of which memory operation is drawn."""
+class TileView:
+    """How the tile is drawn, element by element."""
 
-    of_kernel: ClassVar[bool] = True
-
-    operation: int = knob(0, "Picture", "The memory operation, in source order.", low=0, high=15)
-    program: int = knob(0, "Picture", "The program (pid) whose first tile is drawn.", low=0, high=2**28, stops="powers")
-    request: int = knob(0, "Picture", "The warp request that is drawn lane by lane.", low=0, high=2**20)
-    model: str = knob(
-        "compiled", "Picture",
-        "compiled: the lanes that the compiler chose. textbook: those of the blackboard.",
-        choices=MODELS,
-    )  # fmt: skip
-    tile_color: str = knob("request", "Picture", "What the colour of an element of the tile shows.", choices=COLORS)
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """The execution that the pictures show."""
-
-    access: Access | FlatAccess
-    first: tuple[int, ...]
-    lanes: Requests
-    tile: Tile
-    sector_bytes: int
-    line_bytes: int
-    is_box: bool = False
+    tile_color: str = knob("request", "Tile", "What the colour of an element of the tile shows.", choices=COLORS)
 
 
 class CoalescingPanel(Panel):
-    """Textbook, compiled and counted side by side, and pictures of a tile and a request."""
+    """A request drawn on memory, by textbook, compiler and counters, and the tables behind it."""
 
-    options = (Textbook, LaneView)
+    options = (LaneView, Textbook, TileView)
 
     def build(self) -> None:
         self.claim = markup("coalescing-claim")
-        self.table = markup("coalescing-table")
-        with gr.Row(elem_id="count-row"):
+        with gr.Row(elem_classes="picture", elem_id="memory-picture"):
+            self.board = plot("textbook-plot", "A request of textbook lanes, on the lines and sectors that it touches")
+            self.request = plot("request-plot", "A request as compiled, on the lines and sectors that it touches")
+            self.bars = plot("counted-plot", "Sectors of the launch by textbook, compiler and counters")
+        with gr.Row(elem_id="memory-row"):
+            scrubber()
             count = gr.Button("Count with Nsight Compute", size="sm", elem_id="count")
-        with gr.Row(elem_classes="view-forms"):
-            self.forms[LaneView] = form.form("lanes-view", "Which execution is drawn")
-            self.forms[Textbook] = form.form("board-view", "The blackboard's machine")
-        with gr.Row(elem_classes="plots"):
+        self.forms[LaneView] = form.form("lanes-view", "Which operation is drawn")
+        with folded("Every operation of the launch: requests, sectors, lines", "verdicts-fold"):
+            self.table = markup("coalescing-table")
+        with folded("From lanes to DRAM: the launch's counters", "totals-fold"):
+            self.totals = markup("coalescing-totals")
+        with folded("Shared memory: layout conversions and bank conflicts", "banks-fold"):
+            self.conflicts = markup("bank-conflicts")
+        with folded("The tile, element by element", "tile-fold"):
+            self.forms[TileView] = form.form("tile-view", "What colours show")
             self.tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
-            self.request = plot("request-plot", "One request's lanes on the lines and sectors that it touches")
-        self.outputs = [self.claim, self.table, self.tile, self.request, self.forms[LaneView]]
+        with folded("The textbook's machine: warp, line and element", "board-fold"):
+            self.forms[Textbook] = form.form("board-view", "The textbook's machine")
+        self.outputs = [
+            *(self.claim, self.board, self.request, self.bars, self.forms[LaneView]),
+            *(self.table, self.totals, self.conflicts, self.tile),
+        ]
         self.actions = [Measure(count, "counters", lambda _, known: self.draw(known), self.outputs)]
 
     def draw(self, known: Known) -> Drawn:
         state, compiled, counters = known.state, known.compiled, known.result(Counters)
         lanes, board = state.view.of(LaneView), state.view.of(Textbook)
         found = agreement.verdicts(state.kernel, state.launch, board, compiled, counters)
-        shown = _shown(known)
-        request = min(lanes.request, len(shown.lanes.row) - 1)
-        # Zoom is kept for as long as the same block is drawn.
-        anew = f"{state.kernel.id} {shown.access.op} {shown.access.tensor} {shown.first} {shown.tile.row.shape}"
-        tile = tile_figure(shown.tile, shown.access.tensor, lanes.tile_color, shown.sector_bytes)
-        who = f"piece of {shown.lanes.width_bytes} bytes" if shown.is_box else "lane"
-        one = request_figure(shown.lanes, request, shown.sector_bytes, shown.line_bytes, who)
-        is_copy = state.kernel.family.panels is None
-        claim = prose.claim(
-            *verdicts.claim(found),
-            *coalescing_text.blackboard_claim(found.board, board, is_copy),
-            state.kernel.note(state.launch),
-        )
+        on_the_board = lanes.model == "textbook"
+        wasteful = worst(found, on_the_board)
+        number = wasteful if lanes.operation == "worst" else min(int(lanes.operation), len(found.board) - 1)
+        shown = execution(known, number)
+        why_not = _why_not(known)
+        on_board, as_compiled = pictures(shown, lanes.request, why_not)
+        missing = {"compiled": why_not or "compiling", "counted": "not counted yet"}
+        sector_bytes = board.sector_bytes if shown.board_leads else SECTOR_BYTES
+        tile = tile_figure(shown.tile, shown.access.tensor, state.view.of(TileView).tile_color, sector_bytes)
         conflicts = bank_conflicts.table(compiled, counters if found.counted_is_compiled else None) if compiled else ""
-        below = Markup('<div class="tables">{}{}{}</div>').format(
-            verdicts.totals(found), conflicts, verdicts.funnel(found)
-        )
         return {
-            self.claim: _status(known) + claim,
-            self.table: verdicts.table(found) + below,
-            self.tile: drawn(tile, anew),
-            self.request: drawn(one, f"{anew} {request}"),
-            self.forms[LaneView]: lanes_form(state, len(shown.lanes.row)),
+            self.claim: _status(known) + _claim(known, found, number, wasteful),
+            self.board: on_board,
+            self.request: as_compiled,
+            self.bars: drawn(sectors_figure(side_by_side(found, number, board.sector_bytes), missing), f"{shown.anew}"),
+            self.forms[LaneView]: lanes_form(state),
+            self.table: verdicts.table(found),
+            self.totals: verdicts.funnel(found) + verdicts.totals(found) or coalescing_text.not_known(),
+            self.conflicts: conflicts or bank_conflicts.none(compiled is not None),
+            self.tile: drawn(tile, f"{shown.anew} {shown.tile.row.shape}"),
         }
 
     def fill(self, known: Known) -> Drawn:
-        return {**super().fill(known), self.forms[LaneView]: lanes_form(known.state, len(_shown(known).lanes.row))}
+        return {**super().fill(known), self.forms[LaneView]: lanes_form(known.state)}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def coalescing_of(
@@ -158,6 +143,13 @@ def _unknown(model: object) -> Reply:
     raise ConfigError("not_a_choice", f"model is {model!r}; allowed are {' and '.join(MODELS)}.", "model")
 
 
+def _why_not(known: Known) -> str:
+    """Why there are no lanes of the compiler's; "" while they are still to come."""
+    if known.failure:
+        return "could not be compiled"
+    return "could not be read" if known.compiled is not None and known.compiled.unreadable else ""
+
+
 def _status(known: Known) -> Markup:
     """Why there are no lanes of the compiler's, where there are none."""
     if known.failure:
@@ -168,57 +160,30 @@ def _status(known: Known) -> Markup:
     return status_text.alert(coalescing_text.unreadable(unreadable)) if unreadable else Markup()
 
 
-def lanes_form(state: State, requests: int) -> str:
-    """The choice of operation, program and request, bounded by what there is.
+def _claim(known: Known, found: Verdicts, number: int, wasteful: int) -> Markup:
+    """The blackboard's words where its lanes are stepped through, else what the compiled kernel costs."""
+    state, board = known.state, known.state.view.of(Textbook)
+    is_copy, note = state.kernel.family.panels is None, state.kernel.note(state.launch)
+    if state.view.of(LaneView).model == "textbook":
+        return coalescing_text.of_blackboard(found.board, board, is_copy, *verdicts.claim(found), note)
+    on_the_board = coalescing_text.blackboard_claim(found.board, board, is_copy)
+    return coalescing_text.of_compiled(found, number, wasteful, *on_the_board, note)
 
-    Args:
-        requests: of the execution that is drawn.
-    """
-    accesses, programs = _accesses(state), state.kernel.programs(state.launch)
-    labels = [f"{access.op} {access.tensor}" for access in accesses]
-    view = state.view.of(LaneView)
-    fields = form.fields(LaneView, {"operation": labels})
-    for field, high in zip(fields[1:3], (programs - 1, requests - 1), strict=True):
-        field |= {"high": high, "reach": high}
+
+def lanes_form(state: State) -> str:
+    """The choice of operation and program, bounded by what there is."""
+    declared, view = knobs(LaneView), state.view.of(LaneView)
+    names = [f"{access.op} {access.tensor}" for access in accesses(state)]
+    last, programs = len(names) - 1, state.kernel.programs(state.launch)
+    operation = form.field("operation", declared["operation"])
+    operation |= {"choices": ["worst", *map(str, range(len(names)))], "labels": ["most wasteful", *names]}
+    program = form.field("program", declared["program"]) | {"high": programs - 1, "reach": programs - 1}
     values = {
         **dataclasses.asdict(view),
-        "operation": min(view.operation, len(accesses) - 1),
+        "operation": view.operation if view.operation == "worst" else str(min(int(view.operation), last)),
         "program": min(view.program, programs - 1),
-        "request": min(view.request, requests - 1),
     }
-    return form.filled(fields, values)
-
-
-def _accesses(state: State) -> tuple[Access | FlatAccess, ...]:
-    return state.kernel.accesses(state.launch)
-
-
-def _shown(known: Known) -> _Shown:
-    """The chosen operation of the chosen program, with the chosen model's lanes (textbook's until there are others)."""
-    state = known.state
-    accesses, board, lanes_view = _accesses(state), state.view.of(Textbook), state.view.of(LaneView)
-    number = min(lanes_view.operation, len(accesses) - 1)
-    access, first = accesses[number], _first(state, accesses[number])
-    shape = state.kernel.family.tensors(state.experiment.problem)[access.tensor].stored
-    compiled = known.compiled
-    if lanes_view.model == "compiled" and compiled is not None and not compiled.unreadable:
-        operation, size = compiled.operations[number], DTYPE_BYTES[state.experiment.problem.dtype]
-        lanes = coalescing.requests(access, operation, shape, first, size)
-        tile = coalescing.tile(access, operation, shape, first, size)
-        return _Shown(access, first, lanes, tile, SECTOR_BYTES, LINE_BYTES, is_box=operation.layout is None)
-    lanes = textbook.requests(access, shape, first, board.bytes_of(state.experiment.problem.dtype), board)
-    return _Shown(access, first, lanes, textbook.tile(lanes), board.sector_bytes, board.line_bytes)
-
-
-def _first(state: State, access: Access | FlatAccess) -> tuple[int, ...]:
-    """Where the first block of the operation in the chosen program begins."""
-    program = min(state.view.of(LaneView).program, state.kernel.programs(state.launch) - 1)
-    tiles = state.kernel.tiles(np.array([program]), state.launch)
-    extents = state.kernel.extents(state.launch)
-    first_step, _ = on_arrays(orders.slice_of_k)(tiles.pid_k[:1], extents.get("k", 1), extents.get("slice", 1))
-    place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(first_step[0])}
-    axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
-    return tuple(int(axis.start(place[axis.index], axis.block)) for axis in axes)
+    return form.filled([operation, form.field("model", declared["model"]), program], values)
 
 
 def textbook_reply(known: Known, options: object) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from visualize.state.state import State
 from visualize.text import prose, status_text, tables, whatif_text
 from visualize.text.whatif_text import DIVISOR
 from visualize.widgets import assets, form
+from visualize.widgets.folded import folded
 from visualize.widgets.link import dated
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
@@ -56,15 +57,16 @@ class WhatIfPanel(Panel):
     options = (WhatIfView,)
 
     def build(self) -> None:
-        self.forms[WhatIfView] = form.form("whatif-view", "What if")
-        with gr.Row(elem_id="whatif-row"):
-            buttons = {
-                faults: gr.Button("Whose fault?", size="sm", elem_id="faults"),
-                cliff: gr.Button("Shape cliff", size="sm", elem_id="cliff"),
-                across: gr.Button("Compare two GPUs", size="sm", elem_id="across"),
-            }
-        self.table = markup("whatif", script=assets.text("result.js"))
-        self.plot = plot("cliff-plot", "Requests and sectors by size")
+        with folded("What if: another size, layout, number of warps or GPU", "whatif-fold"):
+            self.forms[WhatIfView] = form.form("whatif-view", "What if")
+            with gr.Row(elem_id="whatif-row"):
+                buttons = {
+                    faults: gr.Button("Whose fault?", size="sm", elem_id="faults"),
+                    cliff: gr.Button("Shape cliff", size="sm", elem_id="cliff"),
+                    across: gr.Button("Compare two GPUs", size="sm", elem_id="across"),
+                }
+            self.table = markup("whatif", script=assets.text("result.js"))
+            self.plot = plot("cliff-plot", "Requests and sectors by size")
         shown = [self.table, self.plot]
         self.actions = [Ask(button, self._asked(question), shown) for question, button in buttons.items()]
 

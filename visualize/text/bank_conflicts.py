@@ -11,7 +11,7 @@ from markupsafe import Markup
 from kernels.lanes import CompiledFacts, Conversion, SharedOperation
 from kernels.results import Counters, SharedCounts
 from visualize.models.banks import wavefronts_per_instruction
-from visualize.text.prose import Code, Hint, Sourced, term
+from visualize.text.prose import Code, Hint, Sourced, hint, term
 from visualize.text.tables import frame
 from visualize.text.tables import table as plain_table
 
@@ -47,10 +47,15 @@ def table(compiled: CompiledFacts, counters: Counters | None) -> Markup | str:
         term("wavefront", "wavefronts per instruction"),
         "without conflicts",
         "counted",
-        "",
+        "agree",
     )
     caption = "Layout conversions through shared memory: wavefronts and bank conflicts of one warp's instruction"
     return plain_table(frame(header, rows), caption)
+
+
+def none(is_compiled: bool) -> Markup:
+    """What stands there where no layout is converted."""
+    return hint("No block changes its layout." if is_compiled else "This is known once the kernel is compiled.")
 
 
 def _counts(compiled: CompiledFacts, counters: Counters) -> dict[tuple[str, int], list[SharedCounts]]:
@@ -90,7 +95,7 @@ def _counted(found: Sequence[SharedCounts], predicted: float) -> tuple[Any, Any]
     if abs(counted - predicted) < 1e-9:
         return text, Hint("✓", "Predicted and counted are equal.", "equal")
     if counted < predicted:
-        why = "The prediction is of a whole tile. Lanes past the edge store nothing, so they do not read, either."
+        why = "The prediction is for a whole tile. Lanes past the edge store nothing, so they do not read either."
         return text, Hint("fewer at the edge", why, "unsure")
     return text, Hint("≠", "Predicted and counted differ.", "wrong-value")
 

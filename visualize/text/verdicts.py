@@ -52,15 +52,15 @@ def _sign(kind: str) -> Hint:
 
 _HEADER = (
     "operation",
-    "source",
-    "",
+    "line",
+    "verdict",
     term("width"),
     term("request", "requests"),
     term("sector", "sectors"),
     term("line", "lines"),
     term("ideal sectors", "ideal"),
     term("efficiency"),
-    "",
+    "counted as predicted",
 )
 
 
@@ -69,7 +69,7 @@ def table(found: Verdicts) -> Markup:
     head = _each('<th scope="col">{}</th>', _HEADER)
     blocks = Markup("").join(_block(found, number) for number in range(len(found.board)))
     return Markup(
-        '<div class="scroll"><table class="verdicts"><caption>Whole launch</caption><thead><tr>{}</tr></thead>'
+        '<div class="scroll"><table class="verdicts"><caption>Totals of the launch</caption><thead><tr>{}</tr></thead>'
         "{}</table></div>"
     ).format(head, blocks)
 
@@ -111,8 +111,7 @@ def _reasons(found: Verdicts, number: int) -> list[str]:
     mine = [op for op in found.compiled or () if op.number == number]
     if not (found.code and mine):
         return [why.on_the_blackboard(found.board[number])]
-    shared_bytes = found.code.shared_bytes
-    return [why.compiled(op, found.gpu_board[number], found.kernel, found.launch, shared_bytes) for op in mine]
+    return [why.of_operation(op, found) for op in mine]
 
 
 def _label(op: Operation, verdict: str) -> str:
@@ -142,7 +141,7 @@ def totals(found: Verdicts) -> Markup | str:
     counters = found.counters
     if counters is None:
         return ""
-    header = ("counters of the launch", "requests predicted", "counted", "sectors predicted", "counted", "")
+    header = ("counters of the launch", "requests predicted", "counted", "sectors predicted", "counted", "agree")
     caption = f"{counters.tool}, {counters.device.name}, Triton {counters.device.triton}. {counters.note}"
     return plain_table(frame(header, map(_total, launch_totals(found))), caption.strip())
 
@@ -164,13 +163,13 @@ def funnel(found: Verdicts) -> Markup | str:
         return ""
     sectors = sum(op.launch.sectors for op in operations)
     stages: list[Stage] = [
-        ("lanes (and boxes) access", sum(op.launch.bytes_wanted for op in operations), "predicted"),
-        ("sectors requested from L1", SECTOR_BYTES * sectors, "predicted"),
-        ("each tensor once", found.kernel.family.minimal_bytes(found.launch.problem), "predicted"),
+        ("wanted by lanes and boxes", sum(op.launch.bytes_wanted for op in operations), "predicted"),
+        ("moved in sectors, through L1", SECTOR_BYTES * sectors, "predicted"),
+        ("least: each tensor once", found.kernel.family.minimal_bytes(found.launch.problem), "predicted"),
     ]
     if found.counters:
         moved = found.counters.launch["dram_read_bytes"] + found.counters.launch["dram_write_bytes"]
-        stages.append(("DRAM moved, starting from empty caches", int(moved), "counted"))
+        stages.append(("DRAM moved, from empty caches", int(moved), "counted"))
     return bars(stages, "Bytes from lanes to DRAM")
 
 
@@ -185,12 +184,10 @@ def claim(found: Verdicts) -> tuple[Sentence | str, ...]:
     if not any(op.has_lanes for op in operations):
         return (
             say("As compiled for {}, no lane issues a request: the TMA copies boxes of {}.", gpu, touched),
-            "Nsight Compute counted no requests, either: see below." if found.counters else "",
+            "Nsight Compute counted no requests either." if found.counters else "",
         )
     requests, ideal = (sum(getattr(op.launch, what) for op in operations) for what in ("requests", "ideal_sectors"))
     least = "at least " if any(op.is_lower_bound for op in operations) else ""
-    worst = min(operations, key=lambda op: op.launch.efficiency)
-    wasteful = f"The {worst.access.op} of {worst.access.tensor} wastes the most sectors."
     return (
         say(
             "As compiled for {}, the launch issues {}{} that touch {}; {} of them are needed.",
@@ -200,7 +197,6 @@ def claim(found: Verdicts) -> tuple[Sentence | str, ...]:
             touched,
             Strong(percent(ideal / sectors if sectors else 1)),
         ),
-        wasteful if worst.launch.efficiency < 1 else "",
         _counted_claim(found),
     )
 
@@ -212,11 +208,11 @@ def _counted_claim(found: Verdicts) -> Sentence | str:
     kinds = [agreement(op, count) for op in found.predicted if (count := count_of(op, found))]
     source = "recorded" if counters.backend == "recorded" else "counted"
     if "different" in kinds:
-        return say("{}: see the rows marked ≠.", Sourced("Nsight Compute counted other numbers", source))
+        return say("{}: see the rows marked ≠.", Sourced("Nsight Compute counted different numbers", source))
     if not found.counted_is_compiled:
         requests = sum(op.launch.requests for op in found.predicted)
         return say(
-            "Nsight Compute counted other code, compiled by {}: {:,} requests, as predicted for it.",
+            "Nsight Compute counted different code, from {}: {:,} requests, as predicted for it.",
             Sourced(f"Triton {counters.device.triton}", source),
             requests,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernels.lanes import Layout, MemoryOperation
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
+from visualize.models.agreement import Verdicts
 from visualize.models.traffic import SECTOR_BYTES, Operation
 from visualize.text.words import counted
 
@@ -16,8 +17,8 @@ def on_the_blackboard(op: Operation) -> str:
     """A sentence or two for the efficiency of one operation with textbook lanes."""
     if op.access.op == "descriptor":
         return (
-            "A tensor descriptor copies the whole block, and no warp issues these requests. They are what the "
-            "blackboard's lanes would issue for the same bytes."
+            "A tensor descriptor copies the whole block, so no warp issues these requests. Textbook lanes would issue "
+            "them for the same bytes."
         )
     if op.launch.sectors == op.launch.ideal_sectors:
         return "Adjacent lanes access adjacent elements, so every sector is fully used."
@@ -42,6 +43,45 @@ def _partly_used(op: Operation) -> str:
         f"Rows of the tile begin or end inside sectors, or the edge of {access.tensor} truncates them, so some sectors "
         "are partly used."
     )
+
+
+def of_operation(op: Operation, found: Verdicts) -> str:
+    """Sentences for one operation, compiled or not."""
+    if op.compiled is None or found.code is None:
+        return on_the_blackboard(op)
+    return compiled(op, found.gpu_board[op.number], found.kernel, found.launch, found.code.shared_bytes)
+
+
+def in_short(op: Operation) -> str:
+    """Why an operation wastes sectors, or none: a clause."""
+    access, tensor = op.access, op.access.tensor
+    if op.launch.sectors == op.launch.ideal_sectors:
+        if op.is_box:
+            return "the TMA copies whole boxes"
+        if (
+            isinstance(access, Access)
+            and op.compiled
+            and op.compiled.layout
+            and _lanes_follow(access, op.compiled.layout)
+        ):
+            return "the compiler transposes the tile through shared memory"
+        return "adjacent lanes access adjacent bytes"
+    if isinstance(access, FlatAccess):
+        return f"adjacent lanes access different rows of {tensor}" if access.transposed else "runs begin inside sectors"
+    code = op.compiled
+    if code is not None and code.layout is not None:
+        row = _contiguous_elements(access, code, code.layout) * code.element_bytes
+        if row < SECTOR_BYTES:
+            return f"one request covers {_bytes(row)} of each row of {tensor}"
+    elif access.transposed and code is None:
+        return f"a row of the tile is only {_bytes(access.columns.block * op.width_bytes)} of {tensor}"
+    return f"the tile's rows begin or end inside sectors of {tensor}"
+
+
+def _lanes_follow(access: Access, layout: Layout) -> bool:
+    """Whether a tile is stored transposed, and adjacent lanes store adjacent elements all the same."""
+    along = access.dims.index(access.columns.index)
+    return bool(access.transposed and layout.lane and layout.lane[0][along])
 
 
 def compiled(op: Operation, textbook: Operation, kernel: Kernel, launch: Launch, shared_bytes: int) -> str:
@@ -125,7 +165,7 @@ def _narrow(op: Operation, code: MemoryOperation, layout: Layout, kernel: Kernel
         return ""
     share = max(access.elements * size // lanes, size)
     if share <= op.width_bytes:
-        return f"A tile of {counted(access.elements, 'element')} leaves each of {lanes} lanes at most {_bytes(share)}."
+        return f"A tile of {counted(access.elements, 'element')} has at most {_bytes(share)} for each of {lanes} lanes."
     if isinstance(access, FlatAccess):
         if access.transposed:
             return f"Each element goes to a different row of {access.tensor}, so a lane has no adjacent elements."
@@ -162,7 +202,7 @@ def _by_layout(op: Operation, code: MemoryOperation, kernel: Kernel, launch: Lau
             f"The matrix unit takes {launch.problem.dtype} operands K-major only, and {tensor} is not K-major. It is "
             f"copied {op.width_bytes} bytes at a time and transposed on its way into shared memory."
         )
-    return f"The layout gives a lane {_bytes(op.width_bytes)} of {tensor} at a time."
+    return f"In this layout, a lane has {_bytes(op.width_bytes)} of {tensor} at a time."
 
 
 def _needs_k_major(op: Operation, code: MemoryOperation, kernel: Kernel, launch: Launch) -> bool:
@@ -182,8 +222,7 @@ def _needs_k_major(op: Operation, code: MemoryOperation, kernel: Kernel, launch:
 
 def _transposed(access: Access, layout: Layout, shared_bytes: int) -> str:
     """A tile that is stored transposed, where adjacent lanes store adjacent elements."""
-    along = access.dims.index(access.columns.index)
-    if not (access.transposed and layout.lane and layout.lane[0][along] and shared_bytes):
+    if not (_lanes_follow(access, layout) and shared_bytes):
         return ""
     return (
         f"The compiler transposes the tile through shared memory ({shared_bytes:,} bytes per program), so that "

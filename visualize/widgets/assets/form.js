@@ -137,11 +137,12 @@ function show() {
   document.dispatchEvent(new Event("tilescope:form"));
 }
 
-// Something else on the page has set a knob that has no control here: nothing is redrawn, but it counts from now on.
+// Something else on the page has set a knob that has no control here: it counts from now on, and is redrawn if need be.
 document.addEventListener("tilescope:set", ({ detail }) => {
   if (!(detail.name in state.values) || state.values[detail.name] === detail.value) return;
   state.values[detail.name] = detail.value;
-  props.value = JSON.stringify(state);
+  if (detail.redraw) send("input");
+  else props.value = JSON.stringify(state);
 });
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && given.name === "experiment") {

@@ -1,0 +1,187 @@
+"""The picture of one operation's requests on memory, with textbook lanes and with those that the compiler chose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from kernels import orders
+from kernels.jit import on_arrays
+from kernels.knobs import knob
+from kernels.results import Compiled
+from kernels.spec import DTYPE_BYTES, Access, FlatAccess
+from visualize.figures.memory_figure import FEWEST_LINES, MOST_LINES, frames, memory_figure, nothing_figure
+from visualize.models import coalescing, textbook
+from visualize.models.request_lines import RequestLines, request_lines, same_place
+from visualize.models.textbook import Textbook
+from visualize.models.traffic import LINE_BYTES, SECTOR_BYTES, Requests, Tile
+from visualize.state.known import Known
+from visualize.state.state import State
+from visualize.widgets.plot import drawn
+
+MODELS = ("compiled", "textbook")
+
+# Cells of all requests that one figure carries at most, so that a redraw stays small.
+_MOST_CELLS = 1 << 16
+
+
+@dataclass(frozen=True)
+class LaneView:
+    """Which execution of which memory operation is drawn."""
+
+    of_kernel: ClassVar[bool] = True
+
+    operation: str = knob(
+        "worst", "Picture",
+        "The memory operation, in source order. worst: the one that wastes the most sectors.",
+        choices=("worst", *map(str, range(16))),
+    )  # fmt: skip
+    model: str = knob(
+        "compiled", "Picture",
+        "Whose requests are stepped through. compiled: those that the compiler chose. textbook: the blackboard's.",
+        choices=MODELS,
+    )  # fmt: skip
+    program: int = knob(0, "Picture", "The program (pid) whose first tile is drawn.", low=0, high=2**28, stops="powers")
+    request: int = knob(0, "", "The warp request that is drawn: set by the scrubber.", low=0, high=2**20)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One execution of one operation in one program.
+
+    Attributes:
+        first: where its block begins: row and column, or the number of an element.
+        shape: rows and columns of the tensor as it is stored.
+        board: its requests with textbook lanes.
+        compiled: with the compiler's; None while they are not known.
+        board_leads: whether the textbook's requests are stepped through, and the others follow.
+    """
+
+    access: Access | FlatAccess
+    first: tuple[int, ...]
+    shape: tuple[int, int]
+    machine: Textbook
+    dtype_bytes: int
+    board_bytes: int
+    board: Requests
+    compiled: Requests | None
+    code: Compiled | None
+    number: int
+    board_leads: bool
+
+    @property
+    def is_box(self) -> bool:
+        """Whether the compiled operation is a descriptor's copy, which no lane issues."""
+        return self.code is not None and self.code.operations[self.number].layout is None
+
+    @property
+    def tile(self) -> Tile:
+        """Who takes which element, by the one that leads."""
+        if self.board_leads or self.code is None:
+            return textbook.tile(self.board)
+        operation = self.code.operations[self.number]
+        return coalescing.tile(self.access, operation, self.shape, self.first, self.dtype_bytes)
+
+    @property
+    def anew(self) -> str:
+        """Changes with the block that is drawn: zoom is kept while it stays the same."""
+        return f"{self.access.op} {self.access.tensor} {self.first} {self.access.elements}"
+
+
+def accesses(state: State) -> tuple[Access | FlatAccess, ...]:
+    return state.kernel.accesses(state.launch)
+
+
+def execution(known: Known, number: int) -> Execution:
+    """The first execution of one operation in the chosen program."""
+    state = known.state
+    access, machine = accesses(state)[number], state.view.of(Textbook)
+    first = _first(state, access)
+    problem = state.experiment.problem
+    shape = state.kernel.family.tensors(problem)[access.tensor].stored
+    size, board_bytes = DTYPE_BYTES[problem.dtype], machine.bytes_of(problem.dtype)
+    code = known.compiled if known.compiled is not None and not known.compiled.unreadable else None
+    return Execution(
+        access=access,
+        first=first,
+        shape=shape,
+        machine=machine,
+        dtype_bytes=size,
+        board_bytes=board_bytes,
+        board=textbook.requests(access, shape, first, board_bytes, machine),
+        compiled=coalescing.requests(access, code.operations[number], shape, first, size) if code else None,
+        code=code,
+        number=number,
+        board_leads=state.view.of(LaneView).model == "textbook" or code is None,
+    )
+
+
+def _first(state: State, access: Access | FlatAccess) -> tuple[int, ...]:
+    """Where the first block of the operation in the chosen program begins."""
+    program = min(state.view.of(LaneView).program, state.kernel.programs(state.launch) - 1)
+    tiles = state.kernel.tiles(np.array([program]), state.launch)
+    extents = state.kernel.extents(state.launch)
+    first_step, _ = on_arrays(orders.slice_of_k)(tiles.pid_k[:1], extents.get("k", 1), extents.get("slice", 1))
+    place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(first_step[0])}
+    axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
+    return tuple(int(axis.start(place[axis.index], axis.block)) for axis in axes)
+
+
+def pictures(shown: Execution, request: int, why_not: str) -> tuple[str, str]:
+    """The values of the two plots: textbook's requests and the compiler's, on one scale.
+
+    Args:
+        request: the number of the one that is drawn, of those that are stepped through.
+        why_not: why there are none of the compiler's; "" while they are still to come.
+    """
+    leader = shown.board if shown.board_leads or shown.compiled is None else shown.compiled
+    follower = shown.compiled if leader is shown.board else shown.board
+    numbers, place = _window(leader, shown, request)
+    following = None if follower is None else same_place(leader, numbers, follower, shown.shape[1])
+    board_numbers, compiled_numbers = (numbers, following) if leader is shown.board else (following, numbers)
+    machine = shown.machine
+    elements = shown.shape[0] * shown.shape[1]
+    on_board = elements * shown.board_bytes, machine.sector_bytes, machine.line_bytes
+    board = _lines(shown.board, board_numbers, *on_board)
+    made = _lines(shown.compiled, compiled_numbers, elements * shown.dtype_bytes, SECTOR_BYTES, LINE_BYTES)
+    # One scale for both; beside a whole box a textbook request would be a thread.
+    is_gpu = machine.line_bytes == LINE_BYTES
+    rows = max(one.rows for one in (board, made) if one) if is_gpu and not shown.is_box else 0
+    total = len(leader.row)
+
+    def picture(one: RequestLines | None, name: str, who: str, size: int) -> str:
+        if one is None:
+            return drawn(nothing_figure("Compiled", why_not)) if why_not else ""
+        figure = memory_figure(one, place, name, who, shown.access.tensor, rows)
+        meta = frames(one, place, name, int(numbers[0]), total, size, shown.shape[1])
+        return drawn(figure, f"{shown.anew} {one.line_bytes} {rows}", meta)
+
+    count = f"{len(shown.compiled.row):,}" if shown.compiled is not None else ""
+    name, who = (
+        ("Compiled: one TMA box", "16-byte piece") if shown.is_box else (f"Compiled: request {{}} of {count}", "lane")
+    )
+    return (
+        picture(board, f"Textbook: request {{}} of {len(shown.board.row):,}", "lane", shown.board_bytes),
+        picture(made, name, who, shown.dtype_bytes),
+    )
+
+
+def _window(leader: Requests, shown: Execution, request: int) -> tuple[np.ndarray, int]:
+    """The numbers of the requests that the figures carry, and the place of the drawn one among them."""
+    total = len(leader.row)
+    request = min(request, total - 1)
+    lanes = max(one.row.shape[1] for one in (shown.board, shown.compiled) if one is not None)
+    cells = max(LINE_BYTES // shown.dtype_bytes, shown.machine.line_bytes // shown.board_bytes)
+    count = max(1, min(total, _MOST_CELLS // (min(MOST_LINES, lanes) * cells)))
+    begins = min(max(0, request - count // 2), total - count)
+    return np.arange(begins, begins + count), request - begins
+
+
+def _lines(
+    lanes: Requests | None, numbers: np.ndarray | None, tensor_bytes: int, sector: int, line: int
+) -> RequestLines | None:
+    if lanes is None or numbers is None:
+        return None
+    return request_lines(lanes, numbers, (FEWEST_LINES, MOST_LINES), tensor_bytes, sector, line)
