@@ -92,7 +92,7 @@ class CoalescingPanel(Panel):
         shown = execution(known, number)
         why_not = _why_not(known)
         on_board, as_compiled = pictures(shown, lanes.request, why_not)
-        missing = {"compiled": why_not or "compiling", "counted": "not counted yet"}
+        missing = {"compiled": why_not or f"Compiling for {state.gpu.name}", "counted": "not counted yet"}
         sector_bytes = board.sector_bytes if shown.board_leads else SECTOR_BYTES
         tile = tile_figure(shown.tile, shown.access.tensor, state.view.of(TileView).tile_color, sector_bytes)
         conflicts = bank_conflicts.table(compiled, counters if found.counted_is_compiled else None) if compiled else ""
@@ -151,12 +151,10 @@ def _why_not(known: Known) -> str:
 
 
 def _status(known: Known) -> Markup:
-    """Why there are no lanes of the compiler's, where there are none."""
+    """Why there are no lanes of the compiler's, where there will be none."""
     if known.failure:
         return status_text.failed(known.failure)
-    if known.compiled is None:
-        return status_text.waiting(known.state.gpu.name)
-    unreadable = known.compiled.unreadable
+    unreadable = known.compiled.unreadable if known.compiled else ""
     return status_text.alert(coalescing_text.unreadable(unreadable)) if unreadable else Markup()
 
 

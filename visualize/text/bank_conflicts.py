@@ -47,7 +47,7 @@ def table(compiled: CompiledFacts, counters: Counters | None) -> Markup | str:
         term("wavefront", "wavefronts per instruction"),
         "without conflicts",
         "counted",
-        "agree",
+        "agrees",
     )
     caption = "Layout conversions through shared memory: wavefronts and bank conflicts of one warp's instruction"
     return plain_table(frame(header, rows), caption)

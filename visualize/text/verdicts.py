@@ -60,7 +60,7 @@ _HEADER = (
     term("line", "lines"),
     term("ideal sectors", "ideal"),
     term("efficiency"),
-    "counted as predicted",
+    "agrees",
 )
 
 
@@ -141,7 +141,7 @@ def totals(found: Verdicts) -> Markup | str:
     counters = found.counters
     if counters is None:
         return ""
-    header = ("counters of the launch", "requests predicted", "counted", "sectors predicted", "counted", "agree")
+    header = ("counters of the launch", "requests predicted", "counted", "sectors predicted", "counted", "agrees")
     caption = f"{counters.tool}, {counters.device.name}, Triton {counters.device.triton}. {counters.note}"
     return plain_table(frame(header, map(_total, launch_totals(found))), caption.strip())
 
