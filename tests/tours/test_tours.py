@@ -132,9 +132,8 @@ def test_what_is_no_path_is_refused(path: str) -> None:
 
 
 def test_numbers_are_written_with_their_unit() -> None:
-    assert [written(value, unit) for value, unit in ((0.994, "percent"), (2, "times"), (900, "bytes"), (4.0, "count"))] == [
-        "99 %", "2.00 ×", "900 bytes", "4.00",
-    ]  # fmt: skip
+    expected = {(0.994, "percent"): "99 %", (2, "times"): "2.00 ×", (900, "bytes"): "900 bytes", (4.0, "count"): "4.00"}
+    assert {one: written(*one) for one in expected} == expected
 
 
 @pytest.mark.parametrize(("when", "right"), [("x < 2", True), ("x > 2", False), ("x == 1.5", True)])

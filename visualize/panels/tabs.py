@@ -46,9 +46,9 @@ SETTINGS = Settings(
     },
 )
 
-# Where to begin: states of the page, by the question that they answer.
+# Where to begin: a guided tour and states of the page, by the question that they answer.
 WAYS = {
-    "Why grouping?": "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3&first=9",
+    "Why grouping?": "tour=why-grouping&stop=1",
     "Is my store coalesced?": "kernel=transpose.flat&tab=coalescing",
     "Watch a race": "kernel=matmul.split_k_race&tab=result",
 }

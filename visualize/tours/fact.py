@@ -55,7 +55,7 @@ class Fact:
 
     Attributes:
         endpoint: of the API; "" for a ratio.
-        path: the place in its reply, such as "loads[8]", "ops[tensor=B].sectors" or "rows[group_size=8].times_ms[median]".
+        path: the place in its reply, such as "loads[8]", "ops[tensor=B].sectors" or "rows[2].times_ms[median]".
         set: fields that differ from the stop's address, as a query; one that names another kernel starts from its
             defaults.
         ratio: two facts of the stop instead; the first over the second.
@@ -179,6 +179,9 @@ def _at(reply: Any, path: str) -> float:
     return here
 
 
+_SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
+
+
 def written(value: float, unit: str) -> str:
     """A number with its unit, as sentences have it.
 
@@ -188,7 +191,7 @@ def written(value: float, unit: str) -> str:
     if unit == "ms":
         return milliseconds(value)
     if unit == "bytes":
-        size, name = next((s, n) for s, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes")) if value >= s or s == 1)
+        size, name = next(one for one in _SIZES if value >= one[0] or one[0] == 1)
         return f"{significant(value / size)} {name}"
     if unit == "times":
         return f"{significant(value)} ×"

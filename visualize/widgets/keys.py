@@ -1,4 +1,4 @@
-"""Keys that work on the whole page, talk mode and the embed view (`?talk=1`, `?embed=1`), and the dialog that lists them."""
+"""Keys of the whole page and the dialog that lists them; talk mode (`?talk=1`) and the embed view (`?embed=1`)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ def share() -> gr.HTML:
             '<dialog class="share" aria-labelledby="share-title"><h2 id="share-title">Share what is shown</h2>'
             '<div class="qr" role="img" aria-label="QR code of the link"></div>'
             '<p><input type="text" readonly aria-label="Link"></p>'
-            '<form method="dialog"><button type="button" class="copy">Copy</button><button>Close</button></form></dialog>'
+            '<form method="dialog"><button type="button" class="copy">Copy</button><button>Close</button></form>'
+            "</dialog>"
         ),
         js_on_load=assets.script("share.js"),
         apply_default_css=False,

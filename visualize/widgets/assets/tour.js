@@ -9,6 +9,7 @@ function addressed() {
   wanted = tour ? `${tour} ${stop}` : "";
   document.body.classList.toggle("touring", wanted !== "");
   if (wanted === before) return;
+  closeMenu();
   dispatchEvent(new Event("resize")); // pictures give the bar its place
   answered = "";
   if (!wanted) {
@@ -43,16 +44,20 @@ function choose(button) {
     choice.classList.toggle("wrong", choice === button && choice.dataset.right === "no");
     choice.setAttribute("aria-pressed", choice === button);
   }
-  const reveal = place.querySelector(".reveal");
+  const onward = place.querySelector(".reveal");
   place.querySelector(".lead").textContent = button.dataset.right === "yes" ? "Right." : "No: the right one is marked.";
-  reveal.textContent = "Show why";
-  reveal.focus();
+  onward.textContent = "Show why";
+  onward.focus();
 }
 
 function reveal() {
   answered = wanted;
   asks();
   dispatchEvent(new Event("resize"));
+}
+
+function closeMenu() {
+  document.querySelector(".tours[open]")?.removeAttribute("open");
 }
 
 function leave() {
@@ -75,6 +80,7 @@ document.addEventListener("tilescope:tour", ({ detail }) => {
   else if (detail.choose) place.querySelectorAll(".choice")[detail.choose - 1]?.click();
   else go(detail.by);
 });
+document.addEventListener("click", (event) => { if (!event.target.closest(".tours")) closeMenu(); });
 document.addEventListener("tilescope:address", addressed);
 watch("value", show);
 addressed();

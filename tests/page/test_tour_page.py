@@ -1,0 +1,190 @@
+"""Tours, talk mode, the embed view, keys and sharing, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.page.conftest import Tab
+from visualize.tours import tours
+from visualize.widgets.share import drawn_qr
+
+pytestmark = pytest.mark.browser
+
+TOLD = "!document.querySelector('.tour')?.innerText.includes('…')"
+
+
+def at_stop(tab: Tab, number: int, of: int) -> None:
+    """Wait until the bar shows a stop with its numbers."""
+    tab.page.wait_for_function(
+        "said => document.querySelector('.tour .where span')?.innerText === said", arg=f"{number} of {of}"
+    )
+    tab.page.wait_for_function(TOLD, timeout=60_000)
+
+
+def shows(tab: Tab, name: str) -> bool:
+    return bool(tab.page.evaluate("name => document.body.classList.contains(name)", name))
+
+
+def test_a_tour_is_walked_with_the_arrow_keys_alone(tab: Tab) -> None:
+    tour = tours()["fusing"]
+    tab.open("?tour=fusing")
+    for number, stop in enumerate(tour.stops, start=1):
+        at_stop(tab, number, len(tour.stops))
+        tab.page.wait_for_function(
+            "k => new URLSearchParams(document.body.dataset.address).get('K') === k", arg=stop.fields.get("K", "512")
+        )
+        assert shows(tab, "asked") == (stop.ask is not None)
+        if stop.ask:
+            assert not tab.page.locator("#results").is_visible(), "the picture would answer the question"
+            tab.page.keyboard.press("ArrowRight")
+            assert not shows(tab, "asked")
+        for fact in (fact for name, fact in stop.facts.items() if f"{{{name}}}" in stop.say):
+            assert fact.shown in tab.text(".tour .said")
+        tab.page.keyboard.press("ArrowRight")
+    tab.page.wait_for_function("!document.body.classList.contains('touring')")
+    assert "tour=" not in tab.page.evaluate("location.search")
+
+
+def test_a_question_marks_the_right_answer_before_the_picture_is_shown(tab: Tab) -> None:
+    tab.open("?tour=why-grouping&stop=2")
+    at_stop(tab, 2, 7)
+    tab.page.keyboard.press("1")
+    right = tab.page.locator(".choice.right")
+    assert right.inner_text().split() == ["2", "54"]
+    assert tab.text(".choice.wrong").split() == ["1", "18"]
+    assert tab.text(".question .lead").startswith("No")
+    tab.page.keyboard.press("Enter")  # on "Show why", which has the focus
+    tab.page.locator("#results").wait_for(state="visible")
+    assert "54" in tab.text(".tour .said")
+    assert "54" in tab.text("#schedule-claim")
+
+
+def test_back_and_the_menu_lead_through_tours(tab: Tab) -> None:
+    tab.open()
+    tab.page.locator(".tours summary").click()
+    tab.page.get_by_role("link", name="A tail wave").click()
+    at_stop(tab, 1, 6)
+    assert tab.page.locator(".tours[open]").count() == 0
+    tab.page.locator(".tour .next").click()
+    at_stop(tab, 2, 6)
+    tab.page.go_back()
+    at_stop(tab, 1, 6)
+    tab.page.keyboard.press("Escape")
+    tab.page.wait_for_function("!document.body.classList.contains('touring')")
+    assert "M=1536" in tab.page.evaluate("location.search"), "what the tour showed stays"
+
+
+def test_an_unknown_tour_opens_the_page_without_a_bar(tab: Tab) -> None:
+    tab.open("?tour=nowhere&stop=99")
+    tab.page.wait_for_timeout(500)
+    assert tab.page.locator(".tour").count() == 0
+    assert not shows(tab, "touring")
+
+
+def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": 1920, "height": 1080})
+    tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&gpu=H200")
+    tab.wait_for_draw("reuse-plot")
+    tab.page.keyboard.press("t")
+    tab.page.wait_for_function("location.search.includes('talk=1')")
+    for hidden in ("#header", "#controls", "#outcome", ".folded >> nth=0"):
+        assert not tab.page.locator(hidden).is_visible(), hidden
+    tab.page.wait_for_function(
+        "document.querySelector('#reuse-plot .live-plot svg.main-svg').getBoundingClientRect().height > 600"
+    )
+    box = tab.page.locator("#reuse-plot").locator("xpath=ancestor::*[contains(@class, 'picture')]").bounding_box()
+    assert box is not None
+    assert box["width"] * box["height"] >= 0.6 * 1920 * 1080
+    assert box["y"] + box["height"] <= 1080
+    smallest = tab.page.evaluate("""() => Math.min(...[...document.querySelectorAll('#results *')]
+        .filter((n) => n.checkVisibility() && [...n.childNodes].some((c) => c.nodeType === 3 && c.data.trim()))
+        .map((n) => parseFloat(getComputedStyle(n).fontSize)))""")
+    assert smallest >= 16, "ticks of a logarithmic axis between the powers are Plotly's own, smaller ones"
+    assert tab.page.evaluate("parseFloat(getComputedStyle(document.querySelector('.headline .claim')).fontSize)") >= 20
+    tab.page.keyboard.press("Escape")
+    tab.page.locator("#controls").wait_for(state="visible")
+    assert "talk" not in tab.page.evaluate("location.search")
+
+
+def test_the_embed_view_holds_the_claim_the_picture_and_a_link(tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": 800, "height": 500})
+    query = "?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&gpu=H200"
+    tab.open(f"{query}&embed=1")
+    tab.wait_for_draw("reuse-plot")
+    assert tab.page.locator("#reuse-claim .headline").is_visible()
+    for hidden in ("#header", "#controls", ".open-keys", "#tabs [role=tablist]"):
+        assert not tab.page.locator(hidden).first.is_visible(), hidden
+    link = tab.page.get_by_role("link", name="Open in Tilescope")
+    assert link.is_visible()
+    href = link.get_attribute("href")
+    assert href is not None
+    assert "embed" not in href
+    assert "M=4096" in href
+    assert tab.page.evaluate("document.documentElement.scrollHeight <= window.innerHeight + 1")
+    tab.page.keyboard.press("t")
+    assert not shows(tab, "talk"), "a frame in a slide takes no keys"
+
+
+def test_keys_step_and_play_and_open_tabs_and_leave_fields_alone(tab: Tab) -> None:
+    tab.open("?tab=schedule")
+    tab.page.evaluate("""() => {
+        window.heard = [];
+        for (const name of ["play", "step"]) document.addEventListener(`tilescope:${name}`,
+            (event) => window.heard.push(event.detail ? event.detail.by : name));
+    }""")
+    for key in ("ArrowRight", "ArrowLeft", " ", "Control+ArrowRight", "Alt+ArrowLeft"):
+        tab.page.keyboard.press(key)
+    assert tab.page.evaluate("window.heard") == [1, -1, "play"]
+    field = tab.page.get_by_label("M", exact=True)
+    field.focus()
+    for key in ("t", "ArrowRight", "2", "?", "q"):
+        field.press(key)
+    tab.page.get_by_label("GROUP_SIZE slider").press("ArrowRight")
+    button = tab.page.get_by_role("button", name="Light / dark")
+    button.press(" ")
+    assert tab.page.evaluate("window.heard") == [1, -1, "play"], "a field and a button keep their keys"
+    assert not shows(tab, "talk")
+    assert "__theme=" in tab.page.evaluate("location.search"), "Space pressed the button"
+    tab.page.evaluate("document.activeElement.blur()")
+    tab.page.keyboard.press("1")
+    tab.page.wait_for_function("document.querySelector('[role=tab][aria-selected=true]').innerText.trim() === 'Result'")
+
+
+def test_a_question_mark_lists_the_keys(tab: Tab) -> None:
+    tab.open()
+    tab.page.keyboard.press("?")
+    listed = tab.page.get_by_role("dialog", name="Keys")
+    listed.wait_for(state="visible")
+    for key in ("Space", "Esc", "talk mode", "QR"):
+        assert key in listed.inner_text()
+    tab.page.keyboard.press("t")
+    assert not shows(tab, "talk"), "an open dialog has the keys"
+    tab.page.keyboard.press("Escape")
+    listed.wait_for(state="hidden")
+
+
+@pytest.mark.parametrize(
+    ("query", "link"),
+    [
+        ("?kernel=transpose.flat&M=1024&N=1024&tab=coalescing", "?kernel=transpose.flat&tab=coalescing"),
+        ("?tour=tail-wave&stop=2", "?tour=tail-wave&stop=2"),
+    ],
+)
+def test_the_qr_code_is_that_of_the_short_link(tab: Tab, query: str, link: str) -> None:
+    tab.open(query)
+    if "tour" in query:
+        at_stop(tab, 2, 6)
+        tab.page.wait_for_function("document.body.dataset.link.includes('tour=')")
+    tab.page.keyboard.press("q")
+    dialog = tab.page.get_by_role("dialog", name="Share what is shown")
+    dialog.wait_for(state="visible")
+    shared = dialog.get_by_label("Link", exact=True).input_value()
+    assert shared == tab.url + link
+    tab.page.wait_for_function("link => document.querySelector('.qr').dataset.link === link", arg=shared)
+    drawn = tab.page.locator(".qr path").last.get_attribute("d")
+    expected = re.findall(r' d="([^"]+)"', drawn_qr(shared))
+    assert drawn == expected[-1]
+    assert json.dumps(drawn) != json.dumps(re.findall(r' d="([^"]+)"', drawn_qr(shared + "x"))[-1])
