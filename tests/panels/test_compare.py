@@ -21,7 +21,7 @@ from visualize.text.numbers import Number
 from visualize.widgets import form
 from visualize.widgets.plot import NONE, with_twin
 
-PINNED = "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&GROUP_SIZE=1"
+PINNED = "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_N=64&GROUP_SIZE=1"
 SET = {"M": 576, "N": 576, "K": 288, "BLOCK_M": 64, "BLOCK_N": 64, "GROUP_SIZE": 3, "with": PINNED}
 
 
@@ -49,7 +49,7 @@ def followed(page, query):
 
 def links(compare):
     """The addresses of the bar's links, by what they say."""
-    pieces = [piece.split('"', 1) for piece in compare.split('<a href="?')[1:]]
+    pieces = [piece.split('"', 1) for piece in str(compare).split('<a href="?')[1:]]
     text = [rest.split(">", 1)[1].split("<", 1)[0] for _, rest in pieces]
     return {said: address.replace("&amp;", "&") for said, (address, _) in zip(text, pieces, strict=True)}
 

@@ -74,15 +74,15 @@ def test_a_list_is_a_page_of_rows_that_fits_in_40_kilobytes():
 
 
 def test_filters_go_together_and_the_last_page_ends_the_list():
-    mine = [one for one in entries() if (one.kernel, one.kind) == ("matmul.grouped", "counters")]
+    mine = [one for one in entries() if (one.kernel, one.kind) == ("transpose.tiled", "counters")]
     assert len(mine) > PAGE
     last = -(-len(mine) // PAGE)
-    shown = drawn(recorded_kernel="matmul.grouped", recorded_kind="counters", recorded_gpu="H200", recorded_page=last)
+    shown = drawn(recorded_kernel="transpose.tiled", recorded_kind="counters", recorded_gpu="H200", recorded_page=last)
     assert shown.count("<tr>") == len(mine) - (last - 1) * PAGE + 1
     assert "Previous" in shown
     assert "Next" not in shown
     assert shown == drawn(
-        recorded_kernel="matmul.grouped", recorded_kind="counters", recorded_gpu="H200", recorded_page=last + 1
+        recorded_kernel="transpose.tiled", recorded_kind="counters", recorded_gpu="H200", recorded_page=last + 1
     ), "there is no page behind it"
 
 
