@@ -61,22 +61,22 @@ def test_a_twin_has_the_same_width_and_follows_the_theme(tab: Tab) -> None:
 def test_a_recording_is_two_clicks_away(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped")
     tab.tab("Recorded")
-    tab.page.locator(".gallery tbody tr").first.wait_for()
+    tab.page.locator(".recordings tbody tr").first.wait_for()
     tab.page.get_by_role("link", name="Timelines").click()
-    tab.page.wait_for_function("document.querySelectorAll('.gallery tbody tr').length < 20")
-    first = tab.page.locator(".gallery tbody tr").first
+    tab.page.wait_for_function("document.querySelectorAll('.recordings tbody tr').length < 20")
+    first = tab.page.locator(".recordings tbody tr").first
     assert "programs in" in first.inner_text()
     first.get_by_role("link").click()
     tab.wait_for_draw("gantt-plot")
     assert "recorded" in tab.text("#timeline")
     tab.page.go_back()
     tab.page.wait_for_function("location.search.includes('recorded_kind=timeline')")
-    tab.page.locator(".gallery tbody tr").first.wait_for()
+    tab.page.locator(".recordings tbody tr").first.wait_for()
 
 
 def test_a_page_of_the_gallery_is_sent_in_150_kilobytes(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&tab=recorded")
-    tab.page.locator(".gallery tbody tr").first.wait_for()
+    tab.page.locator(".recordings tbody tr").first.wait_for()
     sizes: list[int] = []
     tab.page.on("requestfinished", lambda request: sizes.append(request.sizes()["responseBodySize"]))
     tab.page.get_by_role("link", name="Next").click()

@@ -28,9 +28,8 @@ from visualize.panels.endpoint import known
 from visualize.panels.panel import Ask, Drawn, Measure, Panel
 from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS
-from visualize.state import pin
 from visualize.state.known import Known
-from visualize.state.state import State, short_experiment, with_preset
+from visualize.state.state import State, with_preset
 from visualize.text import status_text
 from visualize.widgets import form, link
 
@@ -324,11 +323,7 @@ class Handlers:
     def _everything(self, state: State, sentences: Mapping[str, str] | None = None) -> Drawn:
         """All forms, and the open tab."""
         at, known = self._at, self.known(state)
-        pinned = pin.to_text(short_experiment(state.pinned)) if state.pinned else ""
-        forms: Drawn = {
-            at.experiment: experiment_form(state, self.session.gpu),
-            at.pin: form.filled([], {pin.FIELD: pinned}),
-        }
+        forms: Drawn = {at.experiment: experiment_form(state, self.session.gpu), at.pin: compare.held(state)}
         for panel in (panel for panels in self._panels.values() for panel in panels):
             forms |= panel.fill(known)
         opened = {at.tab: state.view.tab, at.tabs: gr.Tabs(selected=state.view.tab)}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from gradio.blocks import Block
 from markupsafe import Markup
 
+from kernels.experiment import Experiment
 from kernels.knobs import ConfigError
 from kernels.results import RunResult
 from visualize.panels.panel import Drawn, Panel
@@ -19,7 +20,7 @@ from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
 from visualize.text import compared as compared_text
 from visualize.text.numbers import Number, key_numbers
-from visualize.widgets import plot
+from visualize.widgets import form, plot
 from visualize.widgets.link import query
 
 
@@ -49,7 +50,7 @@ def compared(
     """
     state = known.state
     if twin is None:
-        return drawn, compared_text.pin_link(query(state.moved_to(**{pin.FIELD: _text(state)})))
+        return drawn, compared_text.pin_link(query(state.moved_to(**{pin.FIELD: _text(state.experiment)})))
     problem, theirs = "", []
     try:
         drawn, theirs = beside(drawn, draw(twin)), numbers(twin, panels)
@@ -69,5 +70,10 @@ def numbers(known: Known, panels: Sequence[Panel]) -> list[Number]:
     return [*found, *(key_numbers(timed) if timed else ())]
 
 
-def _text(state: State) -> str:
-    return pin.to_text(short_experiment(state.experiment))
+def held(state: State) -> str:
+    """The value of the form that holds what is pinned; it has no controls."""
+    return form.filled([], {pin.FIELD: _text(state.pinned) if state.pinned else ""})
+
+
+def _text(chosen: Experiment) -> str:
+    return pin.to_text(short_experiment(chosen))
