@@ -22,6 +22,7 @@ from kernels.runner.job import Job
 from kernels.runner.session import Session
 from visualize.page.guide import expanded
 from visualize.page.runs import Runs
+from visualize.panels import compare
 from visualize.panels.controls import experiment_form
 from visualize.panels.endpoint import known
 from visualize.panels.panel import Ask, Drawn, Measure, Panel
@@ -45,6 +46,8 @@ class Components:
         problems: puts sentences next to the controls that caused them.
         wanted: what the open tab wants of the compiler: each change is an event.
         status, cancel: of what was pressed last.
+        pin: holds what is pinned.
+        compare: the way to pin, or what differs from what is pinned.
         tabs, tab: the row of tabs, and the name of the open one.
     """
 
@@ -54,6 +57,8 @@ class Components:
     wanted: gr.HTML
     status: gr.HTML
     cancel: gr.Button
+    pin: gr.HTML
+    compare: gr.HTML
     tabs: gr.Tabs
     tab: gr.State
 
@@ -102,15 +107,31 @@ class Handlers:
         return SETTINGS.state(flat, self.session.gpu)
 
     def draw(self, known: Known) -> Drawn:
-        """What the panels of the open tab draw.
+        """What the panels of the open tab draw, with what is pinned beside it.
 
         Raises:
             ConfigError: where one can't be drawn.
         """
+        return self._compared(self._alone(known), known)
+
+    def _alone(self, known: Known) -> Drawn:
         drawn: Drawn = {}
         for panel in self._panels[known.state.view.tab]:
             drawn |= panel.draw(known)
         return drawn
+
+    def _compared(self, drawn: Drawn, known: Known) -> Drawn:
+        """What is drawn, each with its twin where something is pinned; and what differs."""
+        panels, twin = self._panels[known.state.view.tab], self._twin(known.state)
+        shown, bar = compare.compared(drawn, known, twin, panels, self._whole)
+        return {**shown, self._at.compare: bar}
+
+    def _whole(self, known: Known) -> Drawn:
+        return {**self._result.known_run(known), **self._alone(known)}
+
+    def _twin(self, state: State) -> Known | None:
+        twin = state.twin(self.session.gpu)
+        return self.known(twin) if twin else None
 
     def known(self, state: State, compiled: Compiled | Failure | None = None) -> Known:
         return known(self.session, state, compiled)
@@ -123,7 +144,8 @@ class Handlers:
         """
         if not any(panel.uses_compiler for panel in self._panels[state.view.tab]):
             return ""
-        is_known = self.session.compiled_before(state.experiment) is not None
+        shown = [state.experiment, *([state.pinned] if state.pinned else [])]
+        is_known = all(self.session.compiled_before(one) is not None for one in shown)
         return f"{_DRAWN if is_known else next(self._numbers)} {link.query(state.to_address())}"
 
     def on_load(self, request: gr.Request) -> Drawn:
@@ -188,6 +210,8 @@ class Handlers:
                     yield self._waiting(current, time.perf_counter() - began)
                     await asyncio.wait([work], timeout=0.25)
                 outcome = await work
+                if current.pinned and still():
+                    await asyncio.to_thread(self.session.compiled, current.pinned, wanted=still)
                 if still():
                     yield await asyncio.to_thread(self._drawn_again, current, outcome)
         yield self.nothing  # Gradio sends what was yielded last once more
@@ -225,7 +249,7 @@ class Handlers:
                     ended[at.problems] = form.placed({outcome.field: outcome.message})
                 yield ended
             elif action.is_dated or self._compiles.get(page) == turn:
-                drawn = await asyncio.to_thread(action.shown, outcome, self.known(current))
+                drawn = await asyncio.to_thread(self._shown, action, outcome, self.known(current))
                 # Made here: where the page is laid out, a component would become a part of it.
                 opened = {at.tab: opens, at.tabs: gr.Tabs(selected=opens)} if opens else {}
                 yield {**ended, **opened, **drawn}
@@ -263,6 +287,14 @@ class Handlers:
         self._changes[page] = number = self._changes.get(page, 0) + 1
         return number
 
+    def _shown(self, action: Measure, outcome: Any, known: Known) -> Drawn:
+        """What an outcome draws, beside what is pinned."""
+        drawn = action.shown(outcome, known)
+        try:
+            return self._compared(drawn, known)
+        except ConfigError:
+            return drawn  # what is set can't be drawn, which is said where it was set
+
     def _progress(self, job: Job) -> str:
         now = job.progress
         return status_text.status(self.session.backend, now.stage, now.before, now.seconds)
@@ -291,11 +323,14 @@ class Handlers:
     def _everything(self, state: State, sentences: Mapping[str, str] | None = None) -> Drawn:
         """All forms, and the open tab."""
         at, known = self._at, self.known(state)
-        forms: Drawn = {at.experiment: experiment_form(state, self.session.gpu)}
+        forms: Drawn = {at.experiment: experiment_form(state, self.session.gpu), at.pin: compare.held(state)}
         for panel in (panel for panels in self._panels.values() for panel in panels):
             forms |= panel.fill(known)
         opened = {at.tab: state.view.tab, at.tabs: gr.Tabs(selected=state.view.tab)}
-        return {**opened, **forms, **self._result.known_run(known), **self._redrawn(state, sentences)}
+        run = self._result.known_run(known)
+        if twin := self._twin(state):
+            run = compare.beside(run or self._result.before(self.session), self._result.known_run(twin))
+        return {**opened, **forms, **run, **self._redrawn(state, sentences)}
 
     def _waiting(self, state: State, seconds: float) -> Drawn:
         known = Known(state)

@@ -69,6 +69,7 @@ class Page:
                 with gr.Row(elem_id="outcome"):
                     self._result.build_strip()
                     status = markup("status")
+                    compared = markup("compare")
                     markup("elsewhere", '<p class="problem" role="alert"></p>')
                 self._buttons: dict[str, gr.Tab] = {}
                 with gr.Tabs(elem_id="tabs") as tabs:
@@ -84,6 +85,8 @@ class Page:
             wanted=markup("compile-wanted", visible="hidden"),
             status=status,
             cancel=cancel,
+            pin=form.form("pin", "What is pinned"),
+            compare=compared,
             tabs=tabs,
             tab=gr.State(SETTINGS.opened),
         )
@@ -91,10 +94,10 @@ class Page:
     def _join(self) -> None:
         on, at = self.handlers, self.components
         panels = [panel for several in self.panels.values() for panel in several]
-        forms = [at.experiment, *(one for panel in panels for one in panel.forms.values())]
+        forms = [at.experiment, at.pin, *(one for panel in panels for one in panel.forms.values())]
         inputs: list[Block] = [at.tab, *forms]
         drawn = [component for panel in panels for component in panel.outputs]
-        redrawn = _each([at.problems, at.link, *drawn, at.wanted])
+        redrawn = _each([at.problems, at.link, at.compare, *drawn, at.wanted])
         everything = _each([at.tab, at.tabs, *forms, *redrawn])
 
         # Gradio tells outputs of an event's progress even where none is shown, and each takes a browser milliseconds.
@@ -119,14 +122,25 @@ class Page:
         for name, button in self._buttons.items():
             button.select(functools.partial(on.on_tab, name), inputs, _each([at.tab, *redrawn]), **last)
         at.wanted.change(
-            on.on_compile, [at.wanted, *inputs], _each([at.problems, *drawn]), trigger_mode="multiple", **lasting
+            on.on_compile,
+            [at.wanted, *inputs],
+            _each([at.problems, at.compare, *drawn]),
+            trigger_mode="multiple",
+            **lasting,
         )
 
         def measure(action: Measure, events: Sequence[Callable[..., Any]], opens: str = "") -> None:
             if self.session.gpu is None and not MEASUREMENTS[action.measurement].is_interpreted:
                 # It could only fail here; what was recorded is drawn without being asked for.
                 action.button.value, action.button.interactive = f"{action.button.value} (needs a GPU)", False
-            answered = [at.problems, at.status, at.cancel, *([at.tab, at.tabs] if opens else []), *action.outputs]
+            answered = [
+                at.problems,
+                at.status,
+                at.cancel,
+                at.compare,
+                *([at.tab, at.tabs] if opens else []),
+                *action.outputs,
+            ]
             gr.on(list(events), on.measuring(action, opens), inputs, answered, trigger_mode="multiple", **lasting)
 
         measure(self._result.run(self._run), [self._run.click, at.experiment.submit])

@@ -22,9 +22,11 @@ from visualize.models.traffic import SECTOR_BYTES, Operation
 from visualize.panels.endpoint import Api, Endpoint, Reply, answered
 from visualize.panels.memory_picture import MODELS, LaneView, accesses, execution, pictures
 from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.panels.summaries import request_numbers
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.text import bank_conflicts, coalescing_text, status_text, verdicts, why
+from visualize.text.numbers import Number
 from visualize.widgets import form
 from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup
@@ -110,6 +112,9 @@ class CoalescingPanel(Panel):
 
     def fill(self, known: Known) -> Drawn:
         return {**super().fill(known), self.forms[LaneView]: lanes_form(known.state)}
+
+    def summary(self, known: Known) -> tuple[Number, ...]:
+        return request_numbers(known)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def coalescing_of(

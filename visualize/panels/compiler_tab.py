@@ -14,8 +14,10 @@ from kernels.spec import Kernel, Launch
 from visualize.models.occupancy import occupancy
 from visualize.panels.endpoint import Api, Endpoint, Reply
 from visualize.panels.panel import Drawn, Panel
+from visualize.panels.summaries import compiled_numbers
 from visualize.state.known import Known
 from visualize.text import compiler_text, status_text, tables
+from visualize.text.numbers import Number
 from visualize.widgets import assets
 from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup
@@ -57,6 +59,9 @@ class CompilerPanel(Panel):
 
     def waiting(self, known: Known, seconds: float) -> Drawn:
         return {self.claim: status_text.waiting(known.state.gpu.name, seconds)}
+
+    def summary(self, known: Known) -> tuple[Number, ...]:
+        return compiled_numbers(known)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def compile_of(experiment: dict[str, Any]) -> dict[str, Any]:

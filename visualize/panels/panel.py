@@ -14,6 +14,7 @@ from kernels.runner.session import Session
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.state.known import Known
 from visualize.state.state import State
+from visualize.text.numbers import Number
 from visualize.widgets import form
 
 # New values by component. What is not in it stays as it is.
@@ -89,6 +90,14 @@ class Panel(ABC):
     def fill(self, known: Known) -> Drawn:
         """The forms, set to the View."""
         return {component: form.of(known.state.view.of(kind)) for kind, component in self.forms.items()}
+
+    def summary(self, known: Known) -> tuple[Number, ...]:
+        """The numbers that are compared where another Experiment is pinned.
+
+        Raises:
+            ConfigError: where it can't be drawn.
+        """
+        return ()
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         """The functions that answer for it in the API."""

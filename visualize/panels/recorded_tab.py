@@ -144,7 +144,7 @@ class RecordedPanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         def recorded(kernel: str = "", gpu: str = "", kind: str = "") -> dict[str, Any]:
-            """What was recorded on a GPU, with the address that shows each; all of it, or of one kernel, GPU or kind."""
+            """What was recorded on a GPU, with the address that shows each: all, or of one kernel, GPU or kind."""
             return answered(lambda: reply(kernel, gpu, kind))
 
         return (Endpoint("recorded", recorded),)
@@ -158,9 +158,7 @@ def _facet(known: Known, view: RecordedView, name: str) -> Facet:
         counts.setdefault(getattr(one, name), 0)
     for one in rest:
         counts[getattr(one, name)] += 1
-    links = {
-        value: query(known.state.moved_to(**{f"recorded_{name}": value, "recorded_page": 1})) for value in counts
-    }
+    links = {value: query(known.state.moved_to(**{f"recorded_{name}": value, "recorded_page": 1})) for value in counts}
     return Facet(name, wanted.get(name, ALL), counts, links)
 
 

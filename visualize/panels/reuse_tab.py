@@ -14,8 +14,10 @@ from visualize.models.dram_traffic import DramTraffic, dram_traffic
 from visualize.models.reuse import fewest_bytes, recommended
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.panels.summaries import reuse_numbers
 from visualize.state.known import Known
 from visualize.text import prose, reuse_claims
+from visualize.text.numbers import Number
 from visualize.text.reuse_tables import comparison, small_print, way
 from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup
@@ -62,6 +64,9 @@ class ReusePanel(Panel):
             self.way: way(here),
             self.tables: Markup('<div class="tables">{}{}</div>').format(comparison(here), small_print(here)),
         }
+
+    def summary(self, known: Known) -> tuple[Number, ...]:
+        return reuse_numbers(traffic(known))
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def reuse_of(experiment: dict[str, Any]) -> dict[str, Any]:

@@ -20,9 +20,11 @@ from visualize.models.schedule import loads, loads_at, row_major
 from visualize.models.steps import panels, steps
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Panel
+from visualize.panels.summaries import schedule_numbers
 from visualize.state.known import Known
 from visualize.state.view import PlayerView, ScheduleView
 from visualize.text import schedule_text
+from visualize.text.numbers import Number
 from visualize.text.prose import Link, Sentence
 from visualize.text.residency import residents
 from visualize.text.schedule_text import Bought
@@ -86,6 +88,9 @@ class SchedulePanel(Panel):
             self.loads: _curve(orders, first, f"{what}s") if found else "",
             self.occupancy: residents(ours, state.launch, known.compiled, known.residency),
         }
+
+    def summary(self, known: Known) -> tuple[Number, ...]:
+        return schedule_numbers(known)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def schedule_of(experiment: dict[str, Any]) -> dict[str, Any]:

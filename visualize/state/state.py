@@ -12,6 +12,7 @@ from kernels.experiment import Experiment, Run
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, checked_fields, knobs
 from kernels.spec import Kernel, Launch
+from visualize.state import pin
 from visualize.state.view import View
 
 DEFAULT_KERNEL = "matmul.grouped"
@@ -19,23 +20,40 @@ DEFAULT_KERNEL = "matmul.grouped"
 
 @dataclass(frozen=True)
 class State:
-    """An Experiment and a View, with the kernel and the GPU that they name."""
+    """An Experiment and a View, with the kernel and the GPU that they name.
+
+    Attributes:
+        pinned: the Experiment that this one is compared with; None without one.
+    """
 
     experiment: Experiment
     view: View
     kernel: Kernel
     gpu: Gpu
+    pinned: Experiment | None = None
 
     @property
     def launch(self) -> Launch:
         return Launch(self.experiment.problem, self.experiment.config, self.gpu)
 
     def to_address(self) -> dict[str, Any]:
-        return {**self.experiment.to_address(), **self.view.to_address()}
+        return {**self.experiment.to_address(), **self.view.to_address(), **self._pin()}
 
     def moved_to(self, **fields: object) -> dict[str, Any]:
-        """A short address of this state with some fields set anew, for a link."""
-        return {**short_experiment(self.experiment), **self.view.short_address(), **fields}
+        """A short address of this state with some fields set anew, for a link; what is set to "" is left out."""
+        moved = {**short_experiment(self.experiment), **self.view.short_address(), **self._pin(), **fields}
+        return {name: value for name, value in moved.items() if value != ""}
+
+    def twin(self, this: Gpu | None) -> State | None:
+        """What is pinned, looked at in the same way; None where nothing is."""
+        if self.pinned is None:
+            return None
+        options = tuple(pin.fitting(one, self.experiment.kernel, self.pinned) for one in self.view.options)
+        gpu = experiment.resolved_gpu(self.pinned, this)
+        return State(self.pinned, View(self.view.tab, options), discover()[self.pinned.kernel], gpu)
+
+    def _pin(self) -> dict[str, str]:
+        return {pin.FIELD: pin.to_text(short_experiment(self.pinned))} if self.pinned else {}
 
 
 def short_experiment(chosen: Experiment) -> dict[str, Any]:
@@ -87,7 +105,8 @@ class Settings:
         if tab not in self.tabs:
             raise ConfigError("not_a_choice", f"tab is {tab!r}; allowed are {', '.join(self.tabs)}.", "tab")
         gpu = experiment.resolved_gpu(chosen, this)
-        return State(chosen, View(str(tab), tuple(options)), kernels[chosen.kernel], gpu)
+        pinned = pin.pinned(flat.get(pin.FIELD), this)
+        return State(chosen, View(str(tab), tuple(options)), kernels[chosen.kernel], gpu, pinned)
 
     def short_address(self, state: State) -> dict[str, Any]:
         """The fields of an address that differ from what it takes without them; the kernel is always named."""
@@ -114,7 +133,7 @@ class Settings:
         How it is run and drawn stays as it is, but for options that are a kernel's own.
         """
         declared = experiment.kernel_named(kernel, discover())
-        kept = ["gpu", *knobs(Run)]
+        kept = ["gpu", pin.FIELD, *knobs(Run)]
         for options in self.options:
             kept += [] if getattr(options, "of_kernel", False) else list(knobs(options))
         if discover()[str(current["form_of"])].family.root is declared.family.root:
@@ -127,5 +146,5 @@ class Settings:
 def with_preset(current: Mapping[str, object], kernel: Kernel, number: int) -> dict[str, object]:
     """Fields of one of the kernel's presets: its problem, config and view over the defaults."""
     preset = kernel.presets[number]
-    kept = {name: current[name] for name in (*knobs(Run), "gpu") if name in current}
+    kept = {name: current[name] for name in (*knobs(Run), "gpu", pin.FIELD) if name in current}
     return {**kept, "kernel": kernel.id, **preset.problem, **preset.config, **preset.view}

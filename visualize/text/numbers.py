@@ -1,9 +1,8 @@
-"""Numbers as values: what each is, its unit, and where it is from. What a recording is known by, and what is compared."""
+"""Numbers as values: what each is, its unit, its source. What a recording is known by, and what is compared."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +89,7 @@ def _of_counters(counters: Counters) -> tuple[Number, ...]:
     of, counts = source(counters.backend, "counted"), counters.launch
     requests = sum(counts[f"{op}_requests"] for op in ("ld", "st", "red", "atom"))
     moved = counts["dram_read_bytes"] + counts["dram_write_bytes"]
-    return Number("requests", requests, "", of), Number("DRAM bytes", moved, "bytes", of)
+    return Number("requests", requests, "", of), Number("DRAM traffic", moved, "bytes", of)
 
 
 @key_numbers.register
@@ -111,14 +110,3 @@ def _of_timeline(timeline: Timeline) -> tuple[Number, ...]:
         Number("programs", len(timeline.sm), "", of),
         Number("first start to last end", timeline.span_ns / 1e6, "ms", of),
     )
-
-
-def listed(numbers: Sequence[Number]) -> str:
-    """Numbers with their names, in a line; times and rates need none."""
-    return ", ".join(str(one) if one.unit in ("TFLOP/s", "GB/s") else _named(one) for one in numbers)
-
-
-def _named(one: Number) -> str:
-    if one.name == "time":
-        return str(one)
-    return f"{one} {one.name}" if not one.unit else f"{one.name} {one}"

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.experiment import Experiment
-from visualize.text import numbers, tables
+from visualize.text import tables
 from visualize.text.headline import headline
 from visualize.text.numbers import Number
 from visualize.text.prose import Link, Sourced
@@ -22,6 +22,14 @@ _KINDS = {
     "counters": ("counts", "Counts"),
     "reuse": ("GROUP_SIZE study", "GROUP_SIZE studies"),
     "timeline": ("timeline", "Timelines"),
+}
+# How the numbers of a kind are written, by how many there are.
+_RESULTS = {
+    ("run", 1): "{} wrong elements",
+    ("counters", 2): "{} requests, {} DRAM traffic",
+    ("reuse", 1): "{} DRAM reads",
+    ("reuse", 2): "{} to {} DRAM reads",
+    ("timeline", 2): "{} programs in {}",
 }
 _FACETS = {"kind": "What", "kernel": "Kernel", "gpu": "GPU"}
 
@@ -107,25 +115,27 @@ def pager(first: int, shown: int, of: int, before: str, after: str) -> Markup:
 
 
 def _table(rows: Sequence[Row]) -> Markup:
-    header = ("Kernel", "What", "Shape", "Type", "Config", "GPU", "Date", "Result")
+    header = ("Kernel", "What", Sourced("Result", "recorded"), "Shape", "Type", "Config", "GPU", "Date")
     cells = [
         (
             Link(row.experiment.kernel, row.link),
             _KINDS.get(row.kind, (row.kind,))[0],
+            _result(row.kind, row.numbers),
             shape(row.experiment.problem),
             dtype(row.experiment.problem),
             config(row.experiment.config, varied=("GROUP_SIZE",) if row.kind == "reuse" else ()),
             row.gpu,
             row.date,
-            _result(row.numbers),
         )
         for row in rows
     ]
     return tables.table(tables.frame(header, cells))
 
 
-def _result(found: Sequence[Number]) -> Any:
-    return Sourced(numbers.listed(found), found[0].source) if found else ""
+def _result(kind: str, found: Sequence[Number]) -> str:
+    """The numbers of a recording in a few words."""
+    template = _RESULTS.get((kind, len(found)), ", ".join(["{}"] * len(found)))
+    return template.format(*found)
 
 
 def shape(problem: Any) -> str:

@@ -35,7 +35,7 @@ def plot(name: str, label: str) -> gr.HTML:
         html_template=str(Markup('<div class="live-plot" role="figure" aria-label="{}"></div>').format(label)),
         # Fetched from the app itself; relative, so that it works behind a proxy's path.
         head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
-        js_on_load=assets.script("plot.js", themes=THEMES),
+        js_on_load=assets.text("twin.js") + assets.script("plot.js", themes=THEMES),
         apply_default_css=False,
         elem_id=name,
     )
@@ -63,6 +63,24 @@ def drawn(figure: go.Figure | Mapping[str, Any], anew: str = "", meta: Mapping[s
     # Quickly first: what repeats in a map still repeats after that, in a hundredth of the bytes.
     content["packed"] = base64.b64encode(zlib.compress(zlib.compress(stream, 3), 9)).decode()
     return json.dumps(content, separators=(",", ":"), default=_plain)
+
+
+def is_plot(component: object) -> bool:
+    """Whether a component of the page is a live plot."""
+    return isinstance(component, gr.HTML) and 'class="live-plot"' in str(component.html_template)
+
+
+def with_twin(own: str, twin: str) -> str:
+    """The value that makes a live plot draw a second figure beside its own.
+
+    Args:
+        own, twin: values of it, as from `drawn`; the own one may be NONE or still to come.
+    """
+    if twin in ("", NONE):
+        return own
+    # The twin is text of its own: its arrays are packed for themselves.
+    beside = f'"twin":{json.dumps(twin)}}}'
+    return "{" + beside if own in ("", NONE) else f"{own[:-1]},{beside}"
 
 
 def _packed(value: Any, stream: bytearray) -> Any:

@@ -35,7 +35,7 @@ function follow(query) {
 // What a result belongs to, and what the controls say now: where they differ, the result is greyed.
 function markStale() {
   const now = full;
-  document.querySelectorAll("[data-experiment]").forEach((node) => {
+  document.querySelectorAll("[data-experiment]:not(.pinned *)").forEach((node) => {
     const then = new URLSearchParams(node.dataset.experiment);
     const refused = document.querySelector("#experiment .field.wrong") !== null;
     const moved = [...then].some(([name, value]) => now.get(name) !== value);

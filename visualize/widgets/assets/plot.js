@@ -39,12 +39,13 @@ function template() {
 async function draw() {
   const turn = ++latest;
   node.classList.toggle("none", props.value === "none");
-  if (!props.value || props.value === "none") {
+  const content = props.value && props.value !== "none" ? JSON.parse(props.value) : {};
+  showTwin(content.twin);
+  if (!content.packed) {
     figure = null;
     window.Plotly?.purge(node);
     return;
   }
-  const content = JSON.parse(props.value);
   const next = unpacked(content, await inflated(content.packed));
   if (turn !== latest) return; // a newer figure came while this one was unpacked
   figure = next;

@@ -1,0 +1,85 @@
+"""Pin, and the gallery, in a real browser: the twin shows the old numbers, a link reopens both, recordings open."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.page.conftest import Tab
+
+pytestmark = pytest.mark.browser
+
+NINE = "?kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=1"
+_TWIN = "document.querySelector('#{} .twin-plot .main-svg')"
+
+
+def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) -> None:
+    tab.open(NINE)
+    tab.wait_for_draw("schedule-plot")
+    assert tab.page.locator(".twin-plot, .pinned").count() == 0
+    claim = tab.text("#schedule-claim")
+    tab.page.get_by_role("link", name="Pin", exact=True).click()
+    tab.page.wait_for_function(_TWIN.format("schedule-plot"))
+    assert "Nothing differs yet" in tab.text("#compare")
+    before = tab.draws("schedule-plot")
+    tab.page.get_by_label("GROUP_SIZE slider").fill("3")
+    tab.wait_for_draw("schedule-plot", after=before)
+    tab.page.wait_for_function("document.querySelector('#compare').innerText.includes('GROUP_SIZE')")
+    rows = tab.page.locator("#compare tbody tr").all_inner_texts()
+    assert [row.split("\t")[:2] for row in rows[:2]] == [["Now", "3"], ["Pinned", "1"]]
+    assert "×" in rows[2] or "same" in rows[2]
+    then = tab.text("#schedule-claim .pinned")
+    assert claim.split("\n")[0] in then, "the sentence that was there"
+    assert tab.text("#schedule-claim .own") != then
+    assert tab.page.evaluate("new URLSearchParams(location.search).get('with')").endswith("GROUP_SIZE=1")
+
+    address = tab.page.evaluate("location.search")
+    tab.open(address)
+    tab.page.wait_for_function(_TWIN.format("schedule-plot"))
+    assert tab.text("#compare tbody tr:nth-child(2)").split("\t")[:2] == ["Pinned", "1"]
+
+    tab.page.get_by_role("link", name="Unpin").click()
+    tab.page.wait_for_function("!document.querySelector('.twin-plot, .pinned')")
+    assert "with=" not in tab.page.evaluate("location.search")
+    assert tab.page.get_by_label("GROUP_SIZE", exact=True).input_value() == "3"
+
+
+def test_a_twin_has_the_same_width_and_follows_the_theme(tab: Tab) -> None:
+    tab.open(f"{NINE}&tab=reuse&with=kernel%3Dmatmul.grouped%26GROUP_SIZE%3D8")
+    tab.page.wait_for_function(_TWIN.format("reuse-plot"))
+    tab.wait_for_draw("reuse-plot")
+    boxes = [tab.page.locator(f"#reuse-plot {one}").bounding_box() for one in (".live-plot", ".twin-plot")]
+    assert boxes[0] is not None
+    assert boxes[1] is not None
+    assert abs(boxes[0]["width"] - boxes[1]["width"]) <= 20
+    assert boxes[1]["x"] >= boxes[0]["x"] + boxes[0]["width"]
+    colour = "getComputedStyle(document.querySelector('#reuse-plot .twin-plot .xtick text')).fill"
+    light = tab.page.evaluate(colour)
+    tab.page.locator(".theme-switch").click()
+    tab.page.wait_for_function(f"{colour} !== '{light}'")
+
+
+def test_a_recording_is_two_clicks_away(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grouped")
+    tab.tab("Recorded")
+    tab.page.locator(".recordings tbody tr").first.wait_for()
+    tab.page.get_by_role("link", name="Timelines").click()
+    tab.page.wait_for_function("document.querySelectorAll('.recordings tbody tr').length < 20")
+    first = tab.page.locator(".recordings tbody tr").first
+    assert "programs in" in first.inner_text()
+    first.get_by_role("link").click()
+    tab.wait_for_draw("gantt-plot")
+    assert "recorded" in tab.text("#timeline")
+    tab.page.go_back()
+    tab.page.wait_for_function("location.search.includes('recorded_kind=timeline')")
+    tab.page.locator(".recordings tbody tr").first.wait_for()
+
+
+def test_a_page_of_the_gallery_is_sent_in_150_kilobytes(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grouped&tab=recorded")
+    tab.page.locator(".recordings tbody tr").first.wait_for()
+    sizes: list[int] = []
+    tab.page.on("requestfinished", lambda request: sizes.append(request.sizes()["responseBodySize"]))
+    tab.page.get_by_role("link", name="Next").click()
+    tab.page.wait_for_function("document.querySelector('.pager').innerText.includes('41–80')")
+    tab.page.wait_for_timeout(300)
+    assert 0 < max(sizes) <= 150_000

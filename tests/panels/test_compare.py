@@ -1,0 +1,159 @@
+"""What is pinned stands beside what is set: figures, sentences and numbers, with their ratio; a link holds both."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+from markupsafe import Markup
+
+from kernels.knobs import ConfigError
+from kernels.runner.session import Session
+from tests.panels.test_handlers import named, set_to
+from visualize.page.page import Page
+from visualize.panels.tabs import SETTINGS
+from visualize.state import pin
+from visualize.text.compared import ratio
+from visualize.text.numbers import Number
+from visualize.widgets import form
+from visualize.widgets.plot import NONE, with_twin
+
+PINNED = "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_N=64&GROUP_SIZE=1"
+SET = {"M": 576, "N": 576, "K": 288, "BLOCK_M": 64, "BLOCK_N": 64, "GROUP_SIZE": 3, "with": PINNED}
+
+
+@pytest.fixture
+def page(tmp_path):
+    session = Session(None, tmp_path)
+    with gr.Blocks() as blocks:
+        built = Page(blocks, session)
+    yield built
+    session.close()
+
+
+def changed(page, flat):
+    """What the page answers to a change while something is pinned."""
+    tab, experiment, *views = set_to(flat)
+    pinned = form.filled([], {"with": flat.get("with", "")})
+    request = SimpleNamespace(session_hash="page")
+    return named(page.handlers.on_change(request, tab, experiment, pinned, *views))
+
+
+def followed(page, query):
+    request = SimpleNamespace(session_hash="page", query_params={})
+    return named(page.handlers.on_follow(request, json.dumps({"follow": query})))
+
+
+def links(compare):
+    """The addresses of the bar's links, by what they say."""
+    pieces = [piece.split('"', 1) for piece in str(compare).split('<a href="?')[1:]]
+    text = [rest.split(">", 1)[1].split("<", 1)[0] for _, rest in pieces]
+    return {said: address.replace("&amp;", "&") for said, (address, _) in zip(text, pieces, strict=True)}
+
+
+def test_nothing_is_beside_anything_while_nothing_is_pinned(page):
+    answer = changed(page, {**SET, "with": ""})
+    assert "twin" not in json.loads(answer["schedule-plot"])
+    assert "pinned" not in answer["schedule-claim"]
+    assert set(links(answer["compare"])) == {"Pin"}
+
+
+def test_a_plot_carries_its_twin_and_a_sentence_stands_beside_its_own(page):
+    answer = changed(page, SET)
+    alone = changed(page, {**SET, "with": ""})
+    then = changed(page, {**dict(urllib.parse.parse_qsl(PINNED)), "with": ""})
+    both = json.loads(answer["schedule-plot"])
+    assert both.pop("twin") == then["schedule-plot"]
+    assert both == json.loads(alone["schedule-plot"])
+    assert answer["schedule-claim"] == Markup(
+        '<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>'
+    ).format(alone["schedule-claim"], then["schedule-claim"])
+
+
+def test_what_differs_is_listed_with_both_numbers_and_their_ratio(page):
+    said = changed(page, SET)["compare"]
+    assert "GROUP_SIZE" in said
+    assert ">M<" not in said, "what is the same is left out"
+    assert "waves" in said
+    assert "same" in said
+    gpus = changed(page, {**SET, "GROUP_SIZE": 1, "gpu": "A10G"})["compare"]
+    assert "<td>A10G</td>" in gpus
+    assert "<td>H200</td>" in gpus
+
+
+@pytest.mark.parametrize("tab", SETTINGS.tabs)
+def test_two_kernels_of_two_families_are_compared_on_every_tab(page, tab):
+    answer = changed(page, {"kernel": "transpose.tiled", "tab": tab, "operation": 1, "with": PINNED})
+    said = answer["compare"]
+    assert "<td>transpose.tiled</td>" in said
+    assert "<td>matmul.grouped</td>" in said
+    assert "<td>–</td>" in said, "a transpose has no K"
+
+
+def test_pin_swap_and_unpin_are_links_to_states(page):
+    pinned = followed(page, links(changed(page, {**SET, "with": ""})["compare"])["Pin"])
+    assert "Nothing differs yet" in pinned["compare"]
+    ways = links(changed(page, SET)["compare"])
+    swapped = SETTINGS.state(dict(urllib.parse.parse_qsl(ways["Swap"])), None)
+    assert (swapped.experiment.config.GROUP_SIZE, swapped.pinned.config.GROUP_SIZE) == (1, 3)
+    unpinned = SETTINGS.state(dict(urllib.parse.parse_qsl(ways["Unpin"])), None)
+    assert (unpinned.experiment.config.GROUP_SIZE, unpinned.pinned) == (3, None)
+
+
+def test_a_link_holds_both_and_a_preset_or_another_kernel_keeps_what_is_pinned(page):
+    state = SETTINGS.state(SET, None)
+    assert SETTINGS.state(state.to_address(), None) == state
+    assert SETTINGS.state(SETTINGS.short_address(state), None) == state
+    kept = SETTINGS.with_kernel({**SET, "form_of": "matmul.grouped"}, "matmul.persistent")
+    assert kept["with"] == PINNED
+    opened = followed(page, urllib.parse.urlencode({"kernel": "matmul.grouped", "with": PINNED}))
+    assert form.settings(opened["pin"])["with"] == PINNED
+
+
+def test_a_recorded_run_stands_beside_another(page):
+    there = {"kernel": "matmul.grouped", "tab": "result", "gpu": "H200", "with": "kernel=matmul.persistent&gpu=H200"}
+    answer = followed(page, urllib.parse.urlencode(there))
+    assert answer["strip"].count('class="mark recorded"') > 6
+    assert "TFLOP/s" in answer["compare"]
+    assert " ×" in answer["compare"]
+
+
+@pytest.mark.parametrize(
+    "wrong", ["kernel=sort", "M=5", "kernel=matmul.grouped&M=0", "x" * 1001, "kernel=matmul.grouped&gpu=this"]
+)
+def test_what_can_not_be_pinned_is_refused_and_the_rest_opens(page, wrong):
+    with pytest.raises(ConfigError) as error:
+        pin.pinned(wrong, None)
+    assert error.value.field == "with"
+    answer = followed(page, urllib.parse.urlencode({"kernel": "matmul.grouped", "M": 640, "with": wrong}))
+    assert "pinned" in json.loads(answer["problems"])["with"]
+    assert "M=640" in answer["link"]
+
+
+def test_what_is_pinned_but_can_not_be_drawn_says_why_and_what_is_set_is_drawn(page):
+    """An SM holds 64 warps: 32 programs of 2, but not of 4."""
+    flat = {**SET, "num_warps": 2, "programs_per_sm": 32}
+    answer = changed(page, flat)
+    assert "programs_per_sm is 32" in answer["compare"]
+    assert "twin" not in json.loads(answer["schedule-plot"])
+    assert json.loads(answer["problems"]) == {}
+
+
+def test_the_ratio_of_two_numbers():
+    def one(value, unit="", name="n"):
+        return Number(name, value, unit, "predicted")
+
+    assert ratio(one(54), one(90)) == "0.600 ×"
+    assert ratio(one(5), one(5)) == ratio(one(0), one(0)) == "same"
+    assert ratio(one(5), one(0)) == "+5"
+    assert ratio(one(5), None) == ratio(None, one(5)) == ratio(one(5, "ms"), one(5, "bytes")) == ""
+
+
+def test_a_plot_with_nothing_to_show_may_have_a_twin_that_has():
+    figure = '{"data":[],"layout":{},"packed":""}'
+    assert json.loads(with_twin(figure, figure)) == {**json.loads(figure), "twin": figure}
+    assert json.loads(with_twin(NONE, figure)) == {"twin": figure}
+    assert with_twin(figure, NONE) == with_twin(figure, "") == figure

@@ -1,0 +1,125 @@
+"""The gallery: every recording is listed once, is found by its filters, and its link opens the state that shows it."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections import Counter
+
+import gradio as gr
+import pytest
+
+from kernels import discover, records
+from kernels.experiment import from_json
+from kernels.knobs import ConfigError
+from kernels.runner.measurements import MEASUREMENTS
+from visualize.panels import recorded_tab
+from visualize.panels.recorded_tab import KINDS, PAGE, SHOWN_ON, RecordedPanel, entries, reply
+from visualize.panels.tabs import SETTINGS
+from visualize.state.known import Known
+from visualize.text import recorded_text
+from visualize.text.numbers import key_numbers
+from visualize.text.words import SOURCES
+
+FORMS = {one.form.word: one.form for one in MEASUREMENTS.values()}
+
+
+def parsed(address):
+    return dict(urllib.parse.parse_qsl(address))
+
+
+def drawn(**flat):
+    """The list as the tab shows it."""
+    panel = RecordedPanel()
+    with gr.Blocks():
+        panel.build()
+    return panel.draw(Known(SETTINGS.state({"kernel": "matmul.grouped", "tab": "recorded", **flat}, None)))[panel.list]
+
+
+def test_every_recording_is_an_entry():
+    counts = Counter(one.kind for one in entries())
+    assert counts == {word: len(records.shipped(form)) for word, form in FORMS.items()}
+    assert sum(counts.values()) > 400
+
+
+def test_every_kind_has_a_tab_that_shows_it_and_a_name():
+    assert set(SHOWN_ON) == set(KINDS) == set(recorded_text._KINDS)
+    assert set(SHOWN_ON.values()) <= set(SETTINGS.tabs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_link_opens_the_state_that_has_the_recording(kind):
+    for one in [entry for entry in entries() if entry.kind == kind][:40]:
+        state = SETTINGS.state(parsed(urllib.parse.urlencode(one.address())), None)
+        assert state.view.tab == SHOWN_ON[kind]
+        assert state.gpu.name == one.gpu
+        found = records.find(FORMS[kind], state.experiment, one.gpu)
+        assert key_numbers(found) == one.numbers
+
+
+def test_every_entry_is_known_by_numbers_that_say_they_were_recorded():
+    for one in entries():
+        assert 1 <= len(one.numbers) <= 2
+        assert {number.source for number in one.numbers} == {"recorded"}
+        assert "recorded" in SOURCES
+        assert all(number.value >= 0 for number in one.numbers)
+
+
+def test_a_list_is_a_page_of_rows_that_fits_in_40_kilobytes():
+    whole = drawn()
+    assert whole.count("<tr>") == PAGE + 1
+    assert len(whole.encode()) <= 40_000
+    assert f"1–{PAGE} of {len(entries()):,}" in whole
+    assert "Next" in whole
+    assert "Previous" not in whole
+
+
+def test_filters_go_together_and_the_last_page_ends_the_list():
+    mine = [one for one in entries() if (one.kernel, one.kind) == ("transpose.tiled", "counters")]
+    assert len(mine) > PAGE
+    last = -(-len(mine) // PAGE)
+    shown = drawn(recorded_kernel="transpose.tiled", recorded_kind="counters", recorded_gpu="H200", recorded_page=last)
+    assert shown.count("<tr>") == len(mine) - (last - 1) * PAGE + 1
+    assert "Previous" in shown
+    assert "Next" not in shown
+    assert shown == drawn(
+        recorded_kernel="transpose.tiled", recorded_kind="counters", recorded_gpu="H200", recorded_page=last + 1
+    ), "there is no page behind it"
+
+
+def test_what_has_no_recording_says_so():
+    assert "Nothing of this was recorded." in drawn(recorded_gpu="B200")
+
+
+def test_a_filter_keeps_the_experiment_and_the_other_filters():
+    shown = drawn(M=640, recorded_kind="timeline")
+    assert "kernel=matmul.grouped&amp;M=640&amp;tab=recorded&amp;recorded_kind=timeline&amp;recorded_kernel=" in shown
+
+
+def test_the_endpoint_gives_the_same_and_payloads_that_stand_for_themselves():
+    everything = reply("", "", "")["recorded"]
+    assert len(everything) == len(entries())
+    for given, one in zip(everything, entries(), strict=True):
+        assert from_json(given["experiment"], discover()).config == one.experiment.config
+        assert parsed(given["address"])["gpu"] == given["gpu"] == one.gpu
+    timelines = reply("matmul.grouped", "H200", "timeline")["recorded"]
+    assert {one["kind"] for one in timelines} == {"timeline"}
+    assert len(timelines) == sum((one.kind, one.kernel) == ("timeline", "matmul.grouped") for one in entries())
+
+
+@pytest.mark.parametrize(("given", "field"), [(("sort", "", ""), "kernel"), (("", "", "dance"), "kind")])
+def test_the_endpoint_refuses_what_there_is_none_of_by_its_own_name(given, field):
+    with pytest.raises(ConfigError) as error:
+        reply(*given)
+    assert error.value.field == field
+    assert str(error.value).startswith(f"{field} is ")
+
+
+def test_a_config_in_short_leaves_out_what_a_study_holds_several_of():
+    config = discover()["matmul.grouped"].config(BLOCK_M=128, num_warps=1)
+    assert recorded_text.config(config) == "128 × 128 × 32, GROUP_SIZE 4, 1 warp, 3 stages"
+    assert "GROUP_SIZE" not in recorded_text.config(config, varied=("GROUP_SIZE",))
+
+
+def test_recordings_of_a_kind_that_no_tab_is_named_for_open_the_page(monkeypatch):
+    monkeypatch.setattr(recorded_tab, "SHOWN_ON", {})
+    assert "tab" not in entries()[0].address()

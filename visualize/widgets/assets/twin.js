@@ -1,0 +1,53 @@
+// The pinned figure beside a live plot's own (goes before plot.js, and uses what is there; see `with_twin` in plot.py).
+let twin = null; // its node
+let twinFigure = null;
+let twinText = "";
+const watching = [];
+
+async function showTwin(text = "") {
+  node.classList.toggle("lone", Boolean(text) && !JSON.parse(props.value).packed);
+  if (text === twinText) return;
+  twinText = text;
+  if (!text) {
+    if (twin) window.Plotly?.purge(twin);
+    twin?.remove();
+    watching.splice(0).forEach((one) => one.disconnect());
+    twin = twinFigure = null;
+    node.parentElement.classList.remove("twins");
+    if (node.data) window.Plotly.Plots.resize(node);
+    return;
+  }
+  const content = JSON.parse(text);
+  const next = unpacked(content, await inflated(content.packed));
+  if (text !== twinText) return; // another one was pinned while this one was unpacked
+  if (!twin) {
+    twin = document.createElement("div");
+    twin.className = "twin-plot";
+    twin.setAttribute("role", "figure");
+    twin.setAttribute("aria-label", `Pinned: ${node.getAttribute("aria-label")}`);
+    node.after(twin);
+    node.parentElement.classList.add("twins");
+    watching.push(new MutationObserver(paintTwin), new IntersectionObserver(fit));
+    watching[0].observe(document.body, { attributes: true, attributeFilter: ["class"] });
+    watching[1].observe(twin);
+    if (node.data) window.Plotly.Plots.resize(node);
+  }
+  twinFigure = next;
+  paintTwin();
+}
+
+function paintTwin() {
+  if (!twinFigure || !window.Plotly) return;
+  const { data, layout } = twinFigure;
+  layout.template = template();
+  layout.autosize = true;
+  sized(layout);
+  // Pictures of several maps stand one above the other, each in the whole width.
+  node.parentElement.classList.toggle("stacked", "xaxis2" in layout);
+  withoutBase(() => window.Plotly.react(twin, data, layout, { responsive: true, displayModeBar: false }));
+}
+
+// What was drawn where nobody saw it had no width.
+function fit(seen) {
+  if (seen.at(-1).isIntersecting && twin?.data) window.Plotly.Plots.resize(twin);
+}
