@@ -60,7 +60,8 @@ def schedule_figure(orders: Sequence[Order], color: str) -> Picture:
         if with_panels
         else [(_role(tensor), _map(place, orders[0], tensor, color)) for tensor in launch.maps]
     )
-    traces, axes = [], {}
+    traces: list[dict[str, Any]] = []
+    axes: dict[str, dict[str, Any]] = {}
     for number, (name, grid) in enumerate(parts):
         ending = "" if number == 0 else str(number + 1)
         transposed = not with_panels and launch.maps[number].transposed

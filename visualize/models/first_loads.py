@@ -51,17 +51,16 @@ def first_programs(schedule: Schedule, ours: Steps, first: int) -> int:
 
 def first_loads(ours: Steps, reference: Steps, first: int) -> FirstLoads | None:
     """Compare; None where each input is read once."""
-    orders = ours.timed, reference.timed
-    found = [loads_at(order, np.array([first])) for order in orders]
-    if found[0] is None or found[1] is None:
+    orders, n = (ours.timed, reference.timed), np.array([first])
+    mine, others = (loads_at(order, n) for order in orders)
+    if mine is None or others is None:
         return None
-    (mine,), (others,) = (blocks.tolist() for blocks in found)
     near, far = (_region(order, first) for order in orders)
     waves = None
     if not ours.is_single and len(orders[0].place) <= _MOST_ADDED_UP:
         waves = int(ours.blocks.sum()), int(reference.blocks.sum())
     is_same = np.array_equal(orders[0].place, orders[1].place)
-    return FirstLoads(first, len(orders[0].place), mine, others, (near, far), is_same, waves)
+    return FirstLoads(first, len(orders[0].place), int(mine[0]), int(others[0]), (near, far), is_same, waves)
 
 
 def _region(order: Schedule, first: int) -> tuple[int, int]:

@@ -105,7 +105,7 @@ def _packed_array(array: np.ndarray, stream: bytearray) -> dict[str, Any]:
     else:
         kind = "u4"
         if isinstance(array, np.ma.MaskedArray):
-            array, kind = (array.astype(np.int64) + 1).filled(0), "g4"
+            array, kind = np.ma.filled(array.astype(np.int64) + 1, 0), "g4"
         if array.dtype.kind == "i" and array.min(initial=0) < 0:
             raise ValueError("A figure's integers must not be negative.")
         if array.max(initial=0) >= 1 << 32:
