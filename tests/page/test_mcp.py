@@ -21,7 +21,9 @@ from kernels import discover
 from kernels.knobs import knobs
 from tests.page.conftest import ROOT, App, served
 
-NAMES = ["kernels", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile"]
+NAMES = {
+    "kernels", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "recorded",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +80,9 @@ def test_a_client_finds_a_better_group_size_by_itself(agents: App) -> None:
 
 
 def test_the_tools_are_the_endpoints_and_nothing_else(agents: App, tools: dict[str, Any]) -> None:
-    assert list(tools) == NAMES
+    assert set(tools) == NAMES
     with urllib.request.urlopen(f"{agents.url}gradio_api/mcp/schema") as answer:
-        assert [tool["name"] for tool in json.load(answer)] == NAMES  # what Gradio's page shows
+        assert {tool["name"] for tool in json.load(answer)} == NAMES  # what Gradio's page shows
     for tool in tools.values():
         assert len(tool.description) > 150
         assert "left out take the kernel's default" in tool.description
@@ -122,6 +124,11 @@ def test_flat_arguments_reach_their_part_of_the_experiment(agents: App) -> None:
     assert (reply["programs"], reply["loads"][8], reply["gpu"]) == (81, 54, "T4")
     board = called(agents, "coalescing", kernel="transpose.tiled", model="textbook", textbook={"warp_size": 4})
     assert board["textbook"]["warp_size"] == 4
+
+
+def test_a_tool_without_an_experiment_takes_its_own_arguments(agents: App) -> None:
+    reply = called(agents, "recorded", kernel="transpose.tiled", kind="timeline")
+    assert {entry["experiment"]["kernel"] for entry in reply["recorded"]} == {"transpose.tiled"}
 
 
 def test_a_field_that_the_kernel_does_not_have_is_refused_in_a_sentence(agents: App) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from kernels.runner.session import Session
 from kernels.schema import experiment_schema
 from visualize.page.registration import register
 from visualize.page.tools import tools
-from visualize.panels.endpoint import Api, answered
+from visualize.panels.endpoint import EXPERIMENT, Api, answered
 from visualize.panels.panel import Panel
 
 # What the API page's snippets ask for; quick under the interpreter, too.
@@ -45,8 +44,7 @@ def endpoints(session: Session, panels: Sequence[Panel], with_tools: bool = Fals
     register(kernels, "kernels", 1, {}, {})
     served = [endpoint for panel in panels for endpoint in panel.endpoints(Api(session))]
     for one in served:
-        first = next(iter(inspect.signature(one.function).parameters))
-        register(one.function, one.name, one.at_once, {first: experiment, **one.schemas}, {first: EXAMPLE})
+        register(one.function, one.name, one.at_once, {EXPERIMENT: experiment, **one.schemas}, {EXPERIMENT: EXAMPLE})
     for tool in tools(session, served, declared) if with_tools else ():
         register(tool.function, tool.name, tool.at_once, tool.schemas, {})
 

@@ -17,7 +17,7 @@ from kernels.knobs import knobs
 from kernels.merged_schema import JsonSchema, gpu_field, kernel_field, merged_fields
 from kernels.runner.session import Session
 from kernels.spec import Kernel
-from visualize.panels.endpoint import Endpoint, answered
+from visualize.panels.endpoint import EXPERIMENT, Endpoint, answered
 
 if TYPE_CHECKING:
     from gradio.mcp import GradioMCPServer
@@ -56,31 +56,33 @@ def offer_tools_alone(server: GradioMCPServer) -> None:
 
 
 def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
-    fields = merged_fields(kernels)
+    parameters = inspect.signature(endpoint.function).parameters
+    own = [name for name in parameters if name != EXPERIMENT]
+    fields = merged_fields(kernels) if EXPERIMENT in parameters else {}
     if endpoint.at_once is not None:  # nothing is launched: how it is launched makes no difference
-        del fields["run"]
-    _, *further = inspect.signature(endpoint.function).parameters.values()
+        fields.pop("run", None)
+    flat = {name: schema for part in fields.values() for name, schema in part.items()}
     schemas: dict[str, JsonSchema] = {
-        "kernel": kernel_field(kernels),
-        **{name: schema for part in fields.values() for name, schema in part.items()},
-        "gpu": gpu_field(),
-        **{parameter.name: endpoint.schemas.get(parameter.name, {}) for parameter in further},
+        **({"kernel": kernel_field(kernels), **flat, "gpu": gpu_field()} if fields else {}),
+        **{name: endpoint.schemas.get(name, {}) for name in own},
         "fields": _FIELDS,
     }
 
     async def tool(*values: Any) -> str:
         given = {name: value for name, value in zip(schemas, values, strict=True) if value is not None}
-        experiment: dict[str, Any] = {name: given[name] for name in ("kernel", "gpu") if name in given}
-        for part, names in fields.items():
-            experiment[part] = {name: given[name] for name in names if name in given}
-        extra = {parameter.name: given[parameter.name] for parameter in further if parameter.name in given}
+        passed = {name: given[name] for name in own if name in given}
+        if fields:
+            experiment: dict[str, Any] = {name: given[name] for name in ("kernel", "gpu") if name in given}
+            for part, names in fields.items():
+                experiment[part] = {name: given[name] for name in names if name in given}
+            passed[EXPERIMENT] = experiment
         if inspect.iscoroutinefunction(endpoint.function):
-            reply = await endpoint.function(experiment, **extra)
+            reply = await endpoint.function(**passed)
         else:
-            reply = await asyncio.to_thread(endpoint.function, experiment, **extra)
+            reply = await asyncio.to_thread(endpoint.function, **passed)
         return json.dumps(shortened(reply, given.get("fields")))
 
-    defaults = {parameter.name: parameter.default for parameter in further}
+    defaults = {"kernel": inspect.Parameter.empty, **{name: parameters[name].default for name in own}}
     typed = _typed(tool, endpoint.name, _description(endpoint.function), schemas, defaults)
     return Endpoint(f"{_PREFIX}{endpoint.name}", typed, endpoint.at_once, schemas)
 
@@ -148,7 +150,7 @@ def _typed(
         inspect.Parameter(
             parameter,
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=inspect.Parameter.empty if parameter == "kernel" else defaults.get(parameter),
+            default=defaults.get(parameter),
         )
         for parameter in schemas
     ]

@@ -22,18 +22,21 @@ from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.state.view import View
 
+# The parameter that takes an experiment.
+EXPERIMENT = "experiment"
+
 # What a body gives: the fields of a reply, or why there are none.
 Reply = dict[str, Any] | Failure
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A named function of the API, whose first parameter is an experiment. Its docstring describes it to clients.
+    """A named function of the API. Its docstring describes it to clients. Its parameter `experiment` takes one as JSON.
 
     Attributes:
         at_once: requests that are answered at once; None for as many as there are, as the session has its own queue:
             a measurement.
-        schemas: the JSON Schema of each further parameter, by name; what is left out has that of its type.
+        schemas: the JSON Schema of each other parameter, by name; what is left out has that of its type.
     """
 
     name: str

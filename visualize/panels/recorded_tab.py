@@ -11,7 +11,8 @@ import gradio as gr
 from kernels import discover, records
 from kernels.experiment import Experiment, nested
 from kernels.gpus import GPUS
-from kernels.knobs import ConfigError, checked_fields, knob
+from kernels.knobs import ConfigError, checked_fields, knob, knobs
+from kernels.merged_schema import object_schema
 from kernels.runner.measurements import MEASUREMENTS
 from visualize.panels.endpoint import Api, Endpoint, answered
 from visualize.panels.panel import Drawn, Panel
@@ -49,6 +50,14 @@ class RecordedView:
         """What an entry must have, by its attribute; what may be anything is left out."""
         wanted = {"kernel": self.recorded_kernel, "gpu": self.recorded_gpu, "kind": self.recorded_kind}
         return {name: value for name, value in wanted.items() if value != ALL}
+
+
+# What /recorded takes.
+SCHEMAS = {
+    name.removeprefix("recorded_"): schema
+    for name, schema in object_schema(knobs(RecordedView), "")["properties"].items()
+    if name != "recorded_page"
+}
 
 
 @dataclass(frozen=True)
@@ -144,10 +153,14 @@ class RecordedPanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         def recorded(kernel: str = "", gpu: str = "", kind: str = "") -> dict[str, Any]:
-            """What was recorded on a GPU, with the address that shows each: all, or of one kernel, GPU or kind."""
+            """Lists what was recorded on a GPU: all of it, or what is of one kernel, GPU or kind.
+
+            `recorded` has, per recording, its kind, experiment, GPU, date, its main numbers with their units, and the
+            page's address that shows it.
+            """
             return answered(lambda: reply(kernel, gpu, kind))
 
-        return (Endpoint("recorded", recorded),)
+        return (Endpoint("recorded", recorded, schemas=SCHEMAS),)
 
 
 def _facet(known: Known, view: RecordedView, name: str) -> Facet:
