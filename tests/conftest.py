@@ -20,6 +20,7 @@ from kernels.gpus import GPUS, this_gpu
 from kernels.knobs import ConfigError, knobs
 from kernels.runner.session import Session
 from kernels.spec import Launch
+from tests.grown import contract, grown, grown_app, grown_client, grown_page  # noqa: F401
 
 # Tests run two at a time, so threads of one would only wait for each other's. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -50,7 +50,7 @@ class App:
 
 
 @contextmanager
-def served(directory: Path, root: Path = ROOT, cache: Path | None = None) -> Iterator[App]:
+def served(directory: Path, root: Path = ROOT, cache: Path | None = None, script: str = "app.py") -> Iterator[App]:
     """Start the app of a tree on a free port, with its log and, unless another is given, its cache in `directory`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -59,11 +59,11 @@ def served(directory: Path, root: Path = ROOT, cache: Path | None = None) -> Ite
     environment = {**os.environ, "TILESCOPE_CACHE": str(cache or directory)}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "app.py", "--port", str(port)], cwd=root, env=environment, stdout=output, stderr=output
+            [sys.executable, script, "--port", str(port)], cwd=root, env=environment, stdout=output, stderr=output
         )
     url = f"http://127.0.0.1:{port}/"
     try:
-        for _ in range(240):
+        for _ in range(480):
             if process.poll() is not None:
                 raise RuntimeError(f"app.py ended with {process.returncode}:\n{log.read_text()}")
             try:
@@ -72,7 +72,7 @@ def served(directory: Path, root: Path = ROOT, cache: Path | None = None) -> Ite
             except OSError:
                 time.sleep(0.25)
         else:
-            raise RuntimeError(f"app.py did not answer within a minute:\n{log.read_text()}")
+            raise RuntimeError(f"app.py did not answer within two minutes:\n{log.read_text()}")
         yield App(process, url)
     finally:
         process.terminate()
