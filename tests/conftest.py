@@ -20,6 +20,7 @@ from kernels.gpus import GPUS, this_gpu
 from kernels.knobs import ConfigError, knobs
 from kernels.runner.session import Session
 from kernels.spec import Launch
+from tests.grown import contract, grown, grown_app, grown_client, grown_page  # noqa: F401
 
 # Tests run two at a time, so threads of one would only wait for each other's. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -45,13 +46,27 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = "not gpu"
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is one more combination of values whose pairs others hold, unless all are asked for."""
+    if config.getoption("loadgroup", default=False):
+        _name_groups(items)
     if config.option.all_combinations or any("::" in argument for argument in config.args):
         return
     left_out = [item for item in items if item.get_closest_marker("all_combinations")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _name_groups(items: list[pytest.Item]) -> None:
+    """Put each test's group into its id, by which pytest-xdist gives all tests of a group to one worker.
+
+    pytest-xdist 3.8 does this in a way that pytest 9.2 overlooks: https://github.com/pytest-dev/pytest-xdist/issues/1386.
+    """
+    for item in items:
+        group = item.get_closest_marker("xdist_group")
+        if group and not item.nodeid.endswith(suffix := f"@{group.args[0]}"):
+            item._id = type(item._id).parse(item.nodeid + suffix)
 
 
 def _missing_for_the_page(config: pytest.Config) -> list[str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-from gradio_client import Client
 
-from tests.kernels.trees import checks, copied, python
-from tests.page.conftest import served
+from tests.kernels.trees import checks
+
+pytestmark = pytest.mark.xdist_group("grown")
 
 FOLDER = Path(__file__).parent / "softmax"
 KERNEL = "softmax.row_blocks"
@@ -39,7 +38,7 @@ ours = known.schedule
 orders = [Order("this order", ours, steps(ours, panels(opened.kernel, opened.launch, ours)))]
 figure, told = schedule_figure(orders, "order"), player_data(orders, "order", 0, 0, 0)
 moved = SETTINGS.with_kernel({**opened.to_address(), "form_of": opened.kernel.id}, "transpose.tiled")
-print(json.dumps({
+said = {
     "form": json.loads(experiment_form(opened, None)),
     "address": opened.to_address(),
     "maps": [[trace["name"], list(trace["z"].shape)] for trace in figure["data"]],
@@ -53,83 +52,63 @@ print(json.dumps({
         if value
     },
     "moved": sorted(moved),
-}))
+}
 session.close()
 """
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    """The project with one folder more, and nothing else touched."""
-    tree = copied(tmp_path_factory.mktemp("new") / "tree")
+def add(tree):
+    """One folder more."""
     shutil.copytree(FOLDER, tree / "kernels" / "softmax", ignore=shutil.ignore_patterns("__pycache__"))
-    return tree
 
 
-@pytest.fixture(scope="module")
-def client(tree, tmp_path_factory, tilescope_cache):
-    """A client of the tree's own app, on a machine without a GPU."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        with served(tmp_path_factory.mktemp("served"), tree, tilescope_cache) as app:
-            yield Client(app.url, verbose=False)
-
-
-@pytest.fixture(scope="module")
-def page(tree):
-    """What the page holds of it, without a browser."""
-    ended = python(tree, "-c", PAGE)
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
-
-
-def test_the_form_and_the_address_hold_its_knobs(page):
-    controls = {field["name"]: field for field in page["form"]["fields"]}
+def test_the_form_and_the_address_hold_its_knobs(grown_page):
+    controls = {field["name"]: field for field in grown_page["form"]["fields"]}
     assert "softmax: blocks of rows" in controls["kernel"]["labels"]
     assert controls["BLOCK_N"]["choices"] == [256, 512, 1024, 2048, 4096]
     assert controls["dtype"]["choices"] == ["float16", "float32"]
-    assert {"M": 37, "N": 1008, "dtype": "float32", "BLOCK_M": 4}.items() <= page["form"]["values"].items()
-    assert {"kernel": KERNEL, "M": 37, "N": 1008, "BLOCK_N": 1024}.items() <= page["address"].items()
-    assert "M" not in page["moved"], "another family has a problem of its own"
+    assert {"M": 37, "N": 1008, "dtype": "float32", "BLOCK_M": 4}.items() <= grown_page["form"]["values"].items()
+    assert {"kernel": KERNEL, "M": 37, "N": 1008, "BLOCK_N": 1024}.items() <= grown_page["address"].items()
+    assert "M" not in grown_page["moved"], "another family has a problem of its own"
 
 
-def test_the_schedule_shows_each_tensor_and_transposes_none(page):
-    names, shapes = zip(*page["maps"], strict=True)
+def test_the_schedule_shows_each_tensor_and_transposes_none(grown_page):
+    names, shapes = zip(*grown_page["maps"], strict=True)
     assert names == ("A as it is read", "B as it is written")
     assert shapes == ([10, 1], [10, 1])
-    assert page["axes"] == ["A as it is read: pid_n", "pid_m", "B as it is written: pid_n", "pid_m"]
-    assert page["told"] == [None, [False, False], []]
-    assert page["row_major"] == list(range(10))
+    assert grown_page["axes"] == ["A as it is read: pid_n", "pid_m", "B as it is written: pid_n", "pid_m"]
+    assert grown_page["told"] == [None, [False, False], []]
+    assert grown_page["row_major"] == list(range(10))
 
 
-def test_the_panels_are_drawn_and_say_nothing_of_products_or_transposes(page):
+def test_the_panels_are_drawn_and_say_nothing_of_products_or_transposes(grown_page):
     plots = {"schedule-plot", "coalescing-plot", "textbook-plot", "counted-plot", "bounds-plot"}
     texts = {"schedule-claim", "coalescing-claim", "coalescing-table", "reuse-claim", "reuse-tables"}
-    assert plots | texts <= set(page["drawn"])
-    assert not {"loads-plot", "reuse-plot"} & set(page["drawn"]), "no blocks of panels, and no GROUP_SIZE"
-    said = " ".join(page["drawn"][name] for name in texts)
+    assert plots | texts <= set(grown_page["drawn"])
+    assert not {"loads-plot", "reuse-plot"} & set(grown_page["drawn"]), "no blocks of panels, and no GROUP_SIZE"
+    said = " ".join(grown_page["drawn"][name] for name in texts)
     assert "elements each" in said
     assert "Each input is assumed to be read once" in said
     for words in ("blocks of A", "of K", "along K", "through K", "transpos", "turned"):
         assert words not in said, words
 
 
-def test_it_is_an_entry_of_kernels(client):
-    (entry,) = (one for one in client.predict(api_name="/kernels")["kernels"] if one["id"] == KERNEL)
+def test_it_is_an_entry_of_kernels(grown_client):
+    (entry,) = (one for one in grown_client.predict(api_name="/kernels")["kernels"] if one["id"] == KERNEL)
     assert (entry["family"], entry["title"]) == ("softmax", "blocks of rows")
     assert [knob["name"] for knob in entry["knobs"]] == ["BLOCK_M", "BLOCK_N", "num_warps", "num_stages"]
     assert [field["name"] for field in entry["problem"]] == ["M", "N", "dtype"]
 
 
-def test_its_schedule_is_that_of_the_compiled_kernel(client):
-    reply = client.predict(EXPERIMENT, api_name="/schedule")
+def test_its_schedule_is_that_of_the_compiled_kernel(grown_client):
+    reply = grown_client.predict(EXPERIMENT, api_name="/schedule")
     assert (reply["programs"], reply["tile_grid"], reply["loads"]) == (10, [10, 1], None)
     assert (reply["gpu"], reply["resident_source"]) == ("H200", "compiled")
     assert reply["tiles"] == [[[place, 0, 0]] for place in range(10)]
 
 
-def test_its_operations_are_counted_on_the_blackboard(client):
-    reply = client.predict(EXPERIMENT, "textbook", api_name="/coalescing")
+def test_its_operations_are_counted_on_the_blackboard(grown_client):
+    reply = grown_client.predict(EXPERIMENT, "textbook", api_name="/coalescing")
     # A row is 31.5 warps, and 126 sectors: it may begin inside a line, but not inside a sector.
     assert [(op["op"], op["tensor"], op["requests"]) for op in reply["ops"]] == [
         ("load", "A", 37 * 32),
@@ -138,44 +117,44 @@ def test_its_operations_are_counted_on_the_blackboard(client):
     assert all(op["sectors"] == op["ideal_sectors"] == 37 * 126 for op in reply["ops"])
 
 
-def test_its_operations_are_counted_as_compiled_for_a_gpu_that_is_not_here(client):
-    reply = client.predict(EXPERIMENT, "compiled", api_name="/coalescing")
+def test_its_operations_are_counted_as_compiled_for_a_gpu_that_is_not_here(grown_client):
+    reply = grown_client.predict(EXPERIMENT, "compiled", api_name="/coalescing")
     assert reply["gpu"] == "H200"
     assert [op["op"] for op in reply["ops"]] == ["load", "store"]
     assert all(op["file"].endswith("row_blocks.py") for op in reply["ops"])
     # 16 bytes per lane: a row of 4,032 bytes takes 7.9 warps.
     assert [(op["requests"], op["sectors"]) for op in reply["ops"]] == [(37 * 8, 37 * 126)] * 2
-    ragged = client.predict({**EXPERIMENT, "problem": {"M": 37, "N": 1000}}, "compiled", api_name="/coalescing")
+    ragged = grown_client.predict({**EXPERIMENT, "problem": {"M": 37, "N": 1000}}, "compiled", api_name="/coalescing")
     for op in ragged["ops"]:
         assert op["requests"] == 37 * 32, "the compiler does not know that a row of 1,000 elements is whole vectors"
         assert "1,000 is divisible by 16" in op["why"]
 
 
-def test_its_input_is_read_once_and_its_output_written_once(client):
-    reply = client.predict(EXPERIMENT, api_name="/reuse")
+def test_its_input_is_read_once_and_its_output_written_once(grown_client):
+    reply = grown_client.predict(EXPERIMENT, api_name="/reuse")
     for name in ("dram_read_bytes", "dram_write_bytes", "compulsory_bytes", "asked_bytes", "low_bytes", "high_bytes"):
         assert reply[name] == BYTES, name
     assert (reply["by_group_size"], reply["flags"], reply["resident_source"]) == ({}, [], "compiled")
     assert [bound["name"] for bound in reply["bounds"]] == ["DRAM", "L2", "load and store"]
 
 
-def test_it_is_compiled(client):
-    reply = client.predict(EXPERIMENT, api_name="/compile")
+def test_it_is_compiled(grown_client):
+    reply = grown_client.predict(EXPERIMENT, api_name="/compile")
     assert 0 < reply["registers"] <= 255
     assert "softmax_row_blocks" in reply["ptx"]
 
 
-def test_what_its_family_refuses_is_a_failure_in_a_sentence(client):
+def test_what_its_family_refuses_is_a_failure_in_a_sentence(grown_client):
     payload = {**EXPERIMENT, "config": {"BLOCK_N": 512}}
     for endpoint in ("/schedule", "/reuse", "/run", "/compile"):
-        error = client.predict(payload, api_name=endpoint)["failure"]
+        error = grown_client.predict(payload, api_name=endpoint)["failure"]
         assert (error["kind"], error["stage"]) == ("out_of_range", "config")
         assert error["message"] == "BLOCK_N is 512; it must hold a row of 1,008 elements."
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_it_runs_and_its_check_passes_within_what_its_family_allows(client, dtype):
-    reply = client.predict({**EXPERIMENT, "problem": {"M": 37, "N": 1008, "dtype": dtype}}, api_name="/run")
+def test_it_runs_and_its_check_passes_within_what_its_family_allows(grown_client, dtype):
+    reply = grown_client.predict({**EXPERIMENT, "problem": {"M": 37, "N": 1008, "dtype": dtype}}, api_name="/run")
     check = reply["check"]
     assert (reply["backend"], check["passed"], check["mismatched"], check["elements"]) == (
         "interpreter",
@@ -202,24 +181,32 @@ WRONG = {
 }
 
 
+@pytest.fixture(scope="module")
+def checks_of_wrong_ones(grown, tmp_path_factory):
+    """What is wrong → the checks of a kernel that is, in both types. Each is one more kernel of the family."""
+    tree = tmp_path_factory.mktemp("wrong") / "tree"
+    shutil.copytree(grown, tree, ignore=shutil.ignore_patterns("__pycache__", "cache"))
+    folder, payloads = tree / "kernels" / "softmax", []
+    source = (folder / "row_blocks.py").read_text(encoding="utf-8")
+    for number, (right, changed) in enumerate(WRONG.values()):
+        assert source.count(right) == source.count(f'id="{KERNEL}"') == 1
+        wrong = source.replace(right, changed).replace(KERNEL, f"softmax.wrong_{number}")
+        (folder / f"wrong_{number}.py").write_text(wrong, encoding="utf-8")
+        for dtype in ("float16", "float32"):
+            problem = {"M": 37, "N": 1008, "dtype": dtype}
+            payloads.append({**EXPERIMENT, "kernel": f"softmax.wrong_{number}", "problem": problem})
+    found = checks(tree, payloads, "interpreter")
+    return dict(zip(WRONG, zip(found[::2], found[1::2], strict=True), strict=True))
+
+
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_one_fails_the_check(tree, tmp_path, what):
-    wrong = tmp_path / "tree"
-    shutil.copytree(tree, wrong, ignore=shutil.ignore_patterns("__pycache__", "cache"))
-    file = wrong / "kernels" / "softmax" / "row_blocks.py"
-    source, (right, changed) = file.read_text(encoding="utf-8"), WRONG[what]
-    assert source.count(right) == 1
-    file.write_text(source.replace(right, changed), encoding="utf-8")
-    payloads = [{**EXPERIMENT, "problem": {"M": 37, "N": 1008, "dtype": dtype}} for dtype in ("float16", "float32")]
-    for check in checks(wrong, payloads, "interpreter"):
+def test_a_wrong_one_fails_the_check(checks_of_wrong_ones, what):
+    for check in checks_of_wrong_ones[what]:
         assert check["passed"] is False, check
 
 
-def test_the_contract_tests_hold_it(tree):
-    files = [
-        f"tests/{name}.py" for name in ("kernels/test_contract", "kernels/test_declarations", "models/test_textbook")
-    ]
-    ended = python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", "row_blocks")
-    assert ended.returncode == 0, ended.stdout[-3000:]
-    passed = int(ended.stdout.split(" passed")[0].split()[-1])
-    assert passed > 20, ended.stdout
+def test_the_contract_tests_hold_it(contract):
+    outcomes, printed = contract
+    own = [outcome for name, outcome in outcomes.items() if "row_blocks" in name]
+    assert set(own) == {"PASSED"}, printed[-3000:]
+    assert len(own) > 20, printed

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from tests.kernels.trees import copied, python
+pytestmark = pytest.mark.xdist_group("grown")
 
 FILE = '''"""B = A.T, a strip of BLOCK_N columns a program, walked BLOCK_M rows at a time."""
 
@@ -92,7 +90,7 @@ with gr.Blocks() as blocks:
 opened = SETTINGS.state({"kernel": "transpose.column_strip", "M": 300, "N": 200, "BLOCK_N": 16}, None)
 payload = opened.experiment.to_json()
 not_compiled = Failure("compile", "not_tried", "Not compiled here.")
-print(json.dumps({
+said = {
     "form": json.loads(experiment_form(opened, None)),
     "entries": [entry for entry in kernels_reply(None)["kernels"] if entry["id"] == "transpose.column_strip"],
     "schedule": api.predicted(payload, schedule_tab.reply, not_compiled),
@@ -103,47 +101,38 @@ print(json.dumps({
         for component, value in page.panels[tab][0].draw(Known(opened)).items()
         if value
     ],
-}))
+}
 session.close()
 """
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    """The project with one file more, and nothing else touched."""
-    tree = copied(tmp_path_factory.mktemp("new") / "tree")
+def add(tree):
+    """One file more."""
     file = tree / "kernels" / "transpose" / "column_strip.py"
     assert not file.exists()
     file.write_text(FILE, encoding="utf-8")
-    return tree
 
 
-def test_the_page_and_the_endpoints_know_it(tree):
-    ended = python(tree, "-c", PAGE)
-    assert ended.returncode == 0, ended.stderr
-    said = json.loads(ended.stdout)
-    controls = {field["name"]: field for field in said["form"]["fields"]}
+def test_the_page_and_the_endpoints_know_it(grown_page):
+    controls = {field["name"]: field for field in grown_page["form"]["fields"]}
     assert "transpose.column_strip" in controls["kernel"]["choices"]
     assert "transpose: column strips" in controls["kernel"]["labels"]
     assert controls["BLOCK_M"]["choices"] == [8, 16, 32, 64, 128, 256]
-    assert said["form"]["values"]["BLOCK_N"] == 16
-    assert said["form"]["presets"] == ["Small"]
-    (entry,) = said["entries"]
+    assert grown_page["form"]["values"]["BLOCK_N"] == 16
+    assert grown_page["form"]["presets"] == ["Small"]
+    (entry,) = grown_page["entries"]
     assert [knob["name"] for knob in entry["knobs"]] == ["BLOCK_M", "BLOCK_N", "num_warps", "num_stages"]
-    assert said["schedule"]["programs"] == -(-200 // 16)
-    assert said["schedule"]["tiles"][2] == [[0, 2, 0], [1, 2, 0], [2, 2, 0], [3, 2, 0], [4, 2, 0]]
-    assert [op["op"] for op in said["coalescing"]["ops"]] == ["load", "store"]
-    assert all(op["file"].endswith("column_strip.py") for op in said["coalescing"]["ops"])
+    assert grown_page["schedule"]["programs"] == -(-200 // 16)
+    assert grown_page["schedule"]["tiles"][2] == [[0, 2, 0], [1, 2, 0], [2, 2, 0], [3, 2, 0], [4, 2, 0]]
+    assert [op["op"] for op in grown_page["coalescing"]["ops"]] == ["load", "store"]
+    assert all(op["file"].endswith("column_strip.py") for op in grown_page["coalescing"]["ops"])
     plots = {"schedule-plot", "coalescing-plot", "textbook-plot", "counted-plot"}
-    assert {"schedule-claim", "coalescing-claim", "coalescing-table", *plots} <= set(said["drawn"])
+    assert {"schedule-claim", "coalescing-claim", "coalescing-table", *plots} <= set(grown_page["drawn"])
 
 
-def test_the_contract_tests_hold_it(tree):
-    files = [
-        f"tests/{name}.py" for name in ("kernels/test_contract", "kernels/test_declarations", "models/test_textbook")
-    ]
-    oracle = "tests/oracle/test_interpreter_addresses.py"
-    ended = python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, oracle, "-k", "column_strip")
-    assert ended.returncode == 0, ended.stdout[-3000:]
-    passed = int(ended.stdout.split(" passed")[0].split()[-1])
-    assert passed > 20, ended.stdout
+def test_the_contract_tests_hold_it(contract):
+    outcomes, printed = contract
+    own = {name: outcome for name, outcome in outcomes.items() if "column_strip" in name}
+    assert set(own.values()) == {"PASSED"}, printed[-3000:]
+    assert len(own) > 20, printed
+    assert any("test_interpreter_addresses" in name for name in own), printed

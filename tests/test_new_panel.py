@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from tests.kernels.trees import copied, python
+pytestmark = pytest.mark.xdist_group("grown")
 
 FILE = '''"""How many tiles a launch has, some of them at once. /tiles."""
 
@@ -48,7 +46,6 @@ class TilesPanel(Panel):
 '''
 
 PAGE = """
-import asyncio, json
 from types import SimpleNamespace
 from kernels.runner.session import Session
 from visualize.page.page import Page, page
@@ -66,20 +63,19 @@ values = [opened.view.tab, experiment_form(opened, None), *map(form.of, opened.v
 answer = built.handlers.on_change(SimpleNamespace(session_hash="page"), *values)
 (endpoint,) = built.panels["tiles"][0].endpoints(SimpleNamespace(predicted=None))
 served = page(session)
-print(json.dumps({
+said = {
     "tabs": SETTINGS.tabs,
     "address": opened.to_address(),
     "drawn": {component.elem_id: value for component, value in answer.items() if isinstance(value, str)},
     "endpoints": [fn.api_name for fn in served.fns.values() if fn.api_visibility == "public"],
     "refused": SETTINGS.forgiving_state({**flat, "at_least": 65}, None)[1],
-}))
+}
 session.close()
 """
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    tree = copied(tmp_path_factory.mktemp("tab") / "tree")
+def add(tree):
+    """One file more, and a line in the list of tabs."""
     (tree / "visualize" / "panels" / "tiles_tab.py").write_text(FILE, encoding="utf-8")
     listed = tree / "visualize" / "panels" / "tabs.py"
     text = listed.read_text(encoding="utf-8")
@@ -91,17 +87,13 @@ def tree(tmp_path_factory):
         "from visualize.panels.tiles_tab import TilesPanel\nfrom visualize.panels.timeline_panel",
     )
     listed.write_text(text, encoding="utf-8")
-    return tree
 
 
-def test_the_page_draws_it_and_the_api_answers_for_it(tree):
-    ended = python(tree, "-c", PAGE)
-    assert ended.returncode == 0, ended.stderr
-    said = json.loads(ended.stdout)
-    assert said["tabs"][-1] == "tiles"
-    assert said["address"]["at_least"] == 9
-    assert said["drawn"]["tiles-claim"] == '<p class="claim">Few tiles.</p>'
-    assert "tab=tiles" in said["drawn"]["link"]
-    assert "at_least=9" in said["drawn"]["link"]
-    assert {"tiles", "kernels", "schedule", "run", "timeline"} <= set(said["endpoints"])
-    assert said["refused"] == {"at_least": "at_least is 65; allowed are whole numbers from 1 to 64."}
+def test_the_page_draws_it_and_the_api_answers_for_it(grown_page):
+    assert grown_page["tabs"][-1] == "tiles"
+    assert grown_page["address"]["at_least"] == 9
+    assert grown_page["drawn"]["tiles-claim"] == '<p class="claim">Few tiles.</p>'
+    assert "tab=tiles" in grown_page["drawn"]["link"]
+    assert "at_least=9" in grown_page["drawn"]["link"]
+    assert {"tiles", "kernels", "schedule", "run", "timeline"} <= set(grown_page["endpoints"])
+    assert grown_page["refused"] == {"at_least": "at_least is 65; allowed are whole numbers from 1 to 64."}

@@ -21,6 +21,8 @@ from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.covering import covering
 
+pytestmark = pytest.mark.xdist_group("interpreted")
+
 SEED = 12345
 _RANDOM = random.Random(SEED)
 
@@ -42,7 +44,7 @@ DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
 
 # Seconds of the interpreter for tiles of a shape, as they are estimated, about half of what it takes. A shape that
 # takes it longer in all tiles has its quickest ones; by default, it has none where they take longer than the second.
-LIMITS_S = {"default": (0.4, 1.3), "all": (2.0, 20.0)}
+LIMITS_S = {"default": (0.1, 1.3), "all": (2.0, 20.0)}
 
 
 def dtypes(kernel):

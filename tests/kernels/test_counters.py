@@ -15,6 +15,8 @@ from kernels.results import Compiled, Counters, Failure
 from kernels.runner import ncu
 from kernels.runner.measurements.counters_measurement import METRICS, of_operations
 
+pytestmark = pytest.mark.xdist_group("compiled")
+
 PAYLOAD = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64, "dtype": "float32"}, "gpu": "H200"}
 
 

@@ -16,6 +16,8 @@ from kernels.runner.interpreter import LIMIT_S, estimated_seconds, refuse_what_t
 from kernels.spec import Launch
 from tests.conftest import FEW_SMS
 
+pytestmark = pytest.mark.xdist_group("mended")
+
 PRODUCT = """
 import torch, triton, triton.language as tl
 

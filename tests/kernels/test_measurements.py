@@ -17,6 +17,8 @@ from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.measurements.measurement import Incomplete
 from kernels.runner.session import Session
 
+pytestmark = pytest.mark.xdist_group("deviceless")
+
 QUICK = from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16, "N": 32, "K": 16}}, discover())
 
 # A tile of 256 × 256 on one warp takes the compiler minutes.

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import pytest
 
 from kernels import discover
-from tests.kernels.trees import checks, copied
+from tests.kernels.trees import checks, checks_of_trees, copied
+
+pytestmark = pytest.mark.xdist_group("mutants")
 
 TWO_MASKS = "mask=(rows[:, None] < M) & (inner[None, :] < K)", "mask=(inner[:, None] < K) & (columns[None, :] < N)"
 
@@ -111,22 +113,50 @@ def experiments(name, backend):
     return list(payloads(mutant._replace(**ON_A_GPU.get(name, {})) if backend == "cuda" else mutant))
 
 
-BACKENDS = ["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)]
+UNCHANGED = "unchanged"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_what_shows_a_mutant_is_right_before_it_is_changed(tmp_path, backend):
+def planted(directory, name):
+    """A copy of the kernels with the mistake of that name, or as they are."""
+    tree = copied(directory / name.replace(" ", "_"), ("kernels",))
+    if name != UNCHANGED:
+        mutated(tree, MUTANTS[name])
+    return tree
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory):
+    """Each mutant's checks, and those of all experiments with unchanged kernels."""
+    directory = tmp_path_factory.mktemp("mutants")
+    cases = {name: experiments(name, "interpreter") for name in MUTANTS}
+    cases[UNCHANGED] = [experiment for several in cases.values() for experiment in several]
+    found = checks_of_trees({planted(directory, name): several for name, several in cases.items()})
+    return dict(zip(cases, found, strict=True))
+
+
+@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def checks_of(request, tmp_path):
+    """Name, experiments → their checks, on one of two backends."""
+    if request.param == "cuda":
+        return lambda name, several: checks(planted(tmp_path, name), several, "cuda")
+    return lambda name, several: request.getfixturevalue("interpreted")[name]
+
+
+@pytest.fixture
+def backend(request):
+    return request.node.callspec.params["checks_of"]
+
+
+def test_what_shows_a_mutant_is_right_before_it_is_changed(checks_of, backend):
     every = [experiment for name in MUTANTS for experiment in experiments(name, backend)]
-    for experiment, check in zip(every, checks(copied(tmp_path / "tree"), every, backend), strict=True):
-        assert check["passed"], (experiment, check)
+    for experiment, check in zip(every, checks_of(UNCHANGED, every), strict=True):
+        assert check.get("passed"), (experiment, check)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_fails_its_check(tmp_path, name, backend):
-    tree, planted = copied(tmp_path / "tree"), experiments(name, backend)
-    mutated(tree, MUTANTS[name])
-    for experiment, check in zip(planted, checks(tree, planted, backend), strict=True):
-        assert check["passed"] is False, (experiment, check)
+def test_a_mutant_fails_its_check(checks_of, backend, name):
+    several = experiments(name, backend)
+    for experiment, check in zip(several, checks_of(name, several), strict=True):
+        assert check.get("passed") is False, (experiment, check)
         if name == "one element wrong":
             assert check["mismatched"] == 1

@@ -19,6 +19,8 @@ from kernels.runner.processes import Workers, outcome
 from kernels.spec import Launch
 from visualize.panels.endpoint import Api
 
+pytestmark = pytest.mark.xdist_group("timed builds")
+
 EXPERIMENT = from_json({"kernel": "matmul.grouped", "gpu": "H200"}, discover())
 TIMING = Timing(0.25, 0.24, 0.26, 20, 10.0, None)
 
@@ -43,8 +45,8 @@ def timeline(**changed):
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory):
-    workers = Workers("compile", str(tmp_path_factory.mktemp("cache")))
+def workers(compiled_before):
+    workers = Workers("compile", str(compiled_before))
     yield workers
     workers.close()
 

@@ -32,11 +32,40 @@ if __name__ == "__main__":
     session.close()
 """
 
+# Torch takes seconds to import, and kernels of two trees can't be imported by one process: each tree has a fork.
+FORKS = """
+import json, os, sys
+import torch
 
-def copied(directory):
+def checks(tree, payloads):
+    os.chdir(tree)
+    sys.path.insert(0, tree)
+    from kernels.runner import worker
+    worker.start("interpreter", "cache")
+    from kernels import discover
+    from kernels.experiment import from_json, resolved_gpu
+    from kernels.runner.measurements.run_measurement import checked, launch
+    found = []
+    for payload in payloads:
+        experiment = from_json(payload, discover())
+        failure = launch(experiment, resolved_gpu(experiment, None))
+        check = checked()[0] if failure is None else None
+        found.append({"passed": check.passed, "mismatched": check.mismatched} if check else failure.to_json())
+    return found
+
+for tree, payloads in json.load(sys.stdin):
+    sys.stdout.flush()
+    if (child := os.fork()) == 0:
+        print(json.dumps(checks(tree, payloads)), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, tree
+"""
+
+
+def copied(directory, parts=PARTS):
     """A copy of the source in `directory`."""
-    directory.mkdir()
-    for part in PARTS:
+    directory.mkdir(parents=True)
+    for part in parts:
         source = ROOT / part
         if source.is_dir():
             shutil.copytree(source, directory / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -67,5 +96,13 @@ def checks(tree, payloads, backend):
     script = tree / "run_payloads.py"
     script.write_text(RUN, encoding="utf-8")
     ended = python(tree, script, tree / "cache", backend, stdin=json.dumps(payloads))
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def checks_of_trees(payloads_by_tree):
+    """The checks of each tree's experiments, under the interpreter: of all trees in one process and its forks."""
+    given = json.dumps([[str(tree), payloads] for tree, payloads in payloads_by_tree.items()])
+    ended = subprocess.run([sys.executable, "-c", FORKS], input=given, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return [json.loads(line) for line in ended.stdout.splitlines()]

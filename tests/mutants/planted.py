@@ -170,7 +170,7 @@ COMPILED = (
     *planted(
         "kernels/compiled",
         "compiler.py",
-        "tests/panels/test_whatif.py -k forgotten_fact",
+        "tests/panels/test_whatif.py -k unknown_divisibility",
         ("else arguments[name] | 1", "else arguments[name]"),
     ),
     *planted(

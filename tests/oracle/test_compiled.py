@@ -20,6 +20,8 @@ from kernels.source import last_line, lines_of
 from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 from tests.covering import pairs_of
 
+pytestmark = pytest.mark.xdist_group("compiled")
+
 TEXTS = ("ttgir", "ptx", "sass")
 CAPABILITIES = {
     "A100-40GB": "sm_80",

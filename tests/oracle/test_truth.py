@@ -40,8 +40,8 @@ def counted(row):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['kernel']} {row['values']}")
-def test_the_model_gives_what_was_counted(row, tmp_path, monkeypatch):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+def test_the_model_gives_what_was_counted(row, compiled_before, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
     case = counted(row)
     kernel = KERNELS[case.kernel]
     compiled = disassembled(kernel, case.launch)

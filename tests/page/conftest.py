@@ -50,7 +50,9 @@ class App:
 
 
 @contextmanager
-def served(directory: Path, root: Path = ROOT, cache: Path | None = None, flags: Sequence[str] = ()) -> Iterator[App]:
+def served(
+    directory: Path, root: Path = ROOT, cache: Path | None = None, flags: Sequence[str] = (), script: str = "app.py"
+) -> Iterator[App]:
     """Start the app of a tree on a free port, with its log and, unless another is given, its cache in `directory`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -59,7 +61,7 @@ def served(directory: Path, root: Path = ROOT, cache: Path | None = None, flags:
     environment = {**os.environ, "TILESCOPE_CACHE": str(cache or directory)}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "app.py", "--port", str(port), *flags],
+            [sys.executable, script, "--port", str(port), *flags],
             cwd=root,
             env=environment,
             stdout=output,
@@ -67,7 +69,7 @@ def served(directory: Path, root: Path = ROOT, cache: Path | None = None, flags:
         )
     url = f"http://127.0.0.1:{port}/"
     try:
-        for _ in range(240):
+        for _ in range(480):
             if process.poll() is not None:
                 raise RuntimeError(f"app.py ended with {process.returncode}:\n{log.read_text()}")
             try:
@@ -76,7 +78,7 @@ def served(directory: Path, root: Path = ROOT, cache: Path | None = None, flags:
             except OSError:
                 time.sleep(0.25)
         else:
-            raise RuntimeError(f"app.py did not answer within a minute:\n{log.read_text()}")
+            raise RuntimeError(f"app.py did not answer within two minutes:\n{log.read_text()}")
         yield App(process, url)
     finally:
         process.terminate()

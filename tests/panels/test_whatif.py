@@ -11,6 +11,8 @@ from kernels.knobs import ConfigError
 from visualize.panels import whatif_panel
 from visualize.panels.tabs import SETTINGS
 
+pytestmark = pytest.mark.xdist_group("compiled")
+
 
 def last(answers):
     *_, found = answers

@@ -1,0 +1,94 @@
+"""A copy of the project with a family, a kernel and a tab more, and what one process of it says and serves.
+
+Importing what the page needs takes a process seconds, and so does a run of pytest: one of each answers for all that
+was added. Each of ADDED says in its own file what it adds to a tree (`add`), and what is asked of a page with it
+(`PAGE`: code that leaves its answer in `said`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+
+import pytest
+
+from tests.kernels.trees import copied, python
+
+ADDED = ("test_new_family", "test_new_kernel", "test_new_panel")
+
+# What contract tests hold, and the words in the names of those that are about what was added.
+CONTRACT = (
+    "tests/kernels/test_contract.py",
+    "tests/kernels/test_declarations.py",
+    "tests/models/test_textbook.py",
+    "tests/oracle/test_interpreter_addresses.py",
+)
+WORDS = "(row_blocks and not test_interpreter_addresses) or column_strip"
+
+TOLD_AND_SERVED = """
+import json, runpy, traceback
+from pathlib import Path
+
+if __name__ == "__main__":
+    said = {}
+    for name, code in json.loads(Path("asked.json").read_text(encoding="utf-8")).items():
+        scope = {}
+        try:
+            exec(code, scope)
+            said[name] = scope["said"]
+        except Exception:
+            said[name] = {"error": traceback.format_exc()}
+    Path("said.json").write_text(json.dumps(said), encoding="utf-8")
+    runpy.run_path("app.py", run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="session")
+def grown(tmp_path_factory):
+    """The project with what each of ADDED adds, and nothing else touched."""
+    tree = copied(tmp_path_factory.mktemp("grown") / "tree")
+    for name in ADDED:
+        importlib.import_module(f"tests.{name}").add(tree)
+    return tree
+
+
+@pytest.fixture(scope="session")
+def grown_app(grown, tmp_path_factory, tilescope_cache):
+    """The address of the tree's own app, on a machine without a GPU, which first says what is asked of its page."""
+    from tests.page.conftest import served
+
+    asked = {name: importlib.import_module(f"tests.{name}").PAGE for name in ADDED}
+    (grown / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
+    (grown / "told_and_served.py").write_text(TOLD_AND_SERVED, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        with served(tmp_path_factory.mktemp("served"), grown, tilescope_cache, "told_and_served.py") as app:
+            yield app.url
+
+
+@pytest.fixture(scope="session")
+def grown_client(grown_app):
+    from gradio_client import Client
+
+    client = Client(grown_app, verbose=False)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def grown_page(request, grown, grown_app):
+    """What the page of the tree says to the PAGE of this test's file, without a browser."""
+    said = json.loads((grown / "said.json").read_text(encoding="utf-8"))[request.path.stem]
+    assert "error" not in said, said["error"]
+    return said
+
+
+@pytest.fixture(scope="session")
+def contract(grown):
+    """Tests of the tree that run over every kernel, for those that were added: each id, and how it ended."""
+    ended = python(grown, "-m", "pytest", "-v", "-p", "no:cacheprovider", *CONTRACT, "-k", WORDS)
+    outcomes = dict(re.findall(r"^(tests/.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", ended.stdout, re.MULTILINE))
+    assert outcomes, ended.stdout[-3000:] + ended.stderr[-3000:]
+    assert ended.returncode in (0, 1), ended.stdout[-3000:]
+    return outcomes, ended.stdout
