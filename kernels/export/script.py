@@ -32,10 +32,12 @@ if not torch.cuda.is_available():
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"'''
 
-_NEEDS_GPU = """
+NEEDS_GPU = "{dtype} needs a GPU: Triton's interpreter does not compute with it. Nothing was checked."
+
+_REFUSAL = f"""
 if INTERPRETED:
     # It holds this type as raw integers (Triton 3.6 and 3.7.1): it multiplies those, and truncates where a GPU rounds.
-    sys.exit("{dtype} needs a GPU: Triton's interpreter does not compute with it. Nothing was checked.")"""
+    sys.exit("{NEEDS_GPU}")"""
 
 
 @dataclass(frozen=True)
