@@ -24,7 +24,7 @@ from visualize.panels.endpoint import Api, Endpoint, Reply, answered
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state.known import Known
 from visualize.state.state import State
-from visualize.text import bank_conflicts, coalescing_text, prose, status_text, verdicts, why
+from visualize.text import bank_conflicts, caption, coalescing_text, prose, status_text, verdicts, why
 from visualize.widgets import form
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import drawn, plot
@@ -52,7 +52,7 @@ class LaneView:
 
 @dataclass(frozen=True)
 class _Shown:
-    """The execution that the pictures show."""
+    """The execution that the pictures show; `source` is the mark of its lanes."""
 
     access: Access | FlatAccess
     first: tuple[int, ...]
@@ -60,6 +60,7 @@ class _Shown:
     tile: Tile
     sector_bytes: int
     line_bytes: int
+    source: str
     is_box: bool = False
 
 
@@ -103,11 +104,12 @@ class CoalescingPanel(Panel):
         below = Markup('<div class="tables">{}{}{}</div>').format(
             verdicts.totals(found), conflicts, verdicts.funnel(found)
         )
+        about = caption.about(state.experiment, state.gpu.name, shown.source)
         return {
             self.claim: _status(known) + claim,
             self.table: verdicts.table(found) + below,
-            self.tile: drawn(tile, anew),
-            self.request: drawn(one, f"{anew} {request}"),
+            self.tile: drawn(tile, anew, about=about),
+            self.request: drawn(one, f"{anew} {request}", about=about),
             self.forms[LaneView]: lanes_form(state, len(shown.lanes.row)),
         }
 
@@ -186,9 +188,9 @@ def _shown(known: Known) -> _Shown:
         operation, size = compiled.operations[number], DTYPE_BYTES[state.experiment.problem.dtype]
         lanes = coalescing.requests(access, operation, shape, first, size)
         tile = coalescing.tile(access, operation, shape, first, size)
-        return _Shown(access, first, lanes, tile, SECTOR_BYTES, LINE_BYTES, is_box=operation.layout is None)
+        return _Shown(access, first, lanes, tile, SECTOR_BYTES, LINE_BYTES, "compiled", is_box=operation.layout is None)
     lanes = textbook.requests(access, shape, first, board.bytes_of(state.experiment.problem.dtype), board)
-    return _Shown(access, first, lanes, textbook.tile(lanes), board.sector_bytes, board.line_bytes)
+    return _Shown(access, first, lanes, textbook.tile(lanes), board.sector_bytes, board.line_bytes, "textbook")
 
 
 def _first(state: State, access: Access | FlatAccess) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known
 from visualize.state.view import ScheduleView
-from visualize.text import prose, schedule_text
+from visualize.text import caption, prose, schedule_text
 from visualize.text.prose import Sentence
 from visualize.text.residency import residents
 from visualize.widgets import form
@@ -55,13 +55,14 @@ class SchedulePanel(Panel):
         touched = panels(state.kernel, state.launch, ours)
         cuts = [steps(order, touched) for order in named.values()]
         anew = f"{ours.extents} {state.kernel.id}"
+        about = caption.about(state.experiment, state.gpu.name, "predicted")
         maps = [
-            drawn(schedule_figure(order, cut, name, view.color), anew, player_data(order, cut, view.step))
+            drawn(schedule_figure(order, cut, name, view.color), anew, player_data(order, cut, view.step), about=about)
             for (name, order), cut in zip(named.items(), cuts, strict=True)
         ]
         # All tiles of a program that loops say nothing of what is loaded when.
         timed = {name: cut.timed for name, cut in zip(named, cuts, strict=True)}
-        claim, curve = _loads(timed, view.first, "programs" if ours.turns == 1 else "tiles")
+        claim, curve = _loads(timed, view.first, "programs" if ours.turns == 1 else "tiles", about)
         said = prose.claim(
             claim,
             schedule_text.sharing(ours),
@@ -85,7 +86,7 @@ class SchedulePanel(Panel):
         return (Endpoint("schedule", schedule_of),)
 
 
-def _loads(named: dict[str, Schedule], first: int, what: str) -> tuple[Sentence | str, str]:
+def _loads(named: dict[str, Schedule], first: int, what: str, about: str) -> tuple[Sentence | str, str]:
     """What the first programs of each order load: a sentence, and the curve; both "" without a reduction."""
     programs = min(order.programs for order in named.values())
     first = min(first, programs)
@@ -98,7 +99,7 @@ def _loads(named: dict[str, Schedule], first: int, what: str) -> tuple[Sentence 
     ours, reference = (int(curve[np.searchsorted(counts, first)]) for curve in curves.values())
     panels = next(iter(named.values())).panels or ("", "")
     sentence = schedule_text.loads_claim(first, what, panels, ours, reference)
-    return sentence, drawn(loads_figure(counts, curves, first, what, panels), f"{programs}")
+    return sentence, drawn(loads_figure(counts, curves, first, what, panels), f"{programs}", about=about)
 
 
 def reply(known: Known) -> dict[str, Any]:

@@ -41,10 +41,11 @@ def plot(name: str, label: str) -> gr.HTML:
     )
 
 
-def drawn(figure: go.Figure, anew: str = "", meta: Mapping[str, Any] | None = None) -> str:
+def drawn(figure: go.Figure, anew: str = "", meta: Mapping[str, Any] | None = None, *, about: str) -> str:
     """The value that makes a live plot draw `figure`.
 
     Args:
+        about: what a saved picture says below the figure: `caption.about`.
         anew: zoom is kept for as long as this stays the same (say, the axes' extents).
         meta: what another component wants to know of the figure; becomes the layout's `meta`, its arrays packed too.
     """
@@ -52,6 +53,7 @@ def drawn(figure: go.Figure, anew: str = "", meta: Mapping[str, Any] | None = No
     content: dict[str, Any] = {
         "data": [trace.to_plotly_json() for trace in figure.data],
         "layout": {**figure.layout.to_plotly_json(), "uirevision": anew or "same"},
+        "about": about,
     }
     if meta:
         content["layout"]["meta"] = dict(meta)

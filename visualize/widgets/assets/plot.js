@@ -53,12 +53,21 @@ async function draw() {
   else later = setTimeout(paint, 250);
 }
 
+// The button that saves the figure as it stands.
+function picture(format, title) {
+  const word = `<text x="0" y="15" font-size="11" font-weight="700" fill="#7f8794">${format.toUpperCase()}</text>`;
+  const icon = { svg: `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 28 20">${word}</svg>` };
+  return { name: format, title: `Save as ${title}`, icon, click: () => window.tilescopeFiles.savePicture(node, figure.about, format) };
+}
+
 function paint() {
   if (!figure) return;
   figure.layout.template = template();
   figure.layout.autosize = true;
   sized(figure.layout);
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
+  const buttons = [["zoom2d", "pan2d", "resetScale2d"], [picture("png", "PNG, at 2×"), picture("svg", "SVG")]];
+  const config = { responsive: true, displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
   const shown = { data: figure.data, layout: figure.layout };
   // Another component may lay something over it: the player does.
   node.dispatchEvent(new CustomEvent("tilescope:paint", { bubbles: true, detail: shown }));
