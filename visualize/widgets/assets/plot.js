@@ -65,6 +65,7 @@ function paint() {
   figure.layout.template = template();
   figure.layout.autosize = true;
   sized(figure.layout);
+  figure.layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: "#7f8794", activecolor: figure.layout.template.layout.font.color };
   // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
   const buttons = [["zoom2d", "pan2d", "resetScale2d"], [picture("png", "PNG, at 2×"), picture("svg", "SVG")]];
   const config = { responsive: true, displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
@@ -72,9 +73,17 @@ function paint() {
   // Another component may lay something over it: the player does.
   node.dispatchEvent(new CustomEvent("tilescope:paint", { bubbles: true, detail: shown }));
   const drawn = withoutBase(() => window.Plotly.react(node, shown.data, shown.layout, config));
+  buttonsBelow();
+  if (!node.dataset.draws) node.on("plotly_afterplot", buttonsBelow);
   return drawn.then(() => { node.dataset.draws = Number(node.dataset.draws || 0) + 1; });
 }
 node.repaint = paint;
+
+// The buttons stand at the lower right, where they cover no title.
+function buttonsBelow() {
+  const bar = node.querySelector(".modebar-container");
+  if (bar) bar.style.top = `${node._fullLayout.height - 28}px`;
+}
 
 // Type grows with the page's, and a picture is as high as its place.
 function sized(layout) {

@@ -13,24 +13,24 @@ function fileName(text) {
   return text.replace(/<[^>]*>/g, " ").replace(/[^A-Za-z0-9.]+/g, "_").replace(/^_+|_+$/g, "").slice(0, 80) || "tilescope";
 }
 
-// Lines of at most so many characters, broken between parts.
+// Lines of at most so many characters, broken after a comma or a dot.
 function wrapped(text, most) {
   const lines = [""];
-  for (const part of text.split(" · ")) {
-    const longer = lines.at(-1) ? `${lines.at(-1)} · ${part}` : part;
-    if (lines.at(-1) && longer.length > most) lines.push(part);
-    else lines[lines.length - 1] = longer;
+  for (const part of text.split(/(?<=, | · )/)) {
+    if (lines.at(-1) && (lines.at(-1) + part).trimEnd().length > most) lines.push("");
+    lines[lines.length - 1] += part;
   }
-  return lines;
+  return lines.map((line) => line.trimEnd());
 }
 
 // A figure as it stands, on paper, with what it is about below it.
 function onPaper(node, about) {
   const { width, height, _size: size } = node._fullLayout;
-  const lines = wrapped(about, Math.max(40, Math.floor((width - 20) / 6)));
-  const below = 16 * lines.length + 10;
+  const letters = 0.78 * node._fullLayout.font.size;
+  const lines = wrapped(about, Math.max(40, Math.floor((width - 20) / (0.6 * letters))));
+  const below = 1.45 * letters * lines.length + 10;
   const note = {
-    text: lines.join("<br>"), showarrow: false, font: { size: 11 }, align: "left",
+    text: lines.join("<br>"), showarrow: false, font: { size: letters }, align: "left",
     xref: "paper", x: 0, xanchor: "left", xshift: 10 - size.l,
     yref: "paper", y: 0, yanchor: "bottom", yshift: 6 - size.b - below,
   };

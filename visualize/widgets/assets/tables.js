@@ -8,7 +8,7 @@ function cellsOf(table) {
     let c = 0;
     for (const cell of row.cells) {
       while (rows[r][c] !== undefined) c++;
-      const text = cell.textContent.replace(/\s+/g, " ").trim();
+      const text = plain(cell.textContent.replace(/\s+/g, " ").trim());
       for (let down = 0; down < cell.rowSpan; down++) {
         rows[r + down] ??= [];
         for (let right = 0; right < cell.colSpan; right++) rows[r + down][c + right] = right ? "" : text;
@@ -17,6 +17,11 @@ function cellsOf(table) {
     }
   });
   return rows;
+}
+
+// A number as other programs read it: without a separator of thousands.
+function plain(text) {
+  return /^-?\d{1,3}(,\d{3})+(\.\d+)?$/.test(text) ? text.replaceAll(",", "") : text;
 }
 
 function csv(rows) {
