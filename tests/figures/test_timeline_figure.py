@@ -49,7 +49,7 @@ def bars(figure):
 @pytest.mark.parametrize("experiment", RECORDED, ids=lambda e: e.kernel)
 def test_every_program_is_one_bar_on_its_sm_from_its_start_to_its_end(experiment, color):
     course, plan = recorded(experiment)
-    found = bars(gantt_figure(course, plan, color, "title"), about="x")
+    found = bars(gantt_figure(course, plan, color, "title"))
     assert sorted(found) == list(range(plan.programs))
     first = np.searchsorted(plan.tiles.program, np.arange(plan.programs))
     for pid, (start, end, top, bottom, _, told) in found.items():

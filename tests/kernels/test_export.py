@@ -117,7 +117,7 @@ def planted():
 def test_a_script_runs_where_nothing_of_ours_is(kernel, ended):
     """Each kernel's scripts pass their check under the interpreter, or say that they need a GPU."""
     mine = {name.partition("-")[2]: end for name, end in ended.items() if name.startswith(f"{kernel.id}-")}
-    assert set(mine) == set(cases(kernel))
+    assert {"odd", "old_gpu", *(f"dtype_{one}" for one in kernel.problem_knobs()["dtype"].choices)} <= set(mine)
     for name, (code, said) in mine.items():
         dtype = name.removeprefix("dtype_")
         if not kernel.family.is_exact and dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):

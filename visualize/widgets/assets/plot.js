@@ -55,8 +55,8 @@ async function draw() {
 
 // The button that saves the figure as it stands.
 function picture(format, title) {
-  const word = `<text x="0" y="15" font-size="11" font-weight="700" fill="#7f8794">${format.toUpperCase()}</text>`;
-  const icon = { svg: `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 28 20">${word}</svg>` };
+  const word = `<text x="0" y="16" font-size="14" font-weight="700" fill="#7f8794">${format.toUpperCase()}</text>`;
+  const icon = { svg: `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 20">${word}</svg>` };
   return { name: format, title: `Save as ${title}`, icon, click: () => window.tilescopeFiles.savePicture(node, figure.about, format) };
 }
 
