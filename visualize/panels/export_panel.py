@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-
 from kernels.export.chrome_trace import chrome_trace
 from kernels.export.described import CannotBeWritten
 from kernels.export.notebook import notebook
