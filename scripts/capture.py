@@ -1,7 +1,7 @@
-"""Take README's animated picture from a running page: `python scripts/capture.py URL FILE.gif`. CHROMIUM names the browser.
+"""Take README's animated picture from a running page: `python scripts/capture.py URL FILE.gif`.
 
-It walks the page as a newcomer would: the nine results, program by program, then the shape where the order matters, then
-a store that is not coalesced, then a race.
+It walks the page as a newcomer would: the nine results, program by program, then the shape where the order matters,
+then a store that is not coalesced, then a race. CHROMIUM names the browser.
 """
 
 from __future__ import annotations

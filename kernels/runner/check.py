@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kernels.deviation import as_stored, compared_in, deviations, in_limits, rms_limit
 from kernels.results import Check, Closeup, Diff
 from kernels.spec import Allowance, Family
 
@@ -42,7 +43,7 @@ class _Comparison:
         self, output: torch.Tensor, inputs: dict[str, Any], family: Family, allowance: Allowance | None
     ) -> None:
         self.output, self.family, self.allowance = output, family, allowance
-        wide = _wide(output, allowance)
+        wide = compared_in(output.dtype, allowance.reference_dtype if allowance else "")
         self.inputs = {name: tensor.to(wide) for name, tensor in inputs.items()}
         has_scale = allowance is not None and family.error_scale is not None
         self.absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if has_scale else {}
@@ -52,18 +53,14 @@ class _Comparison:
 
         expected = self.family.reference(self.inputs, part)
         got = self.output[part].to(expected.dtype)
-        right = expected if self.allowance is None else self._rounded(expected)
-        nonfinite = ~torch.isfinite(got) & (got != right)
-        error = torch.where(nonfinite | (got == expected), 0, (got - expected).abs())
-        rounding = torch.where(right == expected, 0, (right - expected).abs())
+        right = expected if self.allowance is None else as_stored(expected, self.output.dtype)
+        nonfinite, error, rounding = deviations(got, expected, right)
         scale = self._scale(expected, part)
         typical, units = torch.zeros_like(error), error
         if allowed := self.allowance:
             limit = allowed.of_value * expected.abs() + allowed.of_scale * scale
             typical = allowed.expected_of_value * expected.abs() + allowed.expected_of_scale * scale
-            # An error of `limit` before rounding can round up or down what lay between two neighbours: twice as much.
-            beyond = torch.where(got == right, 0, (error - rounding).clamp(min=0))
-            units = torch.where(limit > 0, beyond / (2 * limit), torch.where(beyond > 0, torch.inf, 0))
+            units = in_limits(got, right, error, rounding, limit)
         return _Compared(
             got, expected, error, scale, rounding, typical, torch.where(nonfinite, torch.inf, units), nonfinite
         )
@@ -73,24 +70,6 @@ class _Comparison:
         if not self.absolute or self.family.error_scale is None:
             return expected.abs()
         return self.family.error_scale(self.absolute, part).to(expected.dtype)
-
-    def _rounded(self, value: torch.Tensor) -> torch.Tensor:
-        """What a right result is stored as. float8 has its largest number where others have infinity."""
-        import torch
-
-        if self.output.dtype.itemsize == 1:
-            most = torch.finfo(self.output.dtype).max
-            value = value.clamp(-most, most)
-        return value.to(self.output.dtype).to(value.dtype)
-
-
-def _wide(output: torch.Tensor, allowance: Allowance | None) -> torch.dtype:
-    """The type in which output and reference are compared; torch compares no float8."""
-    import torch
-
-    if allowance:
-        return getattr(torch, allowance.reference_dtype)
-    return torch.float32 if output.dtype.itemsize == 1 else output.dtype
 
 
 def check(
@@ -137,8 +116,7 @@ def check(
     error_2, reference_2, typical_2 = totals.tolist()
     scale = math.sqrt(reference_2) or 1.0
     relative_rms = math.sqrt(error_2) / scale
-    # Rounding is known element by element, the rest on average: over few elements that scatters.
-    tolerance = (1.05 + 2 / math.sqrt(output.numel())) * math.sqrt(typical_2) / scale
+    tolerance = rms_limit(math.sqrt(typical_2), scale, output.numel())
     passed = mismatched == 0 and relative_rms <= tolerance
     closeup = None if passed and is_exact else _closeup(comparison, (worst[1], worst[2]), tile)
     return (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernels import discover
 from kernels.experiment import Experiment
+from kernels.operands import values
 from kernels.results import Check, Diff
 from kernels.runner.check import check
 from kernels.spec import Allowance, Kernel, Launch, Rounding
@@ -68,7 +69,7 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
     inputs = {}
     for name, spec in specs.items():
         if spec.is_input:
-            stored = _values(experiment.run.distribution, spec.stored, generator, device).to(dtype)
+            stored = values(experiment.run.distribution, spec.stored, generator, device).to(dtype)
             inputs[name] = stored.t() if spec.transposed else stored
     shape = specs[kernel.family.output(experiment.problem)].shape
     return Prepared(experiment, kernel, gpu, inputs, empty_output(kernel, shape, dtype, device))
@@ -79,17 +80,3 @@ def empty_output(kernel: Kernel, shape: tuple[int, int], dtype: Any, device: Any
     import torch
 
     return torch.empty(shape, dtype=dtype, device=device).fill_(0.0 if kernel.zeroed_output else float("nan"))
-
-
-def _values(distribution: str, shape: tuple[int, int], generator: Any, device: str) -> Any:
-    """float32 values: normal (0, 1), uniform in [-1, 1), integers from -4 to 4, or zeros."""
-    import torch
-
-    empty = torch.empty(shape, dtype=torch.float32, device=device)
-    if distribution == "normal":
-        return empty.normal_(generator=generator)
-    if distribution == "uniform":
-        return empty.uniform_(-1, 1, generator=generator)
-    if distribution == "integers":
-        return empty.random_(-4, 5, generator=generator)
-    return empty.zero_()

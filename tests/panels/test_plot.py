@@ -31,13 +31,15 @@ def unpacked(content, packed):
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (4, 3, 2)])
 def test_integers_survive_packing(dtype, shape):
     values = np.random.default_rng(1).integers(0, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
-    content = json.loads(drawn(go.Figure(go.Heatmap(customdata=values, z=np.zeros(shape[:2], dtype=np.uint8)))))
+    content = json.loads(
+        drawn(go.Figure(go.Heatmap(customdata=values, z=np.zeros(shape[:2], dtype=np.uint8))), about="x")
+    )
     assert np.array_equal(unpacked(content, content["data"][0]["customdata"]), values)
 
 
 def test_floats_that_are_not_numbers_survive_packing():
     values = np.array([[1.5, np.nan], [np.inf, -2]], dtype=np.float32)
-    content = json.loads(drawn(go.Figure(go.Heatmap(z=values))))
+    content = json.loads(drawn(go.Figure(go.Heatmap(z=values)), about="x"))
     assert np.array_equal(unpacked(content, content["data"][0]["z"]), values, equal_nan=True)
 
 
@@ -46,21 +48,23 @@ def test_what_would_not_survive_is_refused_or_kept_as_a_float(values):
     figure = go.Figure(go.Heatmap(z=values))
     if values.dtype.kind == "i":
         with pytest.raises(ValueError, match="negative"):
-            drawn(figure)
+            drawn(figure, about="x")
     else:
-        content = json.loads(drawn(figure))
+        content = json.loads(drawn(figure, about="x"))
         assert unpacked(content, content["data"][0]["z"])[0, 0] == values[0, 0]
 
 
 def test_what_another_component_wants_to_know_is_packed_too():
     figure = go.Figure(go.Heatmap(z=np.zeros((2, 2), dtype=np.uint8)))
-    content = json.loads(drawn(figure, meta={"places": np.array([7, 3, 5], dtype=np.uint32), "name": "wave"}))
+    content = json.loads(
+        drawn(figure, meta={"places": np.array([7, 3, 5], dtype=np.uint32), "name": "wave"}, about="x")
+    )
     assert content["layout"]["meta"]["name"] == "wave"
     assert unpacked(content, content["layout"]["meta"]["places"]).tolist() == [7, 3, 5]
 
 
 def test_zoom_is_kept_while_the_key_stays_the_same():
     figure = go.Figure(go.Heatmap(z=np.zeros((2, 2), dtype=np.uint8)))
-    same, other = (json.loads(drawn(figure, anew))["layout"]["uirevision"] for anew in ("a", "b"))
+    same, other = (json.loads(drawn(figure, anew, about="x"))["layout"]["uirevision"] for anew in ("a", "b"))
     assert same != other
-    assert json.loads(drawn(figure, "a"))["layout"]["uirevision"] == same
+    assert json.loads(drawn(figure, "a", about="x"))["layout"]["uirevision"] == same

@@ -1,10 +1,11 @@
-"""Tables: one function renders a frame for the page, another writes the same frame as CSV."""
+"""Tables: one function renders a frame for the page, the browser saves it as CSV."""
 
 from __future__ import annotations
 
 from visualize.text.prose import Hint, Sourced, Strong, say
 from visualize.text.tables import frame, table
 
+BUTTON = '<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>'
 HEADER = (Sourced("waves", "predicted"), "counted", "counted", "")
 ROWS = [(1, Strong("<x>"), "a{b}", say("{} & {}", "c", 1)), ("a, b", "", 2.5, Hint("✓", "equal"))]
 
@@ -15,7 +16,7 @@ def test_a_table_has_caption_scopes_and_a_row_for_each_of_the_frame():
     assert shown.count('<th scope="col">') == 4
     assert '<th scope="col">waves <span class="mark predicted"' in shown
     assert "<tr><td>1</td><td><b>&lt;x&gt;</b></td><td>a{b}</td><td>c &amp; 1</td></tr>" in shown
-    assert shown.endswith('<td>2.5</td><td><span title="equal">✓</span></td></tr></tbody></table></div>')
+    assert shown.endswith(f'<td>2.5</td><td><span title="equal">✓</span></td></tr></tbody></table>{BUTTON}</div>')
 
 
 def test_a_table_without_rows_or_caption_still_has_its_heading():

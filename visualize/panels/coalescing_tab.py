@@ -25,7 +25,7 @@ from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.summaries import request_numbers
 from visualize.state.known import Known
 from visualize.state.state import State
-from visualize.text import bank_conflicts, coalescing_text, status_text, verdicts, why
+from visualize.text import bank_conflicts, caption, coalescing_text, status_text, verdicts, why
 from visualize.text.numbers import Number
 from visualize.widgets import form
 from visualize.widgets.folded import folded
@@ -93,7 +93,14 @@ class CoalescingPanel(Panel):
         number = wasteful if lanes.operation == "worst" else min(int(lanes.operation), len(found.board) - 1)
         shown = execution(known, number)
         why_not = _why_not(known)
-        on_board, as_compiled = pictures(shown, lanes.request, why_not)
+
+        def about(*sources: str) -> str:
+            return caption.about(state.experiment, state.gpu.name, *sources)
+
+        on_board, as_compiled = pictures(shown, lanes.request, why_not, about)
+        beside = side_by_side(found, number, board.sector_bytes)
+        recorded = "recorded" if counters and counters.backend == "recorded" else "counted"
+        sources = ["textbook", *(["compiled"] if compiled else []), *([recorded] if counters else [])]
         missing = {"compiled": why_not or f"Compiling for {state.gpu.name}", "counted": "not counted yet"}
         sector_bytes = board.sector_bytes if shown.board_leads else SECTOR_BYTES
         tile = tile_figure(shown.tile, shown.access.tensor, state.view.of(TileView).tile_color, sector_bytes)
@@ -102,12 +109,16 @@ class CoalescingPanel(Panel):
             self.claim: _status(known) + _claim(known, found, number, wasteful),
             self.board: on_board,
             self.request: as_compiled,
-            self.bars: drawn(sectors_figure(side_by_side(found, number, board.sector_bytes), missing), f"{shown.anew}"),
+            self.bars: drawn(sectors_figure(beside, missing), shown.anew, about=about(*sources)),
             self.forms[LaneView]: lanes_form(state),
             self.table: verdicts.table(found),
             self.totals: verdicts.funnel(found) + verdicts.totals(found) or coalescing_text.not_known(),
             self.conflicts: conflicts or bank_conflicts.none(compiled is not None),
-            self.tile: drawn(tile, f"{shown.anew} {shown.tile.row.shape}"),
+            self.tile: drawn(
+                tile,
+                f"{shown.anew} {shown.tile.row.shape}",
+                about=about("textbook" if shown.board_leads else "compiled"),
+            ),
         }
 
     def fill(self, known: Known) -> Drawn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -129,12 +130,13 @@ def _first(state: State, access: Access | FlatAccess) -> tuple[int, ...]:
     return tuple(int(axis.start(place[axis.index], axis.block)) for axis in axes)
 
 
-def pictures(shown: Execution, request: int, why_not: str) -> tuple[str, str]:
+def pictures(shown: Execution, request: int, why_not: str, about: Callable[[str], str]) -> tuple[str, str]:
     """The values of the two plots: textbook's requests and the compiler's, on one scale.
 
     Args:
         request: the number of the one that is drawn, of those that are stepped through.
         why_not: why there are none of the compiler's; "" while they are still to come.
+        about: what a saved picture says of itself, by its mark.
     """
     leader = shown.board if shown.board_leads or shown.compiled is None else shown.compiled
     follower = shown.compiled if leader is shown.board else shown.board
@@ -151,20 +153,20 @@ def pictures(shown: Execution, request: int, why_not: str) -> tuple[str, str]:
     rows = max(one.rows for one in (board, made) if one) if is_gpu and not shown.is_box else 0
     total = len(leader.row)
 
-    def picture(one: RequestLines | None, name: str, who: str, size: int) -> str:
+    def picture(one: RequestLines | None, name: str, who: str, size: int, source: str) -> str:
         if one is None:
-            return drawn(nothing_figure("Compiled", why_not)) if why_not else ""
+            return drawn(nothing_figure("Compiled", why_not), about=about(source)) if why_not else ""
         figure = memory_figure(one, place, name, who, shown.access.tensor, rows)
         meta = frames(one, place, name, int(numbers[0]), total, size, shown.shape[1])
-        return drawn(figure, f"{shown.anew} {one.line_bytes} {rows}", meta)
+        return drawn(figure, f"{shown.anew} {one.line_bytes} {rows}", meta, about=about(source))
 
     count = f"{len(shown.compiled.row):,}" if shown.compiled is not None else ""
     name, who = (
         ("Compiled: one TMA box", "16-byte piece") if shown.is_box else (f"Compiled: request {{}} of {count}", "lane")
     )
     return (
-        picture(board, f"Textbook: request {{}} of {len(shown.board.row):,}", "lane", shown.board_bytes),
-        picture(made, name, who, shown.dtype_bytes),
+        picture(board, f"Textbook: request {{}} of {len(shown.board.row):,}", "lane", shown.board_bytes, "textbook"),
+        picture(made, name, who, shown.dtype_bytes, "compiled"),
     )
 
 

@@ -19,12 +19,15 @@ from visualize.models.schedule import schedule
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state.known import Known
-from visualize.text import run_report, status_text
+from visualize.text import caption, run_report, status_text
 from visualize.widgets import assets
 from visualize.widgets.folded import folded
 from visualize.widgets.link import dated, query
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import NONE, drawn, plot
+
+# The mark of a result, by the backend that it is from.
+_SOURCES = {"cuda": "measured", "interpreter": "interpreter", "recorded": "recorded"}
 
 
 class ResultPanel(Panel):
@@ -88,17 +91,19 @@ def drawn_result(result: RunResult, launch: Launch) -> tuple[str, str, str, str,
     experiment, kernel = result.experiment, discover()[result.experiment.kernel]
     address = query(experiment.to_address())
     whole = closeup = times = NONE
+    about = caption.about(experiment, launch.gpu.name, _SOURCES[result.backend])
     timed = result if result.timing else result.recorded
     if timed and timed.timing and result.check.passed:
-        times = drawn(time_figure(timed), anew=address)
+        measured = caption.about(experiment, launch.gpu.name, _SOURCES[timed.backend])
+        times = drawn(time_figure(timed), anew=address, about=measured)
     values = Markup()
     if diff := result.diff:
         output = kernel.family.output(experiment.problem)
-        whole = drawn(diff_figure(diff, result.check, output), anew=address)
+        whole = drawn(diff_figure(diff, result.check, output), anew=address, about=about)
         if near := diff.closeup:
             names = _programs(kernel, launch, diff, near)
             labels = {place: f"pid {pids[0]}" + f" +{len(pids) - 1}" * (len(pids) > 1) for place, pids in names.items()}
-            closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address)
+            closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address, about=about)
             values = run_report.values(near, result.check, names, diff)
     return (
         dated(experiment, run_report.numbers(result, kernel.race(launch)), "figures"),

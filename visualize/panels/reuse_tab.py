@@ -16,7 +16,7 @@ from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.summaries import reuse_numbers
 from visualize.state.known import Known
-from visualize.text import prose, reuse_claims
+from visualize.text import caption, prose, reuse_claims
 from visualize.text.numbers import Number
 from visualize.text.reuse_tables import comparison, small_print, way
 from visualize.widgets.folded import folded
@@ -48,11 +48,19 @@ class ReusePanel(Panel):
         here = traffic(known)
         anew = f"{known.state.kernel.id} {here.schedule.extents}"
         reads = times = NONE
+
+        def about(*sources: str) -> str:
+            return caption.about(known.state.experiment, known.state.gpu.name, *sources)
+
+        timed = here.source("measured")
         if here.sizes and here.group_size:
             own, measured = min(here.group_size, here.schedule.extents[0]), _measured(here.study)
-            reads = drawn(bytes_figure(here.sizes, measured, own, here.source("counted")), anew)
-            times = drawn(times_figure(measured, own, here.source("measured")), anew) if measured else NONE
-        resources = drawn(bounds_figure(here.bounds, here.measured_ms, here.source("measured")), anew)
+            counted = here.source("counted")
+            from_where = about("predicted", counted) if measured else about("predicted")
+            reads = drawn(bytes_figure(here.sizes, measured, own, counted), anew, about=from_where)
+            times = drawn(times_figure(measured, own, timed), anew, about=about(timed)) if measured else NONE
+        bounds = bounds_figure(here.bounds, here.measured_ms, timed)
+        resources = drawn(bounds, anew, about=about("predicted", *([timed] if here.measured_ms else [])))
         why = known.failure.message if known.failure else ""
         return {
             self.claim: reuse_claims.claim(here, why),

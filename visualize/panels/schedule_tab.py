@@ -23,7 +23,7 @@ from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import schedule_numbers
 from visualize.state.known import Known
 from visualize.state.view import PlayerView, ScheduleView
-from visualize.text import schedule_text
+from visualize.text import caption, schedule_text
 from visualize.text.numbers import Number
 from visualize.text.prose import Link, Sentence
 from visualize.text.residency import residents
@@ -72,7 +72,9 @@ class SchedulePanel(Panel):
         orders = [Order(name, order, steps(order, touched, view.by)) for name, order in named.items()]
         first = first_programs(ours, orders[0].steps, view.first)
         told = player_data(orders, view.color, state.view.of(PlayerView).step, *_marked(orders[0], view.first, first))
-        picture = drawn(schedule_figure(orders, view.color), f"{ours.extents} {state.kernel.id}", told)
+        about = caption.about(state.experiment, state.gpu.name, "predicted")
+        anew = f"{ours.extents} {state.kernel.id}"
+        picture = drawn(schedule_figure(orders, view.color), anew, told, about=about)
         waves = steps(ours, None) if orders[0].steps.is_single else orders[0].steps
         more = (
             schedule_text.sharing(ours),
@@ -85,7 +87,7 @@ class SchedulePanel(Panel):
         return {
             self.claim: _claim(known, found, what, more),
             self.picture: picture,
-            self.loads: _curve(orders, first, f"{what}s") if found else "",
+            self.loads: _curve(orders, first, f"{what}s", about) if found else "",
             self.occupancy: residents(ours, state.launch, known.compiled, known.residency),
         }
 
@@ -153,7 +155,7 @@ def _bought(known: Known) -> Bought | None:
     return Bought(reads, predicted, times, source, reuse)
 
 
-def _curve(orders: list[Order], first: int, what: str) -> str:
+def _curve(orders: list[Order], first: int, what: str, about: str) -> str:
     """What the first n programs of each order load, for each n."""
     # All tiles of a program that loops say nothing of what is loaded when.
     named = {order.name: order.steps.timed for order in orders}
@@ -163,7 +165,7 @@ def _curve(orders: list[Order], first: int, what: str) -> str:
         counts = np.unique(np.append(np.geomspace(1, programs, CURVE_POINTS).round().astype(np.int64), first))
     curves = {name: at for name, order in named.items() if (at := loads_at(order, counts)) is not None}
     inputs = orders[0].schedule.panels or ("", "")
-    return drawn(loads_figure(counts, curves, first, what, inputs), f"{programs}")
+    return drawn(loads_figure(counts, curves, first, what, inputs), f"{programs}", about=about)
 
 
 def reply(known: Known) -> dict[str, Any]:

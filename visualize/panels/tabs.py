@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from visualize.panels.coalescing_tab import CoalescingPanel
 from visualize.panels.compiler_tab import CompilerPanel
+from visualize.panels.export_panel import ExportPanel
 from visualize.panels.layouts_panel import LayoutsPanel
 from visualize.panels.panel import Panel
 from visualize.panels.recorded_tab import RecordedPanel
@@ -27,7 +28,7 @@ class Tab:
 
 
 TABS = (
-    Tab("result", "Result", (ResultPanel, LayoutsPanel)),
+    Tab("result", "Result", (ResultPanel, LayoutsPanel, ExportPanel)),
     Tab("schedule", "Schedule", (SchedulePanel, TimelinePanel)),
     Tab("reuse", "Reuse", (ReusePanel,)),
     Tab("coalescing", "Coalescing", (CoalescingPanel, WhatIfPanel)),

@@ -17,7 +17,7 @@ from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state.known import Known
 from visualize.state.view import ScheduleView
-from visualize.text import prose, tables, timeline_text
+from visualize.text import caption, prose, tables, timeline_text
 from visualize.widgets.link import query
 from visualize.widgets.markup import markup
 from visualize.widgets.player import replay
@@ -56,7 +56,12 @@ class TimelinePanel(Panel):
             f"Ideal {name}s, as many tiles begun": moment_data(schedule, clock[step], clock[step + 1], name, clock),
         }
         anew = f"{query(state.experiment.to_address())} {ran.backend} {course.span_ns}"
-        measured, ideal = (drawn(moment_figure(schedule, title), anew, moment) for title, moment in moments.items())
+        source = "recorded" if ran.backend == "recorded" else "measured"
+        ran_text, ideal_text = (caption.about(state.experiment, state.gpu.name, one) for one in (source, "predicted"))
+        measured, ideal = (
+            drawn(moment_figure(schedule, title), anew, moment, about=text)
+            for (title, moment), text in zip(moments.items(), (ran_text, ideal_text), strict=True)
+        )
         table = tables.table(timeline_text.rows(ran, course, schedule, known.residency), timeline_text.CAPTION)
         gantt = gantt_figure(course, schedule, state.view.of(ScheduleView).color, f"{len(course.sm):,} programs")
         told = {"span_ns": course.span_ns, "waves": schedule.waves, "slices": schedule.slices}
@@ -64,7 +69,7 @@ class TimelinePanel(Panel):
             self.claim: prose.claim(*timeline_text.claim(ran, course, schedule)) + table,
             self.measured: measured,
             self.ideal: ideal,
-            self.gantt: drawn(gantt, anew, {"gantt": told}),
+            self.gantt: drawn(gantt, anew, {"gantt": told}, about=ran_text),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:

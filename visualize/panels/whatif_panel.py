@@ -27,7 +27,7 @@ from visualize.models.occupancy import occupancy
 from visualize.models.traffic import Operation
 from visualize.panels.panel import Ask, Drawn, Panel, Question
 from visualize.state.state import State
-from visualize.text import prose, status_text, tables, whatif_text
+from visualize.text import caption, prose, status_text, tables, whatif_text
 from visualize.text.whatif_text import DIVISOR
 from visualize.widgets import assets, form
 from visualize.widgets.folded import folded
@@ -169,7 +169,8 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
     table = tables.table(whatif_text.cliff(name, rows), whatif_text.cliff_caption(state.gpu.name))
     sizes_seen, requests_seen, sectors_seen, known = zip(*seen, strict=True)
     figure = cliff_figure(sizes_seen, requests_seen, sectors_seen, known, name)
-    yield claim + table, drawn(figure, f"{name} {sizes}")
+    about = caption.about(state.experiment, state.gpu.name, "compiled")
+    yield claim + table, drawn(figure, f"{name} {sizes}", about=about)
 
 
 def across(session: Session, state: State) -> Iterator[Answer]:

@@ -22,9 +22,13 @@ def table(cells: pd.DataFrame, caption: Any = "") -> Markup:
     )
     rows = _joined("<tr>{}</tr>", (_joined("<td>{}</td>", row) for row in cells.itertuples(index=False, name=None)))
     title = Markup("<caption>{}</caption>").format(caption) if str(caption) else ""
-    return Markup('<div class="scroll"><table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(
-        title, head, rows
-    )
+    return scrolling(Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(title, head, rows))
+
+
+def scrolling(table: Markup) -> Markup:
+    """A table in a frame that scrolls, with a button that saves what it says as CSV: `tables.js`."""
+    button = '<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>'
+    return Markup('<div class="scroll">{}{}</div>').format(table, Markup(button))
 
 
 def _joined(template: str, values: Iterable[Any]) -> Markup:

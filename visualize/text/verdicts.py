@@ -13,7 +13,7 @@ from visualize.text import why
 from visualize.text.funnel import Stage
 from visualize.text.funnel import funnel as bars
 from visualize.text.prose import Code, Hint, Sentence, Sourced, Strong, html, say, term
-from visualize.text.tables import frame
+from visualize.text.tables import frame, scrolling
 from visualize.text.tables import table as plain_table
 from visualize.text.words import percent
 
@@ -68,10 +68,10 @@ def table(found: Verdicts) -> Markup:
     """A row group per operation: a row for each verdict, and why it is so."""
     head = _each('<th scope="col">{}</th>', _HEADER)
     blocks = Markup("").join(_block(found, number) for number in range(len(found.board)))
-    return Markup(
-        '<div class="scroll"><table class="verdicts"><caption>Totals of the launch</caption><thead><tr>{}</tr></thead>'
-        "{}</table></div>"
-    ).format(head, blocks)
+    whole = Markup(
+        '<table class="verdicts"><caption>Totals of the launch</caption><thead><tr>{}</tr></thead>{}</table>'
+    )
+    return scrolling(whole.format(head, blocks))
 
 
 def _each(template: str, values: Iterable[Any]) -> Markup:

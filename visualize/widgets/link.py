@@ -30,7 +30,10 @@ def link() -> gr.HTML:
             # In a Space the page is a frame: its own address is not the one that a visitor sees.
             "link.js",
             base=f"https://huggingface.co/spaces/{space}" if space else "",
-        ),
+        )
+        # Here, as this component is on every page and always in place.
+        + assets.text("save.js")
+        + assets.text("tables.js"),
         apply_default_css=False,
         elem_id="link",
     )

@@ -41,12 +41,15 @@ def plot(name: str, label: str) -> gr.HTML:
     )
 
 
-def drawn(figure: go.Figure | Mapping[str, Any], anew: str = "", meta: Mapping[str, Any] | None = None) -> str:
+def drawn(
+    figure: go.Figure | Mapping[str, Any], anew: str = "", meta: Mapping[str, Any] | None = None, *, about: str
+) -> str:
     """The value that makes a live plot draw `figure`.
 
     Args:
         figure: or its data and layout: what is redrawn at each move of a slider does without Plotly's checks, which
             take tens of milliseconds.
+        about: what a saved picture says below the figure: `caption.about`.
         anew: zoom is kept for as long as this stays the same (say, the axes' extents).
         meta: what another component wants to know of the figure; becomes the layout's `meta`, its arrays packed too.
     """
@@ -55,7 +58,7 @@ def drawn(figure: go.Figure | Mapping[str, Any], anew: str = "", meta: Mapping[s
         data, layout = [trace.to_plotly_json() for trace in figure.data], figure.layout.to_plotly_json()
     else:
         data, layout = figure["data"], figure["layout"]
-    content: dict[str, Any] = {"data": data, "layout": {**layout, "uirevision": anew or "same"}}
+    content: dict[str, Any] = {"data": data, "layout": {**layout, "uirevision": anew or "same"}, "about": about}
     if meta:
         content["layout"]["meta"] = dict(meta)
     stream = bytearray()

@@ -55,19 +55,37 @@ async function draw() {
   else later = setTimeout(paint, 250);
 }
 
+// The button that saves the figure as it stands.
+function picture(format, title) {
+  const word = `<text x="0" y="16" font-size="14" font-weight="700" fill="#7f8794">${format.toUpperCase()}</text>`;
+  const icon = { svg: `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 20">${word}</svg>` };
+  return { name: format, title: `Save as ${title}`, icon, click: () => window.tilescopeFiles.savePicture(node, figure.about, format) };
+}
+
 function paint() {
   if (!figure) return;
   figure.layout.template = template();
   figure.layout.autosize = true;
   sized(figure.layout);
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  figure.layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: "#7f8794", activecolor: figure.layout.template.layout.font.color };
+  // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
+  const buttons = [["zoom2d", "pan2d", "resetScale2d"], [picture("png", "PNG, at 2×"), picture("svg", "SVG")]];
+  const config = { responsive: true, displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
   const shown = { data: figure.data, layout: figure.layout };
   // Another component may lay something over it: the player does.
   node.dispatchEvent(new CustomEvent("tilescope:paint", { bubbles: true, detail: shown }));
   const drawn = withoutBase(() => window.Plotly.react(node, shown.data, shown.layout, config));
+  buttonsBelow();
+  if (!node.dataset.draws) node.on("plotly_afterplot", buttonsBelow);
   return drawn.then(() => { node.dataset.draws = Number(node.dataset.draws || 0) + 1; });
 }
 node.repaint = paint;
+
+// The buttons stand at the lower right, where they cover no title.
+function buttonsBelow() {
+  const bar = node.querySelector(".modebar-container");
+  if (bar) bar.style.top = `${node._fullLayout.height - 28}px`;
+}
 
 // Type grows with the page's, and a picture is as high as its place.
 function sized(layout) {

@@ -1,0 +1,108 @@
+"""What an exported script does with its launch: check it, and time it. These functions are written into the script."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kernels.deviation import as_stored, compared_in, deviations, in_limits, rms_limit
+
+
+def is_right(
+    output: Any,
+    inputs: Mapping[str, Any],
+    reference: Callable[[Mapping[str, Any], slice], Any],
+    error_scale: Callable[[Mapping[str, Any], slice], Any] | None,
+    allowed: Any,
+) -> bool:
+    """Compare with torch, and print how far off the output is. Some rows at a time: the reference is in a wider type.
+
+    Args:
+        allowed: what rounding explains of an error; None where the output must equal the reference, bit for bit.
+    """
+    import torch
+
+    wide = compared_in(output.dtype, allowed.reference_dtype if allowed else "")
+    wider = {name: tensor.to(wide) for name, tensor in inputs.items()}
+    absolute = {name: tensor.float().abs() for name, tensor in inputs.items()}
+    wrong, worst, place = 0, -1.0, (0, 0)
+    error_2 = reference_2 = explained_2 = 0.0
+    rows, columns = output.shape
+    for first in range(0, rows, 1024):
+        part = slice(first, min(first + 1024, rows))
+        expected = reference(wider, part)
+        got = output[part].to(wide)
+        right = as_stored(expected, output.dtype) if allowed else expected
+        nonfinite, error, rounding = deviations(got, expected, right)
+        units = error
+        if allowed:
+            scale = error_scale(absolute, part).to(wide) if error_scale else expected.abs()
+            limit = allowed.of_value * expected.abs() + allowed.of_scale * scale
+            typical = allowed.expected_of_value * expected.abs() + allowed.expected_of_scale * scale
+            units = in_limits(got, right, error, rounding, limit)
+            explained_2 += (rounding.double() ** 2).sum().item() + (typical.double() ** 2).sum().item()
+        units = torch.where(nonfinite, torch.inf, units)
+        wrong += int((units > (1 if allowed else 0)).sum().item())
+        error_2 += (error.double() ** 2).sum().item()
+        reference_2 += (expected.double() ** 2).sum().item()
+        if units.max().item() > worst:
+            worst = units.max().item()
+            row, column = divmod(int(units.argmax().item()), columns)
+            place = first + row, column
+    norm = math.sqrt(reference_2) or 1.0
+    relative_rms, most = math.sqrt(error_2) / norm, rms_limit(math.sqrt(explained_2), norm, output.numel())
+    passed = wrong == 0 and relative_rms <= most
+    rule = f"limit {most:.2e}" if allowed else "every element must be equal"
+    print(f"check {'passed' if passed else 'FAILED'}: {wrong:,} of {output.numel():,} elements wrong, ", end="")
+    print(f"relative RMS error {relative_rms:.2e} ({rule}), worst at {place}")
+    return passed
+
+
+def times_ms(calls: Sequence[Callable[[], Any]], is_cold: bool, turns: int = 50) -> list[list[float]]:
+    """Milliseconds of each launch of each call, in turns. Needs a GPU.
+
+    A spinning kernel holds the stream until all launches are queued, so no event times Python. Where the queue ran dry
+    before it was full, the spin is made longer and the turns are repeated.
+
+    Args:
+        is_cold: before each launch, twice the L2's capacity of other data is read through it.
+    """
+    import torch
+
+    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+    other = torch.zeros(max(1, 2 * l2_bytes // 4), device="cuda")
+    total = torch.empty((), device="cuda")
+    for call in calls:
+        call()
+    cycles = 1 << 23
+    while True:
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * turns * len(calls))]
+        torch.cuda.synchronize()
+        torch.cuda._sleep(cycles)
+        held = torch.cuda.Event()
+        held.record()
+        for place, call in zip(range(0, len(events), 2), itertools.cycle(calls), strict=False):
+            if is_cold:
+                torch.sum(other, dim=0, out=total)
+            events[place].record()
+            call()
+            events[place + 1].record()
+        was_full = not held.query()
+        torch.cuda.synchronize()
+        if was_full:
+            times = [events[n].elapsed_time(events[n + 1]) for n in range(0, len(events), 2)]
+            return [times[n :: len(calls)] for n in range(len(calls))]
+        if cycles > 1 << 32:
+            raise RuntimeError(f"{len(events)} events could not be queued within {cycles:,} cycles.")
+        cycles *= 4
+
+
+def told(name: str, times: Sequence[float], work: int, moved_bytes: int) -> str:
+    """The median of some times, their spread, and the rate of `work` operations or, where there are none, of bytes."""
+    tenths = statistics.quantiles(times, n=10)
+    median = statistics.median(times)
+    rate = f"{work / median / 1e9:,.1f} TFLOP/s" if work else f"{moved_bytes / median / 1e6:,.0f} GB/s"
+    return f"{name}: {median:.4f} ms (20 % to 80 %: {tenths[1]:.4f} to {tenths[7]:.4f}), {rate}"

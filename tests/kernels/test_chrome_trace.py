@@ -1,0 +1,81 @@
+"""A timeline as a Chrome trace: every program once, where and when it ran, and none over another."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels import discover, records
+from kernels.export.chrome_trace import chrome_trace, packed
+from kernels.gpus import GPUS
+from kernels.runner.measurements.timeline_measurement import TIMELINE
+from kernels.spec import Launch
+
+RECORDED = records.experiments(TIMELINE.form, "H200")
+
+
+def name(experiment):
+    return f"{experiment.kernel} {experiment.problem} {experiment.config}"
+
+
+@pytest.fixture(params=RECORDED, ids=name)
+def timeline(request):
+    return records.find(TIMELINE.form, request.param, "H200")
+
+
+def programs(trace):
+    return [event for event in trace["traceEvents"] if event["ph"] == "X"]
+
+
+def test_every_program_is_an_event_where_and_when_it_ran(timeline):
+    trace = json.loads(json.dumps(chrome_trace(timeline, GPUS["H200"]), allow_nan=False))
+    events = programs(trace)
+    kernel = discover()[timeline.experiment.kernel]
+    launch = Launch(timeline.experiment.problem, timeline.experiment.config, GPUS["H200"])
+    assert [event["args"]["program"] for event in events] == list(range(kernel.programs(launch)))
+    assert [event["pid"] for event in events] == list(timeline.sm)
+    assert [round(event["ts"] * 1000) for event in events] == list(timeline.start_ns)
+    assert [round((event["ts"] + event["dur"]) * 1000) for event in events] == list(timeline.end_ns)
+    tiles = [(tile["pid_m"], tile["pid_n"], tile["pid_k"]) for event in events for tile in event["args"]["tiles"]]
+    extents = kernel.extents(launch)
+    assert len(set(tiles)) == len(tiles) == extents["m"] * extents["n"] * extents.get("slice", 1)
+
+
+def test_programs_of_one_track_never_overlap(timeline):
+    tracks = collections.defaultdict(list)
+    for event in programs(chrome_trace(timeline, GPUS["H200"])):
+        tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for times in tracks.values():
+        for (_, end), (start, _) in itertools.pairwise(sorted(times)):
+            assert start >= end - 1e-6
+
+
+def test_each_track_has_a_name(timeline):
+    trace = chrome_trace(timeline, GPUS["H200"])
+    named = {(e["pid"], e["tid"]) for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    assert named == {(event["pid"], event["tid"]) for event in programs(trace)}
+    processes = {e["pid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    assert processes == {sm: f"SM {sm}" for sm in set(timeline.sm)}
+    assert trace["otherData"]["source"] == "recorded"
+    assert trace["otherData"]["experiment"] == timeline.experiment.to_json()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(0, 20)), max_size=60))
+def test_an_sm_has_as_many_slots_as_it_held_programs_at_once(drawn):
+    """No more, and none of them holds two at a time."""
+    sm = [one[0] for one in drawn]
+    start = [one[1] for one in drawn]
+    end = [one[1] + one[2] for one in drawn]
+    slots = packed(sm, start, end)
+    for here in set(sm):
+        mine = [place for place, one in enumerate(sm) if one == here]
+        for one, other in itertools.combinations(mine, 2):
+            if slots[one] == slots[other]:
+                assert end[one] <= start[other] or end[other] <= start[one]
+        at_once = max(sum(start[a] <= start[b] < max(end[a], start[a] + 1) for a in mine) for b in mine)
+        assert max(slots[one] for one in mine) < at_once

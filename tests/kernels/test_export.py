@@ -1,0 +1,316 @@
+"""A run that is taken away: its script runs where nothing of ours is, and checks as the runner does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kernels import discover
+from kernels.experiment import Experiment, Run, from_json
+from kernels.export import described, script, standalone
+from kernels.export.described import CannotBeWritten
+from kernels.export.inlined import Inlined
+from kernels.export.notebook import notebook
+from kernels.gpus import GPUS
+from kernels.operands import values
+from kernels.runner.check import check
+from kernels.spec import Launch, Rounding
+from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
+from tests.kernels.products import product
+from tests.softmax.row_blocks import KERNEL as SOFTMAX
+
+SHAPE = (80, 96, 64)
+ODD = (37, 45, 29)
+NORMAL = Run()
+
+# Runs each script as a program of its own, and says how it ended.
+DRIVER = """
+import contextlib, importlib.util, io, json, runpy, sys
+assert not any(importlib.util.find_spec(name) for name in ("kernels", "visualize", "app", "tests"))
+ends = {}
+for path in sys.argv[1:]:
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            runpy.run_path(path, run_name="__main__")
+        ends[path] = [0, said.getvalue()]
+    except SystemExit as end:
+        ends[path] = [1 if isinstance(end.code, str) else end.code, said.getvalue() + str(end.code)]
+    except Exception as error:
+        ends[path] = [2, said.getvalue() + repr(error)]
+print(json.dumps(ends))
+"""
+
+
+def away(tmp_path, arguments):
+    """Run Python in an empty folder, with nothing of ours in its path or its environment."""
+    empty = tmp_path / "empty"
+    empty.mkdir(exist_ok=True)
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
+    environment = {**kept, "HOME": str(empty), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-I", "-W", "error", *arguments]
+    return subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, timeout=280)
+
+
+def ends(tmp_path, texts):
+    """How each script ended, and what it said, by its name."""
+    driver = tmp_path / "driver.py"
+    driver.write_text(DRIVER)
+    paths = {str(tmp_path / f"{name}.py"): name for name in texts}
+    for path, name in paths.items():
+        Path(path).write_text(texts[name], encoding="utf-8")
+    run = away(tmp_path, [str(driver), *paths])
+    assert run.returncode == 0, run.stderr
+    return {paths[path]: tuple(end) for path, end in json.loads(run.stdout).items()}
+
+
+def written(kernel, shape=SHAPE, config=None, gpu=FEW_SMS, run=NORMAL, **others):
+    problem = problem_for(kernel, shape, **{"dtype": "float32", **others})
+    return script.script(Experiment(kernel.id, problem, config or kernel.config(), run=run), gpu).text
+
+
+def cases(kernel):
+    """Scripts by name: every dtype, shapes that no block divides, a GPU of old; layouts and precisions by turns."""
+    fields, place = kernel.problem_knobs(), list(discover()).index(kernel.id)
+    found = {f"dtype_{one}": {"dtype": one} for one in fields["dtype"].choices}
+    if "layout" in fields:
+        found["layout"] = {"layout": ("NT", "TN", "TT")[place % 3], "dtype": "float16"}
+        found["precision"] = {"precision": ("ieee", "tf32_rounded", "tf32x3")[place % 3]}
+    found["odd"] = {"shape": ODD, "run": Run("integers", seed=7, l2="cold")}
+    found["old_gpu"] = {"gpu": GPUS["A100-80GB"], "run": Run("uniform", timer="graph")}
+    unequal, problem = configs_of(kernel)["unequal"], problem_for(kernel, SHAPE)
+    if accepted(kernel, problem, unequal) and kernel.programs(Launch(problem, unequal, FEW_SMS)) <= 64:
+        found["unequal"] = {"config": unequal, "dtype": "float16"}
+    return {name: written(kernel, **given) for name, given in found.items()}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """How all kernels' scripts ended, in one process: importing torch takes longer than they do."""
+    texts = {f"{kernel.id}-{name}": text for kernel in discover().values() for name, text in cases(kernel).items()}
+    return ends(tmp_path_factory.mktemp("scripts"), texts | planted())
+
+
+def planted():
+    """Scripts whose result is wrong: an element, all of it, a formula."""
+    launched, start = "\nlaunch()\n", "return index * BLOCK\n"
+    texts = {}
+    for name in ("matmul.grouped", "transpose.tiled"):
+        text = written(discover()[name])
+        assert text.count(launched) == text.count(start) == 1
+        texts[f"wrong-{name}-element"] = text.replace(launched, f"{launched}output[3, 5] += 1\n")
+        texts[f"wrong-{name}-nothing"] = text.replace(launched, "\n")
+        texts[f"wrong-{name}-formula"] = text.replace(start, "return index * BLOCK + 1\n")
+    return texts
+
+
+@pytest.mark.xdist_group("exported scripts")
+def test_a_script_runs_where_nothing_of_ours_is(kernel, ended):
+    """Each kernel's scripts pass their check under the interpreter, or say that they need a GPU."""
+    mine = {name.partition("-")[2]: end for name, end in ended.items() if name.startswith(f"{kernel.id}-")}
+    assert {"odd", "old_gpu", *(f"dtype_{one}" for one in kernel.problem_knobs()["dtype"].choices)} <= set(mine)
+    for name, (code, said) in mine.items():
+        dtype = name.removeprefix("dtype_")
+        if not kernel.family.is_exact and dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+            assert (code, said) == (1, script.NEEDS_GPU.format(dtype=dtype)), name
+        else:
+            assert code == 0, (name, said)
+            assert said.startswith("check passed: 0 of"), (name, said)
+            assert "Not timed" in said, name
+
+
+@pytest.mark.xdist_group("exported scripts")
+def test_a_wrong_result_ends_in_an_error(ended):
+    wrong = {name: end for name, end in ended.items() if name.startswith("wrong-")}
+    assert set(wrong) == set(planted())
+    for name, (code, said) in wrong.items():
+        assert code == 1, (name, said)
+        counted = int(said.split("check FAILED: ")[1].split(" of")[0].replace(",", ""))
+        least = {"element": 1, "nothing": 7680, "formula": 80}[name.rpartition("-")[2]]
+        assert counted == least if least != 80 else counted >= 80, (name, said)
+        assert "so it was not timed" in said
+
+
+def test_a_script_is_a_program(tmp_path):
+    """Not only where it is called by another."""
+    path = tmp_path / "alone.py"
+    path.write_text(written(discover()["matmul.persistent"], dtype="float16"), encoding="utf-8")
+    run = away(tmp_path, [str(path)])
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("check passed")
+
+
+def test_a_kernel_that_is_new_is_written_as_the_others_are(tmp_path, monkeypatch):
+    """A family of its own, with nothing written for it."""
+    monkeypatch.setattr(script, "discover", lambda: {SOFTMAX.id: SOFTMAX})
+    code, said = ends(tmp_path, {"softmax": written(SOFTMAX, (37, 1000, 1))})["softmax"]
+    assert (code, said.split(":")[0]) == (0, "check passed"), said
+
+
+def test_a_script_imports_only_torch_triton_and_the_standard_library(kernel):
+    names = re.findall(r"^\s*(?:import|from) ([\w.]+)", written(kernel), re.MULTILINE)
+    assert {"torch", "triton"} <= set(names)
+    assert all(name.split(".")[0] in {"torch", "triton", *sys.stdlib_module_names} for name in names)
+
+
+def test_a_script_is_made_of_what_the_experiment_says():
+    payload = {
+        "kernel": "matmul.grouped",
+        "problem": {"M": 96, "N": 80, "K": 64, "layout": "TN"},
+        "config": {"BLOCK_M": 32, "GROUP_SIZE": 2, "num_warps": 8},
+        "run": {"seed": 11, "distribution": "uniform", "l2": "cold"},
+    }
+    text = script.script(from_json(payload, discover()), GPUS["H200"]).text
+    for part in (
+        'problem = SimpleNamespace(M=96, N=80, K=64, dtype="float16", layout="TN", precision="tf32")',
+        "BLOCK_M=32, BLOCK_N=128, BLOCK_K=32, GROUP_SIZE=2, num_warps=8",
+        '"A": values("uniform", (problem.K, problem.M), generator, DEVICE).to(dtype).t(),',
+        '"B": values("uniform", (problem.K, problem.N), generator, DEVICE).to(dtype),',
+        "manual_seed(11)",
+        "is_cold=True",
+        'fill_(float("nan"))',
+        "grid = (-(-problem.M // config.BLOCK_M) * -(-problem.N // config.BLOCK_N),)",
+        'stride_ak=inputs["A"].stride(1),',
+        "num_warps=config.num_warps,",
+    ):
+        assert part in text, part
+
+
+def test_what_accumulates_starts_at_zero(kernel):
+    assert (".fill_(0.0)" in written(kernel)) == kernel.zeroed_output
+
+
+@pytest.mark.parametrize("shape", [SHAPE, ODD, (577, 129, 1000)])
+def test_the_grid_that_is_written_holds_for_other_shapes(kernel, shape):
+    """Unless it says that it does not: then it stands there in numbers."""
+    said = described.described(kernel, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
+    launch = Launch(problem_for(kernel, shape), kernel.config(), FEW_SMS)
+    names = {"problem": launch.problem, "config": launch.config}
+    if said.grid_is_fixed:
+        assert re.fullmatch(r"\([\d, ]+\)", said.grid)
+    else:
+        assert eval(said.grid, names) == kernel.grid(launch)
+    work = kernel.family.work(launch.problem)
+    assert eval(said.work or "0", names) == work
+
+
+def test_a_grid_that_hangs_on_a_comparison_is_written_in_numbers():
+    kernel = discover()["matmul.persistent"]
+    launch = Launch(problem_for(kernel, (1024, 1024, 64)), kernel.config(), FEW_SMS)
+    said = described.described(kernel, launch)
+    assert (said.grid, said.grid_is_fixed) == ("(7,)", True)
+    assert said.arguments["a"] == (
+        'TensorDescriptor(inputs["A"], [problem.M, problem.K], [inputs["A"].stride(0), 1], '
+        "[config.BLOCK_M, config.BLOCK_K])"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("off_by", [0.0, 0.25, 1.0, float("nan"), float("inf")])
+def test_a_script_checks_as_the_runner_does(capsys, dtype, off_by):
+    """Same verdict, same count, same error, on more rows than are compared at once."""
+    kernel = discover()["matmul.grid_2d"]
+    inputs, output = product(1100, 80, 64, dtype)
+    output[1050, 7] += off_by
+    launch = Launch(problem_for(kernel, (1100, 80, 64), dtype), kernel.config(), FEW_SMS)
+    allowed = kernel.family.allowance(Rounding(launch, 1, "normal", True))
+    ours, _ = check(output, inputs, kernel.family, allowed)
+    family = kernel.family
+    passed = standalone.is_right(output, inputs, family.reference, family.error_scale, allowed)
+    said = capsys.readouterr().out
+    assert passed == ours.passed == said.startswith("check passed") == (off_by == 0.0)
+    assert f": {ours.mismatched:,} of {ours.elements:,} elements" in said
+    assert f"error {ours.relative_rms:.2e} (limit {ours.tolerance:.2e}), worst at {ours.worst_index}" in said
+
+
+def test_a_notebook_has_the_cells_of_the_script(kernel):
+    """And the fields that nbformat 4.5 asks for."""
+    experiment = Experiment(kernel.id, problem_for(kernel, SHAPE), kernel.config())
+    taken = script.script(experiment, GPUS["H200"])
+    made = json.loads(json.dumps(notebook(taken)))
+    assert (made["nbformat"], made["nbformat_minor"]) == (4, 5)
+    names = [cell["id"] for cell in made["cells"]]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names)
+    code = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    assert {cell["cell_type"] for cell in made["cells"]} == {"code", "markdown"}
+    assert ["".join(cell["source"]) for cell in code] == [cell.code for cell in taken.cells]
+    assert all(f"# %% {cell.title}\n{cell.code}\n" in taken.text for cell in taken.cells)
+
+
+def helper(x):
+    return x + OFFSET
+
+
+OFFSET = 3
+OBJECT = object()
+
+
+def test_a_function_is_written_with_what_it_names():
+    """Its constants and functions before it, by names of their own; without annotations and imports."""
+
+    def shifted(value: int, by: int = 2) -> int:
+        """Says «×» before it counts."""
+        import math
+
+        total: int = helper(value)  # a comment stays
+        return math.floor(total) + by
+
+    code = Inlined(taken={"helper"})
+    names, texts = code.added(shifted)
+    assert names == ["shifted"]
+    assert code.imports == {"import math"}
+    assert texts[0] == "OFFSET = 3"
+    assert texts[1].startswith("def test_export_helper(x):")
+    assert texts[2].startswith("def shifted(value, by=2):")
+    assert "total = test_export_helper(value)  # a comment stays" in texts[2]
+    space = {}
+    exec("\n".join([*sorted(code.imports), *texts]), space)
+    assert space["shifted"](4) == shifted(4) == 9
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x: x, "no function that a `def` names"),
+        (lambda: None, "no function"),
+    ],
+)
+def test_what_has_no_source_of_its_own_is_refused(function, why):
+    with pytest.raises(CannotBeWritten, match=why):
+        Inlined().add(function)
+
+
+def test_what_is_no_constant_is_refused():
+    def uses():
+        return OBJECT
+
+    with pytest.raises(CannotBeWritten, match="uses OBJECT, a object"):
+        Inlined().add(uses)
+
+
+def test_an_argument_that_cannot_be_written_is_refused(kernel):
+    odd = dataclasses.replace(kernel, arguments=lambda tensors, launch: {"num_warps": SimpleNamespace()})
+    with pytest.raises(CannotBeWritten, match="num_warps is a SimpleNamespace"):
+        described.described(odd, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
+
+
+def test_inputs_are_those_of_the_page():
+    """The same values from the same seed, as the runner makes them."""
+    space = {"torch": torch}
+    _, texts = Inlined().added(values)
+    exec(texts[0], space)
+    ours, theirs = (
+        make("normal", (5, 7), torch.Generator().manual_seed(3), "cpu") for make in (values, space["values"])
+    )
+    assert torch.equal(ours, theirs)

@@ -1,0 +1,89 @@
+"""What the page and the API hand out: scripts, notebooks, traces, and what a saved picture says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from kernels import discover, records
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.runner.measurements.timeline_measurement import TIMELINE
+from kernels.runner.session import Session
+from tests.panels.test_handlers import opened, page  # noqa: F401  a fixture
+from visualize.panels.endpoint import Api
+from visualize.panels.export_panel import ExportPanel
+from visualize.panels.tabs import TABS
+from visualize.text.caption import about
+
+
+@pytest.fixture
+def endpoints(tmp_path):
+    session = Session(None, tmp_path)
+    yield {one.name: one.function for one in ExportPanel().endpoints(Api(session))}
+    session.close()
+
+
+def asked(function, payload):
+    """A reply, as it goes through JSON."""
+    return json.loads(json.dumps(asyncio.run(function(payload)), allow_nan=False))
+
+
+def test_script_and_notebook_are_of_the_experiment(endpoints):
+    reply = asked(endpoints["script"], {"kernel": "matmul.grouped", "problem": {"M": 96}, "gpu": "L4"})
+    assert (reply["gpu"], reply["experiment"]["problem"]["M"]) == ("L4", 96)
+    assert reply["filename"] == "matmul_grouped_96x512x512_float16.py"
+    assert "SimpleNamespace(M=96, N=512," in reply["script"]
+    code = ["".join(cell["source"]) for cell in reply["notebook"]["cells"] if cell["cell_type"] == "code"]
+    assert all(cell in reply["script"] for cell in code)
+
+
+def test_a_wrong_experiment_has_no_script(endpoints):
+    reply = asked(endpoints["script"], {"kernel": "matmul.grouped", "config": {"BLOCK_M": 5}})
+    assert reply["failure"]["kind"] == "not_a_choice"
+
+
+def test_a_trace_is_of_the_recorded_timeline(endpoints):
+    experiment = records.experiments(TIMELINE.form, "H200")[0]
+    reply = asked(endpoints["trace"], {**experiment.to_json(), "gpu": "H200"})
+    events = [event for event in reply["trace"]["traceEvents"] if event["ph"] == "X"]
+    assert len(events) == len(records.find(TIMELINE.form, experiment, "H200").sm)
+    assert reply["trace"]["otherData"]["source"] == "recorded"
+    assert reply["filename"].endswith("_H200_timeline.json")
+    none = asked(endpoints["trace"], {"kernel": "matmul.grouped", "problem": {"M": 513}})
+    assert none["failure"]["kind"] == "not_recorded"
+
+
+@pytest.mark.parametrize("tab", [tab.name for tab in TABS])
+def test_every_figure_says_what_it_is_of(page, tab):  # noqa: F811
+    """Its experiment, GPU and mark: they stand below a saved picture."""
+    state = opened({"kernel": "matmul.grouped", "M": 2048, "N": 2048, "K": 2048, "gpu": "H200", "tab": tab})
+    values = page.handlers.draw(page.handlers.known(state)).values()
+    figures = [json.loads(value) for value in values if isinstance(value, str) and value.startswith('{"data"')]
+    expected = {"schedule": 3, "reuse": 2, "coalescing": 2}.get(tab, 0)
+    assert len(figures) >= expected
+    for figure in figures:
+        assert figure["about"].startswith("matmul.grouped · M 2048, N 2048, K 2048, float16, NN, tf32 · BLOCK_M 64")
+        assert " · H200 · " in figure["about"]
+
+
+def test_the_panel_knows_what_is_set(page):  # noqa: F811
+    state = opened({"kernel": "transpose.flat", "M": 99, "tab": "result"})
+    panel = next(one for one in page.panels["result"] if isinstance(one, ExportPanel))
+    (value,) = panel.draw(page.handlers.known(state)).values()
+    assert from_json(json.loads(value), discover()) == state.experiment
+
+
+def test_about_names_what_differs_from_a_plain_run():
+    experiment = from_json({"kernel": "transpose.flat", "run": {"seed": 3, "l2": "cold"}}, discover())
+    assert about(experiment, GPUS["L4"].name, "predicted", "counted").endswith(
+        "num_stages 3 · seed 3, cold · L4 · predicted and counted"
+    )
+
+
+@pytest.mark.parametrize("sources", [(), ("guessed",)])
+def test_about_takes_no_mark_that_there_is_not(sources):
+    with pytest.raises(ValueError, match="allowed are measured"):
+        about(from_json({"kernel": "transpose.flat"}, discover()), "L4", *sources)

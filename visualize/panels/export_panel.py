@@ -1,0 +1,63 @@
+"""What can be taken from the page: a script, a notebook, a trace, the API's replies. /script and /trace."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kernels.export.chrome_trace import chrome_trace
+from kernels.export.described import CannotBeWritten
+from kernels.export.notebook import notebook
+from kernels.export.script import script
+from kernels.jit import HAS_TRITON
+from kernels.results import Failure, Timeline
+from visualize.panels.endpoint import Api, Endpoint, Reply
+from visualize.panels.panel import Drawn, Panel
+from visualize.state.known import Known
+from visualize.widgets.folded import folded
+from visualize.widgets.take import take
+
+
+class ExportPanel(Panel):
+    """Buttons that save the Experiment that is set as a script, a notebook, a trace, or JSON."""
+
+    uses_compiler = False
+
+    def build(self) -> None:
+        with folded("Take it with you", "take-it"):
+            self.files = take()
+        self.outputs = [self.files]
+
+    def draw(self, known: Known) -> Drawn:
+        return {self.files: json.dumps(known.state.experiment.to_json())}
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def script_of(experiment: dict[str, Any]) -> dict[str, Any]:
+            """A script and a notebook that reproduce the run: kernel, tensors, launch, check, timing beside torch.
+
+            They import torch, Triton and the standard library. Without a GPU, Triton's interpreter checks them.
+            """
+            return api.predicted(experiment, script_reply)
+
+        async def trace_of(experiment: dict[str, Any]) -> dict[str, Any]:
+            """The timeline of a launch as a Chrome trace, for Perfetto; without a GPU as it was recorded."""
+            return await api.measured(experiment, "timeline", trace_reply)
+
+        return Endpoint("script", script_of), Endpoint("trace", trace_of, at_once=None)
+
+
+def script_reply(known: Known) -> Reply:
+    """The body of /script: the script, the notebook as JSON, and a name for the script's file."""
+    if not HAS_TRITON:
+        return Failure("worker", "no_triton", "Triton is not installed on this machine, so no script can be written.")
+    try:
+        written = script(known.state.experiment, known.state.gpu)
+    except CannotBeWritten as error:
+        return Failure("config", "cannot_be_written", str(error))
+    return {"script": written.text, "notebook": notebook(written), "filename": f"{written.name}.py"}
+
+
+def trace_reply(outcome: Timeline, known: Known) -> dict[str, Any]:
+    """The body of /trace: the trace, and a name for its file."""
+    name = f"{outcome.experiment.kernel.replace('.', '_')}_{known.state.gpu.name}_timeline.json"
+    return {"trace": chrome_trace(outcome, known.state.gpu), "filename": name}

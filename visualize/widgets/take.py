@@ -1,0 +1,34 @@
+"""Buttons that save what the API replies to the Experiment that is set. Its value: that Experiment as JSON."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from visualize.widgets import assets
+
+_BUTTONS = (
+    ("script", "Python script", "Kernel, launch, check and timing in one file: torch and Triton alone."),
+    ("notebook", "Notebook", "The same as Jupyter cells."),
+    ("trace", "Timeline for Perfetto", "Where and when each program ran, as a Chrome trace."),
+)
+
+
+def take() -> gr.HTML:
+    """The component. It asks the API as any client would."""
+    buttons = "".join(
+        f'<p><button type="button" data-file="{name}">{title}</button> <span class="hint">{hint}</span></p>'
+        for name, title, hint in _BUTTONS
+    )
+    return gr.HTML(
+        value="",
+        html_template=(
+            f'<div class="take">{buttons}'
+            '<p><button type="button" data-file="json">JSON</button> '
+            '<label>reply of <select aria-label="Endpoint of the API"></select></label> '
+            '<span class="hint">Figures: PNG and SVG at their lower right. Tables: CSV.</span></p>'
+            '<p class="said" role="status"></p></div>'
+        ),
+        js_on_load=assets.script("take.js"),
+        apply_default_css=False,
+        elem_id="take",
+    )
