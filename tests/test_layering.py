@@ -90,6 +90,7 @@ ALLOWED = {
     "visualize.widgets": ("visualize.figures", "visualize.text", *_MODELS),
     "visualize.state": ("kernels", "visualize.figures", *_MODELS),
     "visualize.panels": ("kernels", "visualize"),
+    "visualize.tours": ("kernels", "visualize"),
     "visualize.page": ("kernels", "visualize"),
 }
 
@@ -105,7 +106,8 @@ NEVER = {
     "visualize.text": ("kernels.runner", "kernels.records", "gradio", "plotly", "torch", "triton"),
     "visualize.widgets": ("torch", "triton"),
     "visualize.state": ("gradio", "torch", "triton"),
-    "visualize.panels": ("visualize.page", "torch", "triton"),
+    "visualize.panels": ("visualize.page", "visualize.tours", "torch", "triton"),
+    "visualize.tours": ("visualize.page", "gradio", "plotly", "torch", "triton"),
     "visualize.page": ("torch", "triton"),
 }
 
@@ -191,6 +193,8 @@ BROKEN = (
     ("visualize.text.why", "import gradio as gr"),
     ("visualize.text.why", "from visualize.panels import schedule_tab"),
     ("visualize.panels.reuse_tab", "from visualize.page import page"),
+    ("visualize.panels.tabs", "from visualize.tours import tours"),
+    ("visualize.tours.fact", "from visualize.page.guide import Guide"),
     ("visualize.models.reuse", "from visualize.figures import theme"),
     ("visualize.models.reuse", "from ..panels import page"),
     ("visualize.figures.theme", "import gradio as gr"),
