@@ -158,9 +158,7 @@ def _facet(known: Known, view: RecordedView, name: str) -> Facet:
         counts.setdefault(getattr(one, name), 0)
     for one in rest:
         counts[getattr(one, name)] += 1
-    links = {
-        value: query(known.state.moved_to(**{f"recorded_{name}": value, "recorded_page": 1})) for value in counts
-    }
+    links = {value: query(known.state.moved_to(**{f"recorded_{name}": value, "recorded_page": 1})) for value in counts}
     return Facet(name, wanted.get(name, ALL), counts, links)
 
 

@@ -58,7 +58,7 @@ def bar(place: Place, said: Markup, question: Markup, note: str) -> Markup:
     back = _link("back", place.name, number - 1, "Back") if number > 1 else Markup()
     onward = _link("next", place.name, number + 1, "Next") if number < last else _END
     dots = Markup("").join(
-        Markup('<i{}></i>').format(Markup(' class="now"') if n == number else "") for n in range(1, last + 1)
+        Markup("<i{}></i>").format(Markup(' class="now"') if n == number else "") for n in range(1, last + 1)
     )
     beside = Markup('<p class="note">{}</p>').format(note) if note else Markup()
     return Markup(
@@ -78,7 +78,7 @@ def _link(style: str, name: str, stop: int, shown: str) -> Markup:
 def question(ask: str, answers: Sequence[Answer]) -> Markup:
     """The card that asks for a prediction before the picture is shown."""
     button = Markup('<button type="button" class="choice"{}><kbd>{}</kbd> {}</button>')
-    right = {True: Markup(' data-right="yes"'), False: Markup(' data-right="no"'), None: Markup(' disabled')}
+    right = {True: Markup(' data-right="yes"'), False: Markup(' data-right="no"'), None: Markup(" disabled")}
     choices = Markup("").join(
         button.format(right[answer.is_right], number, answer.text) for number, answer in enumerate(answers, start=1)
     )

@@ -188,7 +188,9 @@ def written(value: float, unit: str) -> str:
     if unit == "ms":
         return milliseconds(value)
     if unit == "bytes":
-        size, name = next((s, n) for s, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes")) if value >= s or s == 1)
+        size, name = next(
+            (s, n) for s, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes")) if value >= s or s == 1
+        )
         return f"{significant(value / size)} {name}"
     if unit == "times":
         return f"{significant(value)} ×"
