@@ -62,6 +62,11 @@ def test_a_lane_with_little_room_beside_it_has_its_number_there_without_an_arrow
     assert written(laid([range(0, 128, 16)])) == {(0, 4 * i + 2): str(i) for i in range(8)}
 
 
+def test_a_run_of_lanes_keeps_its_numbers_on_its_own_bytes():
+    run = [32 * sector + byte for sector in range(4) for byte in range(0, 16, 4)]
+    assert written(laid([run])) == {(0, 8 * sector): str(4 * sector) for sector in range(4)}
+
+
 def test_many_lines_have_fewer_numbers_and_very_many_none():
     rows = {row for row, _ in written(laid([range(0, 32 * 4096, 4096)]))}
     assert rows == set(range(0, 32, 2))

@@ -127,12 +127,14 @@ def labels_of(drawn: RequestLines) -> np.ndarray:
         return theme.smallest(labels)
     right = _unwanted_after(wanted, per_sector)
     left = _unwanted_after(wanted[:, :, ::-1], per_sector)[:, :, ::-1]
-    narrow = across > 1
+    # A lane without a neighbour, in cells too narrow for a number.
+    beside_it = np.pad(wanted, ((0, 0), (0, 0), (1, 1)))
+    lonely = wanted & ~beside_it[:, :, :-2] & ~beside_it[:, :, 2:] & (across > 1)
     first = wanted.argmax(axis=2)[:, :, None]
-    sparse = narrow & ((right >= _ROOM_FOR_NUMBER) | (left >= _ROOM_FOR_ARROW))
+    sparse = lonely & ((right >= _ROOM_FOR_NUMBER) | (left >= _ROOM_FOR_ARROW))
     shown = wanted & (sparse | ((np.arange(drawn.cells) - first) % across == 0))
     request, row, cell = np.nonzero(shown & (np.arange(drawn.rows) % down == 0)[:, None])
-    after, before = right[request, row, cell] * narrow, left[request, row, cell] * narrow
+    after, before = (side[request, row, cell] * lonely[request, row, cell] for side in (right, left))
     points = np.where(after >= _ROOM_FOR_ARROW, 1, np.where((before >= _ROOM_FOR_ARROW) & (after == 0), 2, 0))
     beside = np.select(
         [points == 1, points == 2, after >= _ROOM_FOR_NUMBER], [(after + 2) // 2, -(before + 2) // 2, 2], 0
