@@ -86,7 +86,7 @@ def test_what_differs_is_listed_with_both_numbers_and_their_ratio(page):
 
 @pytest.mark.parametrize("tab", SETTINGS.tabs)
 def test_two_kernels_of_two_families_are_compared_on_every_tab(page, tab):
-    answer = changed(page, {"kernel": "transpose.tiled", "tab": tab, "operation": 1, "with": PINNED})
+    answer = changed(page, {"kernel": "transpose.tiled", "tab": tab, "operation": "1", "with": PINNED})
     said = answer["compare"]
     assert "<td>transpose.tiled</td>" in said
     assert "<td>matmul.grouped</td>" in said

@@ -19,7 +19,7 @@ from visualize.state import pin
 from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
 from visualize.text import compared as compared_text
-from visualize.text.numbers import Number, key_numbers
+from visualize.text.numbers import Number, key_numbers, source
 from visualize.widgets import form, plot
 from visualize.widgets.link import query
 
@@ -63,11 +63,15 @@ def compared(
 
 
 def numbers(known: Known, panels: Sequence[Panel]) -> list[Number]:
-    """What the panels of the open tab count, and the time of the run where it is known."""
+    """What the panels of the open tab count, and the run where it is known: its check and its time."""
     found = [one for panel in panels for one in panel.summary(known)]
     run = known.result(RunResult)
-    timed = run.recorded if run and run.timing is None and run.recorded else run
-    return [*found, *(key_numbers(timed) if timed else ())]
+    if run is None:
+        return found
+    # A run of the interpreter has no time, and may have the one of a recorded run beside it.
+    timed = run.recorded or run
+    wrong = Number("wrong elements", timed.check.mismatched, "", source(timed.backend))
+    return [*found, wrong, *(one for one in key_numbers(timed) if one.name != wrong.name)]
 
 
 def held(state: State) -> str:

@@ -14,7 +14,7 @@ async function showTwin(text = "") {
     watching.splice(0).forEach((one) => one.disconnect());
     twin = twinFigure = null;
     node.parentElement.classList.remove("twins");
-    if (node.data) window.Plotly.Plots.resize(node);
+    if (figure) paint();
     return;
   }
   const content = JSON.parse(text);
@@ -30,10 +30,12 @@ async function showTwin(text = "") {
     watching.push(new MutationObserver(paintTwin), new IntersectionObserver(fit));
     watching[0].observe(document.body, { attributes: true, attributeFilter: ["class"] });
     watching[1].observe(twin);
-    if (node.data) window.Plotly.Plots.resize(node);
   }
   twinFigure = next;
+  // Pictures of several maps stand one above the other, each in the whole width.
+  node.parentElement.classList.toggle("stacked", "xaxis2" in next.layout);
   paintTwin();
+  if (figure) paint();
 }
 
 function paintTwin() {
@@ -42,8 +44,6 @@ function paintTwin() {
   layout.template = template();
   layout.autosize = true;
   sized(layout);
-  // Pictures of several maps stand one above the other, each in the whole width.
-  node.parentElement.classList.toggle("stacked", "xaxis2" in layout);
   withoutBase(() => window.Plotly.react(twin, data, layout, { responsive: true, displayModeBar: false }));
 }
 
