@@ -116,11 +116,11 @@ def _differs(stop: Stop, facts: Mapping[str, Found] | None) -> str:
     return f"Other numbers here: {told}."
 
 
-def expanded(flat: Mapping[str, str]) -> Mapping[str, str]:
+def expanded(flat: Mapping[str, object]) -> Mapping[str, object]:
     """Flat fields of an address; those of a tour's stop where it names one and no kernel."""
-    tour = tours().get(flat.get("tour", ""))
+    tour = tours().get(str(flat.get("tour", "")))
     if tour is None or "kernel" in flat:
         return flat
-    stop = flat.get("stop", "1")
+    stop = str(flat.get("stop", "1"))
     number = int(stop) if stop.isdecimal() and len(stop) < 4 else 1
     return {**flat, **tour.stops[min(max(number, 1), len(tour.stops)) - 1].fields}

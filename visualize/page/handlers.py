@@ -311,7 +311,7 @@ class Handlers:
             said[error.field] = str(error)
         return {**answer, self._at.problems: form.placed(said)}
 
-    def _opened(self, flat: Mapping[str, str]) -> Drawn:
+    def _opened(self, flat: Mapping[str, object]) -> Drawn:
         """Everything as an address describes it."""
         opened, sentences = SETTINGS.forgiving_state(expanded(flat), self.session.gpu)
         return self._everything(opened, sentences)
