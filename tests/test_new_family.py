@@ -28,6 +28,7 @@ from visualize.page.page import Page
 from visualize.panels.controls import experiment_form
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
+from visualize.widgets.plot import NONE
 
 session = Session(None)
 with gr.Blocks() as blocks:
@@ -49,7 +50,7 @@ said = {
         component.elem_id: str(value)
         for tab in ("schedule", "coalescing", "reuse")
         for component, value in page.panels[tab][0].draw(known).items()
-        if value
+        if value not in ("", NONE)
     },
     "moved": sorted(moved),
 }

@@ -82,6 +82,7 @@ from visualize.panels.controls import experiment_form
 from visualize.panels.endpoint import Api
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
+from visualize.widgets.plot import NONE
 
 session = Session(None)
 api = Api(session)
@@ -99,7 +100,7 @@ said = {
         component.elem_id
         for tab in ("schedule", "coalescing")
         for component, value in page.panels[tab][0].draw(Known(opened)).items()
-        if value
+        if value not in ("", NONE)
     ],
 }
 session.close()
