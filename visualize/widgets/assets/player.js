@@ -13,26 +13,26 @@ let told = null; // the step that the page's address holds
 let playing = false;
 let isStacked = false;
 
-const number = (value) => value.toLocaleString("en");
-const several = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
+const written = (value) => value.toLocaleString("en");
+const several = (count, what) => `${written(count)} ${what}${count === 1 ? "" : "s"}`;
 
 // An array of rows that are made when somebody asks for them: texts of cells that nobody points at cost nothing.
 function lazily(count, row) {
-  const rows = new Array(count);
+  const rows = Array.from({ length: count });
   for (let r = 0; r < count; r++) {
-    const keep = (value) => { Object.defineProperty(rows, r, { value }); return value; };
-    Object.defineProperty(rows, r, { get: () => keep(row(r)), configurable: true, enumerable: true });
+    const made = (value) => { Object.defineProperty(rows, r, { value }); return value; };
+    Object.defineProperty(rows, r, { get: () => made(row(r)), configurable: true, enumerable: true });
   }
   return rows;
 }
 
 // One order: how far along each tile and each piece of a panel is after the first so many steps.
 class Order {
-  constructor(meta, told) {
-    Object.assign(this, told);
-    this.meta = meta;
-    [this.rows, this.columns] = meta.extents;
-    this.total = this.rows * this.columns * meta.slices;
+  constructor(launch, order) {
+    Object.assign(this, order);
+    this.meta = launch;
+    [this.rows, this.columns] = launch.extents;
+    this.total = this.rows * this.columns * launch.slices;
   }
 
   // The entry after the last one of step `number` − 1.
@@ -144,11 +144,11 @@ class Order {
       a: new Uint32Array(this.rows * slices).fill(none), b: new Uint32Array(this.columns * slices).fill(none),
     };
     let entry = 0;
-    const keep = (array, at) => { if (array[at] === none) array[at] = entry; };
+    const note = (array, at) => { if (array[at] === none) array[at] = entry; };
     this.each(0, this.total, (m, n, slice) => {
-      keep(found.tile, m * this.columns + n);
-      keep(found.a, m * slices + slice);
-      keep(found.b, n * slices + slice);
+      note(found.tile, m * this.columns + n);
+      note(found.a, m * slices + slice);
+      note(found.b, n * slices + slice);
       entry++;
     });
     Object.defineProperty(this, "first", { value: found });
@@ -169,7 +169,7 @@ class Order {
     }
     const when = this.tiles
       ? `${name} ${this.stepOf(entry) + 1}` : this.programs ? `tile ${entry + 1}` : `wave ${Math.floor(program / resident) + 1}`;
-    return `pid ${number(program)}, SM ${program % sms}<br>group ${number(this.groups.value[low])}, ${when}`;
+    return `pid ${written(program)}, SM ${program % sms}<br>group ${written(this.groups.value[low])}, ${when}`;
   }
 
   stepOf(entry) {
@@ -206,8 +206,8 @@ class Order {
 
   // What stands in the cells of a small picture: the program, or, during a step, how many slices have begun.
   numbers(tensor) {
-    const { slices, panels, transposed, place } = this.meta;
-    let value = (r, c) => number(this.program(this.first.tile[r * this.columns + c]));
+    const { slices, panels, transposed } = this.meta;
+    let value = (r, c) => written(this.program(this.first.tile[r * this.columns + c]));
     if (step && slices > 1) {
       const begun = Uint32Array.from(this.done), current = Math.min(step, this.count);
       if (step <= this.count) this.each(this.end(current - 1), this.end(current), (m, n) => { begun[m * this.columns + n]++; });
@@ -259,12 +259,12 @@ class Order {
     const current = Math.min(step, this.count);
     if (!this.tiles) return [this.loaded, `blocks loaded by ${several(current, unit)}`];
     const mebibytes = (this.usedBytes / 2 ** 20).toLocaleString("en", { maximumSignificantDigits: 3 });
-    return [this.used, `blocks loaded by ${name} ${number(current)}: ${this.busy(current)}, ${mebibytes} MiB`];
+    return [this.used, `blocks loaded by ${name} ${written(current)}: ${this.busy(current)}, ${mebibytes} MiB`];
   }
 
   busy(current) {
     const { unit, slots } = this.meta, tiles = this.tiles ? this.tiles[current - 1] : 1;
-    return tiles === slots ? several(tiles, unit) : `${number(tiles)} of ${several(slots, unit)}`;
+    return tiles === slots ? several(tiles, unit) : `${written(tiles)} of ${several(slots, unit)}`;
   }
 }
 
@@ -326,7 +326,7 @@ function stacked(layout) {
 
 function words() {
   if (!step) return "whole launch";
-  return `${meta.name} ${number(step)} of ${number(longest())}`;
+  return `${meta.name} ${written(step)} of ${written(longest())}`;
 }
 
 function tell() {
@@ -343,7 +343,7 @@ function tell() {
   shown.forEach((order, i) => {
     const [blocks, what] = order.counted();
     const text = counts.children[i];
-    text.querySelector("b").textContent = number(blocks);
+    text.querySelector("b").textContent = written(blocks);
     text.querySelector(".what").textContent = what;
     text.querySelector(".name").textContent = order.title;
   });
