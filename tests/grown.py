@@ -63,7 +63,7 @@ def grown_app(grown, tmp_path_factory, tilescope_cache):
     (grown / "told_and_served.py").write_text(TOLD_AND_SERVED, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        with served(tmp_path_factory.mktemp("served"), grown, tilescope_cache, "told_and_served.py") as app:
+        with served(tmp_path_factory.mktemp("served"), grown, tilescope_cache, script="told_and_served.py") as app:
             yield app.url
 
 
