@@ -87,12 +87,15 @@ function buttonsBelow() {
   if (bar) bar.style.top = `${node._fullLayout.height - 28}px`;
 }
 
-// Type grows with the page's, and a picture is as high as its place.
+// Type grows with the page's, margins with it, and a picture is as high as its place.
 function sized(layout) {
   const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
   layout.font = { ...layout.font, size: rem * 0.95 };
   if (layout.title) layout.title.font = { ...layout.title.font, size: rem * 1.05 };
   if (node.closest(".picture")) layout.height = node.clientHeight || layout.height;
+  figure.margin ??= layout.margin ?? {};
+  const sides = Object.entries(figure.margin).filter(([, pixels]) => typeof pixels === "number");
+  layout.margin = { ...figure.margin, ...Object.fromEntries(sides.map(([side, pixels]) => [side, pixels * Math.max(1, rem / 15)])) };
 }
 
 // Where a page has a <base>, Plotly writes its gradients' and clips' references with the whole address, and they
