@@ -1,5 +1,7 @@
 """The figures of the Reuse tab hold what was predicted and measured, with units and where things stand."""
 
+from dataclasses import replace
+
 import pytest
 
 from visualize.figures.bounds_figure import TAIL, bounds_figure
@@ -72,7 +74,14 @@ def test_the_longest_resource_is_named_and_the_rest_of_the_time_is_what_it_and_t
     assert [text for text in needed.text if "binding" in text] == ["3 ms (binding)"]
     assert list(time.x) == [3.0, 0.5, 1.5]
     assert list(time.customdata) == ["arithmetic", TAIL, "not explained by these"]
-    assert figure.layout.xaxis.title.text == "milliseconds"
+    assert figure.layout.xaxis.title.text == "ms"
+
+
+def test_what_takes_less_than_a_tenth_of_a_millisecond_is_drawn_in_microseconds():
+    short = [replace(bound, ms=bound.ms / 100) for bound in BOUNDS]
+    figure = bounds_figure(short, 0.05, "recorded")
+    assert figure.layout.xaxis.title.text == "µs"
+    assert list(figure.data[1].x) == pytest.approx([30.0, 5.0, 15.0])
 
 
 def test_a_time_below_its_bound_leaves_no_rest():

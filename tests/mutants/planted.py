@@ -87,7 +87,7 @@ MODELS = (
         "visualize/models",
         "steps.py",
         "tests/models/test_steps.py",
-        ("for x in (read_bytes > 0, read_bytes)", "for x in (is_last, read_bytes)"),
+        ("return row_blocks + column_blocks, row_bytes + column_bytes", "return row_blocks, row_bytes + column_bytes"),
         ("np.minimum(size, total - np.arange(extent) * size)", "np.full(extent, size)"),
     ),
     *planted(

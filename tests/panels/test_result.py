@@ -16,6 +16,7 @@ from kernels.runner.measurements.run_measurement import RUN
 from kernels.spec import Launch
 from visualize.panels import layouts_panel, result_tab
 from visualize.text import words
+from visualize.widgets.plot import NONE
 
 EXPERIMENT = from_json({"kernel": "matmul.grouped"}, discover())
 
@@ -33,10 +34,11 @@ def drawn(run):
 
 
 def test_a_recorded_run_says_so_at_every_number():
-    strip, _, whole, closeup, tables = drawn(recorded())
+    strip, _, whole, closeup, times, tables = drawn(recorded())
     assert strip.count('class="mark recorded"') == strip.count('class="figure"')
     assert "NVIDIA H200" in tables
-    assert whole == closeup == ""
+    assert whole == closeup == NONE
+    assert "recorded" in times
 
 
 def test_a_measured_run_shows_spread_samples_rate_ratio_and_share():
@@ -58,7 +60,8 @@ def test_a_wrong_result_says_how_many_are_wrong_and_where_and_shows_no_time():
     near = Closeup(cells, (48, 96), (0, 0), (192, 384), (14, 39), got, got + 1, got)
     diff = Diff(cells, (128, 128), (512, 512), exact=False, tile=(64, 128), closeup=near)
     run = replace(recorded(), backend="cuda", check=check, diff=diff, timing=None, baseline=None, peak=None)
-    strip, claim, whole, closeup, tables = drawn(run)
+    strip, claim, whole, closeup, times, tables = drawn(run)
+    assert times == NONE
     assert "failed: 1,234 wrong" in strip
     assert "ms" not in strip
     assert "[17, 42]" in claim

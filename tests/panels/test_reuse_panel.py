@@ -45,7 +45,7 @@ def test_reads_are_said_beside_what_was_counted():
     here = found({**WIDE, "GROUP_SIZE": 8})
     counted = sorted(here.row.dram_read_bytes)[2]
     assert here.own.read_bytes == pytest.approx(counted, rel=0.02)
-    assert f"Nsight Compute counted {counted / 1e9:.3f} GB." in said(here)
+    assert f"Nsight Compute counted {counted / 1e9:.2f} GB." in said(here)
     assert "The L2 serves 88 % of the 12.9 GB that the programs request." in said(here)
 
 
