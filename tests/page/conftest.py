@@ -173,7 +173,7 @@ class Tab:
 @pytest.fixture
 def tab(app: App, browser: Browser) -> Iterator[Tab]:
     context = browser.new_context(viewport={"width": 1280, "height": 720})
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     opened = Tab(context.new_page(), app.url)
     yield opened
     context.close()

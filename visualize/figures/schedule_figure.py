@@ -18,6 +18,7 @@ from visualize.models.schedule import Schedule, TensorMap
 from visualize.models.steps import Steps, first_reads
 
 # Tiles along each side up to which each one's number is written in it.
+_NUMBER_SIZE = 13  # px
 NUMBERED_CELLS = 12
 
 COLORS = ("order", "group", "wave", "sm")
@@ -111,7 +112,9 @@ def _heatmap(
 ) -> dict[str, Any]:
     gap = 1 if max(launch.extents) <= GAPS_UP_TO else 0
     axes = {"xaxis": f"x{ending}", "yaxis": f"y{ending}"} if ending else {}
-    numbered = {"texttemplate": "%{text}"} if max(launch.extents) <= NUMBERED_CELLS else {}
+    # Without a size of its own, Plotly measures each cell's text to find one: two seconds of a page's first picture.
+    numbered = {"texttemplate": "%{text}", "textfont": {"size": _NUMBER_SIZE}}
+    numbered = numbered if max(launch.extents) <= NUMBERED_CELLS else {}
     return {
         "type": "heatmap",
         "name": name,
