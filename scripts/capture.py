@@ -56,7 +56,7 @@ def open_at(page: Page, address: str, plot: str) -> None:
     page.goto(address)
     page.wait_for_selector("#experiment [data-ready] .field")
     page.wait_for_selector(f"{plot} .live-plot[data-draws]")
-    page.wait_for_timeout(8000)
+    page.wait_for_timeout(6000)
 
 
 def main(url: str, file: str) -> None:

@@ -23,6 +23,7 @@ from tests.page.conftest import ROOT, App, served
 
 NAMES = {
     "kernels", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "recorded",
+    "script", "trace",
 }  # fmt: skip
 
 

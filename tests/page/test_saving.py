@@ -30,21 +30,21 @@ def content(download: Download) -> bytes:
 
 
 def test_a_figure_is_saved_with_its_title_its_config_and_its_mark(tab: Tab) -> None:
-    tab.open(GROUPED + "schedule")
-    tab.wait_for_draw("schedule-plot")
-    plot = tab.page.locator("#schedule-plot .live-plot")
+    tab.open(GROUPED + "reuse")
+    tab.wait_for_draw("reuse-plot")
+    plot = tab.page.locator("#reuse-plot .live-plot")
     plot.hover()
     assert [one.get_attribute("data-title") for one in plot.locator(".modebar-btn").all()] == BUTTONS
     title, buttons = plot.locator(".gtitle").bounding_box(), plot.locator(".modebar").bounding_box()
     assert title is not None
     assert buttons is not None
     assert buttons["y"] > title["y"] + title["height"]
-    svg = saved(tab, "#schedule-plot [data-title='Save as SVG']")
+    svg = saved(tab, "#reuse-plot [data-title='Save as SVG']")
     assert svg.suggested_filename.endswith(".svg")
     text = content(svg).decode().replace("\xa0", " ")
-    for part in ("GROUP_SIZE 3", "matmul.grouped · M 576, N 576, K 288", "H200 · predicted"):
+    for part in ("DRAM reads by GROUP_SIZE", "matmul.grouped · M 576, N 576, K 288", "H200 · predicted"):
         assert part in text, part
-    png = content(saved(tab, "#schedule-plot [data-title='Save as PNG, at 2×']"))
+    png = content(saved(tab, "#reuse-plot [data-title='Save as PNG, at 2×']"))
     width, height = struct.unpack(">II", png[16:24])
     box = plot.bounding_box()
     assert box is not None
@@ -56,6 +56,7 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark(tab: Tab) -> N
 
 def test_a_table_is_saved_as_it_stands(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&gpu=H200&tab=coalescing")
+    tab.fold("verdicts-fold")
     table = "#coalescing-table .scroll:has(.verdicts)"
     tab.page.wait_for_selector(f"{table} td:text-is('compiled')", state="attached", timeout=60_000)
     tab.page.locator(table).first.hover()

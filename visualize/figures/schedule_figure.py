@@ -18,8 +18,8 @@ from visualize.models.schedule import Schedule, TensorMap
 from visualize.models.steps import Steps, first_reads
 
 # Tiles along each side up to which each one's number is written in it.
-_NUMBER_SIZE = 13  # px
 NUMBERED_CELLS = 12
+_NUMBER_SIZE = 13  # px
 
 COLORS = ("order", "group", "wave", "sm")
 

@@ -33,14 +33,19 @@ class ExportPanel(Panel):
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def script_of(experiment: dict[str, Any]) -> dict[str, Any]:
-            """A script and a notebook that reproduce the run: kernel, tensors, launch, check, timing beside torch.
+            """Writes a script and a notebook that reproduce a run: kernel, tensors, launch, check, timing beside torch.
 
-            They import torch, Triton and the standard library. Without a GPU, Triton's interpreter checks them.
+            Both import torch, Triton and the standard library alone. Without a GPU, they check the kernel in Triton's
+            interpreter, untimed. `filename` is a name for the script.
             """
             return api.predicted(experiment, script_reply)
 
         async def trace_of(experiment: dict[str, Any]) -> dict[str, Any]:
-            """The timeline of a launch as a Chrome trace, for Perfetto; without a GPU as it was recorded."""
+            """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
+
+            Takes a GPU; without one, the recorded timeline is returned where there is one. A process of the trace is an
+            SM; times are in µs. `filename` is a name for it.
+            """
             return await api.measured(experiment, "timeline", trace_reply)
 
         return Endpoint("script", script_of), Endpoint("trace", trace_of, at_once=None)
