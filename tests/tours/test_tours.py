@@ -10,7 +10,7 @@ from visualize.text import tour_text
 from visualize.text.tour_text import Answer, Number, Place
 from visualize.tours import DIRECTORY, tours
 from visualize.tours.fact import Fact, NoFact, found, steps_of, written
-from visualize.tours.tour import MOST_WORDS, BadTour, Choice, checked_state, placeholders, read
+from visualize.tours.tour import MOST_WORDS, BadTour, Choice, checked_state, facts_named, read
 
 STOPS = [
     pytest.param(stop, id=f"{tour.name} {number}")
@@ -58,11 +58,11 @@ def test_a_number_in_a_sentence_is_a_fact_or_part_of_the_state(stop) -> None:
 
 @pytest.mark.parametrize("stop", STOPS)
 def test_every_sentence_states_a_fact_and_uses_what_it_asks(stop) -> None:
-    assert placeholders(stop.say), "a stop proves something"
-    used = set(placeholders(stop.say)) | {other for fact in stop.facts.values() for other in fact.ratio}
+    assert facts_named(stop.say), "a stop proves something"
+    used = set(facts_named(stop.say)) | {other for fact in stop.facts.values() for other in fact.ratio}
     if stop.ask:
         texts = (stop.ask.ask, *(choice.text for choice in stop.ask.choices))
-        used |= {name for text in texts for name in placeholders(text)}
+        used |= {name for text in texts for name in facts_named(text)}
         used |= {choice.condition[0] for choice in stop.ask.choices}
     assert used == stop.facts.keys()
 

@@ -33,7 +33,7 @@ class Choice:
     """One answer to a question.
 
     Attributes:
-        text: what it says; placeholders are facts.
+        text: what it says; "{name}" stands for a fact.
         when: the fact that makes it the right one, such as "grouped == 54" or "gain < 0.05".
     """
 
@@ -158,7 +158,7 @@ def _check(stop: Stop) -> None:
         for choice in stop.ask.choices:
             _known(choice.condition[0], stop)
     for one in texts:
-        for wanted in placeholders(one):
+        for wanted in facts_named(one):
             _known(wanted, stop)
     for name, fact in stop.facts.items():
         _check_fact(name, fact, stop)
@@ -187,6 +187,6 @@ def _known(name: str, stop: Stop) -> None:
         raise ValueError(f"{name!r} is no fact of it; there are {', '.join(stop.facts) or 'none'}.")
 
 
-def placeholders(text: str) -> list[str]:
+def facts_named(text: str) -> list[str]:
     """The names of the facts that stand in a text."""
     return [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
