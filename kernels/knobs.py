@@ -30,7 +30,8 @@ class Knob:
     """One setting: its default and what it allows, either `choices` or whole numbers from `low` to `high`.
 
     `stops` says how a slider over a range steps: "powers" (of two; any value can still be typed) or "ones". `reach` is
-    where the slider ends, if before `high`: what is beyond can still be typed.
+    where the slider ends, if before `high`: what is beyond can still be typed. `only_with` names another knob and the
+    values of it with which this one makes a difference: with others its control is hidden.
     """
 
     default: int | str
@@ -41,6 +42,7 @@ class Knob:
     high: int = 0
     stops: str = "ones"
     reach: int | None = None
+    only_with: tuple[str, tuple[int | str, ...]] | None = None
 
     def checked(self, name: str, value: object) -> int | str:
         """Return `value` as this knob's type, or raise ConfigError with what is allowed."""
@@ -91,9 +93,11 @@ def knob(
     high: int = 0,
     stops: str = "ones",
     reach: int | None = None,
+    only_with: tuple[str, tuple[int | str, ...]] | None = None,
 ) -> Any:
     """Declare a dataclass field that a person can set. See Knob for what the arguments mean."""
-    declared = Knob(default, group, help, tuple(choices) if choices is not None else None, low, high, stops, reach)
+    allowed = tuple(choices) if choices is not None else None
+    declared = Knob(default, group, help, allowed, low, high, stops, reach, only_with)
     declared.checked("default", default)
     return field(default=default, metadata={"knob": declared})
 

@@ -32,9 +32,8 @@ class Problem:
     )  # fmt: skip
     precision: str = knob(
         "tf32", "Shape",
-        "How float32 is multiplied: truncated to tf32, rounded to tf32, as three tf32 products, or in full. "
-        "Other types don't need it.",
-        choices=PRECISIONS,
+        "How float32 is multiplied: truncated to tf32, rounded to tf32, as three tf32 products, or in full.",
+        choices=PRECISIONS, only_with=("dtype", ("float32",)),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from gradio_client import Client
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Request, sync_playwright
 
 # What Gradio says of a stream of its own that is cut off, because another page is opened.
 _CUT_OFF = ("AbortError: signal is aborted", "Unexpected error Connection errored out")
@@ -25,29 +25,6 @@ _CUT_OFF = ("AbortError: signal is aborted", "Unexpected error Connection errore
 _LEFT_OUT = ("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "HttpsUpgrades", "OptimizationHints", "PaintHolding")
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# Tests that have not been seen to pass since the page was redesigned, one name a line. They are not run, and each run
-# says how many there are: a line goes once its test has passed.
-QUARANTINE = Path(__file__).with_name("quarantine.txt")
-
-
-def quarantined() -> frozenset[str]:
-    return frozenset(QUARANTINE.read_text(encoding="utf-8").split())
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is quarantined; naming one by itself does not run it either: take its line out."""
-    names = quarantined()
-    for item in items:
-        name = f"{item.path.name}::{item.name.split('[')[0].split('@')[0]}"
-        if name in names:
-            item.add_marker(pytest.mark.xfail(run=False, reason="quarantined since the redesign"))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if names := quarantined():
-        line = f"NOT RUN: {len(names)} browser tests are quarantined ({QUARANTINE.name})."
-        terminalreporter.write_line(line, red=True, bold=True)
 
 
 class App:
@@ -150,7 +127,7 @@ class Tab:
         before = len(self.errors)
         self.page.goto(self.url + query)
         self.errors[before:] = [error for error in self.errors[before:] if not error.startswith(_CUT_OFF)]
-        self.page.wait_for_selector("#experiment [data-ready] .field")
+        self.page.wait_for_selector("#experiment [data-ready] .field", state="attached")
         self.page.wait_for_function("location.search.includes('kernel=')")
         return self
 
@@ -171,7 +148,12 @@ class Tab:
         self.page.get_by_label("kernel", exact=True).select_option(label=label)
 
     def tab(self, name: str) -> None:
-        self.page.get_by_role("tab", name=name).click()
+        """Open a tab; on a narrow window it may be in the menu of those that have no room."""
+        button = self.page.get_by_role("tab", name=name)
+        if not button.is_visible():
+            self.page.get_by_role("button", name="More tabs").click()
+            button = self.page.locator(".overflow-dropdown").get_by_role("button", name=name)
+        button.click()
 
     def run(self) -> None:
         """Press Run and wait for the end, good or bad."""
@@ -182,6 +164,17 @@ class Tab:
     def ended(self, seconds: float = 90) -> None:
         ends = "#status [data-finished], #status .failure"
         self.page.wait_for_selector(ends, state="attached", timeout=1000 * seconds)
+
+    def answers(self) -> list[int]:
+        """Sizes in bytes, as sent, of what events answer from now on; the page's own files are not among them."""
+        sizes: list[int] = []
+
+        def note(request: Request) -> None:
+            if "/gradio_api/" in request.url and "/file=" not in request.url:
+                sizes.append(request.sizes()["responseBodySize"])
+
+        self.page.on("requestfinished", note)
+        return sizes
 
     def fold(self, name: str) -> None:
         """Open what is folded, unless it is open."""

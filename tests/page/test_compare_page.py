@@ -77,8 +77,7 @@ def test_a_recording_is_two_clicks_away(tab: Tab) -> None:
 def test_a_page_of_the_gallery_is_sent_in_150_kilobytes(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&tab=recorded")
     tab.page.locator(".recordings tbody tr").first.wait_for()
-    sizes: list[int] = []
-    tab.page.on("requestfinished", lambda request: sizes.append(request.sizes()["responseBodySize"]))
+    sizes = tab.answers()
     tab.page.get_by_role("link", name="Next").click()
     tab.page.wait_for_function("document.querySelector('.pager').innerText.includes('41–80')")
     tab.page.wait_for_timeout(300)

@@ -47,7 +47,7 @@ def test_the_picture_is_whole_in_the_first_screen_and_takes_most_of_it(tab: Tab,
 @pytest.mark.parametrize("name", ["reuse", "coalescing", "compiler"])
 def test_the_picture_does_not_move_when_the_compiler_answers(tab: Tab, name: str) -> None:
     tab.open(TABS[name])
-    tab.page.wait_for_selector(".picture", state="visible")
+    tab.page.wait_for_selector(".picture:visible")
     before = tab.page.evaluate(_PICTURE)[:2]
     tab.page.wait_for_function("document.querySelector('.picture :is(.js-plotly-plot, .pane)')")
     tab.page.wait_for_timeout(500)

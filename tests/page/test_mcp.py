@@ -11,7 +11,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,13 @@ def agents(tmp_path_factory: pytest.TempPathFactory, tilescope_cache: Path) -> I
         yield running
 
 
-async def _asked(url: str, calls: list[tuple[str, dict[str, Any]]]) -> tuple[list[Any], list[Any]]:
+def asked(url: str, *calls: tuple[str, dict[str, Any]]) -> tuple[list[Any], list[Any]]:
+    """The tools, and the replies to calls; in a thread of its own, as Playwright keeps a loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(_asked(url, calls))).result()
+
+
+async def _asked(url: str, calls: Sequence[tuple[str, dict[str, Any]]]) -> tuple[list[Any], list[Any]]:
     from mcp import ClientSession
     from mcp.client.streamable_http import streamable_http_client
 
@@ -51,13 +58,13 @@ async def _asked(url: str, calls: list[tuple[str, dict[str, Any]]]) -> tuple[lis
 
 @pytest.fixture(scope="module")
 def tools(agents: App) -> dict[str, Any]:
-    listed, _ = asyncio.run(_asked(agents.url, []))
+    listed, _ = asked(agents.url)
     return {tool.name: tool for tool in listed}
 
 
 def called(app: App, name: str, **arguments: Any) -> dict[str, Any]:
     """The reply of one tool."""
-    _, (result,) = asyncio.run(_asked(app.url, [(name, arguments)]))
+    _, (result,) = asked(app.url, (name, arguments))
     assert not result.isError, result.content
     return json.loads(result.content[0].text)
 
@@ -108,16 +115,16 @@ def test_every_knob_is_an_argument_with_what_it_allows(tools: dict[str, Any]) ->
 
 
 def test_the_list_of_tools_stays_small(tools: dict[str, Any]) -> None:
-    assert sum(len(tool.model_dump_json()) for tool in tools.values()) < 50_000
+    assert sum(len(tool.model_dump_json()) for tool in tools.values()) < 5_000 * len(tools)
 
 
 def test_long_fields_come_when_they_are_asked_for(agents: App) -> None:
     reply = called(agents, "compile", kernel="transpose.tiled")
     assert {"ttgir", "ptx", "sass"} == set(reply["left_out"])
     assert not {"ttgir", "ptx", "sass"} & set(reply)
-    asked = called(agents, "compile", kernel="transpose.tiled", fields=["ptx", "nonsense"])
-    assert set(asked) == {"ptx", "no_such_field"}
-    assert len(json.dumps(asked["ptx"])) == reply["left_out"]["ptx"]
+    chosen = called(agents, "compile", kernel="transpose.tiled", fields=["ptx", "nonsense"])
+    assert set(chosen) == {"ptx", "no_such_field"}
+    assert len(json.dumps(chosen["ptx"])) == reply["left_out"]["ptx"]
 
 
 def test_flat_arguments_reach_their_part_of_the_experiment(agents: App) -> None:

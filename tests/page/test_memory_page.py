@@ -49,7 +49,7 @@ def test_requests_are_stepped_through_without_the_server_and_stand_in_the_addres
     tab.page.get_by_role("button", name="Next request").click()
     tab.page.wait_for_function("location.search.includes('request=2')")
     assert "request 2 of 64" in titles(tab)[1]
-    assert "request 8 of 256" in titles(tab)[0], "the textbook's request for the same bytes"
+    assert "request 32 of 256" in titles(tab)[0], "the textbook's request for the same bytes"
     assert shown != titles(tab)
     lane = f"{STATE}.data[0].hovertext[0][0]"
     assert "lane 0" in tab.page.evaluate(lane)
@@ -76,8 +76,7 @@ def test_the_toy_shows_its_whole_memory(tab: Tab) -> None:
 
 def test_the_picture_is_sent_in_150_kilobytes(tab: Tab) -> None:
     compiled(tab, "kernel=transpose.tiled&lanes=loaded&model=textbook")
-    sizes: list[int] = []
-    tab.page.on("requestfinished", lambda request: sizes.append(request.sizes()["responseBodySize"]))
+    sizes = tab.answers()
     before = tab.draws("textbook-plot")
     tab.page.get_by_label("program slider").fill("3")
     tab.wait_for_draw("textbook-plot", after=before)

@@ -146,7 +146,7 @@ def test_events_of_the_document_do_what_the_buttons_do(tab: Tab) -> None:
 
 def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
     open_page(tab)
-    assert tab.text(".player output") == "whole launch"
+    assert tab.text("#player output") == "whole launch"
     for step in (1, 2, 3):
         tab.page.get_by_role("button", name="One step on").click()
         wait_for_step(tab, step)
@@ -183,7 +183,7 @@ def test_a_link_opens_at_its_step_and_a_slider_keeps_it(tab: Tab) -> None:
     tab.page.get_by_label("GROUP_SIZE slider").fill("8")
     tab.wait_for_draw("schedule-plot", after=before)
     tab.page.wait_for_function("document.querySelector('.player .name').innerText.includes('GROUP_SIZE 8')")
-    assert tab.text(".player output") == "wave 6 of 8"
+    assert tab.text("#player output") == "wave 6 of 8"
     assert "step=6" in tab.page.evaluate("location.search")
 
 
@@ -201,7 +201,7 @@ def test_the_scrubber_works_from_the_keyboard_and_says_where_it_is(tab: Tab) -> 
         scrub.press("ArrowRight")
     wait_for_step(tab, 4)
     assert_shows(tab, 4)
-    assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 320 blocks" in str(scrub.get_attribute("aria-valuetext"))
+    assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 640 blocks" in str(scrub.get_attribute("aria-valuetext"))
     scrub.press("Home")
     wait_for_step(tab, 0)
     assert parts(tab, 0, next(orders((2048, 2048, 512), 4))[1])[0].max() == 1023

@@ -37,8 +37,10 @@ def test_a_run_shows_its_check_and_no_time(tab: Tab, kernel: str) -> None:
     tab.wait_for_draw("diff-plot")
     assert "passed" in tab.text("#strip")
     assert "there is no time to report" in tab.text("#status")
+    assert tab.page.get_by_role("tab", name="Schedule").get_attribute("aria-selected") == "true", "it stays"
+    tab.tab("Result")
+    tab.fold("result-numbers")
     assert "0 of 12,900" in tab.text("#result-tables")
-    assert tab.page.get_by_role("tab", name="Result").get_attribute("aria-selected") == "true"
 
 
 def test_the_result_is_greyed_once_the_controls_move_on(tab: Tab) -> None:
@@ -178,9 +180,10 @@ def test_a_recorded_run_shows_no_picture_of_another_run(tab: Tab) -> None:
 
 
 def test_the_worst_tile_is_drawn_with_its_program_and_its_values(tab: Tab) -> None:
-    tab.open("?kernel=matmul.grouped&M=200&N=300&K=64")
+    tab.open("?kernel=matmul.grouped&M=200&N=300&K=64&tab=result")
     tab.run()
     tab.wait_for_draw("closeup-plot")
+    tab.fold("result-numbers")
     said = tab.text("#result-tables")
     assert "computed by pid" in said
     row, column = re.search(r"Around the worst element \[(\d+), (\d+)\]", said).groups()
@@ -191,8 +194,9 @@ def test_the_worst_tile_is_drawn_with_its_program_and_its_values(tab: Tab) -> No
 def test_layouts_are_compared_as_recorded_where_there_is_no_gpu(tab: Tab) -> None:
     config = "BLOCK_M=128&BLOCK_N=256&BLOCK_K=32&GROUP_SIZE=8&num_warps=8"
     tab.open(f"?kernel=matmul.grouped&M=4096&N=4096&K=4096&dtype=float32&{config}&tab=result")
-    tab.page.locator("#compare-layouts").click()
+    tab.fold("layouts-fold")
     tab.page.wait_for_selector("#layouts table")
+    assert tab.page.locator("#compare-layouts").is_disabled(), "what was recorded is drawn without being asked for"
     said = tab.text("#layouts")
     assert "transpose.tiled transposes B, then this kernel" in said
     assert "recorded" in said

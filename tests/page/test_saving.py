@@ -62,7 +62,7 @@ def test_a_table_is_saved_as_it_stands(tab: Tab) -> None:
     tab.page.locator(table).first.hover()
     download = saved(tab, f"{table} .save-csv")
     rows = list(csv.reader(content(download).decode("utf-8-sig").splitlines()))
-    assert rows[0][:2] == ["operation", "source"]
+    assert rows[0][:2] == ["operation", "line"]
     assert len({len(row) for row in rows}) == 1
     load = next(row for row in rows if row[0] == "load A" and row[2] == "compiled")
     assert load[3:6] == ["16 B", "4096", "65536"]

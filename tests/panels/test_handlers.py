@@ -15,6 +15,7 @@ import pytest
 from kernels import records
 from kernels.gpus import GPUS
 from kernels.results import Failure
+from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.measurements.timeline_measurement import TIMELINE
 from kernels.runner.session import Session
 from visualize.models.textbook import Textbook
@@ -219,3 +220,8 @@ def test_every_component_that_a_handler_answers_is_one_of_its_outputs(page):
         values = set_to({"tab": tab})
         assert set(page.handlers.on_change(request, *values)) <= set(outputs["on_change"])
         assert set(page.handlers.on_select(request, *values)) <= set(outputs["on_select"])
+    for measurement in MEASUREMENTS.values():
+        recorded = records.experiments(measurement.form, "H200")[0]
+        for tab in SETTINGS.tabs:
+            values = set_to({**recorded.to_address(), "gpu": "H200", "tab": tab})
+            assert set(page.handlers.on_select(request, *values)) <= set(outputs["on_select"]), measurement.name

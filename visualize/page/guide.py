@@ -37,7 +37,7 @@ class Guide:
 
     def lay_out_foot(self) -> None:
         """The bar and the keys."""
-        self._bar = tour_bar.tour_bar()
+        self._bar = tour_bar.tour_bar(tours())
         keys()
 
     def join(self, instant: Mapping[str, Any], lasting: Mapping[str, Any]) -> None:

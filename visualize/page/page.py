@@ -74,7 +74,7 @@ class Page:
                 self._buttons: dict[str, gr.Tab] = {}
                 with gr.Tabs(elem_id="tabs") as tabs:
                     for tab in TABS:
-                        with gr.Tab(tab.title, id=tab.name) as self._buttons[tab.name]:
+                        with gr.Tab(tab.title, id=tab.name, elem_id=f"{tab.name}-tab") as self._buttons[tab.name]:
                             for panel in self.panels[tab.name]:
                                 panel.build()
         self._guide.lay_out_foot()

@@ -32,8 +32,9 @@ class LayoutsPanel(Panel):
             with gr.Row(elem_id="layouts-row"):
                 button = gr.Button("Compare how B is stored", size="sm", elem_id="compare-layouts")
             self.table = markup("layouts", script=assets.text("result.js"))
+        self.outputs = [self.table]
         self.actions = [
-            Measure(button, "layouts", lambda study, _: {self.table: drawn_study(study)}, [self.table], is_dated=True)
+            Measure(button, "layouts", lambda study, _: {self.table: drawn_study(study)}, self.outputs, is_dated=True)
         ]
 
     def draw(self, known: Known) -> Drawn:

@@ -50,7 +50,7 @@ class SchedulePanel(Panel):
     def build(self) -> None:
         self.claim = markup("schedule-claim")
         player()
-        with gr.Row(elem_classes="picture"):
+        with gr.Row(elem_classes="picture", elem_id="schedule-picture"):
             self.picture = plot("schedule-plot", "Which program computes which tile, and which blocks it loads")
         # The step is set by the player, and has no control: its form has to be there all the same, to be sent.
         self.forms[PlayerView] = form.form("player-view", "The player's step")
@@ -90,6 +90,11 @@ class SchedulePanel(Panel):
             self.loads: _curve(orders, first, f"{what}s", about) if found else "",
             self.occupancy: residents(ours, state.launch, known.compiled, known.residency),
         }
+
+    def fill(self, known: Known) -> Drawn:
+        compares = known.state.kernel.family.panels is not None
+        view = form.of(known.state.view.of(ScheduleView), hidden=() if compares else ("first",))
+        return {**super().fill(known), self.forms[ScheduleView]: view}
 
     def summary(self, known: Known) -> tuple[Number, ...]:
         return schedule_numbers(known)

@@ -18,12 +18,12 @@ def title(gpu: Gpu | None) -> Markup:
     Args:
         gpu: this machine's; None without one.
     """
-    where = f"Live on {gpu.name}." if gpu else "No GPU here: models and the interpreter."
-    tagline = "What does your Triton kernel really do?"
+    where = f"Live on {gpu.name}." if gpu else "No GPU here."
+    tagline = "What your Triton kernel really does."
     skip = Markup('<a class="skip" href="#results">Skip to the picture</a>')
-    return skip + Markup('<h1>Tilescope</h1><p class="tagline">{} <span class="where">{}</span></p>').format(
-        tagline, where
-    )
+    return skip + Markup(
+        '<div class="what"><h1>Tilescope</h1><p class="tagline">{} <span class="where">{}</span></p></div>'
+    ).format(tagline, where)
 
 
 def ways(states: Mapping[str, str]) -> Markup:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import gradio as gr
@@ -50,9 +50,14 @@ def filled(fields: list[dict[str, Any]], values: Mapping[str, Any], presets: tup
     return json.dumps({"fields": fields, "values": dict(values), "presets": presets}, ensure_ascii=False)
 
 
-def of(declared: Any) -> str:
-    """The value of a form of a dataclass of knobs, set to `declared`."""
-    return filled(fields(type(declared)), dataclasses.asdict(declared))
+def of(declared: Any, hidden: Collection[str] = ()) -> str:
+    """The value of a form of a dataclass of knobs, set to `declared`.
+
+    Args:
+        hidden: fields that make no difference here: they keep their values, and have no controls.
+    """
+    shown = [one for one in fields(type(declared)) if one["name"] not in hidden]
+    return filled(shown, dataclasses.asdict(declared))
 
 
 def settings(value: str) -> dict[str, Any]:
@@ -75,7 +80,9 @@ def fields(declared: type, labels: Mapping[str, list[str]] | None = None, group:
 
 def field(name: str, knob: Knob, labels: list[str] | None = None, group: str = "") -> dict[str, Any]:
     """One control."""
-    shared = {"name": name, "group": group or knob.group, "help": knob.help}
+    shared: dict[str, Any] = {"name": name, "group": group or knob.group, "help": knob.help}
+    if knob.only_with:
+        shared["only_with"] = {"name": knob.only_with[0], "values": list(knob.only_with[1])}
     if labels is not None:
         return {**shared, "kind": "menu", "choices": list(range(len(labels))), "labels": labels}
     if knob.choices is None:

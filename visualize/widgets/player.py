@@ -62,7 +62,7 @@ def replay() -> gr.HTML:
     return gr.HTML(
         value="",
         html_template=(
-            '<div class="player clock" role="group" aria-label="Replay of the launch in true time">'
+            '<div class="player clock" hidden role="group" aria-label="Replay of the launch in true time">'
             '<button type="button" class="play">▶ Replay</button>'
             '<input type="range" min="0" max="0" value="0" aria-label="Time from the first start">'
             f'<output></output><select aria-label="Pace of the replay">{paces}</select>'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import gradio as gr
 from markupsafe import Markup
@@ -10,12 +11,12 @@ from markupsafe import Markup
 from visualize.widgets import assets
 
 
-def tour_bar() -> gr.HTML:
-    """The component. Where the address names another stop it fires `select` with what `asked` reads."""
+def tour_bar(tours: Iterable[str]) -> gr.HTML:
+    """The component. Where the address names a stop of one of these tours it fires `select`, for `asked` to read."""
     return gr.HTML(
         value="",
         html_template='<div class="tour-place"></div>',
-        js_on_load=assets.script("tour.js"),
+        js_on_load=assets.script("tour.js", tours=list(tours)),
         apply_default_css=False,
         elem_id="tour",
     )

@@ -13,6 +13,7 @@ function send(event, extra = {}) {
 function set(name, value) {
   if (state.values[name] === value) return;
   state.values[name] = value;
+  hideIdle();
   // Another kernel has other knobs, so the form itself will be replaced.
   if (name === "kernel") document.dispatchEvent(new Event("tilescope:chosen"));
   send(name === "kernel" ? "select" : "input");
@@ -23,6 +24,14 @@ function make(tag, attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   node.append(...children);
   return node;
+}
+
+// A knob that makes no difference to what is set has no control.
+function hideIdle() {
+  for (const { name, only_with: other } of state.fields) {
+    const row = root.querySelector(`[data-field="${name}"]`);
+    if (other && row) row.hidden = !other.values.includes(state.values[other.name]);
+  }
 }
 
 // The values that a field's slider stops at.
@@ -133,6 +142,7 @@ function show() {
     if (focused) document.getElementById(focused)?.focus();
   }
   root.querySelectorAll(".field").forEach((row) => row.refresh());
+  hideIdle();
   root.dataset.ready = "true";
   document.dispatchEvent(new Event("tilescope:form"));
 }

@@ -5,7 +5,7 @@ const shows = (name) => document.body.classList.contains(name);
 
 // Talk mode stands in the address, so that a link opens it.
 function talk(on) {
-  document.body.classList.toggle("talk", on);
+  for (const node of [document.documentElement, document.body]) node.classList.toggle("talk", on);
   const kept = new URLSearchParams(location.search);
   if (on) kept.set("talk", "1"); else kept.delete("talk");
   history.replaceState(history.state, "", `${location.pathname}?${kept}`);

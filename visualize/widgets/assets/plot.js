@@ -39,11 +39,13 @@ function template() {
 async function draw() {
   const turn = ++latest;
   node.classList.toggle("none", props.value === "none");
+  node.closest(".block").hidden = props.value === "none";
   const content = props.value && props.value !== "none" ? JSON.parse(props.value) : {};
   showTwin(content.twin);
   if (!content.packed) {
     figure = null;
     window.Plotly?.purge(node);
+    node.dispatchEvent(new CustomEvent("tilescope:cleared", { bubbles: true }));
     return;
   }
   const next = unpacked(content, await inflated(content.packed));
@@ -62,15 +64,17 @@ function picture(format, title) {
   return { name: format, title: `Save as ${title}`, icon, click: () => window.tilescopeFiles.savePicture(node, figure.about, format) };
 }
 
+// These buttons and no others: Plotly's own list has one that uploads the chart to a third party. One object for all
+// redraws: with another one Plotly makes the plot anew, which takes longer and loses the zoom.
+const buttons = [["zoom2d", "pan2d", "resetScale2d"], [picture("png", "PNG, at 2×"), picture("svg", "SVG")]];
+const config = { responsive: true, displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
+
 function paint() {
   if (!figure) return;
   figure.layout.template = template();
   figure.layout.autosize = true;
-  sized(figure.layout);
+  sized(figure);
   figure.layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: "#7f8794", activecolor: figure.layout.template.layout.font.color };
-  // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
-  const buttons = [["zoom2d", "pan2d", "resetScale2d"], [picture("png", "PNG, at 2×"), picture("svg", "SVG")]];
-  const config = { responsive: true, displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
   const shown = { data: figure.data, layout: figure.layout };
   // Another component may lay something over it: the player does.
   node.dispatchEvent(new CustomEvent("tilescope:paint", { bubbles: true, detail: shown }));
@@ -88,14 +92,15 @@ function buttonsBelow() {
 }
 
 // Type grows with the page's, margins with it, and a picture is as high as its place.
-function sized(layout) {
+function sized(one) {
+  const { layout } = one;
   const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
   layout.font = { ...layout.font, size: rem * 0.95 };
   if (layout.title) layout.title.font = { ...layout.title.font, size: rem * 1.05 };
   if (node.closest(".picture")) layout.height = node.clientHeight || layout.height;
-  figure.margin ??= layout.margin ?? {};
-  const sides = Object.entries(figure.margin).filter(([, pixels]) => typeof pixels === "number");
-  layout.margin = { ...figure.margin, ...Object.fromEntries(sides.map(([side, pixels]) => [side, pixels * Math.max(1, rem / 15)])) };
+  one.margin ??= layout.margin ?? {};
+  const sides = Object.entries(one.margin).filter(([, pixels]) => typeof pixels === "number");
+  layout.margin = { ...one.margin, ...Object.fromEntries(sides.map(([side, pixels]) => [side, pixels * Math.max(1, rem / 15)])) };
 }
 
 // Where a page has a <base>, Plotly writes its gradients' and clips' references with the whole address, and they

@@ -55,6 +55,7 @@ function lay(event) {
 
 function chartOf(plot, data, programs) {
   [gantt, chart, span] = [plot, programs, programs.span_ns];
+  root.hidden = false;
   if (now === null) now = span / 2;
   bars = data.flatMap(({ x, y, customdata }) =>
     Array.from(customdata[0], (_, i) => ({ told: customdata.map((row) => row[i]), start: x[5 * i], end: x[5 * i + 1], top: y[5 * i], bottom: y[5 * i + 2] })));
@@ -62,7 +63,10 @@ function chartOf(plot, data, programs) {
   scrub.step = Math.max(1, Math.round(span / 400));
   tell();
   requestAnimationFrame(() => {
-    if (!cursor.isConnected) plot.parentNode.append(cursor, tip);
+    if (!cursor.isConnected) {
+      plot.parentNode.classList.add("with-cursor");
+      plot.parentNode.append(cursor, tip);
+    }
     plot.removeAllListeners?.("plotly_afterplot");
     plot.on?.("plotly_afterplot", place);
     place();
@@ -140,6 +144,11 @@ function point(event) {
 play.addEventListener("click", () => { if (playing) stop(); else if (span) start(); });
 scrub.addEventListener("input", () => { stop(); show(Number(scrub.value)); });
 document.addEventListener("tilescope:paint", lay);
+document.addEventListener("tilescope:cleared", ({ target }) => {
+  if (target !== gantt) return;
+  stop();
+  root.hidden = true;
+});
 document.addEventListener("mousemove", (event) => {
   if (gantt?.contains(event.target)) point(event);
   else tip.hidden = true;

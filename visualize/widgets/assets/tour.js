@@ -6,7 +6,7 @@ let answered = ""; // the stop whose question has been answered
 function addressed() {
   const now = new URLSearchParams(location.search), tour = now.get("tour");
   const stop = Number(now.get("stop") || 1), before = wanted;
-  wanted = tour ? `${tour} ${stop}` : "";
+  wanted = given.tours.includes(tour) ? `${tour} ${stop}` : "";
   document.body.classList.toggle("touring", wanted !== "");
   if (wanted === before) return;
   closeMenu();

@@ -3,6 +3,7 @@ let twin = null; // its node
 let twinFigure = null;
 let twinText = "";
 const watching = [];
+const twinConfig = { responsive: true, displayModeBar: false };
 
 async function showTwin(text = "") {
   node.classList.toggle("lone", Boolean(text) && !JSON.parse(props.value).packed);
@@ -14,6 +15,7 @@ async function showTwin(text = "") {
     watching.splice(0).forEach((one) => one.disconnect());
     twin = twinFigure = null;
     node.parentElement.classList.remove("twins");
+    placed();
     if (figure) paint();
     return;
   }
@@ -27,6 +29,7 @@ async function showTwin(text = "") {
     twin.setAttribute("aria-label", `Pinned: ${node.getAttribute("aria-label")}`);
     node.after(twin);
     node.parentElement.classList.add("twins");
+    placed();
     watching.push(new MutationObserver(paintTwin), new IntersectionObserver(fit));
     watching[0].observe(document.body, { attributes: true, attributeFilter: ["class"] });
     watching[1].observe(twin);
@@ -38,13 +41,19 @@ async function showTwin(text = "") {
   if (figure) paint();
 }
 
+// The row that holds plots with twins gives each a line of its own.
+function placed() {
+  const row = node.closest(".picture, .plots");
+  row?.classList.toggle("with-twins", row.querySelector(".twins") !== null);
+}
+
 function paintTwin() {
   if (!twinFigure || !window.Plotly) return;
   const { data, layout } = twinFigure;
   layout.template = template();
   layout.autosize = true;
-  sized(layout);
-  withoutBase(() => window.Plotly.react(twin, data, layout, { responsive: true, displayModeBar: false }));
+  sized(twinFigure);
+  withoutBase(() => window.Plotly.react(twin, data, layout, twinConfig));
 }
 
 // What was drawn where nobody saw it had no width.
