@@ -17,7 +17,7 @@ def test_nothing_is_fetched_from_elsewhere(tab: Tab) -> None:
     tab.wait_for_draw("schedule-plot")
     foreign = [url for url in tab.requests if not url.startswith((tab.url, "data:", "blob:"))]
     assert foreign == []
-    assert any("plotly.min.js" in url for url in tab.requests)
+    assert any("plotly-cartesian.min.js" in url for url in tab.requests)
 
 
 def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(tab: Tab) -> None:
