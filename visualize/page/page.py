@@ -18,6 +18,7 @@ from kernels.runner.session import Session
 from visualize.page.api import endpoints
 from visualize.page.guide import Guide
 from visualize.page.handlers import Components, Handlers
+from visualize.page.lean_blocks import LeanBlocks
 from visualize.page.look import TITLE
 from visualize.panels.panel import Ask, Measure, Panel
 from visualize.panels.result_tab import ResultPanel
@@ -29,7 +30,7 @@ from visualize.widgets.markup import markup
 
 def page(session: Session, with_tools: bool = False) -> gr.Blocks:
     """The whole page and its API, for the workers of `session`; with tools, for an MCP server too."""
-    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
+    with LeanBlocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
         built = Page(blocks, session)
         endpoints(session, [panel for panels in built.panels.values() for panel in panels], with_tools)
     return blocks
