@@ -35,7 +35,7 @@ def told(kind, answer):
         {0: "x", 1: "y", 2: "z", 3: 2},
         ["x", "y", "z", 2],
     ],
-    ids=str,
+    ids=["one", "a component", "nothing", "a state", "all", "a list"],
 )
 def test_an_answer_reaches_the_browser_as_with_gradios_own(answer):
     assert told(LeanBlocks, answer) == told(gr.Blocks, answer)
