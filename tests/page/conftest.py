@@ -131,6 +131,18 @@ class Tab:
         self.page.wait_for_function("location.search.includes('kernel=')")
         return self
 
+    def follow(self, query: str) -> Tab:
+        """Follow a link within the page: a fifth of what it takes to open it anew."""
+        self.page.evaluate(
+            """query => {
+              delete document.body.dataset.address;
+              document.dispatchEvent(new CustomEvent("tilescope:follow", { detail: query }));
+            }""",
+            query.removeprefix("?"),
+        )
+        self.page.wait_for_function("document.body.dataset.address !== undefined")
+        return self
+
     def draws(self, plot: str) -> int:
         """How often a live plot has been drawn."""
         return int(self.page.locator(f"#{plot} .live-plot").get_attribute("data-draws") or 0)

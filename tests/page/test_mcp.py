@@ -22,6 +22,9 @@ from kernels import discover
 from kernels.knobs import knobs
 from tests.page.conftest import ROOT, App, served
 
+# They share an app of their own.
+pytestmark = pytest.mark.xdist_group("mcp")
+
 NAMES = {
     "kernels", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "recorded",
     "script", "trace",

@@ -54,6 +54,16 @@ def test_the_result_is_greyed_once_the_controls_move_on(tab: Tab) -> None:
     tab.page.wait_for_selector("#strip [data-experiment]:not(.stale)")
 
 
+def test_a_result_comes_back_after_a_reload(tab: Tab) -> None:
+    tab.open("?kernel=transpose.tiled&M=136&N=128")
+    tab.run()
+    strip = tab.text("#strip")
+    tab.page.wait_for_function("localStorage.getItem('tilescope-run')?.length > 1000")
+    tab.page.reload()
+    tab.page.wait_for_function("document.querySelector('#strip')?.innerText.includes('passed')")
+    assert tab.text("#strip") == strip
+
+
 def test_control_and_enter_runs(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&M=64&N=64")
     tab.page.get_by_label("M", exact=True).press("Control+Enter")

@@ -60,7 +60,7 @@ def test_a_trace_is_of_the_recorded_timeline(endpoints):
 def test_every_figure_says_what_it_is_of(page, tab):  # noqa: F811
     """Its experiment, GPU and mark: they stand below a saved picture."""
     state = opened({"kernel": "matmul.grouped", "M": 2048, "N": 2048, "K": 2048, "gpu": "H200", "tab": tab})
-    values = page.handlers.draw(page.handlers.known(state)).values()
+    values = page.handlers.drawing.draw(page.handlers.drawing.known(state)).values()
     figures = [json.loads(value) for value in values if isinstance(value, str) and value.startswith('{"data"')]
     expected = {"schedule": 2, "reuse": 2, "coalescing": 2}.get(tab, 0)
     assert len(figures) >= expected
@@ -72,7 +72,7 @@ def test_every_figure_says_what_it_is_of(page, tab):  # noqa: F811
 def test_the_panel_knows_what_is_set(page):  # noqa: F811
     state = opened({"kernel": "transpose.flat", "M": 99, "tab": "result"})
     panel = next(one for one in page.panels["result"] if isinstance(one, ExportPanel))
-    (value,) = panel.draw(page.handlers.known(state)).values()
+    (value,) = panel.draw(page.handlers.drawing.known(state)).values()
     assert from_json(json.loads(value), discover()) == state.experiment
 
 

@@ -13,6 +13,7 @@ import gradio as gr
 import pytest
 
 from kernels import records
+from kernels.experiment import Run
 from kernels.gpus import GPUS
 from kernels.results import Failure
 from kernels.runner.measurements import MEASUREMENTS
@@ -23,7 +24,10 @@ from visualize.page.page import Page
 from visualize.panels.controls import experiment_form
 from visualize.panels.schedule_tab import SchedulePanel
 from visualize.panels.tabs import SETTINGS
+from visualize.state import kept_run
 from visualize.widgets import form
+
+RUN = MEASUREMENTS["run"]
 
 
 @pytest.fixture
@@ -164,7 +168,7 @@ def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(page, m
     current = SETTINGS.state(flat, page.session.gpu)
 
     def drawn():
-        return named(page.handlers.draw(page.handlers.known(current)))["timeline"]
+        return named(page.handlers.drawing.draw(page.handlers.drawing.known(current)))["timeline"]
 
     recorded = page.session.known(current.experiment, "timeline")
     assert recorded.backend == "recorded", "whatever the seed"
@@ -190,6 +194,20 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     last = last_answer({**recorded, "gpu": "H200", "GROUP_SIZE": 3})
     assert "none of this experiment on H200 was recorded" in last["status"]
     assert set(last) <= {"problems", "status", "cancel"}, "what is drawn stays"
+
+
+def test_a_run_that_the_browser_has_kept_is_shown_where_the_app_knows_none(page):
+    run = records.find(RUN.form, records.experiments(RUN.form, "H200")[0], "H200")
+    live = replace(run, backend="cuda", note="", experiment=replace(run.experiment, run=Run(seed=12345)))
+    # of a launch that was not recorded, and that this app has not seen
+    changed = replace(live.experiment, problem=replace(live.experiment.problem, M=live.experiment.problem.M - 8))
+    live = replace(live, experiment=changed)
+    request = SimpleNamespace(session_hash="page", query_params={**changed.to_address(), "gpu": "H200"})
+    assert "Not run yet" in named(page.handlers.on_load(request, ""))["strip"]
+    kept = kept_run.written(live, "H200")
+    assert "passed" in named(page.handlers.on_load(request, kept))["strip"]
+    request.query_params["M"] = "64"
+    assert "Not run yet" in named(page.handlers.on_load(request, kept))["strip"]
 
 
 def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page, monkeypatch):

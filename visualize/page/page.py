@@ -16,8 +16,9 @@ from gradio.blocks import Block
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.session import Session
 from visualize.page.api import endpoints
+from visualize.page.drawing import Components, Drawing
 from visualize.page.guide import Guide
-from visualize.page.handlers import Components, Handlers
+from visualize.page.handlers import Handlers
 from visualize.page.lean_blocks import LeanBlocks
 from visualize.page.look import TITLE
 from visualize.panels.panel import Ask, Measure, Panel
@@ -50,7 +51,8 @@ class Page:
         (self._result,) = (one for panels in self.panels.values() for one in panels if isinstance(one, ResultPanel))
         self._guide = Guide(session)
         self._lay_out()
-        self.handlers = Handlers(session, self.components, self.panels, self._result)
+        drawing = Drawing(session, self.components, self.panels, self._result)
+        self.handlers = Handlers(drawing, self.components, self._result)
         self._join()
 
     def _lay_out(self) -> None:
@@ -114,7 +116,7 @@ class Page:
         lasting: dict[str, Any] = {"concurrency_limit": None, **quiet}
 
         opened = _each([*everything, *self._result.results])
-        self.blocks.load(on.on_load, None, opened, **instant)
+        self.blocks.load(on.on_load, [self._result.kept], opened, **instant)
         self.blocks.unload(on.on_unload)
         for controls in forms:
             controls.input(on.on_change, inputs, redrawn, **last)

@@ -18,6 +18,7 @@ from visualize.figures.time_figure import time_figure
 from visualize.models.schedule import schedule
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.state import kept_run
 from visualize.state.known import Known
 from visualize.text import caption, run_report, status_text
 from visualize.widgets import assets
@@ -36,7 +37,9 @@ class ResultPanel(Panel):
     uses_compiler = False
 
     def build_strip(self) -> None:
-        """The numbers that stay in view above the tabs."""
+        """The numbers that stay in view above the tabs, and what the browser keeps of the last run."""
+        # The key hides nothing: what comes back is read as a stranger's. Without one it would be lost at each restart.
+        self.kept = gr.BrowserState("", storage_key="tilescope-run", secret="tilescope")
         self.strip = markup("strip", script=assets.text("result.js"))
 
     def build(self) -> None:
@@ -51,7 +54,10 @@ class ResultPanel(Panel):
 
     def run(self, button: gr.Button) -> Measure:
         """The page's own button."""
-        return Measure(button, "run", self._shown, self.results, is_dated=True)
+        return Measure(button, "run", self._ended, [*self.results, self.kept], is_dated=True)
+
+    def _ended(self, outcome: RunResult, known: Known) -> Drawn:
+        return {**self._shown(outcome, known), self.kept: kept_run.written(outcome, known.state.gpu.name)}
 
     def _shown(self, outcome: RunResult, known: Known) -> Drawn:
         return dict(zip(self.results, drawn_result(outcome, known.launch), strict=True))
@@ -59,6 +65,11 @@ class ResultPanel(Panel):
     def known_run(self, known: Known) -> Drawn:
         """The run of what is set, where it is known: run before in this process, or recorded."""
         outcome = known.result(RunResult)
+        return self._shown(outcome, known) if outcome else {}
+
+    def kept_run(self, kept: object, known: Known) -> Drawn:
+        """The run that the browser has kept, where it is of what is set."""
+        outcome = kept_run.read(kept, known.state)
         return self._shown(outcome, known) if outcome else {}
 
     def before(self, session: Session) -> Drawn:

@@ -1,0 +1,51 @@
+"""What a browser keeps of its last run: it is shown for what is set, and what is no run is left alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from kernels import records
+from kernels.runner.measurements import MEASUREMENTS
+from visualize.panels.tabs import SETTINGS
+from visualize.state import kept_run
+
+FORM = MEASUREMENTS["run"].form
+
+
+def recorded_runs():
+    return [records.find(FORM, one, "H200") for one in records.experiments(FORM, "H200")]
+
+
+def state_of(experiment):
+    return SETTINGS.state({**experiment.to_address(), "gpu": "H200"}, None)
+
+
+@pytest.mark.parametrize("run", recorded_runs()[::7], ids=lambda run: run.experiment.kernel)
+def test_a_run_comes_back_as_it_was(run):
+    state = state_of(run.experiment)
+    back = kept_run.read(kept_run.written(run, "H200"), state)
+    assert back is not None
+    assert back.to_json() == run.to_json()
+    assert kept_run.read(kept_run.written(replace(run, recorded=run), "H200"), state).recorded is None
+    other = state_of(replace(run.experiment, problem=replace(run.experiment.problem, M=run.experiment.problem.M + 1)))
+    assert kept_run.read(kept_run.written(run, "H200"), other) is None
+    assert kept_run.read(kept_run.written(run, "A100"), state) is None
+
+
+@pytest.mark.parametrize(
+    "text", [None, 7, "", "{", "[]", "null", "[" * 50_000, '{"gpu": "H200"}', '{"run": {}}', "x" * 200_000]
+)
+def test_what_is_no_run_is_left_alone(text):
+    run = recorded_runs()[0]
+    assert kept_run.read(text, state_of(run.experiment)) is None
+
+
+def test_a_run_with_a_field_of_another_type_is_no_run():
+    run = recorded_runs()[0]
+    fields = json.loads(kept_run.written(run, "H200"))
+    for name, value in (("note", 7), ("check", "good"), ("experiment", {"kernel": "nothing"}), ("extra", 1)):
+        wrong = json.dumps({**fields, "run": {**fields["run"], name: value}})
+        assert kept_run.read(wrong, state_of(run.experiment)) is None, name

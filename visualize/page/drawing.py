@@ -1,0 +1,170 @@
+"""What the page shows of a State: by component, with what is pinned beside it, and what is still to be compiled."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from kernels.knobs import ConfigError
+from kernels.results import Compiled, Failure
+from kernels.runner.session import Session
+from visualize.page.guide import expanded
+from visualize.panels import compare
+from visualize.panels.controls import experiment_form
+from visualize.panels.endpoint import known
+from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.panels.result_tab import ResultPanel
+from visualize.panels.tabs import SETTINGS
+from visualize.state.known import Known
+from visualize.state.state import State
+from visualize.widgets import form, link
+
+# How what is wanted of the compiler begins where it was known, so that the panel is drawn already.
+DRAWN = "drawn"
+
+
+@dataclass(frozen=True)
+class Components:
+    """What the page itself has, besides its panels.
+
+    Attributes:
+        experiment: the form of the Experiment.
+        problems: puts sentences next to the controls that caused them.
+        wanted: what the open tab wants of the compiler: each change is an event.
+        status, cancel: of what was pressed last.
+        pin: holds what is pinned.
+        compare: the way to pin, or what differs from what is pinned.
+        tabs, tab: the row of tabs, and the name of the open one.
+    """
+
+    experiment: gr.HTML
+    link: gr.HTML
+    problems: gr.HTML
+    wanted: gr.HTML
+    status: gr.HTML
+    cancel: gr.Button
+    pin: gr.HTML
+    compare: gr.HTML
+    tabs: gr.Tabs
+    tab: gr.State
+
+
+class Drawing:
+    """Draws one page, for all the browsers that have it open.
+
+    Args:
+        panels: by the name of their tab.
+        result: the one of them that shows the last run.
+    """
+
+    def __init__(
+        self, session: Session, components: Components, panels: Mapping[str, Sequence[Panel]], result: ResultPanel
+    ) -> None:
+        self.session = session
+        self._at = components
+        self._panels = panels
+        self._result = result
+        # An answer that changes nothing: Gradio takes no empty one.
+        self.nothing: Drawn = {components.problems: gr.skip()}
+        self._numbers = itertools.count()
+
+    def draw(self, known: Known) -> Drawn:
+        """What the panels of the open tab draw, with what is pinned beside it.
+
+        Raises:
+            ConfigError: where one can't be drawn.
+        """
+        return self._compared(self._alone(known), known)
+
+    def _alone(self, known: Known) -> Drawn:
+        drawn: Drawn = {}
+        for panel in self._panels[known.state.view.tab]:
+            drawn |= panel.draw(known)
+        return drawn
+
+    def _compared(self, drawn: Drawn, known: Known) -> Drawn:
+        """What is drawn, each with its twin where something is pinned; and what differs."""
+        panels, twin = self._panels[known.state.view.tab], self._twin(known.state)
+        shown, bar = compare.compared(drawn, known, twin, panels, self._whole)
+        return {**shown, self._at.compare: bar}
+
+    def _whole(self, known: Known) -> Drawn:
+        return {**self._result.known_run(known), **self._alone(known)}
+
+    def _twin(self, state: State) -> Known | None:
+        twin = state.twin(self.session.gpu)
+        return self.known(twin) if twin else None
+
+    def known(self, state: State, compiled: Compiled | Failure | None = None) -> Known:
+        return known(self.session, state, compiled)
+
+    def wanted(self, state: State) -> str:
+        """What the open tab wants of the compiler; "" where it wants nothing. Each change of it is an event.
+
+        To be asked before the tab is drawn, so that no picture that waits goes without it. A picture that waits wants
+        something new each time: a browser may put it in place after the answer to an earlier one.
+        """
+        if not any(panel.uses_compiler for panel in self._panels[state.view.tab]):
+            return ""
+        shown = [state.experiment, *([state.pinned] if state.pinned else [])]
+        is_known = all(self.session.compiled_before(one) is not None for one in shown)
+        return f"{DRAWN if is_known else next(self._numbers)} {link.query(state.to_address())}"
+
+    def redrawn(self, state: State, sentences: Mapping[str, str] | None = None) -> Drawn:
+        """The address, the open tab, and what is wrong; other tabs wait until they are opened."""
+        said = dict(sentences or {})
+        answer: Drawn = {self._at.link: link.shown(state.to_address(), SETTINGS.short_address(state))}
+        if wanted := self.wanted(state):
+            answer[self._at.wanted] = wanted
+        try:
+            answer |= self.draw(self.known(state))
+        except ConfigError as error:
+            said[error.field] = str(error)
+        return {**answer, self._at.problems: form.placed(said)}
+
+    def opened(self, flat: Mapping[str, object], kept: object = "") -> Drawn:
+        """Everything as an address describes it."""
+        opened, sentences = SETTINGS.forgiving_state(expanded(flat), self.session.gpu)
+        return self.everything(opened, sentences, kept)
+
+    def refused(self, error: ConfigError) -> Drawn:
+        """A sentence next to its cause; everything else stays as it was."""
+        return {self._at.problems: form.placed({error.field: str(error)})}
+
+    def everything(self, state: State, sentences: Mapping[str, str] | None = None, kept: object = "") -> Drawn:
+        """All forms, the open tab, and the run of what is set, where it is known or the browser has kept it."""
+        at, known = self._at, self.known(state)
+        forms: Drawn = {at.experiment: experiment_form(state, self.session.gpu), at.pin: compare.held(state)}
+        for panel in (panel for panels in self._panels.values() for panel in panels):
+            forms |= panel.fill(known)
+        opened = {at.tab: state.view.tab, at.tabs: gr.Tabs(selected=state.view.tab)}
+        run = self._result.known_run(known) or self._result.kept_run(kept, known)
+        if twin := self._twin(state):
+            run = compare.beside(run or self._result.before(self.session), self._result.known_run(twin))
+        return {**opened, **forms, **run, **self.redrawn(state, sentences)}
+
+    def waiting(self, state: State, seconds: float) -> Drawn:
+        known = Known(state)
+        waiting: Drawn = {}
+        for panel in self._panels[state.view.tab]:
+            waiting |= panel.waiting(known, seconds)
+        return waiting or self.nothing
+
+    def drawn_again(self, state: State, outcome: Compiled | Failure) -> Drawn:
+        """The open tab with what the compiler said; what can't be drawn is said where it was set."""
+        try:
+            return self.draw(self.known(state, outcome)) or self.nothing
+        except ConfigError as error:
+            return self.refused(error)
+
+    def shown(self, action: Measure, outcome: Any, known: Known) -> Drawn:
+        """What an outcome draws, beside what is pinned."""
+        drawn = action.shown(outcome, known)
+        try:
+            return self._compared(drawn, known)
+        except ConfigError:
+            return drawn  # what is set can't be drawn, which is said where it was set

@@ -1,0 +1,38 @@
+"""The last run of a browser, as the browser keeps it: it comes back after a reload, and after a restart of the app."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+
+from kernels.equivalence import on_any_gpu
+from kernels.records import Recording, UnreadableRecording
+from kernels.results import RunResult
+from kernels.runner.measurements import MEASUREMENTS
+from visualize.state.state import State
+
+# Characters. A run with its picture takes some 10,000; what is longer was not written here.
+_LONGEST = 100_000
+
+
+def written(result: RunResult, gpu: str) -> str:
+    """A run as text.
+
+    Args:
+        gpu: the name of the GPU that it was shown for.
+    """
+    alone = dataclasses.replace(result, recorded=None)  # which is found again
+    return MEASUREMENTS["run"].form.line(Recording(gpu, datetime.date.today().isoformat(), alone))
+
+
+def read(text: object, state: State) -> RunResult | None:
+    """The run that a browser has kept, if it is one of what is set; None for another one, and for what is no run."""
+    if not isinstance(text, str) or not text or len(text) > _LONGEST:
+        return None
+    try:
+        recording = MEASUREMENTS["run"].form.recording(json.loads(text))
+    except (ValueError, TypeError, AttributeError, RecursionError, UnreadableRecording):
+        return None
+    is_set = on_any_gpu(recording.measured.experiment) == on_any_gpu(state.experiment)
+    return recording.measured if is_set and recording.gpu == state.gpu.name else None
