@@ -32,6 +32,9 @@ SLOW = from_json(
 )
 
 
+FULL = pytest.mark.all_combinations
+
+
 @pytest.fixture(scope="module")
 def deviceless(tmp_path_factory):
     """A session for an H200 that its workers don't find."""
@@ -65,7 +68,9 @@ def test_a_worker_that_can_not_reach_its_device_is_replaced(deviceless, name):
     assert process_of(deviceless) != before
 
 
-@pytest.mark.parametrize("name", MEASUREMENTS)
+@pytest.mark.parametrize(
+    "name", [name if name in ("run", "reuse") else pytest.param(name, marks=FULL) for name in MEASUREMENTS]
+)
 def test_after_a_cuda_error_the_next_measurement_gets_a_fresh_worker(deviceless, monkeypatch, name):
     measurement = MEASUREMENTS[name]
     for function, is_replaced in ((poisoned, True), (unharmed, False)):

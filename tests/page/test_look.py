@@ -65,7 +65,14 @@ def test_the_picture_does_not_move_when_the_compiler_answers(tab: Tab, name: str
     assert max(abs(now - then) for now, then in zip(after, before, strict=True)) <= 2
 
 
-@pytest.mark.parametrize(("width", "height", "least"), [(1280, 720, 14), (1920, 1080, 16.5), (390, 844, 14)])
+@pytest.mark.parametrize(
+    ("width", "height", "least"),
+    [
+        pytest.param(1280, 720, 14, marks=pytest.mark.all_combinations),
+        (1920, 1080, 16.5),
+        (390, 844, 14),
+    ],
+)
 def test_no_text_is_smaller_than_can_be_read(tab: Tab, width: int, height: int, least: float) -> None:
     tab.page.set_viewport_size({"width": width, "height": height})
     tab.open()

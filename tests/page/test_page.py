@@ -133,6 +133,7 @@ def test_zoom_survives_a_moved_slider(tab: Tab) -> None:
     assert tab.page.evaluate(ranges) == zoomed
 
 
+@pytest.mark.all_combinations
 def test_plots_follow_dark_mode(tab: Tab) -> None:
     colour = "getComputedStyle(document.querySelector('#schedule-plot .xtick text')).fill"
     tab.open("?tab=schedule")
@@ -221,6 +222,7 @@ def test_the_compiled_and_the_counted_stand_beside_the_textbook(tab: Tab) -> Non
     tab.page.locator("#coalescing-totals", has_text="DRAM moved").wait_for()
 
 
+@pytest.mark.all_combinations
 def test_a_picture_that_comes_after_the_compilers_answer_does_not_stay(tab: Tab) -> None:
     """All answers that still wait for the compiler are held back, but for the first, until it has long answered."""
     tab.page.add_init_script("""
@@ -240,6 +242,7 @@ def test_a_picture_that_comes_after_the_compilers_answer_does_not_stay(tab: Tab)
     tab.page.locator("#coalescing-claim").filter(has_text="As compiled for").wait_for(state="attached")
 
 
+@pytest.mark.all_combinations
 def test_a_tile_is_coloured_by_warp_and_a_link_opens_it_so(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&tab=coalescing&operation=1&tile_color=warp")
     tab.fold("tile-fold")
@@ -253,6 +256,7 @@ def test_a_tile_is_coloured_by_warp_and_a_link_opens_it_so(tab: Tab) -> None:
     tab.page.wait_for_function("location.search.includes('tile_color=lane')")
 
 
+@pytest.mark.all_combinations
 def test_whose_fault_names_the_missing_fact(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&M=1000&N=1000&tab=coalescing")
     tab.fold("whatif-fold")
@@ -273,6 +277,7 @@ def test_a_count_is_told_and_an_address_without_room_for_an_element_opens(tab: T
     tab.wait_for_draw("textbook-plot")
 
 
+@pytest.mark.all_combinations
 def test_the_shape_cliff_is_drawn_and_counts_what_is_not_recorded_say_so(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&M=1024&N=1024&dimension=N&tab=coalescing")
     tab.fold("whatif-fold")

@@ -125,6 +125,7 @@ def test_the_programs_that_are_compared_are_outlined(tab: Tab) -> None:
     assert [np.ptp(one, axis=0).tolist() for one in corners] == [[3, 3], [9, 1]], "columns and rows of tiles"
 
 
+@pytest.mark.all_combinations
 def test_events_of_the_document_do_what_the_buttons_do(tab: Tab) -> None:
     tab.open(ARTICLE)
     tab.wait_for_draw("schedule-plot")
@@ -187,6 +188,7 @@ def test_a_link_opens_at_its_step_and_a_slider_keeps_it(tab: Tab) -> None:
     assert "step=6" in tab.page.evaluate("location.search")
 
 
+@pytest.mark.all_combinations
 def test_a_step_beyond_the_last_shows_the_last(tab: Tab) -> None:
     open_page(tab, "&step=999")
     wait_for_step(tab, 8)
@@ -220,6 +222,7 @@ def test_a_cell_says_its_program_and_a_block_who_reads_it_first(tab: Tab) -> Non
     assert texts[0, 18] == "B: pid_n 8, block 0 of K<br>first read by pid 24, SM 24<br>group 0, wave 1"
 
 
+@pytest.mark.all_combinations
 def test_another_kernel_or_a_preset_starts_at_the_whole_launch(tab: Tab) -> None:
     open_page(tab, "&step=5")
     wait_for_step(tab, 5)
@@ -228,6 +231,7 @@ def test_another_kernel_or_a_preset_starts_at_the_whole_launch(tab: Tab) -> None
     tab.page.wait_for_function("!location.search.includes('step=')")
 
 
+@pytest.mark.all_combinations
 def test_the_steps_of_a_persistent_kernel_are_turns_of_its_loop(tab: Tab) -> None:
     tab.open("?kernel=matmul.persistent&gpu=H200&M=2048&N=4096&step=4&programs_per_sm=1")
     wait_for_step(tab, 4)
@@ -238,6 +242,7 @@ def test_the_steps_of_a_persistent_kernel_are_turns_of_its_loop(tab: Tab) -> Non
     assert count(tab, 0)[1].startswith("blocks loaded by turn 4: 116 of 132 tiles, ")
 
 
+@pytest.mark.all_combinations
 def test_a_tile_of_split_k_says_how_many_of_its_slices_have_started(tab: Tab) -> None:
     tab.open(
         "?kernel=matmul.split_k_atomic&gpu=H200&M=512&N=512&K=4096&BLOCK_M=64&BLOCK_N=64&SPLIT_K=8"

@@ -112,6 +112,7 @@ def test_a_killed_worker_ends_its_run_in_a_sentence_and_the_next_run_succeeds(ta
     assert "passed" in tab.text("#strip")
 
 
+@pytest.mark.all_combinations
 def test_a_second_person_sees_their_place(tab: Tab, app: App) -> None:
     tab.open(LONG.replace("N=512", "N=256"))
     second = Tab(tab.page.context.new_page(), app.url).open("?kernel=transpose.tiled&M=64&N=64")
@@ -124,6 +125,7 @@ def test_a_second_person_sees_their_place(tab: Tab, app: App) -> None:
     tab.ended()
 
 
+@pytest.mark.all_combinations
 def test_an_app_that_is_ended_takes_its_busy_workers_along(browser: Browser, tmp_path: Path) -> None:
     with served(tmp_path) as app:
         tab = Tab(browser.new_page(), app.url).open(LONG)
@@ -137,6 +139,7 @@ def test_an_app_that_is_ended_takes_its_busy_workers_along(browser: Browser, tmp
             os.kill(worker, 0)
 
 
+@pytest.mark.all_combinations
 def test_a_run_that_replaces_another_has_the_last_word(tab: Tab) -> None:
     tab.open(LONG)
     tab.page.locator("#run").click()
@@ -149,6 +152,7 @@ def test_a_run_that_replaces_another_has_the_last_word(tab: Tab) -> None:
     assert "the interpreter would take about" in tab.text("#status"), "the run before it has nothing more to say"
 
 
+@pytest.mark.all_combinations
 def test_a_bad_value_keeps_its_sentence_while_a_run_goes_on(tab: Tab) -> None:
     tab.open(LONG)
     tab.page.locator("#run").click()
@@ -162,6 +166,7 @@ def test_a_bad_value_keeps_its_sentence_while_a_run_goes_on(tab: Tab) -> None:
     tab.page.wait_for_selector("#status .failure[data-kind=cancelled]")
 
 
+@pytest.mark.all_combinations
 def test_a_page_that_is_closed_ends_its_run(tab: Tab, app: App) -> None:
     closed = Tab(tab.page.context.new_page(), app.url).open(LONG)
     closed.page.locator("#run").click()

@@ -99,6 +99,7 @@ def test_scrubbing_changes_which_tiles_are_running_without_the_server(tab: Tab) 
     assert len(tab.requests) == before
 
 
+@pytest.mark.all_combinations
 def test_the_cursor_stands_at_the_time_and_a_bar_tells_its_program(tab: Tab) -> None:
     opened(tab)
     plan, course, *_ = launch()
@@ -124,6 +125,7 @@ def test_the_cursor_stands_at_the_time_and_a_bar_tells_its_program(tab: Tab) -> 
     assert f"{course.start_ns[0] / 1000:.2f} to {course.end_ns[0] / 1000:.2f} µs" in tip
 
 
+@pytest.mark.all_combinations
 def test_the_replay_ends_with_every_tile_done(tab: Tab) -> None:
     opened(tab)
     scrub = tab.page.get_by_role("slider", name="Time from the first start")
@@ -153,6 +155,7 @@ def test_how_a_run_is_timed_does_not_hide_the_recording_and_another_experiment_s
     assert all(part in address.split("&") for part in ("GROUP_SIZE=8", "BLOCK_N=256", "gpu=H200", "tab=schedule"))
 
 
+@pytest.mark.all_combinations
 def test_a_program_that_loops_has_its_tiles_spread_by_assumption(tab: Tab) -> None:
     opened(tab, RECORDED.replace("matmul.grouped", "matmul.persistent"))
     said = tab.text("#timeline")

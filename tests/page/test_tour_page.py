@@ -170,7 +170,7 @@ def test_a_question_mark_lists_the_keys(tab: Tab) -> None:
     ("query", "link"),
     [
         ("?kernel=transpose.flat&M=1024&N=1024&tab=coalescing", "?kernel=transpose.flat&tab=coalescing"),
-        ("?tour=tail-wave&stop=2", "?tour=tail-wave&stop=2"),
+        pytest.param("?tour=tail-wave&stop=2", "?tour=tail-wave&stop=2", marks=pytest.mark.all_combinations),
     ],
 )
 def test_the_qr_code_is_that_of_the_short_link(tab: Tab, query: str, link: str) -> None:
