@@ -35,9 +35,14 @@ def test_the_screenshot_comes_first_and_is_there() -> None:
 
 
 def test_the_atlas_has_the_launches_that_are_named() -> None:
-    launches = (ROOT / "kernels" / "records" / "h200_counters.jsonl").read_text(encoding="utf-8").splitlines()
-    assert f"an atlas of {len(launches)} launches" in README
-    loops = sum(".CAS" in launch for launch in launches)
+    read = lambda name: (ROOT / "kernels" / "records" / name).read_text(encoding="utf-8").splitlines()  # noqa: E731
+    h200, h100 = read("h200_counters.jsonl"), read("h100_counters.jsonl")
+    words = " ".join(README.split())
+    assert (
+        f"an atlas of {len(h200)} launches on an H200, and `h100_counters.jsonl` one of {len(h100)} on an H100" in words
+    )
+    assert f"all {len(h200) + len(h100)} recorded launches, {len(h200)} on an H200 and {len(h100)} on an H100" in words
+    loops = sum(".CAS" in launch for launch in h200 + h100)
     assert f"the loops of {loops} atomics left out" in README
 
 

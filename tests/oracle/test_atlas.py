@@ -1,4 +1,4 @@
-"""The atlas: what Nsight Compute counted of launches on an H200 against the models, on the facts recorded with it."""
+"""The atlas: what Nsight Compute counted of launches on two GPUs against the models, on the facts recorded with it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.page.test_look import TABS, wait_for_picture
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.all_combinations)])
 def test_axe_finds_nothing_above_a_minor_impact(tab: Tab, theme: str) -> None:
     tab.open(f"?__theme={theme}")
     serious = set()

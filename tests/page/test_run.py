@@ -59,7 +59,7 @@ def test_a_result_comes_back_after_a_reload(tab: Tab) -> None:
     tab.run()
     strip = tab.text("#strip")
     tab.page.wait_for_function("localStorage.getItem('tilescope-run')?.length > 1000")
-    tab.page.reload()
+    tab.open(tab.page.evaluate("location.search"))
     tab.page.wait_for_function("document.querySelector('#strip')?.innerText.includes('passed')")
     assert tab.text("#strip") == strip
 
