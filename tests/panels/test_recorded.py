@@ -74,7 +74,8 @@ def test_a_list_is_a_page_of_rows_that_fits_in_40_kilobytes():
 
 
 def test_filters_go_together_and_the_last_page_ends_the_list():
-    mine = [one for one in entries() if (one.kernel, one.kind) == ("transpose.tiled", "counters")]
+    chosen = ("transpose.tiled", "counters", "H200")
+    mine = [one for one in entries() if (one.kernel, one.kind, one.gpu) == chosen]
     assert len(mine) > PAGE
     last = -(-len(mine) // PAGE)
     shown = drawn(recorded_kernel="transpose.tiled", recorded_kind="counters", recorded_gpu="H200", recorded_page=last)
@@ -103,7 +104,8 @@ def test_the_endpoint_gives_the_same_and_payloads_that_stand_for_themselves():
         assert parsed(given["address"])["gpu"] == given["gpu"] == one.gpu
     timelines = reply("matmul.grouped", "H200", "timeline")["recorded"]
     assert {one["kind"] for one in timelines} == {"timeline"}
-    assert len(timelines) == sum((one.kind, one.kernel) == ("timeline", "matmul.grouped") for one in entries())
+    chosen = ("timeline", "matmul.grouped", "H200")
+    assert len(timelines) == sum((one.kind, one.kernel, one.gpu) == chosen for one in entries())
 
 
 @pytest.mark.parametrize(("given", "field"), [(("sort", "", ""), "kernel"), (("", "", "dance"), "kind")])
