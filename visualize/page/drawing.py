@@ -142,9 +142,10 @@ class Drawing:
         for panel in (panel for panels in self._panels.values() for panel in panels):
             forms |= panel.fill(known)
         opened = {at.tab: state.view.tab, at.tabs: gr.Tabs(selected=state.view.tab)}
-        run = self._result.known_run(known) or self._result.kept_run(kept, known)
+        run = self._result.before(self.session)
+        run |= self._result.known_run(known) or self._result.kept_run(kept, known)
         if twin := self._twin(state):
-            run = compare.beside(run or self._result.before(self.session), self._result.known_run(twin))
+            run = compare.beside(run, self._result.known_run(twin))
         return {**opened, **forms, **run, **self.redrawn(state, sentences)}
 
     def waiting(self, state: State, seconds: float) -> Drawn:

@@ -20,7 +20,6 @@ from kernels.runner.job import Job
 from visualize.page.drawing import DRAWN, Components, Drawing
 from visualize.page.runs import Runs
 from visualize.panels.panel import Ask, Drawn, Measure
-from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state.state import State, with_preset
 from visualize.text import status_text
@@ -30,12 +29,11 @@ from visualize.widgets import form, link
 class Handlers:
     """Handlers of one page, for all the browsers that have it open."""
 
-    def __init__(self, drawing: Drawing, components: Components, result: ResultPanel) -> None:
+    def __init__(self, drawing: Drawing, components: Components) -> None:
         self.drawing = drawing
         self.session = drawing.session
         self.runs = Runs(self.session)
         self._at = components
-        self._result = result
         # How often something was set on each open page, and the compile that it has asked for last: an answer to what
         # was set before comes too late.
         self._changes: dict[str, int] = {}
@@ -67,7 +65,7 @@ class Handlers:
             kept: the last run, as the browser has kept it.
         """
         asked = {name: value for name, value in request.query_params.items() if not name.startswith("__")}
-        return {**self._result.before(self.session), **self.drawing.opened(asked or SETTINGS.opening, kept)}
+        return self.drawing.opened(asked or SETTINGS.opening, kept)
 
     def on_change(self, request: gr.Request, *values: str) -> Drawn:
         """A value changed: redraw."""

@@ -52,7 +52,7 @@ class Page:
         self._guide = Guide(session)
         self._lay_out()
         drawing = Drawing(session, self.components, self.panels, self._result)
-        self.handlers = Handlers(drawing, self.components, self._result)
+        self.handlers = Handlers(drawing, self.components)
         self._join()
 
     def _lay_out(self) -> None:

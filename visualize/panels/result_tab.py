@@ -75,7 +75,8 @@ class ResultPanel(Panel):
     def before(self, session: Session) -> Drawn:
         """What a page says on which nothing has been run."""
         hint = status_text.not_run(session.gpu is not None)
-        return {self.strip: hint, self.claim: hint, **dict.fromkeys((self.plot, self.closeup, self.times), NONE)}
+        nothing: Drawn = dict.fromkeys((self.plot, self.closeup, self.times), NONE)
+        return {self.strip: hint, self.claim: hint, self.tables: "", **nothing}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def run(experiment: dict[str, Any]) -> dict[str, Any]:
