@@ -63,7 +63,7 @@ def test_a_recording_is_two_clicks_away(tab: Tab) -> None:
     tab.tab("Recorded")
     tab.page.locator(".recordings tbody tr").first.wait_for()
     tab.page.get_by_role("link", name="Timelines").click()
-    tab.page.wait_for_function("document.querySelectorAll('.recordings tbody tr').length < 20")
+    tab.page.wait_for_function("document.querySelectorAll('.recordings tbody tr').length < 40")
     first = tab.page.locator(".recordings tbody tr").first
     assert "programs in" in first.inner_text()
     first.get_by_role("link").click()
