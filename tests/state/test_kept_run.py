@@ -49,3 +49,15 @@ def test_a_run_with_a_field_of_another_type_is_no_run():
     for name, value in (("note", 7), ("check", "good"), ("experiment", {"kernel": "nothing"}), ("extra", 1)):
         wrong = json.dumps({**fields, "run": {**fields["run"], name: value}})
         assert kept_run.read(wrong, state_of(run.experiment)) is None, name
+
+
+def test_a_picture_of_another_output_is_no_picture_of_this_one():
+    run = next(one for one in recorded_runs() if one.diff)
+    state = state_of(run.experiment)
+    assert kept_run.read(kept_run.written(run, "H200"), state).diff is not None
+    fields = json.loads(kept_run.written(run, "H200"))
+    diff = fields["run"]["diff"]
+    rows, columns = diff["shape"]
+    for name, value in (("tile", [0, 0]), ("shape", [rows - 1, columns])):
+        wrong = {**fields, "run": {**fields["run"], "diff": {**diff, name: value}}}
+        assert kept_run.read(json.dumps(wrong), state) is None, name
