@@ -9,7 +9,7 @@ from kernels.jit import tl, triton
 from kernels.knobs import num_stages, num_warps
 from kernels.matmul import persistent_tiles, tile
 from kernels.matmul import problem as family
-from kernels.matmul.persistent_tiles import grid, half_columns, tiles_of, tma_fallback_reason
+from kernels.matmul.persistent_tiles import grid, half_columns, programs_per_sm, tiles_of, tma_fallback_reason
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped, tile_start
 from kernels.source import memory_lines
@@ -24,6 +24,7 @@ class Config:
     GROUP_SIZE: int = group_size(8)
     num_warps: int = num_warps()
     num_stages: int = num_stages()
+    PROGRAMS_PER_SM: int = programs_per_sm()
 
 
 @triton.jit
@@ -51,7 +52,8 @@ def matmul_persistent(
 ):
     num_pid_m = tl.cdiv(M, BLOCK_M)
     num_pid_n = tl.cdiv(N, BLOCK_N)
-    for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0)):
+    # Flattened, the next tile's loads start while this tile is written.
+    for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0), flatten=USE_TMA):
         pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE)
         if USE_TMA:
             accumulator = tile.multiply_tma(

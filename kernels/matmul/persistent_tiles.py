@@ -1,15 +1,16 @@
-"""What the persistent matmuls share: one program per SM, which takes tile after tile, and tensor descriptors."""
+"""What the persistent matmuls share: a few programs per SM, which take tile after tile, and tensor descriptors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from kernels import orders
 from kernels.accesses import Axis, Tiles
 from kernels.jit import on_arrays
+from kernels.knobs import knob, powers
 from kernels.matmul import problem as family
 from kernels.matmul.problem import GroupedConfig, Problem, extents
 from kernels.spec import DTYPE_BYTES, Launch, TensorSpec
@@ -19,13 +20,25 @@ TMA_FROM = (9, 0)
 PITCH_BYTES = 16
 
 
-def grid(launch: Launch[Problem, GroupedConfig]) -> tuple[int]:
-    """One program per SM, or one per tile where there are fewer tiles."""
+class PersistentConfig(GroupedConfig, Protocol):
+    """That of a matmul whose programs take tile after tile."""
+
+    @property
+    def PROGRAMS_PER_SM(self) -> int: ...
+
+
+def programs_per_sm() -> Any:
+    text = "Programs that are started per SM: with two, one computes while the other writes."
+    return knob(1, "Launch", text, choices=powers(1, 8))
+
+
+def grid(launch: Launch[Problem, PersistentConfig]) -> tuple[int]:
+    """PROGRAMS_PER_SM programs per SM, or one per tile where there are fewer tiles."""
     tiles = extents(launch)
-    return (min(tiles["m"] * tiles["n"], launch.gpu.sms),)
+    return (min(tiles["m"] * tiles["n"], launch.gpu.sms * launch.config.PROGRAMS_PER_SM),)
 
 
-def tiles_of(pids: np.ndarray, launch: Launch[Problem, GroupedConfig]) -> Tiles:
+def tiles_of(pids: np.ndarray, launch: Launch[Problem, PersistentConfig]) -> Tiles:
     """Program pid takes tiles pid, pid + programs, pid + 2 · programs, … of grouped order."""
     tiles, size, programs = extents(launch), launch.config.GROUP_SIZE, grid(launch)[0]
     turns = -(-(tiles["m"] * tiles["n"] - pids) // programs)
