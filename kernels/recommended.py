@@ -47,10 +47,10 @@ class Recommended:
     library: str
     ratio: float | None
 
-    def line(self) -> str:
-        """One line of the file."""
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as `/kernels` and a line of the file give it."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return json.dumps({**fields, "experiment": self.experiment.to_json()})
+        return {**fields, "experiment": self.experiment.to_json()}
 
 
 @functools.cache

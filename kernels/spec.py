@@ -70,6 +70,11 @@ class ProblemFields(Protocol):
     def dtype(self) -> str: ...
 
 
+def shape_text(problem: ProblemFields) -> str:
+    """A problem's sizes as they are written: 4096 × 4096 × 512."""
+    return " × ".join(str(value) for value in vars(problem).values() if isinstance(value, int))
+
+
 class ConfigFields(Protocol):
     """What every config has, whatever its kernel."""
 

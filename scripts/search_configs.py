@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import datetime
 import itertools
+import json
 import multiprocessing
 import os
 import sys
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernels.experiment import Experiment
     from kernels.gpus import Gpu
+    from kernels.recommended import Recommended
     from kernels.runner.prepared import Prepared
 
 # Candidates that go on after each round.
@@ -75,8 +77,11 @@ def cases() -> Iterator[tuple[str, dict[str, Any], str, Space]]:
                 (*_SMALL, (128, 256, 8)), (64, 128), (3, 4, 5), GROUP_SIZE=_GROUPS[:1], PROGRAMS_PER_SM=(1, 2)
             )
             yield "matmul.persistent", _cube(size, dtype=dtype), "graph", space
-            yield "matmul.grouped", _cube(size, dtype=dtype), "graph", _tiles(
-                (*_SMALL, (128, 256, 8)), (32, 64, 128), (3, 4, 5), GROUP_SIZE=_GROUPS[:1]
+            yield (
+                "matmul.grouped",
+                _cube(size, dtype=dtype),
+                "graph",
+                _tiles((*_SMALL, (128, 256, 8)), (32, 64, 128), (3, 4, 5), GROUP_SIZE=_GROUPS[:1]),
             )
         for k in (128, 512, 1024, 4096):
             space = _tiles(_LARGE, (32, 64), (2, 3, 4), GROUP_SIZE=_GROUPS, PROGRAMS_PER_SM=(1, 2))
@@ -193,16 +198,34 @@ def _empty_like(tensor: Any) -> Any:
     return torch.empty_like(tensor)
 
 
+def searched(case: tuple[str, dict[str, Any], str, Space], gpu: Gpu, pool: Executor) -> Recommended | None:
+    """The best of a case, after a line for each of the last few; None where no config was right."""
+    from kernels.recommended import Recommended
+
+    began = time.monotonic()
+    tried = candidates(*case)
+    left = that_compile(tried, gpu, pool)
+    found, library = ranked(left, gpu) if left else ([], "")
+    seconds = time.monotonic() - began
+    print(f"{case[0]} {case[1]}: {len(tried)} configs, {len(left)} compiled, {seconds:.0f} s", flush=True)
+    for experiment, median_ms, ratio in found:
+        print(f"    {median_ms:.4f} ms, {ratio or 0:.4f} of {library}: {experiment.config}", flush=True)
+    if not found:
+        return None
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    experiment, median_ms, ratio = found[0]
+    return Recommended(experiment, gpu.name, date, len(left), median_ms, library, ratio)
+
+
 def main() -> int:
     """Search; returns the number of cases in which no config was right."""
     from kernels.gpus import this_gpu
-    from kernels.recommended import Recommended
     from kernels.runner import worker
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--append", action="store_true", help="keep what the file holds")
-    parser.add_argument("--only", nargs="*", default=[""], help="cases whose kernel or problem holds one of these words")
+    parser.add_argument("--only", nargs="*", default=[""], help="cases whose kernel or problem has one of these words")
     flags = parser.parse_args()
     gpu, without = this_gpu(), 0
     if gpu is None:
@@ -211,23 +234,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as cache, compiling(cache) as pool:
         worker.start("cuda", cache)
         with flags.file.open("a" if flags.append else "w", encoding="utf-8") as target:
-            for kernel, problem, timer, space in cases():
-                name = f"{kernel} {problem}"
-                if not any(word in name for word in flags.only):
+            for case in cases():
+                if not any(word in f"{case[0]} {case[1]}" for word in flags.only):
                     continue
-                began = time.monotonic()
-                tried = candidates(kernel, problem, timer, space)
-                left = that_compile(tried, gpu, pool)
-                found, library = ranked(left, gpu) if left else ([], "")
-                print(f"{name}: {len(tried)} configs, {len(left)} compiled, {time.monotonic() - began:.0f} s", flush=True)
-                for experiment, median_ms, ratio in found:
-                    print(f"    {median_ms:.4f} ms, {ratio or 0:.4f} of {library}: {experiment.config}", flush=True)
-                without += not found
-                for experiment, median_ms, ratio in found[:1]:
-                    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-                    best = Recommended(experiment, gpu.name, date, len(left), median_ms, library, ratio)
-                    target.write(best.line() + "\n")
+                if best := searched(case, gpu, pool):
+                    target.write(json.dumps(best.to_json()) + "\n")
                     target.flush()
+                else:
+                    without += 1
     return without
 
 

@@ -10,6 +10,7 @@ from kernels import discover
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import Knob, knobs
 from kernels.merged_schema import merged_schema
+from kernels.recommended import shipped
 from kernels.runner.session import Session
 from kernels.schema import experiment_schema
 from visualize.page.registration import register
@@ -35,7 +36,8 @@ def endpoints(session: Session, panels: Sequence[Panel], with_tools: bool = Fals
     def kernels() -> dict[str, Any]:
         """Every kernel with its knobs, problem fields, presets and exact JSON Schema; the GPU table; this GPU or null.
 
-        Everything here is declared, nothing measured. `gpu_table` gives each figure of a GPU with its source.
+        `recommended` lists the fastest configs that a search found, with the GPU and the date; all else is declared.
+        `gpu_table` gives each figure of a GPU with its source.
         """
         return answered(lambda: kernels_reply(session.gpu))
 
@@ -61,6 +63,7 @@ def kernels_reply(this: Gpu | None) -> dict[str, Any]:
                 "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],
                 "problem": [_knob(name, knob) for name, knob in kernel.problem_knobs().items()],
                 "presets": [dataclasses.asdict(preset) for preset in kernel.presets],
+                "recommended": [one.to_json() for one in shipped() if one.experiment.kernel == kernel.id],
                 "schema": experiment_schema(kernel),
             }
             for kernel in discover().values()

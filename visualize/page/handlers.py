@@ -21,7 +21,8 @@ from visualize.page.drawing import DRAWN, Components, Drawing
 from visualize.page.runs import Runs
 from visualize.panels.panel import Ask, Drawn, Measure
 from visualize.panels.tabs import SETTINGS
-from visualize.state.state import State, with_preset
+from visualize.state.presets import with_preset
+from visualize.state.state import State
 from visualize.text import status_text
 from visualize.widgets import form, link
 
@@ -53,7 +54,7 @@ class Handlers:
             flat |= form.settings(value)
         kernel = str(flat["kernel"])
         if "preset" in flat:
-            flat = {"tab": tab, **with_preset(flat, discover()[kernel], int(flat["preset"]))}
+            flat = {"tab": tab, **with_preset(flat, discover()[kernel], int(flat["preset"]), self.session.gpu)}
         elif kernel != flat["form_of"]:
             flat = {"tab": tab, **SETTINGS.with_kernel(flat, kernel)}
         return SETTINGS.state(flat, self.session.gpu)

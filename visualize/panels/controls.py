@@ -6,6 +6,7 @@ from kernels import discover
 from kernels.experiment import GPU_CHOICES, Run
 from kernels.gpus import DEFAULT_GPU, Gpu
 from kernels.knobs import Knob
+from visualize.state.presets import presets
 from visualize.state.state import DEFAULT_KERNEL, State
 from visualize.widgets import form
 
@@ -31,4 +32,4 @@ def experiment_form(state: State, this: Gpu | None) -> str:
         *form.fields(Run),
     ]
     values = {**state.experiment.to_address(), "gpu": state.experiment.gpu, "form_of": state.kernel.id}
-    return form.filled(fields, values, tuple(preset.title for preset in state.kernel.presets))
+    return form.filled(fields, values, presets(state.kernel))

@@ -141,10 +141,3 @@ class Settings:
         if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):
             kept = [name for name in kept if name != "dtype"]
         return {"kernel": kernel, **{name: current[name] for name in kept if name in current}}
-
-
-def with_preset(current: Mapping[str, object], kernel: Kernel, number: int) -> dict[str, object]:
-    """Fields of one of the kernel's presets: its problem, config and view over the defaults."""
-    preset = kernel.presets[number]
-    kept = {name: current[name] for name in (*knobs(Run), "gpu", pin.FIELD) if name in current}
-    return {**kept, "kernel": kernel.id, **preset.problem, **preset.config, **preset.view}
