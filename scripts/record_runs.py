@@ -1,6 +1,8 @@
 """Record runs and comparisons of layouts on this machine's GPU: `python -m scripts.record_runs FILE [--append]`.
 
-Every kernel's default and presets, in every dtype, and the large square shapes. The file holds one recording a line.
+Every kernel's default and presets in every dtype, comparisons of layouts, races, the configs that a search found, and
+then every kernel and dtype over several shapes and tiles. The file holds one recording a line. `--most N` ends after
+the first N.
 The picture of the error is kept of those runs whose error has something to show. To record these alone, and put them in
 the place of what another file holds of them:
 
@@ -9,6 +11,7 @@ the place of what another file holds of them:
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,36 +40,79 @@ RACES: list[dict[str, Any]] = [
     )
 ]
 
+# Shapes that every kernel of a family runs, in every dtype: powers of two, long and short K, and sizes that no tile
+# divides.
+SHAPES: dict[str, list[dict[str, int]]] = {
+    "matmul": [
+        *({"M": size, "N": size, "K": size} for size in (1024, 2048, 4096, 8192)),
+        {"M": 8192, "N": 8192, "K": 1024},
+        {"M": 1024, "N": 1024, "K": 8192},
+        {"M": 1000, "N": 1333, "K": 777},
+    ],
+    "transpose": [{"M": m, "N": n} for m, n in ((2048, 2048), (4096, 4096), (8192, 8192), (7000, 6000), (8191, 8193))],
+}
+
+# Tiles that they run it with, where they take them, besides their defaults.
+TILES: dict[str, list[dict[str, int]]] = {
+    "matmul": [
+        {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 4},
+        {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8},
+    ],
+    "transpose": [{"BLOCK_M": 32, "BLOCK_N": 32}, {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8}],
+}
+
 # Types whose rounding can be seen in the picture of the error: few digits, or fewer than they store.
 _ROUGH = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float32")
 
 
 def experiments() -> Iterator[Wanted]:
-    """The payloads that are recorded, each with its measurement: "run" or "layouts"."""
+    """The payloads that are recorded, each once, with its measurement: "run" or "layouts"."""
     from kernels import discover
     from kernels.experiment import from_json
+    from kernels.recommended import shipped
+
+    yield from ((compared, "layouts") for compared in COMPARED)
+    seen: set[object] = set()
+    searched = (one.experiment.to_json() for one in shipped())
+    for payload in itertools.chain(_defaults_and_presets(), RACES, searched, _broad()):
+        if (experiment := from_json(payload, discover())) not in seen:
+            seen.add(experiment)
+            yield payload, "run"
+
+
+def _defaults_and_presets() -> Iterator[dict[str, Any]]:
+    from kernels import discover
 
     for kernel in discover().values():
         settings = [({}, {}), *((dict(preset.problem), dict(preset.config)) for preset in kernel.presets)]
-        seen: list[object] = []
         for problem, config in settings:
             for dtype in [problem["dtype"]] if "dtype" in problem else kernel.problem_knobs()["dtype"].choices or ():
-                payload: dict[str, Any] = {"kernel": kernel.id, "config": config}
-                payload["problem"] = {**problem, "dtype": dtype}
-                if (experiment := from_json(payload, discover())) not in seen:
-                    seen.append(experiment)
-                    yield payload, "run"
-    yield from ((race, "run") for race in RACES)
-    yield from ((compared, "layouts") for compared in COMPARED)
+                yield {"kernel": kernel.id, "config": config, "problem": {**problem, "dtype": dtype}}
+
+
+def _broad() -> Iterator[dict[str, Any]]:
+    """Every kernel and dtype over the shapes and tiles of its family. Split-K keeps its own tile."""
+    from kernels import discover
+    from kernels.knobs import knobs
+
+    for kernel in discover().values():
+        family = kernel.family.root.id
+        declared = knobs(kernel.config)
+        tiles = [one for one in TILES.get(family, []) if one.keys() <= declared.keys() and "SPLIT_K" not in declared]
+        for problem, dtype, config in itertools.product(
+            SHAPES.get(family, []), kernel.problem_knobs()["dtype"].choices or (), tiles or [{}]
+        ):
+            yield {"kernel": kernel.id, "problem": {**problem, "dtype": dtype}, "config": config}
 
 
 def is_pictured(wanted: Wanted) -> bool:
-    """Whether the picture of its error is kept: every race's, and the default launch's in coarse types."""
+    """Whether the picture of its error is kept: a race's, but for the broad ones, and the default's in coarse types."""
     payload, name = wanted
-    is_default = payload["kernel"] == "matmul.grouped" and not payload["config"]
-    return name == "run" and (
-        payload["kernel"] == "matmul.split_k_race" or (is_default and payload["problem"].get("dtype") in _ROUGH)
-    )
+    kernel, problem = payload["kernel"], payload["problem"]
+    sizes = {field: value for field, value in problem.items() if isinstance(value, int)}
+    is_race = kernel == "matmul.split_k_race" and (payload in RACES or sizes not in SHAPES["matmul"])
+    is_default = kernel == "matmul.grouped" and not payload.get("config") and not sizes
+    return name == "run" and (is_race or (is_default and problem.get("dtype") in _ROUGH))
 
 
 def main() -> int:
@@ -74,8 +120,9 @@ def main() -> int:
     parser = flags_of(__doc__)
     parser.add_argument("--pictured", action="store_true", help="only runs whose picture of the error is kept")
     parser.add_argument("--replace", type=Path, help="a file of recordings; FILE gets them with what is measured now")
+    parser.add_argument("--most", type=int, help="end after so many")
     flags = parser.parse_args()
-    wanted = [one for one in experiments() if is_pictured(one) or not flags.pictured]
+    wanted = [one for one in experiments() if is_pictured(one) or not flags.pictured][: flags.most]
     outcomes = ((one, without_picture(one, outcome)) for one, outcome in submitted(wanted))
     return record(outcomes, _said, flags.file, flags.append, replaced=flags.replace)
 

@@ -120,11 +120,10 @@ def test_a_picture_that_cannot_be_read_says_where_and_what_is_wrong(path, value,
     assert wrong in str(error.value)
 
 
-def test_pictures_are_kept_of_every_race_and_of_coarse_rounding():
+def test_pictures_are_kept_of_some_races_and_of_coarse_rounding():
     kept = [payload for payload, name in filter(record_runs.is_pictured, record_runs.experiments())]
-    races = [payload for payload, name in record_runs.experiments() if payload["kernel"] == "matmul.split_k_race"]
-    assert len(races) >= 5
-    assert all(race in kept for race in races)
+    assert all(race in kept for race in record_runs.RACES)
+    assert {"kernel": "matmul.split_k_race", "config": {}, "problem": {"dtype": "float16"}} in kept
     assert {"float8_e4m3fn", "float32"} <= {payload["problem"].get("dtype") for payload in kept}
     assert len(kept) < 20, "each takes kilobytes"
 
