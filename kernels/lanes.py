@@ -50,6 +50,8 @@ class MemoryOperation:
         instruction: the PTX instruction without its operands.
         instructions: how often it occurs in the PTX.
         opcodes: the SASS instructions that carry it out, each once.
+        swizzle_bytes: of a descriptor: how wide its block is swizzled in shared memory; 0 for not at all, and in
+            recordings that do not say.
     """
 
     op: str
@@ -60,11 +62,17 @@ class MemoryOperation:
     instruction: str
     instructions: int
     opcodes: tuple[str, ...]
+    swizzle_bytes: int = 0
 
     @property
     def swaps(self) -> bool:
         """Whether an atomic is a load and a loop that compares and swaps, which repeats where others came first."""
         return any(".CAS" in opcode for opcode in self.opcodes)
+
+    @property
+    def bypasses_l1(self) -> bool:
+        """Whether it copies to shared memory past L1, 16 bytes per lane."""
+        return self.instruction.startswith("cp.async.cg")
 
     @property
     def issued_by_owners(self) -> bool:

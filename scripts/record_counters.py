@@ -1,115 +1,86 @@
-"""Make the atlas on this machine's GPU: `python -m scripts.record_counters FILE [--append] [--seed 0] [--random 240]`.
+"""Count launches with Nsight Compute on this machine's GPU, beside what is predicted for them, and record the counts.
 
-Every kernel's default and presets, and experiments drawn at random: kernels in turn, dtypes, layouts and precisions,
-sizes with and without whole 16 bytes per row, tiles from the smallest on, 1 to 8 warps. Each is compiled, launched once
-under Nsight Compute, and recorded with what the compiler made of it. FILE gets one recording a line. Needs `ncu`.
+The atlas: every kernel's default and presets, and experiments drawn at random: kernels in turn, dtypes, layouts and
+precisions, sizes with and without whole 16 bytes per row, tiles from the smallest on, 1 to 8 warps:
+
+    python -m scripts.record_counters FILE [--append] [--seed 0] [--random 240]
+
+To put the predictions to the test, another draw (`--draw SEED --launches 60`; with `--descriptors` of launches that
+copy by tensor descriptor alone), or experiments of a file (`--these FILE`, a JSON object per line). `--repeat 5` counts
+each so many times, and records the first count. FILE gets one recording a line. Needs `ncu`.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import json
 import os
-import random
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from scripts.drawn_experiments import drawn, experiments, named, widely_drawn, with_descriptors
 from scripts.recording import Wanted, flags_of, record
 
 if TYPE_CHECKING:
     from kernels.experiment import Experiment
     from kernels.gpus import Gpu
     from kernels.results import Compiled, Counters, Failure
+    from kernels.runner.processes import Workers
 
 # Launches that one ncu counts: if it fails, so many are lost.
 BATCH = 40
 
-# Elements of a tile per thread, at most: with more, compiling takes minutes.
-MOST_PER_THREAD = 128
 
+def counted(
+    wanted: Iterable[Experiment], gpu: Gpu, most: int = sys.maxsize, repeat: int = 1
+) -> Iterator[tuple[Wanted, Counters | Failure]]:
+    """Experiments with their counts or why there are none, a batch at a time.
 
-def named() -> Iterator[dict[str, Any]]:
-    """Every kernel's default and presets."""
-    from kernels import discover
-
-    for kernel in discover().values():
-        for preset in ({}, *({"problem": dict(p.problem), "config": dict(p.config)} for p in kernel.presets)):
-            yield {"kernel": kernel.id, **preset}
-
-
-def drawn(seed: int) -> Iterator[dict[str, Any]]:
-    """Experiments without end, kernels in turn."""
-    from kernels import discover
-    from kernels.knobs import knobs
-
-    dice = random.Random(seed)
-    for kernel in itertools.cycle(discover().values()):
-        problem: dict[str, Any] = {}
-        for name, knob in kernel.problem_knobs().items():
-            problem[name] = dice.choice(knob.choices) if knob.choices else _size(dice)
-        config: dict[str, Any] = {}
-        for name, knob in knobs(kernel.config).items():
-            config[name] = dice.choice(knob.choices) if knob.choices else dice.randint(knob.low, min(knob.high, 8))
-        config |= {"num_warps": dice.choice((1, 2, 4, 8)), "num_stages": dice.choice((1, 2, 3, 4))}
-        sides = [config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K") if name in config] or [config["BLOCK"]]
-        if max(a * b for a, b in itertools.product(sides, repeat=2)) <= MOST_PER_THREAD * 32 * config["num_warps"]:
-            yield {"kernel": kernel.id, "problem": problem, "config": config}
-
-
-def _size(dice: random.Random) -> int:
-    """A multiple of 16, of 8, of 4, or any number, mostly some hundreds."""
-    step = dice.choice((16, 16, 8, 4, 1))
-    return step * dice.randint(1, dice.choice((200, 800, 1600)) // step)
-
-
-def experiments(seed: int, random_ones: int) -> list[Experiment]:
-    """Every kernel's default and presets, and so many drawn at random, each once."""
-    from kernels import discover
-    from kernels.experiment import from_json
-    from kernels.knobs import ConfigError
-
-    taken = list(dict.fromkeys(from_json(payload, discover()) for payload in named()))
-    wanted = len(taken) + random_ones
-    for payload in drawn(seed):
-        if len(taken) == wanted:
-            break
-        try:
-            experiment = from_json(payload, discover())
-        except ConfigError:
-            continue  # what the page would refuse, too
-        if experiment not in taken:
-            taken.append(experiment)
-    return taken
-
-
-def counted(taken: Sequence[Experiment], gpu: Gpu) -> Iterator[tuple[Wanted, Counters | Failure]]:
-    """Each experiment with its counts or why there are none, a batch at a time."""
-    from kernels.compiled.compiler import compiled_for
+    Args:
+        most: how many are counted: those that don't compile are not.
+        repeat: how often each is counted.
+    """
     from kernels.results import Failure
-    from kernels.runner.processes import Workers, outcome
+    from kernels.runner.processes import Workers
 
+    rest = iter(wanted)
     with tempfile.TemporaryDirectory() as cache:
         workers = Workers("compile", cache, count=os.cpu_count() or 1)
         try:
-            calls = [workers.submit(compiled_for, "compile", experiment, gpu) for experiment in taken]
-            outcomes = [outcome(call, "compile") for call in calls]
+            while batch := list(itertools.islice(rest, min(max(1, BATCH // repeat), most))):
+                compiled = []
+                for experiment, made in _compiled(batch, gpu, workers):
+                    if isinstance(made, Failure):
+                        yield (experiment.to_json(), "counters"), made
+                    else:
+                        compiled += [(experiment, made)] * repeat
+                        most -= 1
+                yield from _counted(compiled, cache)
         finally:
             workers.close()
-        compiled = []
-        for experiment, made in zip(taken, outcomes, strict=True):
-            if isinstance(made, Failure):
-                yield (experiment.to_json(), "counters"), made
-            else:
-                compiled.append((experiment, made))
-        for first in range(0, len(compiled), BATCH):
-            yield from _counted(compiled[first : first + BATCH], cache)
+
+
+def _compiled(
+    batch: Sequence[Experiment], gpu: Gpu, workers: Workers
+) -> Iterator[tuple[Experiment, Compiled | Failure]]:
+    from kernels.compiled.compiler import compiled_for
+    from kernels.runner.processes import outcome
+
+    calls = [workers.submit(compiled_for, "compile", experiment, gpu) for experiment in batch]
+    yield from zip(batch, [outcome(call, "compile") for call in calls], strict=True)
 
 
 def _counted(batch: Sequence[tuple[Experiment, Compiled]], cache: str) -> Iterator[tuple[Wanted, Counters | Failure]]:
     from kernels.runner import ncu
     from kernels.runner.measurements.counters_measurement import METRICS, counters
 
+    if not batch:
+        return
     try:
         found = ncu.count([experiment for experiment, _ in batch], METRICS, cache)
     except ncu.CountingFailed as error:
@@ -123,16 +94,85 @@ def _counted(batch: Sequence[tuple[Experiment, Compiled]], cache: str) -> Iterat
             yield wanted, error.failure
 
 
+@dataclass
+class Tally:
+    """How counts agree with what is predicted for the code that was counted."""
+
+    gpu: Gpu
+    counted: int = 0
+    different: list[str] = field(default_factory=list)
+    _seen: set[Experiment] = field(default_factory=set)
+
+    def said(self, found: Counters) -> str:
+        """Sectors and requests of the launch, predicted and counted."""
+        from kernels import discover
+        from kernels.spec import Launch
+        from visualize.models.agreement import launch_totals, verdicts
+        from visualize.models.textbook import Textbook
+
+        experiment = found.experiment
+        launch = Launch(experiment.problem, experiment.config, self.gpu)
+        totals = launch_totals(verdicts(discover()[experiment.kernel], launch, Textbook(), None, found))
+        parts = []
+        for total in totals:
+            pairs = {"requests": total.requests, "sectors": total.sectors}
+            numbers = (f"{p:,} {what} predicted, {c:,} counted" for what, (p, c) in pairs.items() if c is not None)
+            parts.append(f"{total.kind}: {', '.join(numbers)}: {total.agreement}")
+        text = "; ".join(parts)
+        self.counted += 1
+        if any(total.agreement == "different" for total in totals):
+            self.different.append(f"{experiment.kernel} {experiment.to_json()}: {text}")
+        return text
+
+    def is_first(self, found: Counters) -> bool:
+        """Whether it is the first count of an experiment."""
+        is_new = found.experiment not in self._seen
+        self._seen.add(found.experiment)
+        return is_new
+
+    def summary(self) -> str:
+        lines = [f"{self.counted:,} launches counted; {len(self.different):,} differ from what is predicted."]
+        return "\n".join(lines + [f"different: {one}" for one in self.different])
+
+
+def wanted(flags: argparse.Namespace, gpu: Gpu) -> Iterator[Experiment]:
+    """What the flags ask for, in order."""
+    if flags.these:
+        lines = flags.these.read_text(encoding="utf-8").splitlines()
+        return experiments(json.loads(line) for line in lines if line.strip())
+    if flags.draw is not None:
+        payloads = widely_drawn(flags.draw)
+        return experiments(with_descriptors(payloads, gpu) if flags.descriptors else payloads)
+    every = experiments(itertools.chain(named(), drawn(flags.seed)))
+    return itertools.islice(every, len(list(experiments(named()))) + flags.random)
+
+
+def flags_of_counters() -> argparse.ArgumentParser:
+    """The flags of this campaign."""
+    parser = flags_of(__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="of the atlas' dice")
+    parser.add_argument("--random", type=int, default=240, help="experiments of the atlas that are drawn at random")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="another draw: any size up to 4096, 1 to 16 warps")
+    parser.add_argument("--launches", type=int, default=60, help="of --draw: how many are counted")
+    parser.add_argument("--descriptors", action="store_true", help="of --draw: those with tensor descriptors alone")
+    parser.add_argument("--these", type=Path, metavar="FILE", help="experiments of a file, a JSON object per line")
+    parser.add_argument("--repeat", type=int, default=1, help="how often each is counted")
+    return parser
+
+
 def main() -> int:
     """Count and record; returns the number of experiments that could not be."""
     from kernels.gpus import this_gpu
 
-    parser = flags_of(__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--random", type=int, default=240, help="experiments drawn at random")
-    flags, gpu = parser.parse_args(), this_gpu()
-    outcomes = counted(experiments(flags.seed, flags.random), gpu) if gpu else ()
-    return record(outcomes, lambda found: f"{found.launch['ld_requests']:.0f} load requests", flags.file, flags.append)
+    flags, gpu = flags_of_counters().parse_args(), this_gpu()
+    if gpu is None:
+        return record((), str, flags.file)
+    tally = Tally(gpu)
+    most = flags.launches if flags.draw is not None else sys.maxsize
+    outcomes = counted(wanted(flags, gpu), gpu, most, flags.repeat)
+    failed = record(outcomes, tally.said, flags.file, flags.append, kept=tally.is_first)
+    print(tally.summary())
+    return failed
 
 
 if __name__ == "__main__":

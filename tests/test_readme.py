@@ -44,6 +44,8 @@ def test_the_atlas_has_the_launches_that_are_named() -> None:
     assert f"all {len(h200) + len(h100)} recorded launches, {len(h200)} on an H200 and {len(h100)} on an H100" in words
     loops = sum(".CAS" in launch for launch in h200 + h100)
     assert f"the loops of {loops} atomics left out" in README
+    copies = sum('"op":"descriptor"' in launch for launch in h200 + h100)
+    assert f"{copies} of them copy by tensor descriptor" in words
 
 
 def test_every_make_command_named_is_one_that_make_knows() -> None:

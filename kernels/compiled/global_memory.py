@@ -34,6 +34,8 @@ _PTX = re.compile(
     r"\b(?P<name>(?:ld|st)\.global[\w.:]*|(?:red|atom)\.[\w.:]+|cp\.async\.c[ag]\.[\w.:]+|cp\.async\.bulk\.tensor[\w.:]+)"
 )
 _BITS = re.compile(r"(\d+)(x2)?$")
+_DESCRIPTOR = re.compile(r"!tt\.tensordesc<[^#]*(?P<layout>#\w+)>")
+_SWIZZLE = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{swizzlingByteWidth = (\d+)", re.MULTILINE)
 
 
 # What a SASS instruction may carry out. An atomic on halves of words loads the word before it swaps it.
@@ -77,7 +79,7 @@ def _operations(ttgir: str, ptx: str) -> tuple[MemoryOperation, ...]:
     A loop that was pipelined has an operation several times: all must be alike.
     """
     in_ptx = _instructions(ptx)
-    layouts = _layouts(ttgir)
+    layouts, swizzles = _layouts(ttgir), dict(_SWIZZLE.findall(ttgir))
     found: dict[Location, MemoryOperation] = {}
     times: dict[Location, int] = defaultdict(int)
     for (name, line, location), layout in zip(_lines(ttgir), layouts, strict=True):
@@ -86,7 +88,10 @@ def _operations(ttgir: str, ptx: str) -> tuple[MemoryOperation, ...]:
             raise Unreadable(f"{name} at {location[0]} is {sorted(widths) or 'not in the PTX'}.")
         ((instruction, width),) = widths
         place = location[0]
-        operation = MemoryOperation(_OPS[name], place[:2], layout, _element_bytes(line), width, instruction, 0, ())
+        swizzle_bytes = _swizzle_bytes(line, swizzles) if _OPS[name] == "descriptor" else 0
+        operation = MemoryOperation(
+            _OPS[name], place[:2], layout, _element_bytes(line), width, instruction, 0, (), swizzle_bytes
+        )
         if found.setdefault(location, operation) != operation:
             raise Unreadable(f"{name} at {place} has several layouts.")
         times[location] += 1
@@ -220,6 +225,18 @@ def _shape(line: str) -> tuple[int, ...] | None:
     """The shape of a block of pointers; None where no pointers are named."""
     match = _POINTERS.search(line)
     return tuple(int(size) for size in match[1][:-1].split("x")) if match else None
+
+
+def _swizzle_bytes(line: str, swizzles: dict[str, str]) -> int:
+    """How wide the block of a descriptor is swizzled in shared memory.
+
+    Args:
+        swizzles: the width of each layout for matrix units that the TTGIR names.
+    """
+    match = _DESCRIPTOR.search(line)
+    if not match or match["layout"] not in swizzles:
+        raise Unreadable(f"Where does a descriptor copy to in {line.strip()!r}?")
+    return int(swizzles[match["layout"]])
 
 
 def _element_bytes(line: str) -> int:

@@ -22,7 +22,7 @@ from kernels.lanes import Layout, MemoryOperation
 from kernels.spec import Access, FlatAccess, Launch
 from visualize.models.coalescing import operations, requests, tile
 from visualize.models.lane_vectors import vectors
-from visualize.models.traffic import Traffic
+from visualize.models.traffic import Traffic, at_places, bypassing, traffic
 
 OPS = {"load": ("load", "async copy"), "store": ("store",), "atomic": ("atomic",)}
 
@@ -61,10 +61,10 @@ def counted(access, made, shape, extents, size):
     """Every instruction of every warp, as sets of bytes."""
     layout, length = made.layout, made.width_bytes // made.element_bytes
     originals = [r for r in range(1 << len(layout.register)) if not has_copies(layout.register, r)]
-    requests = sectors = lines = ideal = wanted = 0
+    requests = sectors = lines = ideal = wanted = extra = 0
     for index in executions(access, extents):
         for warp, first in itertools.product(range(1 << len(layout.warp)), range(0, len(originals), length)):
-            touched, active = set(), 0
+            touched, active, pairs = set(), 0, set()
             for lane in range(32):
                 if made.op != "load" and (has_copies(layout.lane, lane) or has_copies(layout.warp, warp)):
                     continue
@@ -73,12 +73,15 @@ def counted(access, made, shape, extents, size):
                     start = (row * shape[1] + column) * size
                     touched |= set(range(start, start + made.width_bytes))
                     active += 1
+                    pairs.add((lane // 2, start // 128))
             requests += active > 0
-            sectors += len({byte // 32 for byte in touched})
+            distinct = len({byte // 32 for byte in touched})
+            sectors += len(pairs) if made.bypasses_l1 else distinct
+            extra += len(pairs) - distinct if made.bypasses_l1 else 0
             lines += len({byte // 128 for byte in touched})
             ideal += -(-len(touched) // 32)
             wanted += active * made.width_bytes
-    return Traffic(requests, sectors, lines, ideal, wanted)
+    return Traffic(requests, sectors, lines, ideal, wanted, extra)
 
 
 @st.composite
@@ -125,8 +128,9 @@ def launches(draw):
         # A vector must be aligned, wholly in the tensor or wholly out of it, and no longer than the block.
         widest = min(block[fast].bit_length() - 1, (pitch & -pitch).bit_length() - 1, 4 - (size.bit_length() - 1))
         vector = draw(st.integers(0, widest))
-        op = draw(st.sampled_from(OPS[access.op]))
-        made.append(MemoryOperation(op, ("", 0), draw(layouts(block, fast, vector)), size, size << vector, "", 1, ()))
+        op, width = draw(st.sampled_from(OPS[access.op])), size << vector
+        instruction = "cp.async.cg.shared.global" if op == "async copy" and width == 16 else ""
+        made.append(MemoryOperation(op, ("", 0), draw(layouts(block, fast, vector)), size, width, instruction, 1, ()))
     return kernel, launch, tuple(made)
 
 
@@ -169,22 +173,17 @@ def test_vectors_leave_out_copies_in_registers_and_mark_those_in_lanes(data):
     assert sorted(owners) == sorted(itertools.product(range(4), range(8)))
 
 
-def one(kernel_id, problem, config, operation, made, gpu="H200"):
-    kernel = discover()[kernel_id]
-    launch = Launch(kernel.family.problem(**problem), kernel.config(**config), GPUS[gpu])
-    accesses = kernel.accesses(launch)
-    return operations(kernel, launch, tuple(made for _ in accesses))[operation]
-
-
-def test_a_descriptor_takes_no_request_and_the_sectors_of_its_boxes():
-    made = MemoryOperation("descriptor", ("", 0), None, 0, 0, "", 1, ())
-    problem = {"M": 128, "N": 128, "K": 128, "dtype": "float16"}
-    op = one("matmul.persistent", problem, {}, 0, made)
-    assert (op.launch.requests, op.launch.sectors) == (0, 128 * 128 * 2 // 32)
-    ragged = one("matmul.persistent", {**problem, "M": 100, "K": 72}, {}, 0, made)
-    assert ragged.launch.sectors == sum(
-        len({byte // 32 for byte in range(row * 144, row * 144 + 128)}) for row in range(100)
-    ) + sum(len({byte // 32 for byte in range(row * 144 + 128, row * 144 + 144)}) for row in range(100))
+def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
+    # Four lanes of 16 bytes a row: rows of 144 bytes begin at 0, 144, 288 and 432, every second one inside a sector.
+    row, column = np.divmod(np.arange(16)[None], 4)
+    within = at_places(row, 16 * column, True, (4, 144), 1, 16)
+    assert traffic(within).sectors == 2 + 3 + 2 + 3
+    assert (bypassing(within).sectors, bypassing(within).touched_sectors) == (8, 10)
+    # Seven lanes from byte 112 on: the first one of a pair before a line's end, the second one behind it.
+    column = 112 + 16 * np.arange(8)[None]
+    across = at_places(0 * column, column, True, (1, 224), 1, 16)
+    assert traffic(across).sectors == 1 + 3
+    assert (bypassing(across).sectors, bypassing(across).touched_sectors) == (1 + 4, 4)
 
 
 def test_a_loop_that_swaps_words_is_a_load_and_at_least_one_turn():

@@ -139,6 +139,31 @@ def test_what_became_of_every_access_is_read_for_any_gpu(session, kernels, kerne
             assert made.width_bytes % made.element_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("dtype", "tile", "expected"),
+    [("float8_e4m3fn", 32, [32, 32, 0, 0]), ("float16", 32, [64, 64, 32, 32]), ("float32", 64, [128, 128, 128, 128])],
+)
+@pytest.mark.parametrize("gpu", ["H200", "B200"])
+def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(session, kernels, gpu, dtype, tile, expected):
+    """0 for rows of 16 bytes, which no swizzle is narrow enough for; the widest, 128, for longer ones, in two boxes."""
+    kernel = kernels["matmul.persistent"]
+    config = kernel.config(BLOCK_M=tile, BLOCK_N=tile, BLOCK_K=tile, num_warps=4)
+    chosen = Experiment(kernel.id, kernel.family.problem(dtype=dtype), config, gpu)
+    compiled = session.compiled(chosen)
+    assert isinstance(compiled, Compiled), compiled
+    assert [made.swizzle_bytes for made in compiled.operations] == expected
+
+
+def test_a_descriptor_whose_place_in_shared_memory_is_not_said_is_unreadable(session, kernels):
+    kernel = kernels["matmul.persistent"]
+    chosen = experiment(kernel, "H200")
+    compiled = session.compiled(chosen)
+    accesses = kernel.accesses(Launch(chosen.problem, chosen.config, GPUS["H200"]))
+    unnamed = compiled.ttgir.replace(" = #ttg.nvmma_shared", "  = #ttg.nvmma_shared")
+    with pytest.raises(Unreadable, match="Where does a descriptor copy to"):
+        operations(accesses, unnamed, compiled.ptx, compiled.sass)
+
+
 def test_two_accesses_on_one_line_are_said_to_be_unreadable(session, kernels):
     kernel = kernels["transpose.tiled"]
     compiled = session.compiled(experiment(kernel, "H200"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kernels import discover
 from kernels.compiled.compiler import disassembled
 from kernels.gpus import GPUS
 from kernels.results import Compiled
@@ -19,6 +20,7 @@ from visualize.models.traffic import NOTHING
 DTYPES = {"f32": "float32", "f16": "float16"}
 FILE = Path(__file__).parent / "h200_requests_sectors.csv"
 ROWS = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
+LOADS = list(csv.DictReader((FILE.parent / "load_sectors.csv").read_text(encoding="utf-8").splitlines()))
 COUNTED = ("requests", "sectors")
 
 
@@ -56,3 +58,25 @@ def test_the_model_gives_what_was_counted(row, compiled_before, monkeypatch):
 
 def test_all_rows_are_here():
     assert len(ROWS) == 15
+
+
+def values_of(text):
+    """The fields of "M=40 dtype=bfloat16"."""
+    pairs = (pair.split("=") for pair in text.split())
+    return {name: int(value) if value.isdigit() else value for name, value in pairs}
+
+
+@pytest.mark.parametrize("row", LOADS, ids=lambda row: row["problem"])
+def test_what_is_read_in_the_middle_of_sectors_and_past_edges_is_what_was_counted(row, compiled_before, monkeypatch):
+    """Of launches in no atlas: by descriptors, and by copies that bypass L1."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+    kernel = discover()[row["kernel"]]
+    problem, config = values_of(row["problem"]), values_of(row["config"])
+    launch = Launch(kernel.family.problem(**problem), kernel.config(**config), GPUS["H200"])
+    compiled = disassembled(kernel, launch)
+    assert isinstance(compiled, Compiled), compiled
+    tensors = kernel.family.tensors(launch.problem)
+    read = [op for op in operations(kernel, launch, compiled.operations) if tensors[op.access.tensor].is_input]
+    assert {op.is_box for op in read} == {row["counter"] == "tma_ld"}
+    assert sum(op.launch.sectors for op in read) == int(row["sectors"])
+    assert any(op.launch.extra_sectors for op in read), "not all is plain"

@@ -103,14 +103,18 @@ def count_of(op: Operation, found: Verdicts) -> Count | None:
 
 
 def agreement(op: Operation, count: Count) -> str:
-    """How the two agree: "equal", "at least" (of a loop that repeats), "undercounted" (by ncu) or "different"."""
+    """How the two agree: "equal", "at least" (of a loop that repeats), "undercounted" (by ncu) or "different".
+
+    ncu's count of an instruction is of the sectors that it touches.
+    """
+    touched = op.launch.touched_sectors
     same_lines = op.launch.lines == count.lines and count.requests in (None, op.launch.requests)
-    if same_lines and op.launch.sectors == count.sectors:
+    if same_lines and touched == count.sectors:
         return "equal"
     no_fewer = count.lines >= op.launch.lines and (count.requests or op.launch.requests) >= op.launch.requests
-    if op.is_lower_bound and no_fewer and count.sectors >= op.launch.sectors:
+    if op.is_lower_bound and no_fewer and count.sectors >= touched:
         return "at least"
-    if same_lines and count.sectors < op.launch.sectors and all(o.startswith(_UNDERCOUNTED) for o in count.opcodes):
+    if same_lines and count.sectors < touched and all(o.startswith(_UNDERCOUNTED) for o in count.opcodes):
         return "undercounted"
     return "different"
 
@@ -122,7 +126,7 @@ class LaunchTotals:
     Attributes:
         kind: "load", "store" or "atomic"; "box read" or "box written" of tensor descriptors.
         requests, sectors: predicted and counted. The accelerator counts no requests: None.
-        agreement: as of `agreement`, or "overhang": boxes that are read past the tensor's edge.
+        agreement: as of `agreement`.
     """
 
     kind: str
@@ -166,7 +170,7 @@ def _of_boxes(found: Verdicts, counters: Counters) -> list[LaunchTotals]:
         mine = [op for op in found.predicted if op.is_box and tensors[op.access.tensor].is_input == reads]
         predicted, counted = sum(op.launch.sectors for op in mine), int(counters.launch[counter])
         if predicted or counted:
-            sign = "equal" if predicted == counted else "overhang" if reads and counted > predicted else "different"
+            sign = "equal" if predicted == counted else "different"
             rows.append(LaunchTotals(kind, (0, None), (predicted, counted), sign))
     return rows
 
@@ -194,6 +198,6 @@ def to_json(op: Operation, reason: str, count: Count | None) -> dict[str, Any]:
 
 def costs(operations: Sequence[Operation]) -> dict[str, float]:
     """The costs of some operations together."""
-    names = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted")
+    names = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted", "touched_sectors")
     sums: dict[str, float] = {name: sum(getattr(op.launch, name) for op in operations) for name in names}
     return {**sums, "efficiency": sums["ideal_sectors"] / sums["sectors"] if sums["sectors"] else 1.0}

@@ -2,7 +2,8 @@
 
 Counted as Nsight Compute counts: a request is one instruction of one warp with at least one active lane, its sectors
 are the distinct 32-byte units of its lanes' addresses. Loads are issued by every warp and lane; stores, atomics and
-asynchronous copies by those that hold no copy. A descriptor's copy takes no request; its sectors are those of its box.
+asynchronous copies by those that hold no copy. `traffic.bypassing` counts the sectors of those past L1, and `boxes` the
+sectors of a descriptor's copy, which takes no request.
 An atomic that the GPU can't do by itself is a load, and a loop that compares and swaps until nobody came in between:
 its first turn is counted, and how many follow depends on values and on time.
 """
@@ -15,7 +16,8 @@ import numpy as np
 
 from kernels.knobs import ConfigError
 from kernels.lanes import MemoryOperation
-from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
+from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
+from visualize.models import boxes
 from visualize.models import traffic as counting
 from visualize.models.lane_vectors import vectors
 from visualize.models.traffic import (
@@ -29,9 +31,6 @@ from visualize.models.traffic import (
     over_blocks,
     over_runs,
 )
-
-# The tensor memory accelerator wants rows that are multiples of so many bytes, so boxes consist of them.
-_GRANULE_BYTES = 16
 
 
 def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, ...]) -> tuple[Operation, ...]:
@@ -51,11 +50,11 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
 def _counted(
     number: int, kernel: Kernel, launch: Launch, access: Access | FlatAccess, operation: MemoryOperation
 ) -> Operation:
-    shape = kernel.family.tensors(launch.problem)[access.tensor].stored
-    size = DTYPE_BYTES[launch.problem.dtype]
+    tensor = kernel.family.tensors(launch.problem)[access.tensor]
+    shape, size = tensor.stored, DTYPE_BYTES[launch.problem.dtype]
 
     def one(first: tuple[int, ...]) -> Traffic:
-        return _traffic(requests(access, operation, shape, first, size), operation)
+        return cost(access, operation, tensor, first, size)
 
     if isinstance(access, FlatAccess):
         one_run = requests(replace(access, transposed=False), operation, (1, access.run.block), (0,), size)
@@ -66,15 +65,25 @@ def _counted(
     return Operation(number, access, operation.width_bytes, total, start, operation)
 
 
-def _traffic(lanes: Requests, operation: MemoryOperation) -> Traffic:
-    found = counting.traffic(lanes)
-    return replace(found, requests=0) if operation.layout is None else found
+def cost(
+    access: Access | FlatAccess, operation: MemoryOperation, tensor: TensorSpec, first: tuple[int, ...], size: int
+) -> Traffic:
+    """What one execution costs.
+
+    Args:
+        tensor: the one that it addresses.
+        first, size: as of `requests`.
+    """
+    if operation.layout is None:
+        return boxes.cost(_block(access), operation, tensor.stored, first, size, loads=tensor.is_input)
+    count = counting.bypassing if operation.bypasses_l1 else counting.traffic
+    return count(requests(access, operation, tensor.stored, first, size))
 
 
 def requests(
     access: Access | FlatAccess, operation: MemoryOperation, shape: tuple[int, int], first: tuple[int, ...], size: int
 ) -> Requests:
-    """Every lane of every request of one execution.
+    """Every lane of every request of one execution. A descriptor's block is one request, with 16 bytes for each lane.
 
     Args:
         shape: rows and columns of the tensor as it is stored, row-major, its start aligned to a line.
@@ -82,7 +91,7 @@ def requests(
         size: bytes of an element.
     """
     if operation.layout is None:
-        return _box(access, shape, first, size)
+        return boxes.block(_block(access), shape, first, size)
     lanes = vectors(operation.layout, operation.width_bytes // operation.element_bytes)
     owner = lanes.owner if operation.issued_by_owners else True
     if isinstance(access, FlatAccess):
@@ -96,12 +105,12 @@ def requests(
 def tile(
     access: Access | FlatAccess, operation: MemoryOperation, shape: tuple[int, int], first: tuple[int, ...], size: int
 ) -> Tile:
-    """The elements of one execution. A descriptor's have no lane; its request is the whole box."""
+    """The elements of one execution. A descriptor's have no lane; its request is the whole block."""
     if operation.layout is None:
-        box = _box(access, shape, first, size)
-        within = np.arange(_GRANULE_BYTES // size, dtype=np.int64)
-        row, column = (part[0][:, None] + step for part, step in ((box.row, 0 * within), (box.column, within)))
-        active = np.repeat(box.active[0], len(within))
+        block = boxes.block(_block(access), shape, first, size)
+        within = np.arange(boxes.GRANULE_BYTES // size, dtype=np.int64)
+        row, column = (part[0][:, None] + step for part, step in ((block.row, 0 * within), (block.column, within)))
+        active = np.repeat(block.active[0], len(within))
         none = np.zeros(active.shape, dtype=np.int64)
         address = (row * shape[1] + column) * size
         return Tile(row.ravel(), column.ravel(), address.ravel(), active, none, none, none, none)
@@ -117,10 +126,7 @@ def tile(
     return Tile(*(part[one.owner] for part in parts))
 
 
-def _box(access: Access | FlatAccess, shape: tuple[int, int], first: tuple[int, ...], size: int) -> Requests:
-    """A descriptor's block in pieces of 16 bytes, as if one warp had a lane for each."""
+def _block(access: Access | FlatAccess) -> Access:
     if isinstance(access, FlatAccess):
         raise ConfigError("not_compiled", "A descriptor copies blocks, not runs.")
-    step = _GRANULE_BYTES // size
-    row, column = np.divmod(np.arange(access.elements // step, dtype=np.int64), access.columns.block // step)
-    return at_places(first[0] + row[None], first[1] + column[None] * step, True, shape, size, _GRANULE_BYTES)
+    return access

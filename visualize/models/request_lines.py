@@ -23,7 +23,8 @@ class RequestLines:
             next ones where there is room; -1 past the tensor's end.
         state: (requests, rows, cells) uint8: ABSENT, UNTOUCHED, WASTED or WANTED.
         lane: (requests, rows, cells) int64, the first lane that wants these bytes; -1 where none does.
-        lines, sectors: (requests,) int64, how many each touches, those included that have no row here.
+        lines, sectors: (requests,) int64, how many each touches, those included that have no row here. A block that is
+            copied by descriptor may take more sectors than it touches.
         wanted_bytes: (requests,) int64, the distinct bytes that its lanes want.
     """
 

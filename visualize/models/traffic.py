@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,7 +20,11 @@ class Traffic:
     """What one operation costs over some of its executions: one tile, or the whole launch.
 
     `bytes_wanted` are the bytes of all active lanes; `ideal_sectors` is the sum over requests of their distinct bytes
-    / sector size, rounded up.
+    / sector size, rounded up. For a descriptor's copy, which has no requests, box rows stand in for them.
+
+    `sectors` are what the hardware's counter of the launch holds. Where these are others than are touched, the
+    difference is in `extra_sectors`: of a descriptor's load those past the tensor's edge; of a copy that bypasses L1
+    what `bypassing` says, which may be below zero.
     """
 
     requests: int
@@ -28,6 +32,12 @@ class Traffic:
     lines: int
     ideal_sectors: int
     bytes_wanted: int
+    extra_sectors: int = 0
+
+    @property
+    def touched_sectors(self) -> int:
+        """The different sectors of each request, or of each box row."""
+        return self.sectors - self.extra_sectors
 
     @property
     def efficiency(self) -> float:
@@ -134,6 +144,21 @@ def traffic(lanes: Requests, sector_bytes: int = SECTOR_BYTES, line_bytes: int =
     return _sum(_of_each(lanes, sector_bytes, line_bytes))
 
 
+def bypassing(lanes: Requests) -> Traffic:
+    """Count requests of 16-byte copies that bypass L1 (LDGSTS.BYPASS), as the counter of sectors does.
+
+    It counts the lines that each pair of lanes 2i and 2i + 1 touches: as many as sectors, but where rows begin inside
+    one. So it did for all launches that were counted on an H200 and an H100.
+    """
+    found = traffic(lanes)
+    pairs = lanes.row.shape[1] // 2
+    pair = np.arange(lanes.row.shape[1], dtype=np.int64) // 2
+    keys = np.where(lanes.active, lanes.address // LINE_BYTES * pairs + pair, -1)
+    keys.sort(axis=1)
+    sectors = int(_distinct(keys).sum())
+    return replace(found, sectors=sectors, extra_sectors=sectors - found.sectors)
+
+
 def _of_each(lanes: Requests, sector_bytes: int, line_bytes: int) -> np.ndarray:
     """The fields of Traffic for each request: (5, requests) int64."""
     active = lanes.active
@@ -215,7 +240,7 @@ class _Classes:
 
 def _classes(axis: Axis, extents: dict[str, int], length: int, pitch_bytes: int, line_bytes: int) -> _Classes:
     starts = axis.start(np.arange(extents[axis.index], dtype=np.int64), axis.block)
-    keys = np.stack([starts * pitch_bytes % line_bytes, np.minimum(axis.block, length - starts)])
+    keys = np.stack([starts * pitch_bytes % line_bytes, np.clip(length - starts, 0, axis.block)])
     (begins, inside), where, counts = np.unique(keys, axis=1, return_index=True, return_counts=True)
     return _Classes(begins, inside, starts[where], counts)
 

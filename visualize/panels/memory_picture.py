@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,9 +12,9 @@ from kernels import orders
 from kernels.jit import on_arrays
 from kernels.knobs import knob
 from kernels.results import Compiled
-from kernels.spec import DTYPE_BYTES, Access, FlatAccess
+from kernels.spec import DTYPE_BYTES, Access, FlatAccess, TensorSpec
 from visualize.figures.memory_figure import FEWEST_LINES, MOST_LINES, frames, memory_figure, nothing_figure
-from visualize.models import coalescing, textbook
+from visualize.models import boxes, coalescing, textbook
 from visualize.models.request_lines import RequestLines, request_lines, same_place
 from visualize.models.textbook import Textbook
 from visualize.models.traffic import LINE_BYTES, SECTOR_BYTES, Requests, Tile
@@ -54,7 +54,7 @@ class Execution:
 
     Attributes:
         first: where its block begins: row and column, or the number of an element.
-        shape: rows and columns of the tensor as it is stored.
+        tensor: the one that it addresses.
         board: its requests with textbook lanes.
         compiled: with the compiler's; None while they are not known.
         board_leads: whether the textbook's requests are stepped through, and the others follow.
@@ -62,7 +62,7 @@ class Execution:
 
     access: Access | FlatAccess
     first: tuple[int, ...]
-    shape: tuple[int, int]
+    tensor: TensorSpec
     machine: Textbook
     dtype_bytes: int
     board_bytes: int
@@ -73,9 +73,33 @@ class Execution:
     board_leads: bool
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the tensor as it is stored."""
+        return self.tensor.stored
+
+    @property
     def is_box(self) -> bool:
         """Whether the compiled operation is a descriptor's copy, which no lane issues."""
         return self.code is not None and self.code.operations[self.number].layout is None
+
+    @property
+    def compiled_name(self) -> str:
+        """What is compiled, with {} for the number of a request."""
+        if self.code and self.is_box and isinstance(self.access, Access):
+            count = boxes.boxes(self.access, self.code.operations[self.number], self.dtype_bytes)
+            return f"Compiled: {'one TMA box' if count == 1 else f'{count} TMA boxes'}"
+        count = 0 if self.compiled is None else len(self.compiled.row)
+        return f"Compiled: request {{}} of {count:,}"
+
+    def compiled_lines(self, numbers: np.ndarray | None) -> RequestLines | None:
+        """The compiler's requests of those numbers on lines. A descriptor's block costs the sectors of its box rows."""
+        tensor_bytes = self.shape[0] * self.shape[1] * self.dtype_bytes
+        made = _lines(self.compiled, numbers, tensor_bytes, SECTOR_BYTES, LINE_BYTES)
+        if made is None or self.code is None or not self.is_box:
+            return made
+        operation = self.code.operations[self.number]
+        cost = coalescing.cost(self.access, operation, self.tensor, self.first, self.dtype_bytes)
+        return replace(made, sectors=np.full_like(made.sectors, cost.sectors))
 
     @property
     def tile(self) -> Tile:
@@ -101,18 +125,18 @@ def execution(known: Known, number: int) -> Execution:
     access, machine = accesses(state)[number], state.view.of(Textbook)
     first = _first(state, access)
     problem = state.experiment.problem
-    shape = state.kernel.family.tensors(problem)[access.tensor].stored
+    tensor = state.kernel.family.tensors(problem)[access.tensor]
     size, board_bytes = DTYPE_BYTES[problem.dtype], machine.bytes_of(problem.dtype)
     code = known.compiled if known.compiled is not None and not known.compiled.unreadable else None
     return Execution(
         access=access,
         first=first,
-        shape=shape,
+        tensor=tensor,
         machine=machine,
         dtype_bytes=size,
         board_bytes=board_bytes,
-        board=textbook.requests(access, shape, first, board_bytes, machine),
-        compiled=coalescing.requests(access, code.operations[number], shape, first, size) if code else None,
+        board=textbook.requests(access, tensor.stored, first, board_bytes, machine),
+        compiled=coalescing.requests(access, code.operations[number], tensor.stored, first, size) if code else None,
         code=code,
         number=number,
         board_leads=state.view.of(LaneView).model == "textbook" or code is None,
@@ -147,7 +171,7 @@ def pictures(shown: Execution, request: int, why_not: str, about: Callable[[str]
     elements = shown.shape[0] * shown.shape[1]
     on_board = elements * shown.board_bytes, machine.sector_bytes, machine.line_bytes
     board = _lines(shown.board, board_numbers, *on_board)
-    made = _lines(shown.compiled, compiled_numbers, elements * shown.dtype_bytes, SECTOR_BYTES, LINE_BYTES)
+    made = shown.compiled_lines(compiled_numbers)
     # One scale for both; beside a whole box a textbook request would be a thread.
     is_gpu = machine.line_bytes == LINE_BYTES
     rows = max(one.rows for one in (board, made) if one) if is_gpu and not shown.is_box else 0
@@ -160,13 +184,10 @@ def pictures(shown: Execution, request: int, why_not: str, about: Callable[[str]
         meta = frames(one, place, name, int(numbers[0]), total, size, shown.shape[1])
         return drawn(figure, f"{shown.anew} {one.line_bytes} {rows}", meta, about=about(source))
 
-    count = f"{len(shown.compiled.row):,}" if shown.compiled is not None else ""
-    name, who = (
-        ("Compiled: one TMA box", "16-byte piece") if shown.is_box else (f"Compiled: request {{}} of {count}", "lane")
-    )
+    who = "16-byte piece" if shown.is_box else "lane"
     return (
         picture(board, f"Textbook: request {{}} of {len(shown.board.row):,}", "lane", shown.board_bytes, "textbook"),
-        picture(made, name, who, shown.dtype_bytes, "compiled"),
+        picture(made, shown.compiled_name, who, shown.dtype_bytes, "compiled"),
     )
 
 

@@ -35,12 +35,6 @@ _AGREEMENTS = {
         "Lines are equal. ncu's per-instruction count misses some sectors, a different number in every run. The "
         "launch's own counter, below, misses none.",
     ),
-    "overhang": (
-        "unsure",
-        "more at the edge",
-        "The prediction counts sectors inside the tensor. For boxes that are read past its edge, the accelerator's "
-        "counter holds more.",
-    ),
     "different": ("wrong-value", "≠", "Predicted and counted differ."),
 }
 
@@ -184,7 +178,7 @@ def claim(found: Verdicts) -> tuple[Sentence | str, ...]:
     if not any(op.has_lanes for op in operations):
         return (
             say("As compiled for {}, no lane issues a request: the TMA copies boxes of {}.", gpu, touched),
-            "Nsight Compute counted no requests either." if found.counters else "",
+            _counted_claim(found),
         )
     requests, ideal = (sum(getattr(op.launch, what) for op in operations) for what in ("requests", "ideal_sectors"))
     least = "at least " if any(op.is_lower_bound for op in operations) else ""
@@ -206,6 +200,7 @@ def _counted_claim(found: Verdicts) -> Sentence | str:
     if counters is None:
         return ""
     kinds = [agreement(op, count) for op in found.predicted if (count := count_of(op, found))]
+    kinds += [total.agreement for total in launch_totals(found)]
     source = "recorded" if counters.backend == "recorded" else "counted"
     if "different" in kinds:
         return say("{}: see the rows marked ≠.", Sourced("Nsight Compute counted different numbers", source))

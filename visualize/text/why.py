@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernels.lanes import Layout, MemoryOperation
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
+from visualize.models import boxes
 from visualize.models.agreement import Verdicts
 from visualize.models.traffic import SECTOR_BYTES, Operation
 from visualize.text.words import counted
@@ -20,7 +21,7 @@ def on_the_blackboard(op: Operation) -> str:
             "A tensor descriptor copies the whole block, so no warp issues these requests. Textbook lanes would issue "
             "them for the same bytes."
         )
-    if op.launch.sectors == op.launch.ideal_sectors:
+    if not _wasted(op):
         return "Adjacent lanes access adjacent elements, so every sector is fully used."
     return _partly_used(op)
 
@@ -55,9 +56,11 @@ def of_operation(op: Operation, found: Verdicts) -> str:
 def in_short(op: Operation) -> str:
     """Why an operation wastes sectors, or none: a clause."""
     access, tensor = op.access, op.access.tensor
-    if op.launch.sectors == op.launch.ideal_sectors:
+    if op.is_box and op.launch.extra_sectors > _wasted(op) / 2:
+        return f"its boxes reach past the edge of {tensor}"
+    if not _wasted(op):
         if op.is_box:
-            return "the TMA copies whole boxes"
+            return "the TMA copies whole sectors"
         if (
             isinstance(access, Access)
             and op.compiled
@@ -78,6 +81,10 @@ def in_short(op: Operation) -> str:
     return f"the tile's rows begin or end inside sectors of {tensor}"
 
 
+def _wasted(op: Operation) -> int:
+    return op.launch.sectors - op.launch.ideal_sectors
+
+
 def _lanes_follow(access: Access, layout: Layout) -> bool:
     """Whether a tile is stored transposed, and adjacent lanes store adjacent elements all the same."""
     along = access.dims.index(access.columns.index)
@@ -96,17 +103,37 @@ def compiled(op: Operation, textbook: Operation, kernel: Kernel, launch: Launch,
     """
     if op.compiled is None:
         raise ValueError("A textbook operation was not compiled.")
-    if op.is_box:
-        return (
-            "The Tensor Memory Accelerator (TMA) copies the whole block, so no lane issues a request. These are the "
-            f"sectors of its boxes. The blackboard's lanes would issue {textbook.launch.requests:,} requests."
-        )
+    if op.is_box and isinstance(op.access, Access):
+        row = boxes.row_bytes(op.access, op.compiled, DTYPE_BYTES[launch.problem.dtype])
+        return _of_box(op, row, textbook)
     if op.compiled.swaps:
         return _swapping(op, launch)
     sentences = list(_of_layout(op, kernel, launch, shared_bytes))
-    if op.launch.sectors > op.launch.ideal_sectors:
+    if _wasted(op):
         sentences.append(_partial(op))
+    if op.launch.extra_sectors:
+        sentences.append(
+            "The counter of copies past L1 counts lines by pairs of lanes: "
+            f"{op.launch.sectors:,}, where {op.launch.touched_sectors:,} sectors are touched."
+        )
     return " ".join(filter(None, sentences)) or _contiguous(op, textbook)
+
+
+def _of_box(op: Operation, row_bytes: int, textbook: Operation) -> str:
+    """A block that is copied by descriptor, box row by box row."""
+    outside = op.launch.extra_sectors
+    sentences = [
+        "The Tensor Memory Accelerator (TMA) copies the whole block, so no lane issues a request. The blackboard's "
+        f"lanes would issue {textbook.launch.requests:,}. Each box row of {_bytes(row_bytes)} costs the sectors that "
+        "it touches."
+    ]
+    if outside:
+        sentences.append(
+            f"{outside:,} of the sectors lie past the edge of {op.access.tensor}: they arrive as zeros, and count."
+        )
+    if _wasted(op) > outside:
+        sentences.append(_partly_used(op))
+    return " ".join(sentences)
 
 
 def _swapping(op: Operation, launch: Launch) -> str:
