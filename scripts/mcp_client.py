@@ -54,7 +54,7 @@ async def search(url: str) -> bool:
 
         tool = chosen(tools)
         allowed = tool.inputSchema["properties"][KNOB]
-        print(f"{tool.name} takes {KNOB}: {allowed['description']}")
+        print(f"{tool.name} takes {KNOB} from {allowed['minimum']} to {allowed['maximum']}")
 
         before = await called(session, tool.name, PROBLEM)
         default = before["experiment"]["config"][KNOB]

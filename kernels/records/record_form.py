@@ -33,7 +33,7 @@ class Recording(Generic[T]):
 
     Attributes:
         gpu: a name of the GPU table.
-        date: that of the day, as in ISO 8601.
+        date: the day, or the day and the time, as in ISO 8601.
         measured: the result, as it was measured.
     """
 

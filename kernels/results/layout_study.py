@@ -15,17 +15,17 @@ class LayoutRow:
     """One way to store B in a product.
 
     Attributes:
-        way: "given", "turned" (transposed from the start), or "turned first" (as given, and transposed by our own
-            kernel in each launch, whose time counts).
+        way: "given", "transposed" (from the start), or "transposed first" (as given, and transposed by our own kernel
+            in each launch, whose time counts).
         layout: how the operands that are given are stored.
-        turning_ms: the median of the transposition alone, None where there is none.
+        transposition_ms: the median of the transposition alone, None where there is none.
         baseline: times of the library's call on the operands that are given, None where it has none.
     """
 
     way: str
     layout: str
     timing: Timing
-    turning_ms: float | None
+    transposition_ms: float | None
     baseline: Timing | None
     passed: bool
     relative_rms: float

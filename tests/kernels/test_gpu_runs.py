@@ -108,14 +108,14 @@ def test_every_way_to_store_b_is_right_and_timed(gpu, shape, dtype, layout):
     experiment = from_json({"kernel": "matmul.grouped", "problem": problem}, discover())
     study = gpu.submit(experiment, "layouts").result()
     assert isinstance(study, LayoutStudy), study
-    given, turned, turned_first = study.rows
+    given, transposed, transposed_first = study.rows
     assert all(row.passed for row in study.rows)
-    assert (given.layout, turned.layout, turned_first.layout) == (
+    assert (given.layout, transposed.layout, transposed_first.layout) == (
         layout,
         layout[0] + "TN"["NT".index(layout[1])],
         layout,
     )
-    assert 0 < turned_first.turning_ms < turned_first.timing.median_ms
+    assert 0 < transposed_first.transposition_ms < transposed_first.timing.median_ms
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import signal
@@ -56,12 +57,22 @@ def test_the_result_is_greyed_once_the_controls_move_on(tab: Tab) -> None:
 
 def test_a_result_comes_back_after_a_reload(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&M=136&N=128")
+    before = datetime.datetime.now()
     tab.run()
     strip = tab.text("#strip")
+    assert "kept by this browser" not in strip
     tab.page.wait_for_function("localStorage.getItem('tilescope-run')?.length > 1000")
     tab.open(tab.page.evaluate("location.search"))
     tab.page.wait_for_function("document.querySelector('#strip')?.innerText.includes('passed')")
-    assert tab.text("#strip") == strip
+    figures = tab.page.locator("#strip .figure")
+    *shown, when = figures.all_inner_texts()
+    assert "\n".join(shown).split() == strip.split()
+    assert "kept by this browser" in when
+    ended = tab.page.locator("#strip time").get_attribute("datetime")
+    assert ended is not None
+    utc = datetime.datetime.fromisoformat(ended)
+    assert f"{utc.astimezone():%H:%M}" in when, "the reader's own time"
+    assert datetime.timedelta(minutes=-1) <= utc - before.astimezone() <= datetime.timedelta(minutes=3)
 
 
 def test_control_and_enter_runs(tab: Tab) -> None:

@@ -109,6 +109,29 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
     assert "talk" not in tab.page.evaluate("location.search")
 
 
+def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": 1920, "height": 1080})
+    tab.open("?tour=tail-wave&stop=3&talk=1")
+    at_stop(tab, 3, 6)
+    tab.wait_for_draw("gantt-plot")
+    assert not tab.page.locator("#schedule-picture, #player, #schedule-claim").filter(visible=True).count()
+    tab.page.wait_for_function(
+        "document.querySelector('#gantt-plot .main-svg').getBoundingClientRect().height > 0.5 * innerHeight"
+    )
+    box, bar = tab.page.locator("#gantt-plot").bounding_box(), tab.page.locator(".tour").bounding_box()
+    assert box is not None
+    assert bar is not None
+    assert box["y"] + box["height"] <= bar["y"] + 1, "the bar covers nothing of it"
+    assert tab.text("#timeline").startswith("On NVIDIA H200, 133 programs ran on 132 SMs")
+    tab.page.keyboard.press(" ")
+    tab.page.get_by_role("button", name="Pause").wait_for()
+    tab.page.keyboard.press(" ")
+    tab.page.keyboard.press("ArrowLeft")
+    at_stop(tab, 2, 6)
+    tab.page.locator("#schedule-picture").wait_for(state="visible")
+    tab.page.locator("#gantt-plot").wait_for(state="hidden")
+
+
 def test_the_embed_view_holds_the_claim_the_picture_and_a_link(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 800, "height": 500})
     query = "?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&gpu=H200"

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import urllib.parse
-from types import SimpleNamespace
 
-import gradio as gr
 import pytest
 from markupsafe import Markup
 
 from kernels.knobs import ConfigError
-from kernels.runner.session import Session
-from tests.panels.test_handlers import named, set_to
-from visualize.page.page import Page
+from tests.panels.sent import named, request, set_to
 from visualize.panels.tabs import SETTINGS
 from visualize.state import pin
 from visualize.text.compared import ratio
@@ -25,26 +21,13 @@ PINNED = "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_N=64&GROUP_SIZE=1"
 SET = {"M": 576, "N": 576, "K": 288, "BLOCK_M": 64, "BLOCK_N": 64, "GROUP_SIZE": 3, "with": PINNED}
 
 
-@pytest.fixture
-def page(tmp_path):
-    session = Session(None, tmp_path)
-    with gr.Blocks() as blocks:
-        built = Page(blocks, session)
-    yield built
-    session.close()
-
-
 def changed(page, flat):
     """What the page answers to a change while something is pinned."""
-    tab, experiment, *views = set_to(flat)
-    pinned = form.filled([], {"with": flat.get("with", "")})
-    request = SimpleNamespace(session_hash="page")
-    return named(page.handlers.on_change(request, tab, experiment, pinned, *views))
+    return named(page.handlers.on_change(request(), *set_to(flat)))
 
 
 def followed(page, query):
-    request = SimpleNamespace(session_hash="page", query_params={})
-    return named(page.handlers.on_follow(request, json.dumps({"follow": query})))
+    return named(page.handlers.on_follow(request(), json.dumps({"follow": query})))
 
 
 def links(compare):

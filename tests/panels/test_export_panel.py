@@ -12,7 +12,7 @@ from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.runner.measurements.timeline_measurement import TIMELINE
 from kernels.runner.session import Session
-from tests.panels.test_handlers import opened, page  # noqa: F401  a fixture
+from tests.panels.sent import opened
 from visualize.panels.endpoint import Api
 from visualize.panels.export_panel import ExportPanel
 from visualize.panels.tabs import TABS
@@ -57,7 +57,7 @@ def test_a_trace_is_of_the_recorded_timeline(endpoints):
 
 
 @pytest.mark.parametrize("tab", [tab.name for tab in TABS])
-def test_every_figure_says_what_it_is_of(page, tab):  # noqa: F811
+def test_every_figure_says_what_it_is_of(page, tab):
     """Its experiment, GPU and mark: they stand below a saved picture."""
     state = opened({"kernel": "matmul.grouped", "M": 2048, "N": 2048, "K": 2048, "gpu": "H200", "tab": tab})
     values = page.handlers.drawing.draw(page.handlers.drawing.known(state)).values()
@@ -69,7 +69,7 @@ def test_every_figure_says_what_it_is_of(page, tab):  # noqa: F811
         assert " · H200 · " in figure["about"]
 
 
-def test_the_panel_knows_what_is_set(page):  # noqa: F811
+def test_the_panel_knows_what_is_set(page):
     state = opened({"kernel": "transpose.flat", "M": 99, "tab": "result"})
     panel = next(one for one in page.panels["result"] if isinstance(one, ExportPanel))
     (value,) = panel.draw(page.handlers.drawing.known(state)).values()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import SimpleNamespace
 
 import gradio as gr
 import pytest
@@ -18,10 +18,8 @@ from kernels.gpus import GPUS
 from kernels.results import Failure
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.measurements.timeline_measurement import TIMELINE
-from kernels.runner.session import Session
+from tests.panels.sent import named, opened, request, set_to
 from visualize.models.textbook import Textbook
-from visualize.page.page import Page
-from visualize.panels.controls import experiment_form
 from visualize.panels.schedule_tab import SchedulePanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state import kept_run
@@ -30,31 +28,12 @@ from visualize.widgets import form
 RUN = MEASUREMENTS["run"]
 
 
-@pytest.fixture
-def page(tmp_path):
-    session = Session(None, tmp_path)
-    with gr.Blocks() as blocks:
-        built = Page(blocks, session)
-    yield built
-    session.close()
-
-
-def opened(flat):
-    return SETTINGS.state(flat, None)
-
-
-def set_to(flat):
-    """What the forms send: the tab, then each form's value."""
-    current = opened(flat)
-    return [current.view.tab, experiment_form(current, None), *map(form.of, current.view.options)]
-
-
 def preset(number):
     """What the forms send when a preset is clicked: the controls still hold what was set before."""
-    tab, experiment, *views = set_to({})
+    tab, experiment, *others = set_to({})
     experiment = experiment.replace('"presets"', f'"preset": {number}, "presets"')
     assert form.settings(experiment)["preset"] == number
-    return [tab, experiment, *views]
+    return [tab, experiment, *others]
 
 
 def button(page, elem_id):
@@ -67,20 +46,14 @@ def answers(handler, *values):
     """All that a handler yields for the page."""
 
     async def collected():
-        return [answer async for answer in handler(SimpleNamespace(session_hash="page"), *values)]
+        return [answer async for answer in handler(request(), *values)]
 
     # In a thread of its own: where a browser's tests ran before, this one has a running loop already.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(collected())).result(20)
 
 
-def named(answer):
-    """An answer by the DOM ids of its components."""
-    return {component.elem_id: value for component, value in answer.items()}
-
-
 def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
-    request = SimpleNamespace(session_hash="page")
     started, go_on = threading.Event(), threading.Event()
     draw = SchedulePanel.draw
 
@@ -92,10 +65,10 @@ def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
 
     monkeypatch.setattr(SchedulePanel, "draw", slow)
     late = []
-    slider = threading.Thread(target=lambda: late.append(page.handlers.on_change(request, *set_to({"M": 640}))))
+    slider = threading.Thread(target=lambda: late.append(page.handlers.on_change(request(), *set_to({"M": 640}))))
     slider.start()
     assert started.wait(20)
-    chosen = page.handlers.on_select(request, *preset(0))
+    chosen = page.handlers.on_select(request(), *preset(0))
     go_on.set()
     slider.join(20)
     assert "M=576" in named(chosen)["link"], "the preset's own shape"
@@ -104,7 +77,6 @@ def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
 
 def test_a_slow_answer_to_one_form_does_not_undo_a_quick_one_to_another(page, monkeypatch):
     """Each form is an event of its own, so two changes may be answered at once."""
-    request = SimpleNamespace(session_hash="page")
     started, go_on = threading.Event(), threading.Event()
     draw = SchedulePanel.draw
 
@@ -116,10 +88,10 @@ def test_a_slow_answer_to_one_form_does_not_undo_a_quick_one_to_another(page, mo
 
     monkeypatch.setattr(SchedulePanel, "draw", slow)
     late = []
-    first = threading.Thread(target=lambda: late.append(page.handlers.on_change(request, *set_to({"color": "wave"}))))
+    first = threading.Thread(target=lambda: late.append(page.handlers.on_change(request(), *set_to({"color": "wave"}))))
     first.start()
     assert started.wait(20)
-    second = page.handlers.on_change(request, *set_to({"color": "wave", "warp_size": 2}))
+    second = page.handlers.on_change(request(), *set_to({"color": "wave", "warp_size": 2}))
     go_on.set()
     first.join(20)
     assert "warp_size=2" in named(second)["link"]
@@ -131,7 +103,7 @@ def test_a_run_right_after_a_preset_was_clicked_runs_the_preset(page):
 
 
 def test_an_answer_in_time_draws(page):
-    answer = named(page.handlers.on_change(SimpleNamespace(session_hash="page"), *set_to({"M": 640})))
+    answer = named(page.handlers.on_change(request(), *set_to({"M": 640})))
     assert "M=640" in answer["link"]
     assert answer["schedule-plot"]
 
@@ -202,12 +174,15 @@ def test_a_run_that_the_browser_has_kept_is_shown_where_the_app_knows_none(page)
     # of a launch that was not recorded, and that this app has not seen
     changed = replace(live.experiment, problem=replace(live.experiment.problem, M=live.experiment.problem.M - 8))
     live = replace(live, experiment=changed)
-    request = SimpleNamespace(session_hash="page", query_params={**changed.to_address(), "gpu": "H200"})
-    assert "Not run yet" in named(page.handlers.on_load(request, ""))["strip"]
-    kept = kept_run.written(live, "H200")
-    assert "passed" in named(page.handlers.on_load(request, kept))["strip"]
-    request.query_params["M"] = "64"
-    assert "Not run yet" in named(page.handlers.on_load(request, kept))["strip"]
+    query = {**changed.to_address(), "gpu": "H200"}
+    assert "Not run yet" in named(page.handlers.on_load(request(**query), ""))["strip"]
+    ended = datetime.datetime(2026, 11, 21, 14, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
+    kept = kept_run.written(live, "H200", ended)
+    strip = named(page.handlers.on_load(request(**query), kept))["strip"]
+    assert "passed" in strip
+    assert '<time datetime="2026-11-21T13:02:00+00:00">2026-11-21 13:02 UTC</time>' in strip
+    query["M"] = "64"
+    assert "Not run yet" in named(page.handlers.on_load(request(**query), kept))["strip"]
 
 
 def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page, monkeypatch):
@@ -215,11 +190,10 @@ def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page, monkeyp
 
     The compile may end while the picture is drawn: then it waits, and asks, all the same.
     """
-    request = SimpleNamespace(session_hash="page")
     values = set_to({"tab": "coalescing", "gpu": "H200"})
 
     def wanted():
-        return named(page.handlers.on_change(request, *values))["compile-wanted"]
+        return named(page.handlers.on_change(request(), *values))["compile-wanted"]
 
     assert wanted() != wanted()
     compiled = page.session.compiled(opened({"gpu": "H200"}).experiment)
@@ -232,14 +206,13 @@ def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page, monkeyp
 
 def test_every_component_that_a_handler_answers_is_one_of_its_outputs(page):
     """Gradio refuses an answer with another one, and only once it happens."""
-    request = SimpleNamespace(session_hash="page", query_params={})
     outputs = {fn.fn.__name__ if hasattr(fn.fn, "__name__") else "": fn.outputs for fn in page.blocks.fns.values()}
     for tab in SETTINGS.tabs:
         values = set_to({"tab": tab})
-        assert set(page.handlers.on_change(request, *values)) <= set(outputs["on_change"])
-        assert set(page.handlers.on_select(request, *values)) <= set(outputs["on_select"])
+        assert set(page.handlers.on_change(request(), *values)) <= set(outputs["on_change"])
+        assert set(page.handlers.on_select(request(), *values)) <= set(outputs["on_select"])
     for measurement in MEASUREMENTS.values():
         recorded = records.experiments(measurement.form, "H200")[0]
         for tab in SETTINGS.tabs:
             values = set_to({**recorded.to_address(), "gpu": "H200", "tab": tab})
-            assert set(page.handlers.on_select(request, *values)) <= set(outputs["on_select"]), measurement.name
+            assert set(page.handlers.on_select(request(), *values)) <= set(outputs["on_select"]), measurement.name

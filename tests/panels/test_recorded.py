@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.parse
 from collections import Counter
 
@@ -97,7 +98,7 @@ def test_a_filter_keeps_the_experiment_and_the_other_filters():
 
 
 def test_the_endpoint_gives_the_same_and_payloads_that_stand_for_themselves():
-    everything = reply("", "", "")["recorded"]
+    everything = whole()
     assert len(everything) == len(entries())
     for given, one in zip(everything, entries(), strict=True):
         assert from_json(given["experiment"], discover()).config == one.experiment.config
@@ -108,7 +109,36 @@ def test_the_endpoint_gives_the_same_and_payloads_that_stand_for_themselves():
     assert len(timelines) == sum((one.kind, one.kernel, one.gpu) == chosen for one in entries())
 
 
-@pytest.mark.parametrize(("given", "field"), [(("sort", "", ""), "kernel"), (("", "", "dance"), "kind")])
+def whole():
+    """The whole list, reply by reply."""
+    first = reply()
+    parts = [reply(offset=start)["recorded"] for start in range(first["limit"], first["total"], first["limit"])]
+    return [*first["recorded"], *(one for part in parts for one in part)]
+
+
+def test_a_reply_is_a_part_of_the_list_and_says_how_long_that_is():
+    first = reply()
+    assert (first["total"], first["limit"], first["offset"]) == (len(entries()), 50, 0)
+    assert len(first["recorded"]) == 50
+    assert len(json.dumps(first)) < 40_000
+    last = reply(limit=500, offset=first["total"] - 3)
+    assert last["recorded"] == whole()[-3:]
+    assert reply(offset=first["total"])["recorded"] == []
+    chosen = reply("transpose.tiled", "H200", "counters", limit=2, offset=1)
+    assert chosen["recorded"] == reply("transpose.tiled", "H200", "counters")["recorded"][1:3]
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        (("sort",), "kernel"),
+        (("", "", "dance"), "kind"),
+        (("", "", "", 0), "limit"),
+        (("", "", "", 501), "limit"),
+        (("", "", "", 50, -1), "offset"),
+        (("", "", "", "many"), "limit"),
+    ],
+)
 def test_the_endpoint_refuses_what_there_is_none_of_by_its_own_name(given, field):
     with pytest.raises(ConfigError) as error:
         reply(*given)

@@ -109,12 +109,12 @@ def test_the_layouts_of_tf32_are_told_from_the_recorded_times():
     config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8}
     experiment = from_json({"kernel": "matmul.grouped", "problem": problem, "config": config}, discover())
     study = records.find(LAYOUTS.form, experiment, "H200")
-    given, turned, turned_first = study.rows
+    given, transposed, transposed_first = study.rows
     assert [row.layout for row in study.rows] == ["NN", "NT", "NN"]
-    assert turned_first.timing.median_ms > turned.timing.median_ms
+    assert transposed_first.timing.median_ms > transposed.timing.median_ms
     drawn = layouts_panel.drawn_study(study)
-    assert f"{given.timing.median_ms / turned.timing.median_ms:.2f} ×" in drawn
-    assert words.milliseconds(turned_first.turning_ms) in drawn
+    assert f"{given.timing.median_ms / transposed.timing.median_ms:.2f} ×" in drawn
+    assert words.milliseconds(transposed_first.transposition_ms) in drawn
     assert drawn.count("torch.matmul") == 2
 
 

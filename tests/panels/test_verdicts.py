@@ -86,8 +86,8 @@ def test_tf32s_b_is_copied_in_4_bytes_because_of_the_matrix_unit(session):
     a, b, _ = reasons(session, payload)
     assert "K-major only, and B is not K-major" in b
     assert "K-major" not in a
-    turned = reasons(session, {**payload, "problem": {"dtype": "float32", "layout": "NT"}})
-    assert "K-major" not in turned[1]
+    k_major = reasons(session, {**payload, "problem": {"dtype": "float32", "layout": "NT"}})
+    assert "K-major" not in k_major[1]
     assert "K-major" not in reasons(session, payload, "A100-80GB")[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from dataclasses import replace
 
@@ -13,6 +14,11 @@ from visualize.panels.tabs import SETTINGS
 from visualize.state import kept_run
 
 FORM = MEASUREMENTS["run"].form
+ENDED = datetime.datetime(2026, 11, 21, 13, 2, tzinfo=datetime.UTC)
+
+
+def written(run, gpu="H200", ended=ENDED):
+    return kept_run.written(run, gpu, ended)
 
 
 def recorded_runs():
@@ -26,13 +32,14 @@ def state_of(experiment):
 @pytest.mark.parametrize("run", recorded_runs()[::7], ids=lambda run: run.experiment.kernel)
 def test_a_run_comes_back_as_it_was(run):
     state = state_of(run.experiment)
-    back = kept_run.read(kept_run.written(run, "H200"), state)
+    back = kept_run.read(written(run), state)
     assert back is not None
-    assert back.to_json() == run.to_json()
-    assert kept_run.read(kept_run.written(replace(run, recorded=run), "H200"), state).recorded is None
+    assert back.run.to_json() == run.to_json()
+    assert back.ended == ENDED
+    assert kept_run.read(written(replace(run, recorded=run)), state).run.recorded is None
     other = state_of(replace(run.experiment, problem=replace(run.experiment.problem, M=run.experiment.problem.M + 1)))
-    assert kept_run.read(kept_run.written(run, "H200"), other) is None
-    assert kept_run.read(kept_run.written(run, "A100"), state) is None
+    assert kept_run.read(written(run), other) is None
+    assert kept_run.read(written(run, "A100"), state) is None
 
 
 @pytest.mark.parametrize(
@@ -45,17 +52,25 @@ def test_what_is_no_run_is_left_alone(text):
 
 def test_a_run_with_a_field_of_another_type_is_no_run():
     run = recorded_runs()[0]
-    fields = json.loads(kept_run.written(run, "H200"))
+    fields = json.loads(written(run))
     for name, value in (("note", 7), ("check", "good"), ("experiment", {"kernel": "nothing"}), ("extra", 1)):
         wrong = json.dumps({**fields, "run": {**fields["run"], name: value}})
         assert kept_run.read(wrong, state_of(run.experiment)) is None, name
 
 
+@pytest.mark.parametrize("date", ["yesterday", "2026-11-21", "2026-11-21T14:02", 7, None])
+def test_a_run_that_does_not_say_when_it_ended_is_no_run(date):
+    """A time without its zone is none: the browser may be in another one."""
+    run = recorded_runs()[0]
+    fields = {**json.loads(written(run)), "date": date}
+    assert kept_run.read(json.dumps(fields), state_of(run.experiment)) is None
+
+
 def test_a_picture_of_another_output_is_no_picture_of_this_one():
     run = next(one for one in recorded_runs() if one.diff)
     state = state_of(run.experiment)
-    assert kept_run.read(kept_run.written(run, "H200"), state).diff is not None
-    fields = json.loads(kept_run.written(run, "H200"))
+    assert kept_run.read(written(run), state).run.diff is not None
+    fields = json.loads(written(run))
     diff = fields["run"]["diff"]
     rows, columns = diff["shape"]
     for name, value in (("tile", [0, 0]), ("shape", [rows - 1, columns])):

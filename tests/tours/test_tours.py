@@ -6,10 +6,11 @@ import re
 
 import pytest
 
+from visualize.state.view import ScheduleView
 from visualize.text import tour_text
 from visualize.text.tour_text import Answer, Number, Place
 from visualize.tours import DIRECTORY, tours
-from visualize.tours.fact import Fact, NoFact, found, steps_of, written
+from visualize.tours.fact import Fact, NoFact, found, steps_of
 from visualize.tours.tour import MOST_WORDS, BadTour, Choice, checked_state, facts_named, read
 
 STOPS = [
@@ -65,6 +66,17 @@ def test_every_sentence_states_a_fact_and_uses_what_it_asks(stop) -> None:
         used |= {name for text in texts for name in facts_named(text)}
         used |= {choice.condition[0] for choice in stop.ask.choices}
     assert used == stop.facts.keys()
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_stop_that_counts_on_the_timeline_shows_it(stop, session) -> None:
+    """Talk mode shows one picture: the one that the sentence speaks of."""
+    state = stop.state()
+    is_told = any(fact.endpoint == "timeline" for fact in stop.facts.values())
+    assert (state.view.of(ScheduleView).picture == "timeline") == is_told
+    if is_told:
+        assert state.view.tab == "schedule"
+        assert session.known(state.experiment, "timeline") is not None
 
 
 def test_every_tour_asks_for_a_prediction() -> None:
@@ -129,11 +141,6 @@ def test_a_recorded_number_says_so(session) -> None:
 def test_what_is_no_path_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="path"):
         steps_of(path)
-
-
-def test_numbers_are_written_with_their_unit() -> None:
-    expected = {(0.994, "percent"): "99 %", (2, "times"): "2.00 ×", (900, "bytes"): "900 bytes", (4.0, "count"): "4.00"}
-    assert {one: written(*one) for one in expected} == expected
 
 
 @pytest.mark.parametrize(("when", "right"), [("x < 2", True), ("x > 2", False), ("x == 1.5", True)])

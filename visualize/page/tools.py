@@ -3,6 +3,9 @@
 An endpoint takes one nested experiment and answers with all it knows. A tool takes each field as an argument of its
 own. Its answer is JSON text: Gradio hands an MCP client the `str` of what is returned, and of a dict that is Python.
 And what is too long to read, such as PTX or the tiles of 8,192 programs, comes only when it is asked for.
+
+An agent reads the schemas of all tools at once, and MCP's tools share no definitions. So each has the type and the
+bounds of every argument, and one tool, `kernels`, says what they mean.
 """
 
 from __future__ import annotations
@@ -31,11 +34,11 @@ _PREFIX = "mcp_"
 _FIELDS: JsonSchema = {
     "type": "array",
     "items": {"type": "string"},
-    "description": "Names of reply fields to return. Default: all but the longest, which are named in `left_out`.",
+    "description": "Reply fields to return. Default: all but long ones, which `left_out` names.",
 }
-_HOW = (
-    "The reply is JSON. Arguments that are left out take the kernel's default. A bad argument, or what cannot be"
-    " compiled or measured here, gives `failure` with `stage`, `kind` and a `message` that says what is allowed."
+_HOW = "The reply is JSON; `failure` in it says what was wrong and what is allowed."
+_KNOBS = (
+    "Arguments that are left out take the kernel's default; `kernels` says what each means, and which kernels have it."
 )
 
 
@@ -61,9 +64,9 @@ def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
     fields = merged_fields(kernels) if EXPERIMENT in parameters else {}
     if endpoint.at_once is not None:  # nothing is launched: how it is launched makes no difference
         fields.pop("run", None)
-    flat = {name: schema for part in fields.values() for name, schema in part.items()}
+    flat = {name: _unexplained(schema) for part in fields.values() for name, schema in part.items()}
     schemas: dict[str, JsonSchema] = {
-        **({"kernel": kernel_field(kernels), **flat, "gpu": gpu_field()} if fields else {}),
+        **({"kernel": _unexplained(kernel_field(kernels)), **flat, "gpu": _unexplained(gpu_field())} if fields else {}),
         **{name: endpoint.schemas.get(name, {}) for name in own},
         "fields": _FIELDS,
     }
@@ -83,7 +86,8 @@ def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
         return json.dumps(shortened(reply, given.get("fields")))
 
     defaults = {"kernel": inspect.Parameter.empty, **{name: parameters[name].default for name in own}}
-    typed = _typed(tool, endpoint.name, _description(endpoint.function), schemas, defaults)
+    about = f"{_description(endpoint.function)} {_HOW}" + (f" {_KNOBS}" if fields else "")
+    typed = _typed(tool, endpoint.name, about, schemas, defaults)
     return Endpoint(f"{_PREFIX}{endpoint.name}", typed, endpoint.at_once, schemas)
 
 
@@ -92,14 +96,16 @@ def _kernels_tool(session: Session, kernels: Mapping[str, Kernel]) -> Endpoint:
         return json.dumps(answered(lambda: kernels_in_short(session, kernels)))
 
     about = (
-        "Lists the kernels: what each shows, the default of each argument, and presets worth a look. Also the names of"
-        " the GPUs that predictions can be for, and this machine's GPU (null: predictions and recorded results only)."
+        "Lists the kernels: what each shows, the default of each argument, and presets worth a look. `arguments` says"
+        " what each argument of the other tools means. Also the names of the GPUs that predictions can be for, and this"
+        " machine's GPU (null: predictions and recorded results only). The reply is JSON."
     )
     return Endpoint(f"{_PREFIX}kernels", _typed(tool, "kernels", about, {}, {}))
 
 
 def kernels_in_short(session: Session, kernels: Mapping[str, Kernel]) -> dict[str, Any]:
-    """What an agent has to know to choose a kernel; the rest is in each tool's schema."""
+    """What an agent has to know to choose a kernel and its arguments; what they allow is in each tool's schema."""
+    declared = (field for part in merged_fields(kernels).values() for field in part.items())
     return {
         "kernels": [
             {
@@ -113,6 +119,7 @@ def kernels_in_short(session: Session, kernels: Mapping[str, Kernel]) -> dict[st
             }
             for kernel in kernels.values()
         ],
+        "arguments": {name: schema["description"] for name, schema in (*declared, ("gpu", gpu_field()))},
         "gpus": gpu_field()["enum"],
         "device": session.gpu and session.gpu.name,
     }
@@ -157,9 +164,16 @@ def _typed(
     function.__name__ = name
     function.__annotations__ = {**dict.fromkeys(schemas, Any), "return": str}
     function.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
-    helps = "".join(f"\n    {parameter}: {schema.get('description', '')}" for parameter, schema in schemas.items())
-    function.__doc__ = f"{description} {_HOW}" + (f"\n\nArgs:{helps}" if helps else "")
+    helps = "".join(
+        f"\n    {name}: {schema['description']}" for name, schema in schemas.items() if "description" in schema
+    )
+    function.__doc__ = description + (f"\n\nArgs:{helps}" if helps else "")
     return function
+
+
+def _unexplained(schema: JsonSchema) -> JsonSchema:
+    """A schema without its description."""
+    return {name: value for name, value in schema.items() if name != "description"}
 
 
 def _description(function: Callable[..., Any]) -> str:

@@ -45,7 +45,7 @@ class LayoutsPanel(Panel):
         async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
             """Times a matmul three ways: B as given, B stored transposed, and B transposed first by `transpose.tiled`.
 
-            `rows` has a time for each, in ms, with `turning_ms`, the transposition's own share. Measured on this
+            `rows` has a time for each, in ms, with `transposition_ms`, the transposition's own share. Measured on this
             machine's GPU. Without a GPU: a recorded comparison, or a failure.
             """
             return await api.measured(experiment, "layouts")

@@ -52,10 +52,19 @@ class RecordedView:
         return {name: value for name, value in wanted.items() if value != ALL}
 
 
+@dataclass(frozen=True)
+class Part:
+    """Which part of a list a reply holds."""
+
+    limit: int = knob(50, "", "Recordings in a reply, at most.", low=1, high=500)
+    offset: int = knob(0, "", "Recordings of the list that are skipped.", low=0, high=1_000_000)
+
+
 # What /recorded takes.
 SCHEMAS = {
     name.removeprefix("recorded_"): schema
-    for name, schema in object_schema(knobs(RecordedView), "")["properties"].items()
+    for declared in (RecordedView, Part)
+    for name, schema in object_schema(knobs(declared), "")["properties"].items()
     if name != "recorded_page"
 }
 
@@ -152,13 +161,16 @@ class RecordedPanel(Panel):
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        def recorded(kernel: str = "", gpu: str = "", kind: str = "") -> dict[str, Any]:
+        def recorded(
+            kernel: str = "", gpu: str = "", kind: str = "", limit: int = Part.limit, offset: int = Part.offset
+        ) -> dict[str, Any]:
             """Lists what was recorded on a GPU: all of it, or what is of one kernel, GPU or kind.
 
             `recorded` has, per recording, its kind, experiment, GPU, date, its main numbers with their units, and the
-            page's address that shows it.
+            page's address that shows it. `total` counts the whole list; a reply holds `limit` recordings of it, from
+            `offset` on.
             """
-            return answered(lambda: reply(kernel, gpu, kind))
+            return answered(lambda: reply(kernel, gpu, kind, limit, offset))
 
         return (Endpoint("recorded", recorded, schemas=SCHEMAS),)
 
@@ -175,19 +187,26 @@ def _facet(known: Known, view: RecordedView, name: str) -> Facet:
     return Facet(name, wanted.get(name, ALL), counts, links)
 
 
-def reply(kernel: object, gpu: object, kind: object) -> dict[str, Any]:
+def reply(
+    kernel: object = "", gpu: object = "", kind: object = "", limit: object = Part.limit, offset: object = Part.offset
+) -> dict[str, Any]:
     """The body of /recorded.
 
     Raises:
-        ConfigError: where there is no such kernel, GPU or kind.
+        ConfigError: where there is no such kernel, GPU or kind, and for a limit or an offset out of range.
     """
+    part = checked_fields(Part, {"limit": limit, "offset": offset}, "/recorded")
     given = {"recorded_kernel": kernel, "recorded_gpu": gpu, "recorded_kind": kind}
     try:
         view = checked_fields(RecordedView, {name: value for name, value in given.items() if value}, "/recorded")
     except ConfigError as error:
         field = error.field.removeprefix("recorded_")
         raise ConfigError(error.kind, str(error).replace(error.field, field), field) from None
+    listed = among(view.chosen())
     return {
+        "total": len(listed),
+        "limit": part.limit,
+        "offset": part.offset,
         "recorded": [
             {
                 "kind": one.kind,
@@ -197,6 +216,6 @@ def reply(kernel: object, gpu: object, kind: object) -> dict[str, Any]:
                 "numbers": [vars(number) for number in one.numbers],
                 "address": query(one.address()),
             }
-            for one in among(view.chosen())
-        ]
+            for one in listed[part.offset : part.offset + part.limit]
+        ],
     }

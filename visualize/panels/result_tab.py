@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import gradio as gr
@@ -57,10 +58,11 @@ class ResultPanel(Panel):
         return Measure(button, "run", self._ended, [*self.results, self.kept], is_dated=True)
 
     def _ended(self, outcome: RunResult, known: Known) -> Drawn:
-        return {**self._shown(outcome, known), self.kept: kept_run.written(outcome, known.state.gpu.name)}
+        now = datetime.datetime.now(datetime.UTC)
+        return {**self._shown(outcome, known), self.kept: kept_run.written(outcome, known.state.gpu.name, now)}
 
-    def _shown(self, outcome: RunResult, known: Known) -> Drawn:
-        return dict(zip(self.results, drawn_result(outcome, known.launch), strict=True))
+    def _shown(self, outcome: RunResult, known: Known, when: Markup | str = "") -> Drawn:
+        return dict(zip(self.results, drawn_result(outcome, known.launch, when), strict=True))
 
     def known_run(self, known: Known) -> Drawn:
         """The run of what is set, where it is known: run before in this process, or recorded."""
@@ -68,9 +70,9 @@ class ResultPanel(Panel):
         return self._shown(outcome, known) if outcome else {}
 
     def kept_run(self, kept: object, known: Known) -> Drawn:
-        """The run that the browser has kept, where it is of what is set."""
-        outcome = kept_run.read(kept, known.state)
-        return self._shown(outcome, known) if outcome else {}
+        """The run that the browser has kept, where it is of what is set; with the time when it ended."""
+        found = kept_run.read(kept, known.state)
+        return self._shown(found.run, known, status_text.kept(found.ended)) if found else {}
 
     def before(self, session: Session) -> Drawn:
         """What a page says on which nothing has been run."""
@@ -98,8 +100,12 @@ def reply(outcome: RunResult, known: Known) -> dict[str, Any]:
     return {**outcome.to_json(), "note": note}
 
 
-def drawn_result(result: RunResult, launch: Launch) -> tuple[str, str, str, str, str, str]:
-    """Strip, claim, picture of the error, its worst tile, the times, and the tables behind them."""
+def drawn_result(result: RunResult, launch: Launch, when: Markup | str = "") -> tuple[str, str, str, str, str, str]:
+    """Strip, claim, picture of the error, its worst tile, the times, and the tables behind them.
+
+    Args:
+        when: what the strip says of the time at which it ran; "" for nothing.
+    """
     experiment, kernel = result.experiment, discover()[result.experiment.kernel]
     address = query(experiment.to_address())
     whole = closeup = times = NONE
@@ -118,7 +124,7 @@ def drawn_result(result: RunResult, launch: Launch) -> tuple[str, str, str, str,
             closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address, about=about)
             values = run_report.values(near, result.check, names, diff)
     return (
-        dated(experiment, run_report.numbers(result, kernel.race(launch)), "figures"),
+        dated(experiment, run_report.numbers(result, kernel.race(launch)) + when, "figures"),
         dated(experiment, run_report.claim(result, kernel, launch)),
         whole,
         closeup,

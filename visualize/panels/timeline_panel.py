@@ -21,7 +21,7 @@ from visualize.text import caption, prose, tables, timeline_text
 from visualize.widgets.link import query
 from visualize.widgets.markup import markup
 from visualize.widgets.player import replay
-from visualize.widgets.plot import drawn, plot
+from visualize.widgets.plot import NONE, drawn, plot
 
 
 class TimelinePanel(Panel):
@@ -35,7 +35,8 @@ class TimelinePanel(Panel):
         with gr.Row(elem_classes="plots"):
             self.measured = plot("moment-plot", "Which tiles are done, running and to come at the time that is shown")
             self.ideal = plot("ideal-plot", "The ideal waves, when as many tiles have been begun")
-        self.gantt = plot("gantt-plot", "When and on which SM each program ran")
+        with gr.Row(elem_classes="picture", elem_id="timeline-picture"):
+            self.gantt = plot("gantt-plot", "When and on which SM each program ran")
         self.outputs = [self.claim, self.measured, self.ideal, self.gantt]
         self.actions = [Measure(button, "timeline", lambda _, known: self.draw(known), self.outputs)]
 
@@ -44,7 +45,7 @@ class TimelinePanel(Panel):
         if ran is None:
             recorded = records.experiments(TIMELINE.form, state.gpu.name)
             hint = prose.hint(timeline_text.hint(state.gpu.name, recorded))
-            return {self.claim: hint, **dict.fromkeys(self.outputs[1:], "")}
+            return {self.claim: hint, **dict.fromkeys(self.outputs[1:], NONE)}
         schedule = known.schedule
         course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
         begun_ns, done_ns = tile_times(course, schedule)
@@ -65,8 +66,9 @@ class TimelinePanel(Panel):
         table = tables.table(timeline_text.rows(ran, course, schedule, known.residency), timeline_text.CAPTION)
         gantt = gantt_figure(course, schedule, state.view.of(ScheduleView).color, f"{len(course.sm):,} programs")
         told = {"span_ns": course.span_ns, "waves": schedule.waves, "slices": schedule.slices}
+        first, *more = timeline_text.claim(ran, course, schedule)
         return {
-            self.claim: prose.claim(*timeline_text.claim(ran, course, schedule)) + table,
+            self.claim: prose.claim(first) + prose.claim(*more) + table,
             self.measured: measured,
             self.ideal: ideal,
             self.gantt: drawn(gantt, anew, {"gantt": told}, about=ran_text),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+from dataclasses import dataclass
 
 from kernels.equivalence import on_any_gpu
 from kernels.records import Recording, UnreadableRecording
@@ -16,27 +17,41 @@ from visualize.state.state import State
 _LONGEST = 100_000
 
 
-def written(result: RunResult, gpu: str) -> str:
+@dataclass(frozen=True)
+class Kept:
+    """A run that a browser has kept.
+
+    Attributes:
+        ended: when it ended, with its time zone.
+    """
+
+    run: RunResult
+    ended: datetime.datetime
+
+
+def written(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
     """A run as text.
 
     Args:
         gpu: the name of the GPU that it was shown for.
+        ended: when it ended, with a time zone.
     """
     alone = dataclasses.replace(result, recorded=None)  # which is found again
-    return MEASUREMENTS["run"].form.line(Recording(gpu, datetime.date.today().isoformat(), alone))
+    return MEASUREMENTS["run"].form.line(Recording(gpu, ended.isoformat(timespec="minutes"), alone))
 
 
-def read(text: object, state: State) -> RunResult | None:
+def read(text: object, state: State) -> Kept | None:
     """The run that a browser has kept, if it is one of what is set; None for another one, and for what is no run."""
     if not isinstance(text, str) or not text or len(text) > _LONGEST:
         return None
     try:
         recording = MEASUREMENTS["run"].form.recording(json.loads(text))
+        ended = datetime.datetime.fromisoformat(recording.date)
     except (ValueError, TypeError, AttributeError, RecursionError, UnreadableRecording):
         return None
     run = recording.measured
     is_set = on_any_gpu(run.experiment) == on_any_gpu(state.experiment) and recording.gpu == state.gpu.name
-    return run if is_set and _fits(run, state) else None
+    return Kept(run, ended) if is_set and ended.tzinfo and _fits(run, state) else None
 
 
 def _fits(run: RunResult, state: State) -> bool:

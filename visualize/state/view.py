@@ -26,6 +26,10 @@ class ScheduleView:
         "auto", "Schedule", "What a step is. auto: single programs where they are few, or all in one wave.",
         choices=STEPPING,
     )  # fmt: skip
+    picture: str = knob(
+        "steps", "Schedule", "The picture at the top. timeline: the launch as it ran, where that is known.",
+        choices=("steps", "timeline"),
+    )  # fmt: skip
     first: int = knob(
         0, "Schedule", "Compare what the first so many programs load. 0: as many as run at once.",
         low=0, high=2**21, stops="powers",

@@ -24,7 +24,7 @@ def claim(study: LayoutStudy) -> tuple[Sentence, ...]:
         ratio = f"{transposed / given:.2f} ×"
         return (say("B is better as it is given: with B transposed, this kernel takes {} the time.", ratio),)
     pays = given / transposed_first
-    took = milliseconds(study.rows[2].turning_ms or 0)
+    took = milliseconds(study.rows[2].transposition_ms or 0)
     return (
         say(
             "With B transposed ({}) this kernel is {} as fast.",
@@ -71,7 +71,7 @@ def _row(name: str, row: LayoutRow) -> tuple[Any, ...]:
         name,
         row.layout,
         milliseconds(row.timing.median_ms),
-        milliseconds(row.turning_ms) if row.turning_ms is not None else "",
+        milliseconds(row.transposition_ms) if row.transposition_ms is not None else "",
         significant(row.timing.tflops or 0),
         f"{row.baseline.median_ms / row.timing.median_ms:.2f}" if row.baseline else "",
         error if row.passed else say("{} {}", error, Strong("wrong")),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernels.results import Counters, GroupSizeStudy, LayoutStudy, RunResult, Timeline
-from visualize.text.words import milliseconds, percent, significant
+from visualize.text.words import written
 
 
 @dataclass(frozen=True)
@@ -28,30 +28,6 @@ class Number:
 
     def __str__(self) -> str:
         return written(self.value, self.unit)
-
-
-def written(value: float, unit: str) -> str:
-    """A number with its unit.
-
-    >>> written(0.19, "ms"), written(16.8e6, "bytes"), written(1234567, ""), written(0.5, "share")
-    ('0.190 ms', '16.8 MB', '1,234,567', '50 %')
-    """
-    if unit == "ms":
-        return milliseconds(value)
-    if unit == "bytes":
-        return _bytes(value)
-    if unit == "share":
-        return percent(value)
-    if not unit and float(value).is_integer():
-        return f"{value:,.0f}"
-    return f"{significant(value)} {unit}".strip()
-
-
-def _bytes(value: float) -> str:
-    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= size:
-            return f"{significant(value / size)} {unit}"
-    return f"{value:,.0f} bytes"
 
 
 @functools.singledispatch

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+
 from markupsafe import Markup
 
 from kernels.results import Counters, Failure, Measured, RunResult
 from visualize.text.prose import html, say
+from visualize.text.words import figure
 
 _STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
 
@@ -43,6 +46,13 @@ def status(backend: str, stage: str, before: int, seconds: float) -> Markup:
     return Markup('<div class="status" role="status"><ol class="stages">{}</ol>{}<span>{:.1f} s</span></div>').format(
         steps, waking, seconds
     )
+
+
+def kept(ended: datetime.datetime) -> Markup:
+    """When a run ended that the browser has kept: in UTC, which the page turns into the reader's own time."""
+    utc = ended.astimezone(datetime.UTC)
+    time = Markup('<time datetime="{}">{:%Y-%m-%d %H:%M} UTC</time>').format(utc.isoformat(), utc)
+    return figure(time, "run ended, kept by this browser")
 
 
 def failed(failure: Failure) -> Markup:

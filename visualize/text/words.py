@@ -70,6 +70,30 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
 
 
+def written(value: float, unit: str) -> str:
+    """A number with its unit.
+
+    Args:
+        unit: "ms", "bytes", "share", "times", a rate such as "TFLOP/s", or "" for a count.
+
+    >>> written(0.19, "ms"), written(0.0903, "ms"), written(16.8e6, "bytes"), written(900, "bytes")
+    ('0.190 ms', '90.3 µs', '16.8 MB', '900 bytes')
+    >>> written(1234567, ""), written(4.0, ""), written(0.994, "share"), written(1.77, "times")
+    ('1,234,567', '4', '99 %', '1.77 ×')
+    """
+    if unit == "ms":
+        return milliseconds(value)
+    if unit == "bytes":
+        return bytes_of(value)
+    if unit == "share":
+        return percent(value)
+    if unit == "times":
+        return f"{significant(value)} ×"
+    if not unit and float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{significant(value)} {unit}".strip()
+
+
 def enumerated(names: Sequence[str]) -> str:
     """Names one after the other.
 

@@ -17,10 +17,11 @@ from visualize.panels import coalescing_tab, compiler_tab, reuse_tab, schedule_t
 from visualize.panels.endpoint import Reply, known
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
-from visualize.text.words import milliseconds, percent, significant
+from visualize.text.numbers import source as source_of
+from visualize.text.words import written
 
 # How a number is written: 4,288; 0.0503 ms; 8.53 GB; 1.8 ×; 41 %.
-Unit = Literal["count", "ms", "bytes", "times", "percent"]
+Unit = Literal["", "ms", "bytes", "times", "share"]
 
 # What models and the compiler say of a state, by the name of the API's endpoint, and the mark of it.
 OF_STATES: dict[str, tuple[Callable[[Known], Reply], str]] = {
@@ -68,7 +69,7 @@ class Fact:
     path: str = ""
     set: str = ""
     ratio: list[str] = field(default_factory=list)
-    unit: str = "count"
+    unit: str = ""
 
     def fields(self, address: Mapping[str, str]) -> dict[str, str]:
         """The flat fields of the state that is asked about."""
@@ -112,7 +113,7 @@ def _asked(fact: Fact, address: Mapping[str, str], session: Session) -> Found:
         if measured is None:
             raise NoFact(f"No {name} of this experiment on {state.gpu.name} was measured here or recorded.")
         reply = measured.to_json()
-        source = {"recorded": "recorded", "interpreter": "interpreter"}.get(measured.backend, source)
+        source = source_of(measured.backend, source)
     else:
         body, source = OF_STATES[fact.endpoint]
         made: Compiled | Failure | None = None
@@ -177,24 +178,3 @@ def _at(reply: Any, path: str) -> float:
     if not isinstance(here, int | float):
         raise NoFact(f"{path} is {type(here).__name__}, and no number.")
     return here
-
-
-_SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
-
-
-def written(value: float, unit: str) -> str:
-    """A number with its unit, as sentences have it.
-
-    >>> written(4288, "count"), written(8.5329e9, "bytes"), written(1.77, "times"), written(0.0903, "ms")
-    ('4,288', '8.53 GB', '1.77 ×', '90.3 µs')
-    """
-    if unit == "ms":
-        return milliseconds(value)
-    if unit == "bytes":
-        size, name = next(one for one in _SIZES if value >= one[0] or one[0] == 1)
-        return f"{significant(value / size)} {name}"
-    if unit == "times":
-        return f"{significant(value)} ×"
-    if unit == "percent":
-        return percent(value)
-    return f"{value:,}" if isinstance(value, int) else significant(value)

@@ -59,13 +59,29 @@ def followed(value: str) -> dict[str, str]:
     Raises:
         ConfigError: where it is no address, or too long.
     """
-    try:
-        wanted = json.loads(value)["follow"]
-    except (ValueError, TypeError, KeyError):
-        raise ConfigError("not_an_address", "What was followed is no address of this page.", "") from None
-    if not isinstance(wanted, str) or len(wanted) > _LONGEST_QUERY:
-        raise ConfigError("too_long", f"An address has at most {_LONGEST_QUERY:,} characters.", "")
+    wanted = asked_link(value, "follow", _LONGEST_QUERY)
     return dict(urllib.parse.parse_qsl(wanted.removeprefix("?")))
+
+
+def asked_link(value: str, field: str, longest: int) -> str:
+    """The link, or its query, that a component asks for in a field of its value.
+
+    Args:
+        value: JSON.
+        longest: characters that it may have.
+
+    Raises:
+        ConfigError: where there is none, or a longer one.
+    """
+    try:
+        wanted = json.loads(value)[field]
+    except (ValueError, TypeError, KeyError):
+        wanted = None
+    if not isinstance(wanted, str):
+        raise ConfigError("not_a_link", "What was asked for is no link.", "")
+    if len(wanted) > longest:
+        raise ConfigError("too_long", f"A link may have {longest:,} characters here.", "")
+    return wanted
 
 
 def query(fields: Mapping[str, object]) -> str:

@@ -9,6 +9,7 @@ import segno
 
 from kernels.knobs import ConfigError
 from visualize.widgets import assets
+from visualize.widgets.link import asked_link
 
 # A QR code of more characters could not be read off a projector, and no address of the page is as long.
 LONGEST_LINK = 1200
@@ -41,14 +42,9 @@ def qr(value: str) -> str:
     Raises:
         ConfigError: where it is no link, or too long.
     """
-    try:
-        link = json.loads(value)["link"]
-    except (ValueError, TypeError, KeyError):
-        raise ConfigError("not_a_link", "What was asked for is no link.", "") from None
-    if not isinstance(link, str) or not link.startswith(("http://", "https://")):
+    link = asked_link(value, "link", LONGEST_LINK)
+    if not link.startswith(("http://", "https://")):
         raise ConfigError("not_a_link", "What was asked for is no link.", "")
-    if len(link) > LONGEST_LINK:
-        raise ConfigError("too_long", f"A QR code holds at most {LONGEST_LINK:,} characters here.", "")
     return json.dumps({"link": link, "svg": drawn_qr(link)})
 
 

@@ -18,10 +18,31 @@ from kernels.runner.stages import Stages
 from kernels.runner.timing import in_turns, timing
 from kernels.runner.worker import as_failure
 
+# Files keep the words that recordings began with, so that old and new lines are of one form.
+_WAYS_IN_FILES = {"given": "given", "transposed": "turned", "transposed first": "turned first"}
+_TRANSPOSITION, _TRANSPOSITION_IN_FILES = "transposition_ms", "turning_ms"
+
+
+def _written(study: LayoutStudy) -> dict[str, Any]:
+    fields = study.to_json()
+    rows = [_row(row, _WAYS_IN_FILES, _TRANSPOSITION, _TRANSPOSITION_IN_FILES) for row in fields["rows"]]
+    return {**fields, "rows": rows}
+
+
+def _read(fields: dict[str, Any]) -> dict[str, Any]:
+    ways = {in_files: way for way, in_files in _WAYS_IN_FILES.items()}
+    return {**fields, "rows": [_row(row, ways, _TRANSPOSITION_IN_FILES, _TRANSPOSITION) for row in fields["rows"]]}
+
+
+def _row(row: dict[str, Any], ways: dict[str, str], old: str, new: str) -> dict[str, Any]:
+    """A row with its way and the name of one field replaced, in the same order."""
+    renamed = {new if name == old else name: value for name, value in row.items()}
+    return {**renamed, "way": ways.get(row["way"], row["way"])}
+
 
 class LayoutsMeasurement(Measurement[LayoutStudy]):
     name = "layouts"
-    form = RecordForm("layouts", LayoutStudy, key=on_any_gpu, is_compact=False)
+    form = RecordForm("layouts", LayoutStudy, key=on_any_gpu, written=_written, read=_read, is_compact=False)
     takes = "Layouts are compared on a GPU"
     missing = "no comparison of this experiment on {gpu} was recorded"
 
@@ -57,23 +78,23 @@ def compared(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, ...], i
         transposition_of_b.launch()
         transposed_first.launch()
 
-    ways = {"given": given, "turned": transposed, "turned first": transposed_first}
-    launches = {"given": given.launch, "turned": transposed.launch, "turned first": transpose_and_multiply}
+    ways = {"given": given, "transposed": transposed, "transposed first": transposed_first}
+    launches = {"given": given.launch, "transposed": transposed.launch, "transposed first": transpose_and_multiply}
     checks = {}
     for way, launch in launches.items():
         launch()
         checks[way] = ways[way].check()[0]
     calls = {**launches, "transposition": transposition_of_b.launch}
-    calls |= {f"library, {way}": call for way in ("given", "turned") if (call := _library_call(ways[way]))}
+    calls |= {f"library, {way}": call for way in ("given", "transposed") if (call := _library_call(ways[way]))}
     samples = in_turns(list(calls.values()), l2=experiment.run.l2, timer=experiment.run.timer)
     times = {call: _timing(given, taken) for call, taken in zip(calls, samples.times_ms, strict=True)}
     rows = (
         LayoutRow(
             way=way,
-            layout=(transposed if way == "turned" else given).experiment.problem.layout,
+            layout=(transposed if way == "transposed" else given).experiment.problem.layout,
             timing=times[way],
-            turning_ms=times["transposition"].median_ms if way == "turned first" else None,
-            baseline=times.get("library, turned" if way == "turned" else "library, given"),
+            transposition_ms=times["transposition"].median_ms if way == "transposed first" else None,
+            baseline=times.get("library, transposed" if way == "transposed" else "library, given"),
             passed=checks[way].passed,
             relative_rms=checks[way].relative_rms,
         )

@@ -66,11 +66,7 @@ function tell() {
   document.dispatchEvent(new Event("tilescope:address"));
 }
 
-copy.addEventListener("click", async () => {
-  await navigator.clipboard.writeText(document.body.dataset.link);
-  copy.textContent = "Copied";
-  setTimeout(() => { copy.textContent = "Copy link"; }, 1500);
-});
+copy.addEventListener("click", () => window.tilescopeFiles.copyText(copy, document.body.dataset.link));
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.('a[href^="?"]');
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;

@@ -65,11 +65,7 @@ function draw() {
   const grid = make("div", { class: "listing-panes" });
   for (const { name, lines } of texts) {
     const copy = make("button", { type: "button" }, "Copy");
-    copy.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(lines.join("\n"));
-      copy.textContent = "Copied";
-      setTimeout(() => { copy.textContent = "Copy"; }, 1500);
-    });
+    copy.addEventListener("click", () => window.tilescopeFiles.copyText(copy, lines.join("\n")));
     const text = make("pre", { tabindex: "0", "aria-label": name });
     text.append(...lines.map((line) => make("div", {}, line || " ")));
     const head = make("div", { class: "pane-head" }, make("b", {}, name), make("span", { class: "count" }), copy);

@@ -141,7 +141,17 @@ function point(event) {
   Object.assign(tip.style, side, { top: `${top + 12}px` });
 }
 
-play.addEventListener("click", () => { if (playing) stop(); else if (span) start(); });
+function toggle() {
+  if (playing) stop();
+  else if (span) start();
+}
+
+// The page's keys are the clock's where no other player is in view.
+const isAlone = () => !root.hidden && root.offsetParent !== null && !document.querySelector("#player .player")?.offsetParent;
+
+play.addEventListener("click", toggle);
+document.addEventListener("tilescope:play", () => { if (isAlone()) toggle(); });
+document.addEventListener("tilescope:step", ({ detail }) => { if (isAlone()) { stop(); show(now + detail.by * span / 20); } });
 scrub.addEventListener("input", () => { stop(); show(Number(scrub.value)); });
 document.addEventListener("tilescope:paint", lay);
 document.addEventListener("tilescope:cleared", ({ target }) => {

@@ -1,4 +1,4 @@
-// Files that the browser writes, and pictures of figures: used by plot.js, tables.js and take.js, loaded by link.py.
+// What is taken away from the page: files, pictures of figures, and text for the clipboard. Loaded by link.py.
 
 function saveFile(name, type, content) {
   const link = document.createElement("a");
@@ -52,4 +52,12 @@ async function savePicture(node, about, format) {
   saveFile(`${fileName(`${about.split(" · ")[0]} ${title}`)}.${format}`, image.type, image);
 }
 
-window.tilescopeFiles = { fileName, saveFile, savePicture };
+// Copies a text, and says so on the button that was pressed.
+async function copyText(button, text) {
+  const label = (button.dataset.label ??= button.textContent);
+  await navigator.clipboard.writeText(text);
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = label; }, 1500);
+}
+
+window.tilescopeFiles = { copyText, fileName, saveFile, savePicture };

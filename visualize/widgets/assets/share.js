@@ -22,11 +22,7 @@ function show() {
   code.dataset.link = link;
 }
 
-copy.addEventListener("click", async () => {
-  await navigator.clipboard.writeText(field.value);
-  copy.textContent = "Copied";
-  setTimeout(() => { copy.textContent = "Copy"; }, 1500);
-});
+copy.addEventListener("click", () => window.tilescopeFiles.copyText(copy, field.value));
 element.querySelector(".open-share").addEventListener("click", open);
 document.addEventListener("tilescope:share", open);
 dialog.addEventListener("keydown", (event) => { if (event.key.toLowerCase() === "q") dialog.close(); });
