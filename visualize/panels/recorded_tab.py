@@ -11,10 +11,9 @@ import gradio as gr
 from kernels import discover, records
 from kernels.experiment import Experiment, nested
 from kernels.gpus import GPUS
-from kernels.knobs import ConfigError, checked_fields, knob, knobs
-from kernels.merged_schema import object_schema
+from kernels.knobs import knob
 from kernels.runner.measurements import MEASUREMENTS
-from visualize.panels.endpoint import Api, Endpoint, answered
+from visualize.panels.endpoint import Api, Endpoint, answered, schemas_of, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known
 from visualize.state.state import short_experiment
@@ -52,12 +51,10 @@ class RecordedView:
         return {name: value for name, value in wanted.items() if value != ALL}
 
 
+_PREFIX = "recorded_"
+
 # What /recorded takes.
-SCHEMAS = {
-    name.removeprefix("recorded_"): schema
-    for name, schema in object_schema(knobs(RecordedView), "")["properties"].items()
-    if name != "recorded_page"
-}
+SCHEMAS = {name: schema for name, schema in schemas_of(RecordedView, _PREFIX).items() if name != "page"}
 
 
 @dataclass(frozen=True)
@@ -86,13 +83,17 @@ class Entry:
 
     def payload(self) -> dict[str, Any]:
         """The API's payload that asks for it; what is the kernel's default is left out."""
-        flat = short_experiment(replace(self.experiment, gpu=self.gpu))
-        return {name: value for name, value in nested(flat, {self.kernel: discover()[self.kernel]}).items() if value}
+        return payload(replace(self.experiment, gpu=self.gpu))
 
     def address(self) -> dict[str, Any]:
         """The state of the page that shows it."""
         there = {"tab": self.tab} if self.tab else {}
         return {**short_experiment(replace(self.experiment, gpu=self.gpu)), **there}
+
+
+def payload(experiment: Experiment) -> dict[str, Any]:
+    """The API's payload of an experiment; what is the kernel's default is left out."""
+    return {name: value for name, value in nested(short_experiment(experiment), discover()).items() if value}
 
 
 @functools.cache
@@ -124,6 +125,7 @@ class RecordedPanel(Panel):
 
     options = (RecordedView,)
     uses_compiler = False
+    is_compared = False
 
     def build(self) -> None:
         self.claim = markup("recorded-claim")
@@ -181,12 +183,7 @@ def reply(kernel: object, gpu: object, kind: object) -> dict[str, Any]:
     Raises:
         ConfigError: where there is no such kernel, GPU or kind.
     """
-    given = {"recorded_kernel": kernel, "recorded_gpu": gpu, "recorded_kind": kind}
-    try:
-        view = checked_fields(RecordedView, {name: value for name, value in given.items() if value}, "/recorded")
-    except ConfigError as error:
-        field = error.field.removeprefix("recorded_")
-        raise ConfigError(error.kind, str(error).replace(error.field, field), field) from None
+    view = view_of(RecordedView, _PREFIX, {"kernel": kernel, "gpu": gpu, "kind": kind}, "/recorded")
     return {
         "recorded": [
             {
