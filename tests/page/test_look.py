@@ -15,6 +15,7 @@ TABS = {
     "reuse": "?kernel=matmul.grouped&tab=reuse&M=4096&N=4096&K=4096",
     "coalescing": "?kernel=transpose.flat&tab=coalescing",
     "compiler": "?kernel=transpose.tiled&tab=compiler",
+    "scoreboard": "?kernel=matmul.grouped&tab=scoreboard",
 }
 # The share of a 1280 × 720 window that the main picture takes at least.
 LEAST_SHARE = 0.4

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.xdist_group("mcp")
 
 NAMES = {
     "kernels", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "recorded",
-    "script", "trace",
+    "scoreboard", "script", "trace",
 }  # fmt: skip
 
 

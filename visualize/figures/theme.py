@@ -23,6 +23,11 @@ NEW, REUSED, TO_COME = "#F5A300", "#56B4E9", "rgba(128,140,160,0.22)"
 WANTED, WASTED = "#0072B2", "#D55E00"
 MODEL, HARDWARE = "#5B6CE6", "#009E73"  # predicted, compiled, textbook; counted, measured, recorded
 TENSORS = {"A": "#8250DF", "B": "#C2588A", "C": "#64748B"}
+# What the hardware's counters tell apart: reads in blues, writes in yellows.
+OPERATIONS = {
+    "load": CATEGORIES[0], "box read": CATEGORIES[4], "store": CATEGORIES[1], "box written": CATEGORIES[6],
+    "atomic": CATEGORIES[3],
+}  # fmt: skip
 
 # What a step finds: a share from 0 (to come) to 1 (done), and 2 for what is under way.
 DONE, NOW = REUSED, NEW

@@ -14,6 +14,9 @@ from visualize.models.traffic import Operation
 # Which of the hardware's counters an operation counts for.
 COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
 
+# The tensor memory accelerator has counters of its own: of the sectors of boxes.
+BOX_COUNTERS = {"box read": ("tma_ld",), "box written": ("tma_st",)}
+
 # ncu's count of one instruction's sectors misses some of these, another number in every run; its lines, and the
 # launch's own counter, do not.
 _UNDERCOUNTED = "LDGSTS.E.BYPASS"
@@ -136,6 +139,17 @@ class LaunchTotals:
     is_lower_bound: bool = False
 
 
+def counted_total(kind: str, what: str, counters: Counters) -> int:
+    """What the hardware's counters of the whole launch hold of one kind of operation.
+
+    Args:
+        kind: as of `LaunchTotals`.
+        what: "sectors", or of operations that lanes issue "requests".
+    """
+    names = (COUNTERS | BOX_COUNTERS)[kind]
+    return int(sum(counters.launch[f"{name}_{what}"] for name in names))
+
+
 def launch_totals(found: Verdicts) -> tuple[LaunchTotals, ...]:
     """The hardware's counters of the whole launch beside what is predicted for them; () where nothing was counted."""
     if found.counters is None:
@@ -145,10 +159,10 @@ def launch_totals(found: Verdicts) -> tuple[LaunchTotals, ...]:
 
 def _of_lanes(found: Verdicts, counters: Counters) -> list[LaunchTotals]:
     rows = []
-    for kind, names in COUNTERS.items():
+    for kind in COUNTERS:
         mine = [op for op in found.predicted if op.access.op == kind and op.has_lanes]
         requests, sectors = (
-            (sum(getattr(op.launch, what) for op in mine), int(sum(counters.launch[f"{n}_{what}"] for n in names)))
+            (sum(getattr(op.launch, what) for op in mine), counted_total(kind, what, counters))
             for what in ("requests", "sectors")
         )
         if not mine and not requests[1] and not sectors[1]:
@@ -163,12 +177,12 @@ def _of_lanes(found: Verdicts, counters: Counters) -> list[LaunchTotals]:
 
 
 def _of_boxes(found: Verdicts, counters: Counters) -> list[LaunchTotals]:
-    """The sectors of descriptors' boxes: the tensor memory accelerator has counters of its own."""
+    """The sectors of descriptors' boxes."""
     tensors = found.kernel.family.tensors(found.launch.problem)
     rows = []
-    for kind, reads, counter in (("box read", True, "tma_ld_sectors"), ("box written", False, "tma_st_sectors")):
+    for kind, reads in zip(BOX_COUNTERS, (True, False), strict=True):
         mine = [op for op in found.predicted if op.is_box and tensors[op.access.tensor].is_input == reads]
-        predicted, counted = sum(op.launch.sectors for op in mine), int(counters.launch[counter])
+        predicted, counted = sum(op.launch.sectors for op in mine), counted_total(kind, "sectors", counters)
         if predicted or counted:
             sign = "equal" if predicted == counted else "different"
             rows.append(LaunchTotals(kind, (0, None), (predicted, counted), sign))

@@ -52,8 +52,10 @@ def compared(
     if twin is None:
         return drawn, compared_text.pin_link(query(state.moved_to(**{pin.FIELD: _text(state.experiment)})))
     problem, theirs = "", []
+    alone = {component for panel in panels if not panel.is_compared for component in panel.outputs}
     try:
-        drawn, theirs = beside(drawn, draw(twin)), numbers(twin, panels)
+        twins = {component: value for component, value in draw(twin).items() if component not in alone}
+        drawn, theirs = beside(drawn, twins), numbers(twin, panels)
     except ConfigError as error:
         problem = str(error)
     swapped = State(twin.state.experiment, state.view, twin.state.kernel, twin.state.gpu, state.experiment)

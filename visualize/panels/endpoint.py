@@ -7,20 +7,22 @@ import math
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from kernels import discover, experiment
 from kernels.experiment import Experiment, resolved_gpu
-from kernels.knobs import ConfigError
-from kernels.merged_schema import JsonSchema
+from kernels.knobs import ConfigError, checked_fields, knobs
+from kernels.merged_schema import JsonSchema, object_schema
 from kernels.results import Compiled, Failure
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.session import Session
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.state.view import View
+
+V = TypeVar("V")
 
 # The parameter that takes an experiment.
 EXPERIMENT = "experiment"
@@ -125,6 +127,29 @@ def known(session: Session, state: State, compiled: Compiled | Failure | None = 
     if isinstance(outcome, Failure):
         return Known(state, None, outcome, measured)
     return Known(state, outcome, None, measured)
+
+
+def schemas_of(options: type, prefix: str) -> dict[str, JsonSchema]:
+    """Schemas of the arguments that narrow a reply as a panel's options narrow its picture.
+
+    Args:
+        prefix: what the options' names begin with, and the arguments' do not.
+    """
+    declared = object_schema(knobs(options), "")["properties"]
+    return {name.removeprefix(prefix): schema for name, schema in declared.items()}
+
+
+def view_of(options: type[V], prefix: str, given: Mapping[str, object], endpoint: str) -> V:
+    """A panel's options as the arguments of an endpoint set them; those that are empty take their defaults.
+
+    Raises:
+        ConfigError: for the first value that is not allowed, by the argument's own name.
+    """
+    try:
+        return checked_fields(options, {prefix + name: value for name, value in given.items() if value}, endpoint)
+    except ConfigError as error:
+        field = error.field.removeprefix(prefix)
+        raise ConfigError(error.kind, str(error).replace(error.field, field), field) from None
 
 
 def answered(body: Callable[[], Reply]) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class Panel(ABC):
     Attributes:
         options: types of its part of the View, dataclasses of knobs.
         uses_compiler: whether what it draws changes once the kernel is compiled.
+        is_compared: whether what it draws is of the Experiment, so that a pinned one's stands beside it.
         forms: the form of each of `options`, filled by `fill`.
         outputs: the components that `draw` and `waiting` may draw.
         actions: its buttons.
@@ -65,6 +66,7 @@ class Panel(ABC):
 
     options: ClassVar[tuple[type, ...]] = ()
     uses_compiler: ClassVar[bool] = True
+    is_compared: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.forms: dict[type, gr.HTML] = {}

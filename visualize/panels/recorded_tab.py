@@ -11,10 +11,9 @@ import gradio as gr
 from kernels import discover, records
 from kernels.experiment import Experiment, nested
 from kernels.gpus import GPUS
-from kernels.knobs import ConfigError, checked_fields, knob, knobs
-from kernels.merged_schema import object_schema
+from kernels.knobs import checked_fields, knob
 from kernels.runner.measurements import MEASUREMENTS
-from visualize.panels.endpoint import Api, Endpoint, answered
+from visualize.panels.endpoint import Api, Endpoint, answered, schemas_of, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known
 from visualize.state.state import short_experiment
@@ -60,12 +59,13 @@ class Part:
     offset: int = knob(0, "", "Recordings of the list that are skipped.", low=0, high=1_000_000)
 
 
+_PREFIX = "recorded_"
+
 # What /recorded takes.
 SCHEMAS = {
-    name.removeprefix("recorded_"): schema
-    for declared in (RecordedView, Part)
-    for name, schema in object_schema(knobs(declared), "")["properties"].items()
-    if name != "recorded_page"
+    name: schema
+    for name, schema in {**schemas_of(RecordedView, _PREFIX), **schemas_of(Part, "")}.items()
+    if name != "page"
 }
 
 
@@ -95,13 +95,17 @@ class Entry:
 
     def payload(self) -> dict[str, Any]:
         """The API's payload that asks for it; what is the kernel's default is left out."""
-        flat = short_experiment(replace(self.experiment, gpu=self.gpu))
-        return {name: value for name, value in nested(flat, {self.kernel: discover()[self.kernel]}).items() if value}
+        return payload(replace(self.experiment, gpu=self.gpu))
 
     def address(self) -> dict[str, Any]:
         """The state of the page that shows it."""
         there = {"tab": self.tab} if self.tab else {}
         return {**short_experiment(replace(self.experiment, gpu=self.gpu)), **there}
+
+
+def payload(experiment: Experiment) -> dict[str, Any]:
+    """The API's payload of an experiment; what is the kernel's default is left out."""
+    return {name: value for name, value in nested(short_experiment(experiment), discover()).items() if value}
 
 
 @functools.cache
@@ -133,6 +137,7 @@ class RecordedPanel(Panel):
 
     options = (RecordedView,)
     uses_compiler = False
+    is_compared = False
 
     def build(self) -> None:
         self.claim = markup("recorded-claim")
@@ -196,12 +201,7 @@ def reply(
         ConfigError: where there is no such kernel, GPU or kind, and for a limit or an offset out of range.
     """
     part = checked_fields(Part, {"limit": limit, "offset": offset}, "/recorded")
-    given = {"recorded_kernel": kernel, "recorded_gpu": gpu, "recorded_kind": kind}
-    try:
-        view = checked_fields(RecordedView, {name: value for name, value in given.items() if value}, "/recorded")
-    except ConfigError as error:
-        field = error.field.removeprefix("recorded_")
-        raise ConfigError(error.kind, str(error).replace(error.field, field), field) from None
+    view = view_of(RecordedView, _PREFIX, {"kernel": kernel, "gpu": gpu, "kind": kind}, "/recorded")
     listed = among(view.chosen())
     return {
         "total": len(listed),

@@ -107,7 +107,8 @@ def enumerated(names: Sequence[str]) -> str:
 def counted(number: int, what: str) -> str:
     """A number of things.
 
-    >>> counted(1, "wave"), counted(1200, "wave")
-    ('1 wave', '1,200 waves')
+    >>> counted(1, "wave"), counted(1200, "wave"), counted(2, "launch")
+    ('1 wave', '1,200 waves', '2 launches')
     """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    plural = "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{'' if number == 1 else plural}"

@@ -51,7 +51,7 @@ function nearest(values, value) {
 
 function control(field) {
   const id = `${given.name}-${field.name}`;
-  const label = make("label", { for: id }, field.name);
+  const label = make("label", { for: id }, field.label ?? field.name);
   const help = make("p", { class: "help", role: "tooltip", id: `${id}-help` }, field.kind === "number" ? `${field.help} ${field.low} to ${field.high}.` : field.help);
   const problem = make("p", { class: "problem", role: "alert" });
   const row = make("div", { class: `field ${field.kind}`, "data-field": field.name });

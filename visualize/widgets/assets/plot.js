@@ -20,6 +20,7 @@ function unpacked(value, buffer) {
 
 function array(buffer, { packed_at: at, dtype, shape }) {
   const length = shape.reduce((product, n) => product * n, 1);
+  if (dtype === "text") return new TextDecoder().decode(new Uint8Array(buffer, at, length)).split("\n");
   let flat = dtype === "f4" ? new Float32Array(buffer, at, length) : new Uint32Array(buffer, at, length);
   if (dtype !== "f4") for (let i = 1; i < flat.length; i++) flat[i] += flat[i - 1];
   if (dtype === "g4") flat = Float64Array.from(flat, (value) => (value ? value - 1 : NaN)); // gaps

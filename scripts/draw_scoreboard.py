@@ -1,0 +1,69 @@
+"""Bring README's scoreboard up to date: `python -m scripts.draw_scoreboard`. CHROMIUM names the browser.
+
+Draws docs/scoreboard.png from the page's own figure, on paper, and writes the number into the sentence below it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from visualize.figures.scoreboard_figure import scoreboard_figure
+from visualize.figures.theme import THEMES
+from visualize.scoreboard.board import scoreboard
+from visualize.text.scoreboard_text import in_short
+from visualize.widgets.plot import PLOTLY_JS
+
+ROOT = Path(__file__).resolve().parents[1]
+PICTURE, README = ROOT / "docs" / "scoreboard.png", ROOT / "README.md"
+WIDTH, HEIGHT, SCALE, COLORS = 960, 560, 2, 64
+
+# The number as README writes it: what `in_short` says, in bold.
+SENTENCE = re.compile(r"\*\*[\d,]+ of [\d,]+ counts agree exactly[^*]*\*\*")
+
+
+def figure() -> str:
+    """Every count of sectors, as JSON with plain lists."""
+    drawn = scoreboard_figure(scoreboard().part(("sectors",)).scores, "sectors")
+    layout = {**drawn.layout.to_plotly_json(), "template": THEMES["light"], "paper_bgcolor": "#fff", "height": HEIGHT}
+    content = {"data": [trace.to_plotly_json() for trace in drawn.data], "layout": {**layout, "width": WIDTH}}
+    return json.dumps(content, default=lambda array: np.asarray(array).tolist())
+
+
+def draw(file: Path) -> None:
+    """Have a browser draw the figure, and write it in few colours."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("CHROMIUM", "chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=SCALE)
+        page.set_content("<body style='margin: 0'><div id='plot'></div>")
+        page.add_script_tag(path=PLOTLY_JS)
+        page.evaluate(
+            "({ data, layout }) => Plotly.newPlot('plot', data, layout, { staticPlot: true })", json.loads(figure())
+        )
+        page.screenshot(path=file)
+        browser.close()
+    with Image.open(file) as image:
+        image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(file, optimize=True)
+
+
+def main() -> int:
+    """Draw the picture, and write the sentence."""
+    draw(PICTURE)
+    text = README.read_text(encoding="utf-8")
+    said = in_short(scoreboard())
+    README.write_text(SENTENCE.sub(f"**{said}**", text), encoding="utf-8")
+    print(f"{PICTURE}: {PICTURE.stat().st_size:,} bytes; README: {said}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

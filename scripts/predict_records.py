@@ -1,0 +1,46 @@
+"""Predict every recorded launch: `python -m scripts.predict_records`. No GPU needed.
+
+Writes the file that the scoreboard compares with what was counted. To be run when a model changes what it predicts, or
+when something was recorded; `python -m scripts.draw_scoreboard` then brings README up to date.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from visualize.scoreboard.predictions import Prediction
+
+
+def predictions() -> Iterator[Prediction]:
+    """The counted launches as they were compiled then, and the comparisons of GROUP_SIZEs as compiled here."""
+    from kernels import records
+    from kernels.runner.measurements.counters_measurement import COUNTERS
+    from tests.oracle.recorded_reuse import STUDIES, compared, rows
+    from visualize.scoreboard.predictions import of_counters, of_study
+
+    yield from map(of_counters, records.shipped(COUNTERS.form))
+    for recording, launch in zip(STUDIES, compared(), strict=True):
+        reads = [(row.group_size, row.predicted.read_bytes, row.is_flagged) for row in rows([launch])]
+        yield of_study(recording.measured.experiment, recording.gpu, version("triton"), reads)
+
+
+def main() -> int:
+    """Write the file."""
+    from visualize.scoreboard.predictions import FILE
+
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TRITON_CACHE_DIR"] = cache
+        lines = [one.line() for one in predictions()]
+    FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    print(f"{FILE}: {len(lines)} launches, {FILE.stat().st_size:,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The shipped predictions beside the shipped recordings: the scoreboard."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kernels import records
+from kernels.experiment import Experiment
+from kernels.records import RecordForm, Recording
+from kernels.results import Counters, GroupSizeStudy
+from kernels.results.group_size_study import with_group_size
+from kernels.runner.measurements.counters_measurement import COUNTERS
+from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
+from visualize.models.agreement import counted_total
+from visualize.models.scores import DRAM, Score, Scoreboard
+from visualize.scoreboard.predictions import Prediction, shipped
+
+# A recording, its launch with the GPU, and its prediction → their scores.
+Scored = Callable[[Any, Experiment, Prediction], Iterator[Score]]
+
+
+@functools.cache
+def scoreboard() -> Scoreboard:
+    """Every shipped recording that counts what the models predict."""
+    scores: list[Score] = []
+    unpredicted: list[Experiment] = []
+    kinds: tuple[tuple[RecordForm[Any], Scored], ...] = ((COUNTERS.form, _of_counters), (GROUP_SIZES.form, _of_study))
+    for form, scored in kinds:
+        predictions = {
+            (form.key(one.experiment), one.experiment.gpu): one for one in shipped() if one.recorded == form.word
+        }
+        for recording in records.shipped(form):
+            launch = _launch(recording)
+            found = predictions.get((form.key(launch), recording.gpu))
+            if found is None:
+                unpredicted.append(launch)
+            else:
+                scores += scored(recording.measured, launch, found)
+    judged = tuple(one for one in scores if not one.is_lower_bound)
+    return Scoreboard(judged, tuple(one for one in scores if one.is_lower_bound), tuple(unpredicted))
+
+
+def _launch(recording: Recording[Any]) -> Experiment:
+    return dataclasses.replace(recording.measured.experiment, gpu=recording.gpu)
+
+
+def _of_counters(counters: Counters, launch: Experiment, found: Prediction) -> Iterator[Score]:
+    for kind, predicted in found.operations.items():
+        for count, number in zip(("requests", "sectors"), predicted, strict=True):
+            if number is not None:
+                counted = counted_total(kind, count, counters)
+                yield Score(launch, kind, count, number, counted, is_lower_bound=kind in found.lower_bounds)
+
+
+def _of_study(study: GroupSizeStudy, launch: Experiment, found: Prediction) -> Iterator[Score]:
+    counted = {row.group_size: row.dram_read_bytes for row in study.rows}
+    for size, number, flagged in found.reads:
+        if of_each := counted.get(size):
+            bytes_read = round(statistics.median(of_each))
+            yield Score(with_group_size(launch, size), "DRAM read", DRAM, number, bytes_read, is_flagged=flagged)

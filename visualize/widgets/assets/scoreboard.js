@@ -1,0 +1,28 @@
+// The scoreboard's points (see scoreboard_figure.py): what each says, and the launch that a click on it opens. The layout's
+// meta has both, by the place that a point carries.
+function lay({ target, detail }) {
+  const { words, addresses } = detail.layout.meta ?? {};
+  if (!words || !addresses) return;
+  const said = ({ customdata }) => customdata && Array.from(customdata, (place) => words[place]);
+  detail.data = detail.data.map((trace) => ({ ...trace, text: said(trace) }));
+  queueMicrotask(() => listen(target, addresses)); // Plotly makes a plot a source of events when it draws it
+}
+
+function listen(plot, addresses) {
+  const pointed = (on) => () => plot.classList.toggle("points", on);
+  const events = {
+    plotly_click: ({ points: [point] }) => {
+      const address = addresses[point.customdata];
+      if (address) document.dispatchEvent(new CustomEvent("tilescope:follow", { detail: address }));
+    },
+    plotly_hover: pointed(true),
+    plotly_unhover: pointed(false),
+  };
+  for (const [name, listener] of Object.entries(events)) {
+    plot.removeAllListeners(name);
+    plot.on(name, listener);
+  }
+}
+
+document.addEventListener("tilescope:paint", lay);
+document.querySelectorAll(".live-plot").forEach((plot) => plot.repaint?.());
