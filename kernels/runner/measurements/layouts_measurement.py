@@ -14,8 +14,9 @@ from kernels.records import RecordForm
 from kernels.results import LayoutRow, LayoutStudy, Timing
 from kernels.runner.measurements.measurement import Measurement
 from kernels.runner.prepared import Prepared, empty_output, prepare
+from kernels.runner.sampling import timing
 from kernels.runner.stages import Stages
-from kernels.runner.timing import in_turns, timing
+from kernels.runner.timing import in_turns
 from kernels.runner.worker import as_failure
 
 
@@ -79,7 +80,7 @@ def compared(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, ...], i
         )
         for way in launches
     )
-    return tuple(rows), samples.clock_mhz, samples.clock_note
+    return tuple(rows), samples.clock_mhz, samples.note
 
 
 def _ways(given: Prepared) -> tuple[Prepared, Prepared, Prepared]:
