@@ -52,7 +52,7 @@ def compared(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, ...], i
         One row per way, the SM clock in MHz, and why it is not known.
     """
     given = prepare(experiment, gpu)
-    transposed, transposition_of_b, transposed_first = _ways(given)
+    transposed, transposition_of_b, transposed_first = ways_of_b(given)
 
     def transpose_and_multiply() -> None:
         transposition_of_b.launch()
@@ -83,7 +83,7 @@ def compared(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, ...], i
     return tuple(rows), samples.clock_mhz, samples.note
 
 
-def _ways(given: Prepared) -> tuple[Prepared, Prepared, Prepared]:
+def ways_of_b(given: Prepared) -> tuple[Prepared, Prepared, Prepared]:
     """The product with B transposed from the start, the launch that transposes B, and the product that follows it."""
     experiment, given_b = given.experiment, given.inputs["B"]
     # By the letter: a matrix with a side of 1 is contiguous either way.
