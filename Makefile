@@ -15,7 +15,7 @@ DEV_READY := $(VENV)/dev-ready
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-gpu mutants lint format clean
+.PHONY: help run test test-all test-gpu bench bench-cpu mutants lint format clean
 
 # Say how long a recipe took, whether it fails or not.
 TIMED = begun=$$(date +%s); \
@@ -41,6 +41,13 @@ test-all: $(DEV_READY) ## The same with every combination of values, not only ev
 
 test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: with the Python that you have)
 	@$(TIMED) $(VENV_PYTHON) -m pytest -m gpu -o testpaths=tests $(ARGS)
+
+bench: $(RUN_READY) ## Time the kernels beside the library, on a GPU (ARGS="--only transpose"; VENV_PYTHON=python3)
+	@$(TIMED) $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)
+
+bench-cpu: $(DEV_READY) ## Time the models and the page, on any machine
+	@$(TIMED) set -e; for name in start schedule coalescing reuse; do \
+		echo "== $$name"; $(VENV_PYTHON) -m benchmarks.$$name; done
 
 mutants: $(DEV_READY) ## Plant defects in a copy, one at a time, and see that tests find each (ARGS= names some)
 	@$(TIMED) $(VENV_PYTHON) -m tests.mutants $(ARGS)

@@ -13,9 +13,11 @@ def main() -> None:
 
     from kernels import discover
     from kernels.experiment import from_json
+    from kernels.gpus import GPUS
     from kernels.results import Failure
     from kernels.runner.interpreter import estimated_seconds
     from kernels.runner.session import Session
+    from kernels.spec import Launch
 
     payloads = [
         {"kernel": kernel, "problem": dict(zip("MNK", shape, strict=False)) | {"dtype": dtype}, "config": config}
@@ -39,16 +41,14 @@ def main() -> None:
         outcome = session.submit(experiment).result()
         if isinstance(outcome, Failure):
             raise SystemExit(outcome.message)
-        extents = kernel.extents(experiment.problem, experiment.config)
-        counts = [
-            (math.prod(extents[i] for i in access.over), access.rows.block * access.columns.block)
-            for access in kernel.accesses(experiment.problem, experiment.config)
-        ]
+        launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
+        extents = kernel.extents(launch)
+        counts = [(math.prod(extents[i] for i in access.over), access.elements) for access in kernel.accesses(launch)]
         products = math.prod(extents.values()) * experiment.config.BLOCK_M * experiment.config.BLOCK_N
         products *= getattr(experiment.config, "BLOCK_K", 0)
         rows.append([sum(n for n, _ in counts), sum(n * size for n, size in counts), products])
         seconds.append(outcome.stages["launch"])
-        estimate = estimated_seconds(kernel, experiment.problem, experiment.config)
+        estimate = estimated_seconds(kernel, launch)
         print(f"{payload}: {seconds[-1]:.2f} s, estimated {estimate:.2f} s")
     weights = 1 / np.array(seconds)
     fit, *_ = np.linalg.lstsq(np.array(rows) * weights[:, None], np.ones(len(rows)), rcond=None)

@@ -151,6 +151,8 @@ class Family(Generic[P]):
         baseline: (inputs, output, problem) → the library's call, ready to be repeated, that writes into `output`; or a
             sentence where the library has none.
         baseline_name: problem → what the page calls the library's call.
+        alternatives: (inputs, output, problem) → further calls to compare with, by name: the library's other ways to
+            the same result, or a bound such as a plain copy.
         magnitude: the scale of an element's error, in words.
         limit_follows: what the limit on the error follows from, in words.
         allowance: what rounding explains of an error; None where the output must equal the reference bit for bit.
@@ -180,6 +182,7 @@ class Family(Generic[P]):
     work: Callable[[P], int] = lambda problem: 0
     matrix_passes: Callable[[P], int] = lambda problem: 0
     best: Callable[[P], P | None] = lambda problem: None
+    alternatives: Callable[[Mapping[str, Any], Any, P], Mapping[str, Callable[[], Any]]] = lambda *_: {}
     note: Callable[[P], str] = lambda problem: ""
     refuse: Callable[[P, Any], None] = lambda problem, config: None
     essential: Callable[[P], P] = lambda problem: problem

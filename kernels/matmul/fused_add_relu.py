@@ -135,6 +135,21 @@ def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Calla
     return call
 
 
+def _alternatives(inputs: Mapping[str, Any], output: Any, problem: Problem) -> dict[str, Callable[[], Any]]:
+    """Eager: product, sum and ReLU, three kernels, each with a result of its own."""
+    import torch
+
+    if problem.dtype.startswith("float8"):
+        return {}
+    tf32 = family.baseline_uses_tf32(problem)
+
+    def eager() -> Any:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        return torch.relu(inputs["A"] @ inputs["B"] + inputs["C"])
+
+    return {"torch eager, three calls": eager}
+
+
 KERNEL = Kernel(
     id="matmul.fused_add_relu",
     title="fused add and ReLU",
@@ -145,6 +160,7 @@ KERNEL = Kernel(
         reference=_reference,
         baseline=_baseline,
         baseline_name=lambda problem: "torch.addmm, then relu_",
+        alternatives=_alternatives,
         magnitude="|A| @ |B| + |C|",
         error_scale=_reference,
     ),

@@ -177,6 +177,26 @@ def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Calla
     return call
 
 
+def _alternatives(inputs: Mapping[str, Any], output: Any, problem: Problem) -> dict[str, Callable[[], None]]:
+    """The same call by cuBLASLt. torch takes cuBLAS for it, unless told otherwise."""
+    import torch
+
+    if problem.dtype.startswith("float8"):
+        return {}  # torch has cuBLASLt alone for these
+    call = _baseline(inputs, output, problem)
+    assert not isinstance(call, str)
+
+    def by_cublaslt() -> None:
+        preferred = torch.backends.cuda.preferred_blas_library()
+        torch.backends.cuda.preferred_blas_library("cublaslt")
+        try:
+            call()
+        finally:
+            torch.backends.cuda.preferred_blas_library(preferred)
+
+    return {"torch.matmul, cuBLASLt": by_cublaslt}
+
+
 def baseline_uses_tf32(problem: Problem) -> bool:
     """Whether the library's call multiplies float32 as tf32: only where the kernel is no more precise."""
     return problem.precision in ("tf32", "tf32_rounded")
@@ -262,6 +282,7 @@ FAMILY = Family(
     reference=_reference,
     baseline=_baseline,
     baseline_name=_baseline_name,
+    alternatives=_alternatives,
     magnitude="|A| @ |B|",
     allowance=of_product,
     error_scale=_reference,

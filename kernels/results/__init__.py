@@ -6,13 +6,15 @@ from kernels.results.failure import STAGES, Failure
 from kernels.results.group_size_study import GroupSizeRow, GroupSizeStudy
 from kernels.results.layout_study import LayoutRow, LayoutStudy
 from kernels.results.measured import Measured
-from kernels.results.run_result import Baseline, Check, Closeup, Device, Diff, Peak, RunResult, Timing
+from kernels.results.run_result import Check, Closeup, Diff, RunResult
+from kernels.results.run_times import Baseline, Clocks, Device, LaunchOverhead, Peak, RunTimes, Timing
 from kernels.results.timeline import Timeline
 
 __all__ = [
     "STAGES",
     "Baseline",
     "Check",
+    "Clocks",
     "Closeup",
     "Compiled",
     "Counters",
@@ -21,12 +23,14 @@ __all__ = [
     "Failure",
     "GroupSizeRow",
     "GroupSizeStudy",
+    "LaunchOverhead",
     "LayoutRow",
     "LayoutStudy",
     "Measured",
     "OpCounts",
     "Peak",
     "RunResult",
+    "RunTimes",
     "SharedCounts",
     "Timeline",
     "Timing",

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernels.experiment import Experiment
 from kernels.lanes import CompiledFacts
-from kernels.results.run_result import Device
+from kernels.results.run_times import Device
 
 
 @dataclass(frozen=True)

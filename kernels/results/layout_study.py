@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.experiment import Experiment
-from kernels.results.run_result import Device, Timing
+from kernels.results.run_times import Device, Timing
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Protocol
 
 from kernels.experiment import Experiment
-from kernels.results.run_result import Device
+from kernels.results.run_times import Device
 
 
 class Measured(Protocol):

@@ -10,50 +10,10 @@ import numpy as np
 
 from kernels.experiment import Experiment
 from kernels.results.picture_forms import CELLS, ELEMENTS, pooled
+from kernels.results.run_times import Baseline, Clocks, Device, LaunchOverhead, Peak, Timing
 
 # Cells per side of a picture that is recorded.
 MOST_RECORDED_CELLS = 64
-
-
-@dataclass(frozen=True)
-class Device:
-    """What ran it: "cuda" or "interpreter", the device's own name, and the versions."""
-
-    backend: str
-    name: str
-    torch: str
-    triton: str
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Times of one launch. Rates follow from the median: `tflops` for a reduction, `gbps` for a copy."""
-
-    median_ms: float
-    p20_ms: float
-    p80_ms: float
-    samples: int
-    tflops: float | None
-    gbps: float | None
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """The library's own call, timed in turns with the kernel. `ratio`: its median over ours; above 1, we are faster."""
-
-    name: str
-    timing: Timing
-    ratio: float
-
-
-@dataclass(frozen=True)
-class Peak:
-    """The best that this device was measured to do: `rate` in TFLOP/s or GB/s, by `what`; `share` is ours over it."""
-
-    rate: float
-    unit: str
-    what: str
-    share: float
 
 
 @dataclass(frozen=True)
@@ -179,9 +139,14 @@ def _refuse_misfit(cells: np.ndarray, cell: tuple[int, int], shape: tuple[int, i
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run. `timing`, `baseline` and `peak` are None under the interpreter, and where the check failed.
+    """One run. What was timed is None under the interpreter, and where the check failed.
 
-    `stages` holds the seconds that each stage took. `note` says what a reader must know.
+    Attributes:
+        timing, baseline, peak: as of RunTimes, as is what follows `stages`.
+        clock_mhz: the SM clock while it was timed, the median.
+        note: what a reader must know.
+        stages: seconds that each stage took.
+        recorded: an earlier run on the GPU that is named, beside one that was not timed.
     """
 
     experiment: Experiment
@@ -196,20 +161,19 @@ class RunResult:
     note: str = ""
     stages: dict[str, float] = field(default_factory=dict)
     recorded: RunResult | None = None
+    baselines: tuple[Baseline, ...] = ()
+    clocks: Clocks | None = None
+    launch_overhead: LaunchOverhead | None = None
+    launches_per_sample: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """The reply of `/run` (the picture of the error is left out)."""
-        baseline = self.baseline and {
-            **dataclasses.asdict(self.baseline.timing),
-            "name": self.baseline.name,
-            "ratio": self.baseline.ratio,
-        }
         return {
             "experiment": self.experiment.to_json(),
             "backend": self.backend,
             "device": dataclasses.asdict(self.device),
             "timing": self.timing and dataclasses.asdict(self.timing),
-            "baseline": baseline,
+            "baseline": self.baseline and self.baseline.to_json(),
             "peak": self.peak and dataclasses.asdict(self.peak),
             "check": dataclasses.asdict(self.check),
             "clock_mhz": self.clock_mhz,
@@ -218,8 +182,18 @@ class RunResult:
             "note": self.note,
             "stages": self.stages,
             "recorded": self.recorded and self.recorded.to_json(),
+            "baselines": [one.to_json() for one in self.baselines],
+            "clocks": self.clocks and dataclasses.asdict(self.clocks),
+            "launch_overhead": self.launch_overhead and dataclasses.asdict(self.launch_overhead),
+            "launches_per_sample": self.launches_per_sample,
         }
 
     def to_record(self) -> dict[str, Any]:
-        """What a recording keeps: the reply and, where there is one, the picture of the error."""
-        return {**self.to_json(), **({"diff": self.diff.small().to_record()} if self.diff else {})}
+        """What a recording keeps: the reply, less what it has nothing to say of, and the picture of the error."""
+        fields = self.to_json()
+        if self.baseline:
+            fields["baseline"] = self.baseline.to_record()
+        fields["baselines"] = [one.to_record() for one in self.baselines]
+        nothing: dict[str, Any] = {"baselines": [], "clocks": None, "launch_overhead": None, "launches_per_sample": 1}
+        kept = {name: value for name, value in fields.items() if name not in nothing or value != nothing[name]}
+        return {**kept, **({"diff": self.diff.small().to_record()} if self.diff else {})}

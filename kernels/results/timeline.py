@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.experiment import Experiment
-from kernels.results.run_result import Device, Timing
+from kernels.results.run_times import Device, Timing
 
 WHAT_IS_TIMED = (
     "Each program reads the GPU's timer first thing, and again once all its warps have issued their last store. "

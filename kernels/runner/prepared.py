@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +40,13 @@ class Prepared:
 
     def launch(self) -> Any:
         """Launch once, and return without waiting: Triton's compiled kernel, where one was launched."""
+        return self.ready()()
+
+    def ready(self) -> Callable[[], Any]:
+        """The launch with its grid and arguments worked out: what a loop of somebody's own would repeat."""
         setting, kernel = self.setting, self.kernel
         tensors = {**self.inputs, kernel.family.output(setting.problem): self.output}
-        return kernel.jitted[kernel.grid(setting)](**kernel.arguments(tensors, setting))
+        return functools.partial(kernel.jitted[kernel.grid(setting)], **kernel.arguments(tensors, setting))
 
     def check(self) -> tuple[Check, Diff]:
         """Compare the launched output with the reference."""

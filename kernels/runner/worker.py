@@ -74,14 +74,17 @@ def as_failure(stage: str) -> Callable[[Callable[..., T]], Callable[..., T | Fai
 
 @as_failure("worker")
 def describe() -> Device:
-    """Import torch and Triton, wake the device, and say what it is."""
+    """Import torch and Triton, wake the device, and say what it is. The probe of its clock is compiled by the way."""
     import torch
     import triton
+
+    from kernels.runner.clocks import compile_probe
 
     versions = {"torch": str(torch.__version__), "triton": triton.__version__}
     if interprets():
         return Device("interpreter", "Triton's interpreter on the CPU", **versions)
     torch.zeros(1, device="cuda")
+    compile_probe()
     triton.knobs.compilation.listener = _count_compiles
     return Device("cuda", torch.cuda.get_device_name(0), **versions)
 

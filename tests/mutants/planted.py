@@ -69,13 +69,6 @@ MODELS = (
     ),
     *planted(
         "visualize/models",
-        "pairs.py",
-        "tests/models/test_pairs.py",
-        ("np.array(times_ms) / np.array(others_ms)", "np.sort(times_ms) / np.sort(others_ms)[::-1]"),
-        ("scatter / float(np.sqrt(len(ratios)))", "scatter"),
-    ),
-    *planted(
-        "visualize/models",
         "execution.py",
         "tests/models/test_course.py",
         ("heapq.heappop(places) if places else len(ends)", "len(ends)"),
@@ -192,6 +185,14 @@ COMPILED = (
 )
 
 RUNNER = (
+    *planted(
+        "kernels",
+        "pairs.py",
+        "tests/kernels/test_pairs.py",
+        ("np.sort(ours / theirs)", "np.sort(ours) / np.sort(theirs)[::-1]"),
+        ("tail = 50 * (1 - CONFIDENCE)", "tail = 100 * (1 - CONFIDENCE)"),
+        ("return not self.low <= 1 <= self.high", "return self.ratio != 1"),
+    ),
     *planted(
         "kernels/runner",
         "check.py",

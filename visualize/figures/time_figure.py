@@ -1,15 +1,38 @@
-"""The time of a run beside the library's."""
+"""The time of a run beside the library's, and what a call from Python costs."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
 from kernels.results import RunResult, Timing
 from visualize.figures import theme
 
+OURS, ENQUEUED, WAITED = "this kernel", "a call from Python", "a call, waited for"
+
+# A bar that is shorter than this share of the longest has its text beside it.
+_ROOM = 0.45
+
+_LIBRARY, _PYTHON = theme.CATEGORIES[7], theme.CATEGORIES[3]
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """One bar: p20 and p80 are None where there is no spread to show."""
+
+    name: str
+    color: str
+    median_ms: float
+    p20_ms: float | None = None
+    p80_ms: float | None = None
+    rate: str = ""
+
 
 def time_figure(result: RunResult) -> go.Figure:
     """Medians as bars, with whiskers from the 20th to the 80th percentile, in µs below a tenth of a millisecond.
+
+    The kernel and the library's calls are times on the GPU; in another colour, what one call takes on the host.
 
     Args:
         result: a run that was timed.
@@ -19,39 +42,30 @@ def time_figure(result: RunResult) -> go.Figure:
     """
     if result.timing is None:
         raise ValueError("Only a run that was timed has a picture of its time.")
-    named: list[tuple[str, Timing]] = [("this kernel", result.timing)]
-    if result.baseline:
-        named.append((result.baseline.name, result.baseline.timing))
-    slowest = max(timing.median_ms for _, timing in named)
+    bars = _bars(result, result.timing)
+    slowest = max(bar.median_ms for bar in bars)
     unit, scale = ("µs", 1000.0) if slowest < 0.1 else ("ms", 1.0)
-    timings = [timing for _, timing in named]
-    rates = [
-        f"{timing.tflops:,.0f} TFLOP/s" if timing.tflops is not None else f"{timing.gbps or 0:,.0f} GB/s"
-        for timing in timings
-    ]
-    bars = go.Bar(
+    drawn = go.Bar(
         orientation="h",
         width=0.5,
-        y=[name for name, _ in named],
-        x=[timing.median_ms * scale for timing in timings],
+        y=[bar.name for bar in bars],
+        x=[bar.median_ms * scale for bar in bars],
         error_x={
             "type": "data",
             "symmetric": False,
-            "array": [(timing.p80_ms - timing.median_ms) * scale for timing in timings],
-            "arrayminus": [(timing.median_ms - timing.p20_ms) * scale for timing in timings],
+            "array": [((bar.p80_ms or bar.median_ms) - bar.median_ms) * scale for bar in bars],
+            "arrayminus": [(bar.median_ms - (bar.p20_ms or bar.median_ms)) * scale for bar in bars],
         },
-        marker={"color": [theme.HARDWARE, theme.CATEGORIES[7]][: len(named)]},
-        text=[
-            f"<b>{timing.median_ms * scale:.4g} {unit}</b>  {rate}" for timing, rate in zip(timings, rates, strict=True)
-        ],
-        textposition="inside",
+        marker={"color": [bar.color for bar in bars]},
+        text=[f"<b>{bar.median_ms * scale:.4g} {unit}</b>  {bar.rate}".rstrip() for bar in bars],
+        textposition=["inside" if bar.median_ms > _ROOM * slowest else "outside" for bar in bars],
         insidetextanchor="start",
-        textfont={"color": "#ffffff"},
+        insidetextfont={"color": "#ffffff"},
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
     )
     source = "recorded" if result.backend == "recorded" else "measured"
     return go.Figure(
-        bars,
+        drawn,
         theme.layout(
             f"Time on {result.device.name}, {source}",
             xaxis={
@@ -61,3 +75,18 @@ def time_figure(result: RunResult) -> go.Figure:
             yaxis={"automargin": True, "autorange": "reversed"},
         ),
     )
+
+
+def _bars(result: RunResult, ours: Timing) -> list[_Bar]:
+    """The kernel, the library's calls, and what a call costs on the host."""
+    library = result.baselines or ((result.baseline,) if result.baseline else ())
+    bars = [_timed(OURS, theme.HARDWARE, ours), *(_timed(one.name, _LIBRARY, one.timing) for one in library)]
+    if cost := result.launch_overhead:
+        bars.append(_Bar(ENQUEUED, _PYTHON, cost.enqueue_ms, rate="until it returns"))
+        bars.append(_Bar(WAITED, _PYTHON, cost.synchronized_ms, rate="kernel included"))
+    return bars
+
+
+def _timed(name: str, color: str, timing: Timing) -> _Bar:
+    rate = f"{timing.tflops:,.0f} TFLOP/s" if timing.tflops is not None else f"{timing.gbps or 0:,.0f} GB/s"
+    return _Bar(name, color, timing.median_ms, timing.p20_ms, timing.p80_ms, rate)

@@ -21,7 +21,7 @@ from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.state import kept_run
 from visualize.state.known import Known
-from visualize.text import caption, run_report, status_text
+from visualize.text import caption, run_report, status_text, time_text
 from visualize.widgets import assets
 from visualize.widgets.folded import folded
 from visualize.widgets.link import dated, query
@@ -48,7 +48,7 @@ class ResultPanel(Panel):
         with gr.Row(elem_classes="picture"):
             self.plot = plot("diff-plot", "The error of the last run, by place in the output")
             self.closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
-            self.times = plot("time-plot", "The time of the last run, beside the library's")
+            self.times = plot("time-plot", "The time of the last run, beside the library's and a call's")
         with folded("The check and the times in numbers", "result-numbers"):
             self.tables = markup("result-tables", script=assets.text("result.js"))
         self.results = [self.strip, self.claim, self.plot, self.closeup, self.times, self.tables]
@@ -96,8 +96,11 @@ class ResultPanel(Panel):
 
 def reply(outcome: RunResult, known: Known) -> dict[str, Any]:
     """The body of /run."""
-    note = " ".join([outcome.note, *run_report.remarks(outcome, known.state.kernel, known.launch)])
-    return {**outcome.to_json(), "note": note}
+    kernel, launch = known.state.kernel, known.launch
+    note = " ".join([outcome.note, *run_report.remarks(outcome, kernel, launch)])
+    working_set_bytes = kernel.family.minimal_bytes(launch.problem)
+    fits_l2 = working_set_bytes <= launch.gpu.l2_bytes
+    return {**outcome.to_json(), "note": note, "working_set_bytes": working_set_bytes, "fits_l2": fits_l2}
 
 
 def drawn_result(result: RunResult, launch: Launch, when: Markup | str = "") -> tuple[str, str, str, str, str, str]:
@@ -107,6 +110,7 @@ def drawn_result(result: RunResult, launch: Launch, when: Markup | str = "") -> 
         when: what the strip says of the time at which it ran; "" for nothing.
     """
     experiment, kernel = result.experiment, discover()[result.experiment.kernel]
+    in_l2 = time_text.in_l2(result, kernel, launch)
     address = query(experiment.to_address())
     whole = closeup = times = NONE
     about = caption.about(experiment, launch.gpu.name, _SOURCES[result.backend])
@@ -124,12 +128,12 @@ def drawn_result(result: RunResult, launch: Launch, when: Markup | str = "") -> 
             closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address, about=about)
             values = run_report.values(near, result.check, names, diff)
     return (
-        dated(experiment, run_report.numbers(result, kernel.race(launch)) + when, "figures"),
+        dated(experiment, run_report.numbers(result, kernel.race(launch), in_l2) + when, "figures"),
         dated(experiment, run_report.claim(result, kernel, launch)),
         whole,
         closeup,
         times,
-        dated(experiment, run_report.tables(result, kernel) + values, "tables"),
+        dated(experiment, run_report.tables(result, kernel, in_l2) + values, "tables"),
     )
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels.gpus import GPUS
+from kernels.pairs import pair
 from kernels.results import GroupSizeRow
-from visualize.models.pairs import pair
 from visualize.models.reuse import by_group_size, fewest_bytes, recommended
 from visualize.models.schedule import held_programs, schedule
 from visualize.text.headline import headline

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.results import Check, Closeup, Diff, RunResult, Timing
+from kernels.results import Check, Closeup, Diff, RunResult
 from kernels.spec import Family, Kernel, Launch
+from visualize.text import time_text
 from visualize.text.headline import headline
 from visualize.text.prose import Mark, Sentence, Strong, say, term
 from visualize.text.tables import frame, table
-from visualize.text.words import figure, milliseconds, percent, significant
+from visualize.text.words import figure, significant
 
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
@@ -35,6 +36,7 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch) -> list[str]:
             f"Triton's interpreter treats {result.experiment.problem.dtype} as integers; Tilescope makes it multiply "
             "and round as a GPU does."
         )
+    said += time_text.remarks(result, kernel, launch)
     return [sentence for sentence in said if sentence]
 
 
@@ -72,8 +74,12 @@ def _tile_of(check: Check, programs: Mapping[tuple[int, int], list[int]], diff: 
     return who
 
 
-def numbers(result: RunResult, race: str) -> Markup:
-    """The strip: what was run, check, time, rate, beside the library and the device's best."""
+def numbers(result: RunResult, race: str, in_l2: bool = False) -> Markup:
+    """The strip: what was run, check, time, rate, beside the library and the device's best.
+
+    Args:
+        in_l2: it found its inputs in the L2.
+    """
     source = {"cuda": "measured"}.get(result.backend, result.backend)
     check, problem = result.check, result.experiment.problem
     verdict = ("passed, still a race" if race else "passed") if check.passed else _failed(check)
@@ -82,41 +88,14 @@ def numbers(result: RunResult, race: str) -> Markup:
         figure(result.experiment.kernel, f"{sizes} {problem.dtype}", source),
         figure(verdict, "check", source, "Compared with torch: no error beyond rounding"),
     ]
-    parts += _timed(result, source)
+    parts += time_text.strip(result, source, in_l2)
     if result.backend == "interpreter" and result.recorded is None:
         parts.append(figure("no time", "the interpreter runs on the CPU"))
     if recorded := result.recorded:
         if not recorded.check.passed:
             parts.append(figure(_failed(recorded.check), f"check on {recorded.device.name}", "recorded"))
-        parts += _timed(recorded, "recorded")
+        parts += time_text.strip(recorded, "recorded", in_l2)
     return Markup("").join(parts)
-
-
-def _timed(result: RunResult, source: str) -> list[Markup]:
-    timing, baseline, peak = result.timing, result.baseline, result.peak
-    if timing is None:
-        return []
-    spread = (timing.p80_ms - timing.p20_ms) / 2 / timing.median_ms
-    median = f"{milliseconds(timing.median_ms)} ± {percent(spread)}"
-    where = f"{result.device.name}; p20 to p80: {_spread(timing)}"
-    parts = [figure(median, f"median of {timing.samples}", source, where), figure(_rate(timing), "rate", source)]
-    if baseline:
-        how = f"The speed of {baseline.name}, timed alternately"
-        parts.append(figure(f"{baseline.ratio:.2f} ×", baseline.name, source, how))
-    if peak:
-        best = f"{peak.rate:.0f} {peak.unit}: {peak.what}"
-        parts.append(figure(percent(peak.share), "of this GPU's best", source, best))
-    return parts
-
-
-def _spread(timing: Timing) -> str:
-    return f"{milliseconds(timing.p20_ms)} – {milliseconds(timing.p80_ms)}"
-
-
-def _rate(timing: Timing) -> str:
-    if timing.tflops is not None:
-        return f"{significant(timing.tflops)} TFLOP/s"
-    return f"{significant(timing.gbps or 0)} GB/s"
 
 
 def claim(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
@@ -126,24 +105,32 @@ def claim(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     verdict = _verdict(result.check, kernel.family)
     picture = "The picture of the error was not recorded." if result.diff is None else ""
     more = (*remarks(result, kernel, launch), picture, f"{result.experiment.kernel}: {settings}.")
-    check, baseline = result.check, result.baseline
+    check, baseline, cost = result.check, result.baseline, result.launch_overhead
     source = Mark({"cuda": "measured"}.get(result.backend, result.backend))
     if not check.passed:
         return headline(
             f"{check.mismatched:,}", say("of {:,} elements are wrong {}", check.elements, source), verdict, *more
         )
     if baseline and result.timing:
-        beside = say("the speed of {} {}", baseline.name, source)
-        return headline(f"{baseline.ratio:.2f}×", beside, verdict, *more)
+        number, beside = time_text.lead(baseline, source)
+        # Where Python is the limit, that comes first: no kernel would make it faster.
+        if cost and cost.enqueue_ms > result.timing.median_ms:
+            first = time_text.overhead(cost, result.timing)
+            return headline(number, beside, first, verdict, *(one for one in more if one != first))
+        return headline(number, beside, verdict, *more)
     return headline("0", say("of {:,} elements are wrong {}", check.elements, source), verdict, *more)
 
 
-def tables(result: RunResult, kernel: Kernel) -> Markup:
-    """The check and the times."""
+def tables(result: RunResult, kernel: Kernel, in_l2: bool = False) -> Markup:
+    """The check and the times.
+
+    Args:
+        in_l2: the launch found its inputs in the L2.
+    """
     where = f"{result.device.name}, torch {result.device.torch}, triton {result.device.triton}"
     checked = table(frame(("check", "value", "limit, or detail"), _checked(result, kernel)), f"Check, on {where}")
     timed = result if result.timing else result.recorded
-    return checked + (_timing_table(timed) if timed is not None and timed.timing is not None else "")
+    return checked + (time_text.times(timed, in_l2) if timed is not None and timed.timing is not None else "")
 
 
 def _checked(result: RunResult, kernel: Kernel) -> list[tuple[Any, ...]]:
@@ -194,22 +181,3 @@ def _verdict(check: Check, family: Family) -> Sentence | str:
         check.elements,
         *check.worst_index,
     )
-
-
-def _timing_table(result: RunResult) -> Markup:
-    timings = [("this kernel", result.timing)]
-    if result.baseline:
-        timings.append((result.baseline.name, result.baseline.timing))
-    rows: list[tuple[Any, ...]] = [
-        (name, milliseconds(timing.median_ms), _spread(timing), timing.samples, _rate(timing))
-        for name, timing in timings
-        if timing is not None
-    ]
-    if peak := result.peak:
-        best = f"device's best ({peak.what})"
-        rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}"))
-    clock = f", SM clock {result.clock_mhz} MHz" if result.clock_mhz else ""
-    run = result.experiment.run
-    source = Mark("recorded" if result.backend == "recorded" else "measured")
-    caption = f"Time on {result.device.name}, L2 {run.l2}, {run.timer}, {run.distribution} inputs{clock}"
-    return table(frame((source, term("median"), "p20 – p80", "samples", term("rate")), rows), caption)

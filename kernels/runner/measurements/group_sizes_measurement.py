@@ -103,7 +103,7 @@ def time_in_turns(experiments: tuple[Experiment, ...], gpu: Gpu) -> tuple[Any, i
     first, options = prepare(experiments[0], gpu), experiments[0].run
     calls = [dataclasses.replace(first, experiment=experiment).launch for experiment in experiments]
     samples = in_turns(calls, l2=options.l2, timer=options.timer)
-    return samples.times_ms, samples.clock_mhz, samples.clock_note
+    return samples.times_ms, samples.clock_mhz, samples.note
 
 
 def row(experiment: Experiment, compiled: CompiledFacts, counts: Counted, times_ms: Any) -> GroupSizeRow:

@@ -14,8 +14,9 @@ from kernels.records import RecordForm
 from kernels.results import LayoutRow, LayoutStudy, Timing
 from kernels.runner.measurements.measurement import Measurement
 from kernels.runner.prepared import Prepared, empty_output, prepare
+from kernels.runner.sampling import timing
 from kernels.runner.stages import Stages
-from kernels.runner.timing import in_turns, timing
+from kernels.runner.timing import in_turns
 from kernels.runner.worker import as_failure
 
 # Files keep the words that recordings began with, so that old and new lines are of one form.
@@ -72,7 +73,7 @@ def compared(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, ...], i
         One row per way, the SM clock in MHz, and why it is not known.
     """
     given = prepare(experiment, gpu)
-    transposed, transposition_of_b, transposed_first = _ways(given)
+    transposed, transposition_of_b, transposed_first = ways_of_b(given)
 
     def transpose_and_multiply() -> None:
         transposition_of_b.launch()
@@ -100,10 +101,10 @@ def compared(experiment: Experiment, gpu: Gpu) -> tuple[tuple[LayoutRow, ...], i
         )
         for way in launches
     )
-    return tuple(rows), samples.clock_mhz, samples.clock_note
+    return tuple(rows), samples.clock_mhz, samples.note
 
 
-def _ways(given: Prepared) -> tuple[Prepared, Prepared, Prepared]:
+def ways_of_b(given: Prepared) -> tuple[Prepared, Prepared, Prepared]:
     """The product with B transposed from the start, the launch that transposes B, and the product that follows it."""
     experiment, given_b = given.experiment, given.inputs["B"]
     # By the letter: a matrix with a side of 1 is contiguous either way.

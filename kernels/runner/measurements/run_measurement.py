@@ -6,17 +6,22 @@ Between its stages the tensors stay in the run worker. Under the interpreter not
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from kernels import discover, records
 from kernels.equivalence import on_any_gpu
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
+from kernels.pairs import FEWEST, pair
 from kernels.records import RecordForm
-from kernels.results import Baseline, Check, Diff, Failure, Peak, RunResult, Timing
-from kernels.runner import timing, worker
+from kernels.results import Baseline, Check, Diff, Failure, Peak, RunResult, RunTimes, Timing
+from kernels.runner import sampling, timing, worker
 from kernels.runner.interpreter import refuse_what_takes_too_long
 from kernels.runner.measurements.measurement import Measurement
+from kernels.runner.overhead import launch_overhead
 from kernels.runner.prepared import Prepared, interprets, prepare
 from kernels.runner.stages import Stages
 from kernels.runner.worker import as_failure
@@ -28,11 +33,10 @@ def _read(fields: dict[str, Any]) -> dict[str, Any]:
 
     It repeats two fields of the experiment, as the API's reply does.
     """
-    plain, baseline = {name: value for name, value in fields.items() if name not in ("l2", "distribution")}, None
-    if fields["baseline"]:
-        times = dict(fields["baseline"])
-        baseline = {"name": times.pop("name"), "ratio": times.pop("ratio"), "timing": times}
-    return {"diff": None, **plain, "baseline": baseline}
+    plain = {name: value for name, value in fields.items() if name not in ("l2", "distribution")}
+    baseline = Baseline.nested(fields["baseline"]) if fields["baseline"] else None
+    baselines = [Baseline.nested(one) for one in fields.get("baselines", [])]
+    return {"diff": None, **plain, "baseline": baseline, "baselines": baselines}
 
 
 class RunMeasurement(Measurement[RunResult]):
@@ -74,8 +78,9 @@ class RunMeasurement(Measurement[RunResult]):
             return found(note="Checked, and not timed.")
         if not check.passed:
             return found(note="The result is wrong, so it was not timed.")
-        own, baseline, peak, clock_mhz, note = stages.work("time", timed)
-        return found(timing=own, baseline=baseline, peak=peak, clock_mhz=clock_mhz, note=note)
+        times = stages.work("time", timed)
+        clock_mhz = round(times.clocks.median_mhz) if times.clocks else None
+        return found(baseline=times.baseline, clock_mhz=clock_mhz, **vars(times))
 
 
 RUN, CHECK = RunMeasurement("run", is_timed=True), RunMeasurement("check", is_timed=False)
@@ -102,27 +107,59 @@ def checked() -> tuple[Check, Diff]:
 
 
 @as_failure("time")
-def timed() -> tuple[Timing, Baseline | None, Peak | None, int | None, str]:
-    """Time the kernel and the library's call in turns; then the share of this device's measured peak.
-
-    Returns:
-        The kernel's time, the library's, the peak, the SM clock in MHz, and what a reader must know.
-    """
+def timed() -> RunTimes:
+    """Time the kernel and the library's calls in turns, a call from Python, and the share of this device's peak."""
     import torch
 
     run: Prepared = worker.held()
     family, problem, options = run.kernel.family, run.experiment.problem, run.experiment.run
-    theirs = family.baseline(run.inputs, torch.empty_like(run.output), problem)
-    calls = [run.launch] if isinstance(theirs, str) else [run.launch, theirs]
-    samples = timing.in_turns(calls, l2=options.l2, timer=options.timer)
+    theirs, notes = library_calls(family, run.inputs, torch.empty_like(run.output), problem)
+    launch = run.ready()
+    samples = timing.in_turns([launch, *theirs.values()], l2=options.l2, timer=options.timer, effort=sampling.RUN)
     work, minimal_bytes = family.work(problem), family.minimal_bytes(problem)
-    ours, *others = (timing.timing(times, work, minimal_bytes) for times in samples.times_ms)
-    baseline, notes = None, [samples.clock_note]
-    if others:
-        baseline = Baseline(family.baseline_name(problem), others[0], ratio=others[0].median_ms / ours.median_ms)
-    else:
-        notes.append(f"No library call to compare with: {theirs}")
-    return ours, baseline, _peak(family, problem, ours), samples.clock_mhz, " ".join(note for note in notes if note)
+    ours, *others = (sampling.timing(times, work, minimal_bytes) for times in samples.times_ms)
+    return RunTimes(
+        timing=ours,
+        baselines=tuple(
+            compared(name, other, times, samples.times_ms[0])
+            for name, other, times in zip(theirs, others, samples.times_ms[1:], strict=True)
+        ),
+        peak=_peak(family, problem, ours),
+        clocks=samples.clocks,
+        launch_overhead=launch_overhead(launch, torch.cuda.synchronize, ours.median_ms),
+        launches_per_sample=samples.launches_per_sample,
+        note=" ".join(filter(None, [*notes, samples.note])),
+    )
+
+
+def library_calls(
+    family: Family, inputs: Mapping[str, Any], output: Any, problem: Any
+) -> tuple[dict[str, Callable[[], Any]], list[str]]:
+    """The library's calls by name, the one that the family names first; and why one is missing, a sentence each."""
+    first = family.baseline(inputs, output, problem)
+    if isinstance(first, str):
+        return {}, [f"No library call to compare with: {first}"]
+    calls, missing = {family.baseline_name(problem): first}, []
+    for name, call in family.alternatives(inputs, output, problem).items():
+        try:
+            call()
+        except RuntimeError as reason:  # this build of torch, or this GPU, has no such call for these operands
+            missing.append(f"{name} was not timed: {str(reason).strip().splitlines()[0]}")
+        else:
+            calls[name] = call
+    return calls, missing
+
+
+def compared(name: str, timing: Timing, times_ms: np.ndarray, ours_ms: np.ndarray) -> Baseline:
+    """A call of the library's beside the kernel: the ratio of times that were taken in turns.
+
+    Args:
+        times_ms, ours_ms: (turns,).
+    """
+    ratio = pair(times_ms, ours_ms)
+    if len(ours_ms) < FEWEST:
+        return Baseline(name, timing, ratio.ratio)
+    return Baseline(name, timing, ratio.ratio, ratio.low, ratio.high)
 
 
 def _peak(family: Family, problem: Any, ours: Timing) -> Peak | None:

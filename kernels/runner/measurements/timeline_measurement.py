@@ -18,8 +18,9 @@ from kernels.records import RecordForm
 from kernels.results import Device, Failure, Timeline
 from kernels.runner.measurements.measurement import Measurement
 from kernels.runner.prepared import prepare
+from kernels.runner.sampling import timing
 from kernels.runner.stages import Stages
-from kernels.runner.timing import in_a_row, in_turns, timing
+from kernels.runner.timing import in_a_row, in_turns
 from kernels.runner.worker import as_failure
 from kernels.spec import Launch
 
@@ -91,14 +92,13 @@ def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Fai
     sm, start_ns, end_ns = written
     return Timeline(
         experiment, device.backend, device, sm, start_ns, end_ns, kernel_ms, plain=ours, instrumented=theirs,
-        registers=registers, passed=passed, clock_mhz=samples.clock_mhz, note=samples.clock_note,
+        registers=registers, passed=passed, clock_mhz=samples.clock_mhz, note=samples.note,
     )  # fmt: skip
 
 
 def _recorded_ms(launch: Any, record: Any, l2: str) -> float:
     """Launch with fresh poison in the record, behind some warm launches; the time of that launch."""
-    warm = in_a_row([*[launch] * _WARM_UP, lambda: record.fill_(_POISON), launch], l2)
-    return float(warm.times_ms[-1, 0])
+    return float(in_a_row([*[launch] * _WARM_UP, lambda: record.fill_(_POISON), launch], l2)[-1])
 
 
 def written_once(rows: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | Failure:

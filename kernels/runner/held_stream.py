@@ -1,0 +1,126 @@
+"""The current stream, held by a spinning kernel while launches are queued, so that no time holds Python's.
+
+A launch from Python takes longer than a small kernel runs, so events around it would time the launch. Here everything
+is queued behind a spin, and a batch whose queue ran dry before it was full is thrown away and repeated behind a longer
+one. Torch; runs in the worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernels.runner.clocks import Nvml, Probe, nvml
+from kernels.runner.sampling import Batch
+
+# A launch between two events of its own takes a microsecond or two more than in a graph without them. Where that
+# shows, timer "graph" takes one time of so many launches.
+SHORT_MS, LAUNCHES_PER_GRAPH = 0.05, 20
+
+_LONGEST_SPIN_CYCLES = 1 << 32
+
+
+class HeldStream:
+    """A `sampling.Stream` on this GPU.
+
+    Args:
+        calls: each launches on the current stream and returns without waiting.
+        l2: "warm" (launches follow each other) or "cold" (other data is read through the L2 before each. Read, not
+            written: dirty lines would be written back during the launch that is timed).
+        timer: "events" (launched one by one) or "graph" (captured once and replayed). In a graph with a warm L2, where
+            each call takes less than SHORT_MS, one time is that of LAUNCHES_PER_GRAPH launches of one call in a row.
+    """
+
+    def __init__(self, calls: Sequence[Callable[[], Any]], l2: str, timer: str) -> None:
+        self._calls = calls
+        self._flush = flusher() if l2 == "cold" else None
+        self._is_graph = timer == "graph"
+        self._graphs: dict[int, tuple[Any, list[Any]]] = {}
+        self._spin_cycles = 1 << 21
+        self._probe = Probe()
+        self._driver = nvml()
+        self.driver_note = self._driver if isinstance(self._driver, str) else ""
+        self.launches_per_sample = 1
+        for call in calls:
+            call()
+        if self._is_graph and self._flush is None and self._launched(3, None).max() < SHORT_MS:
+            self.launches_per_sample = LAUNCHES_PER_GRAPH
+
+    def batch(self, turns: int) -> Batch:
+        """Launch each call once a turn, and time it.
+
+        Raises:
+            RuntimeError: where the queue runs dry before it is full, however long the stream is held.
+        """
+        times_ms = self._launched(turns, self._graph(turns) if self._is_graph else None)
+        measured = self._probe.megahertz()
+        if isinstance(self._driver, Nvml):
+            driver = self._driver
+            return Batch(times_ms / self.launches_per_sample, measured, driver.clock_mhz(), driver.limits())
+        return Batch(times_ms / self.launches_per_sample, measured)
+
+    def _launched(self, turns: int, graph: tuple[Any, list[Any]] | None) -> np.ndarray:
+        """Queue turns, or a graph of them, behind a spin: milliseconds of each sample, (calls, turns)."""
+        import torch
+
+        while True:
+            torch.cuda.synchronize()
+            torch.cuda._sleep(self._spin_cycles)
+            held = torch.cuda.Event()
+            held.record()
+            self._probe.launch(0)
+            if graph is None:
+                events = _events(turns * len(self._calls), external=False)
+                self._queue(events)
+            else:
+                replayed, events = graph
+                replayed.replay()
+            self._probe.launch(1)
+            queue_was_full = not held.query()
+            torch.cuda.synchronize()
+            if queue_was_full or graph is not None:
+                times = [events[i].elapsed_time(events[i + 1]) for i in range(0, len(events), 2)]
+                return np.array(times).reshape(-1, len(self._calls)).T
+            if self._spin_cycles >= _LONGEST_SPIN_CYCLES:
+                raise RuntimeError(f"{len(events)} events could not be queued within {self._spin_cycles} cycles.")
+            self._spin_cycles *= 4
+
+    def _queue(self, events: list[Any]) -> None:
+        for place, call in zip(range(0, len(events), 2), itertools.cycle(self._calls), strict=False):
+            if self._flush is not None:
+                self._flush()
+            events[place].record()
+            for _ in range(self.launches_per_sample):
+                call()
+            events[place + 1].record()
+
+    def _graph(self, turns: int) -> tuple[Any, list[Any]]:
+        """A CUDA graph of some turns, and the events inside it."""
+        import torch
+
+        if turns not in self._graphs:
+            events = _events(turns * len(self._calls), external=True)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._queue(events)
+            self._graphs[turns] = graph, events
+        return self._graphs[turns]
+
+
+def _events(samples: int, external: bool) -> list[Any]:
+    import torch
+
+    return [torch.cuda.Event(enable_timing=True, external=external) for _ in range(2 * samples)]
+
+
+def flusher(capacities: int = 2) -> Callable[[], Any]:
+    """A call that reads some of the L2's capacities of other data through it."""
+    import torch
+
+    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+    other = torch.zeros(max(1, capacities * l2_bytes // 4), dtype=torch.float32, device="cuda")
+    result = torch.empty((), dtype=torch.float32, device="cuda")
+    return lambda: torch.sum(other, dim=0, out=result)

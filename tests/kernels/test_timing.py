@@ -1,0 +1,180 @@
+"""Timing on a real GPU: ratios, clocks, graphs, a cold L2, and what a call costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.results import Failure, RunResult
+from kernels.runner.sampling import MEASURED
+
+pytestmark = pytest.mark.gpu
+
+SMALL = {"kernel": "matmul.grouped"}
+LARGE = {
+    "kernel": "matmul.persistent",
+    "problem": {"M": 4096, "N": 4096, "K": 4096},
+    "config": {"BLOCK_N": 256, "num_warps": 8},
+}
+# 8 MiB in, 8 MiB out.
+FITS = {"kernel": "transpose.tiled", "problem": {"M": 2048, "N": 1024}}
+
+
+def run(session, payload, **options):
+    result = session.submit(from_json({**payload, "run": options}, discover())).result()
+    assert isinstance(result, RunResult), result
+    assert result.check.passed, result.check
+    return result
+
+
+def asked(session, function):
+    """What a function of this file returns in the run worker."""
+    found = session.ask_runner(function)
+    assert not isinstance(found, Failure), found
+    return found
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE], ids=["512³", "4096³"])
+def test_a_ratio_has_an_interval_that_is_narrow_and_a_clock_that_was_measured(gpu, payload):
+    result = run(gpu, payload)
+    best = result.baseline
+    assert best.ratio_low <= best.ratio <= best.ratio_high
+    assert best.ratio == pytest.approx(best.timing.median_ms / result.timing.median_ms, rel=0.02)
+    assert best.ratio_high / best.ratio_low < 1.03
+    assert result.timing.samples == best.timing.samples >= 30
+    clocks = result.clocks
+    print(result.clocks, result.note, best.ratio_low, best.ratio, best.ratio_high, result.timing.samples)
+    assert clocks.how == MEASURED
+    assert 200 < clocks.lowest_mhz <= clocks.median_mhz <= clocks.highest_mhz < 3500
+    assert result.clock_mhz == round(clocks.median_mhz)
+    assert result.stages["time"] < 10
+
+
+def test_the_librarys_own_choices_are_timed_in_the_same_turns(gpu):
+    for payload, names in (
+        (SMALL, ["torch.matmul", "torch.matmul, cuBLASLt"]),
+        ({"kernel": "matmul.fused_add_relu"}, ["torch.addmm, then relu_", "torch eager, three calls"]),
+        (FITS, ["torch copy_ of A.t()", "A.t().contiguous()", "plain copy of as many bytes"]),
+    ):
+        result = run(gpu, payload)
+        assert [one.name for one in result.baselines] == names
+        assert result.baseline == result.baselines[0]
+        assert len({one.timing.samples for one in result.baselines}) == 1
+        print([(one.name, one.timing.median_ms, one.ratio_low, one.ratio, one.ratio_high) for one in result.baselines])
+
+
+def test_a_call_from_python_takes_longer_than_a_small_kernel_and_is_no_part_of_its_time(gpu):
+    result = run(gpu, SMALL)
+    cost = result.launch_overhead
+    print(cost, result.timing)
+    assert 0.001 < cost.enqueue_ms < 1
+    assert cost.synchronized_ms > max(cost.enqueue_ms, result.timing.median_ms)
+    long = run(gpu, {**SMALL, "problem": {"M": 4096, "N": 4096, "K": 4096}})
+    assert long.launch_overhead.enqueue_ms < long.timing.median_ms < long.launch_overhead.synchronized_ms
+
+
+def test_a_short_launch_takes_less_in_a_graph_of_20(gpu):
+    payload = {**SMALL, "problem": {"M": 128, "N": 128, "K": 64}}
+    events, graph = (run(gpu, payload, timer=timer) for timer in ("events", "graph"))
+    print(events.timing.median_ms, graph.timing.median_ms)
+    assert (events.launches_per_sample, graph.launches_per_sample) == (1, 20)
+    assert 0.0005 < graph.timing.median_ms < events.timing.median_ms
+    assert run(gpu, LARGE, timer="graph").launches_per_sample == 1
+
+
+def test_a_cold_launch_reads_from_dram_and_a_warm_one_does_not(gpu):
+    """All of it fits in the L2: out of that it is faster than any copy in DRAM, and cold it is not."""
+    warm, cold = (run(gpu, FITS, l2=l2) for l2 in ("warm", "cold"))
+    print(warm.timing.gbps, cold.timing.gbps, warm.peak.rate)
+    assert cold.timing.gbps < warm.peak.rate
+    assert cold.timing.median_ms > warm.timing.median_ms
+
+
+def _colder_by_more():
+    """Times of one cold launch after two, and after eight capacities of the L2 were read. In the run worker."""
+    import numpy as np
+    import torch
+
+    from kernels.runner.held_stream import HeldStream, flusher
+
+    source = torch.zeros(2 << 20, dtype=torch.float32, device="cuda")
+    target = torch.empty_like(source)
+    medians = {}
+    for capacities in (2, 8):
+        stream = HeldStream([lambda: target.copy_(source)], "cold", "events")
+        stream._flush = flusher(capacities)
+        medians[capacities] = float(np.median(stream.batch(20).times_ms))
+    return medians
+
+
+def test_reading_more_of_other_data_makes_it_no_colder(gpu):
+    run(gpu, SMALL)
+    medians = asked(gpu, _colder_by_more)
+    print(medians)
+    assert medians[2] == pytest.approx(medians[8], rel=0.05)
+
+
+def _clock_of_a_spin():
+    """The clock by a spin of known cycles, timed by events, and by the probes around it. In the run worker."""
+    import torch
+
+    from kernels.runner.clocks import Probe
+
+    cycles, probe = 20_000_000, Probe()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    probe.launch(0)
+    begin.record()
+    torch.cuda._sleep(cycles)
+    end.record()
+    probe.launch(1)
+    torch.cuda.synchronize()
+    return cycles / begin.elapsed_time(end) / 1000, probe.megahertz()
+
+
+def test_the_clock_between_two_probes_is_that_of_a_spin_of_known_cycles(gpu):
+    run(gpu, SMALL)
+    by_events, by_probes = asked(gpu, _clock_of_a_spin)
+    print(by_events, by_probes)
+    assert by_probes == pytest.approx(by_events, rel=0.03)
+
+
+def _beside_itself():
+    """The paired ratio of a copy to the same copy. In the run worker."""
+    import torch
+
+    from kernels.pairs import pair
+    from kernels.runner.sampling import RUN
+    from kernels.runner.timing import in_turns
+
+    source = torch.zeros(16 << 20, dtype=torch.float32, device="cuda")
+    target = torch.empty_like(source)
+    calls = [lambda: target.copy_(source)] * 2
+    return pair(*in_turns(calls, "warm", "events", RUN).times_ms)
+
+
+def test_a_call_beside_itself_is_as_fast(gpu):
+    run(gpu, SMALL)
+    found = asked(gpu, _beside_itself)
+    print(found)
+    assert found.ratio == pytest.approx(1, abs=0.003)
+    assert found.low - 0.002 <= 1 <= found.high + 0.002
+
+
+def test_the_driver_says_what_limits_the_clock_or_why_it_cannot_be_asked(gpu):
+    run(gpu, SMALL)
+    note = asked(gpu, _driver)
+    print(note)
+    assert note == "" or note.startswith("NVML could not be asked: ")
+
+
+def _driver():
+    """What the driver can't tell, "" where it told clock and limits. In the run worker."""
+    from kernels.runner.clocks import Nvml, nvml
+
+    driver = nvml()
+    if not isinstance(driver, Nvml):
+        return driver
+    assert isinstance(driver.limits(), tuple)
+    assert driver.clock_mhz() is None or driver.clock_mhz() > 100
+    return ""

@@ -1,0 +1,155 @@
+"""`make bench` without a GPU: each kind of case goes its whole way on the interpreter, with made-up times."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.kernel_cases import CASES, COMPILED, Against, Case
+from benchmarks.kernel_configs import chosen
+from benchmarks.kernel_table import Entry, Table
+from kernels import discover
+from kernels.gpus import GPUS
+
+pytestmark = pytest.mark.xdist_group("benchmark")
+
+_SIDE = 32
+
+
+def of_kind():
+    """One case of each kind, made small."""
+    kinds = {}
+    for case in CASES:
+        kinds.setdefault((case.kernel, case.rows, case.is_b_transposed_first, case.problem["dtype"]), case)
+    return [_small(case) for case in kinds.values()]
+
+
+def _small(case):
+    sizes = {name: _SIDE for name, value in case.problem.items() if isinstance(value, int)}
+    rows = tuple(replace(row, calls=tuple(name for name in row.calls if name != COMPILED)) for row in case.rows)
+    return replace(case, problem={**case.problem, **sizes}, rows=rows)
+
+
+def _taken(calls, timer):
+    """Made-up times: each call's is its place, so that the kernel is first and the last call the slowest."""
+    from kernels.runner.sampling import Samples
+
+    for call in calls:
+        call()
+    times = np.arange(1, len(calls) + 1)[:, None] * np.linspace(1, 1.01, 50)
+    return Samples(times, None, 1, "")
+
+
+def rows_under_the_interpreter():
+    """The rows of one case of each kind. In the run worker."""
+    from benchmarks.kernels import measured
+
+    return [entry for case in of_kind() for entry in measured(case, GPUS["H200"], _taken)]
+
+
+def rows_of_a_wrong_result():
+    """The rows of a case whose kernel writes nothing. In the run worker."""
+    from benchmarks import kernels
+    from kernels.runner import prepared
+
+    ready, prepared.Prepared.ready = prepared.Prepared.ready, lambda self: lambda: None
+    try:
+        return list(kernels.measured(_small(CASES[0]), GPUS["H200"], _taken))
+    finally:
+        prepared.Prepared.ready = ready
+
+
+@pytest.fixture(scope="module")
+def entries(session):
+    return session.ask_runner(rows_under_the_interpreter)
+
+
+def test_every_kind_of_case_is_checked_and_compared(entries):
+    float8 = [entry for entry in entries if "float8" in entry.work]
+    for entry in entries:
+        if entry in float8:  # torch multiplies these on a GPU alone
+            continue
+        assert entry.failure == "", entry
+        assert entry.ratio > 1
+        assert entry.ratio_low <= entry.ratio <= entry.ratio_high
+        assert entry.error < 0.01
+        if "copy" in entry.against:
+            assert entry.their_error is None
+        else:
+            assert entry.their_error < 0.01
+    assert len(entries) >= 10
+    assert len(float8) == 1
+
+
+def test_a_row_is_beside_the_fastest_of_its_calls(entries):
+    """Times are made up by place: addmm comes before eager, and eager alone stands in its own row."""
+    eager, best = (entry for entry in entries if entry.work.startswith("relu"))
+    assert (eager.fastest, best.fastest) == ("torch eager, three calls", "torch.addmm, then relu_")
+    assert best.ratio < eager.ratio
+
+
+def test_the_transposition_that_counts_is_part_of_what_is_timed_and_checked(entries):
+    (entry,) = (entry for entry in entries if "transposition counted" in entry.work)
+    assert entry.error < 1e-3
+
+
+def test_a_wrong_result_has_no_time_and_the_row_says_so(session):
+    for entry in session.ask_runner(rows_of_a_wrong_result):
+        assert entry.failure.startswith("wrong: 1,024 elements")
+        assert entry.ratio is entry.ms is None
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.work)
+def test_every_case_has_a_config_that_its_problem_takes(case):
+    kernel = discover()[case.kernel]
+    problem = kernel.family.problem(**case.problem)
+    config, source = chosen(kernel, problem, "H200")
+    kernel.family.refuse(problem, config)
+    assert source.startswith("recorded on ")
+
+
+def test_no_case_stands_twice():
+    assert len({case.work for case in CASES}) == len(CASES)
+
+
+def test_the_config_is_that_of_the_nearest_recorded_run_of_the_same_gpu():
+    kernel = discover()["matmul.persistent"]
+    config, source = chosen(kernel, kernel.family.problem(M=4096, N=4096, K=4096), "H200")
+    assert (config.BLOCK_M, config.BLOCK_N, config.num_warps) == (128, 256, 8)
+    assert source == "recorded on H200 for 4096 × 4096 × 4096"
+    assert chosen(kernel, kernel.family.problem(M=4096, N=4096, K=4096), "H100")[1].startswith("recorded on H100")
+
+
+def test_a_kernel_without_recordings_has_its_default():
+    kernel = replace(discover()["matmul.persistent"], id="matmul.mine")
+    assert chosen(kernel, kernel.family.problem(), "H200") == (kernel.config(), "default")
+
+
+def test_the_table_holds_each_row_its_interval_and_why_one_is_missing():
+    good = Entry(
+        "float16 8192³", "the faster of cuBLAS and cuBLASLt", "matmul.persistent", {"BLOCK_M": 128}, "default",
+        "torch.matmul", 1.002, 0.998, 1.004, 300, 1.4, 1.403, 2.1e-4, 2.2e-4, note="The SM clock moved.",
+    )  # fmt: skip
+    bound = dataclasses.replace(good, work="transpose", against="device copy", their_error=None, error=0.0, note="")
+    bad = Entry("tf32", "cuBLAS", "matmul.grouped", {}, "default", failure="wrong: 3 elements")
+    table = Table("2026-11-22", "NVIDIA H200", "2.11", "3.6.0", [good, bound, bad])
+    text = table.markdown()
+    assert "Measured on 2026-11-22 on one NVIDIA H200, torch 2.11, triton 3.6.0" in text
+    assert "| `matmul.persistent` BLOCK_M 128 | 1.002 (0.998–1.004) | 1.4000 | 1.4030 | 2.1e-04 | 2.2e-04 |" in text
+    assert "| 0 | – |" in text
+    assert "| wrong: 3 elements |" in text
+    assert "- float16 8192³: The SM clock moved." in text
+    widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
+    assert widths == {9}
+    assert json.loads(table.json())["entries"][0]["ratio_low"] == 0.998
+
+
+def test_a_row_against_several_names_the_fastest():
+    entry = Entry("w", "the best of a and b", "k", {}, "", "b", 1.0, 0.9, 1.1, 50, 1.0, 1.0, 0.0, 0.0)
+    assert "the best of a and b: b" in Table("", "", "", "", [entry]).markdown()
+    assert Against("x", ("y",)).is_bound is False
+    assert Case("w", "k", {}, ()).timer == "events"
