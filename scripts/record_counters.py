@@ -131,7 +131,7 @@ class Tally:
         return is_new
 
     def summary(self) -> str:
-        lines = [f"{self.counted:,} launches counted; {len(self.different):,} differ from what is predicted."]
+        lines = [f"{self.counted:,} launches counted; {len(self.different):,} not as predicted."]
         return "\n".join(lines + [f"different: {one}" for one in self.different])
 
 
