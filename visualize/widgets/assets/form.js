@@ -51,7 +51,9 @@ function nearest(values, value) {
 
 function control(field) {
   const id = `${given.name}-${field.name}`;
-  const label = make("label", { for: id }, field.label ?? field.name);
+  // A long name breaks after an underscore.
+  const words = (field.label ?? field.name).split(/(?<=_)/);
+  const label = make("label", { for: id }, ...words.flatMap((word, i) => (i ? [make("wbr"), word] : [word])));
   const help = make("p", { class: "help", role: "tooltip", id: `${id}-help` }, field.kind === "number" ? `${field.help} ${field.low} to ${field.high}.` : field.help);
   const problem = make("p", { class: "problem", role: "alert" });
   const row = make("div", { class: `field ${field.kind}`, "data-field": field.name });
