@@ -92,7 +92,7 @@ def _float8() -> tuple[Case, ...]:
 
 def _tf32() -> tuple[Case, ...]:
     def case(work: str, layout: str, is_first: bool) -> Case:
-        made = _matmul("matmul.grouped", (4096,) * 3, "float32", layout=layout)
+        made = _matmul("matmul.persistent", (4096,) * 3, "float32", layout=layout)
         return Case(f"tf32 4096³, {work}", *made, _TF32, is_b_transposed_first=is_first)
 
     return case("B K-major", "NT", False), case("B as given, its transposition counted", "NN", True)

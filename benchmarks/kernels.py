@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.kernel_cases import CASES, COMPILED, Against, Case
-from benchmarks.kernel_configs import chosen
 from benchmarks.kernel_table import Entry, Table
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def measured(case: Case, gpu: Gpu, take: Callable[[list[Call], str], Samples]) -
 
     kernel = discover()[case.kernel]
     problem = kernel.family.problem(**case.problem)
-    config, source = chosen(kernel, problem, gpu.name)
+    config, source = config_of(case, gpu)
     blank = Entry(case.work, "", kernel.id, dataclasses.asdict(config), source)
     try:
         timed = _Timed(case, Experiment(kernel.id, problem, config, run=Run(timer=case.timer)), gpu, take)
@@ -105,6 +104,21 @@ def measured(case: Case, gpu: Gpu, take: Callable[[list[Call], str], Samples]) -
         reason = str(error).strip().splitlines() or [type(error).__name__]
         for row in case.rows:
             yield dataclasses.replace(blank, against=row.title, failure=reason[0].replace("|", "/"))
+
+
+def config_of(case: Case, gpu: Gpu) -> tuple[Any, str]:
+    """The config that a search found for the case, and where; the default where it found none."""
+    from kernels import discover
+    from kernels.recommended import recommended
+    from kernels.spec import shape_text
+
+    kernel = discover()[case.kernel]
+    # What is timed with B transposed first is the product of K-major B.
+    layout = {"layout": "NT"} if case.is_b_transposed_first else {}
+    found = recommended(kernel, kernel.family.problem(**{**case.problem, **layout}), gpu)
+    if not found:
+        return kernel.config(), "default"
+    return found.experiment.config, f"found on {found.gpu} for {shape_text(found.experiment.problem)}"
 
 
 class _Timed:

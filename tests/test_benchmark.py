@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.kernel_cases import CASES, COMPILED, Against, Case
-from benchmarks.kernel_configs import chosen
 from benchmarks.kernel_table import Entry, Table
+from benchmarks.kernels import config_of
 from kernels import discover
 from kernels.gpus import GPUS
 
@@ -104,29 +104,20 @@ def test_a_wrong_result_has_no_time_and_the_row_says_so(session):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.work)
-def test_every_case_has_a_config_that_its_problem_takes(case):
+def test_every_case_has_a_config_that_a_search_found_and_its_problem_takes(case):
+    config, source = config_of(case, GPUS["H200"])
     kernel = discover()[case.kernel]
-    problem = kernel.family.problem(**case.problem)
-    config, source = chosen(kernel, problem, "H200")
-    kernel.family.refuse(problem, config)
-    assert source.startswith("recorded on ")
+    kernel.family.refuse(kernel.family.problem(**case.problem), config)
+    assert source.startswith("found on H200 for ")
 
 
 def test_no_case_stands_twice():
     assert len({case.work for case in CASES}) == len(CASES)
 
 
-def test_the_config_is_that_of_the_nearest_recorded_run_of_the_same_gpu():
-    kernel = discover()["matmul.persistent"]
-    config, source = chosen(kernel, kernel.family.problem(M=4096, N=4096, K=4096), "H200")
-    assert (config.BLOCK_M, config.BLOCK_N, config.num_warps) == (128, 256, 8)
-    assert source == "recorded on H200 for 4096 × 4096 × 4096"
-    assert chosen(kernel, kernel.family.problem(M=4096, N=4096, K=4096), "H100")[1].startswith("recorded on H100")
-
-
-def test_a_kernel_without_recordings_has_its_default():
-    kernel = replace(discover()["matmul.persistent"], id="matmul.mine")
-    assert chosen(kernel, kernel.family.problem(), "H200") == (kernel.config(), "default")
+def test_a_case_that_no_search_is_like_has_its_kernels_default():
+    case = Case("tiny", "matmul.grouped", {"M": 16, "N": 16, "K": 16, "dtype": "float16"}, ())
+    assert config_of(case, GPUS["H200"]) == (discover()["matmul.grouped"].config(), "default")
 
 
 def test_the_table_holds_each_row_its_interval_and_why_one_is_missing():
