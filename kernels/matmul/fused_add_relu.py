@@ -13,7 +13,7 @@ from kernels.matmul.persistent_tiles import grid, half_columns, programs_per_sm,
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped, tile_offsets, tile_start
 from kernels.source import memory_lines
-from kernels.spec import Kernel, Launch, Preset, TensorSpec
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,14 @@ def matmul_fused_add_relu(
     GROUP_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
     USE_TMA: tl.constexpr,
+    FLATTEN: tl.constexpr,
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
 ):
     num_pid_m = tl.cdiv(M, BLOCK_M)
     num_pid_n = tl.cdiv(N, BLOCK_N)
     # Flattened, the next tile's loads start while this tile is written.
-    for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0), flatten=USE_TMA):
+    for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0), flatten=FLATTEN):
         pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE)
         if USE_TMA:
             accumulator = tile.multiply_tma(
@@ -99,9 +100,11 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
 
 def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
     d = tensors["D"]
+    # Tiles of C and D of 4 bytes per element leave too little shared memory for the next tile's operands.
+    flatten = DTYPE_BYTES[launch.problem.dtype] <= 2
     return {
         **{"d": d, "stride_dm": d.stride(0), "stride_dn": d.stride(1)},
-        **persistent_tiles.arguments(tensors, _tensors(launch.problem), ("C", "D"), launch),
+        **persistent_tiles.arguments(tensors, _tensors(launch.problem), ("C", "D"), launch, flatten),
     }
 
 

@@ -47,13 +47,14 @@ def matmul_persistent(
     GROUP_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
     USE_TMA: tl.constexpr,
+    FLATTEN: tl.constexpr,
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
 ):
     num_pid_m = tl.cdiv(M, BLOCK_M)
     num_pid_n = tl.cdiv(N, BLOCK_N)
     # Flattened, the next tile's loads start while this tile is written.
-    for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0), flatten=USE_TMA):
+    for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0), flatten=FLATTEN):
         pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE)
         if USE_TMA:
             accumulator = tile.multiply_tma(
