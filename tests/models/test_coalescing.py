@@ -186,6 +186,29 @@ def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
     assert (bypassing(across).sectors, bypassing(across).touched_sectors) == (1 + 4, 4)
 
 
+def test_a_launch_of_copies_past_l1_costs_what_counting_every_lane_gives(kernels):
+    """Float8 rows of 144 bytes, 64 of which a block takes: they begin inside sectors, and the last ones are masked."""
+    kernel = kernels["matmul.grouped"]
+    problem = kernel.family.problem(M=19, N=19, K=144, dtype="float8_e4m3fn", layout="NT")
+    launch = Launch(problem, kernel.config(16, 16, 64), GPUS["H200"])
+    lanes = Layout((16, 64), ((0, 1), (0, 2), (0, 4), (0, 8)), ((0, 16), (0, 32), (1, 0), (2, 0), (4, 0)), ((8, 0),))
+    turned = Layout(
+        (64, 16), *(tuple(base[::-1] for base in bases) for bases in (lanes.register, lanes.lane, lanes.warp))
+    )
+    loads = [
+        MemoryOperation("async copy", ("", 0), layout, 1, 16, "cp.async.cg.shared.global", 1, ())
+        for layout in (lanes, turned)
+    ]
+    bits = tuple((1 << bit, 0) for bit in range(4)) + tuple((0, 1 << bit) for bit in range(4))
+    store = MemoryOperation("store", ("", 0), Layout((16, 16), (), bits[:5], bits[5:]), 1, 1, "", 1, ())
+    made = (*loads, store)
+    found = operations(kernel, launch, made)
+    for op, operation in zip(found, made, strict=True):
+        shape = kernel.family.tensors(problem)[op.access.tensor].stored
+        assert op.launch == counted(op.access, operation, shape, kernel.extents(launch), 1)
+    assert [op.launch.extra_sectors != 0 for op in found] == [True, True, False]
+
+
 def test_a_loop_that_swaps_words_is_a_load_and_at_least_one_turn():
     layout = Layout((16, 16), (), ((0, 1), (0, 2), (0, 4), (0, 8), (1, 0)), ((2, 0), (4, 0), (8, 0)))
     made = MemoryOperation("atomic", ("", 0), layout, 2, 2, "", 1, ("LDG.E", "ATOMG.E.CAS.STRONG.GPU"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from kernels import discover, records
@@ -13,9 +14,13 @@ from kernels.gpus import GPUS
 from kernels.results import Compiled
 from kernels.runner.measurements.counters_measurement import COUNTERS
 from kernels.spec import Launch
+from visualize.figures.memory_figure import title_of
+from visualize.models import coalescing, textbook
 from visualize.models.agreement import Count, agreement
 from visualize.models.agreement import verdicts as all_verdicts
+from visualize.models.side_by_side import side_by_side
 from visualize.models.textbook import Textbook
+from visualize.panels.memory_picture import Execution
 from visualize.text import bank_conflicts, coalescing_text, verdicts, why
 from visualize.text.prose import html, plain
 
@@ -106,6 +111,53 @@ def test_a_descriptor_asks_for_nothing(session):
     assert re.search(r"boxes read</td><td>0</td><td></td><td>([\d,]+)</td><td>\1</td>", totals)
     assert re.search(r"boxes written</td><td>0</td><td></td><td>([\d,]+)</td><td>\1</td>", totals)
     assert totals.count("✓") == 2
+
+
+EDGE = {
+    "kernel": "matmul.fused_add_relu",
+    "problem": {"M": 64, "N": 16, "K": 872, "dtype": "bfloat16", "layout": "NT", "precision": "ieee"},
+    "config": {"BLOCK_M": 128, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_SIZE": 5, "num_warps": 8, "num_stages": 4},
+}
+
+
+def test_boxes_past_the_edge_were_counted_as_predicted_and_say_what_lies_there(session):
+    edge = found(session, EDGE)
+    load_a, _, load_c, store_left, _, store_right = reasons(session, EDGE)
+    # 14 box rows for each of 128 rows: below A's 64 rows 4 sectors each; the last one of each row above lacks 48 bytes.
+    assert "Each box row of 128 bytes" in load_a
+    assert "3,712 of the sectors lie past the edge of A: they arrive as zeros, and are counted." in load_a
+    assert "192 of the sectors lie past the edge of C" in load_c
+    assert "past the edge" not in store_left + store_right, "a store leaves them out"
+    assert why.in_short(edge.compiled[0]) == "its boxes reach past the edge of A"
+    assert re.search(r"boxes read</td><td>0</td><td></td><td>11,864</td><td>11,864</td>", verdicts.totals(edge))
+    assert verdicts.totals(edge).count("✓") == 2
+    assert "Nsight Compute counted the same on H200" in plain(verdicts.claim(edge))
+    assert side_by_side(edge, 2).tensors == ("A", "B", "C")
+
+
+def test_counters_of_boxes_that_differ_are_said_to(session):
+    edge = found(session, EDGE)
+    counters = replace(edge.counters, launch={**edge.counters.launch, "tma_ld_sectors": 11_865.0})
+    wrong = replace(edge, counters=counters)
+    assert "≠" in verdicts.totals(wrong)
+    assert "Nsight Compute counted different numbers" in plain(verdicts.claim(wrong))
+
+
+@pytest.mark.parametrize(
+    ("payload", "number", "name"), [(EDGE, 0, "one TMA box"), ({"kernel": "matmul.fused_add_relu"}, 1, "4 TMA boxes")]
+)
+def test_the_picture_of_a_block_says_what_its_box_rows_cost(session, payload, number, name):
+    launch = found(session, payload)
+    op = launch.compiled[number]
+    tensor = launch.kernel.family.tensors(launch.launch.problem)[op.access.tensor]
+    block = coalescing.requests(op.access, op.compiled, tensor.stored, (0, 0), 2)
+    board = textbook.requests(op.access, tensor.stored, (0, 0), 2, Textbook())
+    shown = Execution(op.access, (0, 0), tensor, Textbook(), 2, 2, board, block, launch.code, number, False)
+    drawn = shown.compiled_lines(np.array([0, 0]))
+    assert shown.compiled_name == f"Compiled: {name}"
+    assert drawn.sectors.tolist() == [op.tile.sectors] * 2
+    assert drawn.wanted_bytes.tolist() == [op.tile.bytes_wanted] * 2
+    assert f"{op.tile.sectors:,} sectors" in title_of(drawn, 0, name)
 
 
 def test_an_atomic_without_an_instruction_is_a_load_and_a_loop(session):

@@ -77,7 +77,8 @@ def side_by_side(found: Verdicts, number: int, board_sector_bytes: int = SECTOR_
         costs.append(_cost("compiled", "predicted", compiled))
     if counted := _counted(found, numbers):
         costs.append(counted)
-    return SideBySide(tuple(op.access.tensor for op in found.board if op.number in numbers), tuple(costs))
+    tensors = dict.fromkeys(op.access.tensor for op in found.board if op.number in numbers)
+    return SideBySide(tuple(tensors), tuple(costs))
 
 
 def worst(found: Verdicts, on_the_board: bool = False) -> int:

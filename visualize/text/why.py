@@ -128,9 +128,8 @@ def _of_box(op: Operation, row_bytes: int, textbook: Operation) -> str:
         "it touches."
     ]
     if outside:
-        sentences.append(
-            f"{outside:,} of the sectors lie past the edge of {op.access.tensor}: they arrive as zeros, and count."
-        )
+        where = f"{outside:,} of the sectors lie past the edge of {op.access.tensor}"
+        sentences.append(f"{where}: they arrive as zeros, and are counted.")
     if _wasted(op) > outside:
         sentences.append(_partly_used(op))
     return " ".join(sentences)
