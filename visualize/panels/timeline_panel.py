@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gradio as gr
 import numpy as np
+from markupsafe import Markup
 
 from kernels import records
 from kernels.results import Timeline
@@ -43,9 +45,7 @@ class TimelinePanel(Panel):
     def draw(self, known: Known) -> Drawn:
         ran, state = known.result(Timeline), known.state
         if ran is None:
-            recorded = records.experiments(TIMELINE.form, state.gpu.name)
-            hint = prose.hint(timeline_text.hint(state.gpu.name, recorded))
-            return {self.claim: hint, **dict.fromkeys(self.outputs[1:], NONE)}
+            return {self.claim: _hint(state.gpu.name), **dict.fromkeys(self.outputs[1:], NONE)}
         schedule = known.schedule
         course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
         begun_ns, done_ns = tile_times(course, schedule)
@@ -85,3 +85,10 @@ class TimelinePanel(Panel):
             return await api.measured(experiment, "timeline")
 
         return (Endpoint("timeline", timeline, at_once=None),)
+
+
+# Drawn at each move of a slider, and the same for all experiments without a timeline.
+@functools.cache
+def _hint(gpu: str) -> Markup:
+    """That there is no timeline, and what has one on this GPU."""
+    return prose.hint(timeline_text.hint(gpu, records.experiments(TIMELINE.form, gpu)))

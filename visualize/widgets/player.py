@@ -50,7 +50,8 @@ def player() -> gr.HTML:
             '<div class="counts"></div><template><p class="count"><b></b><span><span class="name"></span>'
             '<span class="what"></span></span></p></template></div>'
         ),
-        js_on_load=assets.script("player.js", scale=theme.LOAD_SCALE, to_come=theme.OPAQUE_TO_COME),
+        js_on_load=assets.text("launch.js")
+        + assets.script("player.js", scale=theme.LOAD_SCALE, to_come=theme.OPAQUE_TO_COME),
         apply_default_css=False,
         elem_id="player",
     )
