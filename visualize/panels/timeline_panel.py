@@ -39,13 +39,15 @@ class TimelinePanel(Panel):
             self.ideal = plot("ideal-plot", "The ideal waves, when as many tiles have been begun")
         with gr.Row(elem_classes="picture", elem_id="timeline-picture"):
             self.gantt = plot("gantt-plot", "When and on which SM each program ran")
-        self.outputs = [self.claim, self.measured, self.ideal, self.gantt]
+        self.table = markup("timeline-table")
+        self.outputs = [self.claim, self.measured, self.ideal, self.gantt, self.table]
         self.actions = [Measure(button, "timeline", lambda _, known: self.draw(known), self.outputs)]
 
     def draw(self, known: Known) -> Drawn:
         ran, state = known.result(Timeline), known.state
         if ran is None:
-            return {self.claim: _hint(state.gpu.name), **dict.fromkeys(self.outputs[1:], NONE)}
+            plots: Drawn = dict.fromkeys((self.measured, self.ideal, self.gantt), NONE)
+            return {self.claim: _hint(state.gpu.name), **plots, self.table: ""}
         schedule = known.schedule
         course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
         begun_ns, done_ns = tile_times(course, schedule)
@@ -68,10 +70,11 @@ class TimelinePanel(Panel):
         told = {"span_ns": course.span_ns, "waves": schedule.waves, "slices": schedule.slices}
         first, *more = timeline_text.claim(ran, course, schedule)
         return {
-            self.claim: prose.claim(first) + prose.claim(*more) + table,
+            self.claim: prose.claim(first) + prose.claim(*more),
             self.measured: measured,
             self.ideal: ideal,
             self.gantt: drawn(gantt, anew, {"gantt": told}, about=ran_text),
+            self.table: table,
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
