@@ -43,6 +43,45 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     assert tab.page.get_by_label("GROUP_SIZE", exact=True).input_value() == "3"
 
 
+def test_what_is_pinned_steps_along_with_the_player(tab: Tab) -> None:
+    three = NINE.replace("GROUP_SIZE=1", "GROUP_SIZE=3")
+    tab.open(
+        f"{three}&first=9&with=kernel%3Dmatmul.grouped%26M%3D576%26N%3D576%26K%3D288%26BLOCK_N%3D64%26GROUP_SIZE%3D1"
+    )
+    tab.page.wait_for_function(_TWIN.format("schedule-plot"))
+    tab.wait_for_draw("schedule-plot")
+    counts = "[...document.querySelectorAll('.player .count b')].map((one) => one.innerText).join()"
+    now = """plot => document.querySelector(`#schedule-plot ${plot}`).data.map(({ z }) =>
+        z.flatMap((row) => [...row]).filter((value) => value === 3).length)"""
+    for step, loaded in ((1, "18,18,18,18"), (2, "27,27,27,27"), (4, "45,45,45,45"), (9, "54,90,90,90")):
+        while int(tab.page.locator(".player").first.get_attribute("data-step") or 0) < step:
+            tab.page.get_by_role("button", name="One step on").click()
+        tab.page.wait_for_function(f"{counts} === '{loaded}'")
+        own, pinned = (tab.page.evaluate(now, plot) for plot in (".live-plot", ".twin-plot"))
+        assert own[1] == pinned[0] == pinned[1], "GROUP_SIZE 1 is row-major order"
+        assert own[0] > 0
+    names = tab.page.locator(".player .count .name").all_inner_texts()
+    assert [name.startswith("Pinned: ") for name in names] == [False, False, True, True]
+
+
+def test_a_pair_of_plots_shares_the_range_of_each_quantity(tab: Tab) -> None:
+    """4096³ and 2048³ read bytes of other orders: on ranges of their own, both curves would look alike."""
+    tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&with=kernel%3Dmatmul.grouped%26M%3D2048%26N%3D2048")
+    tab.page.wait_for_function(_TWIN.format("reuse-plot"))
+    tab.wait_for_draw("reuse-plot")
+    ranges = """() => [".live-plot", ".twin-plot"].map((one) => {
+      const { xaxis, yaxis } = document.querySelector(`#reuse-plot ${one}`)._fullLayout;
+      return JSON.stringify([xaxis.range, yaxis.range]);
+    })"""
+    tab.page.wait_for_function(f"(([one, other]) => one === other)(({ranges})())")
+    before = tab.page.evaluate(ranges)
+    draws = tab.draws("reuse-plot")
+    tab.page.get_by_label("K slider", exact=True).press("ArrowRight")
+    tab.wait_for_draw("reuse-plot", after=draws)
+    tab.page.wait_for_function(f"(([one, other]) => one === other)(({ranges})())")
+    assert tab.page.evaluate(ranges) != before, "what is set has moved on"
+
+
 def test_a_twin_has_the_same_width_and_follows_the_theme(tab: Tab) -> None:
     tab.open(f"{NINE}&tab=reuse&with=kernel%3Dmatmul.grouped%26GROUP_SIZE%3D8")
     tab.page.wait_for_function(_TWIN.format("reuse-plot"))

@@ -126,8 +126,7 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.keyboard.press(" ")
     tab.page.get_by_role("button", name="Pause").wait_for()
     tab.page.keyboard.press(" ")
-    tab.page.keyboard.press("ArrowLeft")
-    at_stop(tab, 2, 6)
+    tab.page.keyboard.press("ArrowRight")
     tab.page.locator("#schedule-picture").wait_for(state="visible")
     tab.page.locator("#gantt-plot").wait_for(state="hidden")
 

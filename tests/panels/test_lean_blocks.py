@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import anyio
 import gradio as gr
 import pytest
 from gradio.state_holder import SessionState
@@ -39,6 +40,39 @@ def told(kind, answer):
 )
 def test_an_answer_reaches_the_browser_as_with_gradios_own(answer):
     assert told(LeanBlocks, answer) == told(gr.Blocks, answer)
+
+
+def given(kind, sent):
+    """What a handler is given, and what the session then holds of each component."""
+    with kind() as blocks:
+        made = [gr.State(1), gr.HTML("a"), gr.Number(2), gr.HTML("c")]
+        gr.Button("go").click(lambda *values: None, made, None)
+    (event,) = blocks.fns.values()
+    state = SessionState(blocks)
+    values = asyncio.run(blocks.preprocess_data(event, sent, state))
+    return values, [state.config_values[one._id]["props"].get("value") for one in made]
+
+
+@pytest.mark.parametrize("sent", [[None, "new", 3, "x"], [None, None, None, None], [None, "", 0, "<p>"]])
+def test_a_handler_is_given_the_same_as_with_gradios_own(sent):
+    assert given(LeanBlocks, list(sent)) == given(gr.Blocks, list(sent))
+
+
+def test_text_takes_no_thread(monkeypatch):
+    """A thread apiece is what a moved slider waited for longest."""
+    with LeanBlocks() as blocks:
+        made = [gr.HTML("a"), gr.HTML("b"), gr.State(1)]
+        gr.Button("go").click(lambda *values: None, made, made)
+    (event,) = blocks.fns.values()
+    state = SessionState(blocks)
+
+    async def forbidden(*_, **__):
+        pytest.fail("a thread was asked for")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", forbidden)
+    assert asyncio.run(blocks.preprocess_data(event, ["x", "y", None], state)) == ["x", "y", 1]
+    assert asyncio.run(blocks.postprocess_data(event, {made[0]: "z", made[2]: 5}, state)) == ["z", gr.skip(), None]
+    assert state[made[2]._id] == 5
 
 
 def test_a_component_that_is_no_output_is_refused():

@@ -36,6 +36,9 @@ def test_a_run_comes_back_as_it_was(run):
     assert back is not None
     assert back.run.to_json() == run.to_json()
     assert back.ended == ENDED
+    assert back.is_of(run)
+    assert back.is_of(replace(run, recorded=run))
+    assert not back.is_of(replace(run, note="Another one."))
     assert kept_run.read(written(replace(run, recorded=run)), state).run.recorded is None
     other = state_of(replace(run.experiment, problem=replace(run.experiment.problem, M=run.experiment.problem.M + 1)))
     assert kept_run.read(written(run), other) is None

@@ -80,7 +80,7 @@ def claimed(found, bought=None, what="program"):
 def test_fewer_blocks_are_the_number_and_rows_and_columns_the_reason():
     number, claim, more = claimed(DIFFERENT)
     assert number == "54 blocks instead of 90"
-    assert claim == "The first 9 programs need 3 rows of A and 3 columns of B; in row-major order, 1 and 9."
+    assert claim == "The first 9 programs need 3 rows of A and 3 columns of B; row-major order needs 1 and 9."
     assert more == "And more."
 
 
@@ -89,7 +89,7 @@ def test_more_blocks_are_said_and_explained():
     number, claim, more = claimed(found)
     assert number == "1,792 blocks; row-major order 1,600"
     assert claim.endswith(
-        "12 rows of A and 16 columns of B; in row-major order, 9 and 16. Grouping pays with longer rows."
+        "12 rows of A and 16 columns of B; row-major order needs 9 and 16. Grouping pays with longer rows."
     )
     assert more.startswith("Added up over all waves: 7,360 blocks; in row-major order 6,336.")
 

@@ -20,7 +20,7 @@ MOST_CELLS = 256
 MOST_BLOCKS = 32
 
 # Tiles along the longer side up to which cells have gaps between them.
-GAPS_UP_TO = 64
+GAPS_UP_TO = 32
 
 # Shares of C's side that blocks along K take, and the gap beside them; a strip takes a share for each slice.
 _LEAST_BLOCKS, _STRIP, _WIDEST_STRIP, _GAP = 0.3, 0.07, 0.25, 0.035

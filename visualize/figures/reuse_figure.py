@@ -15,6 +15,11 @@ from visualize.models.reuse import Reuse
 _PREDICTED, _MEASURED, _OWN = theme.MODEL, theme.HARDWARE, theme.WRONG
 
 
+# Gigabytes that a logarithmic axis names, in full: Plotly writes those between powers of ten as one small digit.
+_TICKS = [digit * 10.0**power for power in range(-6, 5) for digit in (1, 2, 5)]
+_TICK_TEXTS = [np.format_float_positional(tick, precision=6, trim="-") for tick in _TICKS]
+
+
 @dataclass(frozen=True)
 class Measured:
     """One GROUP_SIZE as it was counted and timed: bytes of each count, milliseconds of each turn."""
@@ -64,7 +69,7 @@ def times_figure(measured: Sequence[Measured], own: int, source: str) -> go.Figu
         source: of the points: "measured" or "recorded".
     """
     figure = go.Figure(layout=_layout("Time by GROUP_SIZE", "milliseconds", max(one.group_size for one in measured)))
-    figure.update_yaxes(type="linear", rangemode="tozero")
+    figure.update_yaxes(type="linear", rangemode="tozero", tickvals=None, ticktext=None)
     spread = [np.percentile(one.times_ms, (20, 50, 80)) for one in measured]
     figure.add_scatter(**_points(measured, spread, source, "ms"))
     return _with_own(figure, own)
@@ -94,7 +99,7 @@ def _layout(title: str, unit: str, most: int) -> dict[str, object]:
     axis = {"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers}
     legend = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.5, "xanchor": "center"}
     margin = {"l": 60, "r": 10, "t": 84, "b": 48}
-    scale = {"title": {"text": unit}, "type": "log", "automargin": True}
+    scale = {"title": {"text": unit}, "type": "log", "automargin": True, "tickvals": _TICKS, "ticktext": _TICK_TEXTS}
     return theme.layout(title, xaxis=axis, yaxis=scale, showlegend=True, legend=legend, margin=margin)
 
 

@@ -143,7 +143,7 @@ class Drawing:
             forms |= panel.fill(known)
         opened = {at.tab: state.view.tab, at.tabs: gr.Tabs(selected=state.view.tab)}
         run = self._result.before(self.session)
-        run |= self._result.known_run(known) or self._result.kept_run(kept, known)
+        run |= self._result.known_run(known, kept)
         if twin := self._twin(state):
             run = compare.beside(run, self._result.known_run(twin))
         return {**opened, **forms, **run, **self.redrawn(state, sentences)}

@@ -1,7 +1,8 @@
-"""Gradio's Blocks, quick where a handler leaves most of its outputs as they are.
+"""Gradio's Blocks, quick for text that goes as it is, and where a handler leaves most of its outputs as they are.
 
 Our handlers answer by component, and one event serves every tab: of some forty outputs a few change. For each of the
-others Gradio 6.31 builds the component anew on the server, a millisecond each, while the page's event loop waits.
+others Gradio 6.31 builds the component anew on the server, a millisecond each, while the page's event loop waits. Each
+value it takes through a thread, and searches it for files. Forms and HTML are text, and have none.
 """
 
 from __future__ import annotations
@@ -16,7 +17,20 @@ from gradio.state_holder import SessionState
 
 
 class LeanBlocks(gr.Blocks):
-    """Blocks in which an output that is left as it is costs nothing."""
+    """Blocks in which text is handed on as it is, and an output that is left as it is costs nothing."""
+
+    async def preprocess_data(
+        self, block_fn: BlockFunction, inputs: list[Any], state: SessionState | None, explicit_call: bool = False
+    ) -> list[Any]:
+        """What a handler is given of what a browser sends."""
+        pairs = list(zip(block_fn.inputs, inputs, strict=False))
+        if state is None or not all(block.stateful or _is_text(block, value) for block, value in pairs):
+            return await super().preprocess_data(block_fn, inputs, state, explicit_call)
+        self.validate_inputs(block_fn, inputs)
+        for block, value in pairs:
+            if not block.stateful:
+                state._update_value_in_config(block._id, value)
+        return [state[block._id] if block.stateful else value for block, value in pairs]
 
     async def postprocess_data(
         self, block_fn: BlockFunction, predictions: list[Any] | dict[Any, Any], state: SessionState | None
@@ -25,11 +39,20 @@ class LeanBlocks(gr.Blocks):
         if not isinstance(predictions, dict) or not all(isinstance(one, Block) for one in predictions or [None]):
             return await super().postprocess_data(block_fn, predictions, state)
         changed = [one for one in block_fn.outputs if one in predictions]
-        if len(changed) < len(predictions):
+        if state is None or len(changed) < len(predictions):
             return await super().postprocess_data(block_fn, predictions, state)  # which says what is wrong
+        told = {one._id: predictions[one] for one in changed if _is_text(one, predictions[one])}
+        for number, text in told.items():
+            state._update_value_in_config(number, text)
         fewer = copy.copy(block_fn)
-        fewer.outputs = changed
-        values = [predictions[one] for one in changed]
-        answered = await super().postprocess_data(fewer, values[0] if len(values) == 1 else values, state)
-        by_id = {one._id: value for one, value in zip(changed, answered, strict=True)}
-        return [by_id.get(one._id, None if one.stateful else gr.skip()) for one in block_fn.outputs]
+        fewer.outputs = [one for one in changed if one._id not in told]
+        if fewer.outputs:
+            values = [predictions[one] for one in fewer.outputs]
+            answered = await super().postprocess_data(fewer, values[0] if len(values) == 1 else values, state)
+            told |= {one._id: value for one, value in zip(fewer.outputs, answered, strict=True)}
+        return [told.get(one._id, None if one.stateful else gr.skip()) for one in block_fn.outputs]
+
+
+def _is_text(block: Block, value: object) -> bool:
+    """Whether a value is text of a gr.HTML, which Gradio hands on as it is."""
+    return type(block) is gr.HTML and isinstance(value, str)

@@ -64,15 +64,16 @@ class ResultPanel(Panel):
     def _shown(self, outcome: RunResult, known: Known, when: Markup | str = "") -> Drawn:
         return dict(zip(self.results, drawn_result(outcome, known.launch, when), strict=True))
 
-    def known_run(self, known: Known) -> Drawn:
-        """The run of what is set, where it is known: run before in this process, or recorded."""
-        outcome = known.result(RunResult)
-        return self._shown(outcome, known) if outcome else {}
+    def known_run(self, known: Known, text: object = "") -> Drawn:
+        """The run of what is set, where it is known: run before in this process, recorded, or kept by the browser.
 
-    def kept_run(self, kept: object, known: Known) -> Drawn:
-        """The run that the browser has kept, where it is of what is set; with the time when it ended."""
-        found = kept_run.read(kept, known.state)
-        return self._shown(found.run, known, status_text.kept(found.ended)) if found else {}
+        Args:
+            text: what the browser has kept; of that run, the strip says when it ended.
+        """
+        kept, outcome = kept_run.read(text, known.state), known.result(RunResult)
+        if kept and (outcome is None or kept.is_of(outcome)):
+            return self._shown(outcome or kept.run, known, status_text.kept(kept.ended))
+        return self._shown(outcome, known) if outcome else {}
 
     def before(self, session: Session) -> Drawn:
         """What a page says on which nothing has been run."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gradio as gr
 import numpy as np
+from markupsafe import Markup
 
 from kernels import records
 from kernels.results import Timeline
@@ -37,15 +39,15 @@ class TimelinePanel(Panel):
             self.ideal = plot("ideal-plot", "The ideal waves, when as many tiles have been begun")
         with gr.Row(elem_classes="picture", elem_id="timeline-picture"):
             self.gantt = plot("gantt-plot", "When and on which SM each program ran")
-        self.outputs = [self.claim, self.measured, self.ideal, self.gantt]
+        self.table = markup("timeline-table")
+        self.outputs = [self.claim, self.measured, self.ideal, self.gantt, self.table]
         self.actions = [Measure(button, "timeline", lambda _, known: self.draw(known), self.outputs)]
 
     def draw(self, known: Known) -> Drawn:
         ran, state = known.result(Timeline), known.state
         if ran is None:
-            recorded = records.experiments(TIMELINE.form, state.gpu.name)
-            hint = prose.hint(timeline_text.hint(state.gpu.name, recorded))
-            return {self.claim: hint, **dict.fromkeys(self.outputs[1:], NONE)}
+            plots: Drawn = dict.fromkeys((self.measured, self.ideal, self.gantt), NONE)
+            return {self.claim: _hint(state.gpu.name), **plots, self.table: ""}
         schedule = known.schedule
         course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
         begun_ns, done_ns = tile_times(course, schedule)
@@ -68,10 +70,11 @@ class TimelinePanel(Panel):
         told = {"span_ns": course.span_ns, "waves": schedule.waves, "slices": schedule.slices}
         first, *more = timeline_text.claim(ran, course, schedule)
         return {
-            self.claim: prose.claim(first) + prose.claim(*more) + table,
+            self.claim: prose.claim(first) + prose.claim(*more),
             self.measured: measured,
             self.ideal: ideal,
             self.gantt: drawn(gantt, anew, {"gantt": told}, about=ran_text),
+            self.table: table,
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -85,3 +88,10 @@ class TimelinePanel(Panel):
             return await api.measured(experiment, "timeline")
 
         return (Endpoint("timeline", timeline, at_once=None),)
+
+
+# Drawn at each move of a slider, and the same for all experiments without a timeline.
+@functools.cache
+def _hint(gpu: str) -> Markup:
+    """That there is no timeline, and what has one on this GPU."""
+    return prose.hint(timeline_text.hint(gpu, records.experiments(TIMELINE.form, gpu)))

@@ -28,6 +28,15 @@ class Kept:
     run: RunResult
     ended: datetime.datetime
 
+    def is_of(self, result: RunResult) -> bool:
+        """Whether it is this very run."""
+        return self.run.to_json() == _alone(result).to_json()
+
+
+def _alone(result: RunResult) -> RunResult:
+    """A run without the recorded one beside it, which is found again."""
+    return dataclasses.replace(result, recorded=None)
+
 
 def written(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
     """A run as text.
@@ -36,8 +45,7 @@ def written(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
         gpu: the name of the GPU that it was shown for.
         ended: when it ended, with a time zone.
     """
-    alone = dataclasses.replace(result, recorded=None)  # which is found again
-    return MEASUREMENTS["run"].form.line(Recording(gpu, ended.isoformat(timespec="minutes"), alone))
+    return MEASUREMENTS["run"].form.line(Recording(gpu, ended.isoformat(timespec="minutes"), _alone(result)))
 
 
 def read(text: object, state: State) -> Kept | None:

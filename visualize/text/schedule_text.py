@@ -55,15 +55,14 @@ def _region(found: FirstLoads, what: str, inputs: Sequence[str]) -> Sentence:
     """The rows and columns of tiles that make the counts."""
     (rows, columns), (other_rows, other_columns) = found.regions
     return say(
-        "The first {} need {} of {} and {} of {}; {}, {:,} and {:,}.",
+        "The first {} need {} of {} and {} of {}; row-major order needs {:,} and {}.",
         counted(found.first, what),
         counted(rows, "row"),
         inputs[0],
         counted(columns, "column"),
         inputs[1],
-        Sourced("in row-major order", "predicted"),
         other_rows,
-        other_columns,
+        Sourced(f"{other_columns:,}", "predicted"),
     )
 
 

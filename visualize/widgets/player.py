@@ -12,7 +12,7 @@ from visualize.figures import theme
 from visualize.widgets import assets
 
 # How fast: (steps per second; 0 for all of them in eight seconds, what it is called).
-SPEEDS = ((0, "in 8 s"), (1, "1 step per second"), (4, "4 steps per second"), (20, "20 steps per second"))
+SPEEDS = ((0, "all in 8 s"), (1, "1 step per second"), (4, "4 steps per second"), (20, "20 steps per second"))
 
 # What the colours of a step mean, and those of the whole launch.
 _LEGEND = (
@@ -50,7 +50,8 @@ def player() -> gr.HTML:
             '<div class="counts"></div><template><p class="count"><b></b><span><span class="name"></span>'
             '<span class="what"></span></span></p></template></div>'
         ),
-        js_on_load=assets.script("player.js", scale=theme.LOAD_SCALE, to_come=theme.OPAQUE_TO_COME),
+        js_on_load=assets.text("launch.js")
+        + assets.script("player.js", scale=theme.LOAD_SCALE, to_come=theme.OPAQUE_TO_COME),
         apply_default_css=False,
         elem_id="player",
     )

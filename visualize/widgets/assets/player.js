@@ -5,328 +5,42 @@ const scrub = root.querySelector("input");
 const said = root.querySelector("output");
 const speed = root.querySelector("select");
 const counts = root.querySelector(".counts");
-let plot = null; // the picture
-let meta = null; // the launch that it carries
-let orders = [];
+let own = null; // the picture
+let pinned = null; // and its twin
 let step = 0; // from 1; 0 is the whole launch
 let told = null; // the step that the page's address holds
 let playing = false;
-let isStacked = false;
 
-const written = (value) => value.toLocaleString("en");
-const several = (count, what) => `${written(count)} ${what}${count === 1 ? "" : "s"}`;
-
-// An array of rows that are made when somebody asks for them: texts of cells that nobody points at cost nothing.
-function lazily(count, row) {
-  const rows = Array.from({ length: count });
-  for (let r = 0; r < count; r++) {
-    const made = (value) => { Object.defineProperty(rows, r, { value }); return value; };
-    Object.defineProperty(rows, r, { get: () => made(row(r)), configurable: true, enumerable: true });
-  }
-  return rows;
-}
-
-// One order: how far along each tile and each piece of a panel is after the first so many steps.
-class Order {
-  constructor(launch, order) {
-    Object.assign(this, order);
-    this.meta = launch;
-    [this.rows, this.columns] = launch.extents;
-    this.total = this.rows * this.columns * launch.slices;
-  }
-
-  // The entry after the last one of step `number` − 1.
-  end(number) {
-    if (!this.tiles) return number;
-    if (!this.ends) {
-      this.ends = new Uint32Array(this.count + 1);
-      for (let i = 0; i < this.count; i++) this.ends[i + 1] = this.ends[i] + this.tiles[i];
-    }
-    return this.ends[number];
-  }
-
-  place(entry) {
-    return this.places ? this.places[entry] : entry;
-  }
-
-  // Calls visit(pid_m, pid_n, slice) for entries `from` to `to`, the last one left out.
-  each(from, to, visit) {
-    const plane = this.rows * this.columns;
-    for (let i = from; i < to; i++) {
-      const place = this.place(i), slice = Math.floor(place / plane), rest = place - slice * plane;
-      const m = Math.floor(rest / this.columns);
-      visit(m, rest - m * this.columns, slice);
-    }
-  }
-
-  reset() {
-    const { slices, place } = this.meta;
-    this.finished = this.blocksLoaded = 0;
-    this.done = new Uint32Array(place.down.cells * place.across.cells);
-    this.seen = { a: new Uint8Array(this.rows * slices), b: new Uint8Array(this.columns * slices) };
-    this.touched = { a: new Uint32Array(place.down.cells * slices), b: new Uint32Array(place.across.cells * slices) };
-  }
-
-  // Goes through the first so many steps.
-  finish(steps) {
-    if (this.finished === undefined || steps < this.finished) this.reset();
-    const { slices, place, depths } = this.meta, { seen, touched } = this;
-    this.each(this.end(this.finished), this.end(steps), (m, n, slice) => {
-      const r = Math.floor(m / place.stride), c = Math.floor(n / place.stride);
-      this.done[r * place.across.cells + c]++;
-      for (const [side, piece, cell] of [["a", m, r], ["b", n, c]]) {
-        if (seen[side][piece * slices + slice]) continue;
-        seen[side][piece * slices + slice] = 1;
-        touched[side][cell * slices + slice]++;
-        this.blocksLoaded += depths[slice] ?? 0;
-      }
-    });
-    this.finished = steps;
-  }
-
-  // Values of C's cells, and of A's and B's by slice, during a step: the share that is done or loaded, 0 to 1; 2 for
-  // what is used again, 3 for what is new.
-  frame(number) {
-    const current = Math.min(number, this.count), { slices, place, depths } = this.meta;
-    const { stride, down, across } = place;
-    this.finish(number > this.count ? this.count : current - 1);
-    const high = (r) => Math.min(stride, this.rows - r * stride), wide = (c) => Math.min(stride, this.columns - c * stride);
-    const grid = (rows, columns, value) =>
-      Array.from({ length: rows }, (_, r) => Float32Array.from({ length: columns }, (_, c) => value(r, c)));
-    const c = grid(down.cells, across.cells, (r, k) => this.done[r * across.cells + k] / (high(r) * wide(k) * slices));
-    const a = grid(down.cells, slices, (r, k) => this.touched.a[r * slices + k] / high(r));
-    const b = grid(slices, across.cells, (k, n) => this.touched.b[n * slices + k] / wide(n));
-    const isNew = { a: new Set(), b: new Set() }, used = { a: new Set(), b: new Set() };
-    if (number <= this.count) this.each(this.end(current - 1), this.end(current), (m, n, slice) => {
-      const r = Math.floor(m / stride), k = Math.floor(n / stride);
-      c[r][k] = 3;
-      for (const [side, piece] of [["a", m * slices + slice], ["b", n * slices + slice]]) {
-        used[side].add(piece);
-        if (!this.seen[side][piece]) isNew[side].add(piece);
-      }
-      a[r][slice] = Math.max(isNew.a.has(m * slices + slice) ? 3 : 2, a[r][slice]);
-      b[slice][k] = Math.max(isNew.b.has(n * slices + slice) ? 3 : 2, b[slice][k]);
-    });
-    const blocks = (pieces) => [...pieces].reduce((sum, piece) => sum + (depths[piece % slices] ?? 0), 0);
-    const bytes = (pieces, of) => [...pieces].reduce((sum, piece) => sum + (of?.[piece] ?? 0), 0);
-    this.used = blocks(used.a) + blocks(used.b);
-    this.usedBytes = bytes(used.a, this.meta.piece_bytes[0]) + bytes(used.b, this.meta.piece_bytes[1]);
-    this.loaded = this.blocksLoaded + blocks(isNew.a) + blocks(isNew.b);
-    return { c, a, b };
-  }
-
-  // The picture's grid of what belongs to C, A and B: see composite.py.
-  composed(c, a, b, nothing) {
-    const { slice_of: slices, down, across } = this.meta.place;
-    const k = slices.length, top = k * down.repeat + (k && down.gap), left = k * across.repeat + (k && across.gap);
-    const wide = left + across.cells;
-    const value = (r, x) => {
-      if (r >= top && x >= left) return c(r - top, x - left);
-      if (r >= top && x < k * across.repeat) return a(r - top, Math.floor(x / across.repeat));
-      if (x >= left && r < k * down.repeat) return b(Math.floor(r / down.repeat), x - left);
-      return nothing;
-    };
-    return { height: top + down.cells, row: (r) => Array.from({ length: wide }, (_, x) => value(r, x)) };
-  }
-
-  z(number) {
-    const { c, a, b } = this.frame(number), slices = this.meta.place.slice_of;
-    if (!this.meta.panels) return c;
-    const { height, row } = this.composed((r, x) => c[r][x], (r, k) => a[r][slices[k]], (k, x) => b[slices[k]][x], NaN);
-    return Array.from({ length: height }, (_, r) => row(r));
-  }
-
-  // The first entry of each tile, and the first that reads each piece of a panel.
-  get first() {
-    const { slices } = this.meta, none = 0xffffffff;
-    const found = {
-      tile: new Uint32Array(this.rows * this.columns).fill(none),
-      a: new Uint32Array(this.rows * slices).fill(none), b: new Uint32Array(this.columns * slices).fill(none),
-    };
-    let entry = 0;
-    const note = (array, at) => { if (array[at] === none) array[at] = entry; };
-    this.each(0, this.total, (m, n, slice) => {
-      note(found.tile, m * this.columns + n);
-      note(found.a, m * slices + slice);
-      note(found.b, n * slices + slice);
-      entry++;
-    });
-    Object.defineProperty(this, "first", { value: found });
-    return found;
-  }
-
-  program(entry) {
-    return this.programs ? this.programs[entry] : entry;
-  }
-
-  // What an entry says of itself.
-  says(entry) {
-    const { sms, name, resident } = this.meta, program = this.program(entry);
-    let low = 0, high = this.groups.from.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.groups.from[middle] <= entry) low = middle; else high = middle - 1;
-    }
-    const when = this.tiles
-      ? `${name} ${this.stepOf(entry) + 1}` : this.programs ? `tile ${entry + 1}` : `wave ${Math.floor(program / resident) + 1}`;
-    return `pid ${written(program)}, SM ${program % sms}<br>group ${written(this.groups.value[low])}, ${when}`;
-  }
-
-  stepOf(entry) {
-    this.end(0);
-    let low = 0, high = this.count - 1;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.ends[middle + 1] > entry) high = middle; else low = middle + 1;
-    }
-    return low;
-  }
-
-  // Texts of all cells of the picture, by row.
-  texts(tensor) {
-    const { panels, output, slices, place, tensors, transposed } = this.meta, by = place.stride;
-    const of = (r, c) => this.first.tile[r * by * this.columns + c * by];
-    const tile = (name, r, c) => `${name}: pid_m ${r * by}, pid_n ${c * by}<br>${this.says(of(r, c))}`;
-    if (!panels) {
-      const { down, across } = place, name = tensors[tensor], turned = transposed[tensor];
-      const [height, width] = turned ? [across.cells, down.cells] : [down.cells, across.cells];
-      return lazily(height, (r) => Array.from({ length: width }, (_, c) => (turned ? tile(name, c, r) : tile(name, r, c))));
-    }
-    const [left, top] = panels;
-    const along = (k) => (place.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${place.slice_of[k]}` : "");
-    const read = (entry) => `<br>first read by ${this.says(entry)}`;
-    const { height, row } = this.composed(
-      (r, c) => tile(output, r, c) + (slices > 1 ? `<br>the first of ${slices} slices of K` : ""),
-      (r, k) => `${left}: pid_m ${r * by}${along(k)}${read(this.first.a[r * by * slices + place.slice_of[k]])}`,
-      (k, c) => `${top}: pid_n ${c * by}${along(k)}${read(this.first.b[c * by * slices + place.slice_of[k]])}`,
-      "",
-    );
-    return lazily(height, row);
-  }
-
-  // What stands in the cells of a small picture: the program, or, during a step, how many slices have begun.
-  numbers(tensor) {
-    const { slices, panels, transposed } = this.meta;
-    let value = (r, c) => written(this.program(this.first.tile[r * this.columns + c]));
-    if (step && slices > 1) {
-      const begun = Uint32Array.from(this.done), current = Math.min(step, this.count);
-      if (step <= this.count) this.each(this.end(current - 1), this.end(current), (m, n) => { begun[m * this.columns + n]++; });
-      value = (r, c) => begun[r * this.columns + c] || "";
-    }
-    if (!panels) {
-      const [height, width] = transposed[tensor] ? [this.columns, this.rows] : [this.rows, this.columns];
-      const at = (r, c) => (transposed[tensor] ? value(c, r) : value(r, c));
-      return Array.from({ length: height }, (_, r) => Array.from({ length: width }, (_, c) => at(r, c)));
-    }
-    const { height, row } = this.composed(value, () => "", () => "", "");
-    return Array.from({ length: height }, (_, r) => row(r));
-  }
-
-  // The edge around the tiles of the first programs, as a path.
-  outline(programs) {
-    const inside = new Set(), { columns, rows } = this, edges = [];
-    this.each(0, Math.min(programs, this.total), (m, n) => inside.add(m * columns + n));
-    for (const place of inside) {
-      const m = Math.floor(place / columns), n = place - m * columns;
-      if (m === 0 || !inside.has(place - columns)) edges.push(`M${n},${m}L${n + 1},${m}`);
-      if (m === rows - 1 || !inside.has(place + columns)) edges.push(`M${n},${m + 1}L${n + 1},${m + 1}`);
-      if (n === 0 || !inside.has(place - 1)) edges.push(`M${n},${m}L${n},${m + 1}`);
-      if (n === columns - 1 || !inside.has(place + 1)) edges.push(`M${n + 1},${m}L${n + 1},${m + 1}`);
-    }
-    return edges.join("");
-  }
-
-  // Blocks that the first programs load together.
-  loadedBy(programs) {
-    const { slices, depths } = this.meta, seen = [new Set(), new Set()];
-    let blocks = 0;
-    this.each(0, Math.min(programs, this.total), (m, n, slice) => {
-      [m, n].forEach((piece, side) => {
-        const at = piece * slices + slice;
-        if (!seen[side].has(at)) { seen[side].add(at); blocks += depths[slice]; }
-      });
-    });
-    return blocks;
-  }
-
-  // The large number, and what it counts.
-  counted() {
-    const { unit, first, name } = this.meta;
-    if (!step) {
-      const programs = first || this.total;
-      return [this.loadedBy(programs), `blocks for ${first ? "the first" : "all"} ${several(programs, unit)}`];
-    }
-    const current = Math.min(step, this.count);
-    if (!this.tiles) return [this.loaded, `blocks loaded by ${several(current, unit)}`];
-    const mebibytes = (this.usedBytes / 2 ** 20).toLocaleString("en", { maximumSignificantDigits: 3 });
-    return [this.used, `blocks loaded by ${name} ${written(current)}: ${this.busy(current)}, ${mebibytes} MiB`];
-  }
-
-  busy(current) {
-    const { unit, slots } = this.meta, tiles = this.tiles ? this.tiles[current - 1] : 1;
-    return tiles === slots ? several(tiles, unit) : `${written(tiles)} of ${several(slots, unit)}`;
-  }
-}
-
-const longest = () => Math.max(0, ...orders.map((order) => order.count));
+const pictures = () => [own, pinned?.plot.isConnected ? pinned : null].filter(Boolean);
+const longest = () => Math.max(0, ...pictures().map((picture) => picture.longest));
 
 // The picture is about to be drawn: lay the step over it.
-function lay(event) {
-  const { layout, data } = event.detail;
-  if (!layout.meta?.orders) return;
-  plot = event.target;
-  if (meta !== layout.meta) {
-    meta = layout.meta;
-    orders = meta.orders.map((order) => new Order(meta, order));
-  }
+function lay({ target, detail }) {
+  const { meta } = detail.layout;
+  if (!meta?.orders) return;
+  if (own?.meta !== meta) own = new Picture(target, meta);
   if (meta.step !== told) {
     told = meta.step;
     if (!playing) step = told;
   }
   step = Math.min(step, longest());
-  over(event.detail, data, layout);
+  own.lay(detail, step);
   tell();
   if (!root.dataset.opened) open();
 }
 
-function over(detail, data, layout) {
-  const of = (i) => orders[meta.panels ? i : 0];
-  detail.data = data.map((trace, i) => {
-    const shown = { ...trace, hovertext: of(i).texts(i) };
-    if (step) shown.z = meta.panels ? of(i).z(step) : laidOut(of(i).z(step), meta.transposed[i]);
-    if (trace.texttemplate) shown.text = of(i).numbers(i);
-    return shown;
-  });
-  const toCome = given.to_come[document.body.classList.contains("dark") ? "dark" : "light"];
-  const scale = [[0, toCome], ...given.scale.slice(1)];
-  const coloraxis = step ? { cmin: 0, cmax: 3, colorscale: scale, showscale: false } : layout.coloraxis;
-  detail.layout = { ...layout, coloraxis, ...stacked(layout) };
-  if (!meta.first || !meta.panels) return;
-  const line = { width: 2.5, color: layout.template.layout.font.color };
-  detail.layout.shapes = orders.map((order, i) => ({
-    type: "path", path: (order.edge ??= order.outline(meta.first)), xref: `x${i || ""}`.replace("x1", "x2"), yref: i ? "y2" : "y", line,
-  }));
-}
-
-function laidOut(grid, transposed) {
-  if (!transposed) return grid;
-  return Array.from(grid[0], (_, c) => grid.map((row) => row[c]));
-}
-
-// On a narrow screen the two halves stand one above the other.
-function stacked(layout) {
-  isStacked = plot.clientWidth < 560;
-  if (!isStacked || !layout.xaxis2) return {};
-  const whole = [0, 1];
-  return {
-    xaxis: { ...layout.xaxis, domain: whole }, yaxis: { ...layout.yaxis, domain: [0.56, 1] },
-    xaxis2: { ...layout.xaxis2, domain: whole }, yaxis2: { ...layout.yaxis2, domain: [0, 0.44] },
-  };
+// What is pinned steps along: program by program, both launches are at the same one.
+function layPinned({ target, detail }) {
+  const { meta } = detail.layout;
+  if (!meta?.orders) return;
+  if (pinned?.meta !== meta) pinned = new Picture(target, meta);
+  pinned.lay(detail, step);
+  if (own) tell();
 }
 
 function words() {
   if (!step) return "whole launch";
-  return `${meta.name} ${written(step)} of ${written(longest())}`;
+  return `${own.meta.name} ${written(step)} of ${written(longest())}`;
 }
 
 function tell() {
@@ -334,32 +48,34 @@ function tell() {
   scrub.value = step;
   said.textContent = words();
   root.dataset.step = step;
-  root.dataset.color = meta.color;
+  root.dataset.color = own.meta.color;
   root.querySelector(".back").disabled = step === 0;
   root.querySelector(".forward").disabled = step >= longest();
-  const shown = meta.panels ? orders : [];
+  const shown = pictures().flatMap((picture) =>
+    picture.counts().map(([title, ...counted]) => [picture === own ? title : `Pinned: ${title}`, ...counted]));
   while (counts.children.length > shown.length) counts.lastChild.remove();
   while (counts.children.length < shown.length) counts.append(root.querySelector("template").content.cloneNode(true));
-  shown.forEach((order, i) => {
-    const [blocks, what] = order.counted();
+  counts.classList.toggle("paired", shown.length > 2);
+  shown.forEach(([title, blocks, what], i) => {
     const text = counts.children[i];
     text.querySelector("b").textContent = written(blocks);
     text.querySelector(".what").textContent = what;
-    text.querySelector(".name").textContent = order.title;
+    text.querySelector(".name").textContent = title;
   });
-  scrub.setAttribute("aria-valuetext", [words(), ...shown.map((order) => `${order.title}: ${order.counted().join(" ")}`)].join("; "));
+  const spoken = shown.map(([title, blocks, what]) => `${title}: ${blocks} ${what}`);
+  scrub.setAttribute("aria-valuetext", [words(), ...spoken].join("; "));
 }
 
 // Draws a step, and says when it has been drawn.
 async function show(next) {
   step = Math.max(0, Math.min(next, longest()));
-  await plot.repaint();
+  await Promise.all(pictures().map(({ plot }) => plot.repaint()));
 }
 
 // What is seen stands in the page's address, so that a link opens it.
 function keep() {
-  if (told === step || !meta) return;
-  told = meta.step = step;
+  if (told === step || !own) return;
+  told = own.meta.step = step;
   document.dispatchEvent(new CustomEvent("tilescope:set", { detail: { name: "step", value: step } }));
 }
 
@@ -376,7 +92,7 @@ async function start() {
   said.setAttribute("aria-live", "off");
   if (step >= longest()) step = 0;
   // At the programs that are compared, it stops once; from there it goes on to the end.
-  const last = meta.bound > step ? meta.bound : longest();
+  const last = own.meta.bound > step ? own.meta.bound : longest();
   let from = step, begun = performance.now(), pace = speed.value;
   await show(from + 1);
   while (playing && step < Math.min(last, longest())) {
@@ -405,8 +121,8 @@ function toggle() {
 function open() {
   root.dataset.opened = "true";
   const query = new URLSearchParams(new URL(performance.getEntriesByType("navigation")[0]?.name ?? location.href).search);
-  if ([...query.keys()].some((name) => !name.startsWith("__")) || step || !meta.bound) return;
-  if (matchMedia("(prefers-reduced-motion: reduce)").matches) go(meta.bound);
+  if ([...query.keys()].some((name) => !name.startsWith("__")) || step || !own.meta.bound) return;
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) go(own.meta.bound);
   else setTimeout(() => { if (!step && !playing && root.offsetParent) start(); }, 900);
 }
 
@@ -416,7 +132,10 @@ root.querySelector(".forward").addEventListener("click", () => go(1));
 scrub.addEventListener("input", () => { playing = false; show(Number(scrub.value)); });
 scrub.addEventListener("change", stop);
 document.addEventListener("tilescope:paint", lay);
-document.addEventListener("tilescope:play", () => { if (root.offsetParent && meta) toggle(); });
-document.addEventListener("tilescope:step", ({ detail }) => { if (root.offsetParent && meta) go(detail.by); });
-new ResizeObserver(() => { if (plot && (plot.clientWidth < 560) !== isStacked) plot.repaint(); }).observe(root);
+document.addEventListener("tilescope:paint-twin", layPinned);
+document.addEventListener("tilescope:play", () => { if (root.offsetParent && own) toggle(); });
+document.addEventListener("tilescope:step", ({ detail }) => { if (root.offsetParent && own) go(detail.by); });
+new ResizeObserver(() => {
+  for (const { plot, isStacked } of pictures()) if ((plot.clientWidth < 560) !== isStacked) plot.repaint();
+}).observe(root);
 document.querySelectorAll(".live-plot").forEach((one) => one.repaint?.());

@@ -82,7 +82,10 @@ function paint() {
   const drawn = withoutBase(() => window.Plotly.react(node, shown.data, shown.layout, config));
   buttonsBelow();
   if (!node.dataset.draws) node.on("plotly_afterplot", buttonsBelow);
-  return drawn.then(() => { node.dataset.draws = Number(node.dataset.draws || 0) + 1; });
+  return drawn.then(() => {
+    ownDrawn();
+    node.dataset.draws = Number(node.dataset.draws || 0) + 1;
+  });
 }
 node.repaint = paint;
 

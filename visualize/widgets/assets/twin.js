@@ -3,6 +3,7 @@ let twin = null; // its node
 let twinFigure = null;
 let twinText = "";
 const watching = [];
+const ranges = new Map(); // plot → its axes' own ranges
 const twinConfig = { responsive: true, displayModeBar: false };
 
 async function showTwin(text = "") {
@@ -12,6 +13,7 @@ async function showTwin(text = "") {
   if (!text) {
     if (twin) window.Plotly?.purge(twin);
     twin?.remove();
+    ranges.clear();
     watching.splice(0).forEach((one) => one.disconnect());
     twin = twinFigure = null;
     node.parentElement.classList.remove("twins");
@@ -26,6 +28,7 @@ async function showTwin(text = "") {
     twin = document.createElement("div");
     twin.className = "twin-plot";
     twin.setAttribute("role", "figure");
+    twin.repaint = paintTwin;
     twin.setAttribute("aria-label", `Pinned: ${node.getAttribute("aria-label")}`);
     node.after(twin);
     node.parentElement.classList.add("twins");
@@ -49,11 +52,44 @@ function placed() {
 
 function paintTwin() {
   if (!twinFigure || !window.Plotly) return;
-  const { data, layout } = twinFigure;
-  layout.template = template();
-  layout.autosize = true;
+  const shown = { data: twinFigure.data, layout: twinFigure.layout };
+  shown.layout.template = template();
+  shown.layout.autosize = true;
   sized(twinFigure);
-  withoutBase(() => window.Plotly.react(twin, data, layout, twinConfig));
+  // As a plot's own figure, but by another name: who draws in one plot alone need not know of the other.
+  twin.dispatchEvent(new CustomEvent("tilescope:paint-twin", { bubbles: true, detail: shown }));
+  const drawn = withoutBase(() => window.Plotly.react(twin, shown.data, shown.layout, twinConfig));
+  return drawn.then(() => { chose(twin); });
+}
+
+function ownDrawn() {
+  if (twin) chose(node);
+}
+
+// The ranges of a plot's axes as Plotly chose them, by the axis' name; `of` is the quantity: its title and its scale.
+function chose(plot) {
+  const free = Object.entries(plot._fullLayout).filter(([name, axis]) =>
+    /^[xy]axis\d*$/.test(name) && axis.autorange === true && axis.title?.text && ["linear", "log"].includes(axis.type));
+  ranges.set(plot, new Map(free.map(([name, axis]) => [name, { of: `${axis.type} ${axis.title.text}`, range: [...axis.range] }])));
+  shareRanges();
+}
+
+// Axes of one quantity get one range in both plots, so that heights can be compared.
+function shareRanges() {
+  const [ours, theirs] = [node, twin].map((plot) => plot.data && ranges.get(plot));
+  if (!ours || !theirs) return;
+  const shared = [];
+  for (const [name, { of, range }] of ours) {
+    const other = theirs.get(name);
+    if (other?.of !== of || range[0] > range[1] || other.range[0] > other.range[1]) continue;
+    shared.push([name, [Math.min(range[0], other.range[0]), Math.max(range[1], other.range[1])]]);
+  }
+  if (!shared.length) return;
+  for (const plot of [node, twin]) {
+    const axes = shared.map(([name, range]) => [name, { ...plot.layout[name], range: [...range], autorange: false }]);
+    // Not by relayout: Plotly would keep its ranges for a zoom of the reader's, and not choose anew when a figure comes.
+    withoutBase(() => window.Plotly.react(plot, plot.data, { ...plot.layout, ...Object.fromEntries(axes) }, plot === node ? config : twinConfig));
+  }
 }
 
 // What was drawn where nobody saw it had no width.
