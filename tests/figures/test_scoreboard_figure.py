@@ -92,6 +92,12 @@ def test_an_operation_stands_once_in_the_legend_and_each_gpu_in_its_own():
     assert "miss" not in {one.name for one in without.data}
 
 
+def test_a_gpu_keeps_its_symbol_whichever_others_are_shown():
+    alone = scoreboard_figure([SCORES[1]], "sectors")
+    assert {one.marker.symbol for one in traces(alone)} == {"circle"}
+    assert {one.marker.symbol for one in traces(scoreboard_figure([SCORES[0]], "sectors"))} == {"diamond"}
+
+
 def test_misses_are_drawn_last():
     names = [one.marker.line.color for one in traces(scoreboard_figure(SCORES, "sectors"))]
     assert names[-1] == theme.WRONG
