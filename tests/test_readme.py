@@ -48,6 +48,15 @@ def test_the_atlas_has_the_launches_that_are_named() -> None:
     assert f"{copies} of them copy by tensor descriptor" in words
 
 
+def test_the_scoreboards_picture_is_there_and_the_number_below_it_is_what_is_computed() -> None:
+    """`python -m scripts.draw_scoreboard` brings both up to date."""
+    from visualize.scoreboard.board import scoreboard
+    from visualize.text.scoreboard_text import in_short
+
+    assert f"](docs/scoreboard.png)\n\n**{in_short(scoreboard())}**" in README
+    assert 20_000 < (ROOT / "docs" / "scoreboard.png").stat().st_size < 150_000
+
+
 def test_every_make_command_named_is_one_that_make_knows() -> None:
     named = {command.split()[0] for command in re.findall(r"\bmake ((?:run|test|lint)[\w-]*[^`\n]*)", README)}
     assert {"run", "test", "test-gpu", "lint"} <= named

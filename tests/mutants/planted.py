@@ -145,6 +145,15 @@ MODELS = (
     ),
     *planted(
         "visualize/models",
+        "scores.py",
+        "tests/models/test_scores.py",
+        ("abs(self.error) > ALLOWED_ERROR if", "self.error > ALLOWED_ERROR if"),
+        ("return self.predicted == self.counted", "return self.predicted >= self.counted"),
+        ("any_group_size(self.experiment) if", "self.experiment if"),
+        ("key=lambda one: -abs(one.error)", "key=lambda one: -one.error"),
+    ),
+    *planted(
+        "visualize/models",
         "agreement.py",
         "tests/panels/test_verdicts.py",
         ("if same_lines and touched == count.sectors:", "if same_lines:"),

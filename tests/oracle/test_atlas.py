@@ -16,6 +16,7 @@ from visualize.models.banks import wavefronts_per_instruction
 from visualize.models.coalescing import operations
 from visualize.models.occupancy import occupancy
 from visualize.models.textbook import Textbook
+from visualize.scoreboard.predictions import of_counters, shipped
 
 ATLAS = records.shipped(COUNTED.form)
 COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
@@ -122,6 +123,12 @@ def test_few_instructions_are_undercounted():
         kinds.update(agreement(op, count) for op in found.predicted if (count := count_of(op, found)))
     assert kinds["different"] == 0
     assert kinds["undercounted"] < kinds["equal"] / 20, kinds
+
+
+def test_the_scoreboards_predictions_are_these_models():
+    """All that are shipped: where a model changes, `python -m scripts.predict_records` writes them anew."""
+    found = [of_counters(recording) for recording in ATLAS]
+    assert found == [one for one in shipped() if one.operations]
 
 
 def test_what_ncu_calls_ideal_counts_copies_as_wanted(case):

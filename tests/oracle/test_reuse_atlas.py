@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import statistics
 from dataclasses import astuple, replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.oracle.recorded_reuse import STUDIES, UNSEEN, compared, grid, left_ou
 from visualize.models.bounds import bounds
 from visualize.models.reuse import CONSTANTS, Constants, reuse
 from visualize.models.schedule import schedule
+from visualize.scoreboard.predictions import shipped
 
 FILE = Path(__file__).parent / "h200_dram.csv"
 TRUTH = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
@@ -72,6 +74,18 @@ def test_reads_are_within_5_percent_in_the_middle_and_within_20_in_9_of_10(predi
     assert median_error(predicted) <= 0.05
     assert within(predicted) >= 0.9
     assert within(row for row in predicted if not row.predicted.is_drift) >= 0.9
+
+
+def test_the_scoreboards_predictions_are_these(launches):
+    """All that are shipped: where the model changes, `python -m scripts.predict_records` writes them anew."""
+    several = [one for one in shipped() if one.reads]
+    for one, launch, recording in zip(several, launches, STUDIES, strict=True):
+        made = rows([launch])
+        assert one.experiment == replace(recording.measured.experiment, gpu=recording.gpu)
+        assert one.triton == version("triton"), "compiled here"
+        assert [(size, flagged) for size, _, flagged in one.reads] == [(row.group_size, row.is_flagged) for row in made]
+        bytes_read = [row.predicted.read_bytes for row in made]
+        assert [number for _, number, _ in one.reads] == pytest.approx(bytes_read, rel=1e-6), str(launch)
 
 
 def test_what_is_further_off_was_flagged_before(predicted):

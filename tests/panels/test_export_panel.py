@@ -62,8 +62,12 @@ def test_every_figure_says_what_it_is_of(page, tab):
     state = opened({"kernel": "matmul.grouped", "M": 2048, "N": 2048, "K": 2048, "gpu": "H200", "tab": tab})
     values = page.handlers.drawing.draw(page.handlers.drawing.known(state)).values()
     figures = [json.loads(value) for value in values if isinstance(value, str) and value.startswith('{"data"')]
-    expected = {"schedule": 2, "reuse": 2, "coalescing": 2}.get(tab, 0)
+    expected = {"schedule": 2, "reuse": 2, "coalescing": 2, "scoreboard": 1}.get(tab, 0)
     assert len(figures) >= expected
+    if tab == "scoreboard":  # of all recorded launches, whatever is set
+        assert figures[0]["about"].startswith("Tilescope's scoreboard · ")
+        assert figures[0]["about"].endswith(" launches · H100 and H200 · predicted and recorded")
+        return
     for figure in figures:
         assert figure["about"].startswith("matmul.grouped · M 2048, N 2048, K 2048, float16, NN, tf32 · BLOCK_M 64")
         assert " · H200 · " in figure["about"]

@@ -63,6 +63,24 @@ def test_what_another_component_wants_to_know_is_packed_too():
     assert unpacked(content, content["layout"]["meta"]["places"]).tolist() == [7, 3, 5]
 
 
+@pytest.mark.parametrize("texts", [["a", "", "b × c"], [""], ["<b>ü</b>"]])
+def test_a_row_of_strings_survives_packing_and_so_does_what_follows(texts):
+    content = json.loads(
+        drawn(
+            go.Figure(go.Heatmap(z=np.zeros((2, 2), dtype=np.uint8))),
+            meta={"words": np.array(texts), "places": np.array([7, 3], dtype=np.uint32)},
+            about="x",
+        )
+    )
+    packed = content["layout"]["meta"]["words"]
+    stream = zlib.decompress(zlib.decompress(base64.b64decode(content["packed"])))
+    begin, (length,) = packed["packed_at"], packed["shape"]
+    assert packed["dtype"] == "text"
+    assert stream[begin : begin + length].decode().split("\n") == texts
+    assert content["layout"]["meta"]["places"]["packed_at"] % 4 == 0
+    assert unpacked(content, content["layout"]["meta"]["places"]).tolist() == [7, 3]
+
+
 def test_zoom_is_kept_while_the_key_stays_the_same():
     figure = go.Figure(go.Heatmap(z=np.zeros((2, 2), dtype=np.uint8)))
     same, other = (json.loads(drawn(figure, anew, about="x"))["layout"]["uirevision"] for anew in ("a", "b"))

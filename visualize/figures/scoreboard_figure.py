@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from kernels.gpus import GPUS
 from visualize.figures import theme
 from visualize.models.scores import ALLOWED_ERROR, DRAM, Score
 
@@ -19,7 +20,8 @@ _UNITS = {
     "requests": ("requests", "warp requests", 1.0),
     DRAM: ("DRAM reads", "GB read from DRAM", 1e9),
 }
-_SYMBOLS = ("circle", "diamond", "square", "triangle-up")
+# A GPU has the same symbol whichever others are shown, and neighbours in the table have different ones.
+_SYMBOLS = dict(zip(GPUS, itertools.cycle(("square", "circle", "diamond", "triangle-up"))))
 # DRAM's bytes are of one operation: colours say whether the model doubted them before they were counted.
 _FLAGS = {"no flag": theme.MODEL, "flagged beforehand": theme.CATEGORIES[7]}
 _COLORS = theme.OPERATIONS | _FLAGS
@@ -51,15 +53,15 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
     if count == DRAM:
         figure.add_trace(_allowed(ends))
     met = set()
-    for missed, name, (symbol, gpu) in itertools.product((False, True), _COLORS, zip(_SYMBOLS, gpus, strict=False)):
+    for missed, name, gpu in itertools.product((False, True), _COLORS, gpus):
         wanted = (missed, name, gpu)
         mine = [(place, one) for place, one in placed if (one.is_miss, _name(one), one.experiment.gpu) == wanted]
         if mine:
-            figure.add_traces(_points(mine, name, symbol, missed, showlegend=name not in met))
+            figure.add_traces(_points(mine, name, _SYMBOLS[gpu], missed, showlegend=name not in met))
             met.add(name)
-    figure.add_traces([_entry(gpu, symbol, _OUTLINE) for symbol, gpu in zip(_SYMBOLS, gpus, strict=False)])
+    figure.add_traces([_entry(gpu, _SYMBOLS[gpu], _OUTLINE) for gpu in gpus])
     if any(one.is_miss for _, one in placed):
-        figure.add_trace(_entry("miss", _SYMBOLS[0], theme.WRONG))
+        figure.add_trace(_entry("miss", "circle", theme.WRONG))
     return figure
 
 
@@ -149,4 +151,12 @@ def _diagonal(ends: tuple[float, float]) -> dict[str, Any]:
 def _word(ends: tuple[float, float]) -> dict[str, Any]:
     """What the diagonal is. On a logarithmic axis an annotation stands at the logarithm."""
     middle = math.log10(ends[0] * ends[1]) / 2
-    return {"x": middle, "y": middle, "text": "<b>predicted = counted</b>", "ax": 16, "ay": 60, "arrowhead": 2}
+    return {
+        "x": middle,
+        "y": middle,
+        "text": "<b>predicted = counted</b>",
+        "ax": 16,
+        "ay": 60,
+        "arrowhead": 2,
+        "arrowcolor": theme.BORDER,
+    }

@@ -15,9 +15,6 @@ EXACT_COUNTS = ("sectors", "requests")
 DRAM = "dram_bytes"
 COUNTS = (*EXACT_COUNTS, DRAM)
 
-# The kinds of operations that counters tell apart: those of lanes, the boxes of tensor descriptors, and reads of DRAM.
-OPERATIONS = ("load", "store", "atomic", "box read", "box written", "DRAM read")
-
 # An approximate prediction that is further off than this share of what was counted is a miss.
 ALLOWED_ERROR = 0.2
 
@@ -28,7 +25,7 @@ class Score:
 
     Attributes:
         experiment: the launch; its `gpu` is the one that it was counted on.
-        operation: one of OPERATIONS.
+        operation: a kind as of `agreement.LaunchTotals`, or "DRAM read".
         count: one of COUNTS.
         predicted, counted: over the whole launch.
         is_lower_bound: no more is claimed than a lower bound: a loop of atomics retries as often as others came first.
@@ -56,7 +53,7 @@ class Score:
     def error(self) -> float:
         """Of the prediction, as a share of what was counted; positive where it is too much."""
         if self.counted:
-            return self.predicted / self.counted - 1
+            return (self.predicted - self.counted) / self.counted
         return math.inf if self.predicted else 0.0
 
     @property

@@ -40,7 +40,7 @@ def _of_exact(shown: Scoreboard, count: str, both: Scoreboard) -> Markup:
     missed, marks = len(shown.misses), (Mark("predicted"), Mark("counted"))
     if missed:
         differ = f"{missed:,} {{}} {'count differs' if missed == 1 else 'counts differ'} from what Nsight Compute {{}}."
-        sentence = say("{}, {} The list is below.", where, say(differ, *marks))
+        sentence = say("{}, {}", where, say(differ, *marks))
     else:
         sentence = say("{}, every {} count equals what Nsight Compute {}, to the last digit.", where, *marks)
     together = say("Sectors and requests together: {:,} of {:,} agree exactly.", both.exact, len(both.scores))
