@@ -121,6 +121,7 @@ class RunTimes:
         baseline: the library's call that the family names first; None where it has none.
         baselines: all of the library's calls, that one first.
         launches_per_sample: launches that one time is taken of; more than one where a graph of them is replayed.
+        copy_gbps: the best rate of a large copy on this device, bytes read plus bytes written.
         note: what a reader must know.
     """
 
@@ -130,6 +131,7 @@ class RunTimes:
     clocks: Clocks | None
     launch_overhead: LaunchOverhead
     launches_per_sample: int
+    copy_gbps: float
     note: str
 
     @property
