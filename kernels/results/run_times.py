@@ -6,6 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+# A clock that moves by no more is said to stand.
+MOVED = 0.03
+
 
 @dataclass(frozen=True)
 class Device:
@@ -96,6 +99,19 @@ class Clocks:
     def moved(self) -> float:
         """How far the clock moved, as a share of its highest."""
         return 1 - self.lowest_mhz / self.highest_mhz
+
+    @property
+    def note(self) -> str:
+        """What a reader must know of the clock: that it moved, and what held it down; "" where it stood.
+
+        >>> Clocks(1755, 1740, 1980, "NVML", ("power limit",)).note
+        'The SM clock moved between 1,740 and 1,980 MHz (12 %); the driver limited it: power limit.'
+        """
+        limited = f"the driver limited it: {', '.join(self.limited_by)}" if self.limited_by else ""
+        if self.moved <= MOVED:
+            return f"The SM clock stood at {self.median_mhz:,.0f} MHz; {limited}." if limited else ""
+        span = f"{self.lowest_mhz:,.0f} and {self.highest_mhz:,.0f} MHz ({100 * self.moved:.0f} %)"
+        return f"The SM clock moved between {span}{f'; {limited}' if limited else ''}."
 
 
 @dataclass(frozen=True)

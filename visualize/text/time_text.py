@@ -74,6 +74,8 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch) -> list[str]:
         said.append(f"The working set of {size} fits in the L2 ({room}): this is no DRAM bandwidth.")
     if result.experiment.run.timer == "events" and timing.median_ms < _SHORT_MS:
         said.append("Of a launch this short, events time a part of its start too; timer graph takes 20 in a row.")
+    if result.clocks and result.clocks.note:
+        said.append(result.clocks.note)
     if cost := result.launch_overhead:
         said.append(overhead(cost, timing))
     return said

@@ -129,7 +129,7 @@ def timed() -> RunTimes:
         launch_overhead=launch_overhead(launch, torch.cuda.synchronize, ours.median_ms),
         launches_per_sample=samples.launches_per_sample,
         copy_gbps=_peak_gbps()[0],
-        note=" ".join(filter(None, [*notes, samples.note])),
+        note=" ".join(filter(None, [*notes, samples.warning])),
     )
 
 
