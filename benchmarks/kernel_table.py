@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 _HEADER = ("work", "against", "kernel and config", "ratio (95 %)", "ms", "theirs, ms", "error", "their error")
 
@@ -49,7 +49,7 @@ class Table:
     device: str
     torch: str
     triton: str
-    entries: Sequence[Entry]
+    entries: list[Entry]
 
     def markdown(self) -> str:
         """A title line, the table, and the notes below it."""
@@ -61,7 +61,14 @@ class Table:
         return "\n".join([title, "", *lines, *([""] if notes else []), *(f"- {note}" for note in notes), ""])
 
     def json(self) -> str:
+        """Every field of every row."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=1) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Both, at `path` with their endings."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(f"{path.name}.md").write_text(self.markdown(), encoding="utf-8")
+        path.with_name(f"{path.name}.json").write_text(self.json(), encoding="utf-8")
 
 
 def _line(entry: Entry) -> str:

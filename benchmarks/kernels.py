@@ -53,6 +53,7 @@ def main() -> int:
 
 def _benchmark(cases: list[Case], seconds: float, folder: Path) -> int:
     from kernels.gpus import this_gpu
+    from kernels.results import Failure
     from kernels.runner import worker
     from kernels.runner.sampling import Effort
     from kernels.runner.timing import in_turns
@@ -62,19 +63,19 @@ def _benchmark(cases: list[Case], seconds: float, folder: Path) -> int:
         print("There is no GPU here, so there is nothing to time.", file=sys.stderr)
         return 1
     device = worker.describe()
+    if isinstance(device, Failure):
+        print(device.message, file=sys.stderr)
+        return 1
     effort = Effort(_HALF_WIDTH, fewest=40, most=4000, least_ms=200.0, most_s=seconds, warm_s=1.0)
-    entries: list[Entry] = []
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    table = Table(date, device.name, device.torch, device.triton, [])
     for case in cases:
         for entry in measured(case, gpu, lambda calls, timer: in_turns(calls, "warm", timer, effort)):
-            entries.append(entry)
+            table.entries.append(entry)
             print(f"{entry.work}, against {entry.against}: {_said(entry)}", flush=True)
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    table = Table(date, device.name, device.torch, device.triton, entries)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{gpu.name}.md").write_text(table.markdown(), encoding="utf-8")
-    (folder / f"{gpu.name}.json").write_text(table.json(), encoding="utf-8")
+        table.write(folder / gpu.name)  # after each case: what was timed is kept if the next one ends the process
     print("", table.markdown(), sep="\n")
-    return sum(bool(entry.failure) for entry in entries)
+    return sum(bool(entry.failure) for entry in table.entries)
 
 
 def _said(entry: Entry) -> str:

@@ -139,6 +139,13 @@ def test_the_table_holds_each_row_its_interval_and_why_one_is_missing():
     assert json.loads(table.json())["entries"][0]["ratio_low"] == 0.998
 
 
+def test_the_table_is_written_as_markdown_and_as_json(tmp_path):
+    table = Table("2026-11-22", "NVIDIA A100-SXM4-80GB", "2.11", "3.6.0", [])
+    table.write(tmp_path / "measured" / "A100-80GB")
+    files = {file.name: file.read_text(encoding="utf-8") for file in (tmp_path / "measured").iterdir()}
+    assert files == {"A100-80GB.md": table.markdown(), "A100-80GB.json": table.json()}
+
+
 def test_a_row_against_several_names_the_fastest():
     entry = Entry("w", "the best of a and b", "k", {}, "", "b", 1.0, 0.9, 1.1, 50, 1.0, 1.0, 0.0, 0.0)
     assert "the best of a and b: b" in Table("", "", "", "", [entry]).markdown()

@@ -227,7 +227,8 @@ else:
     print({told}("{kernel.id}", ours, {rate}))
     for other in others:
         print({told}("{kernel.family.baseline_name(problem)}", other, {rate}))
-        print(f"speed relative to it: {{statistics.median(other) / statistics.median(ours):.3f}}")
+        paired = [theirs_ms / ours_ms for ours_ms, theirs_ms in zip(ours, other, strict=True)]
+        print(f"speed relative to it: {{statistics.median(paired):.3f}}, the median over pairs")
     if not others:
         print(f"No library call to compare with: {{theirs}}")'''
 

@@ -165,6 +165,7 @@ class RunResult:
     clocks: Clocks | None = None
     launch_overhead: LaunchOverhead | None = None
     launches_per_sample: int = 1
+    copy_gbps: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The reply of `/run` (the picture of the error is left out)."""
@@ -186,6 +187,7 @@ class RunResult:
             "clocks": self.clocks and dataclasses.asdict(self.clocks),
             "launch_overhead": self.launch_overhead and dataclasses.asdict(self.launch_overhead),
             "launches_per_sample": self.launches_per_sample,
+            "copy_gbps": self.copy_gbps,
         }
 
     def to_record(self) -> dict[str, Any]:
@@ -194,6 +196,7 @@ class RunResult:
         if self.baseline:
             fields["baseline"] = self.baseline.to_record()
         fields["baselines"] = [one.to_record() for one in self.baselines]
-        nothing: dict[str, Any] = {"baselines": [], "clocks": None, "launch_overhead": None, "launches_per_sample": 1}
+        nothing: dict[str, Any] = {"baselines": [], "launches_per_sample": 1}
+        nothing |= dict.fromkeys(("clocks", "launch_overhead", "copy_gbps"))
         kept = {name: value for name, value in fields.items() if name not in nothing or value != nothing[name]}
         return {**kept, **({"diff": self.diff.small().to_record()} if self.diff else {})}

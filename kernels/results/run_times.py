@@ -6,6 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+# A clock that moves by no more is said to stand.
+MOVED = 0.03
+
 
 @dataclass(frozen=True)
 class Device:
@@ -97,6 +100,19 @@ class Clocks:
         """How far the clock moved, as a share of its highest."""
         return 1 - self.lowest_mhz / self.highest_mhz
 
+    @property
+    def note(self) -> str:
+        """What a reader must know of the clock: that it moved, and what held it down; "" where it stood.
+
+        >>> Clocks(1755, 1740, 1980, "NVML", ("power limit",)).note
+        'The SM clock moved between 1,740 and 1,980 MHz (12 %); the driver limited it: power limit.'
+        """
+        limited = f"the driver limited it: {', '.join(self.limited_by)}" if self.limited_by else ""
+        if self.moved <= MOVED:
+            return f"The SM clock stood at {self.median_mhz:,.0f} MHz; {limited}." if limited else ""
+        span = f"{self.lowest_mhz:,.0f} and {self.highest_mhz:,.0f} MHz ({100 * self.moved:.0f} %)"
+        return f"The SM clock moved between {span}{f'; {limited}' if limited else ''}."
+
 
 @dataclass(frozen=True)
 class LaunchOverhead:
@@ -121,6 +137,7 @@ class RunTimes:
         baseline: the library's call that the family names first; None where it has none.
         baselines: all of the library's calls, that one first.
         launches_per_sample: launches that one time is taken of; more than one where a graph of them is replayed.
+        copy_gbps: the best rate of a large copy on this device, bytes read plus bytes written.
         note: what a reader must know.
     """
 
@@ -130,6 +147,7 @@ class RunTimes:
     clocks: Clocks | None
     launch_overhead: LaunchOverhead
     launches_per_sample: int
+    copy_gbps: float
     note: str
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.runner.clocks import Nvml, Probe, nvml
+from kernels.runner.clocks import Probe, nvml
 from kernels.runner.sampling import Batch
 
 # A launch between two events of its own takes a microsecond or two more than in a graph without them. Where that
@@ -38,7 +38,7 @@ class HeldStream:
         self._calls = calls
         self._flush = flusher() if l2 == "cold" else None
         self._is_graph = timer == "graph"
-        self._graphs: dict[int, tuple[Any, list[Any]]] = {}
+        self._captured: tuple[int, Any, list[Any]] | None = None
         self._spin_cycles = 1 << 21
         self._probe = Probe()
         self._driver = nvml()
@@ -46,7 +46,7 @@ class HeldStream:
         self.launches_per_sample = 1
         for call in calls:
             call()
-        if self._is_graph and self._flush is None and self._launched(3, None).max() < SHORT_MS:
+        if self._is_graph and self._flush is None and self._launched(3, None)[0].max() < SHORT_MS:
             self.launches_per_sample = LAUNCHES_PER_GRAPH
 
     def batch(self, turns: int) -> Batch:
@@ -55,15 +55,17 @@ class HeldStream:
         Raises:
             RuntimeError: where the queue runs dry before it is full, however long the stream is held.
         """
-        times_ms = self._launched(turns, self._graph(turns) if self._is_graph else None)
-        measured = self._probe.megahertz()
-        if isinstance(self._driver, Nvml):
-            driver = self._driver
-            return Batch(times_ms / self.launches_per_sample, measured, driver.clock_mhz(), driver.limits())
-        return Batch(times_ms / self.launches_per_sample, measured)
+        times_ms, driver_mhz, limits = self._launched(turns, self._graph(turns) if self._is_graph else None)
+        return Batch(times_ms / self.launches_per_sample, self._probe.megahertz(), driver_mhz, limits)
 
-    def _launched(self, turns: int, graph: tuple[Any, list[Any]] | None) -> np.ndarray:
-        """Queue turns, or a graph of them, behind a spin: milliseconds of each sample, (calls, turns)."""
+    def _launched(
+        self, turns: int, graph: tuple[Any, list[Any]] | None
+    ) -> tuple[np.ndarray, float | None, tuple[str, ...]]:
+        """Queue turns, or a graph of them, behind a spin.
+
+        Returns:
+            Milliseconds of each sample, (calls, turns); the driver's clock, and what limits it, while they run.
+        """
         import torch
 
         while True:
@@ -80,13 +82,20 @@ class HeldStream:
                 replayed.replay()
             self._probe.launch(1)
             queue_was_full = not held.query()
+            driver_mhz, limits = self._asked()
             torch.cuda.synchronize()
             if queue_was_full or graph is not None:
                 times = [events[i].elapsed_time(events[i + 1]) for i in range(0, len(events), 2)]
-                return np.array(times).reshape(-1, len(self._calls)).T
+                return np.array(times).reshape(-1, len(self._calls)).T, driver_mhz, limits
             if self._spin_cycles >= _LONGEST_SPIN_CYCLES:
                 raise RuntimeError(f"{len(events)} events could not be queued within {self._spin_cycles} cycles.")
             self._spin_cycles *= 4
+
+    def _asked(self) -> tuple[float | None, tuple[str, ...]]:
+        """What the driver says of the clock now."""
+        if isinstance(self._driver, str):
+            return None, ()
+        return self._driver.clock_mhz(), self._driver.limits()
 
     def _queue(self, events: list[Any]) -> None:
         for place, call in zip(range(0, len(events), 2), itertools.cycle(self._calls), strict=False):
@@ -98,16 +107,17 @@ class HeldStream:
             events[place + 1].record()
 
     def _graph(self, turns: int) -> tuple[Any, list[Any]]:
-        """A CUDA graph of some turns, and the events inside it."""
+        """A CUDA graph of some turns, and the events inside it. The last one is kept: each holds memory of its own."""
         import torch
 
-        if turns not in self._graphs:
+        if self._captured is None or self._captured[0] != turns:
+            self._captured = None
             events = _events(turns * len(self._calls), external=True)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 self._queue(events)
-            self._graphs[turns] = graph, events
-        return self._graphs[turns]
+            self._captured = turns, graph, events
+        return self._captured[1:]
 
 
 def _events(samples: int, external: bool) -> list[Any]:

@@ -20,17 +20,14 @@ from kernels.results import Clocks, Timing
 MOST_TURNS = 20
 _BATCH_MS = 50.0
 
-# A launch that takes seconds is taken three times, and no more than this is spent on what is not yet known.
-_LEAST_TURNS, _MOST_MS = 3, 10_000.0
+# Whatever the time, ten turns are taken; of launches that take seconds so many that they take ten, or three.
+_TURNS, _TURNS_MS, _LONG_TURNS = 10, 10_000.0, 3
 
 # Steady: the last so many batches take the same time, within this share.
 _ALIKE, _STEADY = 4, 0.01
 
 # Ratios are looked at again each time there are so many times more pairs: a bootstrap takes some milliseconds.
 _GROWTH = 1.3
-
-# A clock that moves by less is said to stand.
-MOVED = 0.03
 
 # What a clock is read by.
 MEASURED, DRIVERS = "cycles over global time", "NVML"
@@ -43,7 +40,7 @@ class Effort:
     Attributes:
         half_width: sampling ends where the 95 % interval of each call's ratio to the first is as narrow to either
             side, as a share, or as narrow as the timer can tell.
-        fewest, most: turns.
+        fewest, most: turns, where there is time for them.
         least_ms: of launches, unless there are `most` turns.
         most_s: for sampling, by the clock on the wall.
         warm_s: the same for warming up.
@@ -105,18 +102,23 @@ class Samples:
 
     Attributes:
         clocks: None where the clock can't be read.
-        note: what a reader must know.
+        warning: what a reader must know, besides what `clocks` says.
     """
 
     times_ms: np.ndarray
     clocks: Clocks | None
     launches_per_sample: int
-    note: str
+    warning: str
 
     @property
     def clock_mhz(self) -> int | None:
         """The median of the clock."""
         return round(self.clocks.median_mhz) if self.clocks else None
+
+    @property
+    def note(self) -> str:
+        """All that a reader must know."""
+        return " ".join(filter(None, [self.warning, self.clocks.note if self.clocks else ""]))
 
 
 def timing(samples_ms: np.ndarray, work: int, minimal_bytes: int) -> Timing:
@@ -139,15 +141,15 @@ def sampled(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf
         now: seconds.
     """
     turn_ms, moving = _warmed_up(stream, effort, now)
-    fewest = min(effort.fewest, max(_LEAST_TURNS, int(_MOST_MS / turn_ms)))
-    turns = _turns(turn_ms, min(fewest, MOST_TURNS))
+    least = min(_TURNS, max(_LONG_TURNS, int(_TURNS_MS / turn_ms)))
+    turns = _turns(turn_ms)
     batches: list[Batch] = []
-    began, look_at = now(), fewest
+    began, look_at = now(), effort.fewest
     while True:
         batches.append(stream.batch(turns))
         times_ms = np.concatenate([batch.times_ms for batch in batches], axis=1)
         taken = times_ms.shape[1]
-        if taken >= effort.most or (taken >= fewest and now() - began >= effort.most_s):
+        if taken >= effort.most or (taken >= least and now() - began >= effort.most_s):
             break
         if taken < look_at or times_ms.sum() * stream.launches_per_sample < effort.least_ms:
             continue
@@ -155,27 +157,30 @@ def sampled(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf
             break
         look_at = math.ceil(_GROWTH * taken)
     clocks = clocks_of(batches)
-    notes = (moving, clock_note(clocks) if clocks else f"The SM clock could not be read. {stream.driver_note}")
-    return Samples(times_ms, clocks, stream.launches_per_sample, " ".join(filter(None, notes)))
+    unread = "" if clocks else f"The SM clock could not be read. {stream.driver_note}"
+    return Samples(times_ms, clocks, stream.launches_per_sample, f"{moving} {unread}".strip())
 
 
-def _turns(turn_ms: float, most: int) -> int:
+def _turns(turn_ms: float) -> int:
     """Turns of a batch: so many that it takes some time, so that the clock can be read, and does not take long."""
-    return max(1, min(most, int(_BATCH_MS / max(turn_ms, 1e-6))))
+    return max(1, min(MOST_TURNS, int(_BATCH_MS / max(turn_ms, 1e-6))))
 
 
 def _warmed_up(stream: Stream, effort: Effort, now: Callable[[], float]) -> tuple[float, str]:
     """Launch until the times are steady: how long a turn takes, and a sentence where they are not."""
     began = now()
-    turns, took_ms = 1, []
-    while True:
-        batch_ms = stream.batch(turns).times_ms * stream.launches_per_sample
-        took_ms.append(float(batch_ms.sum(axis=0).mean()))
-        turns = _turns(took_ms[-1], MOST_TURNS)
+    took_ms = [_turn_ms(stream, 1)]
+    turns = _turns(took_ms[0])
+    while now() - began < effort.warm_s:
+        took_ms.append(_turn_ms(stream, turns))
         if is_steady(took_ms):
             return took_ms[-1], ""
-        if now() - began >= effort.warm_s:
-            return took_ms[-1], f"Warm-up ended after {now() - began:.1f} s, before times were steady."
+    return took_ms[-1], f"Warm-up ended after {now() - began:.1f} s, before times were steady."
+
+
+def _turn_ms(stream: Stream, turns: int) -> float:
+    """How long one of some turns takes."""
+    return float(stream.batch(turns).times_ms.sum(axis=0).mean()) * stream.launches_per_sample
 
 
 def is_steady(took_ms: Sequence[float]) -> bool:
@@ -205,16 +210,3 @@ def clocks_of(batches: Sequence[Batch]) -> Clocks | None:
     limits = dict.fromkeys(limit for batch in batches for limit in batch.limits)
     low, median, high = (round(float(x), 1) for x in np.percentile(read, (0, 50, 100)))
     return Clocks(median, low, high, MEASURED if measured else DRIVERS, tuple(limits))
-
-
-def clock_note(clocks: Clocks) -> str:
-    """What a reader must know of the clock: that it moved, and what held it down; "" where it stood.
-
-    >>> clock_note(Clocks(1755, 1740, 1980, "", ("power limit",)))
-    'The SM clock moved between 1,740 and 1,980 MHz (12 %); the driver limited it: power limit.'
-    """
-    limited = f"the driver limited it: {', '.join(clocks.limited_by)}" if clocks.limited_by else ""
-    if clocks.moved <= MOVED:
-        return f"The SM clock stood at {clocks.median_mhz:,.0f} MHz; {limited}." if limited else ""
-    span = f"The SM clock moved between {clocks.lowest_mhz:,.0f} and {clocks.highest_mhz:,.0f} MHz"
-    return f"{span} ({clocks.moved:.0%})".replace("%", " %") + (f"; {limited}." if limited else ".")

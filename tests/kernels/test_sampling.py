@@ -15,7 +15,6 @@ from kernels.runner.sampling import (
     RUN,
     STUDY,
     Batch,
-    clock_note,
     clocks_of,
     sampled,
 )
@@ -79,7 +78,7 @@ def test_sampling_ends_where_the_interval_is_narrow_enough(noise):
 def test_sampling_ends_after_a_bounded_time_whatever_the_noise():
     stream = Stream([20.0, 20.0], noise=0.3)
     samples = taken(stream)
-    assert RUN.fewest <= samples.times_ms.shape[1] < RUN.most
+    assert 10 <= samples.times_ms.shape[1] < RUN.most
     assert stream.clock.now_s < RUN.warm_s + RUN.most_s + 0.3
 
 
@@ -150,13 +149,13 @@ def test_the_clock_is_that_of_all_batches_and_its_fall_is_named():
     batches = [Batch(np.ones((1, 1)), mhz, 1900.0, ("power limit",) * (mhz < 1900)) for mhz in (1980.0, 1755.0, 1740.0)]
     clocks = clocks_of(batches)
     assert clocks == Clocks(1755.0, 1740.0, 1980.0, MEASURED, ("power limit",))
-    assert "between 1,740 and 1,980 MHz (12 %)" in clock_note(clocks)
-    assert "power limit" in clock_note(clocks)
+    assert "between 1,740 and 1,980 MHz (12 %)" in clocks.note
+    assert "power limit" in clocks.note
 
 
 def test_a_clock_that_stands_needs_no_word_unless_it_is_held_down():
-    assert clock_note(Clocks(1980.0, 1970.0, 1985.0, MEASURED)) == ""
-    held = clock_note(Clocks(1200.0, 1195.0, 1205.0, MEASURED, ("temperature, by the driver",)))
+    assert Clocks(1980.0, 1970.0, 1985.0, MEASURED).note == ""
+    held = Clocks(1200.0, 1195.0, 1205.0, MEASURED, ("temperature, by the driver",)).note
     assert held == "The SM clock stood at 1,200 MHz; the driver limited it: temperature, by the driver."
 
 

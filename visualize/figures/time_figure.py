@@ -14,7 +14,10 @@ OURS, ENQUEUED, WAITED = "this kernel", "a call from Python", "a call, waited fo
 # A bar that is shorter than this share of the longest has its text beside it.
 _ROOM = 0.45
 
-_LIBRARY, _PYTHON = theme.CATEGORIES[7], theme.CATEGORIES[3]
+_KERNEL, _LIBRARY, _PYTHON = theme.HARDWARE, theme.CATEGORIES[7], theme.CATEGORIES[3]
+
+# The colour of text on a bar, for contrast.
+_ON = {_KERNEL: "#ffffff", _LIBRARY: "#111827", _PYTHON: "#111827"}
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,15 @@ def time_figure(result: RunResult) -> go.Figure:
         error_x={
             "type": "data",
             "symmetric": False,
-            "array": [((bar.p80_ms or bar.median_ms) - bar.median_ms) * scale for bar in bars],
-            "arrayminus": [(bar.median_ms - (bar.p20_ms or bar.median_ms)) * scale for bar in bars],
+            "array": [bar.p80_ms and (bar.p80_ms - bar.median_ms) * scale for bar in bars],
+            "arrayminus": [bar.p20_ms and (bar.median_ms - bar.p20_ms) * scale for bar in bars],
         },
         marker={"color": [bar.color for bar in bars]},
-        text=[f"<b>{bar.median_ms * scale:.4g} {unit}</b>  {bar.rate}".rstrip() for bar in bars],
+        # The blanks in front keep a text beside its bar clear of the whisker.
+        text=[f"\u2002<b>{bar.median_ms * scale:.4g} {unit}</b>\u2002{bar.rate}" for bar in bars],
         textposition=["inside" if bar.median_ms > _ROOM * slowest else "outside" for bar in bars],
         insidetextanchor="start",
-        insidetextfont={"color": "#ffffff"},
+        insidetextfont={"color": [_ON[bar.color] for bar in bars]},
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
     )
     source = "recorded" if result.backend == "recorded" else "measured"
@@ -80,7 +84,7 @@ def time_figure(result: RunResult) -> go.Figure:
 def _bars(result: RunResult, ours: Timing) -> list[_Bar]:
     """The kernel, the library's calls, and what a call costs on the host."""
     library = result.baselines or ((result.baseline,) if result.baseline else ())
-    bars = [_timed(OURS, theme.HARDWARE, ours), *(_timed(one.name, _LIBRARY, one.timing) for one in library)]
+    bars = [_timed(OURS, _KERNEL, ours), *(_timed(one.name, _LIBRARY, one.timing) for one in library)]
     if cost := result.launch_overhead:
         bars.append(_Bar(ENQUEUED, _PYTHON, cost.enqueue_ms, rate="until it returns"))
         bars.append(_Bar(WAITED, _PYTHON, cost.synchronized_ms, rate="kernel included"))

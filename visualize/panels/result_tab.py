@@ -19,6 +19,7 @@ from visualize.figures.time_figure import time_figure
 from visualize.models.schedule import schedule
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.panels.roofline_picture import drawn_roofline
 from visualize.state import kept_run
 from visualize.state.known import Known
 from visualize.text import caption, run_report, status_text, time_text
@@ -51,7 +52,13 @@ class ResultPanel(Panel):
             self.times = plot("time-plot", "The time of the last run, beside the library's and a call's")
         with folded("The check and the times in numbers", "result-numbers"):
             self.tables = markup("result-tables", script=assets.text("result.js"))
+        with folded("Roofline", "roofline-fold"):
+            self.roof_claim = markup("roofline")
+            self.roofline = plot(
+                "roofline-plot", "This launch, the library's calls and recorded launches below the roofs"
+            )
         self.results = [self.strip, self.claim, self.plot, self.closeup, self.times, self.tables]
+        self.results += [self.roof_claim, self.roofline]
 
     def run(self, button: gr.Button) -> Measure:
         """The page's own button."""
@@ -62,7 +69,8 @@ class ResultPanel(Panel):
         return {**self._shown(outcome, known), self.kept: kept_run.written(outcome, known.state.gpu.name, now)}
 
     def _shown(self, outcome: RunResult, known: Known, when: Markup | str = "") -> Drawn:
-        return dict(zip(self.results, drawn_result(outcome, known.launch, when), strict=True))
+        pictured = drawn_roofline(outcome, known.state.gpu)
+        return dict(zip(self.results, (*drawn_result(outcome, known.launch, when), *pictured), strict=True))
 
     def known_run(self, known: Known, text: object = "") -> Drawn:
         """The run of what is set, where it is known: run before in this process, recorded, or kept by the browser.
@@ -78,8 +86,8 @@ class ResultPanel(Panel):
     def before(self, session: Session) -> Drawn:
         """What a page says on which nothing has been run."""
         hint = status_text.not_run(session.gpu is not None)
-        nothing: Drawn = dict.fromkeys((self.plot, self.closeup, self.times), NONE)
-        return {self.strip: hint, self.claim: hint, self.tables: "", **nothing}
+        nothing: Drawn = dict.fromkeys((self.plot, self.closeup, self.times, self.roofline), NONE)
+        return {self.strip: hint, self.claim: hint, self.tables: "", self.roof_claim: hint, **nothing}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def run(experiment: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from kernels.results import Baseline, Clocks, LaunchOverhead, RunResult, Timing
 from kernels.spec import Kernel, Launch
 from visualize.text.numbers import source as source_of
-from visualize.text.prose import Mark, Sentence, say, term
+from visualize.text.prose import Hint, Mark, Sentence, say, term
 from visualize.text.tables import frame, table
 from visualize.text.words import bytes_of, figure, milliseconds, percent, significant
 
@@ -36,11 +36,9 @@ def strip(result: RunResult, source: str, is_in_l2: bool) -> list[Markup]:
         figure(_rate(timing), "rate of the L2" if of_l2 else "rate", source),
     ]
     if baseline:
-        how = f"The speed of {baseline.name}, timed alternately"
-        interval = f", {_interval(baseline)}" if _interval(baseline) else ""
-        value = "tie" if baseline.is_tie else f"{baseline.ratio:.2f} ×"
-        of = f"{baseline.name}: {baseline.ratio:.3f}" if baseline.is_tie else baseline.name
-        parts.append(figure(value, f"{of}{interval}", source, how))
+        how = f"The speed of {baseline.name}, timed alternately: {_ratio(baseline)}"
+        value = f"tie, {baseline.ratio:.3f} ×" if baseline.is_tie else f"{baseline.ratio:.2f} ×"
+        parts.append(figure(value, baseline.name, source, how))
     if peak and not of_l2:
         best = f"{peak.rate:.0f} {peak.unit}: {peak.what}"
         parts.append(figure(percent(peak.share), "of this GPU's best", source, best))
@@ -76,6 +74,8 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch) -> list[str]:
         said.append(f"The working set of {size} fits in the L2 ({room}): this is no DRAM bandwidth.")
     if result.experiment.run.timer == "events" and timing.median_ms < _SHORT_MS:
         said.append("Of a launch this short, events time a part of its start too; timer graph takes 20 in a row.")
+    if result.clocks and result.clocks.note:
+        said.append(result.clocks.note)
     if cost := result.launch_overhead:
         said.append(overhead(cost, timing))
     return said
@@ -93,7 +93,8 @@ def times(result: RunResult, is_in_l2: bool) -> Markup:
     rows += [_row(one.name, one.timing, _ratio(one)) for one in library]
     of_l2 = is_in_l2 and result.timing.gbps is not None
     if (peak := result.peak) and not of_l2:
-        rows.append((f"device's best ({peak.what})", "", "", "", f"{significant(peak.rate)} {peak.unit}", ""))
+        best = Hint("this device's best", peak.what)
+        rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}", ""))
     if cost := result.launch_overhead:
         rows.append(("a call from Python, until it returns", milliseconds(cost.enqueue_ms), "", cost.calls, "", ""))
         rows.append(("the same, waited for", milliseconds(cost.synchronized_ms), "", "", "", ""))

@@ -128,7 +128,8 @@ def timed() -> RunTimes:
         clocks=samples.clocks,
         launch_overhead=launch_overhead(launch, torch.cuda.synchronize, ours.median_ms),
         launches_per_sample=samples.launches_per_sample,
-        note=" ".join(filter(None, [*notes, samples.note])),
+        copy_gbps=_peak_gbps()[0],
+        note=" ".join(filter(None, [*notes, samples.warning])),
     )
 
 

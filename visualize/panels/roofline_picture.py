@@ -1,0 +1,80 @@
+"""The roofline below a run: roofs and launches from recordings, this run, and what is predicted for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from markupsafe import Markup
+
+from kernels import discover, records
+from kernels.gpus import Gpu
+from kernels.knobs import ConfigError
+from kernels.results import RunResult
+from kernels.runner.measurements.run_measurement import RUN
+from kernels.spec import Kernel, Launch
+from visualize.figures.roofline_figure import roofline_figure
+from visualize.models import roofline
+from visualize.models.bounds import Bound
+from visualize.models.roofline import Point, Roof
+from visualize.models.schedule import schedule
+from visualize.text import caption, prose, roofline_text
+from visualize.text.numbers import source as source_of
+from visualize.widgets.link import dated
+from visualize.widgets.plot import NONE, drawn
+
+
+def drawn_roofline(run: RunResult, gpu: Gpu) -> tuple[Markup | str, str]:
+    """What is said, and the picture; NONE where there is no roof.
+
+    Args:
+        run: timed or not.
+        gpu: that it was for.
+    """
+    experiment, kernel = run.experiment, discover()[run.experiment.kernel]
+    launch = Launch(experiment.problem, experiment.config, gpu)
+    if not kernel.family.work(launch.problem):
+        return dated(experiment, prose.claim(roofline_text.NO_WORK)), NONE
+    roofs = _roofs(run, gpu.name)
+    here = next((roof for roof in roofs if roof.gpu == gpu.name), None)
+    if here is None:
+        return dated(experiment, prose.claim(roofline_text.NO_ROOF)), NONE
+    timed = run if run.timing else run.recorded
+    own = roofline.points(kernel, timed, gpu.name, source_of(timed.backend)) if timed and run.check.passed else ()
+    bound = _bound(kernel, launch, timed.clock_mhz if timed else None)
+    figure = roofline_figure(roofs, tuple(_recorded(run)), own, bound[0] if bound else None, gpu.name)
+    sources = dict.fromkeys([here.source, "recorded", *(point.source for point in own)])
+    about = caption.about(experiment, gpu.name, *sources, *(["predicted"] if bound else []))
+    said = roofline_text.claim(here, own[0] if own else None, bound)
+    return dated(experiment, prose.claim(*said)), drawn(figure, anew=kernel.family.id, about=about)
+
+
+def _bound(kernel: Kernel, launch: Launch, clock_mhz: int | None) -> tuple[Point, Bound] | None:
+    """What is predicted for the launch; None where it has too many tiles to lay out."""
+    try:
+        return roofline.predicted(kernel, launch, schedule(kernel, launch), clock_mhz)
+    except ConfigError:
+        return None
+
+
+def _roofs(run: RunResult, gpu: str) -> tuple[Roof, ...]:
+    """Those that were recorded, and this run's own in place of its GPU's."""
+    shipped = ((one.gpu, one.measured) for one in records.shipped(RUN.form))
+    recorded = roofline.roofs(shipped, run.experiment.problem.dtype)
+    if run.backend != "cuda" or not (run.peak and run.copy_gbps):
+        return recorded
+    own = Roof(gpu, run.copy_gbps, run.peak.rate, "measured")
+    return (own, *(roof for roof in recorded if roof.gpu != gpu))
+
+
+def _recorded(run: RunResult) -> Iterator[Point]:
+    """Recorded launches of kernels of the same family in the same type, on every GPU."""
+    kernels = discover()
+    family, dtype = kernels[run.experiment.kernel].family, run.experiment.problem.dtype
+    for one in records.shipped(RUN.form):
+        experiment = one.measured.experiment
+        kernel = kernels[experiment.kernel]
+        if kernel.family.id != family.id or experiment.problem.dtype != dtype or not one.measured.check.passed:
+            continue
+        sizes = " × ".join(str(size) for size in vars(experiment.problem).values() if isinstance(size, int))
+        for point in roofline.points(kernel, one.measured, one.gpu, "recorded")[:1]:
+            yield Point(f"{kernel.id} {sizes}", one.gpu, point.intensity, point.tflops, "recorded")
