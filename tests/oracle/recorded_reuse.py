@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -80,6 +81,14 @@ class Compared:
         return self.recommended_ms / min(self.times_ms.values()) - 1
 
     def predicted(self, constants: Constants = CONSTANTS) -> dict[Any, Reuse]:
+        """What is read, by GROUP_SIZE."""
+        return self._usual if constants is CONSTANTS else self._predicted(constants)
+
+    @functools.cached_property
+    def _usual(self) -> dict[Any, Reuse]:
+        return self._predicted(CONSTANTS)
+
+    def _predicted(self, constants: Constants) -> dict[Any, Reuse]:
         given = self.kernel, self.launch, self.schedule, self.pressure
         if None in self.rows:
             return {None: reuse(*given, writes_in_parts(self.operations), constants)}

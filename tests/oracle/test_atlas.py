@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import json
 
 import pytest
@@ -11,12 +12,14 @@ from kernels import discover, records
 from kernels.gpus import GPUS
 from kernels.runner.measurements.counters_measurement import COUNTERS as COUNTED
 from kernels.spec import Launch
-from visualize.models.agreement import agreement, count_of, verdicts
+from visualize.models.agreement import Verdicts, agreement, count_of, verdicts
 from visualize.models.banks import wavefronts_per_instruction
-from visualize.models.coalescing import operations
 from visualize.models.occupancy import occupancy
 from visualize.models.textbook import Textbook
 from visualize.scoreboard.predictions import of_counters, shipped
+
+# What is predicted for a launch is computed once, for all tests that hold it to what was counted.
+pytestmark = pytest.mark.xdist_group("atlas")
 
 ATLAS = records.shipped(COUNTED.form)
 COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
@@ -27,12 +30,31 @@ def ids(recording):
     return f"{experiment.kernel}-{'-'.join(map(str, vars(experiment.problem).values()))}"
 
 
-@pytest.fixture(params=ATLAS, ids=ids)
-def case(request):
-    counted = request.param.measured
-    experiment = counted.experiment
-    kernel = discover()[experiment.kernel]
-    return kernel, Launch(experiment.problem, experiment.config, GPUS[request.param.gpu]), counted
+def launch_of(recording):
+    experiment = recording.measured.experiment
+    return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, GPUS[recording.gpu])
+
+
+@functools.cache
+def found_of(place) -> Verdicts:
+    """The models' verdicts on one recording."""
+    recording = ATLAS[place]
+    return verdicts(*launch_of(recording), Textbook(), None, recording.measured)
+
+
+@pytest.fixture(params=range(len(ATLAS)), ids=lambda place: ids(ATLAS[place]))
+def place(request):
+    return request.param
+
+
+@pytest.fixture
+def case(place):
+    return *launch_of(ATLAS[place]), ATLAS[place].measured
+
+
+@pytest.fixture
+def found(place):
+    return found_of(place)
 
 
 def test_enough_was_counted(kernels):
@@ -50,12 +72,11 @@ def test_enough_was_counted(kernels):
     assert min(kinds.values()) > 20
 
 
-def test_the_hardwares_counters_are_what_the_model_predicts(case):
+def test_the_hardwares_counters_are_what_the_model_predicts(case, found):
     """Requests and sectors of all loads, stores and atomics; of a loop that repeats, no less than a turn."""
-    kernel, launch, counted = case
-    found = operations(kernel, launch, counted.compiled.operations)
+    _, _, counted = case
     for op, names in COUNTERS.items():
-        mine = [o for o in found if o.access.op == op and o.compiled.layout is not None]
+        mine = [o for o in found.predicted if o.access.op == op and o.compiled.layout is not None]
         for what in ("requests", "sectors"):
             predicted = sum(getattr(o.launch, what) for o in mine)
             count = sum(counted.launch[f"{name}_{what}"] for name in names)
@@ -65,13 +86,13 @@ def test_the_hardwares_counters_are_what_the_model_predicts(case):
                 assert count == predicted, (op, what)
 
 
-def test_the_boxes_of_descriptors_are_what_the_accelerator_counts(case):
+def test_the_boxes_of_descriptors_are_what_the_accelerator_counts(case, found):
     """Read and written, inside the tensor and past its edge."""
     kernel, launch, counted = case
     tensors = kernel.family.tensors(launch.problem)
-    found = [op for op in operations(kernel, launch, counted.compiled.operations) if op.compiled.layout is None]
+    boxes = [op for op in found.predicted if op.compiled.layout is None]
     read, written = (
-        sum(op.launch.sectors for op in found if tensors[op.access.tensor].is_input is reads) for reads in (True, False)
+        sum(op.launch.sectors for op in boxes if tensors[op.access.tensor].is_input is reads) for reads in (True, False)
     )
     assert read == counted.launch["tma_ld_sectors"]
     assert written == counted.launch["tma_st_sectors"]
@@ -80,12 +101,10 @@ def test_the_boxes_of_descriptors_are_what_the_accelerator_counts(case):
 def test_many_boxes_that_were_counted_reach_past_an_edge():
     """So that the test above holds what lies there, too: on each GPU, in every type and layout."""
     reaching = collections.defaultdict(set)
-    for recording in ATLAS:
-        counted, experiment = recording.measured, recording.measured.experiment
-        launch = Launch(experiment.problem, experiment.config, GPUS[recording.gpu])
-        found = operations(discover()[experiment.kernel], launch, counted.compiled.operations)
-        if any(op.launch.extra_sectors for op in found):
-            reaching[recording.gpu].add((launch.problem.dtype, launch.problem.layout))
+    for place, recording in enumerate(ATLAS):
+        problem = recording.measured.experiment.problem
+        if any(op.launch.extra_sectors for op in found_of(place).predicted):
+            reaching[recording.gpu].add((problem.dtype, problem.layout))
     for cases in reaching.values():
         dtypes, layouts = (set(values) for values in zip(*cases, strict=True))
         assert dtypes == {"float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2"}
@@ -93,11 +112,10 @@ def test_many_boxes_that_were_counted_reach_past_an_edge():
     assert set(reaching) == {"H200", "H100"}
 
 
-def test_the_counts_of_each_instruction_are_what_the_model_predicts(case):
+def test_the_counts_of_each_instruction_are_what_the_model_predicts(case, found):
     """Lines equal in every one, sectors in all but one opcode, which ncu counts differently in every run."""
-    kernel, launch, counted = case
+    _, _, counted = case
     assert all(row.operation >= 0 for row in counted.ops)
-    found = verdicts(kernel, launch, Textbook(), None, counted)
     for op in found.predicted:
         count = count_of(op, found)
         if op.compiled.layout is None:
@@ -116,10 +134,7 @@ def test_the_counts_of_each_instruction_are_what_the_model_predicts(case):
 def test_few_instructions_are_undercounted():
     """ncu's own defect stays one: of copies past the L1 alone, and never of a launch's counters."""
     kinds = collections.Counter()
-    for recording in ATLAS:
-        experiment = recording.measured.experiment
-        launch = Launch(experiment.problem, experiment.config, GPUS[recording.gpu])
-        found = verdicts(discover()[experiment.kernel], launch, Textbook(), None, recording.measured)
+    for found in map(found_of, range(len(ATLAS))):
         kinds.update(agreement(op, count) for op in found.predicted if (count := count_of(op, found)))
     assert kinds["different"] == 0
     assert kinds["undercounted"] < kinds["equal"] / 20, kinds
@@ -131,10 +146,8 @@ def test_the_scoreboards_predictions_are_these_models():
     assert found == [one for one in shipped() if one.operations]
 
 
-def test_what_ncu_calls_ideal_counts_copies_as_wanted(case):
+def test_what_ncu_calls_ideal_counts_copies_as_wanted(found):
     """Our ideal counts distinct bytes. ncu counts those of all lanes, copies too; before a swap, whole words."""
-    kernel, launch, counted = case
-    found = verdicts(kernel, launch, Textbook(), None, counted)
     for op in found.predicted:
         count = count_of(op, found)
         if count and not op.is_lower_bound and agreement(op, count) == "equal":

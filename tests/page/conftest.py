@@ -1,4 +1,4 @@
-"""The served page: one app process, one browser, a fresh browser tab for each test."""
+"""The served page: one app process, one browser, one profile of it, and a fresh browser tab for each test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from gradio_client import Client
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
 # What Gradio says of a stream of its own that is cut off, because another page is opened.
 _CUT_OFF = ("AbortError: signal is aborted", "Unexpected error Connection errored out")
@@ -105,6 +105,7 @@ def browser() -> Iterator[Browser]:
                 "--disable-gpu",
                 "--disable-background-networking",
                 "--disable-dev-shm-usage",
+                "--process-per-site",  # see Profile
                 f"--disable-features={','.join(_LEFT_OUT)}",
             ],
         )
@@ -198,13 +199,56 @@ class Tab:
         return self.page.locator(selector).inner_text()
 
 
+class Profile:
+    """A browser profile that keeps what it has fetched and compiled of the page for the next tab.
+
+    With a profile for each tab the browser would do both anew, in a process of its own: more than half of what it
+    takes to open the page. A tab that stays on a plain file of the app holds the process.
+    """
+
+    def __init__(self, browser: Browser, url: str) -> None:
+        self._browser, self._url = browser, url
+        self._context: BrowserContext | None = None
+
+    def tab(self) -> Tab:
+        """A new tab, with nothing stored or granted by an earlier one."""
+        if self._context is None:
+            self._context = self._browser.new_context(viewport={"width": 1280, "height": 720})
+            self._context.set_default_timeout(60_000)
+            self._held = self._context.new_page()
+            self._held.goto(f"{self._url}theme.css")
+        self._context.clear_cookies()
+        self._context.clear_permissions()
+        assert self._held.evaluate("localStorage.clear() ?? localStorage.length") == 0
+        return Tab(self._context.new_page(), self._url)
+
+    def close_tabs(self) -> None:
+        for page in self._context.pages if self._context else ():
+            if page is not self._held:
+                page.close()
+
+    def discard(self) -> None:
+        """The next tab gets a profile, and a process, of its own."""
+        if self._context:
+            self._context.close()
+            self._context = None
+
+
+@pytest.fixture(scope="session")
+def profile(app: App, browser: Browser) -> Iterator[Profile]:
+    kept = Profile(browser, app.url)
+    yield kept
+    kept.discard()
+
+
 @pytest.fixture
-def tab(app: App, browser: Browser) -> Iterator[Tab]:
-    context = browser.new_context(viewport={"width": 1280, "height": 720})
-    context.set_default_timeout(60_000)
-    opened = Tab(context.new_page(), app.url)
+def tab(profile: Profile, request: pytest.FixtureRequest) -> Iterator[Tab]:
+    failed = request.session.testsfailed
+    opened = profile.tab()
     yield opened
-    context.close()
+    profile.close_tabs()
+    if opened.errors or request.session.testsfailed > failed:
+        profile.discard()
     assert opened.errors == [], "the browser's console must stay clean"
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser
 
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from tests.page.conftest import App, Tab
+from tests.page.conftest import Tab
 from visualize.figures.composite import composite
 from visualize.models.schedule import Schedule, loads_at, row_major, schedule
 from visualize.models.steps import panels, steps
@@ -275,16 +274,14 @@ def test_a_transpose_has_its_input_and_output_side_by_side(tab: Tab) -> None:
     assert tab.page.locator(".player .count").count() == 0, "nothing is loaded twice"
 
 
-def test_without_an_address_it_plays_once_by_itself(app: App, browser: Browser) -> None:
+def test_without_an_address_it_plays_once_by_itself(tab: Tab) -> None:
+    tab.page.add_init_script(
+        "window.seen = []; document.addEventListener('tilescope:paint', () => setTimeout(() => "
+        "window.seen.push(Number(document.querySelector('.player').dataset.step)), 0))"
+    )
     for motion, steps_seen in (("no-preference", {1, 9}), ("reduce", {9})):
-        context = browser.new_context(viewport={"width": 1280, "height": 720}, reduced_motion=motion)
-        page = context.new_page()
-        page.add_init_script(
-            "window.seen = []; document.addEventListener('tilescope:paint', () => setTimeout(() => "
-            "window.seen.push(Number(document.querySelector('.player').dataset.step)), 0))"
-        )
-        page.goto(app.url)
-        page.wait_for_function("/step=9(&|$)/.test(location.search)", timeout=40_000)
-        assert steps_seen <= set(page.evaluate("window.seen")), motion
-        assert motion == "no-preference" or not set(range(1, 9)) & set(page.evaluate("window.seen"))
-        context.close()
+        tab.page.emulate_media(reduced_motion=motion)
+        tab.page.goto(tab.url)
+        tab.page.wait_for_function("/step=9(&|$)/.test(location.search)", timeout=40_000)
+        assert steps_seen <= set(tab.page.evaluate("window.seen")), motion
+        assert motion == "no-preference" or not set(range(1, 9)) & set(tab.page.evaluate("window.seen"))
