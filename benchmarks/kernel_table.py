@@ -60,6 +60,13 @@ class Table:
         notes = dict.fromkeys(f"{entry.work}: {entry.note}" for entry in self.entries if entry.note)
         return "\n".join([title, "", *lines, *([""] if notes else []), *(f"- {note}" for note in notes), ""])
 
+    def short(self) -> str:
+        """What README shows: the ratios alone."""
+        rows = [
+            f"| {entry.work} | {_against(entry)} | {_ratio(entry)} |" for entry in self.entries if not entry.failure
+        ]
+        return "\n".join(["| work | against | ratio (95 %) |", "|---|---|---|", *rows])
+
     def json(self) -> str:
         """Every field of every row."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=1) + "\n"
@@ -69,6 +76,12 @@ class Table:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(f"{path.name}.md").write_text(self.markdown(), encoding="utf-8")
         path.with_name(f"{path.name}.json").write_text(self.json(), encoding="utf-8")
+
+
+def read(path: Path) -> Table:
+    """The table that a JSON file holds."""
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    return Table(**{**fields, "entries": [Entry(**entry) for entry in fields["entries"]]})
 
 
 def _line(entry: Entry) -> str:

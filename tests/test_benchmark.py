@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.kernel_cases import CASES, COMPILED, Against, Case
-from benchmarks.kernel_table import Entry, Table
-from benchmarks.kernels import config_of
+from benchmarks.kernel_table import Entry, Table, read
+from benchmarks.kernels import FOLDER, config_of
 from kernels import discover
 from kernels.gpus import GPUS
 
@@ -144,6 +144,14 @@ def test_the_table_is_written_as_markdown_and_as_json(tmp_path):
     table.write(tmp_path / "measured" / "A100-80GB")
     files = {file.name: file.read_text(encoding="utf-8") for file in (tmp_path / "measured").iterdir()}
     assert files == {"A100-80GB.md": table.markdown(), "A100-80GB.json": table.json()}
+
+
+def test_the_readmes_table_is_what_was_measured_last():
+    table = read(FOLDER / "H200.json")
+    readme = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert table.short() in readme
+    assert f"On one H200, {table.date}:" in readme
+    assert (FOLDER / "H200.md").read_text(encoding="utf-8") == table.markdown()
 
 
 def test_a_row_against_several_names_the_fastest():
