@@ -108,8 +108,9 @@ def layout(title: str, **more: Any) -> dict[str, Any]:
 
 
 def colorbar(title: str, **more: Any) -> dict[str, Any]:
-    # The line below the title keeps it off the number at the bar's end.
-    return {"title": {"text": f"{title}<br> ", "side": "top"}, "thickness": 12, "outlinewidth": 0, "xpad": 4, **more}
+    # The empty line keeps the title off the number at the bar's end.
+    heading = {"text": f"{title}<br>\u00a0", "side": "top"}
+    return {"title": heading, "thickness": 12, "outlinewidth": 0, "xpad": 4, **more}
 
 
 def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[int, int]) -> dict[str, Any]:

@@ -21,7 +21,10 @@ function lay({ target, detail }) {
   if (own?.meta !== meta) own = new Picture(target, meta);
   if (meta.step !== told) {
     told = meta.step;
-    if (!playing) step = told;
+    if (!playing && step !== told) {
+      step = told;
+      if (pinned?.plot.isConnected) pinned.plot.repaint();
+    }
   }
   step = Math.min(step, longest());
   own.lay(detail, step);
