@@ -23,7 +23,10 @@ _LEAST_NS = 50_000
 # Programs of a probe per SM: one of several lands on each SM, however they are dealt out.
 _PER_SM = 4
 
-# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that hold the clock down; idle and a chosen clock do not.
+# By its name since driver 535, and before.
+_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+
+# Its bits (nvml.h) that hold the clock down; idle and a chosen clock do not.
 LIMITS = {
     0x04: "power limit",
     0x08: "hardware slowdown",
@@ -87,7 +90,8 @@ def nvml() -> Nvml | str:
     import torch
 
     try:
-        return Nvml(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        return Nvml(library, f"GPU-{torch.cuda.get_device_properties(0).uuid}")
     except (OSError, AttributeError, RuntimeError) as reason:
         return f"NVML could not be asked: {reason}"
 
@@ -95,14 +99,18 @@ def nvml() -> Nvml | str:
 class Nvml:
     """NVML of one device.
 
+    Args:
+        library: libnvidia-ml, as ctypes loads it.
+        uuid: of the device, as NVML writes it.
+
     Raises:
-        OSError, RuntimeError: where it is not installed, or does not know the device.
+        RuntimeError: where it does not know the device.
     """
 
     _SM = 1  # nvmlClockType_t: NVML_CLOCK_SM
 
-    def __init__(self, uuid: str) -> None:
-        self._library: Any = ctypes.CDLL("libnvidia-ml.so.1")
+    def __init__(self, library: Any, uuid: str) -> None:
+        self._library = library
         self._device = ctypes.c_void_p()
         self._call("nvmlInit_v2")
         self._call("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(self._device))
@@ -119,12 +127,13 @@ class Nvml:
     def limits(self) -> tuple[str, ...]:
         """What holds the clock down now, in words; () where that may not be read."""
         value = ctypes.c_ulonglong()
-        try:
-            # By its older name, which every driver has.
-            self._call("nvmlDeviceGetCurrentClocksThrottleReasons", self._device, ctypes.byref(value))
-        except RuntimeError:
-            return ()
-        return named_limits(value.value)
+        for name in _REASONS:
+            try:
+                self._call(name, self._device, ctypes.byref(value))
+            except (RuntimeError, AttributeError):
+                continue
+            return named_limits(value.value)
+        return ()
 
     def _call(self, name: str, *arguments: Any) -> None:
         if status := getattr(self._library, name)(*arguments):

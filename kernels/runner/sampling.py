@@ -179,8 +179,8 @@ def _warmed_up(stream: Stream, effort: Effort, now: Callable[[], float]) -> tupl
 
 
 def _turn_ms(stream: Stream, turns: int) -> float:
-    """How long one of some turns takes."""
-    return float(stream.batch(turns).times_ms.sum(axis=0).mean()) * stream.launches_per_sample
+    """How long one of some turns takes, the median."""
+    return float(np.median(stream.batch(turns).times_ms.sum(axis=0))) * stream.launches_per_sample
 
 
 def is_steady(took_ms: Sequence[float]) -> bool:

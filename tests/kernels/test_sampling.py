@@ -7,7 +7,7 @@ import pytest
 
 from kernels.pairs import pair
 from kernels.results import Clocks
-from kernels.runner.clocks import megahertz, named_limits
+from kernels.runner.clocks import Nvml, megahertz, named_limits
 from kernels.runner.sampling import (
     DRIVERS,
     MEASURED,
@@ -194,3 +194,38 @@ def test_what_can_be_no_clock_is_none(before, after):
 def test_a_clock_that_is_idle_or_chosen_is_not_called_limited():
     assert named_limits(0x1 | 0x2 | 0x100) == ()
     assert named_limits(0x4 | 0x40) == ("power limit", "temperature, by the hardware")
+
+
+class Library:
+    """A driver's library that knows one device, under the names that drivers had before 535."""
+
+    def __init__(self, reasons=0x4, may_read=True):
+        self.reasons, self.may_read = reasons, may_read
+
+    def nvmlInit_v2(self):
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid, device):
+        device._obj.value = 7
+        return 0 if uuid == b"GPU-1" else 6
+
+    def nvmlDeviceGetClockInfo(self, device, kind, value):
+        value._obj.value = 1755
+        return 0 if self.may_read and (device.value, kind) == (7, 1) else 3
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device, value):
+        value._obj.value = self.reasons
+        return 0 if self.may_read else 3
+
+
+def test_the_driver_is_asked_for_its_clock_and_what_limits_it():
+    driver = Nvml(Library(), "GPU-1")
+    assert (driver.clock_mhz(), driver.limits()) == (1755.0, ("power limit",))
+    assert Nvml(Library(reasons=0x1), "GPU-1").limits() == ()
+
+
+def test_a_driver_that_may_not_be_asked_tells_nothing():
+    driver = Nvml(Library(may_read=False), "GPU-1")
+    assert (driver.clock_mhz(), driver.limits()) == (None, ())
+    with pytest.raises(RuntimeError, match="nvmlDeviceGetHandleByUUID gave 6"):
+        Nvml(Library(), "MIG-2")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tests.mutants.defect import planted
 from tests.mutants.planted_texts import TEXTS
+from tests.mutants.planted_times import TIMES
 
 MODELS = (
     *planted(
@@ -204,14 +205,6 @@ COMPILED = (
 
 RUNNER = (
     *planted(
-        "kernels",
-        "pairs.py",
-        "tests/kernels/test_pairs.py",
-        ("np.sort(ours / theirs)", "np.sort(ours) / np.sort(theirs)[::-1]"),
-        ("tail = 50 * (1 - CONFIDENCE)", "tail = 100 * (1 - CONFIDENCE)"),
-        ("return not self.low <= 1 <= self.high", "return self.ratio != 1"),
-    ),
-    *planted(
         "kernels/runner",
         "check.py",
         "tests/kernels/test_check.py",
@@ -353,4 +346,4 @@ SCRIPTS = (
     ),
 )
 
-PLANTED = (*MODELS, *COMPILED, *TEXTS, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)
+PLANTED = (*MODELS, *COMPILED, *TEXTS, *TIMES, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)
