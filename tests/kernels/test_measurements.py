@@ -59,7 +59,7 @@ def process_of(session):
     return session.ask_runner(worker.process_id)
 
 
-@pytest.mark.parametrize("name", ["run", "reuse"])
+@pytest.mark.parametrize("name", ["run", pytest.param("reuse", marks=FULL)])
 def test_a_worker_that_can_not_reach_its_device_is_replaced(deviceless, name):
     before = process_of(deviceless)
     outcome = deviceless.submit(QUICK, name).result(120)
@@ -122,20 +122,19 @@ def test_what_takes_a_gpu_is_refused_without_one_in_its_own_words(session, name)
         assert f"this machine has none, and {MEASUREMENTS[name].missing.format(gpu=gpu)}." in outcome.message
 
 
-def test_a_result_is_known_until_as_many_others_have_been_used_since(tmp_path, monkeypatch):
+def test_a_result_is_known_until_as_many_others_have_been_used_since(session, tmp_path, monkeypatch):
     monkeypatch.setattr("kernels.runner.session.MOST_KEPT", 2)
-    session = Session(None, tmp_path)
-    try:
-        first, second, third = (replace(QUICK, run=Run(seed=seed)) for seed in (1, 2, 3))
-        results = [session.submit(experiment).result(60) for experiment in (first, second)]
-        assert session.known(first, "run") is results[0]
-        session.submit(third).result(60)
-        assert session.known(second, "run") is None
-        assert session.known(first, "run") is results[0]
-        assert session.known(first, "check") is None
-        assert session.known(replace(first, gpu="H200"), "run") is None, "it was interpreted here"
-    finally:
-        session.close()
+    other = Session(None, tmp_path)
+    other._machine.close()
+    monkeypatch.setattr(other, "_machine", session._machine)  # whose worker has been started
+    first, second, third = (replace(QUICK, run=Run(seed=seed)) for seed in (1, 2, 3))
+    results = [other.submit(experiment).result(60) for experiment in (first, second)]
+    assert other.known(first, "run") is results[0]
+    other.submit(third).result(60)
+    assert other.known(second, "run") is None
+    assert other.known(first, "run") is results[0]
+    assert other.known(first, "check") is None
+    assert other.known(replace(first, gpu="H200"), "run") is None, "it was interpreted here"
 
 
 def test_the_cache_forgets_what_was_used_least_recently():

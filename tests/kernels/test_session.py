@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -200,13 +201,17 @@ def test_closing_a_session_ends_its_runs(tmp_path):
 
 
 def test_more_runs_than_anyone_would_wait_for_are_refused(session, monkeypatch):
-    monkeypatch.setattr("kernels.runner.session.MOST_JOBS", 1)
-    job, _ = launched(session)
-    outcome = session.submit(QUICK).result(0)
-    assert isinstance(outcome, Failure)
-    assert outcome.kind == "busy"
-    job.cancel()
-    job.result()
+    """Whatever the one under way is at: here it waits, so that no worker need be ended."""
+    held, let_go = threading.Event(), Failure("queued", "cancelled", "It was let go.")
+    with monkeypatch.context() as patch:
+        patch.setattr("kernels.runner.session.MOST_JOBS", 1)
+        patch.setattr(RUN, "measure", lambda *_: held.wait(PATIENCE_S) and let_go)
+        job = session.submit(QUICK)
+        outcome = session.submit(QUICK).result(0)
+        assert isinstance(outcome, Failure)
+        assert outcome.kind == "busy"
+        held.set()
+        assert job.result() == let_go
     assert_runs(session)
 
 
