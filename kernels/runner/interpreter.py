@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from kernels.knobs import ConfigError
-from kernels.spec import Kernel, Launch
+from kernels.spec import Kernel, Launch, shape_text
 
 LIMIT_S = 20.0
 
@@ -117,7 +117,7 @@ def refuse_what_takes_too_long(kernel: Kernel, launch: Launch, instead: str = ""
     """
     seconds = estimated_seconds(kernel, launch)
     if seconds > LIMIT_S:
-        shape = " × ".join(str(v) for v in vars(launch.problem).values() if isinstance(v, int))
+        shape = shape_text(launch.problem)
         raise ConfigError(
             "too_slow_here",
             f"There is no GPU here, and the interpreter would take about {seconds:,.0f} s for {shape} in these tiles. "

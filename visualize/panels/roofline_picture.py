@@ -11,7 +11,7 @@ from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.results import RunResult
 from kernels.runner.measurements.run_measurement import RUN
-from kernels.spec import Kernel, Launch
+from kernels.spec import Kernel, Launch, shape_text
 from visualize.figures.roofline_figure import roofline_figure
 from visualize.models import roofline
 from visualize.models.bounds import Bound
@@ -75,6 +75,6 @@ def _recorded(run: RunResult) -> Iterator[Point]:
         kernel = kernels[experiment.kernel]
         if kernel.family.id != family.id or experiment.problem.dtype != dtype or not one.measured.check.passed:
             continue
-        sizes = " × ".join(str(size) for size in vars(experiment.problem).values() if isinstance(size, int))
+        sizes = shape_text(experiment.problem)
         for point in roofline.points(kernel, one.measured, one.gpu, "recorded")[:1]:
             yield Point(f"{kernel.id} {sizes}", one.gpu, point.intensity, point.tflops, "recorded")

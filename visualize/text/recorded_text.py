@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.experiment import Experiment
+from kernels.spec import shape_text
 from visualize.text import tables
 from visualize.text.headline import headline
 from visualize.text.numbers import Number
@@ -121,7 +122,7 @@ def _table(rows: Sequence[Row]) -> Markup:
             Link(row.experiment.kernel, row.link),
             _KINDS.get(row.kind, (row.kind,))[0],
             _result(row.kind, row.numbers),
-            shape(row.experiment.problem),
+            shape_text(row.experiment.problem),
             dtype(row.experiment.problem),
             config(row.experiment.config, varied=("GROUP_SIZE",) if row.kind == "reuse" else ()),
             row.gpu,
@@ -136,11 +137,6 @@ def _result(kind: str, found: Sequence[Number]) -> str:
     """The numbers of a recording in a few words."""
     template = _RESULTS.get((kind, len(found)), ", ".join(["{}"] * len(found)))
     return template.format(*found)
-
-
-def shape(problem: Any) -> str:
-    """M × N × K."""
-    return " × ".join(f"{size}" for size in vars(problem).values() if isinstance(size, int))
 
 
 def dtype(problem: Any) -> str:

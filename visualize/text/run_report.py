@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels.results import Check, Closeup, Diff, RunResult
-from kernels.spec import Family, Kernel, Launch
+from kernels.spec import Family, Kernel, Launch, shape_text
 from visualize.text import time_text
 from visualize.text.headline import headline
 from visualize.text.prose import Mark, Sentence, Strong, say, term
@@ -83,9 +83,8 @@ def numbers(result: RunResult, race: str, in_l2: bool = False) -> Markup:
     source = {"cuda": "measured"}.get(result.backend, result.backend)
     check, problem = result.check, result.experiment.problem
     verdict = ("passed, still a race" if race else "passed") if check.passed else _failed(check)
-    sizes = " × ".join(str(size) for name, size in vars(problem).items() if isinstance(size, int))
     parts = [
-        figure(result.experiment.kernel, f"{sizes} {problem.dtype}", source),
+        figure(result.experiment.kernel, f"{shape_text(problem)} {problem.dtype}", source),
         figure(verdict, "check", source, "Compared with torch: no error beyond rounding"),
     ]
     parts += time_text.strip(result, source, in_l2)

@@ -6,10 +6,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from kernels.spec import shape_text
 from visualize.models.scores import ALLOWED_ERROR, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.text.headline import headline
 from visualize.text.prose import Link, Mark, Sentence, Sourced, hint, say
-from visualize.text.recorded_text import config, dtype, shape
+from visualize.text.recorded_text import config, dtype
 from visualize.text.tables import frame, table
 from visualize.text.words import bytes_of, counted, enumerated, percent, significant
 
@@ -75,7 +76,7 @@ def point(one: Score) -> str:
     launch = one.experiment
     lines = (
         f"<b>{one.operation}</b> of {launch.kernel}, {launch.gpu}",
-        f"{shape(launch.problem)}, {dtype(launch.problem)}",
+        f"{shape_text(launch.problem)}, {dtype(launch.problem)}",
         config(launch.config),
         f"predicted <b>{_number(one, one.predicted)}</b>, counted <b>{_number(one, one.counted)}</b>{_off(one)}",
     )
@@ -149,7 +150,7 @@ def _table(misses: tuple[Score, ...], count: str, links: dict[Score, str]) -> Ma
             _error(one),
             one.experiment.gpu,
             *(("flagged" if one.is_flagged else "none",) if count == DRAM else ()),
-            shape(one.experiment.problem),
+            shape_text(one.experiment.problem),
             dtype(one.experiment.problem),
             config(one.experiment.config),
         )

@@ -10,6 +10,7 @@ from pandas import DataFrame
 
 from kernels.experiment import Experiment
 from kernels.results import Timeline
+from kernels.spec import shape_text
 from visualize.models.execution import Course, round_robin_share, spread_ns
 from visualize.models.occupancy import Residency
 from visualize.models.schedule import Schedule
@@ -38,10 +39,9 @@ def hint(gpu: str, known: Sequence[Experiment]) -> Sentence:
 
 def _link(experiment: Experiment, gpu: str) -> Link:
     problem, config = experiment.problem, experiment.config
-    shape = " × ".join(str(getattr(problem, name)) for name in ("M", "N", "K") if hasattr(problem, name))
     more = f", GROUP_SIZE {config.GROUP_SIZE}" if hasattr(config, "GROUP_SIZE") else ""
     address = {**experiment.to_address(), "gpu": gpu, "tab": "schedule"}
-    return Link(f"{experiment.kernel} {shape}{more}", urlencode(address))
+    return Link(f"{experiment.kernel} {shape_text(problem)}{more}", urlencode(address))
 
 
 def source(ran: Timeline) -> str:

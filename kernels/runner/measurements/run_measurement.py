@@ -25,7 +25,7 @@ from kernels.runner.overhead import launch_overhead
 from kernels.runner.prepared import Prepared, interprets, prepare
 from kernels.runner.stages import Stages
 from kernels.runner.worker import as_failure
-from kernels.spec import DTYPE_BYTES, Family, Launch
+from kernels.spec import DTYPE_BYTES, Family, Launch, shape_text
 
 
 def _read(fields: dict[str, Any]) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def _peak_tflops(family: Family, problem: Any) -> tuple[float, str] | None:
     if isinstance(call, str):
         return None
     work = family.work(problem)
-    shape = " × ".join(str(size) for size in vars(problem).values() if isinstance(size, int))
+    shape = shape_text(problem)
     what = f"{family.baseline_name(problem)}, {shape} {problem.dtype}, the best of a few"
     return work / timing.best_ms(call) / 1e9, what
 
