@@ -136,10 +136,17 @@ class Tally:
 
 
 def wanted(flags: argparse.Namespace, gpu: Gpu) -> Iterator[Experiment]:
-    """What the flags ask for, in order."""
+    """What the flags ask for, in order.
+
+    Raises:
+        ConfigError: where a line of a file holds no experiment.
+    """
+    from kernels import discover
+    from kernels.experiment import from_json
+
     if flags.these:
         lines = flags.these.read_text(encoding="utf-8").splitlines()
-        return experiments(json.loads(line) for line in lines if line.strip())
+        return iter([from_json(json.loads(line), discover()) for line in lines if line.strip()])
     if flags.draw is not None:
         payloads = widely_drawn(flags.draw)
         return experiments(with_descriptors(payloads, gpu) if flags.descriptors else payloads)

@@ -10,6 +10,7 @@ import pytest
 
 from kernels import gpus, records
 from kernels.gpus import GPUS
+from kernels.knobs import ConfigError
 from kernels.lanes import CompiledFacts
 from kernels.results import Failure
 from kernels.runner.measurements.counters_measurement import COUNTERS
@@ -80,6 +81,9 @@ def test_experiments_of_a_file_are_counted_in_its_order(tmp_path):
     file.write_text("\n\n".join(map(json.dumps, payloads)))
     found = take(wanted("--these", str(file)), 9)
     assert [(one.kernel, one.problem.M) for one in found] == [("transpose.flat", 1024), ("matmul.grouped", 77)]
+    file.write_text(json.dumps({"kernel": "matmul.grouped", "problem": {"M": 0}}))
+    with pytest.raises(ConfigError, match="M is 0"):
+        wanted("--these", str(file))
 
 
 @pytest.fixture

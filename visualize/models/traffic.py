@@ -148,7 +148,7 @@ def bypassing(lanes: Requests) -> Traffic:
     """Count requests of 16-byte copies that bypass L1 (LDGSTS.BYPASS), as the counter of sectors does.
 
     It counts the lines that each pair of lanes 2i and 2i + 1 touches: as many as sectors, but where rows begin inside
-    one. So it did for all launches that were counted on an H200 and an H100.
+    one, as float8's may. Of such launches two were counted, on the GPUs of the atlas (tests/oracle/load_sectors.csv).
     """
     found = traffic(lanes)
     pairs = lanes.row.shape[1] // 2
