@@ -108,8 +108,8 @@ def layout(title: str, **more: Any) -> dict[str, Any]:
 
 
 def colorbar(title: str, **more: Any) -> dict[str, Any]:
-    # The empty line keeps the title off the number at the bar's end.
-    heading = {"text": f"{title}<br>\u00a0", "side": "top"}
+    # Above the bar it would cover the number at the bar's end.
+    heading = {"text": title, "side": "right"}
     return {"title": heading, "thickness": 12, "outlinewidth": 0, "xpad": 4, **more}
 
 
