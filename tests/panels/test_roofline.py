@@ -118,7 +118,7 @@ def test_a_measured_run_has_the_roof_of_its_own_device():
 def test_what_computes_nothing_or_was_never_measured_has_no_roof_and_the_page_says_why():
     said, picture = drawn_roofline(recorded({"kernel": "transpose.tiled"}), H200)
     assert picture == NONE
-    assert "computes nothing" in text_of(said)
+    assert "does no arithmetic" in text_of(said)
     said, picture = drawn_roofline(recorded(), GPUS["L4"])
     assert picture == NONE
     assert "no roof to draw" in text_of(said)

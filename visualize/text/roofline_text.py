@@ -7,7 +7,7 @@ from visualize.models.roofline import Point, Roof
 from visualize.text.prose import Sentence, Sourced, Strong, say
 from visualize.text.words import percent, significant
 
-NO_WORK = "It computes nothing, so it has no roofline: a copy of the same bytes is its bound."
+NO_WORK = "This kernel does no arithmetic, so it has no roofline: a copy of the same bytes is its bound."
 NO_ROOF = "Nothing was measured of this GPU in this type, so there is no roof to draw."
 
 
