@@ -87,9 +87,9 @@ def cases(kernel):
         found["precision"] = {"precision": ("ieee", "tf32_rounded", "tf32x3")[place % 3]}
     found["odd"] = {"shape": ODD, "run": Run("integers", seed=7, l2="cold")}
     found["old_gpu"] = {"gpu": GPUS["A100-80GB"], "run": Run("uniform", timer="graph")}
-    unequal, problem = configs_of(kernel)["unequal"], problem_for(kernel, SHAPE)
+    unequal, problem = configs_of(kernel)["unequal"], problem_for(kernel, ODD)
     if accepted(kernel, problem, unequal) and kernel.programs(Launch(problem, unequal, FEW_SMS)) <= 64:
-        found["unequal"] = {"config": unequal, "dtype": "float16"}
+        found["unequal"] = {"shape": ODD, "config": unequal, "dtype": "float16"}
     return {name: written(kernel, **given) for name, given in found.items()}
 
 
