@@ -22,6 +22,8 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernels.runner.sampling import Effort
+
 if TYPE_CHECKING:
     from kernels.experiment import Experiment
     from kernels.gpus import Gpu
@@ -33,6 +35,9 @@ ROUNDS = (24, 8, 4)
 
 # Candidates that are timed in turns: a stream holds about a thousand launches and events before it starts.
 AT_ONCE = 15
+
+# The last few are timed until their ratios are known, or this is over.
+LAST_ROUND = Effort(half_width=0.001, fewest=40, most=2000, least_ms=200.0, most_s=4.0, warm_s=0.5)
 
 # A compile that takes longer is out.
 MOST_COMPILE_S = 60.0
@@ -147,7 +152,9 @@ def ranked(tried: Sequence[Experiment], gpu: Gpu) -> tuple[list[tuple[Experiment
     """The last few, fastest first: each with its median in ms and the ratio of the library's time to it; its name."""
     import numpy as np
 
+    from kernels.pairs import pair
     from kernels.runner import timing
+    from kernels.runner.measurements.run_measurement import library_calls
     from kernels.runner.prepared import prepare
 
     first = prepare(tried[0], gpu)
@@ -156,16 +163,19 @@ def ranked(tried: Sequence[Experiment], gpu: Gpu) -> tuple[list[tuple[Experiment
     for count in ROUNDS:
         left = [left[place] for place in np.argsort(_relative_times(left), kind="stable")[:count]]
     left = [one for one in left if is_right(one)]
+    if not left:
+        return [], ""
     family, problem = first.kernel.family, first.experiment.problem
-    theirs = family.baseline(first.inputs, _empty_like(first.output), problem)
-    found: list[tuple[Experiment, float, float | None]] = []
-    for one in left:
-        calls = [one.launch] if isinstance(theirs, str) else [one.launch, theirs]
-        times = np.concatenate([timing.in_turns(calls, run.l2, run.timer).times_ms for _ in range(3)], axis=1)
-        ratio = None if isinstance(theirs, str) else float(np.median(times[1] / times[0]))
-        found.append((one.experiment, float(np.median(times[0])), ratio))
-    found.sort(key=lambda one: one[1] if one[2] is None else -one[2])
-    return found, "" if isinstance(theirs, str) else family.baseline_name(problem)
+    library, _ = library_calls(family, first.inputs, _empty_like(first.output), problem)
+    # Together with every call of the library, as the benchmark takes them: what runs before a launch leaves its mark.
+    calls = [*(one.ready() for one in left), *library.values()]
+    times = timing.in_turns(calls, run.l2, run.timer, LAST_ROUND).times_ms
+    found = [
+        (one.experiment, float(np.median(ours)), pair(times[len(left)], ours).ratio if library else None)
+        for one, ours in zip(left, times[: len(left)], strict=True)
+    ]
+    order = np.argsort(np.median(times[: len(left)] / times[0], axis=1), kind="stable")
+    return [found[place] for place in order], next(iter(library), "")
 
 
 def _relative_times(left: Sequence[Prepared]) -> list[float]:
@@ -177,7 +187,7 @@ def _relative_times(left: Sequence[Prepared]) -> list[float]:
     run, found = left[0].experiment.run, [1.0]
     for begin in range(1, len(left), AT_ONCE):
         together = [left[0], *left[begin : begin + AT_ONCE]]
-        times = timing.in_turns([one.launch for one in together], run.l2, run.timer).times_ms
+        times = timing.in_turns([one.ready() for one in together], run.l2, run.timer).times_ms
         found += [float(ratio) for ratio in np.median(times[1:] / times[0], axis=1)]
     return found
 

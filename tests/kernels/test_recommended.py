@@ -96,7 +96,7 @@ def test_times_are_told_relative_to_a_launch_in_every_batch(monkeypatch: pytest.
 
     monkeypatch.setattr(timing, "in_turns", in_turns)
     run = SimpleNamespace(run=SimpleNamespace(l2="warm", timer="events"))
-    left: list[Any] = [SimpleNamespace(experiment=run, launch=lambda ms=ms: ms) for ms in true_ms]
+    left: list[Any] = [SimpleNamespace(experiment=run, ready=lambda ms=ms: lambda: ms) for ms in true_ms]
     times = search_configs._relative_times(left)
     assert np.argsort(times).tolist() == np.argsort(true_ms).tolist()
     assert max(batches) == search_configs.AT_ONCE + 1
