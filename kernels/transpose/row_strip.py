@@ -49,7 +49,7 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
 KERNEL = Kernel(
     id="transpose.row_strip",
     title="row strips",
-    claim="A program reads rows and writes them as columns: few rows per strip leave each written sector half empty.",
+    claim="A program reads rows and writes columns: with few rows per strip, most of each written sector is wasted.",
     family=FAMILY,
     config=Config,
     jitted=transpose_row_strip,

@@ -54,7 +54,7 @@ def test_the_group_size_that_is_set_is_marked_where_it_stands_on_a_logarithmic_a
 def test_axes_say_what_they_count():
     figure = bytes_figure(PREDICTED, MEASURED, 2, "counted")
     assert figure.layout.xaxis.title.text == "GROUP_SIZE (rows of tiles)"
-    assert (figure.layout.yaxis.title.text, figure.layout.yaxis.type) == ("GB read from DRAM", "log")
+    assert (figure.layout.yaxis.title.text, figure.layout.yaxis.type) == ("GB read from DRAM (log scale)", "log")
     assert list(figure.layout.xaxis.tickvals) == [1, 2, 4]
     times = times_figure(MEASURED, 1, "measured")
     assert (times.layout.yaxis.title.text, times.layout.yaxis.type) == ("milliseconds", "linear")

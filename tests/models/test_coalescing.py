@@ -61,10 +61,10 @@ def counted(access, made, shape, extents, size):
     """Every instruction of every warp, as sets of bytes."""
     layout, length = made.layout, made.width_bytes // made.element_bytes
     originals = [r for r in range(1 << len(layout.register)) if not has_copies(layout.register, r)]
-    requests = sectors = lines = ideal = wanted = extra = 0
+    requests = sectors = lines = ideal = wanted = extra = repeated = 0
     for index in executions(access, extents):
         for warp, first in itertools.product(range(1 << len(layout.warp)), range(0, len(originals), length)):
-            touched, active, pairs = set(), 0, set()
+            touched, active, pairs, pair_sectors = set(), 0, set(), set()
             for lane in range(32):
                 if made.op != "load" and (has_copies(layout.lane, lane) or has_copies(layout.warp, warp)):
                     continue
@@ -74,14 +74,16 @@ def counted(access, made, shape, extents, size):
                     touched |= set(range(start, start + made.width_bytes))
                     active += 1
                     pairs.add((lane // 2, start // 128))
+                    pair_sectors.add((lane // 2, start // 32))
             requests += active > 0
             distinct = len({byte // 32 for byte in touched})
             sectors += len(pairs) if made.bypasses_l1 else distinct
             extra += len(pairs) - distinct if made.bypasses_l1 else 0
+            repeated += len(pair_sectors) - distinct if made.bypasses_l1 else 0
             lines += len({byte // 128 for byte in touched})
             ideal += -(-len(touched) // 32)
             wanted += active * made.width_bytes
-    return Traffic(requests, sectors, lines, ideal, wanted, extra)
+    return Traffic(requests, sectors, lines, ideal, wanted, extra, repeated)
 
 
 @st.composite
@@ -179,6 +181,8 @@ def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
     within = at_places(row, 16 * column, True, (4, 144), 1, 16)
     assert traffic(within).sectors == 2 + 3 + 2 + 3
     assert (bypassing(within).sectors, bypassing(within).touched_sectors) == (8, 10)
+    # ncu's count of the instruction: two sectors of each pair that begins inside one.
+    assert bypassing(within).repeated_sectors == 2 * 1
     # Seven lanes from byte 112 on: the first one of a pair before a line's end, the second one behind it.
     column = 112 + 16 * np.arange(8)[None]
     across = at_places(0 * column, column, True, (1, 224), 1, 16)

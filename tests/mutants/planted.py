@@ -334,7 +334,7 @@ FIGURES = (
 SCRIPTS = (
     *planted(
         "visualize/widgets/assets",
-        "player.js",
+        "launch.js",
         "tests/page/test_player.py",
         ("this.finish(number > this.count ? this.count : current - 1);", "this.finish(current);"),
     ),

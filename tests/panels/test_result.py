@@ -47,7 +47,7 @@ def test_a_measured_run_shows_spread_samples_rate_ratio_and_share():
     timing, baseline, peak = run.timing, run.baseline, run.peak
     assert words.milliseconds(timing.median_ms) in strip
     assert f"median of {timing.samples}" in strip
-    assert f"{baseline.ratio:.2f} ×" in strip
+    assert f"{baseline.ratio:.3f} ×" in strip
     assert words.percent(peak.share) in strip
     assert 'class="mark measured"' in strip
     assert words.milliseconds(timing.p20_ms) in tables

@@ -58,7 +58,7 @@ def test_every_recording_that_counts_something_is_predicted_once():
 
 
 def test_the_file_is_small_and_every_line_is_as_it_would_be_written():
-    assert FILE.stat().st_size < 160_000
+    assert FILE.stat().st_size < 240_000
     lines = FILE.read_text(encoding="utf-8").splitlines()
     assert [one.line() for one in shipped()] == lines
     assert {one.triton for one in shipped() if one.operations} == {one.measured.device.triton for one in ATLAS}
@@ -85,7 +85,7 @@ def test_requests_and_what_lanes_ask_for_are_exact_and_no_lower_bound_is_above_t
     lanes = [one for one in scoreboard().part(EXACT_COUNTS).scores if not one.operation.startswith("box")]
     assert len(lanes) > 2000
     assert [one for one in lanes if not one.is_exact] == []
-    assert len({one.experiment for one in scoreboard().lower_bounds}) == 19
+    assert len({one.experiment for one in scoreboard().lower_bounds}) == 23
     for one in scoreboard().lower_bounds:
         assert one.operation == "atomic"
         assert 0 < one.predicted <= one.counted
@@ -141,12 +141,12 @@ def test_misses_are_listed_by_themselves_and_none_is_a_folded_sentence():
     exact = Scoreboard(scores((5, 5), (7, 7)))
     shown = scoreboard_text.below(exact, "sectors", "tab=recorded", {})
     assert "<details><summary>No misses</summary><p>None of the 2 sector counts is not equal.</p></details>" in shown
-    assert "every" in scoreboard_text.claim(exact, "sectors", exact)
+    assert "each" in scoreboard_text.claim(exact, "sectors", exact)
 
 
 def test_what_is_left_out_is_said_with_its_count(panel):
     below = text_of(panel.draw(known())[panel.below])
-    assert "Left out: the atomics of 19 launches." in below
+    assert "Not compared: the atomics of 23 launches, which retry in a loop." in below
     assert "Left out" not in text_of(panel.draw(known(score_kernel="transpose.flat"))[panel.below])
     missing = Scoreboard(scores((5, 5)), (), (scores((5, 5))[0].experiment,))
     assert "1 recorded launch" in text_of(scoreboard_text.below(missing, "sectors", "", {}))
@@ -176,10 +176,10 @@ def test_a_point_says_launch_kernel_shape_config_gpu_and_both_numbers():
     assert scoreboard_text.point(replace(one, count=DRAM, predicted=2 * 10**9)).count("2.00 GB") == 1
 
 
-def test_the_picture_is_the_same_whatever_is_set_and_is_sent_in_70_kilobytes(panel):
+def test_the_picture_is_the_same_whatever_is_set_and_is_sent_in_100_kilobytes(panel):
     values = [panel.draw(known(M=size))[panel.plot] for size in (512, 640)]
     assert values[0] == values[1]
-    assert all(len(picture(ScoreboardView(count)).encode()) < 70_000 for count in COUNTS)
+    assert all(len(picture(ScoreboardView(count)).encode()) < 100_000 for count in COUNTS)
     content = json.loads(values[0])
     assert {"words", "addresses"} <= set(content["layout"]["meta"])
 

@@ -42,7 +42,7 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
     several = [predicted[size] for size in sizes]
     least = [min(one.low_bytes, one.otherwise_bytes) / 1e9 for one in several]
     most = [max(one.high_bytes, one.otherwise_bytes) / 1e9 for one in several]
-    figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", "GB read from DRAM", sizes[-1]))
+    figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", "GB read from DRAM (log scale)", sizes[-1]))
     figure.add_scatter(
         x=sizes + sizes[::-1], y=least + most[::-1], mode="lines", line={"width": 0}, fill="toself",
         fillcolor="rgba(91,108,230,0.18)", hoverinfo="skip", name="uncertainty",

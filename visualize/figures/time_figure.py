@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from kernels.results import RunResult, Timing
 from visualize.figures import theme
 
-OURS, ENQUEUED, WAITED = "this kernel", "a call from Python", "a call, waited for"
+OURS, ENQUEUED, WAITED = "this kernel", "launch from Python", "launch and wait"
 
 # A bar that is shorter than this share of the longest has its text beside it.
 _ROOM = 0.45
@@ -56,6 +56,7 @@ def time_figure(result: RunResult) -> go.Figure:
         error_x={
             "type": "data",
             "symmetric": False,
+            "color": theme.BORDER,
             "array": [bar.p80_ms and (bar.p80_ms - bar.median_ms) * scale for bar in bars],
             "arrayminus": [bar.p20_ms and (bar.median_ms - bar.p20_ms) * scale for bar in bars],
         },
@@ -86,7 +87,7 @@ def _bars(result: RunResult, ours: Timing) -> list[_Bar]:
     library = result.baselines or ((result.baseline,) if result.baseline else ())
     bars = [_timed(OURS, _KERNEL, ours), *(_timed(one.name, _LIBRARY, one.timing) for one in library)]
     if cost := result.launch_overhead:
-        bars.append(_Bar(ENQUEUED, _PYTHON, cost.enqueue_ms, rate="until it returns"))
+        bars.append(_Bar(ENQUEUED, _PYTHON, cost.enqueue_ms, rate="until the call returns"))
         bars.append(_Bar(WAITED, _PYTHON, cost.synchronized_ms, rate="kernel included"))
     return bars
 

@@ -108,9 +108,10 @@ def count_of(op: Operation, found: Verdicts) -> Count | None:
 def agreement(op: Operation, count: Count) -> str:
     """How the two agree: "equal", "at least" (of a loop that repeats), "undercounted" (by ncu) or "different".
 
-    ncu's count of an instruction is of the sectors that it touches.
+    ncu's count of an instruction is of the sectors that it touches; of a copy that bypasses L1, of those of each pair
+    of lanes.
     """
-    touched = op.launch.touched_sectors
+    touched = op.launch.touched_sectors + op.launch.repeated_sectors
     same_lines = op.launch.lines == count.lines and count.requests in (None, op.launch.requests)
     if same_lines and touched == count.sectors:
         return "equal"

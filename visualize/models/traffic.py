@@ -24,7 +24,8 @@ class Traffic:
 
     `sectors` are what the hardware's counter of the launch holds. Where these are others than are touched, the
     difference is in `extra_sectors`: of a descriptor's load those past the tensor's edge; of a copy that bypasses L1
-    what `bypassing` says, which may be below zero.
+    what `bypassing` says, which may be below zero. `repeated_sectors` are those that ncu's count of an instruction holds
+    once more: of such a copy, a sector that several pairs of lanes touch.
     """
 
     requests: int
@@ -33,6 +34,7 @@ class Traffic:
     ideal_sectors: int
     bytes_wanted: int
     extra_sectors: int = 0
+    repeated_sectors: int = 0
 
     @property
     def touched_sectors(self) -> int:
@@ -147,16 +149,27 @@ def traffic(lanes: Requests, sector_bytes: int = SECTOR_BYTES, line_bytes: int =
 def bypassing(lanes: Requests) -> Traffic:
     """Count requests of 16-byte copies that bypass L1 (LDGSTS.BYPASS), as the counter of sectors does.
 
-    It counts the lines that each pair of lanes 2i and 2i + 1 touches: as many as sectors, but where rows begin inside
-    one, as float8's may. Of such launches two were counted, on the GPUs of the atlas (tests/oracle/load_sectors.csv).
+    It counts the lines that each pair of lanes 2i and 2i + 1 touches, and ncu's count of the instruction the sectors of
+    each pair: both as many as sectors, but where rows begin inside one, as float8's may. Six such launches were counted,
+    on the GPUs of the atlas (four of them are in it, two in tests/oracle/load_sectors.csv).
     """
     found = traffic(lanes)
+    sectors, of_pairs = _by_pairs(lanes, LINE_BYTES), _by_pairs(lanes, SECTOR_BYTES)
+    return replace(
+        found,
+        sectors=sectors,
+        extra_sectors=sectors - found.sectors,
+        repeated_sectors=of_pairs - found.sectors,
+    )
+
+
+def _by_pairs(lanes: Requests, unit_bytes: int) -> int:
+    """The different units that each pair of lanes touches, added up."""
     pairs = lanes.row.shape[1] // 2
     pair = np.arange(lanes.row.shape[1], dtype=np.int64) // 2
-    keys = np.where(lanes.active, lanes.address // LINE_BYTES * pairs + pair, -1)
+    keys = np.where(lanes.active, lanes.address // unit_bytes * pairs + pair, -1)
     keys.sort(axis=1)
-    sectors = int(_distinct(keys).sum())
-    return replace(found, sectors=sectors, extra_sectors=sectors - found.sectors)
+    return int(_distinct(keys).sum())
 
 
 def _of_each(lanes: Requests, sector_bytes: int, line_bytes: int) -> np.ndarray:

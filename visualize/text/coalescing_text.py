@@ -33,9 +33,9 @@ def of_compiled(found: Verdicts, number: int, worst: int, *more: Sentence | str)
     sentence = _sentence(found, op, named)
     times = op.launch.sectors / max(op.launch.ideal_sectors, 1)
     if times >= _WORTH_A_FACTOR:
-        large, what = f"{times:.2g}×", "the sectors needed"
+        large, what = f"{times:.2g}×", "the sectors needed: not coalesced"
     else:
-        large, what = percent(op.launch.efficiency), "of the bytes moved are wanted"
+        large, what = percent(op.launch.efficiency), "of the bytes moved are wanted: coalesced"
     return headline(
         large,
         Sourced(what, source),

@@ -164,7 +164,8 @@ def _verdict(check: Check, family: Family) -> Sentence | str:
         if family.is_exact:
             return "Every element equals the reference, bit for bit."
         return (
-            f"Every element is within rounding: relative RMS error {error}, limit {limit} for {family.limit_follows}."
+            f"Correct: every element is within rounding. Relative RMS error {error}; "
+            f"the limit for {family.limit_follows} is {limit}."
         )
     if not check.mismatched:
         return say(

@@ -32,9 +32,10 @@ def loads_headline(
         return headline(f"{found.ours:,}", "blocks in either order", _no_difference(found, what), *_waves(found), *more)
     beside = f"blocks instead of {found.reference:,}"
     if found.ours > found.reference:
-        beside = f"blocks; row-major order {found.reference:,}"
-        said = say("{} Grouping pays with longer rows.", _region(found, what, inputs))
-        return headline(f"{found.ours:,}", beside, said, *_waves(found), *more)
+        beside = f"blocks; row-major order needs fewer, {found.reference:,}"
+        wide = counted(found.regions[1][1], "tile")
+        why = say("Grouping does not help here: C is only {} wide. It pays where C is wider.", wide)
+        return headline(f"{found.ours:,}", beside, why, _region(found, what, inputs), *_waves(found), *more)
     if bought is None:
         return headline(f"{found.ours:,}", beside, _region(found, what, inputs), *_waves(found), *more)
     details = (_region(found, what, inputs), *_details(bought), *_waves(found))

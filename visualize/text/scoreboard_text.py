@@ -43,7 +43,8 @@ def _of_exact(shown: Scoreboard, count: str, both: Scoreboard) -> Markup:
         differ = f"{missed:,} {{}} {'count differs' if missed == 1 else 'counts differ'} from what Nsight Compute {{}}."
         sentence = say("{}, {}", where, say(differ, *marks))
     else:
-        sentence = say("{}, every {} count equals what Nsight Compute {}, to the last digit.", where, *marks)
+        equal = say("each {} count equals what Nsight Compute {}, to the last digit.", *marks)
+        sentence = say("{}, {} {}", where, equal, _loops(shown))
     together = say("Sectors and requests together: {:,} of {:,} agree exactly.", both.exact, len(both.scores))
     how = "Predictions come from the kernel's index arithmetic and the layouts that the compiler chose."
     number = f"{shown.exact:,} of {len(shown.scores):,}"
@@ -113,17 +114,19 @@ def below(shown: Scoreboard, count: str, listed: str, links: dict[Score, str]) -
 
 
 def _left_out(shown: Scoreboard) -> tuple[Sentence | str, ...]:
-    loops = len({one.experiment for one in shown.lower_bounds})
     missing = len(shown.unpredicted)
     return (
-        say(
-            "Left out: the atomics of {}. They are loops that retry: one iteration is predicted, a lower bound.",
-            counted(loops, "launch"),
-        )
-        if loops
-        else "",
+        _loops(shown),
         say("Left out: {:,} recorded launches that no prediction is shipped for.", missing) if missing else "",
     )
+
+
+def _loops(shown: Scoreboard) -> Sentence | str:
+    """The atomics that are not compared."""
+    launches = len({one.experiment for one in shown.lower_bounds})
+    if not launches:
+        return ""
+    return say("Not compared: the atomics of {}, which retry in a loop.", counted(launches, "launch"))
 
 
 def _misses(shown: Scoreboard, count: str, links: dict[Score, str]) -> Markup:

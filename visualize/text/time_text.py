@@ -33,11 +33,11 @@ def strip(result: RunResult, source: str, is_in_l2: bool) -> list[Markup]:
     of_l2 = is_in_l2 and timing.gbps is not None
     parts = [
         figure(median, f"median of {timing.samples}", source, where),
-        figure(_rate(timing), "rate of the L2" if of_l2 else "rate", source),
+        figure(_rate(timing), "useful rate, in L2" if of_l2 else "rate", source),
     ]
     if baseline:
         how = f"The speed of {baseline.name}, timed alternately: {_ratio(baseline)}"
-        value = f"tie, {baseline.ratio:.3f} ×" if baseline.is_tie else f"{baseline.ratio:.2f} ×"
+        value = f"tie, {baseline.ratio:.3f} ×" if baseline.is_tie else speed(baseline)
         parts.append(figure(value, baseline.name, source, how))
     if peak and not of_l2:
         best = f"{peak.rate:.0f} {peak.unit}: {peak.what}"
@@ -51,7 +51,12 @@ def lead(baseline: Baseline, source: Mark) -> tuple[str, Sentence]:
         beside = say("with {}: {}, {} {}", baseline.name, f"{baseline.ratio:.3f}", _interval(baseline), source)
         return "Tied", beside
     interval = f" ({_interval(baseline)})" if _interval(baseline) else ""
-    return f"{baseline.ratio:.2f}×", say("the speed of {}{} {}", baseline.name, interval, source)
+    return speed(baseline), say("the speed of {}{} {}", baseline.name, interval, source)
+
+
+def speed(baseline: Baseline) -> str:
+    """The ratio, to as many places as its interval needs."""
+    return f"{baseline.ratio:.3f} ×" if _interval(baseline) else f"{baseline.ratio:.2f} ×"
 
 
 def overhead(cost: LaunchOverhead, timing: Timing) -> str:
@@ -96,13 +101,13 @@ def times(result: RunResult, is_in_l2: bool) -> Markup:
         best = Hint("this device's best", peak.what)
         rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}", ""))
     if cost := result.launch_overhead:
-        rows.append(("a call from Python, until it returns", milliseconds(cost.enqueue_ms), "", cost.calls, "", ""))
-        rows.append(("the same, waited for", milliseconds(cost.synchronized_ms), "", "", "", ""))
+        rows.append(("launch from Python", milliseconds(cost.enqueue_ms), "", cost.calls, "", ""))
+        rows.append(("launch and wait", milliseconds(cost.synchronized_ms), "", "", "", ""))
     run = result.experiment.run
     per_sample = f" of {result.launches_per_sample} launches" if result.launches_per_sample > 1 else ""
     clock = _clock(result.clocks, result.clock_mhz)
     caption = f"Time on {result.device.name}, L2 {run.l2}, {run.timer}{per_sample}, {run.distribution} inputs{clock}"
-    rate = "rate of the L2" if of_l2 else term("rate")
+    rate = "useful rate, in L2" if of_l2 else term("rate")
     source = Mark(source_of(result.backend))
     header = (source, term("median"), "p20 – p80", "samples", rate, term("paired ratio"))
     return table(frame(header, rows), caption)

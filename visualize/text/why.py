@@ -75,7 +75,7 @@ def in_short(op: Operation) -> str:
     if code is not None and code.layout is not None:
         row = _contiguous_elements(access, code, code.layout) * code.element_bytes
         if row < SECTOR_BYTES:
-            return f"one request covers {_bytes(row)} of each row of {tensor}"
+            return f"one request covers {_bytes(row)} per row of {tensor}"
     elif access.transposed and code is None:
         return f"a row of the tile is only {_bytes(access.columns.block * op.width_bytes)} of {tensor}"
     return f"the tile's rows begin or end inside sectors of {tensor}"
