@@ -24,8 +24,8 @@ class Traffic:
 
     `sectors` are what the hardware's counter of the launch holds. Where these are others than are touched, the
     difference is in `extra_sectors`: of a descriptor's load those past the tensor's edge; of a copy that bypasses L1
-    what `bypassing` says, which may be below zero. `repeated_sectors` are those that ncu's count of an instruction holds
-    once more: of such a copy, a sector that several pairs of lanes touch.
+    what `bypassing` says, which may be below zero. `repeated_sectors` are those that ncu's count of an instruction
+    holds once more: of such a copy, a sector that several pairs of lanes touch.
     """
 
     requests: int
@@ -149,9 +149,9 @@ def traffic(lanes: Requests, sector_bytes: int = SECTOR_BYTES, line_bytes: int =
 def bypassing(lanes: Requests) -> Traffic:
     """Count requests of 16-byte copies that bypass L1 (LDGSTS.BYPASS), as the counter of sectors does.
 
-    It counts the lines that each pair of lanes 2i and 2i + 1 touches, and ncu's count of the instruction the sectors of
-    each pair: both as many as sectors, but where rows begin inside one, as float8's may. Six such launches were counted,
-    on the GPUs of the atlas (four of them are in it, two in tests/oracle/load_sectors.csv).
+    It counts the lines that each pair of lanes 2i and 2i + 1 touches, and ncu's count of the instruction the sectors
+    of each pair: both as many as sectors, but where rows begin inside one, as float8's may. Four such launches are in
+    the atlas, two of them counted elsewhere, too (tests/oracle/load_sectors.csv).
     """
     found = traffic(lanes)
     sectors, of_pairs = _by_pairs(lanes, LINE_BYTES), _by_pairs(lanes, SECTOR_BYTES)
