@@ -156,7 +156,7 @@ def test_what_an_argument_means_stands_in_one_tool(agents: App, tools: dict[str,
     meanings = called(agents, "kernels")["arguments"]
     for tool in tools.values():
         typed = {name: one for name, one in tool.inputSchema["properties"].items() if name in meanings}
-        if tool.name != "recorded":
+        if tool.name not in ("recorded", "scoreboard"):  # whose kernel and GPU choose what is listed
             assert not any(one.get("description") for one in typed.values())
 
 

@@ -61,7 +61,7 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address(tab: Tab) -> None:
     tab.page.get_by_label("GROUP_SIZE slider").fill("7")
     tab.wait_for_draw("schedule-plot", after=before)
     tab.page.wait_for_function("location.search.includes('GROUP_SIZE=7')")
-    assert "GROUP_SIZE 7" in tab.text(".player .counts")
+    tab.page.wait_for_function("document.querySelector('.player .counts').innerText.includes('GROUP_SIZE 7')")
 
 
 def test_powers_of_two_step_by_powers_of_two_from_the_keyboard(tab: Tab) -> None:

@@ -43,7 +43,7 @@ def _of_exact(shown: Scoreboard, count: str, both: Scoreboard) -> Markup:
         differ = f"{missed:,} {{}} {'count differs' if missed == 1 else 'counts differ'} from what Nsight Compute {{}}."
         sentence = say("{}, {}", where, say(differ, *marks))
     else:
-        equal = say("each {} count equals what Nsight Compute {}, to the last digit.", *marks)
+        equal = say("each {} count equals what Nsight Compute {}.", *marks)
         sentence = say("{}, {} {}", where, equal, _loops(shown))
     together = say("Sectors and requests together: {:,} of {:,} agree exactly.", both.exact, len(both.scores))
     how = "Predictions come from the kernel's index arithmetic and the layouts that the compiler chose."
@@ -126,7 +126,7 @@ def _loops(shown: Scoreboard) -> Sentence | str:
     launches = len({one.experiment for one in shown.lower_bounds})
     if not launches:
         return ""
-    return say("Not compared: the atomics of {}, which retry in a loop.", counted(launches, "launch"))
+    return say("Not compared: retrying atomics of {}.", counted(launches, "launch"))
 
 
 def _misses(shown: Scoreboard, count: str, links: dict[Score, str]) -> Markup:

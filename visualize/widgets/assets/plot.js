@@ -80,10 +80,10 @@ function paint() {
   // Another component may lay something over it: the player does.
   node.dispatchEvent(new CustomEvent("tilescope:paint", { bubbles: true, detail: shown }));
   const drawn = withoutBase(() => window.Plotly.react(node, shown.data, shown.layout, config));
+  settle();
   buttonsBelow();
   if (!node.dataset.draws) node.on("plotly_afterplot", buttonsBelow);
   return drawn.then(() => {
-    ownDrawn();
     node.dataset.draws = Number(node.dataset.draws || 0) + 1;
   });
 }

@@ -58,20 +58,27 @@ function paintTwin() {
   sized(twinFigure);
   // As a plot's own figure, but by another name: who draws in one plot alone need not know of the other.
   twin.dispatchEvent(new CustomEvent("tilescope:paint-twin", { bubbles: true, detail: shown }));
-  const drawn = withoutBase(() => window.Plotly.react(twin, shown.data, shown.layout, twinConfig));
-  return drawn.then(() => { chose(twin); });
+  withoutBase(() => window.Plotly.react(twin, shown.data, shown.layout, twinConfig));
+  settle();
 }
 
-function ownDrawn() {
-  if (twin) chose(node);
+// Once both plots have been drawn. A timer, as the promise of a drawing that another one overtakes is never kept.
+let settling = 0;
+function settle() {
+  clearTimeout(settling);
+  settling = setTimeout(() => {
+    if (!twin) return;
+    [node, twin].forEach(chose);
+    shareRanges();
+  }, 50);
 }
 
 // The ranges of a plot's axes as Plotly chose them, by the axis' name; `of` is the quantity: its title and its scale.
 function chose(plot) {
-  const free = Object.entries(plot._fullLayout).filter(([name, axis]) =>
+  const free = Object.entries(plot._fullLayout ?? {}).filter(([name, axis]) =>
     /^[xy]axis\d*$/.test(name) && axis.autorange === true && axis.title?.text && ["linear", "log"].includes(axis.type));
+  if (!free.length) return; // it has a shared range, or none
   ranges.set(plot, new Map(free.map(([name, axis]) => [name, { of: `${axis.type} ${axis.title.text}`, range: [...axis.range] }])));
-  shareRanges();
 }
 
 // Axes of one quantity get one range in both plots, so that heights can be compared.
