@@ -18,7 +18,7 @@ def title(gpu: Gpu | None) -> Markup:
     Args:
         gpu: this machine's; None without one.
     """
-    where = f"Live on {gpu.name}." if gpu else "No GPU here: times are recorded."
+    where = f"Live on {gpu.name}." if gpu else "No GPU here."
     tagline = "What your Triton kernel really does."
     skip = Markup('<a class="skip" href="#results">Skip to the picture</a>')
     return skip + Markup(
