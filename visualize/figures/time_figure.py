@@ -87,7 +87,7 @@ def _bars(result: RunResult, ours: Timing) -> list[_Bar]:
     library = result.baselines or ((result.baseline,) if result.baseline else ())
     bars = [_timed(OURS, _KERNEL, ours), *(_timed(one.name, _LIBRARY, one.timing) for one in library)]
     if cost := result.launch_overhead:
-        bars.append(_Bar(ENQUEUED, _PYTHON, cost.enqueue_ms, rate="until the call returns"))
+        bars.append(_Bar(ENQUEUED, _PYTHON, cost.enqueue_ms, rate="call returns"))
         bars.append(_Bar(WAITED, _PYTHON, cost.synchronized_ms, rate="kernel included"))
     return bars
 
