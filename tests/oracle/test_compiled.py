@@ -77,6 +77,12 @@ def test_any_gpu_of_the_table_is_compiled_for(session, kernels, gpu):
     assert compiled.gpu == gpu
 
 
+@pytest.mark.parametrize("kernel", ["matmul.persistent", "matmul.fused_add_relu"])
+def test_a_flattened_loop_leaves_room_for_the_default_tile_in_the_widest_type(session, kernels, kernel):
+    compiled = session.compiled(experiment(kernels[kernel], "H200", dtype="float32"))
+    assert isinstance(compiled, Compiled), compiled
+
+
 def test_what_was_compiled_is_kept(session, kernels):
     chosen = experiment(kernels["transpose.tiled"], "H200")
     assert session.compiled(chosen) is session.compiled(replace(chosen, run=replace(chosen.run, seed=5)))
