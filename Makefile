@@ -14,6 +14,9 @@ RUN_READY := $(VENV)/run-ready
 DEV_READY := $(VENV)/dev-ready
 endif
 
+# Each process would compile our source anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all test-gpu bench bench-cpu mutants lint format clean
 

@@ -24,7 +24,10 @@ def main() -> None:
         parser.exit(2, "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n")
 
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    from visualize.page.serve import serve
+    from visualize.page.without_stubs import without_stubs
+
+    with without_stubs():
+        from visualize.page.serve import serve
 
     serve(flags.host, flags.port, mcp=flags.mcp)
 

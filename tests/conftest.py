@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +22,7 @@ from kernels.knobs import ConfigError, knobs
 from kernels.runner.session import Session
 from kernels.spec import Launch
 from tests.grown import contract, grown, grown_app, grown_client, grown_page  # noqa: F401
+from visualize.page.without_stubs import without_stubs
 
 # Tests run two at a time, so threads of one would only wait for each other's. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -44,6 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("all" if config.option.all_combinations else "default")
     if not config.option.markexpr and not any("::" in argument for argument in config.args):
         config.option.markexpr = "not gpu"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Test files import Gradio, which is quicker this way."""
+    with without_stubs():
+        return (yield)
 
 
 @pytest.hookimpl(trylast=True)

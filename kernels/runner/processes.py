@@ -1,12 +1,21 @@
-"""Worker processes with deadlines: killed and replaced when they hang or die. One pebble pool each."""
+"""Worker processes with deadlines: killed and replaced when they hang or die. One pebble pool each.
+
+They are forked from a server that has imported torch, so a new one is ready in 0.3 s and not in 2.3. The server makes
+no CUDA context and never imports Triton: whether that interprets kernels is fixed when a worker imports it.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import multiprocessing
+import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
 import pebble
@@ -26,9 +35,9 @@ class Workers:
     def __init__(self, backend: str, cache_directory: str, count: int = 1) -> None:
         self._make = lambda: pebble.ProcessPool(
             max_workers=count,
-            initializer=worker.start,
-            initargs=(backend, cache_directory),
-            context=multiprocessing.get_context("spawn"),
+            initializer=_start,
+            initargs=(backend, cache_directory, dict(os.environ)),
+            context=_context(),
         )
         self._pool = self._make()
         self._open: set[pebble.ProcessFuture[Any]] = set()
@@ -70,6 +79,38 @@ class Workers:
             future.cancel()
         self._pool.stop()
         self._pool.join()
+
+
+def _context() -> BaseContext:
+    """How processes are started."""
+    if sys.platform != "linux":  # forking after an import of torch is safe on Linux alone
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    return context
+
+
+def _start(backend: str, cache_directory: str, environment: Mapping[str, str]) -> None:
+    """Make a new process a worker. The server has the environment of the time when it was started."""
+    os.environ.clear()
+    os.environ.update(environment)
+    if sys.platform == "linux":
+        _end_with_the_page()
+    worker.start(backend, cache_directory)
+
+
+def _end_with_the_page() -> None:
+    """Let the kernel kill this process when the server ends, which it does when the page's process is gone.
+
+    A worker in the middle of a compile holds Python's lock, and would notice nothing itself. Each worker has an end of
+    the pipe by which the server knows that it is wanted: the page's alone is to count.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+
+
+# prctl(2), <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
 
 
 def outcome(future: pebble.ProcessFuture[T | Failure], stage: str) -> T | Failure:

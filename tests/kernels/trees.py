@@ -106,3 +106,19 @@ def checks_of_trees(payloads_by_tree):
     ended = subprocess.run([sys.executable, "-c", FORKS], input=given, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def children(parent, word):
+    """Process ids of a process' children whose command has a word in it."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        if not directory.name.isdigit():
+            continue
+        try:
+            of = int((directory / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            command = (directory / "cmdline").read_text()
+        except (OSError, IndexError, ValueError):
+            continue
+        if of == parent and word in command:
+            found.append(int(directory.name))
+    return found

@@ -17,6 +17,8 @@ import pytest
 from gradio_client import Client
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
+from tests.kernels.trees import children
+
 # What Gradio says of a stream of its own that is cut off, because another page is opened.
 _CUT_OFF = ("AbortError: signal is aborted", "Unexpected error Connection errored out")
 
@@ -34,19 +36,9 @@ class App:
         self.process, self.url = process, url
 
     def workers(self) -> list[int]:
-        """Process ids of its worker processes."""
-        found = []
-        for directory in Path("/proc").iterdir():
-            if not directory.name.isdigit():
-                continue
-            try:
-                parent = int((directory / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                command = (directory / "cmdline").read_bytes()
-            except (OSError, IndexError, ValueError):
-                continue
-            if parent == self.process.pid and b"spawn_main" in command:
-                found.append(int(directory.name))
-        return found
+        """Process ids of its worker processes, which a server of its own forks."""
+        servers = children(self.process.pid, "forkserver")
+        return [worker for server in servers for worker in children(server, "forkserver")]
 
 
 @contextmanager

@@ -1,0 +1,47 @@
+"""Gradio's components are imported without the stubs that it writes of them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import sys
+
+import pytest
+
+from visualize.page.without_stubs import without_stubs
+
+COMPONENT = """
+import gradio as gr
+
+
+class Told(gr.HTML):
+    pass
+"""
+
+
+@pytest.fixture
+def import_component(tmp_path, monkeypatch):
+    """Import a file with a component of its own, and say whether a stub stands beside it."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def imported(name):
+        (tmp_path / f"{name}.py").write_text(COMPONENT, encoding="utf-8")
+        importlib.invalidate_caches()
+        assert importlib.import_module(name).Told.__mro__[1].__name__ == "HTML"
+        del sys.modules[name]
+        return (tmp_path / f"{name}.pyi").exists()
+
+    return imported
+
+
+def test_a_component_gets_no_stub(import_component):
+    assert import_component("as_it_is"), "Gradio writes none any more: then this is needed no longer"
+    with without_stubs():
+        assert not import_component("without_one")
+    assert import_component("as_before")
+
+
+def test_others_are_told_their_files():
+    with without_stubs():
+        assert inspect.getfile(ast.NodeVisitor) == ast.__file__
