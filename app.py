@@ -9,19 +9,23 @@ import argparse
 import importlib.util
 import os
 
+from visualize.page import listening
+
 
 def main() -> None:
     everywhere = "SPACE_ID" in os.environ  # a Space's visitors come from outside its container
     host = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0" if everywhere else "127.0.0.1")
-    port = int(os.environ.get("GRADIO_SERVER_PORT", "7860"))
+    port = os.environ.get("GRADIO_SERVER_PORT", "7860")
     parser = argparse.ArgumentParser(description="Serve the Tilescope playground.")
     parser.add_argument("--host", default=host, help=f"address to listen on ({host})")
-    parser.add_argument("--port", type=int, default=port, help=f"port to listen on ({port})")
+    parser.add_argument("--port", type=listening.port, default=port, help=f"port to listen on ({port})")
     wanted = os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true"
     parser.add_argument("--mcp", action="store_true", default=wanted, help="serve tools for agents, over MCP")
     flags = parser.parse_args()
     if flags.mcp and importlib.util.find_spec("mcp") is None:
         parser.exit(2, "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n")
+    if obstacle := listening.obstacle(flags.host, flags.port):
+        parser.exit(2, f"{obstacle}\n")
 
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     from visualize.page.without_stubs import without_stubs

@@ -1,0 +1,69 @@
+"""Where the page listens: what is wrong with a host or a port is a sentence, before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.kernels.trees import ROOT
+from visualize.page import listening
+
+
+@pytest.mark.parametrize("text", ["1", "7860", "65535"])
+def test_a_port_is_a_number(text):
+    assert listening.port(text) == int(text)
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "-1", "", "x", "7860.0", "²", "9" * 5000])
+def test_what_is_no_port_is_a_sentence(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"it must be a whole number from 1 to 65,535") as refusal:
+        listening.port(text)
+    assert len(str(refusal.value)) < 200
+
+
+def test_a_free_port_has_no_obstacle_and_one_in_use_has():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        taken.listen()
+        assert (
+            listening.obstacle("127.0.0.1", port) == f"Port {port} of 127.0.0.1 is in use; choose another with --port."
+        )
+    assert listening.obstacle("127.0.0.1", port) == ""
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "a" * 300, "not a host"])
+def test_a_host_without_an_address_is_a_sentence(host):
+    assert "which has no address" in listening.obstacle(host, 7860)
+
+
+def test_an_address_of_another_machine_is_a_sentence():
+    assert listening.obstacle("192.0.2.1", 7860).startswith("Nothing can listen on 192.0.2.1, port 7860: ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "said"),
+    [
+        (["--port", "99999"], {}, "the port is '99999'"),
+        ([], {"GRADIO_SERVER_PORT": "many"}, "the port is 'many'"),
+        (["--host", "nowhere.invalid"], {}, "The host is 'nowhere.invalid'"),
+    ],
+)
+def test_the_app_ends_with_the_sentence_and_no_traceback(flags, variables, said):
+    ended = subprocess.run(
+        [sys.executable, "app.py", *flags],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
