@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu
-from kernels.knobs import ConfigError, checked_fields, knob, knobs
+from kernels.knobs import ConfigError, checked_fields, knob, knobs, quoted
 from kernels.spec import DTYPE_CAPABILITY, Kernel
 
 GPU_CHOICES = ("", "this", *GPUS)
@@ -83,7 +83,9 @@ def from_json(payload: object, kernels: Mapping[str, Kernel]) -> Experiment:
     for name in payload:
         if name not in known:
             raise ConfigError(
-                "unknown_field", f"An experiment has no field {name!r}; it has {', '.join(sorted(known))}.", str(name)
+                "unknown_field",
+                f"An experiment has no field {quoted(name)}; it has {', '.join(sorted(known))}.",
+                str(name),
             )
     kernel = kernel_named(payload.get("kernel"), kernels)
     parts = {}
@@ -94,20 +96,20 @@ def from_json(payload: object, kernels: Mapping[str, Kernel]) -> Experiment:
     ):
         values = payload.get(name, {})
         if not isinstance(values, Mapping):
-            raise ConfigError("not_an_object", f"{name} is {values!r}; it must be a JSON object.", name)
+            raise ConfigError("not_an_object", f"{name} is {quoted(values)}; it must be a JSON object.", name)
         parts[name] = checked_fields(declared, values, f"{kernel.id}'s {name}" if name != "run" else "run", allowed)
     kernel.family.refuse(parts["problem"], parts["config"])
     gpu = payload.get("gpu")
     gpu = "" if gpu is None else gpu
     if not isinstance(gpu, str) or gpu not in GPU_CHOICES:
-        raise ConfigError("unknown_gpu", f"gpu is {gpu!r}; allowed are this, {', '.join(GPUS)}.", "gpu")
+        raise ConfigError("unknown_gpu", f"gpu is {quoted(gpu)}; allowed are this, {', '.join(GPUS)}.", "gpu")
     return Experiment(kernel.id, gpu=gpu, **parts)
 
 
 def kernel_named(name: object, kernels: Mapping[str, Kernel]) -> Kernel:
     """The kernel of that id, or a ConfigError that lists those there are."""
     if not isinstance(name, str) or name not in kernels:
-        raise ConfigError("unknown_kernel", f"kernel is {name!r}; there are {', '.join(kernels)}.", "kernel")
+        raise ConfigError("unknown_kernel", f"kernel is {quoted(name)}; there are {', '.join(kernels)}.", "kernel")
     return kernels[name]
 
 

@@ -49,7 +49,7 @@ class Knob:
         if self.choices is not None and isinstance(self.choices[0], str):
             if isinstance(value, str) and value in self.choices:
                 return value
-            raise ConfigError("not_a_choice", f"{name} is {value!r}; allowed are {_listed(self.choices)}.", name)
+            raise ConfigError("not_a_choice", f"{name} is {quoted(value)}; allowed are {_listed(self.choices)}.", name)
         number = _whole(name, value)
         if self.choices is not None:
             if number not in self.choices:
@@ -59,6 +59,20 @@ class Knob:
                 "out_of_range", f"{name} is {number}; allowed are whole numbers from {self.low} to {self.high}.", name
             )
         return number
+
+
+def quoted(value: object) -> str:
+    """A value as a sentence about it holds it: what is long is cut.
+
+    >>> quoted("abc"), len(quoted("a" * 5000))
+    ("'abc'", 100)
+    """
+    text = repr(value)
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 1]}…"
+
+
+# Characters of a value that a sentence repeats.
+_LONGEST_QUOTE = 100
 
 
 def _listed(choices: Sequence[object]) -> str:
@@ -77,7 +91,7 @@ def _whole(name: str, value: object) -> int:
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int):
-        raise ConfigError("not_a_number", f"{name} is {value!r}; it must be a whole number.", name)
+        raise ConfigError("not_a_number", f"{name} is {quoted(value)}; it must be a whole number.", name)
     if abs(number) >= 10**100:  # more digits than a sentence should hold
         raise ConfigError("out_of_range", f"{name} has more than 100 digits; allowed are smaller whole numbers.", name)
     return number
@@ -130,7 +144,9 @@ def checked_fields(
     allowed = knobs(declared) if allowed is None else allowed
     for name in values:
         if name not in allowed:
-            raise ConfigError("unknown_field", f"{what} has no field {name!r}; it has {_listed(tuple(allowed))}.", name)
+            raise ConfigError(
+                "unknown_field", f"{what} has no field {quoted(name)}; it has {_listed(tuple(allowed))}.", str(name)
+            )
     return declared(**{name: allowed[name].checked(name, value) for name, value in values.items()})
 
 

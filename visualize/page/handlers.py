@@ -14,6 +14,7 @@ from typing import Any
 import gradio as gr
 
 from kernels import discover
+from kernels.experiment import kernel_named
 from kernels.knobs import ConfigError
 from kernels.results import Failure
 from kernels.runner.job import Job
@@ -40,7 +41,7 @@ class Handlers:
         self._changes: dict[str, int] = {}
         self._compiles: dict[str, int] = {}
 
-    def read(self, tab: str, *forms: str) -> State:
+    def read(self, tab: object, *forms: object) -> State:
         """What the forms say together.
 
         Where another kernel or a preset was just chosen, the forms still hold the old one's fields: then it is what the
@@ -52,11 +53,11 @@ class Handlers:
         flat: dict[str, Any] = {"tab": tab}
         for value in reversed(forms):
             flat |= form.settings(value)
-        kernel = str(flat["kernel"])
+        kernel = kernel_named(flat.get("kernel"), discover())
         if "preset" in flat:
-            flat = {"tab": tab, **with_preset(flat, discover()[kernel], int(flat["preset"]), self.session.gpu)}
-        elif kernel != flat["form_of"]:
-            flat = {"tab": tab, **SETTINGS.with_kernel(flat, kernel)}
+            flat = {"tab": tab, **with_preset(flat, kernel, flat["preset"], self.session.gpu)}
+        elif kernel.id != flat.get("form_of"):
+            flat = {"tab": tab, **SETTINGS.with_kernel(flat, kernel.id)}
         return SETTINGS.state(flat, self.session.gpu)
 
     def on_load(self, request: gr.Request, kept: object) -> Drawn:
@@ -89,10 +90,10 @@ class Handlers:
 
     def on_tab(self, name: str, _: str, *forms: str) -> Drawn:
         """Another tab was opened: draw it. What was wrong with a value stays said."""
-        if "kernel" not in form.settings(forms[0]):
-            # Gradio opens the first tab by itself, before the address has filled the forms.
-            return self.drawing.nothing
         try:
+            if "kernel" not in form.settings(forms[0]):
+                # Gradio opens the first tab by itself, before the address has filled the forms.
+                return self.drawing.nothing
             answer = self.drawing.redrawn(self.read(name, *forms))
         except ConfigError:
             answer = {}
@@ -106,7 +107,7 @@ class Handlers:
         except ConfigError as error:
             return self.drawing.refused(error)
 
-    async def on_compile(self, request: gr.Request, wanted: str, *values: str) -> AsyncIterator[Drawn]:
+    async def on_compile(self, request: gr.Request, wanted: object, *values: str) -> AsyncIterator[Drawn]:
         """Compile what is set, unless something else has been set meanwhile, or all of it was known and drawn."""
         page = str(request.session_hash)
         self._compiles[page] = turn = self._compiles.get(page, 0) + 1
@@ -115,7 +116,7 @@ class Handlers:
             current = self.read(*values)
         except ConfigError:
             return  # the sentence stands next to its cause
-        if not wanted.startswith(DRAWN):
+        if not str(wanted).startswith(DRAWN):
             began = time.perf_counter()
             await asyncio.sleep(0.2)  # of a slider that is being moved, the last position is compiled
             if still():

@@ -9,7 +9,7 @@ from typing import Any
 from kernels import discover, experiment
 from kernels.experiment import Run
 from kernels.gpus import Gpu
-from kernels.knobs import ConfigError, knobs
+from kernels.knobs import ConfigError, knobs, quoted
 from kernels.recommended import recommended, shipped
 from kernels.spec import Kernel, shape_text
 from visualize.state import pin
@@ -23,15 +23,19 @@ def presets(kernel: Kernel) -> tuple[str, ...]:
     return (*(preset.title for preset in kernel.presets), *((FASTEST,) if searched else ()))
 
 
-def with_preset(current: Mapping[str, object], kernel: Kernel, number: int, this: Gpu | None) -> dict[str, object]:
+def with_preset(current: Mapping[str, object], kernel: Kernel, number: object, this: Gpu | None) -> dict[str, object]:
     """Fields of one of the kernel's presets: its problem, config and view over the defaults.
 
     The last one keeps the problem and the view, and sets the fastest config that a search found for them.
 
     Raises:
-        ConfigError: where no search covered a problem like the one that is set.
+        ConfigError: where there is no preset of that number, or no search covered a problem like the one that is set.
     """
-    if presets(kernel)[number] == FASTEST:
+    offered = presets(kernel)
+    if not isinstance(number, int) or not 0 <= number < len(offered):
+        allowed = f"{kernel.id} has presets 0 to {len(offered) - 1}" if offered else f"{kernel.id} has none"
+        raise ConfigError("no_preset", f"The preset is {quoted(number)}; {allowed}.")
+    if offered[number] == FASTEST:
         return {**current, "kernel": kernel.id, **dataclasses.asdict(_fastest(current, kernel, this))}
     preset = kernel.presets[number]
     kept = {name: current[name] for name in (*knobs(Run), "gpu", pin.FIELD) if name in current}

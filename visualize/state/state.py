@@ -10,7 +10,7 @@ from typing import Any
 from kernels import discover, experiment
 from kernels.experiment import Experiment, Run
 from kernels.gpus import Gpu
-from kernels.knobs import ConfigError, checked_fields, knobs
+from kernels.knobs import ConfigError, checked_fields, knobs, quoted
 from kernels.spec import Kernel, Launch
 from visualize.state import pin
 from visualize.state.view import View
@@ -103,7 +103,7 @@ class Settings:
             options.append(one)
         tab = flat.get("tab", self.opened)
         if tab not in self.tabs:
-            raise ConfigError("not_a_choice", f"tab is {tab!r}; allowed are {', '.join(self.tabs)}.", "tab")
+            raise ConfigError("not_a_choice", f"tab is {quoted(tab)}; allowed are {', '.join(self.tabs)}.", "tab")
         gpu = experiment.resolved_gpu(chosen, this)
         pinned = pin.pinned(flat.get(pin.FIELD), this)
         return State(chosen, View(str(tab), tuple(options)), kernels[chosen.kernel], gpu, pinned)
@@ -136,7 +136,8 @@ class Settings:
         kept = ["gpu", pin.FIELD, *knobs(Run)]
         for options in self.options:
             kept += [] if getattr(options, "of_kernel", False) else list(knobs(options))
-        if discover()[str(current["form_of"])].family.root is declared.family.root:
+        before = experiment.kernel_named(current.get("form_of"), discover())
+        if before.family.root is declared.family.root:
             kept += list(knobs(declared.family.problem))
         if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):
             kept = [name for name in kept if name != "dtype"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import gradio as gr
 
-from kernels.knobs import Knob, knobs
+from kernels.knobs import ConfigError, Knob, knobs, quoted
 from visualize.widgets import assets
 
 
@@ -60,11 +60,27 @@ def of(declared: Any, hidden: Collection[str] = ()) -> str:
     return filled(shown, dataclasses.asdict(declared))
 
 
-def settings(value: str) -> dict[str, Any]:
-    """What the controls of a form are set to, by field name; "preset" is the number of one that was clicked."""
-    state = json.loads(value)
-    preset = {"preset": state["preset"]} if state.get("preset") is not None else {}
-    return {**state["values"], **preset}
+def settings(value: object) -> dict[str, Any]:
+    """What the controls of a form are set to, by field name; "preset" is the number of one that was clicked.
+
+    Args:
+        value: as the browser sent it: anything.
+
+    Raises:
+        ConfigError: where it is not the value of a form.
+    """
+    try:
+        state = json.loads(value) if isinstance(value, str) and len(value) <= _LONGEST else None
+    except (ValueError, RecursionError):
+        state = None
+    values = state.get("values") if isinstance(state, dict) else None
+    if not isinstance(state, dict) or not isinstance(values, dict):
+        raise ConfigError("not_a_form", f"A form is {quoted(value)}; it must be what the page's own form sends.")
+    return {**values, **({} if state.get("preset") is None else {"preset": state["preset"]})}
+
+
+# Characters of a form's value. The longest that the page sends has some 5,000.
+_LONGEST = 64_000
 
 
 def fields(declared: type, labels: Mapping[str, list[str]] | None = None, group: str = "") -> list[dict[str, Any]]:

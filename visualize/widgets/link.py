@@ -75,7 +75,7 @@ def asked_link(value: str, field: str, longest: int) -> str:
     """
     try:
         wanted = json.loads(value)[field]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         wanted = None
     if not isinstance(wanted, str):
         raise ConfigError("not_a_link", "What was asked for is no link.", "")

@@ -27,7 +27,7 @@ def asked(value: str) -> tuple[str, int] | None:
     try:
         wanted = json.loads(value)
         name, stop = wanted["tour"], wanted["stop"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return (name, stop) if isinstance(name, str) and isinstance(stop, int) else None
 

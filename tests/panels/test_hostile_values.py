@@ -1,0 +1,138 @@
+"""What anybody can send to the page's own handlers: each answers in a sentence, or changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernels import discover
+from kernels.gpus import GPUS
+from kernels.knobs import ConfigError, knobs
+from kernels.runner.job import Job
+from tests.panels.sent import named, request, set_to
+from visualize.panels.panel import Ask
+from visualize.panels.tabs import SETTINGS
+
+pytestmark = pytest.mark.xdist_group("hostile")
+
+# The page stays the same from value to value, as one that is served does.
+ONE_PAGE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+LONG = "9" * 5000
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(
+        ["", LONG, "-1", "4096", "1e999", "<script>alert(1)</script>", "' OR 1=1 --", "../../etc/passwd", "\0"]
+    ),
+    st.sampled_from([*discover(), *GPUS, *SETTINGS.tabs, "float16", "TN"]),
+)
+JSON = st.recursive(SCALARS, lambda of: st.lists(of, max_size=3) | st.dictionaries(st.text(max_size=8), of, max_size=3))
+FIELDS = sorted(
+    {"kernel", "form_of", "preset", "gpu", "with", "tab", "values"}
+    | {name for kernel in discover().values() for name in (*knobs(kernel.config), *kernel.problem_knobs())}
+    | {name for options in SETTINGS.options for name in knobs(options)}
+)
+
+
+def wrong_text(value):
+    """As JSON, where that can be; nested deeper than a parser goes; or no JSON at all."""
+    return st.sampled_from([json.dumps(value), "[" * 100_000, "{", "", f'{{"values": {LONG}}}', '{"values": null}'])
+
+
+@st.composite
+def forms(draw):
+    """What the page's forms send, with some of it replaced: a value of a control, a part of a form, all of it."""
+    sent = set_to({"kernel": draw(st.sampled_from(list(discover())))})
+    for place in draw(st.sets(st.integers(0, len(sent) - 1), max_size=2)):
+        sent[place] = draw(st.one_of(JSON, JSON.flatmap(wrong_text)))
+    form = json.loads(sent[1]) if isinstance(sent[1], str) and '"fields"' in sent[1] else None
+    if isinstance(form, dict) and isinstance(form.get("values"), dict):
+        form["values"] |= draw(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3))
+        if draw(st.booleans()):
+            form["preset"] = draw(JSON)
+        sent[1] = json.dumps(form)
+    return sent
+
+
+def collected(answers):
+    """All that an asynchronous handler yields."""
+
+    async def gathered():
+        return [answer async for answer in answers]
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(gathered())).result(60)
+
+
+def assert_is_sendable(answer):
+    """A browser can be sent it, in sentences that are not endless."""
+    for name, value in named(answer).items():
+        if name == "problems" and isinstance(value, str):
+            assert all(len(sentence) < 1500 for sentence in json.loads(value).values()), value[:3000]
+        if isinstance(value, str):
+            value.encode()
+
+
+@ONE_PAGE
+@given(sent=forms())
+def test_a_change_or_another_kernel_is_drawn_or_refused(page, sent):
+    assert_is_sendable(page.handlers.on_change(request(), *sent))
+    assert_is_sendable(page.handlers.on_select(request(), *sent))
+
+
+@ONE_PAGE
+@given(sent=forms(), name=st.sampled_from(SETTINGS.tabs))
+def test_a_tab_is_drawn_or_stays(page, sent, name):
+    assert_is_sendable(page.handlers.on_tab(name, *sent))
+
+
+@ONE_PAGE
+@given(fields=st.dictionaries(st.sampled_from(["tour", "stop", *FIELDS]), st.text(max_size=20)), kept=JSON)
+def test_any_address_opens_whatever_the_browser_has_kept(page, fields, kept):
+    assert_is_sendable(page.handlers.on_load(request(**fields), kept))
+
+
+@ONE_PAGE
+@given(wanted=st.one_of(JSON, JSON.flatmap(wrong_text), st.builds(lambda link: json.dumps({"follow": link}), JSON)))
+def test_any_link_is_followed_or_refused(page, wanted):
+    assert_is_sendable(page.handlers.on_follow(request(), wanted))
+
+
+@ONE_PAGE
+@given(value=st.one_of(JSON, JSON.flatmap(wrong_text), st.builds(lambda link: json.dumps({"link": link}), JSON)))
+def test_what_is_no_link_gets_no_code(page, value):
+    page._guide.on_share(value)
+
+
+@ONE_PAGE
+@given(value=st.one_of(JSON, st.builds(lambda tour, stop: json.dumps({"tour": tour, "stop": stop}), JSON, JSON)))
+def test_what_is_no_stop_is_not_shown(page, value):
+    assert collected(page._guide.on_stop(value)) == []
+
+
+@ONE_PAGE
+@given(sent=forms())
+def test_what_can_not_be_read_starts_no_work(page, sent):
+    """Handlers of buttons and of the compiler: what reads as an experiment is not submitted here."""
+    try:
+        page.handlers.read(*sent)
+    except ConfigError:
+        pass
+    else:
+        return
+    assert collected(page.handlers.on_compile(request(), sent[0], *sent)) == []
+    actions = [action for panels in page.panels.values() for panel in panels for action in panel.actions]
+    for action in actions:
+        handler = page.handlers.asking(action) if isinstance(action, Ask) else page.handlers.measuring(action)
+        given = sent if isinstance(action, Ask) else (request(), *sent)
+        (refused,) = collected(handler(*given))
+        assert_is_sendable(refused)
+    assert not any(isinstance(job, Job) for job in page.handlers.session._jobs)
