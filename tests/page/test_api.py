@@ -7,6 +7,7 @@ import math
 import urllib.request
 from typing import Any
 
+import httpx
 import pytest
 from gradio_client import Client
 
@@ -257,3 +258,12 @@ def test_not_a_number_becomes_null_with_a_count_beside_it() -> None:
 
     reply = to_json({"a": math.nan, "b": [1, math.inf, np.float32(2)], "c": {"d": np.inf}, "e": np.int64(3)})
     assert reply == {"a": None, "b": [1, None, 2.0], "c": {"d": None, "not_finite": 1}, "e": 3, "not_finite": 2}
+
+
+def test_what_no_client_of_ours_sends_is_refused_before_gradio_reads_it(app: App) -> None:
+    call, upload = f"{app.url}gradio_api/call/schedule", f"{app.url}gradio_api/upload"
+    assert httpx.post(call, content=b"[" * 100_000).status_code == 413
+    assert httpx.post(upload, files={"files": b"anything"}).status_code == 404
+    assert httpx.get(app.url, headers={"host": "evil.example"}).status_code == 400
+    assert httpx.get(app.url, headers={"origin": "http://evil.example"}).status_code == 403
+    assert httpx.get(app.url, headers={"origin": app.url.rstrip("/")}).status_code == 200

@@ -50,7 +50,7 @@ class Components:
     pin: gr.HTML
     compare: gr.HTML
     tabs: gr.Tabs
-    tab: gr.State
+    tab: gr.HTML
 
 
 class Drawing:

@@ -91,7 +91,7 @@ class Page:
             pin=form.form("pin", "What is pinned"),
             compare=compared,
             tabs=tabs,
-            tab=gr.State(SETTINGS.opened),
+            tab=markup("open-tab", SETTINGS.opened, visible="hidden"),
         )
 
     def _join(self) -> None:

@@ -7,14 +7,19 @@ import signal
 import sys
 
 import gradio as gr
+from starlette.middleware import Middleware
 
 from kernels.runner.session import Session
 from visualize.figures.theme import variables
+from visualize.page.guard import Guard, allowed_hosts
 from visualize.page.look import HEAD, theme
 from visualize.page.page import page
 from visualize.page.tools import offer_tools_alone
 from visualize.widgets import assets
 from visualize.widgets.plot import PLOTLY_JS
+
+# Callers of whom Gradio keeps the last inputs and outputs. The page needs none of it: its state is the browser's.
+_SESSIONS = 100
 
 
 def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[gr.Blocks, str]:
@@ -41,6 +46,8 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
         quiet=False,
         ssr_mode=False,
         mcp_server=mcp,
+        state_session_capacity=_SESSIONS,
+        app_kwargs={"middleware": [Middleware(Guard, hosts=allowed_hosts(host))]},
     )
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)

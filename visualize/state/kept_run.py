@@ -13,8 +13,8 @@ from kernels.results import RunResult
 from kernels.runner.measurements import MEASUREMENTS
 from visualize.state.state import State
 
-# Characters. A run with its picture takes some 10,000; what is longer was not written here.
-_LONGEST = 100_000
+# Characters. A run with its picture takes up to some 14,000; what is longer was not written here.
+_LONGEST = 40_000
 
 
 @dataclass(frozen=True)

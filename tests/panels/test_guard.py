@@ -1,0 +1,88 @@
+"""What the page's server takes: from whom, how much, and where."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from visualize.page import guard
+from visualize.page.guard import LARGEST_BODY, Guard, allowed_hosts
+
+
+async def length(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(str(len(await request.body())))
+
+
+def client(listening_on="127.0.0.1", host="127.0.0.1:7860"):
+    routes = [Route("/{path:path}", length, methods=["GET", "POST"])]
+    app = Starlette(routes=routes, middleware=[Middleware(Guard, hosts=allowed_hosts(listening_on))])
+    return TestClient(app, base_url=f"http://{host}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost", "LOCALHOST:7860", "[::1]:7860"])
+def test_a_local_page_is_asked_for_by_this_machines_names(host):
+    assert client(host=host).get("/").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:7860", "localhost.evil.example", "10.0.0.1"])
+def test_another_name_that_leads_to_a_local_page_is_refused(host):
+    refused = client(host=host).get("/")
+    assert refused.status_code == 400
+    assert f"The page is not served as {host!r}" in refused.text
+
+
+def test_a_page_for_others_has_any_name_unless_names_are_given(monkeypatch):
+    assert client("0.0.0.0", "any.example").get("/").status_code == 200
+    monkeypatch.setenv(guard.HOSTS, "Tilescope.example, other.example")
+    assert client("0.0.0.0", "tilescope.example").get("/").status_code == 200
+    assert client("0.0.0.0", "any.example").get("/").status_code == 400
+    assert client("127.0.0.1", "other.example").get("/").status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1.evil.example", "file://"])
+def test_another_sites_page_may_not_ask_a_local_one(origin):
+    assert client().post("/", headers={"origin": origin}).status_code == 403
+    assert client().post("/", headers={"origin": "http://localhost:1234"}).status_code == 200
+    assert client("0.0.0.0", "any.example").post("/", headers={"origin": origin}).status_code == 200
+
+
+def test_a_body_that_is_too_large_is_refused_however_it_is_sent():
+    ours = client()
+    assert ours.post("/", content=b"x" * LARGEST_BODY).text == str(LARGEST_BODY)
+    refused = ours.post("/", content=b"x" * (LARGEST_BODY + 1))
+    assert (refused.status_code, refused.text) == (413, "The request has 65,537 bytes; at most 65,536 are taken.\n")
+    chunked = ours.post("/", content=(b"x" * 1024 for _ in range(100)))
+    assert "content-length" not in chunked.request.headers
+    assert chunked.status_code == 413
+    assert ours.post("/", content=(b"x" * 1024 for _ in range(10))).text == "10240"
+
+
+@pytest.mark.parametrize("length", ["-1", "many", "1e3", "²"])
+def test_a_length_that_is_none_is_refused(length):
+    refused = client().post("/", content=(b"x" for _ in range(1)), headers={"content-length": length.encode()})
+    assert refused.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/gradio_api/upload",
+        "/upload",
+        "/gradio_api/proxy=http://169.254.169.254/",
+        "/gradio_api/component_server",
+        "/gradio_api/stream/x",
+        "/gradio_api/vibe-edit",
+        "/monitoring",
+    ],
+)
+def test_what_the_page_has_no_use_for_is_closed(path):
+    assert client().post(path).status_code == 404
+
+
+def test_no_answer_is_taken_for_another_type():
+    assert client().get("/").headers["x-content-type-options"] == "nosniff"
