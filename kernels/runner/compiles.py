@@ -83,7 +83,8 @@ class Compiles:
 def _waited_for(future: Any, wanted: Callable[[], bool]) -> Compiled | Failure:
     """The outcome, or a Failure once it is not wanted."""
     began = time.monotonic()
-    while not wait([future], timeout=0.1).done:
+    # A call of a pool that was stopped is cancelled, and nobody is left to tell those who wait.
+    while not (future.cancelled() or wait([future], timeout=0.1).done):
         if not wanted() and (not future.running() or time.monotonic() - began > PATIENCE_S):
             return cancelled("compile")
     return outcome(future, "compile")

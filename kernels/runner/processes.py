@@ -94,6 +94,7 @@ def _start(backend: str, cache_directory: str, environment: Mapping[str, str]) -
     """Make a new process a worker. The server has the environment of the time when it was started."""
     os.environ.clear()
     os.environ.update(environment)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # pebble's handler waits for Python's lock, which a compile holds
     if sys.platform == "linux":
         _end_with_the_page()
     worker.start(backend, cache_directory)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,9 @@ from kernels.runner.stages import Machine, Stages, Stopped
 # Jobs that may be under way or waiting at once; more are refused, so that nobody waits for hours.
 MOST_JOBS = 32
 
+# Compiles that are waited for at once; what is asked beyond waits for its turn to wait.
+MOST_WAITING = 64
+
 # Results that are kept, of all kinds together. The largest, a timeline, takes some megabytes.
 MOST_KEPT = 64
 
@@ -42,6 +46,7 @@ class Session:
         self._machine = Machine(gpu, cache_directory or default_cache_directory() / "triton")
         self.backend = self._machine.backend
         self._jobs: set[Job] = set()
+        self._waiting = ThreadPoolExecutor(MOST_WAITING, "waits for a compile")
         self._measured: BoundedCache[tuple[str, Experiment], Measured] = BoundedCache(MOST_KEPT)
 
     @classmethod
@@ -110,6 +115,23 @@ class Session:
             return Failure("compile", "no_triton", "Triton is not installed on this machine, so nothing is compiled.")
         return self._machine.compiles.of(experiment, gpu, specialization, wanted)
 
+    def compiling(
+        self, experiment: Experiment, specialization: str = "launcher", wanted: Callable[[], bool] = lambda: True
+    ) -> Future[Compiled | Failure]:
+        """The same, without waiting. What is known already takes no thread, however many wait for what is not.
+
+        Arguments as of `compiled`.
+
+        Raises:
+            ConfigError: where the experiment names a GPU that it can't be for.
+        """
+        known = self.compiled_before(experiment, specialization)
+        if known is None:
+            return self._waiting.submit(self.compiled, experiment, specialization, wanted)
+        done: Future[Compiled | Failure] = Future()
+        done.set_result(known)
+        return done
+
     def compiled_before(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | None:
         """What the compiler made of it, if that is known already. Returns at once."""
         return self._machine.compiles.known(experiment, resolved_gpu(experiment, self.gpu), specialization)
@@ -127,6 +149,7 @@ class Session:
 
     def close(self) -> None:
         """Kill all workers; jobs under way end as failures."""
+        self._waiting.shutdown(wait=False, cancel_futures=True)
         self._machine.close()
 
     def _without_measuring(self, experiment: Experiment, measurement: Measurement[Any]) -> Measured | Failure | None:

@@ -6,11 +6,10 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from kernels.runner import worker
 from kernels.runner.processes import Workers
-from tests.kernels.trees import ROOT, children
+from tests.kernels.trees import ROOT, children, is_alive
 
 # Starts a run that takes ten seconds and a compile that takes minutes, says so, and stays.
 BUSY = """
@@ -43,15 +42,6 @@ def told(name: str) -> str | None:
 
 def parent() -> int:
     return os.getppid()
-
-
-def is_alive(process: int) -> bool:
-    """Whether it runs; one that has ended may wait to be read by whoever inherited it."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def test_a_worker_has_the_environment_of_when_it_was_asked_for_and_comes_from_a_server_with_torch(

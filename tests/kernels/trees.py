@@ -122,3 +122,12 @@ def children(parent, word):
         if of == parent and word in command:
             found.append(int(directory.name))
     return found
+
+
+def is_alive(process):
+    """Whether it runs; one that has ended may wait to be read by whoever inherited it."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

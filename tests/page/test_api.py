@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import time
 import urllib.request
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +16,8 @@ from gradio_client import Client
 
 from kernels import discover
 from kernels.gpus import GPUS
-from tests.page.conftest import App
+from tests.kernels.trees import is_alive
+from tests.page.conftest import App, served
 
 ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts", "/timeline", "/compile")
 
@@ -267,3 +271,29 @@ def test_what_no_client_of_ours_sends_is_refused_before_gradio_reads_it(app: App
     assert httpx.get(app.url, headers={"host": "evil.example"}).status_code == 400
     assert httpx.get(app.url, headers={"origin": "http://evil.example"}).status_code == 403
     assert httpx.get(app.url, headers={"origin": app.url.rstrip("/")}).status_code == 200
+
+
+def test_an_app_that_is_ended_waits_for_no_compile(tmp_path: Path, tilescope_cache: Path) -> None:
+    """Four that take minutes each, on the two workers that there are; a schedule waits for one of them, too."""
+    with served(tmp_path, cache=tilescope_cache) as app:
+        asking = Client(app.url, verbose=False)
+        tile = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1}
+        for stages in (1, 2, 3, 4):
+            slow = {"kernel": "matmul.grouped", "config": {**tile, "num_stages": stages}, "gpu": "T4"}
+            asking.submit(slow, api_name="/compile" if stages > 1 else "/schedule")
+        workers = _until(lambda: len(app.workers()) >= 3 and app.workers())
+        time.sleep(2)  # they compile
+        began = time.monotonic()
+        app.process.terminate()
+        assert app.process.wait(30) == 0
+        assert time.monotonic() - began < 5
+        _until(lambda: not any(map(is_alive, workers)))
+
+
+def _until(found: Callable[[], Any]) -> Any:
+    """What is found, once it is anything."""
+    deadline = time.monotonic() + 60
+    while not (thing := found()):
+        assert time.monotonic() < deadline, "it was not found within a minute"
+        time.sleep(0.1)
+    return thing

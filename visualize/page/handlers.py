@@ -120,14 +120,14 @@ class Handlers:
             began = time.perf_counter()
             await asyncio.sleep(0.2)  # of a slider that is being moved, the last position is compiled
             if still():
-                work = asyncio.ensure_future(asyncio.to_thread(self.session.compiled, current.experiment, wanted=still))
+                work = asyncio.wrap_future(self.session.compiling(current.experiment, wanted=still))
                 await asyncio.wait([work], timeout=0.15)
                 while not work.done() and still():
                     yield self.drawing.waiting(current, time.perf_counter() - began)
                     await asyncio.wait([work], timeout=0.25)
                 outcome = await work
                 if current.pinned and still():
-                    await asyncio.to_thread(self.session.compiled, current.pinned, wanted=still)
+                    await asyncio.wrap_future(self.session.compiling(current.pinned, wanted=still))
                 if still():
                     yield await asyncio.to_thread(self.drawing.drawn_again, current, outcome)
         yield self.drawing.nothing  # Gradio sends what was yielded last once more

@@ -30,9 +30,14 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
     Workers start after the page answers, so that the first request need not wait for torch.
     """
     session = Session.here()
-    # A worker in the middle of a kernel would outlive this process: end it on SIGTERM as on Ctrl+C.
     atexit.register(session.close)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
+    def end(*_: object) -> None:
+        # First: Python waits for all threads before it calls what is registered, and some wait for a compile.
+        session.close()
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
     gr.set_static_paths([PLOTLY_JS])
     blocks = page(session, with_tools=mcp)
     _, address, _ = blocks.launch(

@@ -60,12 +60,13 @@ class Api:
             or_not: `body` answers, too, where it can't be compiled.
         """
         try:
-            outcome = await asyncio.to_thread(self.session.compiled, from_payload(payload))
+            outcome = await asyncio.wrap_future(self.session.compiling(from_payload(payload)))
         except Exception as error:
             return to_json(failure(error).to_json())
         if isinstance(outcome, Failure) and not or_not:
             return to_json(outcome.to_json())
-        return self.predicted(payload, body, outcome)
+        # Not on the event loop: a model of a large launch takes seconds, and the page must stay quick.
+        return await asyncio.to_thread(self.predicted, payload, body, outcome)
 
     def predicted(
         self, payload: object, body: Callable[[Known], Reply], compiled: Compiled | Failure | None = None
@@ -94,7 +95,7 @@ class Api:
         except Exception as error:
             return to_json(failure(error).to_json())
         # Waits without a thread: many may wait for their turn, and the page must stay quick.
-        return self.outcome(await asyncio.wrap_future(job.done), body)
+        return await asyncio.to_thread(self.outcome, await asyncio.wrap_future(job.done), body)
 
     def outcome(
         self, outcome: Any, body: Callable[[Any, Known], dict[str, Any]] = lambda outcome, _: outcome.to_json()
