@@ -301,7 +301,8 @@ FIGURES = (
         "visualize/figures",
         "diff_figure.py",
         "tests/figures/test_figures.py",
-        ("z = np.where(finite > 0, 2.0, -2.0)", "z = np.where(finite > 1, 2.0, -2.0)"),
+        ("(cells > 0), scale.high, scale.low)", "(cells > 1), scale.high, scale.low)"),
+        ("high = max(most, 0.0, low", "high = max(-_LEAST, 0.0, low"),
     ),
     *planted(
         "visualize/figures",

@@ -110,7 +110,7 @@ def layout(title: str, **more: Any) -> dict[str, Any]:
 def colorbar(title: str, **more: Any) -> dict[str, Any]:
     # Above the bar it would cover the number at the bar's end.
     heading = {"text": title, "side": "right"}
-    return {"title": heading, "thickness": 12, "outlinewidth": 0, "xpad": 4, **more}
+    return {"title": heading, "thickness": 12, "outlinewidth": 0, "xpad": 8, **more}
 
 
 def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[int, int]) -> dict[str, Any]:
