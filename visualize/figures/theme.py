@@ -25,7 +25,7 @@ MODEL, HARDWARE = "#5B6CE6", "#009E73"  # predicted, compiled, textbook; counted
 TENSORS = {"A": "#8250DF", "B": "#C2588A", "C": "#64748B"}
 # What the hardware's counters tell apart: reads in blues, writes in yellows.
 OPERATIONS = {
-    "load": CATEGORIES[0], "box read": CATEGORIES[4], "store": CATEGORIES[1], "box written": CATEGORIES[6],
+    "load": CATEGORIES[0], "TMA load": CATEGORIES[4], "store": CATEGORIES[1], "TMA store": CATEGORIES[6],
     "atomic": CATEGORIES[3],
 }  # fmt: skip
 
