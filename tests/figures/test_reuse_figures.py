@@ -8,6 +8,7 @@ from visualize.figures.bounds_figure import TAIL, bounds_figure
 from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
 from visualize.models.bounds import Bound
 from visualize.models.reuse import Reuse
+from visualize.text.words import bytes_of
 
 GB = 1_000_000_000
 PREDICTED = {
@@ -60,6 +61,22 @@ def test_axes_say_what_they_count():
     assert (times.layout.yaxis.title.text, times.layout.yaxis.type) == ("milliseconds", "linear")
 
 
+def test_reads_have_the_unit_in_which_the_text_says_this_launchs_own():
+    small = {size: Reuse(*(value / 1000 for value in vars(one).values())) for size, one in PREDICTED.items()}
+    figure = bytes_figure(small, [], 4, "counted")
+    assert figure.layout.yaxis.title.text == "MB read from DRAM (log scale)"
+    assert bytes_of(small[4].read_bytes) == "4.00 MB"
+    assert list(trace(figure, "predicted").y) == pytest.approx([1, 2, 3, 4])
+
+
+def test_reads_that_hardly_differ_are_drawn_alike_and_an_axis_names_them():
+    alike = {size: Reuse(GB, GB, GB, GB, GB, 9 * GB, GB) for size in (1, 2)}
+    axis = bytes_figure(alike, [], 1, "counted").layout.yaxis
+    low, high = (10**end for end in axis.range)
+    assert high / low == pytest.approx(3)
+    assert sum(low < tick < high for tick in axis.tickvals) >= 2
+
+
 def test_times_are_medians_from_the_20th_to_the_80th_percentile():
     points = trace(times_figure(MEASURED, 1, "measured"), "measured")
     assert list(points.y) == [2.0, 3.0]
@@ -71,7 +88,7 @@ def test_the_longest_resource_is_named_and_the_rest_of_the_time_is_what_it_and_t
     figure = bounds_figure(BOUNDS, 5.0, "recorded")
     needed, time = figure.data
     assert list(needed.y) == ["DRAM", "L2", "arithmetic"]
-    assert [text for text in needed.text if "binding" in text] == ["3 ms (binding)"]
+    assert [text for text in needed.text if "binding" in text] == ["3.00 ms (binding)"]
     assert list(time.x) == [3.0, 0.5, 1.5]
     assert list(time.customdata) == ["arithmetic", TAIL, "not explained by these"]
     assert figure.layout.xaxis.title.text == "ms"

@@ -15,8 +15,8 @@ from visualize.models.reuse import Reuse
 _PREDICTED, _MEASURED, _OWN = theme.MODEL, theme.HARDWARE, theme.WRONG
 
 
-# Gigabytes that a logarithmic axis names, in full: Plotly writes those between powers of ten as one small digit.
-_TICKS = [digit * 10.0**power for power in range(-6, 5) for digit in (1, 2, 5)]
+# What a logarithmic axis names, in full: Plotly writes what is between powers of ten as one small digit.
+_TICKS = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 1.5, 2, 3, 5, 7)]
 _TICK_TEXTS = [np.format_float_positional(tick, precision=6, trim="-") for tick in _TICKS]
 
 
@@ -30,7 +30,9 @@ class Measured:
 
 
 def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], own: int, source: str) -> go.Figure:
-    """Gigabytes read by GROUP_SIZE, both axes logarithmic: predicted as a line with a band, counted as points.
+    """Bytes read by GROUP_SIZE, both axes logarithmic: predicted as a line with a band, counted as points.
+
+    In the unit in which the text says this launch's own bytes.
 
     The band: an L2 that keeps a quarter more or a fifth less, and programs in lockstep where they are expected not to
     be, or the reverse. Bars on points go from the least to the most counted.
@@ -39,27 +41,43 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
         source: of the points: "counted" or "recorded".
     """
     sizes = list(predicted)
+    unit, scale = _unit(predicted[min(sizes, key=lambda size: abs(size - own))].read_bytes)
     several = [predicted[size] for size in sizes]
-    least = [min(one.low_bytes, one.otherwise_bytes) / 1e9 for one in several]
-    most = [max(one.high_bytes, one.otherwise_bytes) / 1e9 for one in several]
-    figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", "GB read from DRAM (log scale)", sizes[-1]))
+    least = [min(one.low_bytes, one.otherwise_bytes) / scale for one in several]
+    most = [max(one.high_bytes, one.otherwise_bytes) / scale for one in several]
+    figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", f"{unit} read from DRAM (log scale)", sizes[-1]))
     figure.add_scatter(
         x=sizes + sizes[::-1], y=least + most[::-1], mode="lines", line={"width": 0}, fill="toself",
         fillcolor="rgba(91,108,230,0.18)", hoverinfo="skip", name="uncertainty",
     )  # fmt: skip
     figure.add_scatter(
-        x=sizes, y=[one.read_bytes / 1e9 for one in several], mode="lines", line={"color": _PREDICTED},
-        name="predicted", hovertemplate="GROUP_SIZE %{x}: %{y:.3f} GB predicted<extra></extra>",
+        x=sizes, y=[one.read_bytes / scale for one in several], mode="lines", line={"color": _PREDICTED},
+        name="predicted", hovertemplate=f"GROUP_SIZE %{{x}}: %{{y:.3f}} {unit} predicted<extra></extra>",
     )  # fmt: skip
     counted = [one for one in measured if one.read_bytes]
     if counted:
-        figure.add_scatter(**_points(counted, [np.array(one.read_bytes) / 1e9 for one in counted], source, "GB"))
-    compulsory = several[0].compulsory_bytes / 1e9
+        figure.add_scatter(**_points(counted, [np.array(one.read_bytes) / scale for one in counted], source, unit))
+    compulsory = several[0].compulsory_bytes / scale
     figure.add_scatter(
         x=[sizes[0], sizes[-1]], y=[compulsory, compulsory], mode="lines", name="each input once", hoverinfo="y",
         line={"dash": "dot", "color": theme.CATEGORIES[7]},
     )  # fmt: skip
+    figure.update_yaxes(
+        range=_range([compulsory, *least, *most, *(one / scale for row in counted for one in row.read_bytes)])
+    )
     return _with_own(figure, own)
+
+
+def _unit(count: float) -> tuple[str, float]:
+    """The decimal unit of a number of bytes, and how many it has."""
+    return ("GB", 1e9) if count >= 1e9 else ("MB", 1e6) if count >= 1e6 else ("kB", 1e3)
+
+
+def _range(drawn: Sequence[float]) -> list[float]:
+    """The logarithms from the least to the most, a factor of three apart at least: what hardly differs looks alike."""
+    low, high = math.log10(min(drawn)), math.log10(max(drawn))
+    room = max(0.04 * (high - low), (math.log10(3) - (high - low)) / 2)
+    return [low - room, high + room]
 
 
 def times_figure(measured: Sequence[Measured], own: int, source: str) -> go.Figure:
@@ -108,6 +126,6 @@ def _with_own(figure: go.Figure, own: int) -> go.Figure:
     line = {"color": _OWN, "width": 1}
     figure.add_shape(type="line", x0=own, x1=own, y0=0, y1=1, yref="paper", line=line)
     figure.add_annotation(
-        x=math.log10(own), y=1, yref="paper", text=f"this: {own}", showarrow=False, xanchor="left", yanchor="top"
+        x=math.log10(own), y=0.12, yref="paper", text=f"this: {own}", showarrow=False, xanchor="left"
     )
     return figure
