@@ -135,6 +135,15 @@ def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[in
     }
 
 
+def three_digits(value: float) -> str:
+    """A time as a figure writes it: three significant digits, zeros included.
+
+    >>> three_digits(0.185), three_digits(0.18), three_digits(27.04), three_digits(193.2), three_digits(1234.0)
+    ('0.185', '0.180', '27.0', '193', '1,234')
+    """
+    return f"{value:#.3g}".rstrip(".") if value < 999.5 else f"{value:,.0f}"
+
+
 def smallest(values: np.ndarray) -> np.ndarray:
     """The same integers in the smallest unsigned type that holds them: a browser takes them in faster."""
     return values.astype(np.min_scalar_type(int(values.max(initial=0))))
