@@ -309,7 +309,7 @@ FIGURES = (
         "reuse_figure.py",
         "tests/figures/test_reuse_figures.py",
         ("[float(mid - one.min())", "[float(one.max() - mid)"),
-        ("x=math.log10(own), y=1", "x=own, y=1"),
+        ("x=math.log10(own), y=0.12", "x=own, y=0.12"),
     ),
     *planted(
         "visualize/figures",

@@ -53,9 +53,13 @@ class _Scale:
     def colors(self) -> list[list[float | str]]:
         """Plotly's scale, which jumps at the limit."""
         limit = min(max(-self.low / (self.high - self.low), 0.0), 1.0)
-        right = [[limit * step / (len(_RIGHT) - 1), color] for step, color in enumerate(_RIGHT)]
+        right: list[list[float | str]] = [
+            [limit * step / (len(_RIGHT) - 1), color] for step, color in enumerate(_RIGHT)
+        ]
         steps = len(_BEYOND) - 1
-        beyond = [[limit + (1 - limit) * step / steps, color] for step, color in enumerate(_BEYOND)]
+        beyond: list[list[float | str]] = [
+            [limit + (1 - limit) * step / steps, color] for step, color in enumerate(_BEYOND)
+        ]
         return beyond if limit == 0 else right if limit == 1 else right + beyond
 
     @property

@@ -125,7 +125,5 @@ def _with_own(figure: go.Figure, own: int) -> go.Figure:
     """Mark the GROUP_SIZE that is set. On a logarithmic axis an annotation stands at the logarithm."""
     line = {"color": _OWN, "width": 1}
     figure.add_shape(type="line", x0=own, x1=own, y0=0, y1=1, yref="paper", line=line)
-    figure.add_annotation(
-        x=math.log10(own), y=0.12, yref="paper", text=f"this: {own}", showarrow=False, xanchor="left"
-    )
+    figure.add_annotation(x=math.log10(own), y=0.12, yref="paper", text=f"this: {own}", showarrow=False, xanchor="left")
     return figure
