@@ -17,7 +17,15 @@ _PREDICTED, _MEASURED, _OWN = theme.MODEL, theme.HARDWARE, theme.WRONG
 
 # What a logarithmic axis names, in full: Plotly writes what is between powers of ten as one small digit.
 _TICKS = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 1.5, 2, 3, 5, 7)]
-_TICK_TEXTS = [np.format_float_positional(tick, precision=6, trim="-") for tick in _TICKS]
+
+
+def _written(gigabytes: float) -> str:
+    """Bytes in the unit that suits them, as the text beside the picture writes them."""
+    for size, unit in ((1.0, "GB"), (1e-3, "MB"), (1e-6, "kB")):
+        # A tick such as 0.007 GB is a little less than 7 MB in binary.
+        if gigabytes >= size * (1 - 1e-9):
+            return f"{gigabytes / size:,.3g} {unit}"
+    return f"{gigabytes * 1e9:.0f} bytes"
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Measured:
 def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], own: int, source: str) -> go.Figure:
     """Bytes read by GROUP_SIZE, both axes logarithmic: predicted as a line with a band, counted as points.
 
-    In the unit in which the text says this launch's own bytes.
+    Values are gigabytes, and ticks have the unit that suits them: so has the text.
 
     The band: an L2 that keeps a quarter more or a fifth less, and programs in lockstep where they are expected not to
     be, or the reverse. Bars on points go from the least to the most counted.
@@ -41,43 +49,31 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
         source: of the points: "counted" or "recorded".
     """
     sizes = list(predicted)
-    unit, scale = _unit(predicted[min(sizes, key=lambda size: abs(size - own))].read_bytes)
     several = [predicted[size] for size in sizes]
-    least = [min(one.low_bytes, one.otherwise_bytes) / scale for one in several]
-    most = [max(one.high_bytes, one.otherwise_bytes) / scale for one in several]
-    figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", f"{unit} read from DRAM (log scale)", sizes[-1]))
+    least = [min(one.low_bytes, one.otherwise_bytes) / 1e9 for one in several]
+    most = [max(one.high_bytes, one.otherwise_bytes) / 1e9 for one in several]
+    figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", "read from DRAM (log scale)", sizes[-1]))
     figure.add_scatter(
         x=sizes + sizes[::-1], y=least + most[::-1], mode="lines", line={"width": 0}, fill="toself",
         fillcolor="rgba(91,108,230,0.18)", hoverinfo="skip", name="uncertainty",
     )  # fmt: skip
     figure.add_scatter(
-        x=sizes, y=[one.read_bytes / scale for one in several], mode="lines", line={"color": _PREDICTED},
-        name="predicted", hovertemplate=f"GROUP_SIZE %{{x}}: %{{y:.3f}} {unit} predicted<extra></extra>",
+        x=sizes, y=[one.read_bytes / 1e9 for one in several], mode="lines", line={"color": _PREDICTED},
+        name="predicted", hovertemplate="GROUP_SIZE %{x}: %{y:.3g} GB predicted<extra></extra>",
     )  # fmt: skip
     counted = [one for one in measured if one.read_bytes]
     if counted:
-        figure.add_scatter(**_points(counted, [np.array(one.read_bytes) / scale for one in counted], source, unit))
-    compulsory = several[0].compulsory_bytes / scale
+        figure.add_scatter(**_points(counted, [np.array(one.read_bytes) / 1e9 for one in counted], source, "GB"))
+    compulsory = several[0].compulsory_bytes / 1e9
     figure.add_scatter(
         x=[sizes[0], sizes[-1]], y=[compulsory, compulsory], mode="lines", name="each input once", hoverinfo="y",
         line={"dash": "dot", "color": theme.CATEGORIES[7]},
     )  # fmt: skip
-    figure.update_yaxes(
-        range=_range([compulsory, *least, *most, *(one / scale for row in counted for one in row.read_bytes)])
-    )
+    # What hardly differs looks alike: the axis spans a factor of three at least.
+    drawn = [compulsory, *least, *most, *(one / 1e9 for row in counted for one in row.read_bytes)]
+    middle = math.sqrt(min(drawn) * max(drawn))
+    figure.update_yaxes(autorangeoptions={"include": [middle / math.sqrt(3), middle * math.sqrt(3)]})
     return _with_own(figure, own)
-
-
-def _unit(count: float) -> tuple[str, float]:
-    """The decimal unit of a number of bytes, and how many it has."""
-    return ("GB", 1e9) if count >= 1e9 else ("MB", 1e6) if count >= 1e6 else ("kB", 1e3)
-
-
-def _range(drawn: Sequence[float]) -> list[float]:
-    """The logarithms from the least to the most, a factor of three apart at least: what hardly differs looks alike."""
-    low, high = math.log10(min(drawn)), math.log10(max(drawn))
-    room = max(0.04 * (high - low), (math.log10(3) - (high - low)) / 2)
-    return [low - room, high + room]
 
 
 def times_figure(measured: Sequence[Measured], own: int, source: str) -> go.Figure:
@@ -117,7 +113,13 @@ def _layout(title: str, unit: str, most: int) -> dict[str, object]:
     axis = {"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers}
     legend = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.5, "xanchor": "center"}
     margin = {"l": 60, "r": 10, "t": 84, "b": 48}
-    scale = {"title": {"text": unit}, "type": "log", "automargin": True, "tickvals": _TICKS, "ticktext": _TICK_TEXTS}
+    scale = {
+        "title": {"text": unit},
+        "type": "log",
+        "automargin": True,
+        "tickvals": _TICKS,
+        "ticktext": [*map(_written, _TICKS)],
+    }
     return theme.layout(title, xaxis=axis, yaxis=scale, showlegend=True, legend=legend, margin=margin)
 
 

@@ -65,9 +65,7 @@ def _this_order(here: DramTraffic) -> tuple[Sentence | str, ...]:
     own = here.own
     more = own.read_bytes / own.compulsory_bytes
     times = (
-        f"{significant(more)} × the compulsory {bytes_of(own.compulsory_bytes, own.read_bytes)}"
-        if more > _ALIKE
-        else "each input once"
+        f"{significant(more)} × the compulsory {bytes_of(own.compulsory_bytes)}" if more > _ALIKE else "each input once"
     )
     return (
         say("This launch reads {} from DRAM: {}.", Sourced(Strong(bytes_of(own.read_bytes)), "predicted"), times),
@@ -79,7 +77,7 @@ def _this_order(here: DramTraffic) -> tuple[Sentence | str, ...]:
 def _counted(here: DramTraffic) -> Sentence | str:
     if not (here.row and here.row.dram_read_bytes):
         return ""
-    read = Strong(bytes_of(float(np.median(here.row.dram_read_bytes)), here.own.read_bytes))
+    read = Strong(bytes_of(float(np.median(here.row.dram_read_bytes))))
     return say("Nsight Compute counted {}.", Sourced(read, here.source("counted")))
 
 
@@ -100,7 +98,7 @@ def _orders(here: DramTraffic) -> tuple[Sentence | str, ...]:
         say(
             "GROUP_SIZE {} reads the fewest bytes, {}; {} reads the most, {}.",
             Strong(fewest),
-            bytes_of(least, here.own.read_bytes),
+            bytes_of(least),
             worst,
             Sourced(f"{significant(most / least)} × as many", "predicted"),
         ),

@@ -55,17 +55,14 @@ def milliseconds(value: float) -> str:
     return f"{significant(value * 1000)} µs" if value < 0.1 else f"{significant(value)} ms"
 
 
-def bytes_of(count: float, like: float | None = None) -> str:
+def bytes_of(count: float) -> str:
     """A number of bytes, in the decimal unit that suits it.
 
-    Args:
-        like: bytes whose unit it has instead, where both stand side by side.
-
-    >>> bytes_of(3.22e9), bytes_of(2_097_152), bytes_of(640), bytes_of(67.1e6, like=3.22e9)
-    ('3.22 GB', '2.10 MB', '640 bytes', '0.0671 GB')
+    >>> bytes_of(3.22e9), bytes_of(2_097_152), bytes_of(640)
+    ('3.22 GB', '2.10 MB', '640 bytes')
     """
     for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if (count if like is None else like) >= size:
+        if count >= size:
             return f"{significant(count / size)} {unit}"
     return f"{count:.0f} bytes"
 
