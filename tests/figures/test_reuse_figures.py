@@ -71,8 +71,8 @@ def test_the_axis_writes_bytes_as_the_text_does():
 
 def test_reads_that_hardly_differ_are_drawn_alike_and_an_axis_names_them():
     alike = {size: Reuse(GB, GB, GB, GB, GB, 9 * GB, GB) for size in (1, 2)}
-    axis = bytes_figure(alike, [], 1, "counted").layout.yaxis
-    low, high = axis.autorangeoptions.include
+    figure = bytes_figure(alike, [], 1, "counted")
+    axis, (low, high) = figure.layout.yaxis, trace(figure, "least span").y
     assert high / low == pytest.approx(3)
     assert sum(low < tick < high for tick in axis.tickvals) >= 2
 

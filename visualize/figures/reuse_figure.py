@@ -72,7 +72,10 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
     # What hardly differs looks alike: the axis spans a factor of three at least.
     drawn = [compulsory, *least, *most, *(one / 1e9 for row in counted for one in row.read_bytes)]
     middle = math.sqrt(min(drawn) * max(drawn))
-    figure.update_yaxes(autorangeoptions={"include": [middle / math.sqrt(3), middle * math.sqrt(3)]})
+    figure.add_scatter(
+        x=[sizes[0]] * 2, y=[middle / math.sqrt(3), middle * math.sqrt(3)], mode="markers", marker={"opacity": 0},
+        name="least span", showlegend=False, hoverinfo="skip",
+    )  # fmt: skip
     return _with_own(figure, own)
 
 
