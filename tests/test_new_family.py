@@ -77,7 +77,7 @@ def test_the_schedule_shows_each_tensor_and_transposes_none(grown_page):
     names, shapes = zip(*grown_page["maps"], strict=True)
     assert names == ("A as it is read", "B as it is written")
     assert shapes == ([10, 1], [10, 1])
-    assert grown_page["axes"] == ["A as it is read: pid_n", "pid_m", "B as it is written: pid_n", "pid_m"]
+    assert grown_page["axes"] == ["pid_n", "pid_m", "pid_n", "pid_m"]
     assert grown_page["told"] == [None, [False, False], []]
     assert grown_page["row_major"] == list(range(10))
 

@@ -8,11 +8,11 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.lanes import Layout, MemoryOperation
-from kernels.results import Check, Diff
+from kernels.results import Check, Closeup, Diff
 from kernels.spec import Launch
 from visualize.figures import theme
 from visualize.figures.coalescing_figure import tile_figure
-from visualize.figures.diff_figure import diff_figure
+from visualize.figures.diff_figure import closeup_figure, diff_figure
 from visualize.models.coalescing import tile as compiled_tile
 from visualize.models.textbook import Textbook, requests, tile
 
@@ -74,6 +74,56 @@ def test_one_wrong_cell_is_on_the_far_side_of_the_limit_and_ringed():
     assert (ring.y[0], ring.x[0]) == (78 * 64, 19 * 64)
     assert "64 × 64" in figure.layout.title.text
     assert (picture.y0, picture.dy) == (31.5, 64)
+
+
+def map_of(cells, **more):
+    """The drawn map of some cells."""
+    return diff_figure(Diff(cells, (1, 1), cells.shape, exact=False, **more), check_of(cells), "C").data[0]
+
+
+def test_a_result_that_is_wrong_everywhere_is_drawn_from_its_least_to_its_largest_error():
+    """As a lost race: a scale that ended at 100 × the limit would have one colour for all of it."""
+    cells = np.geomspace(133, 348, 64, dtype=np.float32).reshape(8, 8)
+    picture = map_of(cells)
+    assert (10**picture.zmin, 10**picture.zmax) == (pytest.approx(133), pytest.approx(348))
+    assert (np.diff(picture.z.ravel()) > 0).all()
+    assert {color for _, color in picture.colorscale} == {"#fcd29f", "#e2691b", "#6d1602"}, "nothing in it is right"
+    assert list(picture.colorbar.ticktext) == ["150 ×", "200 ×", "300 ×"]
+    assert picture.colorbar.title.text == "error, × the limit"
+
+
+def test_the_colour_jumps_at_the_limit_and_the_scale_ends_at_the_largest_error():
+    cells = np.array([[0.2, 0.9], [1.0, 261]], dtype=np.float32)
+    picture = map_of(cells)
+    assert (picture.zmin, 10**picture.zmax) == (-2, pytest.approx(261))
+    limit = 2 / (picture.zmax - picture.zmin)
+    assert [color for at, color in picture.colorscale if at == pytest.approx(limit)] == ["#cfe0f3", "#fcd29f"]
+    named = dict(zip(picture.colorbar.tickvals, picture.colorbar.ticktext, strict=True))
+    assert named == {-2: "≤ 0.01 ×", -1: "0.1 ×", 0: "the limit", 1: "10 ×", 2: "100 ×"}
+
+
+def test_a_result_that_passed_has_no_colour_of_what_is_wrong():
+    picture = map_of(np.array([[0, 0.3]], dtype=np.float32))
+    assert (picture.zmin, picture.zmax) == (-2, 0)
+    assert picture.colorbar.ticktext[-1] == "the limit"
+    assert {color for _, color in picture.colorscale} == {"#0b2a5b", "#cfe0f3"}
+
+
+def test_a_map_and_its_closeup_have_one_scale():
+    cells = np.full((2, 2), 200, dtype=np.float32)
+    got = np.zeros((1, 1), dtype=np.float32)
+    near = Closeup(np.array([[0.5, 700]], dtype=np.float32), (1, 1), (0, 0), (1, 2), (0, 0), got, got, got)
+    diff = Diff(cells, (1, 1), (2, 2), exact=False, closeup=near)
+    pictures = [diff_figure(diff, check_of(cells), "C").data[0]]
+    pictures.append(closeup_figure(diff, near, check_of(cells), "C", {}).data[0])
+    assert [(one.zmin, 10**one.zmax) for one in pictures] == [(-2, pytest.approx(700))] * 2
+
+
+def test_what_is_not_finite_stands_above_all_errors_and_is_named():
+    picture = map_of(np.array([[0.5, 40, np.nan]], dtype=np.float32))
+    assert picture.z[0, 2] == pytest.approx(picture.zmax)
+    assert picture.z[0, 2] > picture.z[0, 1]
+    assert picture.colorbar.ticktext[-1] == "not finite"
 
 
 def test_an_element_that_is_not_finite_and_a_wrong_copy_are_as_wrong_as_can_be():

@@ -34,7 +34,7 @@ def test_a_request_stands_on_the_lines_that_it_touches():
     assert layout.yaxis.ticktext[:2] == ("4,096", "8,192")
     assert layout.yaxis.range[0] > layout.yaxis.range[1], "lines run down"
     assert "B" in layout.yaxis.title.text
-    assert layout.title.text == "<b>Compiled: request 1 of 2</b><br>2 sectors: 12 of 64 bytes wanted"
+    assert layout.title.text == "<b>Compiled: request 2 of 2</b><br>2 sectors: 12 of 64 bytes wanted"
     assert [line.x0 for line in layout.shapes] == [0, 32, 64, 96, 128]
 
 

@@ -8,6 +8,7 @@ from visualize.figures.bounds_figure import TAIL, bounds_figure
 from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
 from visualize.models.bounds import Bound
 from visualize.models.reuse import Reuse
+from visualize.text.words import bytes_of
 
 GB = 1_000_000_000
 PREDICTED = {
@@ -54,10 +55,26 @@ def test_the_group_size_that_is_set_is_marked_where_it_stands_on_a_logarithmic_a
 def test_axes_say_what_they_count():
     figure = bytes_figure(PREDICTED, MEASURED, 2, "counted")
     assert figure.layout.xaxis.title.text == "GROUP_SIZE (rows of tiles)"
-    assert (figure.layout.yaxis.title.text, figure.layout.yaxis.type) == ("GB read from DRAM (log scale)", "log")
+    assert (figure.layout.yaxis.title.text, figure.layout.yaxis.type) == ("read from DRAM (log scale)", "log")
     assert list(figure.layout.xaxis.tickvals) == [1, 2, 4]
     times = times_figure(MEASURED, 1, "measured")
     assert (times.layout.yaxis.title.text, times.layout.yaxis.type) == ("milliseconds", "linear")
+
+
+def test_the_axis_writes_bytes_as_the_text_does():
+    axis = bytes_figure(PREDICTED, MEASURED, 2, "counted").layout.yaxis
+    for tick, text in zip(axis.tickvals, axis.ticktext, strict=True):
+        number, unit = bytes_of(tick * 1e9 * (1 + 1e-9)).split()
+        given, given_unit = text.split()
+        assert (float(given), given_unit) == (float(number.replace(",", "")), unit)
+
+
+def test_reads_that_hardly_differ_are_drawn_alike_and_an_axis_names_them():
+    alike = {size: Reuse(GB, GB, GB, GB, GB, 9 * GB, GB) for size in (1, 2)}
+    figure = bytes_figure(alike, [], 1, "counted")
+    axis, (low, high) = figure.layout.yaxis, trace(figure, "least span").y
+    assert high / low == pytest.approx(3)
+    assert sum(low < tick < high for tick in axis.tickvals) >= 2
 
 
 def test_times_are_medians_from_the_20th_to_the_80th_percentile():
@@ -71,7 +88,7 @@ def test_the_longest_resource_is_named_and_the_rest_of_the_time_is_what_it_and_t
     figure = bounds_figure(BOUNDS, 5.0, "recorded")
     needed, time = figure.data
     assert list(needed.y) == ["DRAM", "L2", "arithmetic"]
-    assert [text for text in needed.text if "binding" in text] == ["3 ms (binding)"]
+    assert [text for text in needed.text if "binding" in text] == ["3.00 ms (binding)"]
     assert list(time.x) == [3.0, 0.5, 1.5]
     assert list(time.customdata) == ["arithmetic", TAIL, "not explained by these"]
     assert figure.layout.xaxis.title.text == "ms"

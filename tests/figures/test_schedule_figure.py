@@ -105,16 +105,26 @@ def test_a_large_picture_shows_every_second_tile_in_cells_of_one_size():
 
 def test_c_lies_at_its_tiles_numbers_with_a_at_its_left_and_b_above_it():
     layout = schedule_figure(grouped(9, 5, 3, 9), "order")["layout"]
+    notes = {(note["xref"], note["text"]): note for note in layout["annotations"]}
     for number, name in (("", "this order"), ("2", "row-major order")):
         x, y = layout[f"xaxis{number}"], layout[f"yaxis{number}"]
-        assert x["title"]["text"] == f"{name}: pid_n"
+        assert x["title"]["text"] == "pid_n"
+        assert (notes[f"x{number} domain", name]["x"], notes[f"x{number} domain", name]["y"]) == (0.5, 1), "above it"
         assert (x["range"][1], y["range"][0]) == (5, 9), "pid_m down"
         named = dict(zip(x["ticktext"], x["tickvals"], strict=True))
         assert (named["0"], named["4"]) == (0.5, 4.5)
-        assert named["<b>A</b>"] < 0
-        assert dict(zip(y["ticktext"], y["tickvals"], strict=True))["<b>B</b>"] < 0
+        a, b = notes[f"x{number}", "<b>A</b>"], notes[f"x{number}", "<b>B</b>"]
+        assert (a["x"] < 0, a["y"], a["yanchor"]) == (True, 0, "bottom"), "above A's blocks"
+        assert (b["y"] < 0, b["x"], b["xanchor"]) == (True, 0, "right"), "beside B's blocks"
+        assert (f"x{number} domain", "<b>C</b>: the pid of each tile") in notes
     assert layout["xaxis"]["domain"][1] < layout["xaxis2"]["domain"][0], "side by side"
     assert (layout["xaxis2"]["matches"], layout["yaxis2"]["matches"]) == ("x", "y"), "zoomed together"
+
+
+@pytest.mark.parametrize("orders", [grouped(30, 41, 8), split(3, 9, 4)], ids=["large", "split"])
+def test_where_no_pid_stands_in_a_tile_the_picture_does_not_say_so(orders):
+    notes = schedule_figure(orders, "order")["layout"]["annotations"]
+    assert [note["text"] for note in notes if "C" in note["text"]] == ["<b>C</b>"] * 2
 
 
 def test_a_copy_shows_what_it_reads_and_transposed_what_it_writes():
@@ -124,8 +134,9 @@ def test_a_copy_shows_what_it_reads_and_transposed_what_it_writes():
     launch = orders[0].schedule
     assert np.array_equal(read["z"], launch.tiles.program[launch.first_of_tile])
     assert np.array_equal(written["z"], read["z"].T)
-    assert picture["layout"]["xaxis"]["title"]["text"] == "A as it is read: pid_n"
-    assert picture["layout"]["xaxis2"]["title"]["text"] == "B as it is written: pid_m"
+    layout = picture["layout"]
+    assert [note["text"] for note in layout["annotations"]] == ["A as it is read", "B as it is written"]
+    assert [layout[axis]["title"]["text"] for axis in ("xaxis", "xaxis2")] == ["pid_n", "pid_m"]
     told = player_data(orders, "order", 0, 0, 0)
     assert (len(told["orders"]), told["transposed"], told["panels"]) == (1, [False, True], None), "no row-major twin"
 

@@ -23,7 +23,7 @@ def score(predicted, counted, operation="load", gpu="H200", count="sectors", **m
 SCORES = (
     score(100, 100),
     score(20_000, 20_000, "store", "H100"),
-    score(50, 80, "box read"),
+    score(50, 80, "TMA load"),
     score(0, 7, "atomic"),
     score(400, 400, "load", "H100"),
 )
@@ -86,7 +86,7 @@ def test_colours_say_the_operation_symbols_the_gpu_and_a_ring_a_miss():
 def test_an_operation_stands_once_in_the_legend_and_each_gpu_in_its_own():
     figure = scoreboard_figure(SCORES, "sectors")
     listed = [(one.name, one.legend) for one in figure.data if one.showlegend is not False]
-    named = [("load", None), ("store", None), ("box read", None)]
+    named = [("load", None), ("store", None), ("TMA load", None)]
     assert sorted(map(str, listed)) == sorted(map(str, [*named, *((n, "legend2") for n in ("H100", "H200", "miss"))]))
     without = scoreboard_figure([one for one in SCORES if not one.is_miss], "sectors")
     assert "miss" not in {one.name for one in without.data}

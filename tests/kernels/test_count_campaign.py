@@ -123,7 +123,7 @@ def test_what_is_predicted_stands_beside_each_count_and_misses_are_listed(record
     assert len(lines) == 2
     persistent = next(one for one in recorded.values() if one.experiment.kernel == "matmul.persistent")
     sectors = f"{persistent.launch['tma_ld_sectors']:,.0f}"
-    assert f"box read: {sectors} sectors predicted, {sectors} counted: equal" in said.out
+    assert f"TMA load: {sectors} sectors predicted, {sectors} counted: equal" in said.out
     assert "2 launches counted; 0 not as predicted." in said.out
 
     wrong = replace(persistent, launch={**persistent.launch, "tma_ld_sectors": 5.0})

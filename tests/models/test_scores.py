@@ -17,7 +17,7 @@ def launch(gpu="H200", kernel="matmul.grouped", **config):
 
 
 ONE = Score(launch(), "load", "sectors", 100, 100)
-OFF = replace(ONE, operation="box read", counted=101)
+OFF = replace(ONE, operation="TMA load", counted=101)
 READ = Score(launch(GROUP_SIZE=1), "DRAM read", DRAM, 110, 100)
 
 

@@ -301,14 +301,15 @@ FIGURES = (
         "visualize/figures",
         "diff_figure.py",
         "tests/figures/test_figures.py",
-        ("z = np.where(finite > 0, 2.0, -2.0)", "z = np.where(finite > 1, 2.0, -2.0)"),
+        ("(cells > 0), scale.high, scale.low)", "(cells > 1), scale.high, scale.low)"),
+        ("high = max(most, 0.0, low", "high = max(-_LEAST, 0.0, low"),
     ),
     *planted(
         "visualize/figures",
         "reuse_figure.py",
         "tests/figures/test_reuse_figures.py",
         ("[float(mid - one.min())", "[float(one.max() - mid)"),
-        ("x=math.log10(own), y=1", "x=own, y=1"),
+        ("x=math.log10(own), y=0.12", "x=own, y=0.12"),
     ),
     *planted(
         "visualize/figures",

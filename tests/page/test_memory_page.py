@@ -48,8 +48,8 @@ def test_requests_are_stepped_through_without_the_server_and_stand_in_the_addres
     tab.page.wait_for_function("location.search.includes('request=1')")
     tab.page.get_by_role("button", name="Next request").click()
     tab.page.wait_for_function("location.search.includes('request=2')")
-    assert "request 2 of 64" in titles(tab)[1]
-    assert "request 32 of 256" in titles(tab)[0], "the textbook's request for the same bytes"
+    assert "request 3 of 64" in titles(tab)[1]
+    assert "request 33 of 256" in titles(tab)[0], "the textbook's request for the same bytes"
     assert shown != titles(tab)
     lane = f"{STATE}.data[0].hovertext[0][0]"
     assert "lane 0" in tab.page.evaluate(lane)
@@ -59,11 +59,27 @@ def test_requests_are_stepped_through_without_the_server_and_stand_in_the_addres
 def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab: Tab) -> None:
     query = "kernel=transpose.tiled&model=textbook&lanes=loaded&operation=1&request=200"
     compiled(tab, query)
-    assert "request 200 of 256" in titles(tab)[0]
+    assert "request 201 of 256" in titles(tab)[0]
     before = tab.draws("textbook-plot")
     tab.page.locator("#scrubber input").fill("3")
     tab.wait_for_draw("textbook-plot", after=before)
-    tab.page.wait_for_function(f"{STATE}.layout.title.text.includes('request 3 of 256')")
+    tab.page.wait_for_function(f"{STATE}.layout.title.text.includes('request 4 of 256')")
+
+
+@pytest.mark.parametrize("width", [390, 1040, 1280])
+def test_numbers_of_lanes_never_touch_each_other(tab: Tab, width: int) -> None:
+    tab.page.set_viewport_size({"width": width, "height": 720})
+    compiled(tab, "kernel=transpose.tiled&operation=1")
+    boxes = tab.page.evaluate(
+        """() => [...document.querySelectorAll("#memory-picture .heatmap-label")].map((label) => {
+          const { left, right, top, bottom } = label.getBoundingClientRect();
+          return [left, right, top, bottom];
+        })"""
+    )
+    assert len(boxes) >= 12
+    for place, (left, right, top, bottom) in enumerate(boxes):
+        for other in boxes[place + 1 :]:
+            assert other[0] >= right or other[1] <= left or other[2] >= bottom - 2 or other[3] <= top + 2
 
 
 def test_the_toy_shows_its_whole_memory(tab: Tab) -> None:

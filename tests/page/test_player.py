@@ -121,7 +121,12 @@ def test_the_programs_that_are_compared_are_outlined(tab: Tab) -> None:
     tab.wait_for_draw("schedule-plot")
     paths = tab.page.evaluate("document.querySelector('#schedule-plot .live-plot').layout.shapes.map((s) => s.path)")
     corners = [np.array([point.split(",") for point in path[1:].replace("M", "L").split("L")], int) for path in paths]
-    assert [np.ptp(one, axis=0).tolist() for one in corners] == [[3, 3], [9, 1]], "columns and rows of tiles"
+    # Each twice: in black, with white around it.
+    sizes = [np.ptp(one, axis=0).tolist() for one in corners]
+    assert sizes == [[3, 3], [3, 3], [9, 1], [9, 1]], "columns and rows of tiles"
+    assert tab.text("#player .first") == "first 9 programs"
+    tab.follow("kernel=transpose.tiled&tab=schedule")
+    tab.page.wait_for_selector("#player .first", state="hidden")
 
 
 @pytest.mark.all_combinations

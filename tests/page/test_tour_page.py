@@ -109,6 +109,22 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
     assert "talk" not in tab.page.evaluate("location.search")
 
 
+def test_talk_mode_says_what_is_on_show_and_leaves_no_part_of_the_window_empty(tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": 1920, "height": 1080})
+    for query, plot in (
+        ("kernel=matmul.grouped&tab=schedule", "schedule"),
+        ("kernel=transpose.flat&tab=coalescing", "request"),
+    ):
+        tab.open(f"?{query}&gpu=H200&talk=1")
+        tab.wait_for_draw(f"{plot}-plot")
+        shape = "512 × 512 × 512 float16" if plot == "schedule" else "1024 × 1024 float32"
+        assert tab.text(".on-stage") == f"{query.split('&')[0].removeprefix('kernel=')} · {shape} · H200"
+        box = tab.page.locator(f"#{plot}-plot").bounding_box()
+        assert box is not None
+        assert 0.92 * 1080 <= box["y"] + box["height"] <= 1080, plot
+    assert "moved for nothing" in tab.text("#scrubber"), "what the colours mean"
+
+
 def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 1920, "height": 1080})
     tab.open("?tour=tail-wave&stop=3&talk=1")

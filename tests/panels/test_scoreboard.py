@@ -128,10 +128,10 @@ def test_what_was_not_counted_on_a_gpu_says_so_and_has_no_picture(panel):
 
 def scores(*pairs):
     experiment = from_json({"kernel": "matmul.persistent", "gpu": "H200"}, discover())
-    return tuple(Score(experiment, "box read", "sectors", *pair) for pair in pairs)
+    return tuple(Score(experiment, "TMA load", "sectors", *pair) for pair in pairs)
 
 
-def test_misses_are_listed_by_themselves_and_none_is_a_folded_sentence():
+def test_misses_are_listed_by_themselves_and_none_is_a_sentence():
     board = Scoreboard(scores((5, 5), (90, 100), (7, 7)))
     shown = scoreboard_text.below(board, "sectors", "tab=recorded", dict.fromkeys(board.misses, "kernel=k"))
     assert "<details open><summary>1 of 3 sector counts is not equal</summary>" in shown
@@ -140,7 +140,8 @@ def test_misses_are_listed_by_themselves_and_none_is_a_folded_sentence():
     assert "<td>90</td><td>100</td><td>−10\u00a0%</td>" in shown
     exact = Scoreboard(scores((5, 5), (7, 7)))
     shown = scoreboard_text.below(exact, "sectors", "tab=recorded", {})
-    assert "<details><summary>No misses</summary><p>None of the 2 sector counts is not equal.</p></details>" in shown
+    assert "No misses among 2 sector counts: each equals its prediction.</p>" in shown
+    assert "<details>" not in shown, "nothing to unfold"
     assert "each" in scoreboard_text.claim(exact, "sectors", exact)
 
 
@@ -171,7 +172,7 @@ def test_a_click_opens_the_launch_on_the_tab_that_has_its_count():
 def test_a_point_says_launch_kernel_shape_config_gpu_and_both_numbers():
     (one,) = scores((90, 100))
     said = scoreboard_text.point(replace(one, predicted=1234, counted=5678))
-    for part in ("box read", "matmul.persistent", "H200", "512 × 512 × 512", "float16", "4 warps", "1,234", "5,678"):
+    for part in ("TMA load", "matmul.persistent", "H200", "512 × 512 × 512", "float16", "4 warps", "1,234", "5,678"):
         assert part in said
     assert scoreboard_text.point(replace(one, count=DRAM, predicted=2 * 10**9)).count("2.00 GB") == 1
 

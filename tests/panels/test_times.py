@@ -71,7 +71,7 @@ def test_a_ratio_stands_beside_its_interval_everywhere():
 
 def test_an_interval_that_holds_1_is_a_tie():
     strip, claim, tables = drawn(measured(ratio=(0.994, 0.998, 1.003)))
-    assert "tie, 0.998 ×" in strip
+    assert "tie (0.998 ×)" in strip
     assert "Tied" in claim
     assert "with torch.matmul: 0.998, 95 % 0.994–1.003" in claim
     assert "tied, 0.998 ×" in tables
@@ -103,7 +103,7 @@ def test_what_fits_in_the_l2_has_no_dram_bandwidth():
     strip, claim, tables = drawn(measured(FITS))
     assert "useful rate, in L2" in strip
     assert "useful rate, in L2" in tables
-    assert "of this GPU's best" not in strip
+    assert "of best copy rate" not in strip
     assert "The working set of 8.39 MB fits in the L2 (62.9 MB): this is no DRAM bandwidth." in claim
     cold = measured(FITS)
     experiment = replace(cold.experiment, run=replace(cold.experiment.run, l2="cold"))
@@ -152,6 +152,9 @@ def test_the_figure_has_bars_for_every_call_and_its_own_for_python():
     assert colors[ENQUEUED] == colors[WAITED] != colors["torch.matmul"]
     assert list(bars.error_x.array)[-2:] == [None, None]
     assert all(error > 0 for error in bars.error_x.array[:-2])
+    assert ["7.00 µs" in bars.text[0], "31.0 µs" in bars.text[3]] == [True, True], "three digits, zeros included"
+    title = time_figure(measured()).layout.xaxis.title.text
+    assert max(map(len, title.split("<br>"))) <= 20, "a phone has room for it"
 
 
 def older():

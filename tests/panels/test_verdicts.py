@@ -108,8 +108,8 @@ def test_a_descriptor_asks_for_nothing(session):
     assert all("Tensor Memory Accelerator" in reason for reason in reasons(session, payload))
     assert all(op.launch.requests == 0 for op in found(session, payload).compiled)
     totals = verdicts.totals(found(session, payload))
-    assert re.search(r"boxes read</td><td>0</td><td></td><td>([\d,]+)</td><td>\1</td>", totals)
-    assert re.search(r"boxes written</td><td>0</td><td></td><td>([\d,]+)</td><td>\1</td>", totals)
+    assert re.search(r"TMA loads</td><td>0</td><td></td><td>([\d,]+)</td><td>\1</td>", totals)
+    assert re.search(r"TMA stores</td><td>0</td><td></td><td>([\d,]+)</td><td>\1</td>", totals)
     assert totals.count("✓") == 2
 
 
@@ -129,7 +129,7 @@ def test_boxes_past_the_edge_were_counted_as_predicted_and_say_what_lies_there(s
     assert "192 of the sectors lie past the edge of C" in load_c
     assert "past the edge" not in store_left + store_right, "a store leaves them out"
     assert why.in_short(edge.compiled[0]) == "its boxes reach past the edge of A"
-    assert re.search(r"boxes read</td><td>0</td><td></td><td>11,864</td><td>11,864</td>", verdicts.totals(edge))
+    assert re.search(r"TMA loads</td><td>0</td><td></td><td>11,864</td><td>11,864</td>", verdicts.totals(edge))
     assert verdicts.totals(edge).count("✓") == 2
     assert "Nsight Compute counted the same on H200" in plain(verdicts.claim(edge))
     assert side_by_side(edge, 2).tensors == ("A", "B", "C")

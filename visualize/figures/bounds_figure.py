@@ -40,7 +40,9 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
         marker={"color": [theme.NEW if bound is binding else theme.MODEL for bound in resources]},
         customdata=[bound.why for bound in resources],
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<br>%{{customdata}}<extra></extra>",
-        text=[f"{bound.ms * scale:.3g} {unit}" + (" (binding)" if bound is binding else "") for bound in resources],
+        text=[
+            f"{theme.three_digits(bound.ms * scale)} {unit}" + " (binding)" * (bound is binding) for bound in resources
+        ],
         textposition="auto",
     )  # fmt: skip
     if measured_ms is None:

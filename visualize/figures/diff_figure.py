@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
@@ -10,20 +12,80 @@ import plotly.graph_objects as go
 from kernels.results import Check, Closeup, Diff
 from visualize.figures import theme
 
-# What is drawn for a cell with an element that is not finite.
-_TOP = 1000.0
 # Borders of more tiles than this per side would hide the picture.
 MOST_BORDERS = 64
-_SCALE = [[0, "#0b2a5b"], [0.5, "#cfe0f3"], [0.5, "#f5a04f"], [1, "#7f1d04"]]
+# Within the limit, and beyond it: in even steps from the least to the most.
+_RIGHT = ("#0b2a5b", "#cfe0f3")
+_BEYOND = ("#fcd29f", "#e2691b", "#6d1602")
+# log10 of the least error / limit that has a colour of its own.
+_LEAST = -2.0
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """log10 of error / limit, from the lowest to the highest that is drawn: the limit is 0.
+
+    Errors within the limit always have the same colours. Those beyond it have the whole range from the limit, or where
+    nothing is right from the least error, to the largest: a scale with a fixed end would paint a lost race evenly.
+    """
+
+    low: float
+    high: float
+    has_nonfinite: bool = False
+
+    @classmethod
+    def of(cls, diff: Diff) -> _Scale:
+        """The scale of a map and its closeup, so that one colour means one error in both."""
+        if diff.exact:
+            return cls(_LEAST, -_LEAST)
+        near = diff.closeup.cells.ravel() if diff.closeup else np.empty(0)
+        cells = np.concatenate([diff.cells.ravel(), near])
+        finite = cells[np.isfinite(cells)]
+        least, most = (
+            math.log10(max(value, 10**_LEAST)) for value in (finite.min(initial=np.inf), finite.max(initial=0))
+        )
+        low = least if least > 0 and len(finite) else _LEAST
+        # A factor of two at least: less would be drawn as if it were much.
+        high = max(most, 0.0, low + math.log10(2))
+        return cls(low, high + 0.5, True) if len(finite) < len(cells) else cls(low, high)
+
+    @property
+    def colors(self) -> list[list[float | str]]:
+        """Plotly's scale, which jumps at the limit."""
+        limit = min(max(-self.low / (self.high - self.low), 0.0), 1.0)
+        right: list[list[float | str]] = [
+            [limit * step / (len(_RIGHT) - 1), color] for step, color in enumerate(_RIGHT)
+        ]
+        steps = len(_BEYOND) - 1
+        beyond: list[list[float | str]] = [
+            [limit + (1 - limit) * step / steps, color] for step, color in enumerate(_BEYOND)
+        ]
+        return beyond if limit == 0 else right if limit == 1 else right + beyond
+
+    @property
+    def ticks(self) -> dict[int | float, str]:
+        """What stands beside the bar, by place."""
+        decades = range(math.ceil(self.low), math.floor(self.high) + 1)
+        places = {float(decade): f"{10.0**decade:,g} ×" for decade in decades}
+        if len(places) < 3:
+            fine = (decade + math.log10(digit) for decade in range(-2, 8) for digit in (1, 1.5, 2, 3, 5))
+            places = {at: f"{float(f'{10**at:.2g}'):,g} ×" for at in fine if self.low <= at <= self.high}
+        if 0.0 in places:
+            places[0.0] = "the limit"
+        if self.low == _LEAST:
+            places[self.low] = f"≤ {10**_LEAST:g} ×"
+        if self.has_nonfinite:
+            places = {at: text for at, text in places.items() if at < self.high - 0.2} | {self.high: "not finite"}
+        return places
 
 
 def diff_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
     """A map of the error in units of what rounding allows: 1 is the most that passes. The worst element is ringed.
 
-    The colour scale is logarithmic. A kernel that only moves data allows no error at all: its map is in absolute units.
-    Tiles are bordered, where they are few enough.
+    The colour scale is logarithmic and ends at the largest error. A kernel that only moves data allows no error at all:
+    its map says what is wrong. Tiles are bordered, where they are few enough.
     """
-    figure = go.Figure(_heatmap(diff.cells, diff.cell, (0, 0), diff.exact))
+    figure = go.Figure(_heatmap(diff.cells, diff.cell, (0, 0), diff))
     if diff.tile:
         figure.add_trace(_borders((0, 0), diff.shape, diff.tile))
     if not (diff.exact and check.passed):
@@ -43,7 +105,7 @@ def closeup_figure(
     Args:
         programs: (tile row, tile column) → who computes that tile, in words.
     """
-    figure = go.Figure(_heatmap(near.cells, near.cell, near.first, diff.exact))
+    figure = go.Figure(_heatmap(near.cells, near.cell, near.first, diff))
     if diff.tile:
         figure.add_trace(_borders(near.first, near.shape, diff.tile))
         figure.add_trace(_names(near, diff.tile, programs))
@@ -54,14 +116,19 @@ def closeup_figure(
     return figure
 
 
-def _heatmap(cells: np.ndarray, cell: tuple[int, int], first: tuple[int, int], exact: bool) -> go.Heatmap:
-    unit = "|error|" if exact else "error / allowed"
-    finite = np.where(np.isfinite(cells), cells, _TOP)
-    if exact:
+def _heatmap(cells: np.ndarray, cell: tuple[int, int], first: tuple[int, int], diff: Diff) -> go.Heatmap:
+    scale = _Scale.of(diff)
+    if diff.exact:
         # Right cells are 0; any wrong one is drawn as wrong, however small its error.
-        z = np.where(finite > 0, 2.0, -2.0)
+        z = np.where(np.isnan(cells) | (cells > 0), scale.high, scale.low)
+        bar = theme.colorbar("|error|", tickvals=[scale.low, scale.high], ticktext=["0", "wrong"])
+        told = "|error|: %{customdata:.3g}"
     else:
-        z = np.log10(np.clip(finite, 1e-2, _TOP))
+        finite = np.where(np.isfinite(cells), np.maximum(cells, 10**scale.low), 10**scale.high)
+        z = np.log10(finite)
+        ticks = scale.ticks
+        bar = theme.colorbar("error, × the limit", tickvals=list(ticks), ticktext=list(ticks.values()))
+        told = "error: %{customdata:.3g} × the limit"
     rows, columns = cell
     return go.Heatmap(
         z=z.astype(np.float32),
@@ -70,15 +137,11 @@ def _heatmap(cells: np.ndarray, cell: tuple[int, int], first: tuple[int, int], e
         dx=columns,
         y0=first[0] + (rows - 1) / 2,
         dy=rows,
-        zmin=-2,
-        zmax=2,
-        colorscale=_SCALE,
-        colorbar=theme.colorbar(
-            unit,
-            tickvals=[-2, 2] if exact else [-2, -1, 0, 1, 2],
-            ticktext=["0", "wrong"] if exact else ["≤ 0.01", "0.1", "1: the limit", "10", "≥ 100"],
-        ),
-        hovertemplate=f"around row %{{y:.0f}}, column %{{x:.0f}}<br>largest {unit}: %{{customdata:.3g}}<extra></extra>",
+        zmin=scale.low,
+        zmax=scale.high,
+        colorscale=scale.colors,
+        colorbar=bar,
+        hovertemplate=f"around row %{{y:.0f}}, column %{{x:.0f}}<br>largest {told}<extra></extra>",
     )
 
 
@@ -119,13 +182,18 @@ def _names(near: Closeup, tile: tuple[int, int], programs: Mapping[tuple[int, in
 
 
 def _ring(check: Check) -> go.Scatter:
-    """A ring around the worst element."""
+    """A ring around the worst element: white in black, to be seen on every colour."""
     row, column = check.worst_index
     return go.Scatter(
-        x=[column],
-        y=[row],
+        x=[column, column],
+        y=[row, row],
         mode="markers",
-        marker={"symbol": "circle-open", "size": 16, "color": theme.WRONG, "line": {"width": 3}},
+        marker={
+            "symbol": "circle-open",
+            "size": [17, 17],
+            "color": ["#000000", "#ffffff"],
+            "line": {"width": [6, 2.5]},
+        },
         hovertemplate=(
             f"worst element: row {row}, column {column}<br>got {check.worst_got:.6g}, "
             f"expected {check.worst_expected:.6g}<extra></extra>"

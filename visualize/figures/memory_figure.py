@@ -106,7 +106,8 @@ def two_line_layout(title: str, **more: Any) -> dict[str, Any]:
 def title_of(drawn: RequestLines, place: int, name: str) -> str:
     """Two lines: what is drawn, and what it costs."""
     sectors, wanted = int(drawn.sectors[place]), int(drawn.wanted_bytes[place])
-    name = name.format(f"{drawn.number[place]:,}")
+    # Numbers count from 0, as in the address; people count from 1.
+    name = name.format(f"{drawn.number[place] + 1:,}")
     if not sectors:
         return f"<b>{name}</b><br>not issued: no lane is active"
     units = "sector" if sectors == 1 else "sectors"

@@ -15,9 +15,17 @@ from visualize.models.reuse import Reuse
 _PREDICTED, _MEASURED, _OWN = theme.MODEL, theme.HARDWARE, theme.WRONG
 
 
-# Gigabytes that a logarithmic axis names, in full: Plotly writes those between powers of ten as one small digit.
-_TICKS = [digit * 10.0**power for power in range(-6, 5) for digit in (1, 2, 5)]
-_TICK_TEXTS = [np.format_float_positional(tick, precision=6, trim="-") for tick in _TICKS]
+# What a logarithmic axis names, in full: Plotly writes what is between powers of ten as one small digit.
+_TICKS = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 1.5, 2, 3, 5, 7)]
+
+
+def _written(gigabytes: float) -> str:
+    """Bytes in the unit that suits them, as the text beside the picture writes them."""
+    for size, unit in ((1.0, "GB"), (1e-3, "MB"), (1e-6, "kB")):
+        # A tick such as 0.007 GB is a little less than 7 MB in binary.
+        if gigabytes >= size * (1 - 1e-9):
+            return f"{gigabytes / size:,.3g} {unit}"
+    return f"{gigabytes * 1e9:.0f} bytes"
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,9 @@ class Measured:
 
 
 def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], own: int, source: str) -> go.Figure:
-    """Gigabytes read by GROUP_SIZE, both axes logarithmic: predicted as a line with a band, counted as points.
+    """Bytes read by GROUP_SIZE, both axes logarithmic: predicted as a line with a band, counted as points.
+
+    Values are gigabytes, and ticks have the unit that suits them: so has the text.
 
     The band: an L2 that keeps a quarter more or a fifth less, and programs in lockstep where they are expected not to
     be, or the reverse. Bars on points go from the least to the most counted.
@@ -42,14 +52,14 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
     several = [predicted[size] for size in sizes]
     least = [min(one.low_bytes, one.otherwise_bytes) / 1e9 for one in several]
     most = [max(one.high_bytes, one.otherwise_bytes) / 1e9 for one in several]
-    figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", "GB read from DRAM (log scale)", sizes[-1]))
+    figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", "read from DRAM (log scale)", sizes[-1]))
     figure.add_scatter(
         x=sizes + sizes[::-1], y=least + most[::-1], mode="lines", line={"width": 0}, fill="toself",
         fillcolor="rgba(91,108,230,0.18)", hoverinfo="skip", name="uncertainty",
     )  # fmt: skip
     figure.add_scatter(
         x=sizes, y=[one.read_bytes / 1e9 for one in several], mode="lines", line={"color": _PREDICTED},
-        name="predicted", hovertemplate="GROUP_SIZE %{x}: %{y:.3f} GB predicted<extra></extra>",
+        name="predicted", hovertemplate="GROUP_SIZE %{x}: %{y:.3g} GB predicted<extra></extra>",
     )  # fmt: skip
     counted = [one for one in measured if one.read_bytes]
     if counted:
@@ -58,6 +68,13 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
     figure.add_scatter(
         x=[sizes[0], sizes[-1]], y=[compulsory, compulsory], mode="lines", name="each input once", hoverinfo="y",
         line={"dash": "dot", "color": theme.CATEGORIES[7]},
+    )  # fmt: skip
+    # What hardly differs looks alike: the axis spans a factor of three at least.
+    drawn = [compulsory, *least, *most, *(one / 1e9 for row in counted for one in row.read_bytes)]
+    middle = math.sqrt(min(drawn) * max(drawn))
+    figure.add_scatter(
+        x=[sizes[0]] * 2, y=[middle / math.sqrt(3), middle * math.sqrt(3)], mode="markers", marker={"opacity": 0},
+        name="least span", showlegend=False, hoverinfo="skip",
     )  # fmt: skip
     return _with_own(figure, own)
 
@@ -99,7 +116,13 @@ def _layout(title: str, unit: str, most: int) -> dict[str, object]:
     axis = {"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers}
     legend = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.5, "xanchor": "center"}
     margin = {"l": 60, "r": 10, "t": 84, "b": 48}
-    scale = {"title": {"text": unit}, "type": "log", "automargin": True, "tickvals": _TICKS, "ticktext": _TICK_TEXTS}
+    scale = {
+        "title": {"text": unit},
+        "type": "log",
+        "automargin": True,
+        "tickvals": _TICKS,
+        "ticktext": [*map(_written, _TICKS)],
+    }
     return theme.layout(title, xaxis=axis, yaxis=scale, showlegend=True, legend=legend, margin=margin)
 
 
@@ -107,7 +130,5 @@ def _with_own(figure: go.Figure, own: int) -> go.Figure:
     """Mark the GROUP_SIZE that is set. On a logarithmic axis an annotation stands at the logarithm."""
     line = {"color": _OWN, "width": 1}
     figure.add_shape(type="line", x0=own, x1=own, y0=0, y1=1, yref="paper", line=line)
-    figure.add_annotation(
-        x=math.log10(own), y=1, yref="paper", text=f"this: {own}", showarrow=False, xanchor="left", yanchor="top"
-    )
+    figure.add_annotation(x=math.log10(own), y=0.12, yref="paper", text=f"this: {own}", showarrow=False, xanchor="left")
     return figure

@@ -63,15 +63,18 @@ def schedule_figure(orders: Sequence[Order], color: str) -> Picture:
     )
     traces: list[dict[str, Any]] = []
     axes: dict[str, dict[str, Any]] = {}
+    notes: list[dict[str, Any]] = []
     for number, (name, grid) in enumerate(parts):
         ending = "" if number == 0 else str(number + 1)
         transposed = not with_panels and launch.maps[number].transposed
         down, across = (place.across, place.down) if transposed else (place.down, place.across)
         traces.append(_heatmap(name, grid, down, across, ending, launch))
-        axes |= _axes(launch, place, name, number, len(parts), transposed)
+        axes |= _axes(launch, place, number, len(parts), transposed)
+        notes += _notes(launch, place, name, ending)
     layout = theme.layout(
         "",
-        margin={"l": 4, "r": 4, "t": 6, "b": 4},
+        margin={"l": 4, "r": 4, "t": 28, "b": 4},
+        annotations=notes,
         coloraxis=_coloraxis(color, {"order": launch.programs, "sm": launch.sms}.get(color, 0)),
         **axes,
     )
@@ -114,7 +117,7 @@ def _heatmap(
     axes = {"xaxis": f"x{ending}", "yaxis": f"y{ending}"} if ending else {}
     # Without a size of its own, Plotly measures each cell's text to find one: two seconds of a page's first picture.
     numbered = {"texttemplate": "%{text}", "textfont": {"size": _NUMBER_SIZE}}
-    numbered = numbered if max(launch.extents) <= NUMBERED_CELLS else {}
+    numbered = numbered if _is_numbered(launch) else {}
     return {
         "type": "heatmap",
         "name": name,
@@ -131,6 +134,45 @@ def _heatmap(
     }
 
 
+def _is_numbered(launch: Schedule) -> bool:
+    return max(launch.extents) <= NUMBERED_CELLS
+
+
+def _notes(launch: Schedule, place: Composite, name: str, ending: str) -> list[dict[str, Any]]:
+    """The name above one part of the picture; with panels, A above its blocks, B at the left of its own, C below."""
+    x, y = f"x{ending}", f"y{ending}"
+    title = {
+        "text": name,
+        "xref": f"{x} domain",
+        "x": 0.5,
+        "yref": f"{y} domain",
+        "y": 1,
+        "yanchor": "bottom",
+        "yshift": 4,
+    }
+    notes = [title]
+    if launch.panels is not None:
+        row_panel, column_panel = (f"<b>{panel}</b>" for panel in launch.panels)
+        output = next(tensor.name for tensor in launch.maps if not tensor.is_input)
+        # A slice's number stands there while a split-K launch is stepped through.
+        numbers = ": the pid of each tile" if _is_numbered(launch) and launch.slices == 1 else ""
+        notes += [
+            {"text": row_panel, "xref": x, "x": place.across.middle_of_k, "yref": y, "y": 0, "yanchor": "bottom"},
+            {"text": column_panel, "xref": x, "x": 0, "xanchor": "right", "yref": y, "y": place.down.middle_of_k},
+            {
+                "text": f"<b>{output}</b>{numbers}",
+                "xref": f"{x} domain",
+                "x": 1,
+                "xanchor": "right",
+                "yref": f"{y} domain",
+                "y": 0,
+                "yanchor": "top",
+                "yshift": -20,
+            },
+        ]
+    return [{"showarrow": False, **note} for note in notes]
+
+
 def _places(letter: str, side: Side, even: bool) -> dict[str, Any]:
     """Where the columns (or rows) of a grid lie; cells of one size are quicker to draw."""
     if even:
@@ -138,25 +180,21 @@ def _places(letter: str, side: Side, even: bool) -> dict[str, Any]:
     return {letter: side.edges.tolist()}
 
 
-def _axes(
-    launch: Schedule, place: Composite, name: str, number: int, count: int, transposed: bool
-) -> dict[str, dict[str, Any]]:
+def _axes(launch: Schedule, place: Composite, number: int, count: int, transposed: bool) -> dict[str, dict[str, Any]]:
     """The axes of one part of the picture; with panels they move together."""
     ending = "" if number == 0 else str(number + 1)
     sides = [("pid_m", place.down, 0), ("pid_n", place.across, 1)]
     (down, rows, _), (across, columns, _) = reversed(sides) if transposed else sides
-    row_panel, column_panel = launch.panels or ("", "")
-    title = f"{name}: {across}"
     domain = list(_HALVES[number]) if count == 2 else [number / count, (number + 0.9) / count]
     x = {
-        **_ticks(columns, row_panel),
-        "title": {"text": title, "standoff": 4},
+        **_ticks(columns),
+        "title": {"text": across, "standoff": 4},
         "range": [columns.edges[0], columns.edges[-1]],
         "domain": domain,
         "automargin": True,
     }
     y = {
-        **_ticks(rows, column_panel),
+        **_ticks(rows),
         "range": [rows.edges[-1], rows.edges[0]],
         "automargin": True,
         **({"title": {"text": down, "standoff": 4}} if number == 0 or launch.panels is None else {}),
@@ -168,15 +206,14 @@ def _axes(
     return {f"xaxis{ending}": x, f"yaxis{ending}": y}
 
 
-def _ticks(side: Side, panel: str) -> dict[str, Any]:
-    """The panel's name, and numbers of tiles in the middle of them: few round ones."""
+def _ticks(side: Side) -> dict[str, Any]:
+    """Numbers of tiles in the middle of them: few round ones."""
     step = next(step for step in (1 << power for power in range(32)) if side.tiles <= 9 * step)
     numbers = range(0, side.tiles, step)
-    names = [f"<b>{panel}</b>"] if panel else []
     return {
         "tickmode": "array",
-        "tickvals": [*([side.middle_of_k] if panel else []), *(number + 0.5 for number in numbers)],
-        "ticktext": [*names, *map(str, numbers)],
+        "tickvals": [number + 0.5 for number in numbers],
+        "ticktext": [*map(str, numbers)],
         "ticks": "",
         "tickangle": 0,
     }

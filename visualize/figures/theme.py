@@ -25,7 +25,7 @@ MODEL, HARDWARE = "#5B6CE6", "#009E73"  # predicted, compiled, textbook; counted
 TENSORS = {"A": "#8250DF", "B": "#C2588A", "C": "#64748B"}
 # What the hardware's counters tell apart: reads in blues, writes in yellows.
 OPERATIONS = {
-    "load": CATEGORIES[0], "box read": CATEGORIES[4], "store": CATEGORIES[1], "box written": CATEGORIES[6],
+    "load": CATEGORIES[0], "TMA load": CATEGORIES[4], "store": CATEGORIES[1], "TMA store": CATEGORIES[6],
     "atomic": CATEGORIES[3],
 }  # fmt: skip
 
@@ -110,7 +110,7 @@ def layout(title: str, **more: Any) -> dict[str, Any]:
 def colorbar(title: str, **more: Any) -> dict[str, Any]:
     # Above the bar it would cover the number at the bar's end.
     heading = {"text": title, "side": "right"}
-    return {"title": heading, "thickness": 12, "outlinewidth": 0, "xpad": 4, **more}
+    return {"title": heading, "thickness": 12, "outlinewidth": 0, "xpad": 8, **more}
 
 
 def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[int, int]) -> dict[str, Any]:
@@ -133,6 +133,15 @@ def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[in
             "automargin": True,
         },
     }
+
+
+def three_digits(value: float) -> str:
+    """A time as a figure writes it: three significant digits, zeros included.
+
+    >>> three_digits(0.185), three_digits(0.18), three_digits(27.04), three_digits(193.2), three_digits(1234.0)
+    ('0.185', '0.180', '27.0', '193', '1,234')
+    """
+    return f"{value:#.3g}".rstrip(".") if value < 999.5 else f"{value:,.0f}"
 
 
 def smallest(values: np.ndarray) -> np.ndarray:

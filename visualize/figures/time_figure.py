@@ -62,7 +62,7 @@ def time_figure(result: RunResult) -> go.Figure:
         },
         marker={"color": [bar.color for bar in bars]},
         # The blanks in front keep a text beside its bar clear of the whisker.
-        text=[f"\u2002<b>{bar.median_ms * scale:.4g} {unit}</b>\u2002{bar.rate}" for bar in bars],
+        text=[f"\u2002<b>{theme.three_digits(bar.median_ms * scale)} {unit}</b>\u2002{bar.rate}" for bar in bars],
         textposition=["inside" if bar.median_ms > _ROOM * slowest else "outside" for bar in bars],
         insidetextanchor="start",
         insidetextfont={"color": [_ON[bar.color] for bar in bars]},
@@ -74,9 +74,11 @@ def time_figure(result: RunResult) -> go.Figure:
         theme.layout(
             f"Time on {result.device.name}, {source}",
             xaxis={
-                "title": {"text": f"{unit}, median of {result.timing.samples}; whiskers p20 to p80"},
+                # Two lines, as there is no room for one on a phone.
+                "title": {"text": f"{unit}, median of {result.timing.samples}<br>whiskers: p20 to p80"},
                 "rangemode": "tozero",
             },
+            margin={"l": 60, "r": 10, "t": 34, "b": 66},
             yaxis={"automargin": True, "autorange": "reversed"},
         ),
     )

@@ -15,7 +15,7 @@ from visualize.models.traffic import Operation
 COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
 
 # The tensor memory accelerator has counters of its own: of the sectors of boxes.
-BOX_COUNTERS = {"box read": ("tma_ld",), "box written": ("tma_st",)}
+BOX_COUNTERS = {"TMA load": ("tma_ld",), "TMA store": ("tma_st",)}
 
 # ncu's count of one instruction's sectors misses some of these, another number in every run; its lines, and the
 # launch's own counter, do not.
@@ -128,7 +128,7 @@ class LaunchTotals:
     """What is predicted for some of the launch's own counters, and what they hold.
 
     Attributes:
-        kind: "load", "store" or "atomic"; "box read" or "box written" of tensor descriptors.
+        kind: "load", "store" or "atomic"; "TMA load" or "TMA store" of tensor descriptors.
         requests, sectors: predicted and counted. The accelerator counts no requests: None.
         agreement: as of `agreement`.
     """

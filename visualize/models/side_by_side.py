@@ -140,7 +140,7 @@ def _counted(found: Verdicts, numbers: Sequence[int]) -> Cost | None:
     counts = [(op, count) for op in mine if (count := count_of(op, found))]
     if not counts:
         reads = _reads(found, mine[0].access)
-        (total,) = (row for row in launch_totals(found) if row.kind == ("box read" if reads else "box written"))
+        (total,) = (row for row in launch_totals(found) if row.kind == ("TMA load" if reads else "TMA store"))
         # The accelerator counts no ideal sectors: they are those of the boxes.
         ideal = sum(op.launch.ideal_sectors for op in mine)
         return Cost("counted", mark, 0, total.sectors[1], ideal, total.agreement, note)

@@ -21,6 +21,7 @@ from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.state.state import State
+from visualize.text import caption
 from visualize.widgets import form, link
 
 # How what is wanted of the compiler begins where it was known, so that the panel is drawn already.
@@ -117,7 +118,8 @@ class Drawing:
     def redrawn(self, state: State, sentences: Mapping[str, str] | None = None) -> Drawn:
         """The address, the open tab, and what is wrong; other tabs wait until they are opened."""
         said = dict(sentences or {})
-        answer: Drawn = {self._at.link: link.shown(state.to_address(), SETTINGS.short_address(state))}
+        title = caption.title(state.experiment, state.gpu.name)
+        answer: Drawn = {self._at.link: link.shown(state.to_address(), SETTINGS.short_address(state), title)}
         if wanted := self.wanted(state):
             answer[self._at.wanted] = wanted
         try:

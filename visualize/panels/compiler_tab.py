@@ -21,6 +21,7 @@ from visualize.text.numbers import Number
 from visualize.widgets import assets
 from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup
+from visualize.widgets.plot import NONE
 
 _TEXTS = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS"}
 
@@ -45,7 +46,7 @@ class CompilerPanel(Panel):
     def draw(self, known: Known) -> Drawn:
         compiled, kernel, launch = known.compiled, known.state.kernel, known.launch
         if known.failure:
-            return {self.claim: status_text.failed(known.failure), self.listing: "", self.resources: ""}
+            return {self.claim: status_text.failed(known.failure), self.listing: NONE, self.resources: ""}
         if compiled is None:
             return {}
         held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)

@@ -134,7 +134,9 @@ def drawn_result(result: RunResult, launch: Launch, when: Markup | str = "") -> 
         if near := diff.closeup:
             names = _programs(kernel, launch, diff, near)
             labels = {place: f"pid {pids[0]}" + f" +{len(pids) - 1}" * (len(pids) > 1) for place, pids in names.items()}
-            closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address, about=about)
+            # Of a result that passed, the room beside the map is for the times.
+            if times == NONE:
+                closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address, about=about)
             values = run_report.values(near, result.check, names, diff)
     return (
         dated(experiment, run_report.numbers(result, kernel.race(launch), in_l2) + when, "figures"),

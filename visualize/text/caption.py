@@ -1,10 +1,11 @@
-"""What a picture says of itself once it is taken from the page: the Experiment in a line, and where it is from."""
+"""What is on show, in a line: for a picture that is taken from the page, and for a stage."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from kernels.experiment import Experiment, Run
+from kernels.spec import shape_text
 from visualize.text.words import SOURCES, enumerated
 
 
@@ -35,6 +36,18 @@ def about(experiment: Experiment, gpu: str, *sources: str) -> str:
         enumerated(list(dict.fromkeys(sources))),
     ]
     return " · ".join(filter(None, parts))
+
+
+def title(experiment: Experiment, gpu: str) -> str:
+    """What is on show, for a stage: kernel, shape, type and GPU.
+
+    >>> from kernels import discover
+    >>> from kernels.experiment import from_json
+    >>> title(from_json({"kernel": "matmul.grouped"}, discover()), "H200")
+    'matmul.grouped · 512 × 512 × 512 float16 · H200'
+    """
+    problem = experiment.problem
+    return f"{experiment.kernel} · {shape_text(problem)} {problem.dtype} · {gpu}"
 
 
 def _listed(fields: dict[str, int | str]) -> str:

@@ -13,7 +13,7 @@ from kernels.spec import shape_text
 from visualize.text import tables
 from visualize.text.headline import headline
 from visualize.text.numbers import Number
-from visualize.text.prose import Link, Sourced
+from visualize.text.prose import Hint, Link, Sourced
 from visualize.text.words import counted, enumerated
 
 # What a kind of recording is called: one, and several.
@@ -27,7 +27,7 @@ _KINDS = {
 # How the numbers of a kind are written, by how many there are.
 _RESULTS = {
     ("run", 1): "{} wrong elements",
-    ("counters", 2): "{} requests, {} DRAM traffic",
+    ("counters", 2): "{} requests, {} DRAM",
     ("reuse", 1): "{} DRAM reads",
     ("reuse", 2): "{} to {} DRAM reads",
     ("timeline", 2): "{} programs in {}",
@@ -124,13 +124,18 @@ def _table(rows: Sequence[Row]) -> Markup:
             _result(row.kind, row.numbers),
             shape_text(row.experiment.problem),
             dtype(row.experiment.problem),
-            config(row.experiment.config, varied=("GROUP_SIZE",) if row.kind == "reuse" else ()),
+            # A list has room for a part of it; what does not fit is cut off, and is its hover text.
+            Hint(named := _config(row), named),
             row.gpu,
             row.date,
         )
         for row in rows
     ]
     return tables.table(tables.frame(header, cells))
+
+
+def _config(row: Row) -> str:
+    return config(row.experiment.config, varied=("GROUP_SIZE",) if row.kind == "reuse" else ())
 
 
 def _result(kind: str, found: Sequence[Number]) -> str:

@@ -16,6 +16,8 @@ from visualize.text.prose import Mark, Sentence, Strong, say, term
 from visualize.text.tables import frame, table
 from visualize.text.words import figure, significant
 
+# What the check of the strip is.
+_CHECKED = "Compared with torch, element by element: passed means no error beyond rounding"
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
 
@@ -85,14 +87,15 @@ def numbers(result: RunResult, race: str, in_l2: bool = False) -> Markup:
     verdict = ("passed, still a race" if race else "passed") if check.passed else _failed(check)
     parts = [
         figure(result.experiment.kernel, f"{shape_text(problem)} {problem.dtype}", source),
-        figure(verdict, "check", source, "Compared with torch: no error beyond rounding"),
+        figure(verdict, "check", source, _CHECKED, is_failure=not check.passed),
     ]
     parts += time_text.strip(result, source, in_l2)
     if result.backend == "interpreter" and result.recorded is None:
         parts.append(figure("no time", "the interpreter runs on the CPU"))
     if recorded := result.recorded:
         if not recorded.check.passed:
-            parts.append(figure(_failed(recorded.check), f"check on {recorded.device.name}", "recorded"))
+            where = f"check on {recorded.device.name}"
+            parts.append(figure(_failed(recorded.check), where, "recorded", _CHECKED, is_failure=True))
         parts += time_text.strip(recorded, "recorded", in_l2)
     return Markup("").join(parts)
 
@@ -106,10 +109,11 @@ def claim(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     more = (*remarks(result, kernel, launch), picture, f"{result.experiment.kernel}: {settings}.")
     check, baseline, cost = result.check, result.baseline, result.launch_overhead
     source = Mark({"cuda": "measured"}.get(result.backend, result.backend))
+    wrong = say("of {:,} elements are wrong {}", check.elements, source)
+    if not check.passed and not check.mismatched:
+        return headline("Wrong", say("as a whole {}", source), verdict, *more, is_failure=True)
     if not check.passed:
-        return headline(
-            f"{check.mismatched:,}", say("of {:,} elements are wrong {}", check.elements, source), verdict, *more
-        )
+        return headline(f"{check.mismatched:,}", wrong, verdict, *more, is_failure=True)
     if baseline and result.timing:
         number, beside = time_text.lead(baseline, source)
         # Where Python is the limit, that comes first: no kernel would make it faster.
@@ -117,7 +121,7 @@ def claim(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
             first = time_text.overhead(cost, result.timing)
             return headline(number, beside, first, verdict, *(one for one in more if one != first))
         return headline(number, beside, verdict, *more)
-    return headline("0", say("of {:,} elements are wrong {}", check.elements, source), verdict, *more)
+    return headline("0", wrong, verdict, *more)
 
 
 def tables(result: RunResult, kernel: Kernel, in_l2: bool = False) -> Markup:
@@ -149,7 +153,7 @@ def _checked(result: RunResult, kernel: Kernel) -> list[tuple[Any, ...]]:
         (
             "worst element",
             worst,
-            f"got {significant(check.worst_got, 6)}, expected {significant(check.worst_expected, 6)}",
+            "got {}, expected {}".format(*_worst(check)),
         ),
     ]
 
@@ -169,15 +173,21 @@ def _verdict(check: Check, family: Family) -> Sentence | str:
         )
     if not check.mismatched:
         return say(
-            "{} as a whole: relative RMS error {}, beyond rounding (limit {}), though no single element shows it.",
-            Strong("Wrong"),
-            error,
+            "Relative RMS error {}, beyond rounding (limit {}), though no single element shows it.",
+            Strong(error),
             limit,
         )
+    worst, where = Strong("Wrong"), list(check.worst_index)
+    if family.is_exact or check.nonfinite:
+        return say("{}: element {} is {}; the reference holds {}.", worst, where, *_worst(check))
     return say(
-        "{}: {:,} of {:,} elements differ from the reference beyond rounding, the worst at [{}, {}].",
-        Strong("Wrong"),
-        check.mismatched,
-        check.elements,
-        *check.worst_index,
+        "{} beyond rounding: element {} is off the most, by {} × the limit.",
+        worst,
+        where,
+        significant(check.worst_over_allowed),
     )
+
+
+def _worst(check: Check) -> tuple[str, str]:
+    """What was written at the worst element, and what the reference holds."""
+    return significant(check.worst_got, 6), significant(check.worst_expected, 6)

@@ -133,8 +133,8 @@ def _misses(shown: Scoreboard, count: str, links: dict[Score, str]) -> Markup:
     misses, noun = shown.misses, _NOUNS[count]
     off = f"further off than {percent(ALLOWED_ERROR)}" if count == DRAM else "not equal"
     if not misses:
-        said = Markup("<p>None of the {:,} {} is {}.</p>").format(len(shown.scores), noun, off)
-        return Markup("<details><summary>No misses</summary>{}</details>").format(said)
+        kept = f"none is {off}" if count == DRAM else "each equals its prediction"
+        return hint(say("No misses among {:,} {}: {}.", len(shown.scores), noun, kept))
     title = f"{len(misses):,} of {len(shown.scores):,} {noun} {'is' if len(misses) == 1 else 'are'} {off}"
     return Markup("<details open><summary>{}</summary>{}</details>").format(title, _table(misses, count, links))
 

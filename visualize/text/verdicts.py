@@ -21,8 +21,8 @@ _TOTALS = {
     "load": "loads",
     "store": "stores",
     "atomic": "atomics",
-    "box read": "boxes read",
-    "box written": "boxes written",
+    "TMA load": "TMA loads",
+    "TMA store": "TMA stores",
 }
 
 # Style, sign and hover text of each way in which two numbers agree.

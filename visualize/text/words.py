@@ -25,11 +25,12 @@ def mark(source: str) -> Markup:
     return Markup('<span class="mark {0}" title="{1}">{0}</span>').format(source, meaning(source))
 
 
-def figure(value: Any, label: str, source: str = "", detail: str = "") -> Markup:
-    """One number of the strip: value, what it is, its mark."""
+def figure(value: Any, label: str, source: str = "", detail: str = "", is_failure: bool = False) -> Markup:
+    """One number of the strip: value, what it is, its mark. A failure has the colour of what is wrong."""
     title = Markup(' title="{}"').format(detail) if detail else ""
-    return Markup('<div class="figure"{}><span class="value">{}</span><span class="label">{} {}</span></div>').format(
-        title, value, label, mark(source) if source else ""
+    style = "figure failed" if is_failure else "figure"
+    return Markup('<div class="{}"{}><span class="value">{}</span><span class="label">{} {}</span></div>').format(
+        style, title, value, label, mark(source) if source else ""
     )
 
 

@@ -43,14 +43,15 @@ def link() -> gr.HTML:
 _LONGEST_QUERY = 4000
 
 
-def shown(full: Mapping[str, object], short: Mapping[str, object]) -> str:
+def shown(full: Mapping[str, object], short: Mapping[str, object], title: str) -> str:
     """The component's value for a state of the page.
 
     Args:
         full: every field; what results are compared with.
         short: what differs from the defaults; what the address shows.
+        title: what is on show, for talk mode.
     """
-    return json.dumps({"full": query(full), "short": query(short)})
+    return json.dumps({"full": query(full), "short": query(short), "title": title})
 
 
 def followed(value: str) -> dict[str, str]:

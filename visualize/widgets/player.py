@@ -12,20 +12,20 @@ from visualize.figures import theme
 from visualize.widgets import assets
 
 # How fast: (steps per second; 0 for all of them in eight seconds, what it is called).
-SPEEDS = ((0, "all in 8 s"), (1, "1 step per second"), (4, "4 steps per second"), (20, "20 steps per second"))
+SPEEDS = ((0, "play in 8 s"), (1, "1 step per second"), (4, "4 steps per second"), (20, "20 steps per second"))
 
-# What the colours of a step mean, and those of the whole launch.
+# What the colours of a step mean, in a word and in a sentence.
 _LEGEND = (
-    (theme.NEW, "now, new"),
-    (theme.REUSED, "now, loaded before"),
-    (theme.BEFORE, "earlier"),
-    (theme.TO_COME, "to come"),
+    (theme.NEW, "new", "Used in this step, and loaded for the first time"),
+    (theme.REUSED, "reused", "Used in this step, and loaded before"),
+    (theme.BEFORE, "earlier", "Used in earlier steps alone"),
+    (theme.TO_COME, "to come", "Not used yet"),
 )
 
 # How fast a launch is replayed in true time: seconds for all of it.
 _REPLAYED_IN = (5, 10, 30)
 
-_REPLAY_LEGEND = ((theme.NOW, "running"), (theme.DONE, "done"), (theme.TO_COME, "to come"))
+_REPLAY_LEGEND = ((theme.NOW, "running", ""), (theme.DONE, "done", ""), (theme.TO_COME, "to come", ""))
 
 
 def player() -> gr.HTML:
@@ -43,10 +43,11 @@ def player() -> gr.HTML:
             '<button type="button" class="forward" aria-label="One step on">→</button>'
             '<input type="range" min="0" max="0" value="0" aria-label="Step" title="0: the whole launch">'
             "<output>whole launch</output>"
-            f'<select aria-label="Speed">{speeds}</select>'
+            f'<select aria-label="Speed" title="How fast Play goes">{speeds}</select>'
             f'<span class="legend steps">{_colors(_LEGEND)}</span>'
             '<span class="legend whole"><span class="ramp"><i></i>first to last</span>'
-            '<span class="repeated">colours repeat every eight</span></span></div>'
+            '<span class="repeated">colours repeat every eight</span></span>'
+            '<span class="legend first" hidden><span><i></i><span class="said"></span></span></span></div>'
             '<div class="counts"></div><template><p class="count"><b></b><span><span class="name"></span>'
             '<span class="what"></span></span></p></template></div>'
         ),
@@ -75,5 +76,10 @@ def replay() -> gr.HTML:
     )
 
 
-def _colors(legend: tuple[tuple[str, str], ...]) -> str:
-    return "".join(f'<span><i style="background:{color}"></i>{name}</span>' for color, name in legend)
+def _colors(legend: tuple[tuple[str, str, str], ...]) -> str:
+    """Colours with their names, and what they mean as hover text."""
+    titles = [f' title="{meaning}"' if meaning else "" for _, _, meaning in legend]
+    return "".join(
+        f'<span{title}><i style="background:{color}"></i>{name}</span>'
+        for (color, name, _), title in zip(legend, titles, strict=True)
+    )

@@ -62,8 +62,9 @@ document.addEventListener("keydown", (event) => {
   action();
 });
 
-// The embed view links to the same state of the whole page.
+// The embed view links to the same state of the whole page, and talk mode says what is on show.
 function addressed() {
+  element.querySelector(".on-stage").textContent = document.body.dataset.shown ?? "";
   const kept = new URLSearchParams(location.search);
   for (const name of ["embed", "talk"]) kept.delete(name);
   whole.href = `${location.pathname}?${kept}`;

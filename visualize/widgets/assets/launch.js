@@ -279,10 +279,11 @@ class Picture {
     const coloraxis = step ? { cmin: 0, cmax: 3, colorscale: scale, showscale: false } : layout.coloraxis;
     detail.layout = { ...layout, coloraxis, ...this.stacked(layout) };
     if (!meta.first || !meta.panels) return;
-    const line = { width: 2.5, color: layout.template.layout.font.color };
-    detail.layout.shapes = orders.map((order, i) => ({
+    // Black in white, to be seen on every colour of the map.
+    const lines = [{ width: 6, color: "#ffffff" }, { width: 2.5, color: "#111827" }];
+    detail.layout.shapes = orders.flatMap((order, i) => lines.map((line) => ({
       type: "path", path: (order.edge ??= order.outline(meta.first)), xref: `x${i || ""}`.replace("x1", "x2"), yref: i ? "y2" : "y", line,
-    }));
+    })));
   }
 
   // On a narrow screen the two halves stand one above the other.

@@ -1,4 +1,5 @@
-// The page's address (see link.py). `props.value` is {full, short}: every field, and those that differ from the defaults.
+// The page's address (see link.py). `props.value` is {full, short, title}: every field, those that differ from the
+// defaults, and what is on show.
 const copy = element.querySelector(".copy-link");
 const KEPT = ["__theme", "talk", "embed"]; // how the page is shown, which is no field of it
 const LEADS = ["tour", "stop"]; // where a guided tour stands: kept until a link leads elsewhere
@@ -21,6 +22,7 @@ function read() {
   const before = full;
   full = new URLSearchParams(value.full);
   short = new URLSearchParams(value.short);
+  document.body.dataset.shown = value.title ?? document.body.dataset.shown ?? "";
   if (before.size && before.get("tab") !== full.get("tab")) chosen = true;
   return true;
 }
@@ -28,6 +30,7 @@ function read() {
 // Opens another state of the page without a reload.
 function follow(query) {
   held = new URLSearchParams(query);
+  document.dispatchEvent(new Event("tilescope:followed"));
   props.value = JSON.stringify({ follow: query });
   trigger("select");
 }

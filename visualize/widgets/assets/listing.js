@@ -1,4 +1,5 @@
-// Texts beside each other (see compiler.py). `props.value` is {panes: [{name, lines}], operations: [{label, marks}]}.
+// Texts beside each other (see compiler.py). `props.value` is {panes: [{name, lines}], operations: [{label, marks}]},
+// or "none" where there will be none.
 const root = element.querySelector(".listing");
 let chosen = 0;
 let sought = "";
@@ -48,7 +49,8 @@ function search(again) {
 }
 
 function draw() {
-  if (!props.value) { root.replaceChildren(); return; }
+  root.classList.toggle("none", props.value === "none");
+  if (!props.value || props.value === "none") { root.replaceChildren(); return; }
   const { panes: texts, operations } = JSON.parse(props.value);
   chosen = Math.min(chosen, operations.length - 1);
   const menu = make("select", { "aria-label": "memory operation" });

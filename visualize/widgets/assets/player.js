@@ -9,6 +9,7 @@ let own = null; // the picture
 let pinned = null; // and its twin
 let step = 0; // from 1; 0 is the whole launch
 let told = null; // the step that the page's address holds
+let sent = null; // the launch and the step that the server sent last
 let playing = false;
 
 const pictures = () => [own, pinned?.plot.isConnected ? pinned : null].filter(Boolean);
@@ -18,7 +19,13 @@ const longest = () => Math.max(0, ...pictures().map((picture) => picture.longest
 function lay({ target, detail }) {
   const { meta } = detail.layout;
   if (!meta?.orders) return;
-  if (own?.meta !== meta) own = new Picture(target, meta);
+  if (own?.meta !== meta) {
+    own = new Picture(target, meta);
+    // An answer that was asked for before the last step, as when the compiler is done, sends the same step again.
+    const now = `${detail.layout.uirevision} ${meta.step}`;
+    if (sent === now && told !== null) meta.step = told;
+    sent = now;
+  }
   if (meta.step !== told) {
     told = meta.step;
     if (!playing && step !== told) {
@@ -54,6 +61,9 @@ function tell() {
   root.dataset.color = own.meta.color;
   root.querySelector(".back").disabled = step === 0;
   root.querySelector(".forward").disabled = step >= longest();
+  const { first, unit } = own.meta, outlined = root.querySelector(".first");
+  outlined.hidden = !first || !own.meta.panels;
+  outlined.querySelector(".said").textContent = `first ${several(first, unit)}`;
   const shown = pictures().flatMap((picture) =>
     picture.counts().map(([title, ...counted]) => [picture === own ? title : `Pinned: ${title}`, ...counted]));
   while (counts.children.length > shown.length) counts.lastChild.remove();
@@ -135,6 +145,7 @@ root.querySelector(".forward").addEventListener("click", () => go(1));
 scrub.addEventListener("input", () => { playing = false; show(Number(scrub.value)); });
 scrub.addEventListener("change", stop);
 document.addEventListener("tilescope:paint", lay);
+document.addEventListener("tilescope:followed", () => { sent = null; });
 document.addEventListener("tilescope:paint-twin", layPinned);
 document.addEventListener("tilescope:play", () => { if (root.offsetParent && own) toggle(); });
 document.addEventListener("tilescope:step", ({ detail }) => { if (root.offsetParent && own) go(detail.by); });

@@ -102,9 +102,15 @@ function sized(one) {
   layout.font = { ...layout.font, size: rem * 0.95 };
   if (layout.title) layout.title.font = { ...layout.title.font, size: rem * 1.05 };
   if (node.closest(".picture")) layout.height = node.clientHeight || layout.height;
+  // Numbers in cells have a size in the figure, as Plotly would measure each; and notes stand off by pixels.
+  const grow = Math.max(1, rem / 15);
+  one.sizes ??= one.data.map(({ textfont }) => (typeof textfont?.size === "number" ? textfont.size : 0));
+  one.sizes.forEach((size, i) => { if (size) one.data[i].textfont = { ...one.data[i].textfont, size: size * grow }; });
+  one.shifts ??= (layout.annotations ?? []).map(({ yshift }) => yshift);
+  one.shifts.forEach((yshift, i) => { if (yshift) layout.annotations[i] = { ...layout.annotations[i], yshift: yshift * grow }; });
   one.margin ??= layout.margin ?? {};
   const sides = Object.entries(one.margin).filter(([, pixels]) => typeof pixels === "number");
-  layout.margin = { ...one.margin, ...Object.fromEntries(sides.map(([side, pixels]) => [side, pixels * Math.max(1, rem / 15)])) };
+  layout.margin = { ...one.margin, ...Object.fromEntries(sides.map(([side, pixels]) => [side, pixels * grow])) };
 }
 
 // Where a page has a <base>, Plotly writes its gradients' and clips' references with the whole address, and they

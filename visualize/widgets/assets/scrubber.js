@@ -23,9 +23,12 @@ function lay({ target, detail }) {
   const { title, yaxis } = detail.layout;
   const row = (r) => part(requests, "state", place, r);
   const rows = Array.from({ length: requests.rows }, (_, r) => r);
-  const text = rows.map((r) => Array.from(part(requests, "label", place, r), written));
+  const room = roomOf(target, detail.layout, requests);
+  const text = thinned(rows.map((r) => Array.from(part(requests, "label", place, r), written)), room);
   const hovertext = rows.map((r) => words(requests, trace.name, place, r));
-  detail.data = [{ ...trace, z: rows.map(row), text, hovertext, hoverinfo: "text" }];
+  // The gaps between narrow cells would cut through a number without a shadow.
+  const textfont = { size: room.letter, shadow: room.cell < 2 * room.letter ? "auto" : "none" };
+  detail.data = [{ ...trace, z: rows.map(row), text, textfont, hovertext, hoverinfo: "text" }];
   const ticktext = Array.from(yaxis.tickvals, (r) => begins(requests, place, r));
   detail.layout = {
     ...detail.layout,
@@ -49,6 +52,35 @@ function part(requests, name, place, r) {
 function written(label) {
   const lane = Math.floor((label - 1) / 3);
   return label ? [`${lane}`, `◂ ${lane}`, `${lane} ▸`][(label - 1) % 3] : "";
+}
+
+// Pixels: of a cell, of a row, of a letter.
+function roomOf(plot, { margin, font, height, yaxis }, requests) {
+  const size = plot._fullLayout?._size ?? { w: plot.clientWidth - margin.l - margin.r, h: height - margin.t - margin.b };
+  const cells = requests.line_bytes / requests.cell_bytes;
+  return { cell: size.w / cells, row: size.h / (yaxis.range[0] - yaxis.range[1]), letter: font.size * 0.95 };
+}
+
+// The same texts, every second, fourth, … alone, until none touches its neighbour to the side or below.
+function thinned(texts, { cell, row, letter }) {
+  const every = (fits) => {
+    let n = 1;
+    while (n < 64 && !fits(n)) n *= 2;
+    return n;
+  };
+  const places = texts.map((line) => [...line.keys()].filter((c) => line[c]));
+  const wide = (text) => 0.6 * letter * text.length + 4;
+  const apart = (line, [a, b]) => (b - a) * cell >= (wide(line[a]) + wide(line[b])) / 2;
+  const pairs = (kept) => kept.slice(1).map((c, i) => [kept[i], c]);
+  const nth = (list, n) => list.filter((_, i) => i % n === 0);
+  const across = every((n) => places.every((line, r) => pairs(nth(line, n)).every((pair) => apart(texts[r], pair))));
+  const lines = [...places.keys()].filter((r) => places[r].length);
+  const down = every((n) => pairs(nth(lines, n)).every(([a, b]) => (b - a) * row >= 1.15 * letter));
+  const shown = new Set(nth(lines, down));
+  return texts.map((line, r) => {
+    const kept = new Set(shown.has(r) ? nth(places[r], across) : []);
+    return line.map((text, c) => (kept.has(c) ? text : ""));
+  });
 }
 
 // The first byte of a line, as the axis writes it; lines are numbered from 1, and 0 is none.
@@ -83,7 +115,7 @@ function tell() {
   if (!first) return;
   slider.max = first.total - 1;
   slider.value = number;
-  said.textContent = `request ${number.toLocaleString("en")} of ${first.total.toLocaleString("en")}`;
+  said.textContent = `request ${(number + 1).toLocaleString("en")} of ${first.total.toLocaleString("en")}`;
   slider.setAttribute("aria-valuetext", said.textContent);
   root.querySelector(".back").disabled = number <= 0;
   root.querySelector(".forward").disabled = number >= first.total - 1;
@@ -116,4 +148,9 @@ for (const [name, by] of [["back", -1], ["forward", 1]]) {
   });
 }
 document.addEventListener("tilescope:paint", lay);
+let resized = 0;
+window.addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(() => carried.forEach((_, plot) => plot.repaint()), 200);
+});
 document.querySelectorAll(".live-plot").forEach((plot) => plot.repaint?.());
