@@ -143,7 +143,7 @@ class Drawing:
         forms: Drawn = {at.experiment: experiment_form(state, self.session.gpu), at.pin: compare.held(state)}
         for panel in (panel for panels in self._panels.values() for panel in panels):
             forms |= panel.fill(known)
-        opened = {at.tab: state.view.tab, at.tabs: gr.Tabs(selected=state.view.tab)}
+        opened: Drawn = {at.tab: state.view.tab, at.tabs: gr.Tabs(selected=state.view.tab)}
         run = self._result.before(self.session)
         run |= self._result.known_run(known, kept)
         if twin := self._twin(state):

@@ -167,7 +167,7 @@ class Handlers:
             elif action.is_dated or self._compiles.get(page) == turn:
                 drawn = await asyncio.to_thread(self.drawing.shown, action, outcome, self.drawing.known(current))
                 # Made here: where the page is laid out, a component would become a part of it.
-                opened = {at.tab: opens, at.tabs: gr.Tabs(selected=opens)} if opens else {}
+                opened: Drawn = {at.tab: opens, at.tabs: gr.Tabs(selected=opens)} if opens else {}
                 yield {**ended, **opened, **drawn}
             else:
                 yield ended
