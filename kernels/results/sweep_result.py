@@ -154,12 +154,12 @@ class Final:
 
     Attributes:
         best: its experiment is among the finalists'.
-        library: None where the family has no call to compare with.
+        library: the library's calls, the one that the family names first; () where it has none.
     """
 
     finalists: tuple[Finalist, ...]
     best: Experiment
-    library: AgainstLibrary | None = None
+    library: tuple[AgainstLibrary, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,8 @@ class Sweep:
         backend: "cuda"; "interpreter" or "predicted" where nothing was timed; "recorded" where it was on another day.
         rows: of every config, in grid order.
         final: None where nothing was timed to the end.
-        ended: "complete" (every config was tried), "patience", "budget" or "cancelled".
+        ended: "complete" (every config was tried), "patience", "budget", "cancelled", "failed" (no device could be
+            started), or "running" of one that has not ended.
         seconds: that it took.
         note: what a reader must know, in sentences.
     """

@@ -49,6 +49,11 @@ class Session:
         self._waiting = ThreadPoolExecutor(MOST_WAITING, "waits for a compile")
         self._measured: BoundedCache[tuple[str, Experiment], Measured] = BoundedCache(MOST_KEPT)
 
+    @property
+    def machine(self) -> Machine:
+        """What its jobs share: for what runs many trials by itself, a sweep."""
+        return self._machine
+
     @classmethod
     def here(cls) -> Session:
         """A session on this machine's GPU, or on the interpreter where there is none."""
