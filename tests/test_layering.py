@@ -94,6 +94,7 @@ ALLOWED = {
     "visualize.scoreboard": ("kernels", "visualize.state", *_MODELS),
     "visualize.panels": ("kernels", "visualize"),
     "visualize.tours": ("kernels", "visualize"),
+    "visualize.command": ("kernels", "visualize.models"),
     "visualize.page": ("kernels", "visualize"),
 }
 
@@ -112,6 +113,7 @@ NEVER = {
     "visualize.scoreboard": ("gradio", "plotly", "torch", "triton"),
     "visualize.panels": ("visualize.page", "visualize.tours", "torch", "triton"),
     "visualize.tours": ("visualize.page", "gradio", "plotly", "torch", "triton"),
+    "visualize.command": ("gradio", "plotly", "torch", "triton"),
     "visualize.page": ("torch", "triton"),
 }
 

@@ -125,6 +125,11 @@ class Sweeping:
         self._began = 0.0
         self._result: Future[Sweep] = Future()
 
+    @property
+    def cores(self) -> int:
+        """Compiles that can be under way at once."""
+        return self._builder.at_once
+
     def start(self) -> None:
         """Begin, and return at once."""
         self._began = time.monotonic()
