@@ -12,6 +12,8 @@ from fakes import ALL, FakeBuilder, FakeDevice, grid, predicting, swept, true_ms
 from kernels.results import Failure, Strategy
 from kernels.results.sweep_result import PATIENCE
 from kernels.sweep.ranking import ETA, FINALISTS, median_interval, survivors
+from kernels.sweep.sweeping import Sweeping
+from scripts import search_configs
 
 BEST_MS = min(map(true_ms, ALL))
 SEEDS = range(8)
@@ -273,3 +275,23 @@ def test_a_row_says_what_was_compiled_and_predicted():
     assert row.predicted.ms == pytest.approx(true_ms(row.experiment))
     assert row.low_ms <= row.median_ms <= row.high_ms
     assert replace(row, samples=0) != row
+
+
+def test_what_a_search_recommends_is_the_best_with_the_librarys_first_call():
+    found = swept(Strategy("grid"), within=grid({"BLOCK_M": [32, 64], "num_warps": [4, 8]}))
+    one = search_configs.recommendation(found)
+    (library,) = found.final.library
+    assert one.experiment == found.final.best
+    assert (one.gpu, one.compared, one.library, one.ratio) == ("H200", 4, library.name, library.ratio)
+    assert search_configs.recommendation(replace(found, final=None)) is None
+
+
+def test_a_list_of_configs_that_is_no_product_is_swept_as_it_is():
+    few = [ALL[0], ALL[100], ALL[-1]]
+    sweeping = Sweeping(
+        replace(grid(), varied=()), Strategy("grid"), [FakeDevice()], FakeBuilder(), predicting(), experiments=few
+    )
+    sweeping.start()
+    found = sweeping.result(60)
+    assert [row.experiment for row in found.rows] == few
+    assert found.best.experiment == min(few, key=true_ms)
