@@ -162,6 +162,24 @@ def table_name(device_name: str) -> str | None:
     return next((name for pattern, name in _DEVICE_NAMES if re.search(pattern, device_name)), None)
 
 
+def visible_devices() -> tuple[str, ...]:
+    """This host's GPUs by what CUDA_VISIBLE_DEVICES calls each; () where there is none.
+
+    Asked without a context, and in this process alone: what is visible to it.
+    """
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return tuple(name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1"))
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ()
+    count = ctypes.c_int()
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return ()
+    return tuple(str(number) for number in range(count.value))
+
+
 @functools.cache
 def this_gpu() -> Gpu | None:
     """Read the first visible GPU through the CUDA driver, or return None where there is none.

@@ -22,7 +22,7 @@ from kernels.knobs import ConfigError
 from kernels.results import Compiled, Failure, Measured
 from kernels.runner import worker
 from kernels.runner.bounded_cache import BoundedCache
-from kernels.runner.compiles import default_cache_directory
+from kernels.runner.cache_directory import default_cache_directory
 from kernels.runner.job import Job
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.measurements.measurement import Incomplete, Measurement

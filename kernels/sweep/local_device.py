@@ -61,12 +61,7 @@ class LocalDevice:
         if not self._interprets:
             here = self._machine.gpu.name if self._machine.gpu else "no GPU"
             return f"This machine has {here}: a config for {self.gpu.name} is compiled and predicted, and not run."
-        launch = Launch(experiment.problem, experiment.config, self.gpu)
-        try:
-            refuse_what_takes_too_long(discover()[experiment.kernel], launch)
-        except ConfigError as error:
-            return str(error)
-        return ""
+        return too_slow(experiment, self.gpu)
 
     def attempt(self, trial: Trial) -> Outcomes | Failure:
         """Carry out a trial in the run worker."""
@@ -101,3 +96,13 @@ class LocalDevice:
 
     def close(self) -> None:
         """Nothing: the machine is the session's."""
+
+
+def too_slow(experiment: Experiment, gpu: Gpu) -> str:
+    """That the interpreter takes too long, as a sentence; "" where it does not."""
+    launch = Launch(experiment.problem, experiment.config, gpu)
+    try:
+        refuse_what_takes_too_long(discover()[experiment.kernel], launch)
+    except ConfigError as error:
+        return str(error)
+    return ""

@@ -137,7 +137,7 @@ class FakeBuilder:
         result: Future[Any] = Future()
         failure = self.failures(experiment)
         launch = replace(experiment)
-        shared = experiment.config.BLOCK_M * experiment.config.BLOCK_K * experiment.config.num_stages
+        shared = experiment.config.BLOCK_M * experiment.config.num_stages
         result.set_result(failure or Build(64, 0, shared, 1.0, self.predict(None, launch, object())))
         return result
 

@@ -41,7 +41,7 @@ def cut_off(strategy, after, **options):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
-@pytest.mark.parametrize("after", [0, 1, 3, 5])
+@pytest.mark.parametrize("after", [1, 5])
 def test_a_sweep_that_is_cancelled_and_resumed_has_the_rows_of_one_that_was_not(strategy, after):
     whole = swept(strategy, FakeDevice(), predicting(error=0.1))
     cut, _ = cut_off(strategy, after)

@@ -46,8 +46,8 @@ def faked(monkeypatch):
 
 
 def test_a_sweep_goes_its_whole_way_where_there_is_no_gpu(tmp_path, tilescope_cache):
-    """Compiled for an H200, which has too little shared memory for one config; the other is checked, and not timed."""
-    described = {"kernel": "matmul.grouped", "problem": {"M": 64, "N": 32, "K": 512}, "config": {"BLOCK_M": 128}}
+    """Compiled for an H200, which has too little shared memory for one config; the other is predicted, and not run."""
+    described = {"kernel": "matmul.grouped", "problem": {"K": 512}, "config": {"BLOCK_M": 128}, "gpu": "H200"}
     (tmp_path / "experiment.json").write_text(json.dumps(described), encoding="utf-8")
     arguments = ["experiment.json", "--vary", "BLOCK_K=32,256", "--out", "rows.csv"]
     environment = {**os.environ, "TILESCOPE_CACHE": str(tilescope_cache), "CUDA_VISIBLE_DEVICES": ""}
@@ -58,7 +58,7 @@ def test_a_sweep_goes_its_whole_way_where_there_is_no_gpu(tmp_path, tilescope_ca
     assert done.returncode == 0, done.stderr
     with (tmp_path / "rows.csv").open(encoding="utf-8") as file:
         right, aside = csv.DictReader(file)
-    assert (right["BLOCK_K"], right["status"], right["device"]) == ("32", "checked", "H200")
+    assert (right["BLOCK_K"], right["status"], right["device"]) == ("32", "predicted", "H200")
     assert float(right["predicted_ms"]) > 0
     assert int(float(right["registers"])) > 16
     assert (aside["BLOCK_K"], aside["status"]) == ("256", "set aside")
@@ -88,11 +88,14 @@ def test_a_bad_flag_ends_with_2_and_a_sentence_and_no_traceback(tmp_path):
         ([*VARY, "--out", "rows.txt"], "rows.txt ends in '.txt'; allowed are .jsonl, .json, .csv."),
         ([*VARY, "--out", "nowhere/rows.csv"], "there is no folder nowhere"),
         ([*VARY, "--budget", "0"], "--budget is 0"),
+        ([*VARY, "--gpus", "two"], "--gpus is 'two'; allowed are all and whole numbers from 1."),
+        ([*VARY, "--gpus", "2"], "--gpus is 2; this host has none."),
         ([*VARY, "--resume", "rows.csv"], "allowed are .jsonl, .json"),
         ([*VARY, "--resume", "nowhere.jsonl"], "No such file"),
     ],
 )
-def test_flags_that_make_no_sense_are_told_in_a_sentence(experiment, capsys, arguments, said):
+def test_flags_that_make_no_sense_are_told_in_a_sentence(experiment, capsys, monkeypatch, arguments, said):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert sweep_command.main([experiment, *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line

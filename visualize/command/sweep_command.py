@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tqdm import tqdm
 
@@ -14,6 +16,7 @@ from kernels.knobs import ConfigError
 from kernels.records.record_form import UnreadableRecording
 from kernels.results import Sweep, SweepRow
 from kernels.runner.session import Session
+from kernels.sweep.cluster import SCHEDULER, client_of, sweeping_there
 from kernels.sweep.device import seconds_text
 from kernels.sweep.here import sweeping_here
 from kernels.sweep.rows_file import write
@@ -33,22 +36,32 @@ _LISTED = 8
 def main(arguments: Sequence[str]) -> int:
     """Sweep as the arguments say; the exit status."""
     flags = parser().parse_args(arguments)
-    session: Session | None = None
     try:
         wanted = asked(flags)
-        session = Session.here()
-        sweeping = sweeping_here(session, wanted.space, wanted.strategy, predicted, hopeless, wanted.done)
-        found, is_interrupted = _carried_out(sweeping, wanted)
+        with _sweeping(wanted) as sweeping:
+            found, is_interrupted = _carried_out(sweeping, wanted)
     except (ConfigError, UnreadableRecording, OSError) as error:
         print(error, file=sys.stderr)
         return USAGE
-    finally:
-        if session is not None:
-            session.close()
     print(summary(found))
     if is_interrupted:
         return INTERRUPTED
     return FAILED if found.count("failed") or found.best is None else FINE
+
+
+@contextmanager
+def _sweeping(wanted: Asked) -> Iterator[Sweeping]:
+    """The sweep that is asked for, on this machine or on a cluster, whose processes are ended in the end."""
+    what = wanted.space, wanted.strategy, predicted, hopeless, wanted.done
+    if wanted.gpus != 1 or os.environ.get(SCHEDULER):
+        with client_of(wanted.gpus) as client:
+            yield sweeping_there(client, *what)
+        return
+    session = Session.here()
+    try:
+        yield sweeping_here(session, *what)
+    finally:
+        session.close()
 
 
 def _carried_out(sweeping: Sweeping, wanted: Asked) -> tuple[Sweep, bool]:

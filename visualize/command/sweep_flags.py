@@ -24,14 +24,14 @@ class Asked:
     Attributes:
         out: the file that rows are kept in; None for none.
         done: rows to resume from, those of this space.
-        gpus: devices on this host that Dask is to start a worker on each; 0 for this machine's first alone.
+        gpus: of this host; None for all that are visible.
     """
 
     space: Space
     strategy: Strategy
     out: Path | None
     done: tuple[SweepRow, ...]
-    gpus: int
+    gpus: int | None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,6 +55,10 @@ def parser() -> argparse.ArgumentParser:
         "--patience", type=int, default=PATIENCE, metavar="N",
         help=f"guided: end after N configs without an improvement ({PATIENCE})",
     )  # fmt: skip
+    found.add_argument(
+        "--gpus", default="1", metavar="N|all",
+        help="GPUs of this host to sweep on, more than one through Dask (1); TILESCOPE_SCHEDULER names a cluster",
+    )  # fmt: skip
     return found
 
 
@@ -75,7 +79,7 @@ def asked(flags: argparse.Namespace) -> Asked:
     found = space(_experiment(flags.experiment), varied(flags.vary), discover())
     strategy = Strategy(flags.strategy, flags.seed, flags.budget, flags.patience)
     done = read(flags.resume) if flags.resume is not None else ()
-    return Asked(found, strategy, flags.out, _of_space(done, found, flags.resume), 0)
+    return Asked(found, strategy, flags.out, _of_space(done, found, flags.resume), _gpus(flags.gpus))
 
 
 def varied(given: Sequence[str]) -> dict[str, list[str]]:
@@ -91,6 +95,15 @@ def varied(given: Sequence[str]) -> dict[str, list[str]]:
             raise ConfigError("not_a_knob", f"--vary is {one!r}; write KNOB=VALUE,VALUE, as in BLOCK_M=64,128.")
         found.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
     return found
+
+
+def _gpus(given: str) -> int | None:
+    """The number of --gpus; None for all."""
+    if given == "all":
+        return None
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError("not_a_number", f"--gpus is {given!r}; allowed are all and whole numbers from 1.")
+    return int(given)
 
 
 def _experiment(path: Path) -> Experiment:
