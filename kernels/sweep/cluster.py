@@ -26,7 +26,7 @@ from kernels.runner.processes import DEADLINES_S, cancelled, died
 from kernels.space import Space
 from kernels.sweep import cluster_worker
 from kernels.sweep.builder import LocalBuilder
-from kernels.sweep.device import Outcomes, Predict, Refuse, Trial
+from kernels.sweep.device import GONE, Outcomes, Predict, Refuse, Trial
 from kernels.sweep.local_device import AT_ONCE, too_slow
 from kernels.sweep.sweeping import Sweeping
 
@@ -176,7 +176,8 @@ class ClusterDevice:
         """What the worker answers, or why it does not."""
         address = self._address()
         if address is None:
-            return cancelled("time") if self._cancelled.is_set() else died("time", f"{self.where} did not come back")
+            lost = Failure("worker", GONE, f"{self.where} did not come back within {_ARRIVAL_S:.0f} s.")
+            return cancelled("time") if self._cancelled.is_set() else lost
         task = self._client.submit(function, *arguments, workers=[address], resources={RESOURCE: 1}, pure=False)
         until = time.monotonic() + deadline_s
         while not task.done():

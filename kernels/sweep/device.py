@@ -27,6 +27,10 @@ Predict = Callable[[Kernel, Launch, CompiledFacts | None], Prediction | None]
 Refuse = Callable[[Kernel, Launch], str]
 
 
+# The kind of a Failure that says that a device is lost for good: others go on with what it was to try.
+GONE = "device_gone"
+
+
 def no_prediction(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) -> Prediction | None:
     """The `Predict` of a sweep that has no model: grid order."""
     return None

@@ -23,6 +23,7 @@ from kernels.space import Space
 from kernels.spec import Launch
 from kernels.sweep.builder import unbuilt
 from kernels.sweep.device import (
+    GONE,
     Build,
     Builder,
     Predict,
@@ -204,16 +205,19 @@ class Sweeping:
             for driver in drivers:
                 driver.join()
             found = self._found()  # no thread changes a row any more
+            self._close()
         except BaseException as error:  # a defect of ours must not leave anybody waiting
             self._result.set_exception(error)
         else:
             self._result.set_result(found)
         finally:
-            self._builder.close()
-            for device in self._devices:
-                device.close()
             with self._moved:
                 self._moved.notify_all()
+
+    def _close(self) -> None:
+        self._builder.close()
+        for device in self._devices:
+            device.close()
 
     def _is_over(self) -> bool:
         with self._moved:
@@ -262,6 +266,9 @@ class Sweeping:
                 result = device.attempt(task.trial)
                 with self._moved:
                     self._tell(self._search.tell(task, result, place, device.where))
+                if isinstance(result, Failure) and result.kind == GONE:
+                    self._notes.append(result.message)
+                    return
         except BaseException as error:
             self._notes.append(f"{type(error).__name__}: {error}")
             raise

@@ -11,6 +11,7 @@ from fakes import ALL, FakeBuilder, FakeDevice, grid, predicting, swept, true_ms
 
 from kernels.results import Failure, Strategy
 from kernels.results.sweep_result import PATIENCE
+from kernels.sweep.device import GONE
 from kernels.sweep.ranking import ETA, FINALISTS, median_interval, survivors
 from kernels.sweep.sweeping import Sweeping
 from scripts import search_configs
@@ -225,6 +226,25 @@ def test_what_one_device_failed_is_tried_again_on_the_other():
     found = swept(Strategy("grid"), [whole, broken], within=grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 64]}))
     assert found.count("failed") == 0
     assert {row.where for row in found.rows} == {"whole"}
+
+
+def test_a_device_that_is_lost_for_good_leaves_its_configs_to_the_other():
+    lost, whole = FakeDevice(where="lost"), FakeDevice(where="whole")
+    attempt = lost.attempt
+    lost.attempt = lambda trial: Failure("worker", GONE, "lost did not come back.") if lost.trials else attempt(trial)
+    found = swept(Strategy("grid"), [lost, whole], within=grid({"BLOCK_M": [16, 32, 64], "BLOCK_N": [16, 32, 64, 128]}))
+    assert found.count("timed") == 12
+    assert len(lost.trials) <= 1
+
+
+def test_where_the_only_device_is_lost_what_was_done_is_kept():
+    lost = FakeDevice()
+    attempt = lost.attempt
+    lost.attempt = lambda trial: Failure("worker", GONE, "It did not come back.") if lost.trials else attempt(trial)
+    found = swept(Strategy("grid"), lost)
+    assert found.count("timed") == FakeDevice.at_once
+    assert found.ended == "failed"
+    assert "It did not come back." in found.note
 
 
 def test_a_budget_is_kept_by_every_strategy():
