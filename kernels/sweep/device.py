@@ -170,7 +170,7 @@ def seconds_text(seconds: float) -> str:
     """A time as it is read aloud.
 
     >>> seconds_text(42.4), seconds_text(200), seconds_text(4000)
-    ('42 s', '3 min 20 s', '1 h 7 min')
+    ('42 s', '3 min 20 s', '1 h 6 min')
     """
     whole = round(seconds)
     if whole < 60:
