@@ -167,17 +167,16 @@ def visible_devices() -> tuple[str, ...]:
 
     Asked without a context, and in this process alone: what is visible to it.
     """
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return tuple(name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1"))
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return ()
-    count = ctypes.c_int()
+    count = ctypes.c_int()  # of those that the variable leaves visible
     if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
         return ()
-    return tuple(str(number) for number in range(count.value))
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = chosen.split(",") if chosen is not None else map(str, range(count.value))
+    return tuple(name.strip() for name in numbers)[: count.value]
 
 
 @functools.cache

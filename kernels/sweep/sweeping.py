@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 
 from kernels import discover
 from kernels.experiment import Experiment
@@ -34,53 +33,13 @@ from kernels.sweep.device import (
 )
 from kernels.sweep.race import Task
 from kernels.sweep.search import Search
+from kernels.sweep.sweep_progress import FINAL_S, Progress, Update
 
 # Compiles that are handed over before a worker is free, so that none waits for the next.
 _AHEAD = 2
 
-# Seconds of one compile on one core, of a config's share of a trial, and of the race and the final: what a sweep is
-# taken to need before it starts. The first was measured (matmul.grouped for an H200, triton 3.7.1, one x86 server
-# core); the others are assumed.
-COMPILE_S, TRIAL_S, FINAL_S = 1.9, 0.1, 6.0
-
 # How often a waiting thread looks whether all is over.
 _LOOK_S = 0.2
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a sweep is.
-
-    Attributes:
-        phase: "explore", "race", "final" or "over".
-        done: configs of which it is known what becomes of them.
-        total: of the space.
-        compiled: configs that were compiled in this sweep.
-        seconds: since it began.
-        remaining_s: that it takes still, at most; None before anything is known.
-        best: the fastest row so far; None before any is timed.
-    """
-
-    phase: str
-    done: int
-    total: int
-    compiled: int
-    seconds: float
-    remaining_s: float | None
-    best: SweepRow | None
-
-
-@dataclass(frozen=True)
-class Update:
-    """Rows that changed since the last update, and where the sweep is."""
-
-    rows: tuple[SweepRow, ...]
-    progress: Progress
-
-
-def estimated_s(configs: int, compiles_at_once: int) -> float:
-    """How long a sweep takes, roughly, before anything is known: compiling, or the trials where these take longer."""
-    return max(configs * COMPILE_S / compiles_at_once, configs * TRIAL_S) + FINAL_S
 
 
 class Sweeping:
@@ -124,6 +83,7 @@ class Sweeping:
         self._is_cancelled = False
         self._notes: list[str] = []
         self._began = 0.0
+        self._first: tuple[float, int] | None = None
         self._result: Future[Sweep] = Future()
 
     @property
@@ -179,13 +139,20 @@ class Sweeping:
         seconds = time.monotonic() - self._began if self._began else 0.0
         timed = [row for row in search.rows if row.status == "timed"]
         best = min(timed, key=lambda row: row.relative or math.inf, default=None)
-        since = done - self._known_before
-        remaining = seconds * search.left / since + FINAL_S if since > 0 and search.phase == "explore" else None
-        if search.phase == "over":
-            remaining = 0.0
-        elif search.phase != "explore":
-            remaining = FINAL_S
-        return Progress(search.phase, done, len(search.rows), self._compiled, seconds, remaining, best)
+        return Progress(search.phase, done, len(search.rows), self._compiled, seconds, self._remaining_s(done), best)
+
+    def _remaining_s(self, done: int) -> float | None:
+        """What is left at the pace since the first row: before it, workers start, which they do once."""
+        phase, now, since = self._search.phase, time.monotonic(), done - self._known_before
+        if phase != "explore":
+            return 0.0 if phase == "over" else FINAL_S
+        if since < 1:
+            return None
+        self._first = self._first or (now, since)
+        began, at_first = self._first
+        if since == at_first:
+            return None
+        return (now - began) / (since - at_first) * self._search.left + FINAL_S * self._devices[0].times
 
     def so_far(self) -> Sweep:
         """What is known now, as if it ended here: `ended` is "running"."""

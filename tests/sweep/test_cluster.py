@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import ctypes
 import pickle
 from dataclasses import replace
 
@@ -127,8 +128,28 @@ def test_more_gpus_than_there_are_is_told_in_a_sentence(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ConfigError, match="--gpus is 2; this host has none"), client_of(2):
         pass
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
-    assert visible_devices() == ("3", "5")
+
+
+class Driver:
+    """CUDA's, of a host whose variable leaves some devices visible."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def cuInit(self, flags):
+        return 0
+
+    def cuDeviceGetCount(self, count):
+        count._obj.value = self.count
+        return 0
+
+
+def test_visible_gpus_are_named_as_the_variable_names_them(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(2))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5")
+    assert visible_devices() == ("3", "GPU-5")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert visible_devices() == ("0", "1")
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch):

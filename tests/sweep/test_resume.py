@@ -19,7 +19,8 @@ from kernels.records.sweep_form import row_from_json, sweep_from_json
 from kernels.results import Failure, Strategy, SweepRow
 from kernels.space import space
 from kernels.sweep import rows_file
-from kernels.sweep.sweeping import Sweeping, estimated_s
+from kernels.sweep.sweep_progress import estimated_s
+from kernels.sweep.sweeping import Sweeping
 
 STRATEGIES = [Strategy("grid"), Strategy("random", seed=3), Strategy("guided")]
 

@@ -20,7 +20,8 @@ from kernels.sweep.cluster import SCHEDULER, client_of, sweeping_there
 from kernels.sweep.device import seconds_text
 from kernels.sweep.here import sweeping_here
 from kernels.sweep.rows_file import write
-from kernels.sweep.sweeping import Progress, Sweeping, estimated_s
+from kernels.sweep.sweep_progress import Progress, estimated_s
+from kernels.sweep.sweeping import Sweeping
 from visualize.command.sweep_flags import Asked, asked, parser
 from visualize.models.predicted_order import hopeless, predicted
 
