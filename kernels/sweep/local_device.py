@@ -21,7 +21,7 @@ from kernels.runner.job import Job
 from kernels.runner.processes import cancelled
 from kernels.runner.stages import Machine, Stages, Stopped
 from kernels.spec import Launch
-from kernels.sweep.device import Outcomes, Trial
+from kernels.sweep.device import GONE, Outcomes, Trial
 from kernels.sweep.trial import attempted
 
 V = TypeVar("V")
@@ -81,7 +81,7 @@ class LocalDevice:
         except Stopped as stopped:
             failure = stopped.failure
         except RuntimeError as closed:
-            failure = Failure("worker", "cancelled", str(closed))
+            failure = Failure("worker", GONE, str(closed))
         finally:
             self._job = None
             with suppress(RuntimeError):  # the session was closed meanwhile

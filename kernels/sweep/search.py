@@ -5,8 +5,8 @@ order, shuffled, or guided: the model's order, best prediction first. *Race*: th
 round after round (successive halving). *Final*: the last few are timed against each other until their ratios are known.
 
 Guided, the order before a compile is the model's rough one. Of the next LOOKAHEAD configs, compiled ahead, those are
-tried first that the model predicts best now that it knows their registers and shared memory. So the order depends on
-predictions alone, and not on which compile ends first.
+tried first that the model predicts best, now that it knows their registers and shared memory and how far it was off for
+those that were timed. So the order does not depend on which compile ends first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import numpy as np
 
 from kernels.experiment import Experiment
 from kernels.results import Failure, Final, Strategy, SweepRow
+from kernels.sweep.correction import corrections, features
 from kernels.sweep.device import Build, Outcome, Outcomes, Trial
 from kernels.sweep.race import TURNS, Race, Task
 from kernels.sweep.ranking import final, median_interval
 
-# Configs that are tried together, when guided: few, so that the search can end early.
-GUIDED_AT_ONCE = 8
+# Configs that are tried together, when guided: few, so that what is found corrects the order of the next.
+GUIDED_AT_ONCE = 4
 
-# Configs that are compiled ahead and ordered anew, when guided: three times as many as are tried together.
+# Configs that are compiled ahead and ordered anew, when guided.
 LOOKAHEAD = 24
 
 # An improvement is more than noise: so much of the best time so far.
@@ -62,6 +63,7 @@ class Search:
         self._times = times
         self._at_once = min(at_once, GUIDED_AT_ONCE) if strategy.name == "guided" else at_once
         self._most_at_once = at_once
+        self._features = features(experiments)
         self._builds: dict[int, Build] = {}
         self._pending = [n for n in ordered(strategy, estimates) if self.rows[n].status in ("not tried", "failed")]
         self._open: list[Task] = []
@@ -171,14 +173,22 @@ class Search:
         window = self._pending[: LOOKAHEAD if guided else room]
         if not self._are_built(window):
             return None
-        chosen = sorted(window, key=self._predicted)[:room] if guided else window
+        chosen = self._best_predicted(window)[:room] if guided else window
         for number in chosen:
             self._pending.remove(number)
         return Task(tuple(chosen), self._trial(chosen, TURNS, is_checked=True), "explore")
 
-    def _predicted(self, number: int) -> float:
-        predicted = self.rows[number].predicted
-        return predicted.ms if predicted else math.inf
+    def _best_predicted(self, window: Sequence[int]) -> list[int]:
+        """By the model's prediction, corrected by what was timed; what it says nothing of comes last."""
+        timed = [(n, row, row.predicted) for n, row in enumerate(self.rows) if row.relative and row.predicted]
+        residuals = [(n, math.log((row.relative or 1.0) / predicted.ms)) for n, row, predicted in timed]
+        correction = corrections(self._features, residuals)
+
+        def score(number: int) -> float:
+            predicted = self.rows[number].predicted
+            return math.log(predicted.ms) + float(correction[number]) if predicted else math.inf
+
+        return sorted(window, key=score)
 
     def _trial(self, numbers: Sequence[int], turns: int, is_checked: bool = False) -> Trial:
         reference = None if self._reference is None else self.experiments[self._reference]

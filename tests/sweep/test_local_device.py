@@ -13,8 +13,9 @@ from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.results import Check, Failure, SweepRow
+from kernels.runner.session import Session
 from kernels.sweep.builder import unbuilt
-from kernels.sweep.device import Trial, seconds_text
+from kernels.sweep.device import GONE, Trial, seconds_text
 from kernels.sweep.local_device import LocalDevice
 from kernels.sweep.trial import contenders, wrong_text
 
@@ -62,6 +63,12 @@ def test_cancelling_ends_the_trial_under_way(session):
     assert isinstance(outcome[0], Failure)
     assert outcome[0].kind == "cancelled"
     assert device.attempt(Trial((base,))).kind == "cancelled"
+
+
+def test_a_session_that_is_closed_meanwhile_is_a_device_that_is_lost(tmp_path):
+    closed = Session(None, tmp_path)
+    closed.close()
+    assert LocalDevice(closed.machine, experiment(), H200).attempt(Trial((experiment(),))).kind == GONE
 
 
 def test_those_that_can_not_win_are_not_timed_again_and_the_reference_always_is():
