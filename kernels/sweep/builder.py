@@ -62,7 +62,10 @@ class LocalBuilder:
 
     def _start(self, experiment: Experiment, result: Future[Build | Failure], tries: int) -> None:
         def ended(call: Any) -> None:
-            value = outcome(call, "compile")
+            try:
+                value = outcome(call, "compile")
+            except Exception as error:  # an answer that can't be read, say: nobody may wait for ever
+                value = Failure("compile", "error", f"{type(error).__name__}: {error}")
             if isinstance(value, Failure) and value.kind == "worker_died" and tries > 1:
                 self._again(experiment, result, tries - 1)
             else:

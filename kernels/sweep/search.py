@@ -65,7 +65,7 @@ class Search:
         self._most_at_once = at_once
         self._features = features(experiments)
         self._builds: dict[int, Build] = {}
-        self._pending = [n for n in ordered(strategy, estimates) if self.rows[n].status in ("not tried", "failed")]
+        self._pending = [n for n in ordered(strategy, estimates) if self.rows[n].status == "not tried"]
         self._open: list[Task] = []
         self._retries: list[Task] = []
         self._race: Race | None = None
@@ -199,7 +199,7 @@ class Search:
         self.ended = "complete" if not self._pending else "budget" if budget else "patience"
         self._pending = []
         timed = [number for number, row in enumerate(self.rows) if row.status == "timed"]
-        if not timed:
+        if not timed or not self._times:
             return None
         self._race = Race(
             timed, self._relative, self._trial, lambda number: number == self._reference, self._most_at_once

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 
 from kernels import discover
 from kernels.experiment import Experiment
+from kernels.gpus import Gpu
 from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
 from kernels.space import Space
 from kernels.spec import Launch
@@ -73,7 +74,6 @@ class Sweeping:
         estimates = [row.predicted.ms if row.predicted else None for row in rows]
         self._search = Search(chosen, strategy, estimates, rows, times, min(one.at_once for one in devices))
         self._gpu = gpu
-        self._number = {experiment: number for number, experiment in enumerate(chosen)}
         self._submitted: set[int] = set()
         self._compiled = 0
         self._device: Device | None = None
@@ -85,6 +85,11 @@ class Sweeping:
         self._began = 0.0
         self._first: tuple[float, int] | None = None
         self._result: Future[Sweep] = Future()
+
+    @property
+    def gpu(self) -> Gpu:
+        """That configs are for."""
+        return self._gpu
 
     @property
     def cores(self) -> int:
@@ -123,9 +128,7 @@ class Sweeping:
             if is_over:
                 return
             with self._moved:
-                if not self._result.done():
-                    self._moved.wait(every_s)
-            time.sleep(0 if self._result.done() else min(0.05, every_s))
+                self._moved.wait_for(self._result.done, every_s)
 
     @property
     def progress(self) -> Progress:
@@ -203,7 +206,8 @@ class Sweeping:
         return bool(wanted)
 
     def _on_built(self, number: int, future: Future[Build | Failure]) -> None:
-        build = future.result()
+        error = future.exception()
+        build = Failure("compile", "error", f"{type(error).__name__}: {error}") if error else future.result()
         with self._moved:
             self._compiled += 1
             row = self._search.rows[number]
@@ -282,8 +286,9 @@ def first_rows(
 ) -> list[SweepRow]:
     """A row for each config before anything is compiled: set aside, done before, or not tried, with an estimate."""
     kernel, gpu = discover()[space.base.kernel], device.gpu
-    usable = ("timed", "wrong", "set aside") if device.times else ("checked", "predicted", "wrong", "set aside")
-    known = {row.experiment: row for row in done if row.device == gpu.name and row.status in usable}
+    known = {row.experiment: row for row in done if row.device == gpu.name and row.is_done}
+    if device.times:  # what was only predicted so far is tried now
+        known = {one: row for one, row in known.items() if row.status not in ("checked", "predicted")}
     refused = space.refused(kernel)
     rows = []
     for experiment in experiments:

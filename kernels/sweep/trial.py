@@ -12,14 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from kernels.experiment import Run
 from kernels.gpus import Gpu
 from kernels.results import Check, Failure
 from kernels.runner.held_stream import HeldStream
 from kernels.runner.measurements.run_measurement import library_calls
 from kernels.runner.prepared import Prepared, interprets, prepare
-from kernels.runner.sampling import sampled
+from kernels.runner.sampling import MOST_TURNS, sampled
 from kernels.runner.worker import as_failure
 from kernels.sweep.device import NO_TIMES, Outcome, Outcomes, Trial
+
+# A stream holds about a thousand launches and events before it starts: three for each time, four with a cold L2.
+_QUEUED = 960
 
 # Times of the first launch from which on a config is not timed again: so many times the fastest of the trial's.
 _HOPELESS = 2.0
@@ -103,9 +107,17 @@ def _timed(calls: list[Callable[[], Any]], trial: Trial) -> list[tuple[np.ndarra
         return [(ms, every[0]) for ms in every]
     once = HeldStream(calls, run.l2, run.timer).batch(1).times_ms
     kept = contenders(once[:, 0])
-    again = HeldStream([calls[place] for place in kept], run.l2, run.timer).batch(trial.turns).times_ms
+    again = _turns([calls[place] for place in kept], run, trial.turns)
     times = {place: (ms, again[0]) for place, ms in zip(kept, again, strict=True)}
     return [times.get(place, (once[place], once[0])) for place in range(len(calls))]
+
+
+def _turns(calls: list[Callable[[], Any]], run: Run, turns: int) -> np.ndarray:
+    """Times of so many turns, (calls, turns): as many of them queued at once as a stream holds."""
+    stream = HeldStream(calls, run.l2, run.timer)
+    at_once = max(1, min(MOST_TURNS, _QUEUED // (len(calls) * (4 if run.l2 == "cold" else 3))))
+    batches = [stream.batch(min(at_once, turns - begin)).times_ms for begin in range(0, turns, at_once)]
+    return np.concatenate(batches, axis=1)
 
 
 def contenders(once_ms: np.ndarray) -> list[int]:

@@ -6,6 +6,7 @@ Each is one that somebody could make. The kernels' own are in `tests/kernels/tes
 from __future__ import annotations
 
 from tests.mutants.defect import planted
+from tests.mutants.planted_sweeps import SWEEPS
 from tests.mutants.planted_texts import TEXTS
 from tests.mutants.planted_times import TIMES
 
@@ -347,4 +348,4 @@ SCRIPTS = (
     ),
 )
 
-PLANTED = (*MODELS, *COMPILED, *TEXTS, *TIMES, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)
+PLANTED = (*MODELS, *COMPILED, *TEXTS, *TIMES, *SWEEPS, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -64,11 +65,47 @@ def test_a_cancelled_sweep_keeps_what_is_done_and_ranks_it():
 
 
 def test_rows_of_another_gpu_and_rows_that_failed_are_tried_again():
-    base = swept(Strategy("grid", budget=20))
-    other = [replace(row, device="A100-80GB") for row in base.rows]
-    assert swept(Strategy("grid", budget=20), done=other).count("timed") == 20
-    failed = [replace(row, status="failed", reason="It died.") for row in base.rows[:20]]
-    assert swept(Strategy("grid", budget=20), done=failed).count("failed") == 0
+    done = swept(Strategy("grid", budget=20)).rows
+    for changed in ({"device": "A100-80GB"}, {"status": "failed", "reason": "It died."}):
+        device = FakeDevice()
+        found = swept(Strategy("grid", budget=20), device, done=[replace(row, **changed) for row in done])
+        explored = [one for trial in device.trials if trial.is_checked for one in trial.experiments]
+        assert len(explored) == found.count("timed") == 20
+        assert found.count("failed") == 0
+        assert {row.device for row in found.rows} == {"H200"}
+
+
+def test_what_was_timed_is_kept_where_nothing_can_be_timed():
+    whole = swept(Strategy("grid"), within=grid({"BLOCK_M": [16, 32]}))
+    checking = FakeDevice()
+    checking.times = False
+    again = swept(Strategy("grid"), checking, within=grid({"BLOCK_M": [16, 32]}), done=whole.rows)
+    assert again.rows == whole.rows
+    assert again.best.experiment == whole.best.experiment
+    assert checking.trials == []
+
+
+def test_what_was_only_predicted_is_timed_where_it_can_be():
+    few = grid({"BLOCK_M": [16, 32]})
+    guessed = [SweepRow(one, "predicted", "No GPU.", GPU.name) for one in few.experiments]
+    assert swept(Strategy("grid"), within=few, done=guessed).count("timed") == few.size
+
+
+def test_a_compile_whose_answer_can_not_be_read_is_a_failed_row_and_no_endless_wait():
+    builder = FakeBuilder()
+    submit = builder.submit
+
+    def broken(experiment):
+        if experiment != ALL[0]:
+            return submit(experiment)
+        result = Future()
+        result.set_exception(EOFError("half an answer"))
+        return result
+
+    builder.submit = broken
+    found = swept(Strategy("grid"), builder=builder, within=grid())
+    assert (found.rows[0].status, found.rows[0].reason) == ("failed", "EOFError: half an answer")
+    assert found.count("timed") == len(ALL) - 1
 
 
 def test_updates_hold_every_row_that_changed_and_end_with_the_sweep():

@@ -180,6 +180,23 @@ def test_rows_of_another_space_are_told(experiment, faked, capsys, tmp_path):
     capsys.readouterr()
     assert sweep_command.main([experiment, "--vary", "BLOCK_N=16,32", "--resume", str(out)]) == 2
     assert "none of its 2 rows is of this experiment and these values" in capsys.readouterr().err
+    again = [experiment, "--vary", "BLOCK_M=16,64", "--resume", str(out), "--out"]
+    assert sweep_command.main([*again, str(out)]) == 2
+    assert "holds 1 rows of other configs: name another file as --out" in capsys.readouterr().err
+    assert sweep_command.main([*again, str(tmp_path / "others.jsonl")]) == 0
+
+
+def test_rows_of_another_gpu_are_not_overwritten(experiment, faked, capsys, tmp_path):
+    out = tmp_path / "rows.jsonl"
+    arguments = [experiment, "--vary", "BLOCK_M=16,32", "--out", str(out)]
+    assert sweep_command.main(arguments) == 0
+    text = out.read_text(encoding="utf-8").replace('"device": "H200"', '"device": "A100-80GB"')
+    out.write_text(text, encoding="utf-8")
+    capsys.readouterr()
+    assert sweep_command.main([*arguments, "--resume", str(out)]) == 2
+    assert "holds rows of A100-80GB, and this sweep is for H200: name another file" in capsys.readouterr().err
+    assert out.read_text(encoding="utf-8") == text
+    assert sweep_command.main([*arguments[:-1], str(tmp_path / "others.jsonl"), "--resume", str(out)]) == 0
 
 
 def test_help_names_every_exit_status_and_every_suffix():

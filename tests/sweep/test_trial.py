@@ -58,6 +58,7 @@ class Stream:
         STREAMS.append(calls)
 
     def batch(self, turns):
+        assert 0 < 3 * turns * len(self.calls) <= 1000, "a stream holds no more"
         slower = 1 + 0.01 * np.arange(self.turns, self.turns + turns)
         self.turns += turns
         times_ms = np.array([[MS.get(call, 2.0)] for call in self.calls]) * slower
@@ -103,6 +104,13 @@ def test_one_that_can_not_win_keeps_its_one_sample_with_the_references_of_that_t
     assert slow.times_ms.tolist() == [5.0]
     assert slow.reference_ms.tolist() == [1.0]
     assert len(fast.times_ms) == 10
+
+
+def test_many_turns_are_queued_in_parts():
+    several = grid({"BLOCK_M": [16], "num_warps": [4], "GROUP_SIZE": list(range(5, 20))}).experiments
+    found = attempted(*several, reference=FAST, turns=160)
+    assert {len(one.times_ms) for one in found.each} == {160}
+    assert all(np.allclose(one.times_ms / one.reference_ms, 2.0) for one in found.each)
 
 
 def test_finalists_are_timed_until_known_beside_the_library_however_slow_they_are():

@@ -67,10 +67,11 @@ def _sweeping(wanted: Asked) -> Iterator[Sweeping]:
 
 def _carried_out(sweeping: Sweeping, wanted: Asked) -> tuple[Sweep, bool]:
     """Run it to its end, or until Ctrl+C; rows are kept either way."""
-    size, skipped = wanted.space.size, sum(row.is_done for row in wanted.done)
-    if skipped:
-        print(f"{skipped} of {size} configs were done before.", file=sys.stderr)
-    print(f"{size} configs, about {seconds_text(estimated_s(size - skipped, sweeping.cores))}.", file=sys.stderr)
+    _refuse_loss(sweeping, wanted)
+    size, left = wanted.space.size, wanted.space.size - sweeping.progress.done
+    if before := sum(row.is_done and row.device == sweeping.gpu.name for row in wanted.done):
+        print(f"{before} of {size} configs were done before.", file=sys.stderr)
+    print(f"{left} configs to try, about {seconds_text(estimated_s(left, sweeping.cores))} at most.", file=sys.stderr)
     is_interrupted = False
     sweeping.start()
     try:
@@ -83,6 +84,18 @@ def _carried_out(sweeping: Sweeping, wanted: Asked) -> tuple[Sweep, bool]:
     if wanted.out is not None:
         write(wanted.out, found)
     return found, is_interrupted
+
+
+def _refuse_loss(sweeping: Sweeping, wanted: Asked) -> None:
+    """Raise ConfigError where rows of another GPU would be overwritten: they are not resumed from."""
+    others = {row.device for row in wanted.done} - {sweeping.gpu.name}
+    files = {path.resolve() for path in (wanted.out, wanted.resume) if path is not None}
+    if others and wanted.out is not None and len(files) == 1:
+        raise ConfigError(
+            "other_gpu",
+            f"{wanted.resume} holds rows of {', '.join(sorted(others))}, and this sweep is for {sweeping.gpu.name}: "
+            "name another file as --out, so that they are kept.",
+        )
 
 
 def _shown(sweeping: Sweeping, wanted: Asked) -> None:

@@ -23,13 +23,15 @@ class Asked:
 
     Attributes:
         out: the file that rows are kept in; None for none.
-        done: rows to resume from, those of this space.
+        resume: the file to resume from; None for none.
+        done: its rows, those of this space.
         gpus: of this host; None for all that are visible.
     """
 
     space: Space
     strategy: Strategy
     out: Path | None
+    resume: Path | None
     done: tuple[SweepRow, ...]
     gpus: int | None
 
@@ -79,7 +81,14 @@ def asked(flags: argparse.Namespace) -> Asked:
     found = space(_experiment(flags.experiment), varied(flags.vary), discover())
     strategy = Strategy(flags.strategy, flags.seed, flags.budget, flags.patience)
     done = read(flags.resume) if flags.resume is not None else ()
-    return Asked(found, strategy, flags.out, _of_space(done, found, flags.resume), _gpus(flags.gpus))
+    rows = _of_space(done, found, flags.resume)
+    if len(rows) < len(done) and flags.out is not None and flags.out.resolve() == flags.resume.resolve():
+        raise ConfigError(
+            "other_space",
+            f"{flags.resume} holds {len(done) - len(rows)} rows of other configs: name another file as --out, so that "
+            "they are kept.",
+        )
+    return Asked(found, strategy, flags.out, flags.resume, rows, _gpus(flags.gpus))
 
 
 def varied(given: Sequence[str]) -> dict[str, list[str]]:
