@@ -39,6 +39,9 @@ RESOURCE = "GPU"
 # Seconds for workers to come, and for one that died to be started anew.
 _ARRIVAL_S = 60.0
 
+# Seconds that a cancel waits for the process that it kills to be started anew.
+_CANCEL_S = 1.0
+
 # How often a task under way is looked at.
 _LOOK_S = 0.1
 
@@ -78,6 +81,7 @@ def workers_here(devices: Sequence[str]) -> Iterator[Any]:
                 "env": {"CUDA_VISIBLE_DEVICES": device},
                 "memory_limit": 0,  # a kernel author's tensors are no reason to kill a worker
                 "dashboard": False,
+                "preload": [cluster_worker.__name__],
                 "silence_logs": "ERROR",
             },
         }
@@ -194,9 +198,10 @@ class ClusterDevice:
     def _given_up(self, gone: bool, deadline_s: float) -> Failure:
         if gone:
             return died("time", self.where)
-        self._restart()
         if self._cancelled.is_set():
+            self._restart(_CANCEL_S)
             return cancelled("time")
+        self._restart()
         return Failure("time", "timeout", f"The trial did not end within {deadline_s:.0f} s, so its worker was killed.")
 
     def _addresses(self) -> dict[str, str]:
@@ -213,11 +218,11 @@ class ClusterDevice:
             time.sleep(_LOOK_S)
         return None
 
-    def _restart(self) -> None:
+    def _restart(self, patience_s: float = _ARRIVAL_S) -> None:
         """Kill the worker's process, which its nanny starts anew. A worker without a nanny stays as it is."""
         address = self._addresses().get(self._name)
         if address is not None:
-            self._client.restart_workers([address], timeout=_ARRIVAL_S, raise_for_error=False)
+            self._client.restart_workers([address], timeout=patience_s, raise_for_error=False)
 
     def cancel(self) -> None:
         """End the trial under way, with its process."""

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 
 _started: str = ""
+
+
+def dask_setup(worker: object) -> None:
+    """Called by Dask in a worker of this host: Ctrl+C is for the process that was started, which ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def described(cache: str, host: str) -> bytes:

@@ -4,7 +4,7 @@ Three phases. *Explore*: each config is checked and timed a few times, in turns 
 order, shuffled, or guided: the model's order, best prediction first. *Race*: the faster ones go on with more samples,
 round after round (successive halving). *Final*: the last few are timed against each other until their ratios are known.
 
-Guided, the order before a compile is the model's rough one. Of the next LOOKAHEAD configs, compiled ahead, those are
+Guided, the order before a compile is the model's rough one. Of the next few configs, compiled ahead, those are
 tried first that the model predicts best, now that it knows their registers and shared memory and how far it was off for
 those that were timed. So the order does not depend on which compile ends first.
 """
@@ -27,8 +27,9 @@ from kernels.sweep.ranking import final, median_interval
 # Configs that are tried together, when guided: few, so that what is found corrects the order of the next.
 GUIDED_AT_ONCE = 4
 
-# Configs that are compiled ahead and ordered anew, when guided.
-LOOKAHEAD = 24
+# Configs that are compiled ahead and ordered anew, when guided: so many for each compile that can be under way, but no
+# more, as the first trial waits for them.
+_PER_COMPILE, MOST_AHEAD = 2, 24
 
 # An improvement is more than noise: so much of the best time so far.
 _IMPROVES = 0.005
@@ -46,6 +47,7 @@ class Search:
         rows: what is known of each at the start: set aside, done before, or not tried.
         times: whether the devices take times. If not, configs are checked, and there is no race.
         at_once: configs of one trial at most.
+        compiles: that can be under way at once.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Search:
         rows: Sequence[SweepRow],
         times: bool = True,
         at_once: int = 15,
+        compiles: int = MOST_AHEAD,
     ) -> None:
         self.experiments, self.strategy, self.rows = experiments, strategy, list(rows)
         self.final: Final | None = None
@@ -63,6 +66,7 @@ class Search:
         self._times = times
         self._at_once = min(at_once, GUIDED_AT_ONCE) if strategy.name == "guided" else at_once
         self._most_at_once = at_once
+        self._ahead = max(self._at_once, min(MOST_AHEAD, _PER_COMPILE * compiles)) if times else self._at_once
         self._features = features(experiments)
         self._builds: dict[int, Build] = {}
         self._pending = [n for n in ordered(strategy, estimates) if self.rows[n].status == "not tried"]
@@ -170,7 +174,7 @@ class Search:
         if not self._pending or not room:
             return self._end_exploring() if not self._open and not self._retries else None
         guided = self.strategy.name == "guided"
-        window = self._pending[: LOOKAHEAD if guided else room]
+        window = self._pending[: self._ahead if guided else room]
         if not self._are_built(window):
             return None
         chosen = self._best_predicted(window)[:room] if guided else window

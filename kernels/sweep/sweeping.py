@@ -72,7 +72,8 @@ class Sweeping:
         chosen = space.experiments if experiments is None else experiments
         rows = first_rows(chosen, space, devices[0], predict, refuse, done)
         estimates = [row.predicted.ms if row.predicted else None for row in rows]
-        self._search = Search(chosen, strategy, estimates, rows, times, min(one.at_once for one in devices))
+        at_once = min(one.at_once for one in devices)
+        self._search = Search(chosen, strategy, estimates, rows, times, at_once, builder.at_once)
         self._gpu = gpu
         self._submitted: set[int] = set()
         self._compiled = 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import ctypes
 import pickle
+import threading
+import time
 from dataclasses import replace
 
 import cluster_fakes
@@ -89,9 +91,15 @@ def test_a_task_that_takes_too_long_costs_its_worker_and_no_more(client, faked, 
     assert slow._address() != before
 
 
-def sleeping(payload: bytes, cache: str, host: str) -> bytes:
-    import time
+def test_cancelling_gives_up_the_task_under_way(client):
+    device = ClusterDevice(client, "gpu-1", FAKED, GPUS["H200"], "worker 1", "", sleeping)
+    threading.Timer(0.5, device.cancel).start()
+    began = time.monotonic()
+    assert device.attempt(None).kind == "cancelled"
+    assert time.monotonic() - began < 20
 
+
+def sleeping(payload: bytes, cache: str, host: str) -> bytes:
     time.sleep(60)
     return pickle.dumps(None)
 
