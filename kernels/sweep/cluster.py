@@ -39,9 +39,6 @@ RESOURCE = "GPU"
 # Seconds for workers to come, and for one that died to be started anew.
 _ARRIVAL_S = 60.0
 
-# Seconds that a cancel waits for the process that it kills to be started anew.
-_CANCEL_S = 1.0
-
 # How often a task under way is looked at.
 _LOOK_S = 0.1
 
@@ -173,7 +170,7 @@ class ClusterDevice:
         answer = self._called(self._attempt, DEADLINES_S["time"], payload, self._cache, socket.gethostname())
         result: Outcomes | Failure = answer if isinstance(answer, Failure) else pickle.loads(answer)
         if isinstance(result, Failure) and result.kind in _POISONS:
-            self._restart()
+            self._end()
         return result
 
     def _called(self, function: Callable[..., bytes], deadline_s: float, *arguments: Any) -> bytes | Failure:
@@ -199,9 +196,9 @@ class ClusterDevice:
         if gone:
             return died("time", self.where)
         if self._cancelled.is_set():
-            self._restart(_CANCEL_S)
+            self._end()
             return cancelled("time")
-        self._restart()
+        self._end()
         return Failure("time", "timeout", f"The trial did not end within {deadline_s:.0f} s, so its worker was killed.")
 
     def _addresses(self) -> dict[str, str]:
@@ -218,11 +215,18 @@ class ClusterDevice:
             time.sleep(_LOOK_S)
         return None
 
-    def _restart(self, patience_s: float = _ARRIVAL_S) -> None:
-        """Kill the worker's process, which its nanny starts anew. A worker without a nanny stays as it is."""
+    def _end(self) -> None:
+        """End the worker's process, which its nanny starts anew. A worker without a nanny stays as it is.
+
+        It ends by itself at once, whatever its task is at: a nanny that is asked to restart it waits for the task.
+        """
         address = self._addresses().get(self._name)
-        if address is not None:
-            self._client.restart_workers([address], timeout=patience_s, raise_for_error=False)
+        if address is None or not self._client.scheduler_info(n_workers=-1)["workers"][address].get("nanny"):
+            return
+        self._client.run(os._exit, 1, workers=[address], on_error="ignore")
+        until = time.monotonic() + _ARRIVAL_S
+        while self._addresses().get(self._name) == address and time.monotonic() < until:
+            time.sleep(_LOOK_S)
 
     def cancel(self) -> None:
         """End the trial under way, with its process."""

@@ -88,7 +88,7 @@ def test_a_task_that_takes_too_long_costs_its_worker_and_no_more(client, faked, 
     before = slow._addresses()["gpu-0"]
     outcome = slow.attempt(None)
     assert outcome.kind == "timeout"
-    assert slow._address() != before
+    assert slow._address() not in (None, before)
 
 
 def test_cancelling_gives_up_the_task_under_way(client):
@@ -128,7 +128,7 @@ def test_a_scheduler_that_does_not_answer_is_told_in_a_sentence(monkeypatch):
 def test_the_scheduler_of_the_environment_is_used(client, monkeypatch):
     monkeypatch.setenv("TILESCOPE_SCHEDULER", client.scheduler.address)
     with client_of(None) as found:
-        assert len(found.scheduler_info(n_workers=-1)["workers"]) == 2
+        assert found.scheduler.address == client.scheduler.address
 
 
 def test_more_gpus_than_there_are_is_told_in_a_sentence(monkeypatch):
