@@ -24,6 +24,17 @@ from kernels.sweep.device import Build, Predict
 _OF_THE_CONFIG = {"out_of_resources", "compile_error", "timeout"}
 
 
+# Compile processes at most: each takes some hundred megabytes.
+_MOST = 64
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @as_failure("compile")
 def built(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure:
     """Compile into the shared cache, and predict from what the compiler made of it. In a compile worker."""
@@ -43,12 +54,12 @@ class LocalBuilder:
 
     Args:
         predict: a function of a module: the workers find it by name.
-        count: of processes; None for one per core, one core left to the timing.
+        count: of processes; None for one per core that this process may use, one core left to the timing.
     """
 
     def __init__(self, gpu: Gpu, predict: Predict, cache: Path, count: int | None = None) -> None:
         self._gpu, self._predict = gpu, predict
-        self.at_once = count or max(1, (os.cpu_count() or 2) - 1)
+        self.at_once = count or max(1, min(_MOST, usable_cores() - 1))
         self._workers = Workers("compile", str(cache), self.at_once)
 
     def submit(self, experiment: Experiment) -> Future[Build | Failure]:
