@@ -80,9 +80,11 @@ class Race:
             self._round.append(Task(numbers, self._trial(numbers, self._turns), "race"))
 
     def drop(self, number: int) -> None:
-        """It failed: it is out."""
+        """It failed: it is out, also of what is still to be timed in this round."""
         if number in self.racing:
             self.racing.remove(number)
+        left = [(tuple(n for n in task.numbers if n != number), task.trial.turns) for task in self._round]
+        self._round = [Task(numbers, self._trial(numbers, turns), "race") for numbers, turns in left if numbers]
 
     def ask(
         self, is_idle: bool, are_built: Callable[[Sequence[int]], bool], experiments: Sequence[Experiment]

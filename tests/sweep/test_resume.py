@@ -108,6 +108,17 @@ def test_a_compile_whose_answer_can_not_be_read_is_a_failed_row_and_no_endless_w
     assert found.count("timed") == len(ALL) - 1
 
 
+def test_a_config_that_was_timed_and_can_not_be_compiled_any_more_does_not_hold_up_the_race():
+    cut, _ = cut_off(Strategy("grid"), 19)
+    best = min((row for row in cut.rows if row.status == "timed"), key=lambda row: row.relative)
+    died = Failure("compile", "worker_died", "The compiler died.")
+    builder = FakeBuilder(failures=lambda one: died if one == best.experiment else None)
+    found = swept(Strategy("grid"), builder=builder, done=cut.rows)
+    assert [row.experiment for row in found.rows if row.status == "failed"] == [best.experiment]
+    assert found.final is not None
+    assert best.experiment not in {one.experiment for one in found.final.finalists}
+
+
 def test_updates_hold_every_row_that_changed_and_end_with_the_sweep():
     sweeping = Sweeping(grid(), Strategy("grid"), [FakeDevice()], FakeBuilder(), predicting())
     sweeping.start()
