@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -308,8 +308,3 @@ def ordered(strategy: Strategy, estimates: Sequence[float | None]) -> list[int]:
     if strategy.name == "guided":
         return sorted(numbers, key=lambda n: math.inf if estimates[n] is None else float(estimates[n] or 0.0))
     return list(numbers)
-
-
-def not_tried(experiments: Sequence[Experiment], device: str, known: Mapping[Experiment, SweepRow]) -> list[SweepRow]:
-    """A row for each config: what is known of it, or that it was not tried."""
-    return [known.get(one) or SweepRow(one, "not tried", device=device) for one in experiments]

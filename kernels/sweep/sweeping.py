@@ -39,6 +39,10 @@ from kernels.sweep.sweep_progress import FINAL_S, Progress, Update
 # Compiles that are handed over before a worker is free, so that none waits for the next.
 _AHEAD = 2
 
+# Trials that may fail one after the other before their device is given up: more than the configs of one trial, which are
+# tried one by one after it failed, and those of the next.
+_MOST_IN_A_ROW = 40
+
 # How often a waiting thread looks whether all is over.
 _LOOK_S = 0.2
 
@@ -234,11 +238,13 @@ class Sweeping:
                 self._notes.append(described.message)
                 return
             self._device = self._device or described
+            in_a_row = 0
             while (task := self._next(place)) is not None:
                 result = device.attempt(task.trial)
+                in_a_row = in_a_row + 1 if isinstance(result, Failure) else 0
                 with self._moved:
                     self._tell(self._search.tell(task, result, place, device.where))
-                if isinstance(result, Failure) and result.kind == GONE:
+                if isinstance(result, Failure) and (result.kind == GONE or in_a_row == _MOST_IN_A_ROW):
                     self._notes.append(result.message)
                     return
         except BaseException as error:

@@ -260,6 +260,15 @@ def test_a_device_that_is_lost_for_good_leaves_its_configs_to_the_other():
     assert len(lost.trials) <= 1
 
 
+def test_a_device_on_which_all_fails_is_given_up_before_every_config_was_tried_twice():
+    device = FakeDevice(deadly=lambda one: True)
+    found = swept(Strategy("grid"), device)
+    assert len(device.trials) == 40
+    assert found.ended == "failed"
+    assert "SIGKILL" in found.note
+    assert found.count("not tried") > len(ALL) / 2
+
+
 def test_where_the_only_device_is_lost_what_was_done_is_kept():
     lost = FakeDevice()
     attempt = lost.attempt
