@@ -170,8 +170,8 @@ class Sweep:
         backend: "cuda"; "interpreter" or "predicted" where nothing was timed; "recorded" where it was on another day.
         rows: of every config, in grid order.
         final: None where nothing was timed to the end.
-        ended: "complete" (every config was tried), "patience", "budget", "cancelled", "failed" (no device could be
-            started), or "running" of one that has not ended.
+        ended: "complete" (every config was tried), "patience", "budget", "cancelled", "failed" (no device
+            could be started, or none was left), or "running" of one that has not ended.
         seconds: that it took.
         note: what a reader must know, in sentences.
     """

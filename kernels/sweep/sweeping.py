@@ -39,8 +39,8 @@ from kernels.sweep.sweep_progress import FINAL_S, Progress, Update
 # Compiles that are handed over before a worker is free, so that none waits for the next.
 _AHEAD = 2
 
-# Trials that may fail one after the other before their device is given up: more than the configs of one trial, which are
-# tried one by one after it failed, and those of the next.
+# Trials that may fail one after the other before their device is given up: more than the configs of two trials, which
+# are tried one by one after these failed.
 _MOST_IN_A_ROW = 40
 
 # How often a waiting thread looks whether all is over.

@@ -47,7 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     print(summary(found))
     if is_interrupted:
         return INTERRUPTED
-    return FAILED if found.count("failed") or found.best is None else FINE
+    has_failed = found.count("failed") or found.ended == "failed" or found.best is None
+    return FAILED if has_failed else FINE
 
 
 @contextmanager
@@ -143,7 +144,7 @@ _ENDED = {
     "patience": "It ended early: the last ones were no improvement.",
     "budget": "The budget is spent.",
     "cancelled": "It was cancelled.",
-    "failed": "It could not be started.",
+    "failed": "It ended, as no device was left.",
 }
 
 
