@@ -71,7 +71,7 @@ def test_a_guided_search_whose_model_is_wrong_is_no_better_than_random_and_says_
 def test_what_was_timed_corrects_a_model_that_is_off():
     """It is off by 20 %: the same predictions without the correction are what `grid` in the model's order gives."""
     corrected, plain = [], []
-    for seed in range(16):
+    for seed in range(8):
         predict = predicting(error=0.2, seed=seed)
         corrected.append(regret(swept(Strategy("guided", budget=8), FakeDevice(noise=0.01, seed=seed), predict), 8))
         by_model = sorted(ALL, key=lambda one: predict(None, one, None).ms)

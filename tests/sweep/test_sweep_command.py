@@ -47,9 +47,9 @@ def faked(monkeypatch):
 
 def test_a_sweep_goes_its_whole_way_where_there_is_no_gpu(tmp_path, tilescope_cache):
     """Compiled for an H200, which has too little shared memory for one config; the other is predicted, and not run."""
-    described = {"kernel": "matmul.grouped", "problem": {"K": 512}, "config": {"BLOCK_M": 128}, "gpu": "H200"}
+    described = {"kernel": "matmul.grouped", "config": {"BLOCK_M": 128, "BLOCK_K": 64}, "gpu": "H200"}
     (tmp_path / "experiment.json").write_text(json.dumps(described), encoding="utf-8")
-    arguments = ["experiment.json", "--vary", "BLOCK_K=32,256", "--out", "rows.csv"]
+    arguments = ["experiment.json", "--vary", "num_stages=3,8", "--out", "rows.csv"]
     environment = {**os.environ, "TILESCOPE_CACHE": str(tilescope_cache), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [sys.executable, ROOT / "app.py", "sweep", *arguments],
@@ -58,13 +58,13 @@ def test_a_sweep_goes_its_whole_way_where_there_is_no_gpu(tmp_path, tilescope_ca
     assert done.returncode == 0, done.stderr
     with (tmp_path / "rows.csv").open(encoding="utf-8") as file:
         right, aside = csv.DictReader(file)
-    assert (right["BLOCK_K"], right["status"], right["device"]) == ("32", "predicted", "H200")
+    assert (right["num_stages"], right["status"], right["device"]) == ("3", "predicted", "H200")
     assert float(right["predicted_ms"]) > 0
     assert int(float(right["registers"])) > 16
-    assert (aside["BLOCK_K"], aside["status"]) == ("256", "set aside")
+    assert (aside["num_stages"], aside["status"]) == ("8", "set aside")
     assert "bytes of shared memory per program; H200 allows 232,448" in aside["reason"]
     assert "ranked by the time that is predicted for H200 alone" in done.stdout
-    assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "GROUP_SIZE": 4}' in done.stdout
+    assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_SIZE": 4}' in done.stdout
     assert "2/2" in done.stderr
 
 
