@@ -77,6 +77,6 @@ $(VENV)/run-ready: requirements.txt
 	$(VENV_PYTHON) -m pip install -r requirements.txt
 	touch $@
 
-$(VENV)/dev-ready: requirements-dev.txt requirements-mcp.txt $(VENV)/run-ready
+$(VENV)/dev-ready: requirements-dev.txt requirements-mcp.txt requirements-cluster.txt $(VENV)/run-ready
 	$(VENV_PYTHON) -m pip install -r requirements-dev.txt
 	touch $@

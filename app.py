@@ -1,4 +1,4 @@
-"""Tilescope: what does my Triton kernel really do? Flags, page, launch.
+"""Tilescope: what does my Triton kernel really do? Flags, page, launch; or a command for the terminal.
 
 Worker processes import this file again under another name, so the page is imported only where it is served.
 """
@@ -8,15 +8,23 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import sys
 
 from visualize.page import listening
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["sweep"]:
+        from visualize.command.sweep_command import main as sweep
+
+        sys.exit(sweep(sys.argv[2:]))
     everywhere = "SPACE_ID" in os.environ  # a Space's visitors come from outside its container
     host = os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0" if everywhere else "127.0.0.1")
     port = os.environ.get("GRADIO_SERVER_PORT", "7860")
-    parser = argparse.ArgumentParser(description="Serve the Tilescope playground.")
+    parser = argparse.ArgumentParser(
+        description="Serve the Tilescope playground.",
+        epilog="`app.py sweep --help`: find the fastest config of a kernel.",
+    )
     parser.add_argument("--host", default=host, help=f"address to listen on ({host})")
     parser.add_argument("--port", type=listening.port, default=port, help=f"port to listen on ({port})")
     wanted = os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true"

@@ -69,8 +69,12 @@ class Experiment:
         }
 
 
-def from_json(payload: object, kernels: Mapping[str, Kernel]) -> Experiment:
+def from_json(payload: object, kernels: Mapping[str, Kernel], *, together: bool = True) -> Experiment:
     """Build an Experiment from the API's payload; what is left out takes the kernel's default.
+
+    Args:
+        together: whether the family is asked if problem and config go together. A row of a sweep can be of a config
+            that it refuses.
 
     Raises:
         ConfigError: with what was wrong, the value, and what is allowed.
@@ -98,7 +102,8 @@ def from_json(payload: object, kernels: Mapping[str, Kernel]) -> Experiment:
         if not isinstance(values, Mapping):
             raise ConfigError("not_an_object", f"{name} is {quoted(values)}; it must be a JSON object.", name)
         parts[name] = checked_fields(declared, values, f"{kernel.id}'s {name}" if name != "run" else "run", allowed)
-    kernel.family.refuse(parts["problem"], parts["config"])
+    if together:
+        kernel.family.refuse(parts["problem"], parts["config"])
     gpu = payload.get("gpu")
     gpu = "" if gpu is None else gpu
     if not isinstance(gpu, str) or gpu not in GPU_CHOICES:

@@ -162,6 +162,23 @@ def table_name(device_name: str) -> str | None:
     return next((name for pattern, name in _DEVICE_NAMES if re.search(pattern, device_name)), None)
 
 
+def visible_devices() -> tuple[str, ...]:
+    """This host's GPUs by what CUDA_VISIBLE_DEVICES calls each; () where there is none.
+
+    Asked without a context, and in this process alone: what is visible to it.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ()
+    count = ctypes.c_int()  # of those that the variable leaves visible
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return ()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = chosen.split(",") if chosen is not None else map(str, range(count.value))
+    return tuple(name.strip() for name in numbers)[: count.value]
+
+
 @functools.cache
 def this_gpu() -> Gpu | None:
     """Read the first visible GPU through the CUDA driver, or return None where there is none.

@@ -1,46 +1,27 @@
 """Search configs on this machine's GPU: `python -m scripts.search_configs FILE [--append] [--only WORD ...]`.
 
-For each case: compile every candidate on all cores, time those that compile in turns, keep the faster ones and time
-these longer, and rank the last few in turns with the library's call. A config whose result fails its check is out.
-FILE gets one line for each case, as kernels/recommended.jsonl holds them.
+Each case is a sweep of its whole space (`kernels.sweep`): each candidate is compiled ahead, checked and timed in turns,
+the faster ones go on with more samples, and the last few are ranked in turns with the library's calls. Of those that
+tie, the simplest is taken. FILE gets one line for each case, as kernels/recommended.jsonl holds them.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
 import itertools
 import json
-import multiprocessing
-import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernels.runner.sampling import Effort
-
 if TYPE_CHECKING:
     from kernels.experiment import Experiment
-    from kernels.gpus import Gpu
     from kernels.recommended import Recommended
-    from kernels.runner.prepared import Prepared
-
-# Candidates that go on after each round.
-ROUNDS = (24, 8, 4)
-
-# Candidates that are timed in turns: a stream holds about a thousand launches and events before it starts.
-AT_ONCE = 15
-
-# The last few are timed until their ratios are known, or this is over.
-LAST_ROUND = Effort(half_width=0.001, fewest=40, most=2000, least_ms=200.0, most_s=4.0, warm_s=0.5)
-
-# A compile that takes longer is out.
-MOST_COMPILE_S = 60.0
+    from kernels.results import Sweep
+    from kernels.runner.session import Session
 
 # What is tried: lists of knobs and their values; a space is the union of its lists' products.
 Space = Sequence[Mapping[str, Sequence[int]]]
@@ -122,115 +103,46 @@ def candidates(kernel: str, problem: Mapping[str, Any], timer: str, space: Space
     return list(found)
 
 
-def compiling(cache: str) -> Executor:
-    """Processes that compile into `cache`, one for each core but one."""
-    from kernels.runner import worker
-
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(
-        max(1, (os.cpu_count() or 2) - 1), context, initializer=worker.start, initargs=("compile", cache)
-    )
-
-
-def that_compile(tried: Sequence[Experiment], gpu: Gpu, pool: Executor) -> list[Experiment]:
-    """Those that compile for the GPU, and fit it."""
-    from kernels.compiled.compiler import compile_for
-
-    futures = [(one, pool.submit(compile_for, one, gpu)) for one in tried]
-    end = time.monotonic() + MOST_COMPILE_S
-    left = []
-    for one, future in futures:
-        try:
-            if future.result(max(0.0, end - time.monotonic())) is None:
-                left.append(one)
-        except TimeoutError:
-            future.cancel()
-    return left
-
-
-def ranked(tried: Sequence[Experiment], gpu: Gpu) -> tuple[list[tuple[Experiment, float, float | None]], str]:
-    """The last few, fastest first: each with its median in ms and the ratio of the library's time to it; its name."""
-    import numpy as np
-
-    from kernels.pairs import pair
-    from kernels.runner import timing
-    from kernels.runner.measurements.run_measurement import library_calls
-    from kernels.runner.prepared import prepare
-
-    first = prepare(tried[0], gpu)
-    run = first.experiment.run
-    left = [dataclasses.replace(first, experiment=one) for one in tried]
-    for count in ROUNDS:
-        left = [left[place] for place in np.argsort(_relative_times(left), kind="stable")[:count]]
-    left = [one for one in left if is_right(one)]
-    if not left:
-        return [], ""
-    family, problem = first.kernel.family, first.experiment.problem
-    library, _ = library_calls(family, first.inputs, _empty_like(first.output), problem)
-    # Together with every call of the library, as the benchmark takes them: what runs before a launch leaves its mark.
-    calls = [*(one.ready() for one in left), *library.values()]
-    times = timing.in_turns(calls, run.l2, run.timer, LAST_ROUND).times_ms
-    found = [
-        (one.experiment, float(np.median(ours)), pair(times[len(left)], ours).ratio if library else None)
-        for one, ours in zip(left, times[: len(left)], strict=True)
-    ]
-    order = np.argsort(np.median(times[: len(left)] / times[0], axis=1), kind="stable")
-    return [found[place] for place in order], next(iter(library), "")
-
-
-def _relative_times(left: Sequence[Prepared]) -> list[float]:
-    """The time of each over that of the first, in turns with it."""
-    import numpy as np
-
-    from kernels.runner import timing
-
-    run, found = left[0].experiment.run, [1.0]
-    for begin in range(1, len(left), AT_ONCE):
-        together = [left[0], *left[begin : begin + AT_ONCE]]
-        times = timing.in_turns([one.ready() for one in together], run.l2, run.timer).times_ms
-        found += [float(ratio) for ratio in np.median(times[1:] / times[0], axis=1)]
-    return found
-
-
-def is_right(prepared: Prepared) -> bool:
-    """Whether its result passes the check, from a poisoned output."""
-    import torch
-
-    prepared.output.fill_(0.0 if prepared.kernel.zeroed_output else float("nan"))
-    prepared.launch()
-    torch.cuda.synchronize()
-    return prepared.check()[0].passed
-
-
-def _empty_like(tensor: Any) -> Any:
-    import torch
-
-    return torch.empty_like(tensor)
-
-
-def searched(case: tuple[str, dict[str, Any], str, Space], gpu: Gpu, pool: Executor) -> Recommended | None:
+def searched(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Recommended | None:
     """The best of a case, after a line for each of the last few; None where no config was right."""
+    from kernels.results import Strategy
+    from kernels.space import Space as OneSpace
+    from kernels.sweep.here import sweeping_here
+
+    tried = candidates(*case)
+    # The space of a case is no product; what all of its configs share is enough to say what was searched.
+    sweeping = sweeping_here(session, OneSpace(tried[0], ()), Strategy("grid"), experiments=tried)
+    sweeping.start()
+    found = sweeping.result()
+    print(f"{case[0]} {case[1]}: {len(tried)} configs, {_compared(found)} timed, {found.seconds:.0f} s", flush=True)
+    for one in found.final.finalists if found.final else ():
+        tie = ", a tie" if one.is_tie else ""
+        print(f"    {one.median_ms:.4f} ms, × {one.ratio:.4f}{tie}: {one.experiment.config}", flush=True)
+    return recommendation(found)
+
+
+def recommendation(found: Sweep) -> Recommended | None:
+    """What a sweep recommends; None where nothing was timed to the end."""
     from kernels.recommended import Recommended
 
-    began = time.monotonic()
-    tried = candidates(*case)
-    left = that_compile(tried, gpu, pool)
-    found, library = ranked(left, gpu) if left else ([], "")
-    seconds = time.monotonic() - began
-    print(f"{case[0]} {case[1]}: {len(tried)} configs, {len(left)} compiled, {seconds:.0f} s", flush=True)
-    for experiment, median_ms, ratio in found:
-        print(f"    {median_ms:.4f} ms, {ratio or 0:.4f} of {library}: {experiment.config}", flush=True)
-    if not found:
+    if found.final is None:
         return None
+    best = next(one for one in found.final.finalists if one.experiment == found.final.best)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    experiment, median_ms, ratio = found[0]
-    return Recommended(experiment, gpu.name, date, len(left), median_ms, library, ratio)
+    gpu = next(row.device for row in found.rows if row.experiment == best.experiment)
+    first = found.final.library[0] if found.final.library else None
+    name, ratio = (first.name, first.ratio) if first else ("", None)
+    return Recommended(best.experiment, gpu, date, _compared(found), best.median_ms, name, ratio)
+
+
+def _compared(found: Sweep) -> int:
+    return found.count("timed")
 
 
 def main() -> int:
     """Search; returns the number of cases in which no config was right."""
     from kernels.gpus import this_gpu
-    from kernels.runner import worker
+    from kernels.runner.session import Session
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
@@ -241,17 +153,20 @@ def main() -> int:
     if gpu is None:
         print("There is no GPU here, so there is nothing to search on.", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory() as cache, compiling(cache) as pool:
-        worker.start("cuda", cache)
-        with flags.file.open("a" if flags.append else "w", encoding="utf-8") as target:
-            for case in cases():
-                if not any(word in f"{case[0]} {case[1]}" for word in flags.only):
-                    continue
-                if best := searched(case, gpu, pool):
-                    target.write(json.dumps(best.to_json()) + "\n")
-                    target.flush()
-                else:
-                    without += 1
+    with tempfile.TemporaryDirectory() as cache:
+        session = Session(gpu, Path(cache))
+        try:
+            with flags.file.open("a" if flags.append else "w", encoding="utf-8") as target:
+                for case in cases():
+                    if not any(word in f"{case[0]} {case[1]}" for word in flags.only):
+                        continue
+                    if best := searched(case, session):
+                        target.write(json.dumps(best.to_json()) + "\n")
+                        target.flush()
+                    else:
+                        without += 1
+        finally:
+            session.close()
     return without
 
 

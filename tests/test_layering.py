@@ -20,8 +20,10 @@ PROJECT = ("app", "kernels", "visualize")
 LONGEST_LINES = 350
 
 # What a model may read of the kernels: what runs nothing and knows no variant.
-DECLARATIONS = ("accesses", "knobs", "spec", "lanes", "experiment", "gpus", "orders", "jit", "pairs")
-STANDARD_ONLY = tuple(f"kernels.{name}" for name in ("accesses", "knobs", "spec", "lanes", "experiment", "gpus"))
+DECLARATIONS = ("accesses", "knobs", "spec", "lanes", "experiment", "space", "gpus", "orders", "jit", "pairs")
+STANDARD_ONLY = tuple(
+    f"kernels.{name}" for name in ("accesses", "knobs", "spec", "lanes", "experiment", "space", "gpus")
+)
 
 
 class Import(NamedTuple):
@@ -92,15 +94,17 @@ ALLOWED = {
     "visualize.scoreboard": ("kernels", "visualize.state", *_MODELS),
     "visualize.panels": ("kernels", "visualize"),
     "visualize.tours": ("kernels", "visualize"),
+    "visualize.command": ("kernels", "visualize.models"),
     "visualize.page": ("kernels", "visualize"),
 }
 
 # Of these, packages that it may not import, wherever the import stands.
 NEVER = {
     "kernels.results": ("gradio", "plotly", "torch", "triton"),
-    "kernels.compiled": ("kernels.runner", "kernels.records", "gradio", "plotly"),
-    "kernels.records": ("kernels.runner", "gradio", "plotly"),
-    "kernels.export": ("kernels.runner", "kernels.records", "kernels.compiled", "gradio", "plotly"),
+    "kernels.compiled": ("kernels.sweep", "kernels.runner", "kernels.records", "gradio", "plotly"),
+    "kernels.records": ("kernels.sweep", "kernels.runner", "gradio", "plotly"),
+    "kernels.export": ("kernels.sweep", "kernels.runner", "kernels.records", "kernels.compiled", "gradio", "plotly"),
+    "kernels.runner": ("kernels.sweep", "gradio", "plotly"),
     "kernels": ("gradio", "plotly"),
     "visualize.models": ("gradio", "plotly", "torch", "triton"),
     "visualize.figures": ("gradio", "torch", "triton"),
@@ -110,6 +114,7 @@ NEVER = {
     "visualize.scoreboard": ("gradio", "plotly", "torch", "triton"),
     "visualize.panels": ("visualize.page", "visualize.tours", "torch", "triton"),
     "visualize.tours": ("visualize.page", "gradio", "plotly", "torch", "triton"),
+    "visualize.command": ("gradio", "plotly", "torch", "triton"),
     "visualize.page": ("torch", "triton"),
 }
 
@@ -150,6 +155,8 @@ def broken_rules(source, module, is_package=False):
             found.append(f"{module}:{line} imports {name}, which is not in the standard library")
         if top == "torch" and at_top and runs and module != "app":
             found.append(f"{module}:{line} imports torch when it is imported")
+        if top == "distributed" and (at_top or module != "kernels.sweep.cluster"):
+            found.append(f"{module}:{line} imports distributed, an optional extra; ask kernels.sweep.cluster for it")
         if top == "triton" and at_top and runs and module != "kernels.jit":
             found.append(f"{module}:{line} imports triton when it is imported; take it from kernels.jit")
     return found
@@ -174,6 +181,12 @@ BROKEN = (
     ("kernels.runner.check", "import torch"),
     ("kernels.runner.check", "class C:\n    import torch"),
     ("kernels.runner.check", "try:\n    from torch import nn\nexcept ImportError:\n    pass"),
+    ("kernels.runner.session", "from kernels.sweep.search import Search"),
+    ("kernels.records", "def f():\n    from kernels.sweep import sweeping"),
+    ("kernels.sweep.search", "from visualize.models.predicted_order import predicted"),
+    ("kernels.sweep.cluster", "import distributed"),
+    ("kernels.sweep.sweeping", "def f():\n    import distributed"),
+    ("kernels.space", "import numpy"),
     ("kernels.matmul.grouped", "import triton.language as tl"),
     ("kernels.matmul.grouped", "import plotly"),
     ("kernels.spec", "import numpy as np"),
@@ -206,6 +219,8 @@ BROKEN = (
     ("visualize.figures.theme", "from torch import Tensor"),
     ("visualize.figures.theme", "from visualize.page.page import page"),
     ("visualize.figures.theme", "from kernels.runner.session import Session"),
+    ("visualize.command.sweep_command", "import gradio"),
+    ("visualize.command.sweep_command", "from visualize.panels import tabs"),
     ("visualize.page.page", "from app import main"),
     ("visualize.page.page", "import torch"),
 )
@@ -214,6 +229,8 @@ FINE = (
     ("app", "import torch"),
     ("kernels.jit", "try:\n    import triton\nexcept ImportError:\n    pass"),
     ("kernels.runner.check", "def f():\n    import torch"),
+    ("kernels.sweep.cluster", "def f():\n    import distributed"),
+    ("kernels.sweep.search", "from kernels.runner.sampling import Effort\nimport numpy"),
     ("kernels.runner.check", "if TYPE_CHECKING:\n    import torch"),
     ("kernels.spec", "if TYPE_CHECKING:\n    import numpy as np"),
     ("kernels.experiment", "from kernels.gpus import GPUS\nimport dataclasses"),

@@ -8,10 +8,20 @@ from kernels.results.layout_study import LayoutRow, LayoutStudy
 from kernels.results.measured import Measured
 from kernels.results.run_result import Check, Closeup, Diff, RunResult
 from kernels.results.run_times import Baseline, Clocks, Device, LaunchOverhead, Peak, RunTimes, Timing
+from kernels.results.sweep_result import (
+    AgainstLibrary,
+    Final,
+    Finalist,
+    Prediction,
+    Strategy,
+    Sweep,
+    SweepRow,
+)
 from kernels.results.timeline import Timeline
 
 __all__ = [
     "STAGES",
+    "AgainstLibrary",
     "Baseline",
     "Check",
     "Clocks",
@@ -21,6 +31,8 @@ __all__ = [
     "Device",
     "Diff",
     "Failure",
+    "Final",
+    "Finalist",
     "GroupSizeRow",
     "GroupSizeStudy",
     "LaunchOverhead",
@@ -29,9 +41,13 @@ __all__ = [
     "Measured",
     "OpCounts",
     "Peak",
+    "Prediction",
     "RunResult",
     "RunTimes",
     "SharedCounts",
+    "Strategy",
+    "Sweep",
+    "SweepRow",
     "Timeline",
     "Timing",
 ]

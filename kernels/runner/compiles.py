@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kernels.compiled import compiler
@@ -88,25 +83,3 @@ def _waited_for(future: Any, wanted: Callable[[], bool]) -> Compiled | Failure:
         if not wanted() and (not future.running() or time.monotonic() - began > PATIENCE_S):
             return cancelled("compile")
     return outcome(future, "compile")
-
-
-def default_cache_directory() -> Path:
-    """Where compiled kernels are kept between starts: TILESCOPE_CACHE, else the user's cache directory.
-
-    A user without a home, as in some containers, gets a directory for as long as this process lives.
-    """
-    if chosen := os.environ.get("TILESCOPE_CACHE"):
-        return Path(chosen)
-    if caches := os.environ.get("XDG_CACHE_HOME"):
-        return Path(caches) / "tilescope"
-    try:
-        return Path.home() / ".cache" / "tilescope"
-    except RuntimeError:
-        return _temporary_directory()
-
-
-@functools.cache
-def _temporary_directory() -> Path:
-    kept = tempfile.TemporaryDirectory(prefix="tilescope-", ignore_cleanup_errors=True)
-    atexit.register(kept.cleanup)
-    return Path(kept.name)

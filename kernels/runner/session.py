@@ -22,7 +22,7 @@ from kernels.knobs import ConfigError
 from kernels.results import Compiled, Failure, Measured
 from kernels.runner import worker
 from kernels.runner.bounded_cache import BoundedCache
-from kernels.runner.compiles import default_cache_directory
+from kernels.runner.cache_directory import default_cache_directory
 from kernels.runner.job import Job
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.measurements.measurement import Incomplete, Measurement
@@ -48,6 +48,11 @@ class Session:
         self._jobs: set[Job] = set()
         self._waiting = ThreadPoolExecutor(MOST_WAITING, "waits for a compile")
         self._measured: BoundedCache[tuple[str, Experiment], Measured] = BoundedCache(MOST_KEPT)
+
+    @property
+    def machine(self) -> Machine:
+        """What its jobs share: for what runs many trials by itself, a sweep."""
+        return self._machine
 
     @classmethod
     def here(cls) -> Session:

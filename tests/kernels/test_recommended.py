@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 
 from kernels import discover, recommended
 from kernels.gpus import GPUS
-from kernels.runner import timing
 from kernels.spec import Launch
 from scripts import search_configs
 
@@ -82,24 +78,6 @@ def test_a_search_tries_only_what_the_kernel_takes_and_each_config_once() -> Non
 def test_every_case_of_the_search_has_many_legal_configs() -> None:
     for case in search_configs.cases():
         assert len(search_configs.candidates(*case)) >= 16
-
-
-def test_times_are_told_relative_to_a_launch_in_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device gets slower from batch to batch; the ranking is of the launches alone."""
-    true_ms = np.random.default_rng(0).permutation(np.linspace(1.0, 2.0, 3 * search_configs.AT_ONCE))
-    batches: list[int] = []
-
-    def in_turns(calls: list[Any], l2: str, timer: str) -> Any:
-        batches.append(len(calls))
-        slower = 1.5 ** len(batches)
-        return SimpleNamespace(times_ms=np.array([[slower * call()] * 3 for call in calls]))
-
-    monkeypatch.setattr(timing, "in_turns", in_turns)
-    run = SimpleNamespace(run=SimpleNamespace(l2="warm", timer="events"))
-    left: list[Any] = [SimpleNamespace(experiment=run, ready=lambda ms=ms: lambda: ms) for ms in true_ms]
-    times = search_configs._relative_times(left)
-    assert np.argsort(times).tolist() == np.argsort(true_ms).tolist()
-    assert max(batches) == search_configs.AT_ONCE + 1
 
 
 @pytest.mark.parametrize("programs_per_sm", [1, 2, 8])

@@ -6,6 +6,8 @@ Each is one that somebody could make. The kernels' own are in `tests/kernels/tes
 from __future__ import annotations
 
 from tests.mutants.defect import planted
+from tests.mutants.planted_scripts import SCRIPTS
+from tests.mutants.planted_sweeps import SWEEPS
 from tests.mutants.planted_texts import TEXTS
 from tests.mutants.planted_times import TIMES
 
@@ -332,19 +334,4 @@ FIGURES = (
     ),
 )
 
-SCRIPTS = (
-    *planted(
-        "visualize/widgets/assets",
-        "launch.js",
-        "tests/page/test_player.py",
-        ("this.finish(number > this.count ? this.count : current - 1);", "this.finish(current);"),
-    ),
-    *planted(
-        "visualize/widgets/assets",
-        "plot.js",
-        "tests/page/test_player.py",
-        ("flat[i] += flat[i - 1];", "flat[i] += 0;"),
-    ),
-)
-
-PLANTED = (*MODELS, *COMPILED, *TEXTS, *TIMES, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)
+PLANTED = (*MODELS, *COMPILED, *TEXTS, *TIMES, *SWEEPS, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)

@@ -66,13 +66,13 @@ def bounds(
     found.append(Bound("L2", received_bytes / l2_gbps / 1e6, _rate(received_bytes, f"{l2_gbps:,.0f} GB/s (assumed)")))
     if operations:
         found.append(_load_store(kernel, gpu, operations, clock))
-    arithmetic = _arithmetic(kernel, launch, clock)
-    if arithmetic:
-        found.append(arithmetic)
+    needed = arithmetic(kernel, launch, clock)
+    if needed:
+        found.append(needed)
         tiles, sms = len(schedule.tiles.program), gpu.sms
         busiest = -(-tiles // sms)
         why = f"the busiest SM computes {busiest:,} tiles, the average {tiles / sms:,.1f}"
-        found.append(Bound("tail wave", arithmetic.ms * (busiest * sms / tiles - 1), why))
+        found.append(Bound("tail wave", needed.ms * (busiest * sms / tiles - 1), why))
     return tuple(found)
 
 
@@ -113,7 +113,8 @@ def _load_store(kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock
     return Bound("load and store", ms, f"{requests:,.0f} requests, one per SM and cycle, or 128 bytes per cycle")
 
 
-def _arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> Bound | None:
+def arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> Bound | None:
+    """What the work takes at the full rate of the units that do it; None where there is none, or no rate is known."""
     work = kernel.family.work(launch.problem)
     if not work:
         return None

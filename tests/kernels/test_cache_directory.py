@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.runner import compiles
+from kernels.runner.cache_directory import default_cache_directory
 
 
 @pytest.fixture
@@ -18,11 +18,11 @@ def without_variables(monkeypatch):
 
 def test_it_is_where_the_environment_says_or_the_users_cache(without_variables, tmp_path):
     without_variables.setenv("HOME", str(tmp_path))
-    assert compiles.default_cache_directory() == tmp_path / ".cache" / "tilescope"
+    assert default_cache_directory() == tmp_path / ".cache" / "tilescope"
     without_variables.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    assert compiles.default_cache_directory() == tmp_path / "caches" / "tilescope"
+    assert default_cache_directory() == tmp_path / "caches" / "tilescope"
     without_variables.setenv("TILESCOPE_CACHE", str(tmp_path / "ours"))
-    assert compiles.default_cache_directory() == tmp_path / "ours"
+    assert default_cache_directory() == tmp_path / "ours"
 
 
 def test_a_user_without_a_home_gets_a_directory_that_is_theirs_alone(without_variables):
@@ -30,7 +30,7 @@ def test_a_user_without_a_home_gets_a_directory_that_is_theirs_alone(without_var
         raise RuntimeError("Could not determine home directory.")
 
     without_variables.setattr(Path, "home", homeless)
-    found = compiles.default_cache_directory()
+    found = default_cache_directory()
     assert found.is_dir()
     assert found.stat().st_mode & 0o077 == 0
-    assert compiles.default_cache_directory() == found
+    assert default_cache_directory() == found

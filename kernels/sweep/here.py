@@ -1,0 +1,37 @@
+"""A sweep on this machine, put together from a session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernels.experiment import Experiment, resolved_gpu
+from kernels.results import Strategy, SweepRow
+from kernels.runner.session import Session
+from kernels.space import Space
+from kernels.sweep.builder import LocalBuilder
+from kernels.sweep.device import Predict, Refuse, no_prediction, nothing_refused
+from kernels.sweep.local_device import LocalDevice
+from kernels.sweep.sweeping import Sweeping
+
+
+def sweeping_here(
+    session: Session,
+    space: Space,
+    strategy: Strategy,
+    predict: Predict = no_prediction,
+    refuse: Refuse = nothing_refused,
+    done: Sequence[SweepRow] = (),
+    experiments: Sequence[Experiment] | None = None,
+) -> Sweeping:
+    """A sweep on the session's GPU; without one, checks in the interpreter, and predictions.
+
+    Args: as of Sweeping.
+
+    Raises:
+        ConfigError: where the space's GPU does not know its dtype, or is this machine's, which has none.
+    """
+    gpu = resolved_gpu(space.base, session.gpu)
+    device = LocalDevice(session.machine, space.base, gpu)
+    builder = LocalBuilder(gpu, predict, Path(session.machine.cache))
+    return Sweeping(space, strategy, [device], builder, predict, refuse, done, experiments)

@@ -1,0 +1,52 @@
+"""Defects of sweeps: who is tried again, what is out, who ties, and what is resumed."""
+
+from __future__ import annotations
+
+from tests.mutants.defect import planted
+
+SWEEPS = (
+    *planted(
+        "kernels/sweep",
+        "search.py",
+        "tests/sweep/test_search.py",
+        ("if outcome.wrong:", "if False:"),
+        ("if task.is_retry or failure.kind in _OF_ALL:", "if True:"),
+        ("np.median(outcome.times_ms / outcome.reference_ms)", "np.median(outcome.times_ms)"),
+        ("if not self._are_built(window):", "if not self._are_built(window[:1]):"),
+    ),
+    *planted(
+        "kernels/sweep",
+        "search.py",
+        "tests/sweep/test_resume.py",
+        ("self._next_turn = (row.turn or 0) + 1", "pass"),
+    ),
+    *planted(
+        "kernels/sweep",
+        "sweeping.py",
+        "tests/sweep/test_resume.py",
+        ("row.device == gpu.name and ", ""),
+        ("row.device == gpu.name and row.is_done", "row.device == gpu.name"),
+    ),
+    *planted(
+        "kernels/sweep",
+        "ranking.py",
+        "tests/sweep/test_search.py",
+        ("times_ms is fastest_ms or ratio.low <= 1", "True"),
+        ("return config.num_warps, config.num_stages,", "return -config.num_warps, config.num_stages,"),
+        ("max(at_least, math.ceil(len(ranked) / ETA))", "max(at_least, len(ranked) - 1)"),
+    ),
+    *planted(
+        "kernels/sweep",
+        "trial.py",
+        "tests/sweep/test_trial.py",
+        ('float("nan")', "0.0"),
+        ("(once[place], once[0])", "(once[place], again[0])"),
+    ),
+    *planted(
+        "visualize/models",
+        "predicted_order.py",
+        "tests/models/test_predicted_order.py",
+        (" / SUSTAINED / (1.0 if groups else _OLDER_RATE)", " / SUSTAINED"),
+        ("max(config.num_stages - 1, _UNPIPELINED)", "_UNPIPELINED"),
+    ),
+)

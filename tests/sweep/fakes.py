@@ -1,0 +1,157 @@
+"""A device whose times are a known function with noise, so that the best is known; a builder that compiles nothing."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.results import Device, Failure, Prediction, Strategy, Sweep
+from kernels.space import Space, space
+from kernels.sweep.device import NO_TIMES, Build, Outcome, Outcomes
+from kernels.sweep.sweeping import Sweeping
+
+VARY = {
+    "BLOCK_M": [16, 32, 64, 128],
+    "BLOCK_N": [16, 32, 64, 128],
+    "BLOCK_K": [16, 32, 64],
+    "num_warps": [2, 4, 8],
+    "num_stages": [2, 3],
+}
+GPU = GPUS["H200"]
+STEADY = 0.0005
+
+
+def grid(vary: Any = None, **problem: Any) -> Space:
+    base = from_json({"kernel": "matmul.grouped", "problem": problem}, discover())
+    return space(base, vary or VARY, discover())
+
+
+ALL = grid().experiments
+
+
+def true_ms(experiment: Any) -> float:
+    """A made-up time: large square tiles are fast, deep ones a little, and four warps are the best."""
+    config = experiment.config
+    reuse = 1 / config.BLOCK_M + 1 / config.BLOCK_N
+    ms = 0.2 + 6 * reuse + 1.5 / config.BLOCK_K
+    return float(ms * (1 + 0.1 * abs(np.log2(config.num_warps / 4))) * (1.05 if config.num_stages == 2 else 1))
+
+
+def predicting(ms_of: Any = true_ms, error: float = 0.0, seed: int = 0) -> Any:
+    """A model that is right but for a share of noise, the same each time it is asked for a config."""
+
+    def predict(kernel: Any, launch: Any, compiled: Any) -> Prediction:
+        experiment = replace(grid().base, problem=launch.problem, config=launch.config)
+        key = zlib.crc32(repr((seed, launch.config)).encode())
+        ms = ms_of(experiment) * float(np.random.default_rng(key).lognormal(0, error))
+        return Prediction(ms, "arithmetic", (("arithmetic", ms),))
+
+    return predict
+
+
+class FakeDevice:
+    """A TrialDevice of made-up times.
+
+    Args:
+        noise: of each launch, as a share, the same for a config each time it is asked for as many. Of more than STEADY
+            launches of one turn share half of it again, as of a clock that moves.
+        wrong: configs whose results are wrong.
+        deadly: configs that kill the worker, each time.
+        dies_once: configs that kill it the first time.
+    """
+
+    gpu, times, at_once = GPU, True, 15
+
+    def __init__(self, noise=STEADY, seed=0, wrong=lambda e: False, deadly=lambda e: False, dies_once=(), where=""):
+        self.noise, self.seed, self.dice = noise, seed, np.random.default_rng(seed)
+        self.wrong, self.deadly, self.dies_once = wrong, deadly, set(dies_once)
+        self.where = where
+        self.trials: list[Any] = []
+        self.ms_of = true_ms
+        self.is_cancelled = self.is_closed = False
+        self.before: Any = lambda trial: None
+
+    def describe(self):
+        return Device("cuda", "Fake H200", "none", "none")
+
+    def refusal(self, experiment):
+        return ""
+
+    def attempt(self, trial):
+        self.trials.append(trial)
+        self.before(trial)
+        if self.is_cancelled:
+            return Failure("time", "cancelled", "Cancelled.")
+        dying = [one for one in trial.experiments if self.deadly(one) or one in self.dies_once]
+        if dying:
+            self.dies_once -= set(dying)
+            return Failure("time", "worker_died", "The worker died in the time stage (killed by SIGKILL).")
+        wrong = [trial.is_checked and self.wrong(one) for one in trial.experiments]
+        right = [one for one, is_wrong in zip(trial.experiments, wrong, strict=True) if not is_wrong]
+        if not right:
+            return Outcomes(tuple(Outcome(NO_TIMES, NO_TIMES, "The result is wrong.") for _ in wrong))
+        turns = trial.turns if trial.effort is None else 100
+        shared = self.dice.lognormal(0, self.noise / 2, turns) if self.noise > STEADY else np.ones(turns)
+        times = {one: shared * self._launches(one, turns) for one in {*right, trial.reference or right[0]}}
+        reference_ms = times[trial.reference or right[0]]
+        each = [
+            Outcome(NO_TIMES, NO_TIMES, "The result is wrong.") if is_wrong else Outcome(times[one], reference_ms)
+            for one, is_wrong in zip(trial.experiments, wrong, strict=True)
+        ]
+        library = (("torch.matmul", shared * 0.5),) if trial.with_library else ()
+        return Outcomes(tuple(each), library)
+
+    def _launches(self, experiment, turns):
+        key = zlib.crc32(repr((self.seed, experiment.config, turns)).encode())
+        return self.ms_of(experiment) * np.random.default_rng(key).lognormal(0, self.noise, turns)
+
+    def cancel(self):
+        self.is_cancelled = True
+
+    def close(self):
+        self.is_closed = True
+
+
+class FakeBuilder:
+    """A Builder that is done at once; `failures` says what can't be compiled."""
+
+    at_once = 4
+
+    def __init__(self, predict=None, failures=lambda experiment: None):
+        self.predict, self.failures = predict or predicting(), failures
+        self.submitted: list[Any] = []
+        self.is_closed = False
+        self.lock = threading.Lock()
+
+    def submit(self, experiment):
+        with self.lock:
+            self.submitted.append(experiment)
+        result: Future[Any] = Future()
+        failure = self.failures(experiment)
+        launch = replace(experiment)
+        shared = experiment.config.BLOCK_M * experiment.config.num_stages
+        result.set_result(failure or Build(64, 0, shared, 1.0, self.predict(None, launch, object())))
+        return result
+
+    def close(self):
+        self.is_closed = True
+
+
+def swept(
+    strategy: Strategy, device: Any = None, predict: Any = None, within: Space | None = None, **options: Any
+) -> Sweep:
+    """A sweep to its end."""
+    predict = predict or predicting()
+    devices = device if isinstance(device, list) else [device or FakeDevice()]
+    builder = options.pop("builder", None) or FakeBuilder(predict)
+    sweeping = Sweeping(within or grid(), strategy, devices, builder, predict, **options)
+    sweeping.start()
+    return sweeping.result(60)

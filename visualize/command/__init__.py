@@ -1,0 +1,1 @@
+"""What `python app.py` does besides serving the page: commands for a terminal."""
