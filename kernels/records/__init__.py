@@ -6,7 +6,6 @@ declares a RecordForm; here are no kinds. Shipped files and a local store share 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -41,9 +40,8 @@ def find(form: RecordForm[T], experiment: Experiment, gpu: str) -> T | None:
     recording = _index(form).get((form.key(experiment), gpu))
     if recording is None:
         return None
-    recalled: T = form.recalled(recording)
-    run = recalled.experiment.run if form.keeps_run else experiment.run
-    return dataclasses.replace(recalled, experiment=dataclasses.replace(experiment, run=run))
+    found: T = form.fitted(form.recalled(recording), experiment)
+    return found
 
 
 def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:

@@ -109,3 +109,8 @@ class RecordForm(Generic[T]):
             device=dataclasses.replace(measured.device, backend="recorded"),
             note=f"{self.verb} on {recording.gpu}, {recording.date}.",
         )
+
+    def fitted(self, measured: T, experiment: Experiment) -> T:
+        """What was measured of another experiment with the same result, as one of `experiment`."""
+        run = measured.experiment.run if self.keeps_run else experiment.run
+        return dataclasses.replace(measured, experiment=dataclasses.replace(experiment, run=run))

@@ -192,7 +192,7 @@ class RunResult:
 
     def to_record(self) -> dict[str, Any]:
         """What a recording keeps: the reply, less what it has nothing to say of, and the picture of the error."""
-        fields = self.to_json()
+        fields = dataclasses.replace(self, recorded=None).to_json()  # the one beside it is found again
         if self.baseline:
             fields["baseline"] = self.baseline.to_record()
         fields["baselines"] = [one.to_record() for one in self.baselines]

@@ -6,6 +6,8 @@ one run worker. This process imports no torch and makes no CUDA context.
 
 from __future__ import annotations
 
+import datetime
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernels import records
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
@@ -27,6 +28,9 @@ from kernels.runner.job import Job
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.measurements.measurement import Incomplete, Measurement
 from kernels.runner.stages import Machine, Stages, Stopped
+from kernels.store import Archive, Found, Store, machine_store
+
+LOG = logging.getLogger("tilescope.session")
 
 # Jobs that may be under way or waiting at once; more are refused, so that nobody waits for hours.
 MOST_JOBS = 32
@@ -39,10 +43,17 @@ MOST_KEPT = 64
 
 
 class Session:
-    """What one page measures with: the machine's workers, the jobs under way, and the results of those that ended."""
+    """What one page measures with: the machine's workers, the jobs under way, and the results of those that ended.
 
-    def __init__(self, gpu: Gpu | None = None, cache_directory: Path | None = None) -> None:
+    Args:
+        gpu: this machine's; None for Triton's interpreter.
+        store: where what is measured is kept, and read from after a restart; by default nowhere.
+    """
+
+    def __init__(self, gpu: Gpu | None = None, cache_directory: Path | None = None, store: Store | None = None) -> None:
         self.gpu = gpu
+        self.store = store or Store(None)
+        self._archive = Archive(self.store)
         self._machine = Machine(gpu, cache_directory or default_cache_directory() / "triton")
         self.backend = self._machine.backend
         self._jobs: set[Job] = set()
@@ -56,8 +67,8 @@ class Session:
 
     @classmethod
     def here(cls) -> Session:
-        """A session on this machine's GPU, or on the interpreter where there is none."""
-        return cls(this_gpu())
+        """A session on this machine's GPU, or on the interpreter where there is none, with this machine's store."""
+        return cls(this_gpu(), store=machine_store(default_cache_directory()))
 
     def submit(self, experiment: Experiment, name: str = "run") -> Job:
         """Start a measurement. What can't be measured here is an outcome (a Failure) as well.
@@ -87,7 +98,14 @@ class Session:
         return job
 
     def known(self, experiment: Experiment, name: str) -> Any:
-        """The last result that was measured here, or else the recorded one, or None. Returns at once.
+        """The value of `found`, or None."""
+        found = self.found(experiment, name)
+        return found and found.value
+
+    def found(self, experiment: Experiment, name: str) -> Found | None:
+        """The last result that was measured here since the start, or else one of an earlier day: stored, or shipped.
+
+        Returns at once.
 
         Args:
             name: of the measurement, one of MEASUREMENTS, whose type the result has.
@@ -100,8 +118,10 @@ class Session:
         if self._measures(measurement, experiment, gpu):
             live = self._measured.get((name, measurement.key(experiment)))
             if live is not None:
-                return live
-        return records.find(measurement.form, experiment, gpu.name)
+                return Found(live)
+            if self.gpu is None and (earlier := self._archive.interpreted(measurement, experiment, gpu.name)):
+                return replace(earlier, value=self._beside_recorded(measurement, earlier.value, gpu))
+        return self._archive.find(measurement, experiment, gpu.name)
 
     def compiled(
         self, experiment: Experiment, specialization: str = "launcher", wanted: Callable[[], bool] = lambda: True
@@ -153,16 +173,18 @@ class Session:
         return self._machine.runner.submit(question, "worker").result()
 
     def close(self) -> None:
-        """Kill all workers; jobs under way end as failures."""
+        """Kill all workers; jobs under way end as failures. What was measured is stored."""
         self._waiting.shutdown(wait=False, cancel_futures=True)
         self._machine.close()
+        self.store.close()
 
     def _without_measuring(self, experiment: Experiment, measurement: Measurement[Any]) -> Measured | Failure | None:
         """What was recorded, or a Failure, where this machine can't measure the experiment; None where it can."""
         gpu = resolved_gpu(experiment, self.gpu)
         measurement.refuse(experiment, gpu)
         if not self._measures(measurement, experiment, gpu):
-            return records.find(measurement.form, experiment, gpu.name) or measurement.not_here(gpu, self.gpu)
+            recorded = self._archive.find(measurement, experiment, gpu.name)
+            return recorded.value if recorded else measurement.not_here(gpu, self.gpu)
         if not HAS_TRITON:
             return Failure(
                 "worker", "no_triton", "Triton is not installed on this machine, so nothing can be run here."
@@ -185,7 +207,18 @@ class Session:
             result = Failure("worker", "error", f"{type(error).__name__}: {error}")
         with suppress(RuntimeError):  # the session was closed meanwhile
             stages.end(result if isinstance(result, Failure) else None)
+        if not isinstance(result, Failure):
+            # Before anybody sees it, so that what was seen is not lost; and after the next job may begin.
+            self._store(result, measurement, gpu)
         job.end(result)
+
+    def _store(self, result: Measured, measurement: Measurement[Any], gpu: Gpu) -> None:
+        """Store what was measured now. A defect in that goes to the log: the result is shown all the same."""
+        try:
+            if result.backend == self.backend:
+                self.store.put(measurement, gpu.name, result, datetime.datetime.now(datetime.UTC))
+        except Exception:
+            LOG.exception("A result of %s was not stored.", measurement.name)
 
     def _completed(
         self,
@@ -197,15 +230,20 @@ class Session:
         """What was measured, which is kept; where it lacks something, the recording if there is one."""
         value: Measured | Failure
         if isinstance(measured, Incomplete):
-            recorded: Measured | None = records.find(measurement.form, experiment, gpu.name)
+            recorded = self._archive.find(measurement, experiment, gpu.name)
             if recorded is not None:
-                return replace(recorded, note=f"{measured.reason} {recorded.note}")
+                return replace(recorded.value, note=f"{measured.reason} {recorded.value.note}")
             value = measured.value
         else:
             value = measured
         if not isinstance(value, Failure):
+            value = self._beside_recorded(measurement, value, gpu)
             self._measured.put((measurement.name, measurement.key(experiment)), value)
         return value
+
+    def _beside_recorded(self, measurement: Measurement[Any], value: Measured, gpu: Gpu) -> Measured:
+        """What was measured here, with what was recorded on a GPU where the measurement shows both."""
+        return measurement.beside(value, lambda: self._archive.find(measurement, value.experiment, gpu.name))
 
     def _measures(self, measurement: Measurement[Any], experiment: Experiment, gpu: Gpu) -> bool:
         """Whether this machine itself measures the experiment: on its GPU or, without one, under the interpreter."""

@@ -45,12 +45,13 @@ class App:
 def served(
     directory: Path, root: Path = ROOT, cache: Path | None = None, flags: Sequence[str] = (), script: str = "app.py"
 ) -> Iterator[App]:
-    """Start the app of a tree on a free port, with its log and, unless another is given, its cache in `directory`."""
+    """Start the app of a tree on a free port, with its log, its store and, unless another is given, its cache there."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = directory / "log"
-    environment = {**os.environ, "TILESCOPE_CACHE": str(cache or directory)}
+    kept = {"TILESCOPE_CACHE": str(cache or directory), "TILESCOPE_DB": str(directory / "tilescope.db")}
+    environment = {**os.environ, **kept}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, script, "--port", str(port), *flags],

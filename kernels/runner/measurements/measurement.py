@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
@@ -10,6 +11,7 @@ from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.records import RecordForm
 from kernels.results import Failure, Measured
+from kernels.store import Found
 
 if TYPE_CHECKING:
     from kernels.runner.stages import Stages
@@ -60,6 +62,14 @@ class Measurement(ABC, Generic[T]):
     @abstractmethod
     def measure(self, experiment: Experiment, stages: Stages) -> T | Incomplete[T]:
         """Measure it on this machine. Whatever raises ends as a Failure."""
+
+    def beside(self, measured: T, recorded: Callable[[], Found | None]) -> T:
+        """What was measured here, as it is shown.
+
+        Args:
+            recorded: asks for what was recorded of the experiment on a GPU.
+        """
+        return measured
 
     def not_here(self, gpu: Gpu, this: Gpu | None) -> Failure:
         """That this machine, with the GPU `this` or none, can't measure it, and nothing was recorded on `gpu`."""

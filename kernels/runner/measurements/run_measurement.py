@@ -5,6 +5,7 @@ Between its stages the tensors stay in the run worker. Under the interpreter not
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,6 +27,7 @@ from kernels.runner.prepared import Prepared, interprets, prepare
 from kernels.runner.stages import Stages
 from kernels.runner.worker import as_failure
 from kernels.spec import DTYPE_BYTES, Family, Launch, shape_text
+from kernels.store import Found
 
 
 def _read(fields: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +75,7 @@ class RunMeasurement(Measurement[RunResult]):
         found = functools.partial(RunResult, experiment, device.backend, device, check, diff, stages=stages.seconds)
         if device.backend == "interpreter":
             note = "Run by Triton's interpreter on the CPU: the result is checked, and there is no time to report."
-            return found(recorded=records.find(self.form, experiment, stages.gpu.name), note=note)
+            return found(note=note)
         if not self._is_timed:
             return found(note="Checked, and not timed.")
         if not check.passed:
@@ -81,6 +83,13 @@ class RunMeasurement(Measurement[RunResult]):
         times = stages.work("time", timed)
         clock_mhz = round(times.clocks.median_mhz) if times.clocks else None
         return found(baseline=times.baseline, clock_mhz=clock_mhz, **vars(times))
+
+    def beside(self, measured: RunResult, recorded: Callable[[], Found | None]) -> RunResult:
+        """The interpreter gives no time: a run on the GPU that is named stands beside its check."""
+        if measured.device.backend != "interpreter":
+            return measured
+        found = recorded()
+        return dataclasses.replace(measured, recorded=found.value if found else None)
 
 
 RUN, CHECK = RunMeasurement("run", is_timed=True), RunMeasurement("check", is_timed=False)

@@ -1,0 +1,79 @@
+"""What is asked of the store: each from an index, and none reads a recording but the one that is wanted."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from kernels.store.stored import COLUMNS, Stored, stored
+
+# More than any number of a result.
+_END = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which results are listed: those that have all that is named; "" and () name nothing.
+
+    Attributes:
+        device: the device's own name.
+        keys: any of these, as of `experiment_key.key_of`.
+    """
+
+    kind: str = ""
+    kernel: str = ""
+    device: str = ""
+    keys: tuple[str, ...] = ()
+
+    def where(self) -> tuple[str, list[str]]:
+        """The condition in SQL, which holds no value, and the values."""
+        named = {"kind": self.kind, "kernel": self.kernel, "device": self.device}
+        parts = [f"{column} = ?" for column, value in named.items() if value]
+        given = [value for value in named.values() if value]
+        if self.keys:
+            parts.append(f"key IN ({', '.join('?' * len(self.keys))})")
+        return " AND ".join(parts) or "1", [*given, *self.keys]
+
+
+def latest(connection: sqlite3.Connection, wanted: Wanted, limit: int, before: int = 0) -> list[Stored]:
+    """The latest results first.
+
+    Args:
+        before: only those with a smaller number; 0 for all.
+    """
+    where, given = wanted.where()
+    found = connection.execute(
+        f"SELECT {COLUMNS} FROM measured WHERE {where} AND number < ? ORDER BY number DESC LIMIT ?",
+        (*given, before or _END, limit),
+    )
+    return [stored(row) for row in found]
+
+
+def count(connection: sqlite3.Connection, wanted: Wanted) -> int:
+    """How many there are."""
+    where, given = wanted.where()
+    (number,) = connection.execute(f"SELECT count(*) FROM measured WHERE {where}", given).fetchone()
+    return int(number)
+
+
+def counts(connection: sqlite3.Connection) -> dict[tuple[str, str, str], int]:
+    """How many there are of each kind, kernel and device."""
+    groups = "kind, kernel, device"
+    found = connection.execute(f"SELECT {groups}, count(*) FROM measured GROUP BY {groups}")
+    return {(kind, kernel, device): number for kind, kernel, device, number in found}
+
+
+def last_of(connection: sqlite3.Connection, kind: str, key: str, gpu: str, backend: str) -> int | None:
+    """The number of the latest result of a kind; None where there is none."""
+    row = connection.execute(
+        "SELECT number FROM measured WHERE key = ? AND kind = ? AND gpu = ? AND backend = ?"
+        " ORDER BY number DESC LIMIT 1",
+        (key, kind, gpu, backend),
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def line_of(connection: sqlite3.Connection, number: int) -> bytes | None:
+    """The recording of a result, deflated; None where it is no longer kept."""
+    row = connection.execute("SELECT line FROM recording WHERE number = ?", (number,)).fetchone()
+    return None if row is None else bytes(row[0])

@@ -1,0 +1,37 @@
+"""Results of measurements that nobody made, for tests and pictures of what is kept of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import numpy as np
+
+from kernels import discover
+from kernels.experiment import Experiment, from_json
+from kernels.results import Baseline, Check, Device, RunResult, Timing
+
+START = datetime.datetime(2026, 11, 1, 9, 0, tzinfo=datetime.UTC)
+H200 = Device("cuda", "NVIDIA H200", "2.11.0", "3.6.0")
+NEWER = dataclasses.replace(H200, torch="2.13.0", triton="3.7.1")
+INTERPRETER = Device("interpreter", "Triton's interpreter on the CPU", "2.13.0", "3.7.1")
+
+PASSED = Check(True, 1e-4, 2e-4, 0.01, 1e-3, 0, 0, 4096, (1, 2), 0.5, 0.5, 0.7)
+
+
+def experiment(kernel: str = "transpose.tiled", **problem: int) -> Experiment:
+    return from_json({"kernel": kernel, "problem": problem}, discover())
+
+
+def run(of: Experiment, median_ms: float | None = 0.1, device: Device = H200, spread: float = 0.005) -> RunResult:
+    """A run that passed; `spread` is from its median to its 20th and 80th percentile, as a share."""
+    if median_ms is None:
+        return RunResult(of, device.backend, device, PASSED, None, note="Checked, and not timed.")
+    timing = Timing(median_ms, median_ms * (1 - spread), median_ms * (1 + spread), 100, None, 2000.0)
+    library = dataclasses.replace(timing, median_ms=1.2 * median_ms)
+    return RunResult(of, device.backend, device, PASSED, None, timing, Baseline("copy", library, 1.2, 1.19, 1.21))
+
+
+def noisy(median_ms: float, count: int, seed: int = 0, scatter: float = 0.005) -> list[float]:
+    """Medians of runs that differ as those of one launch do on a GPU."""
+    return list(median_ms * (1 + scatter * np.random.default_rng(seed).standard_normal(count)))

@@ -1,0 +1,50 @@
+"""The store under kill -9: a process that writes is killed at random moments, and nothing it had stored is lost."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+
+import pytest
+
+from kernels.store import Store, Wanted
+from tests.kernels.stores import writing
+
+# A kill takes what a process takes to start. A few hold what it is about; `make test-all` does a hundred.
+FEW, MANY = 8, 100
+
+# Seconds of writing before the kill, at most: some dozens of results, and a checkpoint now and then.
+_LONGEST_S = 0.25
+
+
+@pytest.mark.timeout(600)
+def test_a_process_killed_while_it_writes_loses_at_most_the_result_in_hand(tmp_path, all_combinations):
+    path, dice = tmp_path / "tilescope.db", random.Random(20261122)
+    acknowledged, kills = set(), MANY if all_combinations else FEW
+    for kill in range(kills):
+        process = writing(path, 1_000_000 * kill, 100_000)
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        time.sleep(dice.uniform(0, _LONGEST_S))
+        process.kill()
+        said, _ = process.communicate(timeout=30)
+        assert process.returncode == -9
+        whole = [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
+        told = {1_000_000.0 * kill + int(line) for line in whole}
+        store = Store(path)
+        found = {one.marks.median_ms for one in store.latest(Wanted(), 10**6)}
+        assert store.problem == ""
+        store.close()
+        assert acknowledged | told <= found
+        assert len(found - acknowledged - told) <= 1, "the one in hand may be there, or not"
+        acknowledged = found
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        ((without,),) = connection.execute(
+            "SELECT count(*) FROM measured LEFT JOIN recording USING (number) WHERE line IS NULL"
+        )
+    connection.close()
+    assert without == 0
+    assert len(acknowledged) > 5 * kills

@@ -1,0 +1,142 @@
+"""What a session measured is stored when it ended, and a session that is started later finds it."""
+
+from __future__ import annotations
+
+import datetime
+import sqlite3
+from dataclasses import replace
+
+import pytest
+
+from kernels import records
+from kernels.gpus import GPUS
+from kernels.results import Device, Failure, RunResult
+from kernels.runner.measurements import MEASUREMENTS
+from kernels.runner.measurements.run_measurement import RUN
+from kernels.runner.session import Session
+from kernels.store import Store, Wanted
+from tests.kernels.results_made_up import H200, INTERPRETER, START, experiment, run
+from tests.kernels.stores import counted, put
+
+QUICK = experiment("matmul.grouped", M=64, N=64, K=32)
+
+
+@pytest.fixture
+def sessions(path, compiled_before):
+    """Starts sessions on one store, one after the other."""
+    started = []
+
+    def start(gpu=None):
+        for before in started:
+            before.close()
+        started.append(Session(gpu, compiled_before, Store(path)))
+        return started[-1]
+
+    yield start
+    for session in started:
+        session.close()
+
+
+def test_what_the_interpreter_checked_comes_back_after_a_restart(sessions, path):
+    before = sessions()
+    live = before.submit(QUICK).result()
+    assert isinstance(live, RunResult), live
+    assert counted(path) == 1
+    assert before.known(QUICK, "run") is live, "what was measured since the start comes first"
+    assert before.found(QUICK, "run").ended is None
+    found = sessions().found(QUICK, "run")
+    now = datetime.datetime.now(datetime.UTC)
+    assert datetime.timedelta() <= now - found.ended < datetime.timedelta(minutes=2)
+    assert found.value.note.startswith(f"Recorded earlier on this machine, {found.ended:%Y-%m-%d %H:%M} UTC. Run by")
+    assert replace(found.value, note=live.note, diff=None).to_json() == live.to_json()
+    assert found.value.backend == "interpreter"
+
+
+def test_a_stored_check_has_the_recorded_time_beside_it_as_a_live_one_has(sessions, path):
+    shipped = records.shipped(RUN.form)[0]
+    of, gpu = shipped.measured.experiment, "H200"
+    recorded = records.find(RUN.form, of, gpu)
+    store = Store(path)
+    put(store, run(of, None, INTERPRETER), gpu=gpu)
+    store.close()
+    back = sessions().known(of, "run")
+    assert back.backend == "interpreter"
+    assert back.recorded == recorded is not None
+
+
+def test_what_a_gpu_gave_comes_back_as_recorded_with_its_date_and_before_what_is_shipped(sessions, path):
+    shipped = next(one for one in records.shipped(RUN.form) if one.gpu == "H200")
+    of = shipped.measured.experiment
+    store = Store(path)
+    put(store, run(of, 0.123))
+    store.close()
+    found = sessions(GPUS["H200"]).found(of, "run")
+    assert found.ended == START
+    assert found.value.timing.median_ms == 0.123
+    assert found.value.backend == found.value.device.backend == "recorded"
+    assert found.value.note == "Recorded earlier on this machine, 2026-11-01 09:00 UTC."
+    without_gpu = sessions()
+    assert without_gpu.known(replace(of, gpu="H200"), "run").timing.median_ms == 0.123
+    assert without_gpu.submit(replace(of, gpu="H200")).result(0).timing.median_ms == 0.123
+    assert sessions(GPUS["H100"]).known(replace(of, gpu="B200"), "run") is None
+
+
+@pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "check"])
+def test_each_kind_is_found_again_where_it_was_measured(sessions, path, name):
+    kind = MEASUREMENTS[name]
+    shipped = next(one for one in records.shipped(kind.form) if one.gpu == "H200")
+    store = Store(path)
+    put(store, replace(shipped.measured, device=replace(shipped.measured.device, triton="9.9")), kind=kind)
+    store.close()
+    of = shipped.measured.experiment
+    found = sessions(GPUS["H200"]).found(of, name)
+    assert found.ended == START
+    assert found.value.device.triton == "9.9"
+    assert found.value.experiment == of
+
+
+def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, path, monkeypatch):
+    """The GPU's part is made up: what it returns goes the way that a GPU's result goes."""
+    device = Device("cuda", "NVIDIA H200", "2.13.0", "3.7.1")
+    monkeypatch.setattr(RUN, "measure", lambda experiment, stages: run(experiment, 0.25, device))
+    session = sessions(GPUS["H200"])
+    assert session.submit(replace(QUICK, gpu="this")).result().timing.median_ms == 0.25
+    (row,) = session.store.latest(Wanted(), 5)
+    assert (row.gpu, row.device, row.triton, row.marks.median_ms) == ("H200", "NVIDIA H200", "3.7.1", 0.25)
+    assert row.experiment == QUICK
+    for spelled in ("", "this", "H200"):
+        assert session.known(replace(QUICK, gpu=spelled), "run").backend == "cuda"
+    again = sessions(GPUS["H200"]).known(QUICK, "run")
+    assert (again.timing.median_ms, again.device.triton) == (0.25, "3.7.1")
+
+
+def test_failures_and_recordings_are_not_stored(sessions, path):
+    session = sessions()
+    assert isinstance(session.submit(replace(QUICK, gpu="B200")).result(0), Failure)
+    shipped = records.shipped(RUN.form)[0]
+    assert session.submit(replace(shipped.measured.experiment, gpu=shipped.gpu)).result(0).backend == "recorded"
+    assert counted(path) == 0
+
+
+def test_a_session_whose_store_is_locked_still_answers_and_stores_it_later(sessions, path):
+    session = sessions()
+    locking = sqlite3.connect(path, isolation_level=None)
+    locking.execute("BEGIN IMMEDIATE")
+    assert isinstance(session.submit(QUICK).result(), RunResult)
+    assert "another program has locked it" in session.store.problem
+    assert session.known(QUICK, "run") is not None
+    locking.execute("ROLLBACK")
+    locking.close()
+    session.close()
+    assert counted(path) == 1, "it was written after all"
+
+
+def test_the_machines_session_has_the_machines_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "mine.db"))
+    monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    session = Session.here()
+    assert session.store.path == tmp_path / "mine.db"
+    session.close()
+    assert not Session(None, tmp_path).store.is_on
+    assert H200.backend == "cuda"
