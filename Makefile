@@ -49,7 +49,7 @@ bench: $(RUN_READY) ## Time the kernels beside the library, on a GPU (ARGS="--on
 	@$(TIMED) $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)
 
 bench-cpu: $(DEV_READY) ## Time the models and the page, on any machine
-	@$(TIMED) set -e; for name in start schedule coalescing reuse; do \
+	@$(TIMED) set -e; for name in start schedule coalescing reuse history; do \
 		echo "== $$name"; $(VENV_PYTHON) -m benchmarks.$$name; done
 
 mutants: $(DEV_READY) ## Plant defects in a copy, one at a time, and see that tests find each (ARGS= names some)

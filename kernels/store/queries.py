@@ -16,23 +16,25 @@ class Wanted:
     """Which results are listed: those that have all that is named; "" and () name nothing.
 
     Attributes:
+        kinds, keys: any of these; keys as of `experiment_key.key_of`.
         device: the device's own name.
-        keys: any of these, as of `experiment_key.key_of`.
     """
 
-    kind: str = ""
+    kinds: tuple[str, ...] = ()
     kernel: str = ""
     device: str = ""
     keys: tuple[str, ...] = ()
 
     def where(self) -> tuple[str, list[str]]:
         """The condition in SQL, which holds no value, and the values."""
-        named = {"kind": self.kind, "kernel": self.kernel, "device": self.device}
-        parts = [f"{column} = ?" for column, value in named.items() if value]
-        given = [value for value in named.values() if value]
-        if self.keys:
-            parts.append(f"key IN ({', '.join('?' * len(self.keys))})")
-        return " AND ".join(parts) or "1", [*given, *self.keys]
+        named = {
+            "kind": self.kinds,
+            "kernel": (self.kernel,) if self.kernel else (),
+            "device": (self.device,) if self.device else (),
+            "key": self.keys,
+        }
+        parts = [f"{column} IN ({', '.join('?' * len(of))})" for column, of in named.items() if of]
+        return " AND ".join(parts) or "1", [value for of in named.values() for value in of]
 
 
 def latest(connection: sqlite3.Connection, wanted: Wanted, limit: int, before: int = 0) -> list[Stored]:

@@ -26,12 +26,15 @@ from kernels.store.database import LOG, TROUBLE, Database, is_corrupt, why
 from kernels.store.experiment_key import key_of, text_of
 from kernels.store.pruning import Bounds
 from kernels.store.queries import Wanted
-from kernels.store.stored import Stored, marks_of, values
+from kernels.store.stored import MARKS, Stored, marks_of, values
 from kernels.store.sweeps import StoredSweep, SweepRow
 from kernels.store.writer import Change, Writer
 
-T = TypeVar("T", bound=Measured)
 A = TypeVar("A")
+
+# Writes a row of `measured`: its values in the order of the table.
+_COLUMNS = f"kind, kernel, key, experiment, gpu, device, backend, torch, triton, ended, {MARKS}"
+MEASURED = f"INSERT INTO measured ({_COLUMNS}) VALUES ({', '.join('?' * len(_COLUMNS.split(',')))})"
 
 # Recordings that are kept read: a redraw asks for the same ones again.
 _MOST_READ = 64
@@ -228,12 +231,7 @@ class Store:
 
 def _put(row: tuple[Any, ...], line: bytes, bounds: Bounds, connection: sqlite3.Connection) -> None:
     """Write a row and its recording, and prune."""
-    inserted = connection.execute(
-        f"""INSERT INTO measured (kind, kernel, key, experiment, gpu, device, backend, torch, triton, ended,
-            median_ms, p20_ms, p80_ms, samples, ratio, ratio_low, ratio_high, passed)
-            VALUES ({", ".join("?" * len(row))})""",
-        row,
-    )
+    inserted = connection.execute(MEASURED, row)
     number = inserted.lastrowid
     if number is None:
         raise sqlite3.DatabaseError("an inserted row has no number")

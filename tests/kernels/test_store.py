@@ -74,7 +74,7 @@ def test_a_list_is_narrowed_and_paged_by_what_came_before(store):
     put(store, run(ONE, 9.0))
     assert [one.marks.median_ms for one in store.latest(Wanted(), 3, first[-1].number)] == [3.1, 2.1, 1.1]
     assert medians(store, Wanted(keys=(key_of(ONE),))) == [9.0, 5.1, 3.1, 1.1]
-    assert store.count(Wanted(kernel="transpose.tiled", kind="run", device="NVIDIA H200")) == 8
+    assert store.count(Wanted(("run", "check"), "transpose.tiled", "NVIDIA H200")) == 8
     assert store.count(Wanted(kernel="matmul.grouped")) == store.count(Wanted(device="NVIDIA H100")) == 0
     assert store.counts() == {("run", "transpose.tiled", "NVIDIA H200"): 8}
 
@@ -84,7 +84,7 @@ def test_what_looks_like_sql_is_a_value_like_any_other(store):
     named = replace(H200, name=HOSTILE, triton=HOSTILE)
     assert put(store, run(OTHER, 0.2, named), gpu=HOSTILE)
     assert store.find(RUN, OTHER, HOSTILE, "cuda").measured.device == named
-    for wanted in (Wanted(kernel=HOSTILE), Wanted(kind=HOSTILE), Wanted(keys=(HOSTILE,))):
+    for wanted in (Wanted(kernel=HOSTILE), Wanted(kinds=(HOSTILE,)), Wanted(keys=(HOSTILE,))):
         assert store.latest(wanted, 10) == []
         assert store.count(wanted) == 0
     assert medians(store, Wanted(device=HOSTILE)) == [0.2]

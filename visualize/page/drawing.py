@@ -87,6 +87,18 @@ class Drawing:
             drawn |= panel.draw(known)
         return drawn
 
+    def following(self, state: State) -> Drawn:
+        """What the open tab draws anew once a run has ended, whoever's it was.
+
+        Raises:
+            ConfigError: where it can't be drawn.
+        """
+        panels = [panel for panel in self._panels[state.view.tab] if panel.follows_runs]
+        drawn: Drawn = {}
+        for panel in panels:
+            drawn |= panel.draw(self.known(state))
+        return drawn or self.nothing
+
     def _compared(self, drawn: Drawn, known: Known) -> Drawn:
         """What is drawn, each with its twin where something is pinned; and what differs."""
         panels, twin = self._panels[known.state.view.tab], self._twin(known.state)

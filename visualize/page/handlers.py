@@ -174,6 +174,13 @@ class Handlers:
 
         return on_measure
 
+    def on_ended(self, *values: str) -> Drawn:
+        """A run has ended: draw anew what follows runs on the tab that is open now."""
+        try:
+            return self.drawing.following(self.read(*values))
+        except ConfigError:
+            return self.drawing.nothing  # what is wrong is said where it was set
+
     def asking(self, action: Ask) -> Callable[..., AsyncIterator[Drawn]]:
         """The handler of a button that asks: it answers as the answer grows, for what was set when it was asked."""
 

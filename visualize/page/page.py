@@ -144,8 +144,12 @@ class Page:
                 *([at.tab, at.tabs] if opens else []),
                 *action.outputs,
             ]
-            gr.on(list(events), on.measuring(action, opens), inputs, answered, trigger_mode="multiple", **lasting)
+            ended = gr.on(
+                list(events), on.measuring(action, opens), inputs, answered, trigger_mode="multiple", **lasting
+            )
+            ended.then(on.on_ended, inputs, following, **instant)
 
+        following = _each([at.problems, *(one for panel in panels if panel.follows_runs for one in panel.outputs)])
         measure(self._result.run(self._run), [self._run.click, at.experiment.submit])
         for action in (action for panel in panels for action in panel.actions):
             if isinstance(action, Ask):

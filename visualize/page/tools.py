@@ -36,6 +36,11 @@ _FIELDS: JsonSchema = {
     "items": {"type": "string"},
     "description": "Reply fields to return. Default: all but long ones, which `left_out` names.",
 }
+# Where an experiment only narrows a reply, its fields are not arguments of their own.
+_OPTIONAL: JsonSchema = {
+    "type": "object",
+    "description": 'Only of this experiment: {"kernel", "problem", "config", "run"}, with the fields that `run` takes.',
+}
 _HOW = "The reply is JSON; `failure` in it says what was wrong and what is allowed."
 _KNOBS = (
     "Arguments that are left out take the kernel's default; `kernels` says what each means, and which kernels have it."
@@ -60,14 +65,15 @@ def offer_tools_alone(server: GradioMCPServer) -> None:
 
 def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
     parameters = inspect.signature(endpoint.function).parameters
-    own = [name for name in parameters if name != EXPERIMENT]
-    fields = merged_fields(kernels) if EXPERIMENT in parameters else {}
+    is_of_one = EXPERIMENT in parameters and parameters[EXPERIMENT].default is inspect.Parameter.empty
+    own = [name for name in parameters if name != EXPERIMENT or not is_of_one]
+    fields = merged_fields(kernels) if is_of_one else {}
     if endpoint.at_once is not None:  # nothing is launched: how it is launched makes no difference
         fields.pop("run", None)
     flat = {name: _unexplained(schema) for part in fields.values() for name, schema in part.items()}
     schemas: dict[str, JsonSchema] = {
         **({"kernel": _unexplained(kernel_field(kernels)), **flat, "gpu": _unexplained(gpu_field())} if fields else {}),
-        **{name: endpoint.schemas.get(name, {}) for name in own},
+        **{name: endpoint.schemas.get(name, _OPTIONAL if name == EXPERIMENT else {}) for name in own},
         "fields": _FIELDS,
     }
 

@@ -124,10 +124,12 @@ def known(session: Session, state: State, compiled: Compiled | Failure | None = 
     """
     chosen = state.experiment
     outcome = compiled or session.compiled_before(chosen)
-    measured = {name: found for name in MEASUREMENTS if (found := session.known(chosen, name)) is not None}
+    found = {name: one for name in MEASUREMENTS if (one := session.found(chosen, name)) is not None}
+    measured = {name: one.value for name, one in found.items()}
+    ended = {name: one.ended for name, one in found.items() if one.ended is not None}
     if isinstance(outcome, Failure):
-        return Known(state, None, outcome, measured)
-    return Known(state, outcome, None, measured)
+        return Known(state, None, outcome, measured, ended, session.store)
+    return Known(state, outcome, None, measured, ended, session.store)
 
 
 def schemas_of(options: type, prefix: str) -> dict[str, JsonSchema]:

@@ -59,6 +59,7 @@ class Panel(ABC):
         options: types of its part of the View, dataclasses of knobs.
         uses_compiler: whether what it draws changes once the kernel is compiled.
         is_compared: whether what it draws is of the Experiment, so that a pinned one's stands beside it.
+        follows_runs: whether what it draws changes once a run has ended.
         forms: the form of each of `options`, filled by `fill`.
         outputs: the components that `draw` and `waiting` may draw.
         actions: its buttons.
@@ -67,6 +68,7 @@ class Panel(ABC):
     options: ClassVar[tuple[type, ...]] = ()
     uses_compiler: ClassVar[bool] = True
     is_compared: ClassVar[bool] = True
+    follows_runs: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.forms: dict[type, gr.HTML] = {}

@@ -73,7 +73,7 @@ class ResultPanel(Panel):
         return dict(zip(self.results, (*drawn_result(outcome, known.launch, when), *pictured), strict=True))
 
     def known_run(self, known: Known, text: object = "") -> Drawn:
-        """The run of what is set, where it is known: run before in this process, recorded, or kept by the browser.
+        """The run of what is set, where it is known: run here before, recorded, or kept by the browser.
 
         Args:
             text: what the browser has kept; of that run, the strip says when it ended.
@@ -81,7 +81,10 @@ class ResultPanel(Panel):
         kept, outcome = kept_run.read(text, known.state), known.result(RunResult)
         if kept and (outcome is None or kept.is_of(outcome)):
             return self._shown(outcome or kept.run, known, status_text.kept(kept.ended))
-        return self._shown(outcome, known) if outcome else {}
+        if outcome is None:
+            return {}
+        ended = next((known.ended.get(name) for name, one in known.measured.items() if one is outcome), None)
+        return self._shown(outcome, known, status_text.stored(ended) if ended else "")
 
     def before(self, session: Session) -> Drawn:
         """What a page says on which nothing has been run."""

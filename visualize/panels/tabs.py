@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from visualize.panels.coalescing_tab import CoalescingPanel
 from visualize.panels.compiler_tab import CompilerPanel
 from visualize.panels.export_panel import ExportPanel
+from visualize.panels.history_tab import HistoryPanel
 from visualize.panels.layouts_panel import LayoutsPanel
 from visualize.panels.panel import Panel
 from visualize.panels.recorded_tab import RecordedPanel
@@ -36,6 +37,7 @@ TABS = (
     Tab("compiler", "Compiler", (CompilerPanel,)),
     Tab("scoreboard", "Scoreboard", (ScoreboardPanel,)),
     Tab("recorded", "Recorded", (RecordedPanel,)),
+    Tab("history", "History", (HistoryPanel,)),
 )
 
 SETTINGS = Settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 from kernels.results import Compiled, Failure
 from kernels.spec import Launch
+from kernels.store import Store
 from visualize.models import occupancy
 from visualize.models.occupancy import Residency
 from visualize.models.schedule import Schedule, schedule
@@ -26,12 +28,16 @@ class Known:
         compiled: the compiled kernel; None while it is not known.
         failure: why it can't be compiled, where it can't.
         measured: live or recorded results, by the names of measurements; what there is none of is left out.
+        ended: when those of them were measured that this machine measured before it started anew, by the same names.
+        store: of this machine.
     """
 
     state: State
     compiled: Compiled | None = None
     failure: Failure | None = None
     measured: Mapping[str, Any] = field(default_factory=dict)
+    ended: Mapping[str, datetime.datetime] = field(default_factory=dict)
+    store: Store = field(default_factory=lambda: Store(None))
 
     @property
     def launch(self) -> Launch:

@@ -81,25 +81,35 @@ def claim(count: int, gpus: Sequence[str]) -> Markup:
 
 def gallery(facets: Sequence[Facet], pager: Markup, rows: Sequence[Row]) -> Markup:
     """The filters over the list."""
-    chosen = Markup("").join(map(_chips, facets))
+    chosen = Markup("").join(map(chips, facets))
     return Markup('<div class="recordings"><div class="facets">{}</div>{}{}</div>').format(chosen, pager, _table(rows))
 
 
-def _chips(facet: Facet) -> Markup:
+def chips(facet: Facet) -> Markup:
+    """A filter as links, each with how many it would list."""
     chip = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>')
     current = Markup(' aria-current="true"')
-    chips = Markup("").join(
+    links = Markup("").join(
         chip.format(facet.links[value], current if value == facet.chosen else "", _said(facet.name, value), count)
         for value, count in facet.counts.items()
         if count or value == facet.chosen
     )
-    return Markup('<nav aria-label="{0}"><b>{0}</b>{1}</nav>').format(_FACETS[facet.name], chips)
+    return Markup('<nav aria-label="{0}"><b>{0}</b>{1}</nav>').format(_FACETS[facet.name], links)
 
 
 def _said(facet: str, value: str) -> str:
     if value == "all":
         return "All"
-    return _KINDS.get(value, (value, value))[1] if facet == "kind" else value
+    return kind_name(value, several=True) if facet == "kind" else value
+
+
+def kind_name(kind: str, several: bool = False) -> str:
+    """What a kind of measurement is called.
+
+    >>> kind_name("reuse"), kind_name("check", several=True)
+    ('GROUP_SIZE study', 'Checks')
+    """
+    return _KINDS.get(kind, (kind, f"{kind.capitalize()}s"))[several]
 
 
 def pager(first: int, shown: int, of: int, before: str, after: str) -> Markup:
@@ -120,7 +130,7 @@ def _table(rows: Sequence[Row]) -> Markup:
     cells = [
         (
             Link(row.experiment.kernel, row.link),
-            _KINDS.get(row.kind, (row.kind,))[0],
+            kind_name(row.kind),
             _result(row.kind, row.numbers),
             shape_text(row.experiment.problem),
             dtype(row.experiment.problem),

@@ -50,9 +50,17 @@ def status(backend: str, stage: str, before: int, seconds: float) -> Markup:
 
 def kept(ended: datetime.datetime) -> Markup:
     """When a run ended that the browser has kept: in UTC, which the page turns into the reader's own time."""
+    return figure(_time(ended), "run ended, kept by this browser")
+
+
+def stored(ended: datetime.datetime) -> Markup:
+    """When a run ended that this machine's store has kept; as `kept`."""
+    return figure(_time(ended), "run ended, stored on this machine")
+
+
+def _time(ended: datetime.datetime) -> Markup:
     utc = ended.astimezone(datetime.UTC)
-    time = Markup('<time datetime="{}">{:%Y-%m-%d %H:%M} UTC</time>').format(utc.isoformat(), utc)
-    return figure(time, "run ended, kept by this browser")
+    return Markup('<time datetime="{}">{:%Y-%m-%d %H:%M} UTC</time>').format(utc.isoformat(), utc)
 
 
 def failed(failure: Failure) -> Markup:

@@ -1,0 +1,246 @@
+"""What the History tab says: when an Experiment became slower, each of its runs, and what was measured last of all."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from kernels.experiment import Experiment
+from kernels.spec import shape_text
+from visualize.models.changes import FEWEST, LEAST, Change
+from visualize.models.past_runs import PastRuns
+from visualize.text.headline import headline
+from visualize.text.prose import Link, Mark, Sentence, Sourced, hint, say
+from visualize.text.recorded_text import Facet, chips, config, dtype, kind_name
+from visualize.text.status_text import alert
+from visualize.text.tables import frame, table
+from visualize.text.words import counted, milliseconds, percent
+
+OFF = "Nothing is kept between starts of this page: TILESCOPE_DB is off."
+
+
+@dataclass(frozen=True)
+class Row:
+    """A stored result as it is listed.
+
+    Attributes:
+        experiment: None where this version can't read it.
+        backend: "cuda" or "interpreter".
+        link: the address query of the state that shows it; "" where there is none.
+    """
+
+    kind: str
+    kernel: str
+    experiment: Experiment | None
+    device: str
+    backend: str
+    torch: str
+    triton: str
+    ended: datetime.datetime
+    median_ms: float | None
+    p20_ms: float | None
+    p80_ms: float | None
+    ratio: float | None
+    passed: bool | None
+    link: str = ""
+
+
+def claim(series: Sequence[PastRuns], checks: Sequence[bool], source: str, problem: str) -> Markup:
+    """When the Experiment that is set became slower, or what else is known of its runs.
+
+    Args:
+        series: its runs by device, that of the page's GPU first; only those that were timed.
+        checks: whether each of its runs passed, where none was timed.
+        source: of the checks: "interpreter" or "recorded".
+        problem: of the store, in a sentence; "" where there is none.
+    """
+    warning = alert(problem) if problem else Markup()
+    if series:
+        return warning + _of_times(series)
+    if checks:
+        return warning + _of_checks(checks, source)
+    how = "Press Run (Ctrl+Enter): what is measured here is kept, and comes back after a restart."
+    return warning + headline("No runs", "of this Experiment are stored", how)
+
+
+def off() -> Markup:
+    """That nothing is kept."""
+    return headline("", "", OFF)
+
+
+def _of_times(series: Sequence[PastRuns]) -> Markup:
+    first, *others = series
+    elsewhere = [say("On {}: {}", one.device, _in_short(one)) for one in others]
+    rule = (
+        f"A change is one of at least {percent(LEAST)}, beyond the runs' own intervals and their scatter, that "
+        f"{counted(FEWEST, 'run')} on each side show."
+    )
+    if not first.changes:
+        number = milliseconds(float(first.times.median_ms[-1]))
+        what = say("in the latest of {} on {} {}", counted(len(first), "run"), first.device, Mark("recorded"))
+        return headline(number, what, _unchanged(first), rule, *elsewhere)
+    *earlier, last = first.changes
+    number, word = _ratio(last)
+    what = say("{} since {} {}", word, _day(first, last), Mark("recorded"))
+    more = [say("Before: {} {} since {}{}.", *_ratio(one), _day(first, one), _when(first, one)) for one in earlier]
+    return headline(number, what, _levels(first, last), *_suspected(first), *more, rule, *elsewhere)
+
+
+def _levels(series: PastRuns, change: Change) -> Sentence:
+    """What changed with the time, and the times before and after."""
+    (_, _, before), (_, _, after) = series.levels[-2:]
+    upgrade = " and ".join(series.upgrade(change))
+    return say(
+        "{}On {}, {} before took {}, {} since take {}.",
+        f"Since {upgrade}. " if upgrade else "The versions of torch and triton are the same. ",
+        series.device,
+        counted(change.before, "run"),
+        milliseconds(before),
+        f"{change.after:,}",
+        milliseconds(after),
+    )
+
+
+def _unchanged(series: PastRuns) -> Sentence | str:
+    if len(series) == 1:
+        return "It is the only one so far. Each further run is a point of the picture."
+    if suspected := _suspected(series):
+        return suspected[0]
+    medians = series.times.median_ms
+    spread = (float(medians.max()) - float(medians.min())) / 2 / float(medians.mean())
+    return say(
+        "No change since {}: the medians lie within ± {}.", f"{series.ended[0]:%Y-%m-%d}", percent(max(spread, 0.0001))
+    )
+
+
+def _suspected(series: PastRuns) -> tuple[Sentence, ...]:
+    found = series.suspicion
+    if found is None:
+        return ()
+    runs = "The last run was" if found.after == 1 else f"The last {found.after} runs were"
+    wanted = counted(FEWEST - found.after, "more run")
+    return (say("{} {} {} than those before{}: {} will tell.", runs, *_ratio(found), _when(series, found), wanted),)
+
+
+def _in_short(series: PastRuns) -> Sentence:
+    runs = counted(len(series), "run")
+    if not series.changes:
+        return say("{}, the latest {}; no change.", runs, milliseconds(float(series.times.median_ms[-1])))
+    last = series.changes[-1]
+    return say("{} {} since {}{}, of {}.", *_ratio(last), _day(series, last), _when(series, last), runs)
+
+
+def _of_checks(checks: Sequence[bool], source: str) -> Markup:
+    sentence = "On a GPU the times are stored, too." if source == "interpreter" else "None of these runs was timed."
+    return headline(f"{sum(checks):,} of {len(checks):,}", say("checks passed {}", Mark(source)), sentence)
+
+
+def changed(series: PastRuns, change: Change) -> str:
+    """A change in a few words, for the picture: "1.08 × slower, triton 3.6.0 → 3.7.1"."""
+    return " ".join(_ratio(change)) + "".join(f"<br>{one}" for one in series.upgrade(change))
+
+
+def _ratio(change: Change) -> tuple[str, str]:
+    return (f"{change.ratio:.2f} ×", "slower") if change.is_slower else (f"{1 / change.ratio:.2f} ×", "faster")
+
+
+def _day(series: PastRuns, change: Change) -> str:
+    return f"{series.ended[change.place]:%Y-%m-%d}"
+
+
+def _when(series: PastRuns, change: Change) -> str:
+    upgrade = series.upgrade(change)
+    return f", when {' and '.join(upgrade)}" if upgrade else ""
+
+
+def point(series: PastRuns, place: int) -> str:
+    """What a point of the picture says. Lines as Plotly breaks them."""
+    (torch, triton), times = series.versions[place], series.times
+    low, high = (milliseconds(float(one[place])) for one in (times.p20_ms, times.p80_ms))
+    return "<br>".join(
+        (
+            f"<b>{milliseconds(float(times.median_ms[place]))}</b>, p20 to p80: {low} to {high}",
+            f"{series.ended[place]:%Y-%m-%d %H:%M} UTC, median of {series.samples[place]:,}",
+            f"{series.device}, torch {torch}, triton {triton}",
+        )
+    )
+
+
+def runs(rows: Sequence[Row], total: int) -> Markup:
+    """The latest runs of the Experiment in numbers.
+
+    Args:
+        total: how many there are.
+    """
+    if not rows:
+        return hint("No runs of this Experiment are stored.")
+    header = ("Ended (UTC)", "Device", Sourced("Time", "recorded"), "p20 to p80", "Library / kernel", "Check")
+    cells = [
+        (_ended(row), row.device, _time(row), _spread(row), _library(row), _check(row), row.torch, row.triton)
+        for row in rows
+    ]
+    part = f"The latest {len(rows):,} of {total:,} runs of this Experiment" if total > len(rows) else ""
+    return table(frame((*header, "torch", "triton"), cells), part)
+
+
+def latest(facets: Sequence[Facet], pager: Markup, rows: Sequence[Row]) -> Markup:
+    """The latest results of all Experiments, with filters."""
+    header = ("Kernel", "What", "Time", "Check", "Shape", "Type", "Config", "Device", "Ended (UTC)")
+    cells = [(*_known_by(row), *_set(row.experiment), row.device, _ended(row)) for row in rows]
+    chosen = Markup("").join(map(chips, facets))
+    listed = table(frame(header, cells)) if rows else Markup()
+    return Markup('<div class="recordings stored"><div class="facets">{}</div>{}{}</div>').format(chosen, pager, listed)
+
+
+def pager(shown: int, total: int, newest: str, older: str) -> Markup:
+    """How many are shown, and the way to others.
+
+    Args:
+        newest, older: address queries; "" where there is none.
+    """
+    if not shown:
+        return Markup('<p class="pager">Nothing of this is stored.</p>')
+    steps = [Link(word, address) for word, address in (("Newest", newest), ("Older", older)) if address]
+    part = counted(total, "result") if shown == total else f"{shown:,} of {total:,} results"
+    return Markup('<p class="pager">{} {}</p>').format(part, Markup(" ").join(steps))
+
+
+def about(kernel: str, series: Sequence[PastRuns]) -> str:
+    """What a saved picture says of itself, besides the Experiment."""
+    return f"{kernel} · {counted(sum(map(len, series)), 'stored run')}"
+
+
+def _known_by(row: Row) -> tuple[object, ...]:
+    name = Link(row.kernel, row.link) if row.link else row.kernel
+    return name, kind_name(row.kind), _time(row), _check(row)
+
+
+def _set(experiment: Experiment | None) -> tuple[str, str, str]:
+    if experiment is None:
+        return "", "", "of another version of this kernel"
+    return shape_text(experiment.problem), dtype(experiment.problem), config(experiment.config)
+
+
+def _ended(row: Row) -> str:
+    return f"{row.ended:%Y-%m-%d %H:%M}"
+
+
+def _time(row: Row) -> str:
+    return "" if row.median_ms is None else milliseconds(row.median_ms)
+
+
+def _spread(row: Row) -> str:
+    if row.p20_ms is None or row.p80_ms is None:
+        return ""
+    return f"{milliseconds(row.p20_ms)} to {milliseconds(row.p80_ms)}"
+
+
+def _library(row: Row) -> str:
+    return "" if row.ratio is None else f"{row.ratio:.3f} ×"
+
+
+def _check(row: Row) -> str:
+    return {None: "", True: "passed", False: "failed"}[row.passed]
