@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from markupsafe import escape
 
 from visualize.figures import theme
 from visualize.models.changes import Change
@@ -37,17 +38,13 @@ def history_figure(
     """
     slowest = max(float(one.times.p80_ms.max()) for one in series)
     unit, scale = ("µs", 1000.0) if slowest < 0.1 else ("ms", 1.0)
-    figure = go.Figure(layout=_layout(series, unit))
     colors = (theme.HARDWARE,) if len(series) == 1 else theme.CATEGORIES
     symbols = dict(zip(dict.fromkeys(v for one in series for v in one.versions), itertools.cycle(_SYMBOLS)))
+    traces: list[go.Scatter] = []
     for one, said, color in zip(series, points, itertools.cycle(colors)):
-        for start, end, level_ms in one.levels:
-            figure.add_trace(_level(one.places[[start, end]], level_ms * scale, color))
-        for versions in dict.fromkeys(one.versions):
-            figure.add_trace(_points(one, versions, said, scale, color, symbols[versions]))
-    for one, change, words in marked:
-        _mark(figure, one, change, words)
-    return figure
+        traces += [_level(one.places[[start, end]], ms * scale, color) for start, end, ms in one.levels]
+        traces += [_points(one, of, said, scale, color, symbols[of]) for of in dict.fromkeys(one.versions)]
+    return go.Figure(traces, {**_layout(series, unit), **_marked(marked, sum(map(len, series)))})
 
 
 def _points(
@@ -63,7 +60,7 @@ def _points(
         error_y={**whiskers, "color": theme.BORDER, "thickness": 1.5, "width": 3},
         mode="markers",
         marker={"color": color, "symbol": symbol, "size": 9, "line": {"width": 0.7, "color": theme.BORDER}},
-        name=f"{series.device}, torch {versions[0]}, triton {versions[1]}",
+        name=str(escape(f"{series.device}, torch {versions[0]}, triton {versions[1]}")),
         text=[text for text, is_mine in zip(said, mine, strict=True) if is_mine],
         hovertemplate="%{text}<extra></extra>",
     )
@@ -76,19 +73,26 @@ def _level(places: np.ndarray, level: float, color: str) -> go.Scatter:
     return go.Scatter(x=ends, y=[level, level], mode="lines", line=line, showlegend=False, hoverinfo="skip")
 
 
-def _mark(figure: go.Figure, series: PastRuns, change: Change, words: str) -> None:
-    """A line between the last run before a change and the first one after it."""
-    between = float(series.places[change.place - 1] + series.places[change.place]) / 2
-    color = theme.WRONG if change.is_slower else theme.HARDWARE
-    figure.add_vline(between, line={"color": color, "width": 2})
-    is_late = between > 0.5 * figure.layout.xaxis.range[1]
-    side, aside = ("right", -6) if is_late else ("left", 6)
-    # Where this series has no points: above what came before a slower time, or below the slower time itself.
-    is_above = is_late == change.is_slower
-    figure.add_annotation(
-        x=between, xanchor=side, xshift=aside, align=side, showarrow=False, text=f"<b>{words}</b>",
-        y=float(is_above), yref="paper", yanchor="top" if is_above else "bottom",
-    )  # fmt: skip
+def _marked(marked: Sequence[tuple[PastRuns, Change, str]], count: int) -> dict[str, Any]:
+    """A line between the last run before each change and the first one after it, with its words.
+
+    Args:
+        count: of all runs.
+    """
+    shapes, annotations = [], []
+    for series, change, words in marked:
+        between = float(series.places[change.place - 1] + series.places[change.place]) / 2
+        color = theme.WRONG if change.is_slower else theme.HARDWARE
+        ends = {"x0": between, "x1": between, "y0": 0, "y1": 1, "yref": "paper"}
+        shapes.append({"type": "line", **ends, "line": {"color": color, "width": 2}})
+        is_late = between >= count / 2
+        side, aside = ("right", -6) if is_late else ("left", 6)
+        # Where this series has no points: above what came before a slower time, or below the slower time itself.
+        is_above = is_late == change.is_slower
+        place = {"x": between, "xanchor": side, "xshift": aside, "align": side, "y": float(is_above), "yref": "paper"}
+        upright = {"yanchor": "top" if is_above else "bottom", "showarrow": False}
+        annotations.append({"text": f"<b>{words}</b>", **place, **upright})
+    return {"shapes": shapes, "annotations": annotations}
 
 
 def _layout(series: Sequence[PastRuns], unit: str) -> dict[str, Any]:

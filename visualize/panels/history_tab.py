@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from kernels import discover
 from kernels.experiment import GPU_CHOICES, Experiment
@@ -170,7 +170,8 @@ def picture(known: Known, series: Sequence[PastRuns]) -> str:
     """The value of the plot."""
     points = [[history_text.point(one, place) for place in range(len(one))] for one in series]
     marked = [(one, change, history_text.changed(one, change)) for one in series for change in one.changes]
-    about = caption.about(known.state.experiment, ", ".join(one.device for one in series), "recorded")
+    devices = escape(", ".join(one.device for one in series))  # Plotly takes some markup for its own
+    about = caption.about(known.state.experiment, str(devices), "recorded")
     anew = f"{query(known.state.experiment.to_address())} {sum(map(len, series))}"
     return drawn(history_figure(series, points, marked), anew, about=about)
 

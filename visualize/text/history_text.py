@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from kernels.experiment import Experiment
 from kernels.spec import shape_text
@@ -140,7 +140,7 @@ def _of_checks(checks: Sequence[bool], source: str) -> Markup:
 
 def changed(series: PastRuns, change: Change) -> str:
     """A change in a few words, for the picture: "1.08 × slower, triton 3.6.0 → 3.7.1"."""
-    return " ".join(_ratio(change)) + "".join(f"<br>{one}" for one in series.upgrade(change))
+    return " ".join(_ratio(change)) + "".join(f"<br>{escape(one)}" for one in series.upgrade(change))
 
 
 def _ratio(change: Change) -> tuple[str, str]:
@@ -157,14 +157,14 @@ def _when(series: PastRuns, change: Change) -> str:
 
 
 def point(series: PastRuns, place: int) -> str:
-    """What a point of the picture says. Lines as Plotly breaks them."""
-    (torch, triton), times = series.versions[place], series.times
+    """What a point of the picture says. Lines as Plotly breaks them, which takes some markup for its own."""
+    (torch, triton), times, device = map(escape, series.versions[place]), series.times, escape(series.device)
     low, high = (milliseconds(float(one[place])) for one in (times.p20_ms, times.p80_ms))
     return "<br>".join(
         (
             f"<b>{milliseconds(float(times.median_ms[place]))}</b>, p20 to p80: {low} to {high}",
             f"{series.ended[place]:%Y-%m-%d %H:%M} UTC, median of {series.samples[place]:,}",
-            f"{series.device}, torch {torch}, triton {triton}",
+            f"{device}, torch {torch}, triton {triton}",
         )
     )
 
@@ -206,11 +206,6 @@ def pager(shown: int, total: int, newest: str, older: str) -> Markup:
     steps = [Link(word, address) for word, address in (("Newest", newest), ("Older", older)) if address]
     part = counted(total, "result") if shown == total else f"{shown:,} of {total:,} results"
     return Markup('<p class="pager">{} {}</p>').format(part, Markup(" ").join(steps))
-
-
-def about(kernel: str, series: Sequence[PastRuns]) -> str:
-    """What a saved picture says of itself, besides the Experiment."""
-    return f"{kernel} · {counted(sum(map(len, series)), 'stored run')}"
 
 
 def _known_by(row: Row) -> tuple[object, ...]:

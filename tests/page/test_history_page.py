@@ -1,0 +1,72 @@
+"""The history in a real browser: a run appears on the open tab, and is there after the app was started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from kernels.runner.measurements import MEASUREMENTS
+from kernels.store import Store
+from tests.kernels.results_made_up import NEWER, START, experiment, noisy, run
+from tests.page.conftest import Tab, served
+
+pytestmark = pytest.mark.browser
+
+QUICK = "?kernel=matmul.grid_2d&M=96&N=80&K=33&tab=history"
+
+
+def fill(path: Path) -> None:
+    """Runs of the default transpose on an H200, slower since an upgrade."""
+    store = Store(path)
+    older = [run(experiment(), median) for median in noisy(0.2, 5)]
+    newer = [run(experiment(), median, NEWER) for median in noisy(0.216, 4)]
+    assert all(store.put(MEASUREMENTS["run"], "H200", one, START) for one in [*older, *newer])
+    store.close()
+
+
+def test_a_run_appears_on_the_open_tab_and_is_there_after_a_restart(
+    browser: Browser, tmp_path: Path, tilescope_cache: Path
+) -> None:
+    fill(tmp_path / "tilescope.db")
+    for is_again in (False, True):
+        context = browser.new_context(viewport={"width": 1280, "height": 720})
+        context.set_default_timeout(60_000)
+        with served(tmp_path, cache=tilescope_cache) as app:
+            tab = Tab(context.new_page(), app.url).open(QUICK)
+            claim = tab.page.locator("#history-claim")
+            if not is_again:
+                assert "No runs of this Experiment are stored" in " ".join(claim.inner_text().split())
+                tab.run()
+                claim.get_by_text("checks passed").wait_for()
+            assert "1 of 1" in claim.inner_text()
+            assert "Triton's interpreter" in tab.text("#history-instead")
+            if is_again:
+                assert "stored on this machine" in tab.text("#strip")
+                tab.fold("history-latest-fold")
+                tab.page.locator("#history-latest").get_by_role("link", name="transpose.tiled").nth(1).click()
+                tab.page.wait_for_function("location.search.includes('tab=result')")
+                assert "gpu=H200" in tab.page.url
+                tab.page.go_back()
+                claim.get_by_text("checks passed").wait_for()
+                a_change_is_drawn(tab)
+            assert tab.errors == []
+            context.close()
+
+
+def a_change_is_drawn(tab: Tab) -> None:
+    before = tab.draws("history-plot")
+    tab.follow("?kernel=transpose.tiled&gpu=H200&tab=history")
+    tab.wait_for_draw("history-plot", after=before)
+    claim = " ".join(tab.text("#history-claim").split())
+    assert claim.startswith("1.08 × slower since 2026-11-01")
+    assert not tab.page.locator("#history-instead").is_visible()
+    drawn = tab.page.locator("#history-plot .points path.point")
+    assert drawn.count() == 9
+    drawn.first.hover(force=True)
+    hover = tab.page.locator("#history-plot .hovertext")
+    hover.wait_for()
+    assert "NVIDIA H200, torch 2.11.0, triton 3.6.0" in (hover.text_content() or "")
+    tab.fold("history-runs-fold")
+    assert tab.page.locator("#history-runs tbody tr").count() == 9
