@@ -21,6 +21,7 @@ from kernels.gpus import GPUS, this_gpu
 from kernels.knobs import ConfigError, knobs
 from kernels.runner.session import Session
 from kernels.spec import Launch
+from kernels.store import Store
 from tests.grown import contract, grown, grown_app, grown_client, grown_page  # noqa: F401
 from visualize.page.without_stubs import without_stubs
 
@@ -208,3 +209,16 @@ def gpu(here, tmp_path_factory):
         session = Session.here()
     yield session
     session.close()
+
+
+@pytest.fixture
+def store_path(tmp_path):
+    """Where a test's own store is: no other test's results are in it."""
+    return tmp_path / "kept" / "tilescope.db"
+
+
+@pytest.fixture
+def store(store_path):
+    opened = Store(store_path)
+    yield opened
+    opened.close()

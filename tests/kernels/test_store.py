@@ -127,8 +127,8 @@ def test_a_result_that_cannot_be_read_back_is_no_result_and_is_named_in_the_log(
     assert store.find(RUN, OTHER, "H200", "cuda").measured.experiment == OTHER
 
 
-def test_the_oldest_of_the_same_experiment_goes_first(path):
-    store = Store(path, Bounds(of_one=3, results=6))
+def test_the_oldest_of_the_same_experiment_goes_first(store_path):
+    store = Store(store_path, Bounds(of_one=3, results=6))
     for place in range(5):
         put(store, run(ONE, 1.0 + place))
     assert medians(store) == [5.0, 4.0, 3.0]
@@ -138,27 +138,27 @@ def test_the_oldest_of_the_same_experiment_goes_first(path):
     # Those of ONE that a newer one of it stands for are gone; where each stands alone, the oldest goes.
     assert medians(store) == [14.0, 13.0, 12.0, 11.0, 10.0, 9.0]
     assert store.find(RUN, ONE, "H200", "cuda") is None
-    with sqlite3.connect(path) as connection:
+    with sqlite3.connect(store_path) as connection:
         (lines,) = connection.execute("SELECT count(*) FROM recording").fetchone()
     connection.close()
     assert lines == 6, "a recording goes with its row"
     store.close()
 
 
-def test_the_file_stays_below_its_bound(path):
+def test_the_file_stays_below_its_bound(store_path):
     bounds = Bounds(file_bytes=400_000)
-    store = Store(path, bounds)
+    store = Store(store_path, bounds)
     shipped = next(one for one in records.shipped(RUN.form) if one.measured.diff is not None).measured
     for place in range(150):
         put(store, replace(shipped, experiment=experiment(M=1 + place)))
     kept = store.count(Wanted())
     assert 20 < kept < 150
-    assert path.stat().st_size < 1.1 * bounds.file_bytes
+    assert store_path.stat().st_size < 1.1 * bounds.file_bytes
     assert store.find(RUN, experiment(M=150), "H200", "cuda") is not None
     store.close()
 
 
-def test_a_sweep_grows_row_by_row_and_comes_back(store, path):
+def test_a_sweep_grows_row_by_row_and_comes_back(store, store_path):
     sweep = StoredSweep("a1", ONE, "H200", START, "running", {"BLOCK_M": [32, 64], "order": "grid"})
     assert store.begin_sweep(sweep)
     store.begin_sweep(replace(sweep, name="b2", experiment=OTHER))
@@ -171,7 +171,7 @@ def test_a_sweep_grows_row_by_row_and_comes_back(store, path):
     assert back.sweeps(5, ONE) == [replace(sweep, state="cancelled")]
     assert [one.name for one in back.sweeps(5)] == ["b2", "a1"]
     assert back.sweep_rows("a1") == [SweepRow(0, {"again": 1}, 0.2, False), SweepRow(1, {"reason": "shared memory"})]
-    small = Store(path, Bounds(sweeps=1))
+    small = Store(store_path, Bounds(sweeps=1))
     small.begin_sweep(replace(sweep, name="c3"))
     assert [one.name for one in small.sweeps(5)] == ["c3"]
     assert small.sweep_rows("a1") == []
@@ -217,8 +217,8 @@ def test_threads_may_write_and_read_at_once(store):
     assert store.count(Wanted()) == 40
 
 
-def test_two_processes_write_one_file_at_once(path):
-    processes = [writing(path, 1000 * number, 60) for number in (1, 2)]
+def test_two_processes_write_one_file_at_once(store_path):
+    processes = [writing(store_path, 1000 * number, 60) for number in (1, 2)]
     for process in processes:
         process.stdin.write("go\n")
         process.stdin.flush()
@@ -226,7 +226,7 @@ def test_two_processes_write_one_file_at_once(path):
         said, _ = process.communicate(timeout=60)
         assert process.returncode == 0
         assert len(said.splitlines()) == 60
-    store = Store(path)
+    store = Store(store_path)
     assert sorted(medians(store)) == sorted(1000.0 * number + place for number in (1, 2) for place in range(60))
     assert store.problem == ""
     store.close()

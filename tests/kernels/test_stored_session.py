@@ -22,14 +22,14 @@ QUICK = experiment("matmul.grouped", M=64, N=64, K=32)
 
 
 @pytest.fixture
-def sessions(path, compiled_before):
+def sessions(store_path, compiled_before):
     """Starts sessions on one store, one after the other."""
     started = []
 
     def start(gpu=None):
         for before in started:
             before.close()
-        started.append(Session(gpu, compiled_before, Store(path)))
+        started.append(Session(gpu, compiled_before, Store(store_path)))
         return started[-1]
 
     yield start
@@ -37,11 +37,11 @@ def sessions(path, compiled_before):
         session.close()
 
 
-def test_what_the_interpreter_checked_comes_back_after_a_restart(sessions, path):
+def test_what_the_interpreter_checked_comes_back_after_a_restart(sessions, store_path):
     before = sessions()
     live = before.submit(QUICK).result()
     assert isinstance(live, RunResult), live
-    assert counted(path) == 1
+    assert counted(store_path) == 1
     assert before.known(QUICK, "run") is live, "what was measured since the start comes first"
     assert before.found(QUICK, "run").ended is None
     found = sessions().found(QUICK, "run")
@@ -52,11 +52,11 @@ def test_what_the_interpreter_checked_comes_back_after_a_restart(sessions, path)
     assert found.value.backend == "interpreter"
 
 
-def test_a_stored_check_has_the_recorded_time_beside_it_as_a_live_one_has(sessions, path):
+def test_a_stored_check_has_the_recorded_time_beside_it_as_a_live_one_has(sessions, store_path):
     shipped = records.shipped(RUN.form)[0]
     of, gpu = shipped.measured.experiment, "H200"
     recorded = records.find(RUN.form, of, gpu)
-    store = Store(path)
+    store = Store(store_path)
     put(store, run(of, None, INTERPRETER), gpu=gpu)
     store.close()
     back = sessions().known(of, "run")
@@ -64,10 +64,10 @@ def test_a_stored_check_has_the_recorded_time_beside_it_as_a_live_one_has(sessio
     assert back.recorded == recorded is not None
 
 
-def test_what_a_gpu_gave_comes_back_as_recorded_with_its_date_and_before_what_is_shipped(sessions, path):
+def test_what_a_gpu_gave_comes_back_as_recorded_with_its_date_and_before_what_is_shipped(sessions, store_path):
     shipped = next(one for one in records.shipped(RUN.form) if one.gpu == "H200")
     of = shipped.measured.experiment
-    store = Store(path)
+    store = Store(store_path)
     put(store, run(of, 0.123))
     store.close()
     found = sessions(GPUS["H200"]).found(of, "run")
@@ -82,10 +82,10 @@ def test_what_a_gpu_gave_comes_back_as_recorded_with_its_date_and_before_what_is
 
 
 @pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "check"])
-def test_each_kind_is_found_again_where_it_was_measured(sessions, path, name):
+def test_each_kind_is_found_again_where_it_was_measured(sessions, store_path, name):
     kind = MEASUREMENTS[name]
     shipped = next(one for one in records.shipped(kind.form) if one.gpu == "H200")
-    store = Store(path)
+    store = Store(store_path)
     put(store, replace(shipped.measured, device=replace(shipped.measured.device, triton="9.9")), kind=kind)
     store.close()
     of = shipped.measured.experiment
@@ -95,7 +95,7 @@ def test_each_kind_is_found_again_where_it_was_measured(sessions, path, name):
     assert found.value.experiment == of
 
 
-def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, path, monkeypatch):
+def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, store_path, monkeypatch):
     """The GPU's part is made up: what it returns goes the way that a GPU's result goes."""
     device = Device("cuda", "NVIDIA H200", "2.13.0", "3.7.1")
     monkeypatch.setattr(RUN, "measure", lambda experiment, stages: run(experiment, 0.25, device))
@@ -110,17 +110,17 @@ def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, path, monkeyp
     assert (again.timing.median_ms, again.device.triton) == (0.25, "3.7.1")
 
 
-def test_failures_and_recordings_are_not_stored(sessions, path):
+def test_failures_and_recordings_are_not_stored(sessions, store_path):
     session = sessions()
     assert isinstance(session.submit(replace(QUICK, gpu="B200")).result(0), Failure)
     shipped = records.shipped(RUN.form)[0]
     assert session.submit(replace(shipped.measured.experiment, gpu=shipped.gpu)).result(0).backend == "recorded"
-    assert counted(path) == 0
+    assert counted(store_path) == 0
 
 
-def test_a_session_whose_store_is_locked_still_answers_and_stores_it_later(sessions, path):
+def test_a_session_whose_store_is_locked_still_answers_and_stores_it_later(sessions, store_path):
     session = sessions()
-    locking = sqlite3.connect(path, isolation_level=None)
+    locking = sqlite3.connect(store_path, isolation_level=None)
     locking.execute("BEGIN IMMEDIATE")
     assert isinstance(session.submit(QUICK).result(), RunResult)
     assert "another program has locked it" in session.store.problem
@@ -128,7 +128,7 @@ def test_a_session_whose_store_is_locked_still_answers_and_stores_it_later(sessi
     locking.execute("ROLLBACK")
     locking.close()
     session.close()
-    assert counted(path) == 1, "it was written after all"
+    assert counted(store_path) == 1, "it was written after all"
 
 
 def test_the_machines_session_has_the_machines_store(tmp_path, monkeypatch):

@@ -33,13 +33,6 @@ DAY = datetime.timedelta(days=1)
 
 
 @pytest.fixture
-def store(tmp_path):
-    opened = Store(tmp_path / "tilescope.db")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def panel():
     made = HistoryPanel()
     with gr.Blocks():

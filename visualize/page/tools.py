@@ -55,8 +55,16 @@ def tools(session: Session, endpoints: Sequence[Endpoint], kernels: Mapping[str,
 def offer_tools_alone(server: GradioMCPServer) -> None:
     """Take from a running MCP server what is no tool, and give the tools their own names.
 
-    Gradio offers every public endpoint, and on a Space begins each name with the Space's.
+    Gradio offers every public endpoint, and on a Space begins each name with the Space's. It also gives an empty
+    description to each argument without one, a tenth of all that an agent reads of the tools.
     """
+    described = server.get_fn_description
+
+    def in_short(*of: Any) -> tuple[str, dict[str, str]]:
+        description, arguments = described(*of)
+        return description, {name: text for name, text in arguments.items() if text}
+
+    server.get_fn_description = in_short  # type: ignore[method-assign]
     offered = [endpoint for endpoint in server.tool_to_endpoint.values() if endpoint.startswith(f"/{_PREFIX}")]
     server.tool_to_endpoint = {
         server.tool_prefix + endpoint.removeprefix(f"/{_PREFIX}"): endpoint for endpoint in offered
