@@ -30,6 +30,7 @@ _WHY = {
     sqlite3.SQLITE_PERM: "it may not be opened",
     sqlite3.SQLITE_CANTOPEN: "it can't be opened",
     sqlite3.SQLITE_IOERR: "the disk reports an error",
+    sqlite3.SQLITE_PROTOCOL: "its file system does not lock files",
 }
 
 # What opening, reading or writing the file can raise. `is_trouble` tells which of them lie with the file.
@@ -168,6 +169,8 @@ def why(error: BaseException) -> str:
     code = _code(error)
     if code in _CORRUPT:
         return "it is no readable database"
+    if isinstance(error, OSError):  # whose own words have the path in them, which is nobody's concern on a public page
+        return error.strerror or type(error).__name__
     return f"{_WHY[code]} ({error})" if code in _WHY else str(error)
 
 

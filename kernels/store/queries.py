@@ -65,6 +65,12 @@ def counts(connection: sqlite3.Connection) -> dict[tuple[str, str, str], int]:
     return {(kind, kernel, device): number for kind, kernel, device, number in found}
 
 
+def last(connection: sqlite3.Connection) -> int:
+    """The number of the latest result, which is higher after each write; 0 where there is none."""
+    (number,) = connection.execute("SELECT max(number) FROM measured").fetchone()
+    return int(number or 0)
+
+
 def last_of(connection: sqlite3.Connection, kind: str, key: str, gpu: str, backend: str) -> int | None:
     """The number of the latest result of a kind; None where there is none."""
     row = connection.execute(

@@ -73,12 +73,14 @@ class Store:
         self._reader: sqlite3.Connection | None = None
         self._reading = threading.Lock()
         self._unreadable, self._quiet_until = "", 0.0
+        self._counted: tuple[int, dict[tuple[str, str, str], int]] = 0, {}
         self._read = functools.lru_cache(_MOST_READ)(self._recording)
         if self._database and self._writer:
             try:
                 self._database.writer().close()
             except TROUBLE as error:
                 self._writer.failed(error)
+                self._writer.keep_trying()
 
     @property
     def is_on(self) -> bool:
@@ -142,8 +144,11 @@ class Store:
         return self._ask(lambda reader: queries.count(reader, wanted), 0)
 
     def counts(self) -> dict[tuple[str, str, str], int]:
-        """How many results there are of each kind, kernel and device."""
-        return self._ask(queries.counts, {})
+        """How many results there are of each kind, kernel and device. Counted anew once something was written."""
+        last = self._ask(queries.last, 0)
+        if last != self._counted[0]:
+            self._counted = last, self._ask(queries.counts, {})
+        return self._counted[1]
 
     def begin_sweep(self, sweep: StoredSweep) -> bool:
         """Write a sweep that begins, or goes on; as `put` does."""
@@ -200,6 +205,7 @@ class Store:
             self._disconnect()
         if self._reader is None:
             self._read.cache_clear()
+            self._counted = 0, {}
             self._reader = database.reader()
         return self._reader
 

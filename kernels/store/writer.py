@@ -22,6 +22,10 @@ _PATIENCE_S, _IN_TROUBLE_S = 3.0, 0.05
 _RETRY_S = 1.0
 
 
+def _nothing(_: sqlite3.Connection) -> None:
+    """A change that changes nothing."""
+
+
 @dataclass(eq=False)
 class _Waiting:
     change: Change
@@ -50,7 +54,7 @@ class Writer:
     @property
     def waiting(self) -> int:
         """Changes that are not on the disk yet."""
-        return len(self._line)
+        return sum(one.change is not _nothing for one in list(self._line))
 
     def write(self, change: Change) -> bool:
         """Carry out a change in a transaction of its own. Waits a while; what is not written then is tried again.
@@ -58,18 +62,7 @@ class Writer:
         Returns:
             Whether it is on the disk.
         """
-        waiting = _Waiting(change)
-        with self._changed:
-            if self._is_closed:
-                return False
-            self._line.append(waiting)
-            if len(self._line) > MOST_WAITING:
-                self._line.popleft()
-                self.given_up += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="store", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+        waiting = self._lined_up(change)
         waiting.is_over.wait(_IN_TROUBLE_S if self.trouble else _PATIENCE_S)
         return waiting.is_written
 
@@ -79,6 +72,10 @@ class Writer:
         if self.trouble != told:
             LOG.warning("What is measured is not stored in %s: %s.", self._database.path, self.trouble)
 
+    def keep_trying(self) -> None:
+        """Open the file as soon as that can be done, though nothing waits for it: until then there is trouble."""
+        self._lined_up(_nothing)
+
     def close(self) -> None:
         """Try once more to write what waits, and end the thread."""
         with self._changed:
@@ -86,8 +83,25 @@ class Writer:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(_PATIENCE_S)
-        if self._line:
-            LOG.warning("%d results were not stored in %s: %s.", len(self._line), self._database.path, self.trouble)
+        if self.waiting:
+            LOG.warning("%d results were not stored in %s: %s.", self.waiting, self._database.path, self.trouble)
+
+    def _lined_up(self, change: Change) -> _Waiting:
+        """A change at the end of the line; over at once where the writer is closed."""
+        waiting = _Waiting(change)
+        with self._changed:
+            if self._is_closed:
+                waiting.is_over.set()
+                return waiting
+            self._line.append(waiting)
+            if len(self._line) > MOST_WAITING:
+                self._line.popleft()
+                self.given_up += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="store", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        return waiting
 
     def _work(self) -> None:
         while (first := self._next()) is not None:

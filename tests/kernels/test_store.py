@@ -77,6 +77,8 @@ def test_a_list_is_narrowed_and_paged_by_what_came_before(store):
     assert store.count(Wanted(("run", "check"), "transpose.tiled", "NVIDIA H200")) == 8
     assert store.count(Wanted(kernel="matmul.grouped")) == store.count(Wanted(device="NVIDIA H100")) == 0
     assert store.counts() == {("run", "transpose.tiled", "NVIDIA H200"): 8}
+    put(store, run(ONE, 9.5))
+    assert store.counts() == {("run", "transpose.tiled", "NVIDIA H200"): 9}
 
 
 def test_what_looks_like_sql_is_a_value_like_any_other(store):

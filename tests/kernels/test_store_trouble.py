@@ -229,3 +229,29 @@ def test_a_change_that_cannot_be_carried_out_does_not_hold_up_the_others(store, 
     assert put(store, run(ONE))
     assert "no such table" in caplog.text
     assert "lost at the next start: 1" in store.problem
+
+
+def test_a_file_that_was_locked_at_the_start_is_opened_once_it_can_be(store_path, monkeypatch):
+    monkeypatch.setattr(database, "_WRITE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(writer, "_RETRY_S", 0.05)
+    Store(store_path).close()
+    locking = sqlite3.connect(store_path, isolation_level=None)
+    locking.execute("BEGIN IMMEDIATE")
+    store = Store(store_path)
+    assert store.problem.endswith("another program has locked it (database is locked).")
+    locking.execute("ROLLBACK")
+    locking.close()
+    deadline = time.monotonic() + 10
+    while store.problem:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert put(store, run(ONE))
+    store.close()
+
+
+def test_no_path_is_shown_on_the_page(tmp_path):
+    (tmp_path / "file").write_text("")
+    store = Store(tmp_path / "file" / "tilescope.db")
+    assert store.problem
+    assert str(tmp_path) not in store.problem
+    store.close()

@@ -26,8 +26,8 @@ from tests.page.conftest import ROOT, App, served
 pytestmark = pytest.mark.xdist_group("mcp")
 
 NAMES = {
-    "kernels", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "recorded", "history",
-    "scoreboard", "script", "trace",
+    "kernels", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "recorded",
+    "history", "scoreboard", "script", "trace",
 }  # fmt: skip
 
 

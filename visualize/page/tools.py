@@ -64,7 +64,7 @@ def offer_tools_alone(server: GradioMCPServer) -> None:
         description, arguments = described(*of)
         return description, {name: text for name, text in arguments.items() if text}
 
-    server.get_fn_description = in_short  # type: ignore[method-assign]
+    server.get_fn_description = in_short  # type: ignore[assignment, method-assign]
     offered = [endpoint for endpoint in server.tool_to_endpoint.values() if endpoint.startswith(f"/{_PREFIX}")]
     server.tool_to_endpoint = {
         server.tool_prefix + endpoint.removeprefix(f"/{_PREFIX}"): endpoint for endpoint in offered
