@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tests.mutants.defect import planted
 from tests.mutants.planted_scripts import SCRIPTS
+from tests.mutants.planted_store import STORE
 from tests.mutants.planted_sweeps import SWEEPS
 from tests.mutants.planted_texts import TEXTS
 from tests.mutants.planted_times import TIMES
@@ -334,4 +335,4 @@ FIGURES = (
     ),
 )
 
-PLANTED = (*MODELS, *COMPILED, *TEXTS, *TIMES, *SWEEPS, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)
+PLANTED = (*MODELS, *COMPILED, *TEXTS, *TIMES, *SWEEPS, *STORE, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)

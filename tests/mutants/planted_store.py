@@ -1,0 +1,64 @@
+"""Defects of what is kept: the store, and when a run is called slower."""
+
+from __future__ import annotations
+
+from tests.mutants.defect import planted
+
+STORE = (
+    *planted(
+        "kernels/store",
+        "store.py",
+        "tests/kernels/test_store.py tests/kernels/test_store_trouble.py",
+        ('experiment = dataclasses.replace(measured.experiment, gpu="")', "experiment = measured.experiment"),
+        ("pruning.prune(connection, bounds, number)", "pass"),
+        ("if is_corrupt(error) and database.is_writable:", "if False:"),
+    ),
+    *planted(
+        "kernels/store",
+        "pruning.py",
+        "tests/kernels/test_store.py",
+        ('ORDER BY number DESC LIMIT -1 OFFSET ?)"""', 'ORDER BY number LIMIT -1 OFFSET ?)"""'),
+        ("AND new.number > old.number", "AND new.number < old.number"),
+        ("if used_bytes(connection) > bounds.file_bytes:", "if False:"),
+    ),
+    *planted(
+        "kernels/store",
+        "queries.py",
+        "tests/kernels/test_store.py",
+        ("AND number < ? ORDER BY number DESC LIMIT ?", "AND number <= ? ORDER BY number DESC LIMIT ?"),
+        (
+            "WHERE key = ? AND kind = ? AND gpu = ? AND backend = ?",
+            "WHERE key = ? AND kind = ? AND gpu = ? AND ? IN ('cuda', 'interpreter')",
+        ),
+    ),
+    *planted(
+        "kernels/store",
+        "writer.py",
+        "tests/kernels/test_store_trouble.py",
+        ("                    if is_last_try:\n                        break", "                    break"),
+        ("self._connection is not None and self._database.is_moved(self._connection)", "False"),
+    ),
+    *planted(
+        "kernels/store",
+        "experiment_key.py",
+        "tests/kernels/test_store.py",
+        ("if usual.get(name) != value}", "if True}"),
+        ('fields.pop("gpu", None)', "pass"),
+    ),
+    *planted(
+        "kernels/runner",
+        "session.py",
+        "tests/kernels/test_stored_session.py",
+        ("if result.backend == self.backend:", "if True:"),
+        ("            self._store(result, measurement, gpu)", "            pass"),
+    ),
+    *planted(
+        "visualize/models",
+        "changes.py",
+        "tests/models/test_changes.py",
+        ("apart = change.low > 1 or change.high < 1", "apart = True"),
+        ("max(np.log1p(LEAST), SCATTERS * scatter)", "np.log1p(LEAST)"),
+        ("max(np.log1p(LEAST), SCATTERS * scatter)", "SCATTERS * scatter"),
+        ("_splits(_steady(np.log(times.median_ms)), 0)", "_splits(np.log(times.median_ms), 0)"),
+    ),
+)
