@@ -54,6 +54,7 @@ def test_a_row_says_what_a_listing_needs_and_counts_up(store):
     assert (timed.marks.median_ms, timed.marks.p20_ms, timed.marks.samples) == (0.1, 0.1 * 0.995, 100)
     assert (timed.marks.ratio, timed.marks.ratio_low, timed.marks.passed) == (1.2, 1.19, True)
     assert timed.experiment == ONE, "a GPU that is spelled this is left out"
+    assert store.find(RUN, ONE, "H200", "cuda").measured.experiment == ONE
     assert checked.marks.median_ms is None
     assert checked.marks.passed is True
     assert checked.backend == "interpreter"
@@ -135,7 +136,10 @@ def test_the_oldest_of_the_same_experiment_goes_first(store_path):
         put(store, run(ONE, 1.0 + place))
     assert medians(store) == [5.0, 4.0, 3.0]
     put(store, run(ONE, 9.0), gpu="H100")
-    for place in range(5):
+    for place in range(3):
+        put(store, run(experiment(M=1000 + place), 10.0 + place))
+    assert medians(store) == [12.0, 11.0, 10.0, 9.0, 5.0, 4.0], "the oldest that a newer one stands for"
+    for place in range(3, 5):
         put(store, run(experiment(M=1000 + place), 10.0 + place))
     # Those of ONE that a newer one of it stands for are gone; where each stands alone, the oldest goes.
     assert medians(store) == [14.0, 13.0, 12.0, 11.0, 10.0, 9.0]

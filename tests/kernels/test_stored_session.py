@@ -12,6 +12,8 @@ from kernels import records
 from kernels.gpus import GPUS
 from kernels.results import Device, Failure, RunResult
 from kernels.runner.measurements import MEASUREMENTS
+from kernels.runner.measurements.counters_measurement import COUNTERS
+from kernels.runner.measurements.measurement import Incomplete
 from kernels.runner.measurements.run_measurement import RUN
 from kernels.runner.session import Session
 from kernels.store import Store, Wanted
@@ -115,6 +117,15 @@ def test_failures_and_recordings_are_not_stored(sessions, store_path):
     assert isinstance(session.submit(replace(QUICK, gpu="B200")).result(0), Failure)
     shipped = records.shipped(RUN.form)[0]
     assert session.submit(replace(shipped.measured.experiment, gpu=shipped.gpu)).result(0).backend == "recorded"
+    assert counted(store_path) == 0
+
+
+def test_a_recording_that_stands_in_for_a_result_is_not_stored(sessions, store_path, monkeypatch):
+    incomplete = Incomplete(Failure("launch", "no_ncu", "Nothing is counted."), "There is no ncu.")
+    monkeypatch.setattr(COUNTERS, "measure", lambda *_: incomplete)
+    shipped = next(one for one in records.shipped(COUNTERS.form) if one.gpu == "H200")
+    found = sessions(GPUS["H200"]).submit(shipped.measured.experiment, "counters").result()
+    assert found.backend == "recorded"
     assert counted(store_path) == 0
 
 

@@ -73,6 +73,14 @@ def test_one_slow_run_is_no_change_wherever_it_is():
         assert places(medians) == []
 
 
+@pytest.mark.parametrize("place", [place for place in range(20) if place not in (8, 9)])
+def test_a_run_that_stands_out_moves_no_step(place):
+    """But for those right before it, which may belong to it."""
+    medians = noisy(7, (10, 1.0), (10, 1.06))
+    medians[place] *= 1.5
+    assert places(medians) == [10]
+
+
 def test_several_changes_are_all_found_and_the_runs_between_them_counted():
     found = changes(times(noisy(5, (10, 1.0), (10, 1.10), (10, 1.0))))
     assert [(one.place, one.before, one.after) for one in found] == [(10, 10, 10), (20, 10, 10)]

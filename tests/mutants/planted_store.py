@@ -59,6 +59,6 @@ STORE = (
         ("apart = change.low > 1 or change.high < 1", "apart = True"),
         ("max(np.log1p(LEAST), SCATTERS * scatter)", "np.log1p(LEAST)"),
         ("max(np.log1p(LEAST), SCATTERS * scatter)", "SCATTERS * scatter"),
-        ("_splits(_steady(np.log(times.median_ms)), 0)", "_splits(np.log(times.median_ms), 0)"),
+        ("_moved(logs, start, place, end)", "place"),
     ),
 )

@@ -9,15 +9,15 @@ neighbours move it. So a change must hold for several runs, and be larger than w
 3. The medians of the two sides differ by LEAST at least, and by SCATTERS times as much as a run differs from the next.
 
 Runs are split in two where that leaves the least squares, and so is each part. Of these places the one that differs
-least is dropped, as long as one breaks a rule. Left out: a slow drift, which is no step; and spells of less than FEWEST
-runs.
+least is dropped, as long as one breaks a rule; what is left is moved to the run nearby that fits best. Left out: a slow
+drift, which is no step; and spells of less than FEWEST runs.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,16 +78,19 @@ class Change:
 def changes(times: Times) -> tuple[Change, ...]:
     """The changes in a row of runs, the oldest first."""
     scatter = _scatter(times)
-    places = _splits(_steady(np.log(times.median_ms)), 0)
+    logs = np.log(times.median_ms)
+    places = _splits(logs, 0)
     # What is dropped changes the sides of its neighbours alone.
     between = functools.cache(lambda start, place, end: _change(times.part(start, end), place - start, start))
     while True:
-        edges = [0, *places, len(times)]
-        found = tuple(itertools.starmap(between, zip(edges, places, edges[2:], strict=False)))
+        found = tuple(itertools.starmap(between, _sides(places, len(times))))
         broken = [change for change in found if not _holds(change, scatter)]
         if not broken:
-            return found
+            break
         places.remove(min(broken, key=lambda change: abs(np.log(change.ratio))).place)
+    return tuple(
+        between(start, _moved(logs, start, place, end), end) for start, place, end in _sides(places, len(times))
+    )
 
 
 def suspicion(times: Times, known: Sequence[Change]) -> Change | None:
@@ -123,10 +126,21 @@ def _splits(logs: np.ndarray, start: int) -> list[int]:
     return [*_splits(logs[:split], start), start + split, *_splits(logs[split:], start + split)]
 
 
-def _steady(logs: np.ndarray) -> np.ndarray:
-    """Each run's neighbourhood in its place: a step of FEWEST runs stays, and fewer that stand out are gone."""
-    reach = FEWEST - 1
-    return np.array([_median(logs[max(0, place - reach) : place + reach + 1]) for place in range(len(logs))])
+def _sides(places: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
+    """Each place, between where the runs before it begin and where those after it end."""
+    edges = [0, *places, count]
+    return zip(edges, places, edges[2:], strict=False)
+
+
+def _moved(logs: np.ndarray, start: int, place: int, end: int) -> int:
+    """The place nearby that leaves the least distances to both sides' medians: a run that stands out moves squares."""
+    near = range(max(start + FEWEST, place - FEWEST), min(end - FEWEST, place + FEWEST) + 1)
+
+    def distances(at: int) -> float:
+        before, after = logs[start:at], logs[at:end]
+        return float(np.abs(before - _median(before)).sum() + np.abs(after - _median(after)).sum())
+
+    return min(near, key=distances)
 
 
 def _holds(change: Change, scatter: float) -> bool:
