@@ -174,7 +174,7 @@ class Handlers:
 
         return on_measure
 
-    def on_ended(self, *values: str) -> Drawn:
+    def on_ended(self, *values: object) -> Drawn:
         """A run has ended: draw anew what follows runs on the tab that is open now."""
         try:
             return self.drawing.following(self.read(*values))
