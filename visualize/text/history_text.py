@@ -188,7 +188,7 @@ def runs(rows: Sequence[Row], total: int) -> Markup:
 
 def latest(facets: Sequence[Facet], pager: Markup, rows: Sequence[Row]) -> Markup:
     """The latest results of all Experiments, with filters."""
-    header = ("Kernel", "What", "Time", "Check", "Shape", "Type", "Config", "Device", "Ended (UTC)")
+    header = ("Kernel", "What", Sourced("Result", "recorded"), "Shape", "Type", "Config", "Device", "Ended (UTC)")
     cells = [(*_known_by(row), *_set(row.experiment), row.device, _ended(row)) for row in rows]
     chosen = Markup("").join(map(chips, facets))
     listed = table(frame(header, cells)) if rows else Markup()
@@ -210,7 +210,8 @@ def pager(shown: int, total: int, newest: str, older: str) -> Markup:
 
 def _known_by(row: Row) -> tuple[object, ...]:
     name = Link(row.kernel, row.link) if row.link else row.kernel
-    return name, kind_name(row.kind), _time(row), _check(row)
+    result = _check(row) if row.median_ms is None or row.passed is False else _time(row)
+    return name, kind_name(row.kind), result
 
 
 def _set(experiment: Experiment | None) -> tuple[str, str, str]:
