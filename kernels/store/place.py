@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from kernels.store.store import Store
@@ -15,4 +16,9 @@ def machine_store(cache: Path) -> Store:
     named = os.environ.get("TILESCOPE_DB", "").strip()
     if named.lower() == OFF:
         return Store(None)
-    return Store(Path(named).expanduser() if named else cache / "tilescope.db")
+    if not named:
+        return Store(cache / "tilescope.db")
+    path = Path(named)
+    with suppress(RuntimeError):  # a user without a home, to whom "~" is a name like others
+        path = path.expanduser()
+    return Store(path)

@@ -6,6 +6,7 @@ Each is one that somebody could make. The kernels' own are in `tests/kernels/tes
 from __future__ import annotations
 
 from tests.mutants.defect import planted
+from tests.mutants.planted_requests import REQUESTS
 from tests.mutants.planted_scripts import SCRIPTS
 from tests.mutants.planted_store import STORE
 from tests.mutants.planted_sweeps import SWEEPS
@@ -335,4 +336,4 @@ FIGURES = (
     ),
 )
 
-PLANTED = (*MODELS, *COMPILED, *TEXTS, *TIMES, *SWEEPS, *STORE, *RUNNER, *PAGE, *FIGURES, *SCRIPTS)
+PLANTED = (*MODELS, *COMPILED, *TEXTS, *TIMES, *SWEEPS, *STORE, *RUNNER, *PAGE, *REQUESTS, *FIGURES, *SCRIPTS)

@@ -17,6 +17,7 @@ from kernels.runner.job import Job
 from tests.panels.sent import named, request, set_to
 from visualize.panels.panel import Ask
 from visualize.panels.tabs import SETTINGS
+from visualize.state.presets import presets
 
 pytestmark = pytest.mark.xdist_group("hostile")
 
@@ -136,3 +137,12 @@ def test_what_can_not_be_read_starts_no_work(page, sent):
         (refused,) = collected(handler(*given))
         assert_is_sendable(refused)
     assert not any(isinstance(job, Job) for job in page.handlers.session._jobs)
+
+
+@pytest.mark.parametrize("number", [-1, 99, "0", 0.5, [], {}])
+def test_a_preset_that_is_none_is_refused(page, number):
+    tab, sent, *others = set_to({})
+    sent = json.dumps({**json.loads(sent), "preset": number})
+    (sentence,) = json.loads(named(page.handlers.on_select(request(), tab, sent, *others))["problems"]).values()
+    last = len(presets(discover()["matmul.grouped"])) - 1
+    assert sentence == f"The preset is {number!r}; matmul.grouped has presets 0 to {last}."

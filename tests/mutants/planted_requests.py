@@ -1,0 +1,39 @@
+"""Defects of what is taken from outside: requests, forms, flags."""
+
+from __future__ import annotations
+
+from tests.mutants.defect import planted
+
+REQUESTS = (
+    *planted(
+        "visualize/page",
+        "guard.py",
+        "tests/panels/test_guard.py",
+        ("if taken > LARGEST_BODY and not is_answered", "if taken > 2 * LARGEST_BODY and not is_answered"),
+        ("if int(length[:20]) > LARGEST_BODY", "if int(length[:20]) > 2 * LARGEST_BODY"),
+        ("if given or is_local else ()", "if given else ()"),
+        ("_name(origin.partition", "not _name(origin.partition"),
+        ('re.sub(r":\\d*$", "", host).lower()', 'host.partition(":")[0]'),
+        ("if _CLOSED.match(path)", "if _CLOSED.fullmatch(path)"),
+    ),
+    *planted(
+        "visualize/page",
+        "listening.py",
+        "tests/panels/test_listening.py",
+        ("0 < int(text) <= MOST", "0 <= int(text) <= MOST"),
+        ("text.isascii() and text.isdigit()", "text.isdigit()"),
+    ),
+    *planted(
+        "visualize/widgets",
+        "form.py",
+        "tests/panels/test_hostile_values.py",
+        ("except (ValueError, RecursionError):", "except ValueError:"),
+        ("not isinstance(state, dict) or not isinstance(values, dict)", "not isinstance(state, dict)"),
+    ),
+    *planted(
+        "visualize/state",
+        "presets.py",
+        "tests/panels/test_hostile_values.py",
+        ("not 0 <= number < len(offered)", "number >= len(offered)"),
+    ),
+)
