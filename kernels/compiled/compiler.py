@@ -7,6 +7,7 @@ both share.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
@@ -15,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernels import discover
+from kernels.compiled.cache_entry import UNREADABLE, assert_whole, compiled_anew, disk_full
 from kernels.compiled.global_memory import Unreadable, operations
 from kernels.compiled.instrumented import FIELDS, timed
 from kernels.compiled.listing import with_shown_paths
@@ -112,7 +114,14 @@ def disassembled(declared: Kernel, launch: Launch, specialization: str = "launch
     # Many launches share one compiled kernel: sizes that are alike in what is specialized on.
     key = kernel.hash, launch.gpu.name, declared.id
     if key not in _disassembled:
-        _disassembled[key] = _parts(declared, launch, kernel)
+        try:
+            _disassembled[key] = _parts(declared, launch, kernel)
+        except Exception:  # a text of the cache that is cut off can fail in any way: it must be read once more
+            with compiled_anew(declared.jitted):
+                kernel = _kernel(declared, launch, specialization)
+            if isinstance(kernel, Failure):
+                return kernel
+            _disassembled[key] = _parts(declared, launch, kernel)
         while len(_disassembled) > _MOST_DISASSEMBLED:
             _disassembled.pop(next(iter(_disassembled)))
     return replace(_disassembled[key], seconds=time.perf_counter() - start)
@@ -169,9 +178,9 @@ def _kernel(kernel: Kernel, launch: Launch, specialization: str = "launcher") ->
     with captured_output() as printed:
         try:
             arguments = _specialized(kernel.arguments(tensors, launch), kernel.jitted, specialization)
-            compiled = kernel.jitted.warmup(**arguments, grid=kernel.grid(launch))
+            compiled = _warmed_up(kernel, launch, arguments)
         except Exception as error:  # whatever the compiler raises: kernel and config are ours, the reason is its own
-            return rejection(error, printed(), launch)
+            return disk_full(error, os.environ["TRITON_CACHE_DIR"]) or rejection(error, printed(), launch)
     shared = compiled.metadata.shared
     if shared > gpu.shared_bytes_per_program:
         return Failure(
@@ -180,6 +189,18 @@ def _kernel(kernel: Kernel, launch: Launch, specialization: str = "launcher") ->
             f"This config needs {shared:,} bytes of shared memory per program; {gpu.name} allows "
             f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller.",
         )
+    return compiled
+
+
+def _warmed_up(kernel: Kernel, launch: Launch, arguments: dict[str, Any]) -> Any:
+    """Triton's compiled kernel, from its cache where that has all of it."""
+    grid = kernel.grid(launch)
+    try:
+        compiled = kernel.jitted.warmup(**arguments, grid=grid)
+        assert_whole(compiled.asm)
+    except UNREADABLE:
+        with compiled_anew(kernel.jitted):
+            compiled = kernel.jitted.warmup(**arguments, grid=grid)
     return compiled
 
 
