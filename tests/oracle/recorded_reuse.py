@@ -12,6 +12,7 @@ from typing import Any
 
 from kernels import discover, records
 from kernels.compiled.compiler import compiled_for
+from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy
 from kernels.results.group_size_study import any_group_size
@@ -23,6 +24,7 @@ from visualize.models.occupancy import occupancy
 from visualize.models.reuse import CONSTANTS, Constants, Reuse, asked_bytes, by_group_size, recommended, reuse
 from visualize.models.schedule import Schedule, schedule
 from visualize.models.traffic import Operation
+from visualize.scoreboard.predictions import shipped
 
 # Shapes that were counted after all constants but the jitter had been chosen.
 UNSEEN = {(14336, 4096, 4096), (5120, 15360, 1280), (7168, 7168, 7168)}
@@ -35,17 +37,30 @@ class Compared:
     """One launch that was compared, and what a prediction needs to know of it.
 
     Attributes:
-        operations: what it asks of memory, as the kernel is compiled here.
-        pressure: of the L2.
         rows: what was counted and timed, by GROUP_SIZE; None for a kernel that has none.
+        clock_mhz: of the SMs, while it was timed.
     """
 
     kernel: Kernel
     launch: Launch
     schedule: Schedule
-    operations: tuple[Operation, ...]
-    pressure: float
     rows: Mapping[int | None, GroupSizeRow]
+    experiment: Experiment
+    clock_mhz: float
+
+    @functools.cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """What it asks of memory, as the kernel is compiled here: when first asked, into Triton's cache directory."""
+        made = compiled_for(any_group_size(self.experiment), self.launch.gpu)
+        assert isinstance(made, Compiled), made
+        return operations(self.kernel, self.launch, made.operations)
+
+    @functools.cached_property
+    def pressure(self) -> float:
+        """Of the L2."""
+        asked = asked_bytes(self.kernel, self.launch, self.schedule)
+        found = bounds(self.kernel, self.launch, self.schedule, self.operations, 0.0, asked)
+        return l2_pressure(found, self.operations)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -97,25 +112,27 @@ class Compared:
 
 @dataclass(frozen=True)
 class Row:
-    """One GROUP_SIZE of one launch: bytes read, as counted (the median of five) and as predicted."""
+    """One GROUP_SIZE of one launch: bytes read, as counted (the median of five) and as predicted.
+
+    Attributes:
+        predicted: all of the prediction; None where it was read from the scoreboard's file.
+    """
 
     of: Compared
     group_size: int | None
     counted: float
-    predicted: Reuse
+    read_bytes: float
+    is_flagged: bool
+    predicted: Reuse | None = None
 
     @property
     def error(self) -> float:
         """Of the prediction, as a share of what was counted; positive where it is too much."""
-        return self.predicted.read_bytes / self.counted - 1
-
-    @property
-    def is_flagged(self) -> bool:
-        return self.predicted.is_drift or self.predicted.is_edge
+        return self.read_bytes / self.counted - 1
 
 
 def compared() -> tuple[Compared, ...]:
-    """All recorded launches. Compiles each distinct kernel once, into Triton's cache directory."""
+    """All recorded launches."""
     return tuple(_compared(recording.measured, recording.gpu) for recording in STUDIES)
 
 
@@ -125,21 +142,30 @@ def _compared(study: GroupSizeStudy, gpu_name: str) -> Compared:
     launch = Launch(experiment.problem, experiment.config, gpu)
     held = occupancy(gpu, launch.config.num_warps, first.registers, first.shared_bytes)
     planned = schedule(kernel, launch, held.programs_per_sm, "compiled")
-    made = compiled_for(any_group_size(experiment), gpu)
-    assert isinstance(made, Compiled), made
-    asked = asked_bytes(kernel, launch, planned)
-    counted = operations(kernel, launch, made.operations)
-    pressure = l2_pressure(bounds(kernel, launch, planned, counted, 0.0, asked), counted)
-    return Compared(kernel, launch, planned, counted, pressure, {row.group_size: row for row in study.rows})
+    return Compared(kernel, launch, planned, {row.group_size: row for row in study.rows}, experiment, study.clock_mhz)
 
 
 def rows(several: Iterable[Compared], constants: Constants = CONSTANTS) -> list[Row]:
     """Every GROUP_SIZE of several launches, as counted and as predicted."""
     return [
-        Row(one, size, statistics.median(one.rows[size].dram_read_bytes), found)
+        Row(one, size, _counted(one, size), found.read_bytes, found.is_drift or found.is_edge, found)
         for one in several
         for size, found in one.predicted(constants).items()
     ]
+
+
+def scoreboards(several: Sequence[Compared]) -> list[Row]:
+    """The same of all recorded launches, by the predictions that the scoreboard ships."""
+    predictions = [one.reads for one in shipped() if one.reads]
+    return [
+        Row(one, size, _counted(one, size), read_bytes, is_flagged)
+        for one, reads in zip(several, predictions, strict=True)
+        for size, read_bytes, is_flagged in reads
+    ]
+
+
+def _counted(one: Compared, size: int | None) -> float:
+    return statistics.median(one.rows[size].dram_read_bytes)
 
 
 def within(several: Iterable[Row], allowed: float = 0.2) -> float:

@@ -15,7 +15,17 @@ import pytest
 
 from kernels.spec import DTYPE_BYTES
 from tests.covering import covering
-from tests.oracle.recorded_reuse import STUDIES, UNSEEN, compared, grid, left_out, median_error, rows, within
+from tests.oracle.recorded_reuse import (
+    STUDIES,
+    UNSEEN,
+    compared,
+    grid,
+    left_out,
+    median_error,
+    rows,
+    scoreboards,
+    within,
+)
 from visualize.models.bounds import bounds
 from visualize.models.reuse import CONSTANTS, Constants, reuse
 from visualize.models.schedule import schedule
@@ -32,16 +42,22 @@ COARSE = grid(evicted_from=(0.2, 0.3), evicted_at=(0.58, 0.64, 0.7), ahead_slope
 
 @pytest.fixture(scope="session")
 def launches(compiled_before):
-    """Every launch that was compared; its kernels are compiled once."""
+    """Every launch that was compared; what is asked of a kernel compiles it once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
-        return compared()
+        yield compared()
+
+
+@pytest.fixture(scope="session")
+def sampled(launches, all_combinations):
+    """Those that are predicted anew: by default every third one, as all kernels must be compiled for that."""
+    return launches if all_combinations else launches[::3]
 
 
 @pytest.fixture(scope="session")
 def predicted(launches):
-    """Every order of all launches."""
-    return rows(launches)
+    """Every order of all launches, as the scoreboard's file has them; it is held to the model below."""
+    return scoreboards(launches)
 
 
 def sentence(several):
@@ -70,16 +86,19 @@ def test_every_group_size_was_counted_five_times_and_the_counts_agree(launches):
     assert statistics.mean(spread < 0.05 for spread in spreads) > 0.8
 
 
-def test_reads_are_within_5_percent_in_the_middle_and_within_20_in_9_of_10(predicted):
+def test_reads_are_within_5_percent_in_the_middle_and_within_20_in_9_of_10(predicted, sampled):
     assert median_error(predicted) <= 0.05
     assert within(predicted) >= 0.9
-    assert within(row for row in predicted if not row.predicted.is_drift) >= 0.9
+    assert within(row for row in rows(sampled) if not row.predicted.is_drift) >= 0.9
 
 
-def test_the_scoreboards_predictions_are_these(launches):
-    """All that are shipped: where the model changes, `python -m scripts.predict_records` writes them anew."""
+def test_the_scoreboards_predictions_are_these(launches, sampled):
+    """Where the model changes, `python -m scripts.predict_records` writes them anew."""
     several = [one for one in shipped() if one.reads]
+    assert sampled
     for one, launch, recording in zip(several, launches, STUDIES, strict=True):
+        if not any(launch is other for other in sampled):
+            continue
         made = rows([launch])
         assert one.experiment == replace(recording.measured.experiment, gpu=recording.gpu)
         assert one.triton == version("triton"), "compiled here"
@@ -97,9 +116,9 @@ def test_what_is_further_off_was_flagged_before(predicted):
     assert median_error(plain) < 0.01
 
 
-def test_on_shapes_that_were_counted_last_most_holds(launches):
+def test_on_shapes_that_were_counted_last_most_holds(predicted):
     """Three shapes and five tiles: half within 1.4 %, 89 % within 20 %; the misses are tiles 64 wide at 7168³."""
-    judged = rows(one for one in launches if one.shape in UNSEEN)
+    judged = [row for row in predicted if row.of.shape in UNSEEN]
     assert len(judged) > 100
     assert median_error(judged) <= 0.05
     assert within(judged) >= 0.88
@@ -107,40 +126,40 @@ def test_on_shapes_that_were_counted_last_most_holds(launches):
 
 def test_even_what_is_flagged_is_within_a_factor_of_two(predicted):
     """But for three orders of large GROUP_SIZEs, which read less than half of what was predicted."""
-    off = [row for row in predicted if not 0.5 < row.predicted.read_bytes / row.counted < 2]
+    off = [row for row in predicted if not 0.5 < row.read_bytes / row.counted < 2]
     assert len(off) <= 3, sentence(off)
     assert all(row.is_flagged for row in off), sentence(off)
 
 
-def test_the_constants_matter(launches):
+def test_the_constants_matter(sampled):
     """So that the bars above are held by the model, and not by what any model would say."""
-    assert within(rows(launches, replace(CONSTANTS, evicted_at=0.4))) < 0.85
-    together = rows(launches, replace(CONSTANTS, ahead_slope=0.0))
+    assert within(rows(sampled, replace(CONSTANTS, evicted_at=0.4))) < 0.85
+    together = rows(sampled, replace(CONSTANTS, ahead_slope=0.0))
     assert within(row for row in together if row.of.pressure > 2) < 0.7
-    never_apart = rows(launches, replace(CONSTANTS, staggered_warps=1000))
+    never_apart = rows(sampled, replace(CONSTANTS, staggered_warps=1000))
     assert within(row for row in never_apart if row.of.launch.problem.dtype.startswith("float8")) < 0.7
 
 
-def test_on_a_shape_that_no_constant_was_fitted_to_the_bars_hold(launches, predicted, all_combinations):
+def test_on_a_shape_that_no_constant_was_fitted_to_the_bars_hold(sampled, all_combinations):
     """Three constants are fitted anew to all other shapes, for each: 91 % are within 20 % then."""
     candidates = COARSE if all_combinations else [Constants(*one) for one in covering(map(astuple, COARSE))]
-    judged = left_out([rows(launches, one) for one in candidates])
-    assert len(judged) == len(predicted)
+    judged = left_out([rows(sampled, one) for one in candidates])
+    assert len(judged) == len(rows(sampled))
     assert median_error(judged) <= 0.05
     assert within(judged) >= 0.9
     assert within(row for row in judged if not row.is_flagged) >= 0.97
 
 
-def test_no_count_is_below_what_must_be_read(launches, predicted):
+def test_no_count_is_below_what_must_be_read(sampled):
     """Caches are flushed before each count, so each input is read once at least."""
-    for row in predicted:
+    for row in rows(sampled):
         assert row.counted > 0.99 * row.predicted.compulsory_bytes, row
 
 
-def test_sms_receive_what_all_programs_ask_for(launches):
+def test_sms_receive_what_all_programs_ask_for(sampled):
     """To the byte, where rows begin at multiples of a sector; elsewhere sectors are received more often than once."""
     exact = 0
-    for one in launches:
+    for one in sampled:
         asked = one.predicted()
         if not one.is_matmul or one.launch.problem.M == 6000 or DTYPE_BYTES[one.launch.problem.dtype] != 2:
             continue  # sectors in parts; copies of 4 bytes and loads into registers, which go through the L1
@@ -148,19 +167,19 @@ def test_sms_receive_what_all_programs_ask_for(launches):
             assert row.received_bytes == asked[size].asked_bytes, (str(one), size)
             assert row.l2_read_bytes <= row.received_bytes
             exact += 1
-    assert exact > 200
+    assert exact > 60
 
 
-def test_a_launch_takes_at_least_what_each_resource_needs(launches):
+def test_a_launch_takes_at_least_what_each_resource_needs(sampled):
     """At the higher of the datasheet's clock and the measured one.
 
     The L2's rate is that of long launches; short ones, at a higher clock, and blocks of K as long as a line
     are up to a fifth faster.
     """
-    for one, study in zip(launches, (recording.measured for recording in STUDIES), strict=True):
+    for one in sampled:
         if not one.is_matmul:
             continue
-        clock = max(study.clock_mhz, one.launch.gpu.clock_mhz)
+        clock = max(one.clock_mhz, one.launch.gpu.clock_mhz)
         for size, row in one.rows.items():
             dram = statistics.median(row.dram_read_bytes) + statistics.median(row.dram_write_bytes)
             found = bounds(one.kernel, one.launch, one.schedule, one.operations, dram, row.received_bytes, clock)
@@ -170,17 +189,17 @@ def test_a_launch_takes_at_least_what_each_resource_needs(launches):
                 assert one.times_ms[size] > allowed * bound.ms, (str(one), size, bound)
 
 
-def test_the_recommended_group_size_is_within_2_percent_of_the_fastest(launches):
+def test_the_recommended_group_size_is_within_2_percent_of_the_fastest(sampled):
     """Of those timed. In all launches but three, with 64 × 128 tiles: 6.6, 2.6 and 2.5 % off."""
-    slower = {str(one): one.regret for one in launches if None not in one.rows and one.regret > 0.02}
+    slower = {str(one): one.regret for one in sampled if None not in one.rows and one.regret > 0.02}
     assert len(slower) <= 3, slower
     assert all(regret < 0.07 for regret in slower.values()), slower
 
 
 def test_on_every_shape_the_best_tile_with_its_recommended_group_size_is_within_2_percent_of_the_best_there_is(
-    launches,
+    sampled,
 ):
-    compared = [one for one in launches if None not in one.rows]
+    compared = [one for one in sampled if None not in one.rows]
     for shape, dtype in {(one.shape, one.launch.problem.dtype) for one in compared}:
         alike = [one for one in compared if (one.shape, one.launch.problem.dtype) == (shape, dtype)]
         best = min(min(one.times_ms.values()) for one in alike)
