@@ -70,6 +70,12 @@ def test_every_file_that_is_linked_exists() -> None:
         assert (ROOT / target).exists(), target
 
 
+def test_every_test_that_the_threat_model_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "SECURITY.md").read_text(encoding="utf-8"))
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("kernel", re.findall(r"`((?:matmul|transpose)\.\w+)`", README))
 def test_every_kernel_named_exists(kernels, kernel: str) -> None:
     assert kernel in kernels
