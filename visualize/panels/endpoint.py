@@ -128,8 +128,8 @@ def known(session: Session, state: State, compiled: Compiled | Failure | None = 
     measured = {name: one.value for name, one in found.items()}
     ended = {name: one.ended for name, one in found.items() if one.ended is not None}
     if isinstance(outcome, Failure):
-        return Known(state, None, outcome, measured, ended, session.store)
-    return Known(state, outcome, None, measured, ended, session.store)
+        return Known(state, None, outcome, measured, ended, session.store, session.gpu)
+    return Known(state, outcome, None, measured, ended, session.store, session.gpu)
 
 
 def schemas_of(options: type, prefix: str) -> dict[str, JsonSchema]:
