@@ -27,8 +27,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Knob:
-    """One setting: its default and what it allows: `choices`, text of up to `longest` characters, or whole numbers from
-    `low` to `high`.
+    """One setting: its default and what it allows: `choices`, text up to `longest`, or numbers from `low` to `high`.
 
     `stops` says how a slider over a range steps: "powers" (of two; any value can still be typed) or "ones". `reach` is
     where the slider ends, if before `high`: what is beyond can still be typed. `only_with` names another knob and the

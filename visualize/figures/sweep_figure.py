@@ -56,7 +56,7 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
             met[cell], place[cell] = True, number
         if math.isfinite(ms) and not fastest[cell] <= ms:
             fastest[cell] = ms
-    numbers = {"texttemplate": "%{z:.3~g}"} if fastest.size <= _NUMBERED else {}
+    numbers = {"texttemplate": "%{z:.4~g}"} if fastest.size <= _NUMBERED else {}
     trace = go.Heatmap(
         z=fastest, x=[str(one) for one in columns], y=[str(one) for one in rows], customdata=place,
         colorscale=theme.SEQUENCE, reversescale=True, xgap=2, ygap=2, hovertemplate=_HOVER,

@@ -28,7 +28,6 @@ from visualize.state.state import State
 from visualize.text import status_text
 from visualize.widgets import form, link
 
-
 # Between two drawings of what goes on.
 _FOLLOW_S = 0.7
 

@@ -1,4 +1,4 @@
-"""The sweeps of a session: the one that runs, and the last few that ended, so that they can be looked at and resumed."""
+"""The sweeps of a session: the one that runs, and the last few that ended, to be looked at and resumed."""
 
 from __future__ import annotations
 

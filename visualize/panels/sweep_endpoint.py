@@ -24,7 +24,7 @@ MOST_ASKED = 200
 _PREFIX = "sweep_"
 _VARY: JsonSchema = {
     "type": "object",
-    "additionalProperties": {"type": "array"},
+    "additionalProperties": {"type": "array", "items": {"type": "integer"}},
     "description": f"Values by knob of the config, such as {{'BLOCK_M': [64, 128]}}: {MOST_ASKED} configs at most."
     " Default: tiles around the experiment's, 4 and 8 warps.",
 }

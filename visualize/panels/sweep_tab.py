@@ -50,13 +50,12 @@ class SweepPanel(Panel):
         with gr.Row(elem_id="sweep-row"):
             start = gr.Button("Sweep", variant="primary", size="sm", elem_id="sweep-start")
             self.cancel = gr.Button("Cancel the sweep", size="sm", elem_id="sweep-cancel", interactive=False)
-            self.progress = markup("sweep-progress")
+            self.progress = markup("sweep-progress", script=assets.text("points.js"))
         with gr.Row(elem_classes="view-forms"):
             self.forms[SweptKnobs] = form.form("swept-knobs", "What varies")
             self.forms[SweepView] = form.form("sweep-view", "How it is searched and shown")
         with gr.Row(elem_classes="picture"):
             self.plot = plot("sweep-plot", "The configs of the sweep, by time")
-        self.note = markup("sweep-note", script=assets.text("points.js"))
         with folded("Configs, the best first", "sweep-ranking"):
             self.table = markup("sweep-table", script=assets.text("sortable.js"))
         with folded("Configs without a result, and why", "sweep-aside"):
@@ -67,7 +66,7 @@ class SweepPanel(Panel):
                 saves = {word: gr.Button(f"All rows as {word}", size="sm", elem_id=f"sweep-{word.lower()}")
                          for word in _FILES}  # fmt: skip
         self.file = markup("sweep-file", script=assets.text("saved_file.js"), visible="hidden")
-        self._shown_parts = [self.claim, self.cancel, self.progress, self.plot, self.note, self.table, self.aside]
+        self._shown_parts = [self.claim, self.cancel, self.progress, self.plot, self.table, self.aside]
         self._shown_parts.append(self.lines)
         self.outputs = [*self._shown_parts, *self.forms.values()]
         self.actions = [
@@ -83,7 +82,8 @@ class SweepPanel(Panel):
         found = self.sweeps.found(space, known.state.gpu)
         if found is None:
             return {**self._planned(known), **forms}
-        return {**self._found(found, known.state), **self._progress(running), **forms}
+        hint = _hint(found, known.state)
+        return {**self._found(found, known.state), **self._progress(running, hint), **forms}
 
     def is_moving(self, known: Known) -> bool:
         return self.sweeps.running(swept_space(known.state), known.state.gpu) is not None
@@ -99,7 +99,8 @@ class SweepPanel(Panel):
                 found = running.so_far()
                 yield self._progress(running) | (self._found(found, state) if found.rows != rows else {})
                 rows = found.rows
-            yield self._found(running.result(), state) | self._progress(None)
+            ended = running.result()
+            yield self._found(ended, state) | self._progress(None, _hint(ended, state))
 
     def _planned(self, known: Known) -> Drawn:
         """What is known before it starts."""
@@ -109,11 +110,10 @@ class SweepPanel(Panel):
         return {
             self.claim: sweep_text.plan_claim(planned.space, planned.refused, planned.seconds, has_times),
             self.plot: NONE,
-            self.note: sweep_text.not_swept(),
             self.table: "",
             self.aside: sweep_text.set_aside(refused),
             self.lines: "",
-            **self._progress(None),
+            **self._progress(None, sweep_text.not_swept()),
         }
 
     def _found(self, found: Sweep, state: State) -> Drawn:
@@ -125,15 +125,15 @@ class SweepPanel(Panel):
         return {
             self.claim: sweep_text.claim(found),
             self.plot: pictured,
-            self.note: sweep_text.below_picture(found, view.sweep_picture, pictured != NONE),
             self.table: sweep_text.ranking(found, address),
             self.aside: sweep_text.set_aside(sweep_text.reasons(found.rows, found.space)),
             self.lines: sweep_text.pasted(state.kernel, found, address(best)) if best else "",
         }
 
-    def _progress(self, running: Sweeping | None) -> Drawn:
+    def _progress(self, running: Sweeping | None, otherwise: str = "") -> Drawn:
+        """Where a sweep is, and whether it can be cancelled; `otherwise` where none is under way."""
         if running is None:
-            return {self.progress: "", self.cancel: gr.Button(interactive=False)}
+            return {self.progress: otherwise, self.cancel: gr.Button(interactive=False)}
         now = running.progress
         said = sweep_text.progress(now.phase, now.done, now.total, now.seconds, now.remaining_s)
         return {self.progress: said, self.cancel: gr.Button(interactive=True)}
@@ -145,7 +145,7 @@ class SweepPanel(Panel):
     def _cancelled(self, session: Session, state: State) -> Iterator[Drawn]:
         running = self.sweeps.running(swept_space(state), state.gpu)
         if running is None:
-            yield self._progress(None)
+            yield self._progress(None, sweep_text.nothing_to_cancel())
             return
         running.cancel()
         yield {self.progress: sweep_text.CANCELLING, self.cancel: gr.Button(interactive=False)}
@@ -179,6 +179,11 @@ class SweepPanel(Panel):
 
         schemas: dict[str, JsonSchema] = sweep_endpoint.SCHEMAS
         return (Endpoint("sweep", sweep, at_once=1, schemas=schemas),)
+
+
+def _hint(found: Sweep, state: State) -> str:
+    """What a click on the picture does, or why there is none."""
+    return sweep_text.of_picture(found, state.view.of(SweepView).sweep_picture)
 
 
 def _addresses(found: Sweep, state: State) -> Callable[[SweepRow], str]:

@@ -81,7 +81,9 @@ def claim(found: Sweep) -> Markup:
                         said, _ENDED[found.ended], found.note)  # fmt: skip
     ms = best.median_ms if found.is_timed else best.predicted.ms if best.predicted else 0.0
     number, source = milliseconds(ms or 0.0), "measured" if found.is_timed else "predicted"
-    what = say("{} {}", Mark(source), "for the fastest config so far" if found.ended == "running" else "for the best")
+    what = say(
+        "{} {}", Mark(source), "for the fastest config so far" if found.ended == "running" else "for the best config"
+    )
     sentence = say("{} on {}. {}", Strong(knobs_text(best, found.space)), found.device.name, _ENDED[found.ended])
     return headline(number, what, sentence, said, *_library(found), _ties(found), found.note)
 
@@ -219,13 +221,18 @@ def not_swept() -> Markup:
     return hint("Press Sweep to try them. Configs that can't launch are set aside with their reason.")
 
 
-def below_picture(found: Sweep, picture: str, is_drawn: bool) -> Markup:
-    """What a click does; or why there is no picture."""
-    if is_drawn:
+def of_picture(found: Sweep, picture: str) -> Markup:
+    """What a click on the picture does; or why there is none."""
+    if not found.ranked:
+        return hint("No config has a result.")
+    if found.is_timed or picture not in ("bound", "convergence"):
         return hint("Click a point to set its config.")
-    if found.is_timed or not found.ranked:
-        return hint("No config has a result so far.")
     return hint(f"Nothing was timed, so {picture} has nothing to show. heatmap and parallel show predicted times.")
+
+
+def nothing_to_cancel() -> Markup:
+    """What Cancel answers where another sweep is under way, or none."""
+    return hint("No sweep of what is set is under way.")
 
 
 def pasted(kernel: Kernel, found: Sweep, best: str) -> Markup:
