@@ -156,7 +156,7 @@ class SweepPanel(Panel):
             if found is None:
                 raise ConfigError("nothing_swept", "Nothing was swept yet, so there are no rows to save. Press Sweep.")
             suffix, kind = _FILES[word]
-            name = f"{found.experiment.kernel.replace('.', '_')}_{found.device.name}_sweep.{suffix}".replace(" ", "_")
+            name = f"{found.experiment.kernel.replace('.', '_')}_{state.gpu.name}_sweep.{suffix}"
             yield {self.file: json.dumps({"name": name, "type": kind, "text": rows_file.text(f".{suffix}", found)})}
 
         return saved

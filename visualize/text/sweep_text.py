@@ -84,7 +84,8 @@ def claim(found: Sweep) -> Markup:
     what = say(
         "{} {}", Mark(source), "for the fastest config so far" if found.ended == "running" else "for the best config"
     )
-    sentence = say("{} on {}. {}", Strong(knobs_text(best, found.space)), found.device.name, _ENDED[found.ended])
+    where = "on" if found.is_timed else "for"
+    sentence = say("{} {} {}. {}", Strong(knobs_text(best, found.space)), where, best.device, _ENDED[found.ended])
     return headline(number, what, sentence, said, *_library(found), _ties(found), found.note)
 
 
@@ -150,7 +151,7 @@ def about(found: Sweep) -> str:
     source = "measured" if found.is_timed else "predicted"
     return " · ".join(
         (found.experiment.kernel, f"{shape_text(problem)}, {problem.dtype}", varied_text(found.space),
-         found.device.name, source)
+         found.rows[0].device, source)
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ function arrange(box) {
 
 function made(box) {
   const label = document.createElement("label"), input = document.createElement("input");
-  Object.assign(input, { type: "search", value: sought, placeholder: "num_warps=8", className: "sought" });
+  Object.assign(input, { type: "search", value: sought, placeholder: "such as num_warps=8", className: "sought" });
   label.append("Filter rows ", input);
   input.addEventListener("input", () => { sought = input.value; arrange(box); });
   box.prepend(label);
