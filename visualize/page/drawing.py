@@ -142,7 +142,7 @@ class Drawing:
 
     def following(self, state: State) -> list[Panel]:
         """The panels of the open tab in which something may go on."""
-        return [panel for panel in self._panels[state.view.tab] if panel.follows]
+        return [panel for panel in self._panels[state.view.tab] if panel.moves]
 
     def redrawn(self, state: State, sentences: Mapping[str, str] | None = None) -> Drawn:
         """The address, the open tab, and what is wrong; other tabs wait until they are opened."""

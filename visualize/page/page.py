@@ -132,7 +132,7 @@ class Page:
             trigger_mode="multiple",
             **lasting,
         )
-        following = [component for panel in panels if panel.follows for component in panel.outputs]
+        following = [component for panel in panels if panel.moves for component in panel.outputs]
         at.moving.change(
             on.on_moving, [at.moving, *inputs], _each([at.problems, *following]), trigger_mode="multiple", **lasting
         )

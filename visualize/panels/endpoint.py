@@ -39,12 +39,14 @@ class Endpoint:
         at_once: requests that are answered at once; None for as many as there are, as the session has its own queue:
             a measurement.
         schemas: the JSON Schema of each other parameter, by name; what is left out has that of its type.
+        is_flat: as a tool for agents it takes the experiment's fields as arguments of their own, and not as one object.
     """
 
     name: str
     function: Callable[..., Any]
     at_once: int | None = 4
     schemas: Mapping[str, JsonSchema] = field(default_factory=dict)
+    is_flat: bool = True
 
 
 class Api:

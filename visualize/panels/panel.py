@@ -65,7 +65,7 @@ class Panel(ABC):
         uses_compiler: whether what it draws changes once the kernel is compiled.
         is_compared: whether what it draws is of the Experiment, so that a pinned one's stands beside it.
         follows_runs: whether what it draws changes once a run has ended.
-        follows: whether something may go on while it is looked at, which is drawn as it does: `following`.
+        moves: whether something may go on while it is looked at, which is drawn as it does: `following`.
         forms: the form of each of `options`, filled by `fill`.
         outputs: the components that `draw` and `waiting` may draw.
         actions: its buttons.
@@ -75,7 +75,7 @@ class Panel(ABC):
     uses_compiler: ClassVar[bool] = True
     is_compared: ClassVar[bool] = True
     follows_runs: ClassVar[bool] = False
-    follows: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.forms: dict[type, gr.HTML] = {}
@@ -99,7 +99,7 @@ class Panel(ABC):
         return {}
 
     def is_moving(self, known: Known) -> bool:
-        """Whether something goes on that `following` draws. Asked only where `follows`.
+        """Whether something goes on that `following` draws. Asked only where it `moves`.
 
         Raises:
             ConfigError: where it can't be drawn.

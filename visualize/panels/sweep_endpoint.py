@@ -25,8 +25,7 @@ _PREFIX = "sweep_"
 _VARY: JsonSchema = {
     "type": "object",
     "additionalProperties": {"type": "array", "items": {"type": "integer"}},
-    "description": f"Values by knob of the config, such as {{'BLOCK_M': [64, 128]}}: {MOST_ASKED} configs at most."
-    " Default: tiles around the experiment's, 4 and 8 warps.",
+    "description": f"Values by knob of the config; {MOST_ASKED} combinations at most. Default: tiles near the config's.",
 }
 SCHEMAS = {
     "vary": _VARY,

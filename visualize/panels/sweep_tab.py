@@ -39,7 +39,7 @@ class SweepPanel(Panel):
     options = (SweptKnobs, SweepView)
     uses_compiler = False
     is_compared = False
-    follows = True
+    moves = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,16 +169,15 @@ class SweepPanel(Panel):
             seed: int = 0,
             budget: int = 0,
         ) -> dict[str, Any]:
-            """Finds the fastest config of a kernel: tries the values of some knobs of its config in all combinations.
+            """Finds the fastest config of a kernel among all combinations of some values. Can take minutes.
 
-            `rows` has what became of each config, the best first. On a GPU right configs are timed; without one they
-            are compiled and ranked by `predicted_ms`. Configs that can't launch are set aside, each with its reason.
-            `best` is the best config's experiment, `triton_config` the same as a line. It can take minutes.
+            `rows` has what became of each config, the best first; without a GPU by `predicted_ms`. What can't launch is
+            set aside, with its `reason`.
             """
             return await sweep_endpoint.answer(api, self.sweeps, experiment, vary, strategy, seed, budget)
 
         schemas: dict[str, JsonSchema] = sweep_endpoint.SCHEMAS
-        return (Endpoint("sweep", sweep, at_once=1, schemas=schemas),)
+        return (Endpoint("sweep", sweep, at_once=1, schemas=schemas, is_flat=False),)
 
 
 def _hint(found: Sweep, state: State) -> str:
