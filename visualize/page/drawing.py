@@ -135,12 +135,12 @@ class Drawing:
         Raises:
             ConfigError: where a panel can't be drawn.
         """
-        panels = self.following(known.state)
+        panels = self.moving_panels(known.state)
         if not panels:
             return {}
         return {self._at.moving: str(next(self._numbers)) if any(panel.is_moving(known) for panel in panels) else ""}
 
-    def following(self, state: State) -> list[Panel]:
+    def moving_panels(self, state: State) -> list[Panel]:
         """The panels of the open tab in which something may go on."""
         return [panel for panel in self._panels[state.view.tab] if panel.moves]
 

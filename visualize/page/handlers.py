@@ -143,11 +143,11 @@ class Handlers:
         page = str(request.session_hash)
         self._movings[page] = turn = self._movings.get(page, 0) + 1
         try:
-            current = self.read(*values) if moving else None
+            known = self.drawing.known(self.read(*values))
         except ConfigError:
             return  # the sentence stands next to its cause
-        for panel in self.drawing.following(current) if current else ():
-            answers = panel.following(self.drawing.known(current))
+        for panel in self.drawing.moving_panels(known.state) if moving else ():
+            answers = panel.following(known)
             try:
                 while self._movings.get(page) == turn:
                     answer = await asyncio.to_thread(next, answers, None)

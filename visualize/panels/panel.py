@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -106,7 +106,7 @@ class Panel(ABC):
         """
         return False
 
-    def following(self, known: Known) -> Iterator[Drawn]:
+    def following(self, known: Known) -> Generator[Drawn, None, None]:
         """What goes on, drawing by drawing, until it ends: {} where nothing has changed since the last one."""
         yield from ()
 

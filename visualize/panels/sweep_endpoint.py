@@ -25,7 +25,7 @@ _PREFIX = "sweep_"
 _VARY: JsonSchema = {
     "type": "object",
     "additionalProperties": {"type": "array", "items": {"type": "integer"}},
-    "description": f"Values by knob of the config; {MOST_ASKED} combinations at most. Default: tiles near the config's.",
+    "description": f"Values by knob of the config; {MOST_ASKED} combinations at most. Default: tiles near its own.",
 }
 SCHEMAS = {
     "vary": _VARY,

@@ -139,7 +139,7 @@ def chosen_axes(state: State, within: Space) -> tuple[str, str]:
 
 def options_form(kind: type, state: State, within: Space) -> str:
     """The form of one kind of options: what varies is offered as axes, and what is tried by default is shown."""
-    shown = state.view.of(kind)
+    shown: Any = state.view.of(kind)
     names = [AUTO, *(name for name, _ in within.varied)]
     more: dict[str, dict[str, Any]] = {
         "sweep_vary": {"label": "vary", "placeholder": varied_text(within)},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import gradio as gr
@@ -77,7 +77,7 @@ class SweepPanel(Panel):
 
     def draw(self, known: Known) -> Drawn:
         space = swept_space(known.state)
-        forms = {self.forms[kind]: options_form(kind, known.state, space) for kind in self.options}
+        forms: Drawn = {self.forms[kind]: options_form(kind, known.state, space) for kind in self.options}
         running = self.sweeps.running(space, known.state.gpu)
         found = self.sweeps.found(space, known.state.gpu)
         if found is None:
@@ -88,7 +88,7 @@ class SweepPanel(Panel):
     def is_moving(self, known: Known) -> bool:
         return self.sweeps.running(swept_space(known.state), known.state.gpu) is not None
 
-    def following(self, known: Known) -> Iterator[Drawn]:
+    def following(self, known: Known) -> Generator[Drawn, None, None]:
         state = known.state
         running = self.sweeps.running(swept_space(state), state.gpu)
         if running is None:
