@@ -150,11 +150,14 @@ def parallel_figure(sweep: Sweep) -> go.Figure:
 
     Colours say which fifth of the ranking a config is in; the fastest are drawn last.
     """
-    times = _times(sweep)
-    ranked = [n for n in np.argsort(times, kind="stable") if math.isfinite(times[n])]
-    axes = [(name, values) for name, values in sweep.space.varied]
-    low, high = (float(np.log(times[ranked[0]])), float(np.log(times[ranked[-1]]))) if ranked else (0.0, 1.0)
-    heights = np.array([[*_heights(sweep.rows[n], axes), _share(float(np.log(times[n])), low, high)] for n in ranked])
+    place = {row.experiment: number for number, row in enumerate(sweep.rows)}
+    ranked = [place[row.experiment] for row in sweep.ranked]
+    axes = sweep.space.varied
+    logs = [math.log(time_ms(row, sweep.is_timed)) for row in sweep.ranked]
+    low, high = min(logs, default=0.0), max(logs, default=1.0)
+    heights = np.array(
+        [[*_heights(row, axes), _share(log, low, high)] for row, log in zip(sweep.ranked, logs, strict=True)]
+    )
     traces = [
         _lines(heights[first:end], ranked[first:end], color, name)
         for first, end, name, color in reversed(_grouped(len(ranked)))
@@ -212,7 +215,8 @@ def _labels(axes: Sequence[tuple[str, tuple[int | str, ...]]], ends: Sequence[st
         for place, (_, values) in enumerate(axes)
         for number, value in enumerate(values)
     ]
-    placed += [(len(axes), float(number), f"{end} ms") for number, end in enumerate(ends)]
+    heights = (0.0, 1.0) if len(set(ends)) > 1 else (0.5,)
+    placed += [(len(axes), height, f"{end} ms") for height, end in zip(heights, ends, strict=False)]
     return [
         {"x": x, "y": y, "text": text, "showarrow": False, "xanchor": "left", "xshift": 7, "yshift": 8}
         for x, y, text in placed

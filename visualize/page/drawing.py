@@ -129,8 +129,11 @@ class Drawing:
         is_known = all(self.session.compiled_before(one) is not None for one in shown)
         return f"{DRAWN if is_known else next(self._numbers)} {link.query(state.to_address())}"
 
-    def moving(self, known: Known) -> Drawn:
+    def moving(self, known: Known, is_asked: bool = False) -> Drawn:
         """What tells the page whether something goes on in the open tab: something new each time where it does.
+
+        Args:
+            is_asked: something was just started, and may have ended already: its end is to be drawn, too.
 
         Raises:
             ConfigError: where a panel can't be drawn.
@@ -138,7 +141,8 @@ class Drawing:
         panels = self.moving_panels(known.state)
         if not panels:
             return {}
-        return {self._at.moving: str(next(self._numbers)) if any(panel.is_moving(known) for panel in panels) else ""}
+        is_moving = is_asked or any(panel.is_moving(known) for panel in panels)
+        return {self._at.moving: str(next(self._numbers)) if is_moving else ""}
 
     def moving_panels(self, state: State) -> list[Panel]:
         """The panels of the open tab in which something may go on."""

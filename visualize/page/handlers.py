@@ -221,7 +221,7 @@ class Handlers:
                 while (answer := await asyncio.to_thread(next, answers, None)) is not None:
                     yield {**said, **answer}
                     said = {}
-                if moving := self.drawing.moving(self.drawing.known(current)):
+                if moving := self.drawing.moving(self.drawing.known(current), is_asked=True):
                     yield {**said, **moving}
             except ConfigError as error:
                 yield {**self.drawing.refused(error), **({} if action.keeps else dict.fromkeys(action.outputs, ""))}

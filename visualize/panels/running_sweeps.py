@@ -34,6 +34,7 @@ class RunningSweeps:
         self._ended: OrderedDict[Key, Sweep] = OrderedDict()
         self._watchers = 0
         self._unwatched: threading.Timer | None = None
+        self._session: Session | None = None
 
     def start(self, session: Session, space: Space, strategy: Strategy) -> Sweeping:
         """Start a sweep, from the rows that an earlier one of the same space left; or the one that runs already.
@@ -41,6 +42,9 @@ class RunningSweeps:
         Raises:
             ConfigError: where a sweep of another space runs, or of another strategy.
         """
+        if self._session is not session:
+            self._session = session
+            session.before_close(self._cancel)
         key = _key(space, resolved_gpu(space.base, session.gpu))
         with self._lock:
             if self._running is not None:
@@ -57,6 +61,7 @@ class RunningSweeps:
             self._running = key, sweeping
             sweeping.start()
         threading.Thread(target=self._kept, args=(key, sweeping), daemon=True).start()
+        self._watch(0)
         return sweeping
 
     def running(self, space: Space, gpu: Gpu) -> Sweeping | None:
@@ -88,6 +93,12 @@ class RunningSweeps:
             while len(self._ended) > 1 and sum(len(one.rows) for one in self._ended.values()) > MOST_ROWS:
                 self._ended.popitem(last=False)
             self._running = None
+
+    def _cancel(self) -> None:
+        with self._lock:
+            running = self._running
+        if running is not None:
+            running[1].cancel()
 
     def _watch(self, more: int) -> None:
         with self._lock:

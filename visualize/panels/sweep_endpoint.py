@@ -21,6 +21,9 @@ from visualize.panels.sweep_options import SweepView, around
 # which can be cancelled, take more.
 MOST_ASKED = 200
 
+# How often a call looks whether its sweep has ended.
+_LOOK_S = 0.2
+
 _PREFIX = "sweep_"
 _VARY: JsonSchema = {
     "type": "object",
@@ -55,7 +58,10 @@ async def answer(
             )
         asked = Strategy(view.sweep_strategy, view.sweep_seed, view.sweep_budget or None)
         with sweeps.watched():
-            found = await asyncio.to_thread(sweeps.start(api.session, within, asked).result)
+            sweeping = await asyncio.to_thread(sweeps.start, api.session, within, asked)
+            while not sweeping.has_ended:  # without a thread that would be waited for where the page is ended
+                await asyncio.sleep(_LOOK_S)
+            found = sweeping.result()
     except Exception as error:
         return to_json(failure(error).to_json())
     return await asyncio.to_thread(answered, lambda: reply(found))

@@ -92,6 +92,7 @@ class SweepPanel(Panel):
         state = known.state
         running = self.sweeps.running(swept_space(state), state.gpu)
         if running is None:
+            yield self.draw(known)
             return
         rows: tuple[SweepRow, ...] = ()
         with self.sweeps.watched():

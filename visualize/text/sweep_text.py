@@ -17,12 +17,14 @@ from kernels.sweep.device import seconds_text
 from visualize.text.headline import headline
 from visualize.text.prose import Link, Mark, Sentence, Sourced, Strong, hint, say
 from visualize.text.tables import frame, table
-from visualize.text.words import bytes_of, counted, milliseconds, significant
+from visualize.text.words import bytes_of, counted, milliseconds, percent, significant
 
 # Rows of the table; all of them are in the files.
 LISTED = 100
 # Lines to paste.
 PASTED = 8
+# Predicted times that are so close say nothing: the model's own best is within 1 % of the fastest at best.
+_UNDECIDED = 0.01
 _PHASES = {"explore": "exploring", "race": "racing the faster ones", "final": "timing the finalists", "over": "ended"}
 CANCELLING = Markup('<p class="status" role="status">Cancelling: what is done is kept.</p>')
 _ENDED = {
@@ -103,10 +105,22 @@ def _library(found: Sweep) -> list[Sentence]:
 
 
 def _ties(found: Sweep) -> Sentence | str:
+    """Configs that are not known to be slower than the best."""
+    if not found.is_timed:
+        return _undecided([row.predicted.ms for row in found.ranked if row.predicted])
     ties = [one for one in found.final.finalists if one.is_tie] if found.final else []
     if len(ties) < 2:
         return ""
     return say("{} finalists tie within their intervals; the simplest of them is named.", len(ties))
+
+
+def _undecided(times_ms: Sequence[float]) -> Sentence | str:
+    """How many configs a model does not tell apart from the best, where these are several."""
+    near = sum(ms <= (1 + _UNDECIDED) * times_ms[0] for ms in times_ms)
+    if near < 2:
+        return ""
+    return say("{} configs are {} within {} of it, which is closer than a model can tell.",
+               near, Mark("predicted"), percent(_UNDECIDED))  # fmt: skip
 
 
 def progress(phase: str, done: int, total: int, seconds: float, remaining_s: float | None) -> Markup:
