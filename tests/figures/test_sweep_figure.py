@@ -44,8 +44,8 @@ def test_a_cell_has_the_best_of_the_others_and_names_its_config(of, request):
     assert (list(cells.x), list(cells.y)) == (["16", "32", "64"], ["32", "64"])
     for i, n in enumerate((32, 64)):
         for j, m in enumerate((16, 32, 64)):
-            configs = [(row, row.experiment.config) for row in found.rows]
-            of_cell = [row for row, config in configs if config.BLOCK_M == m and config.BLOCK_N == n]
+            configs = [(row, vars(row.experiment.config)) for row in found.rows]
+            of_cell = [row for row, config in configs if config["BLOCK_M"] == m and config["BLOCK_N"] == n]
             right = [row for row in of_cell if row.is_right]
             named = found.rows[cells.customdata[i][j]]
             assert named in of_cell
