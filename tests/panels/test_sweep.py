@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 import json
 import re
-import threading
 import urllib.parse
 from dataclasses import replace
-from types import SimpleNamespace
 
 import gradio as gr
 import numpy as np
@@ -18,11 +15,8 @@ import pytest
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Device, Prediction, Strategy, Sweep, SweepRow
-from kernels.sweep.sweeping import Sweeping
-from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
-from visualize.panels import running_sweeps, sweep_endpoint
-from visualize.panels.endpoint import Api
-from visualize.panels.running_sweeps import RunningSweeps
+from tests.panels.sweeps_made_up import MANY, Session, finished, space_of, state_of
+from tests.sweep.fakes import grid, swept
 from visualize.panels.sweep_options import PICTURES, plan, swept_space
 from visualize.panels.sweep_tab import SweepPanel
 from visualize.panels.tabs import SETTINGS
@@ -30,52 +24,9 @@ from visualize.state.known import Known
 from visualize.text import sweep_text
 from visualize.widgets.plot import NONE
 
-FEW = "BLOCK_M=32,64 BLOCK_N=32,64 num_warps=4,8"
-# 1,152 configs.
-MANY = "BLOCK_M=16,32,64,128 BLOCK_N=16,32,64,128 BLOCK_K=16,32,64 GROUP_SIZE=1,4,8,16 num_warps=2,4,8 num_stages=2,3"
-
-
-def state_of(vary=FEW, **flat):
-    return SETTINGS.state({"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": vary, **flat}, None)
-
-
-def space_of(vary=FEW, **flat):
-    return swept_space(state_of(vary, **flat))
-
 
 def text_of(markup):
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
-
-
-class Session:
-    """A session whose sweeps are of made-up devices."""
-
-    def __init__(self):
-        self.gpu = None
-        self.ends = []
-
-    def before_close(self, end):
-        self.ends.append(end)
-
-
-@pytest.fixture
-def started(monkeypatch):
-    """Sweeps run on a made-up device, which waits in each trial until it is let go; they are told here."""
-    made = SimpleNamespace(devices=[], done=[], go=threading.Event())
-    made.go.set()
-
-    def sweeping_here(session, space, strategy, predict, refuse, done):
-        device = FakeDevice()
-        device.before = lambda trial: made.go.wait(30)
-        cancel = device.cancel
-        device.cancel = lambda: (cancel(), made.go.set())
-        made.devices.append(device)
-        made.done.append(done)
-        return Sweeping(space, strategy, [device], FakeBuilder(), predicting(), done=done)
-
-    monkeypatch.setattr(running_sweeps, "sweeping_here", sweeping_here)
-    yield made
-    made.go.set()
 
 
 @pytest.fixture
@@ -84,15 +35,6 @@ def panel():
     with gr.Blocks():
         made.build()
     return made
-
-
-def finished(sweeps, space, gpu=GPUS["H200"]):
-    """What a sweep found, once it has ended and is kept."""
-    for _ in range(3000):
-        if sweeps.running(space, gpu) is None and sweeps.found(space, gpu) is not None:
-            return sweeps.found(space, gpu)
-        threading.Event().wait(0.01)
-    raise AssertionError("The sweep did not end within 30 s.")
 
 
 def many_rows():
@@ -255,41 +197,6 @@ def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, sta
     assert not {row.experiment for row in cut.rows if row.is_done} & set(again)
 
 
-def test_one_sweep_runs_at_a_time_and_the_other_is_refused_in_a_sentence(started):
-    sweeps, session = RunningSweeps(), Session()
-    started.go.clear()
-    running = sweeps.start(session, space_of(), Strategy("grid"))
-    assert sweeps.start(session, space_of(), Strategy("grid")) is running
-    for other in ((space_of(MANY), Strategy("grid")), (space_of(), Strategy("random"))):
-        with pytest.raises(
-            ConfigError, match=r"A sweep of 8 configs of matmul\.grouped runs on this machine; one runs"
-        ):
-            sweeps.start(session, *other)
-    for end in session.ends:  # the session is closed
-        end()
-    assert finished(sweeps, space_of()).ended == "cancelled"
-
-
-def test_a_sweep_that_nobody_watches_ends_and_its_rows_are_kept(started, monkeypatch):
-    monkeypatch.setattr(running_sweeps, "UNWATCHED_S", 0.05)
-    sweeps = RunningSweeps()
-    started.go.clear()
-    with sweeps.watched():
-        sweeps.start(Session(), space_of(), Strategy("grid"))
-        threading.Event().wait(0.2)
-        assert sweeps.running(space_of(), GPUS["H200"]) is not None
-    assert finished(sweeps, space_of()).ended == "cancelled"
-
-
-def test_rows_that_are_kept_are_bounded_and_the_oldest_sweep_goes_first(started, monkeypatch):
-    monkeypatch.setattr(running_sweeps, "MOST_ROWS", 20)
-    sweeps, spaces = RunningSweeps(), [space_of(M=size) for size in (512, 640, 768)]
-    for space in spaces:
-        sweeps.start(Session(), space, Strategy("grid"))
-        finished(sweeps, space)
-    assert [sweeps.found(space, GPUS["H200"]) is not None for space in spaces] == [False, True, True]
-
-
 @pytest.mark.parametrize("word", ["CSV", "JSON"])
 def test_all_rows_are_saved_and_without_a_sweep_a_sentence_says_so(panel, started, word):
     save = panel._saving(word)
@@ -302,47 +209,6 @@ def test_all_rows_are_saved_and_without_a_sweep_a_sentence_says_so(panel, starte
     assert file["name"] == f"matmul_grouped_H200_sweep.{word.lower()}"
     count = len(json.loads(file["text"])["rows"]) if word == "JSON" else len(file["text"].splitlines()) - 1
     assert count == len(found.rows)
-
-
-def asked(vary=None, strategy="grid", seed=0, budget=0, experiment=None):
-    """The reply of /sweep, on made-up devices."""
-    payload = experiment or {"kernel": "matmul.grouped", "gpu": "H200"}
-    return asyncio.run(
-        sweep_endpoint.answer(Api(Session()), RunningSweeps(), payload, vary, strategy, seed, budget)
-    )  # fmt: skip
-
-
-def test_the_endpoint_replies_with_every_config_the_best_first(started):
-    found = asked({"BLOCK_M": [32, 64], "num_warps": [4, 8]})
-    assert [sorted(row["config"]) for row in found["rows"]] == [["BLOCK_M", "num_warps"]] * 4
-    times = [row["relative"] for row in found["rows"]]
-    assert len(times) == 4
-    assert found["best"]["config"]["BLOCK_M"] == found["rows"][0]["config"]["BLOCK_M"] == 64
-    assert f"num_warps={found['best']['config']['num_warps']}" in found["triton_config"]
-    assert (found["ended"], found["vary"]) == ("complete", {"BLOCK_M": [32, 64], "num_warps": [4, 8]})
-    assert found["experiment"]["gpu"] == found["gpu"] == "H200"
-    json.dumps(found)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (
-            {"vary": {"BLOCK_M": [16, 32, 64, 128], "GROUP_SIZE": list(range(1, 52))}},
-            "204 configs are asked for; /sweep",
-        ),
-        ({"vary": {"BLOCK_M": 64}}, "BLOCK_M is varied over 64; give a list of values."),
-        ({"vary": [1]}, "vary must be a JSON object of lists"),
-        ({"vary": {"nonsense": [1]}}, "can't vary 'nonsense'"),
-        ({"strategy": "best"}, "strategy is 'best'; allowed are guided, grid and random."),
-        ({"budget": -1}, "budget is -1; allowed are whole numbers from 0 to 4096."),
-        ({"experiment": {"kernel": "x"}}, "kernel is 'x'"),
-    ],
-)
-def test_what_the_endpoint_can_not_take_is_a_failure_in_a_sentence(started, given, said):
-    failure = asked(**given)["failure"]
-    assert said in failure["message"]
-    assert started.devices == [], "nothing was started"
 
 
 def test_the_page_has_the_handlers_of_a_sweep_that_goes_on(page):
