@@ -27,7 +27,7 @@ pytestmark = pytest.mark.xdist_group("mcp")
 
 NAMES = {
     "kernels", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "recorded",
-    "history", "scoreboard", "script", "trace",
+    "history", "scoreboard", "script", "sweep", "trace",
 }  # fmt: skip
 
 
