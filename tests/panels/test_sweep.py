@@ -156,6 +156,16 @@ def test_the_claim_has_the_best_time_first_and_marks_where_it_is_from(panel):
     )
 
 
+def test_what_a_compiler_says_is_one_line_of_text(panel):
+    (row,) = swept(Strategy("grid"), within=grid({"BLOCK_M": [16]})).rows
+    refused = replace(row, status="set aside", median_ms=None, reason="error:\n<a href='//x'>here</a>\n" + "x " * 500)
+    said = sweep_text.point(refused, grid({"BLOCK_M": [16]}))
+    assert "\n" not in said
+    assert "set aside: error: &lt;a href=" in said
+    assert len(said) < 400
+    assert "<a href='//x'" not in sweep_text.set_aside([("BLOCK_M 16", refused.reason)])
+
+
 def test_configs_without_a_result_are_listed_by_reason_the_most_frequent_first():
     rows = [("a", "Needs 5 bytes."), ("b", "Wrong."), ("c", "Needs 7 bytes.")]
     shown = text_of(sweep_text.set_aside(rows))

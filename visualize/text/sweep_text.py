@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from kernels.experiment import Experiment
 from kernels.export.autotune import config_lines
@@ -25,6 +26,8 @@ LISTED = 100
 PASTED = 8
 # Predicted times that are so close say nothing: the model's own best is within 1 % of the fastest at best.
 _UNDECIDED = 0.01
+# Characters of a reason that a point says, and the table; the files have all of it.
+_LONGEST_REASON, _LONGEST_IN_TABLE = 140, 400
 _PHASES = {"explore": "exploring", "race": "racing the faster ones", "final": "timing the finalists", "over": "ended"}
 CANCELLING = Markup('<p class="status" role="status">Cancelling: what is done is kept.</p>')
 _ENDED = {
@@ -149,7 +152,9 @@ def point(row: SweepRow, space: Space) -> str:
     if row.predicted:
         lines.append(f"{milliseconds(row.predicted.ms)} predicted, by {row.predicted.resource}")
     if row.status not in ("timed", "predicted"):
-        lines.append(f"{row.status}{': ' + row.reason if row.reason else ''}"[:160])
+        # A compiler's words: in one line, as a row of words has one each, and no markup.
+        reason = textwrap.shorten(row.reason, _LONGEST_REASON, placeholder=" …")
+        lines.append(f"{row.status}{': ' if reason else ''}{escape(reason)}")
     return "<br>".join(lines)
 
 
@@ -225,7 +230,7 @@ def set_aside(reasons: Iterable[tuple[str, str]]) -> Markup:
     if not by_shape:
         return Markup()
     rows = [
-        (f"{len(several):,}", several[0][1], several[0][0])
+        (f"{len(several):,}", textwrap.shorten(several[0][1], _LONGEST_IN_TABLE, placeholder=" …"), several[0][0])
         for several in sorted(by_shape.values(), key=len, reverse=True)[:20]
     ]
     return table(frame(("Configs", "Reason, of the first", "The first"), rows), "Without a result")
