@@ -32,6 +32,7 @@ class Knob:
     `stops` says how a slider over a range steps: "powers" (of two; any value can still be typed) or "ones". `reach` is
     where the slider ends, if before `high`: what is beyond can still be typed. `only_with` names another knob and the
     values of it with which this one makes a difference: with others its control is hidden.
+    Text is for a page's options: no kernel takes any.
     """
 
     default: int | str
