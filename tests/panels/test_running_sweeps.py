@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Strategy
-from tests.panels.sweeps_made_up import MANY, Session, finished, space_of
+from tests.panels.sent import named, request, set_to
+from tests.panels.sweeps_made_up import FEW, MANY, Session, finished, space_of
+from visualize.page import handlers
 from visualize.panels import running_sweeps, sweep_endpoint
 from visualize.panels.endpoint import Api
 from visualize.panels.running_sweeps import RunningSweeps
@@ -91,3 +94,76 @@ def test_what_the_endpoint_can_not_take_is_a_failure_in_a_sentence(started, give
     failure = asked(**given)["failure"]
     assert said in failure["message"]
     assert started.devices == [], "nothing was started"
+
+
+SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": FEW}
+
+
+async def pressed(page, number):
+    """What pressing a button of the tab answers: 0 Sweep, 1 Cancel."""
+    (panel,) = page.panels["sweep"]
+    return [named(one) async for one in page.handlers.asking(panel.actions[number])(*set_to(SENT))]
+
+
+async def watched(page, moving, name="page"):
+    """What a page is told while something goes on."""
+    sent = SimpleNamespace(session_hash=name, query_params={})
+    async for one in page.handlers.on_moving(sent, moving, *set_to(SENT)):
+        yield named(one)
+
+
+def test_the_page_draws_a_sweep_until_its_end(page, started, monkeypatch):
+    monkeypatch.setattr(handlers, "_FOLLOW_S", 0.01)
+
+    async def session():
+        started.go.clear()
+        *_, told = await pressed(page, 0)
+        assert told["moving"]
+        answers = watched(page, told["moving"])
+        first = await anext(answers)
+        assert "of 8 configs done" in first["sweep-progress"]
+        started.go.set()
+        return [one async for one in answers]
+
+    *_, last, nothing = asyncio.run(session())
+    assert "All configs were tried." in last["sweep-claim"]
+    assert last["sweep-plot"].startswith('{"data"')
+    assert "Click a point" in last["sweep-progress"]
+    assert "sweep-claim" not in nothing, "Gradio sends what was yielded last once more"
+
+
+def test_a_newer_drawing_or_a_closed_page_ends_the_older_one(page, started, monkeypatch):
+    monkeypatch.setattr(handlers, "_FOLLOW_S", 0.01)
+    (panel,) = page.panels["sweep"]
+
+    async def session():
+        started.go.clear()
+        await pressed(page, 0)
+        older, newer = watched(page, "1"), watched(page, "2")
+        await anext(older)
+        await anext(newer)
+        assert len([one async for one in older]) == 1, "nothing more but the end"
+        other = watched(page, "1", "another page")
+        await anext(other)
+        assert panel.sweeps._watchers == 2
+        page.handlers.on_unload(request())
+        assert len([one async for one in newer]) == 1
+        assert panel.sweeps._watchers == 1
+        (cancelling, _) = await pressed(page, 1)
+        assert "Cancelling" in cancelling["sweep-progress"]
+        return [one async for one in other]
+
+    *_, last, _ = asyncio.run(session())
+    assert "It was cancelled: what is done is kept" in last["sweep-claim"]
+    assert panel.sweeps._watchers == 0
+
+
+def test_what_can_not_start_leaves_what_is_drawn(page, started):
+    (panel,) = page.panels["sweep"]
+    started.go.clear()
+    panel.sweeps.start(Session(), space_of(MANY), Strategy("grid"))
+    (refused,) = asyncio.run(pressed(page, 0))
+    assert list(refused) == ["problems"]
+    assert "one runs at a time" in refused["problems"]
+    (cancelled, _) = asyncio.run(pressed(page, 1))
+    assert "No sweep of what is set is under way." in cancelled["sweep-progress"]
