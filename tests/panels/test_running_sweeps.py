@@ -167,3 +167,11 @@ def test_what_can_not_start_leaves_what_is_drawn(page, started):
     assert "one runs at a time" in refused["problems"]
     (cancelled, _) = asyncio.run(pressed(page, 1))
     assert "No sweep of what is set is under way." in cancelled["sweep-progress"]
+
+
+def test_a_session_that_is_closed_ends_the_sweep_under_way_first(page, started):
+    (panel,) = page.panels["sweep"]
+    started.go.clear()
+    panel.sweeps.start(page.session, space_of(), Strategy("grid"))
+    page.session.close()
+    assert finished(panel.sweeps, space_of()).ended == "cancelled"

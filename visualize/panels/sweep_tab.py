@@ -56,6 +56,8 @@ class SweepPanel(Panel):
             self.forms[SweepView] = form.form("sweep-view", "How it is searched and shown")
         with gr.Row(elem_classes="picture"):
             self.plot = plot("sweep-plot", "The configs of the sweep, by time")
+            # In its place where there is nothing to draw.
+            self.instead = markup("sweep-instead")
         with folded("Configs, the best first", "sweep-ranking"):
             self.table = markup("sweep-table", script=assets.text("sortable.js"))
         with folded("Configs without a result, and why", "sweep-aside"):
@@ -66,7 +68,7 @@ class SweepPanel(Panel):
                 saves = {word: gr.Button(f"All rows as {word}", size="sm", elem_id=f"sweep-{word.lower()}")
                          for word in _FILES}  # fmt: skip
         self.file = markup("sweep-file", script=assets.text("saved_file.js"), visible="hidden")
-        self._shown_parts = [self.claim, self.cancel, self.progress, self.plot, self.table, self.aside]
+        self._shown_parts = [self.claim, self.cancel, self.progress, self.plot, self.instead, self.table, self.aside]
         self._shown_parts.append(self.lines)
         self.outputs = [*self._shown_parts, *self.forms.values()]
         self.actions = [
@@ -111,8 +113,9 @@ class SweepPanel(Panel):
         return {
             self.claim: sweep_text.plan_claim(planned.space, planned.refused, planned.seconds, has_times),
             self.plot: NONE,
+            self.instead: sweep_text.planned(planned.space, refused),
             self.table: "",
-            self.aside: sweep_text.set_aside(refused),
+            self.aside: "",
             self.lines: "",
             **self._progress(None, sweep_text.not_swept()),
         }
@@ -126,6 +129,7 @@ class SweepPanel(Panel):
         return {
             self.claim: sweep_text.claim(found),
             self.plot: pictured,
+            self.instead: _hint(found, state) if pictured == NONE else "",
             self.table: sweep_text.ranking(found, address),
             self.aside: sweep_text.set_aside(sweep_text.reasons(found.rows, found.space)),
             self.lines: sweep_text.pasted(state.kernel, found, address(best)) if best else "",

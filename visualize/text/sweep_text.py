@@ -67,6 +67,17 @@ def plan_claim(space: Space, refused: Mapping[Experiment, str], seconds: float, 
     return headline(f"{left:,}", "config to try" if left == 1 else "configs to try", sentence, aside)
 
 
+def planned(space: Space, refused: Iterable[tuple[str, str]]) -> Markup:
+    """What varies, and what is refused, as tables.
+
+    Args:
+        refused: (knobs, reason) of each config that can't launch.
+    """
+    rows = [(name, ", ".join(map(str, values)), len(values)) for name, values in space.varied]
+    varied = table(frame(("Knob", "Values", "How many"), rows), f"{counted(space.size, 'config')}: all combinations")
+    return Markup('<div class="tables">{}{}</div>').format(varied, set_aside(refused))
+
+
 def counted_aside(number: int) -> str:
     """How many configs are set aside.
 
@@ -244,7 +255,7 @@ def not_swept() -> Markup:
 def of_picture(found: Sweep, picture: str) -> Markup:
     """What a click on the picture does; or why there is none."""
     if not found.ranked:
-        return hint("No config has a result.")
+        return hint("No config has a result." if found.ended != "running" else "No config has a result so far.")
     if found.is_timed or picture not in ("bound", "convergence"):
         return hint("Click a point to set its config.")
     return hint(f"Nothing was timed, so {picture} has nothing to show. heatmap and parallel show predicted times.")
