@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -167,6 +168,11 @@ def test_what_can_not_start_leaves_what_is_drawn(page, started):
     assert "one runs at a time" in refused["problems"]
     (cancelled, _) = asyncio.run(pressed(page, 1))
     assert "No sweep of what is set is under way." in cancelled["sweep-progress"]
+
+
+def test_the_document_names_the_bound():
+    document = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    assert f"A call takes at most {sweep_endpoint.MOST_ASKED} configs" in document
 
 
 def test_a_session_that_is_closed_ends_the_sweep_under_way_first(page, started):

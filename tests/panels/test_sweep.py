@@ -215,7 +215,8 @@ def test_all_rows_are_saved_and_without_a_sweep_a_sentence_says_so(panel, starte
         next(save(Session(), state_of()))
     list(panel._started(Session(), state_of()))
     found = finished(panel.sweeps, space_of())
-    (drawn,) = save(Session(), state_of())
+    (drawn,), (again,) = (save(Session(), state_of()) for _ in range(2))
+    assert drawn != again, "pressed again, it is saved again"
     file = json.loads(drawn[panel.file])
     assert file["name"] == f"matmul_grouped_H200_sweep.{word.lower()}"
     count = len(json.loads(file["text"])["rows"]) if word == "JSON" else len(file["text"].splitlines()) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -44,6 +45,8 @@ class SweepPanel(Panel):
     def __init__(self) -> None:
         super().__init__()
         self.sweeps = RunningSweeps()
+        # A file that is saved again is a new value, which the browser notices.
+        self._files = itertools.count()
 
     def build(self) -> None:
         self.claim = markup("sweep-claim")
@@ -162,7 +165,8 @@ class SweepPanel(Panel):
                 raise ConfigError("nothing_swept", "Nothing was swept yet, so there are no rows to save. Press Sweep.")
             suffix, kind = _FILES[word]
             name = f"{found.experiment.kernel.replace('.', '_')}_{state.gpu.name}_sweep.{suffix}"
-            yield {self.file: json.dumps({"name": name, "type": kind, "text": rows_file.text(f".{suffix}", found)})}
+            content = {"name": name, "type": kind, "text": rows_file.text(f".{suffix}", found)}
+            yield {self.file: json.dumps({**content, "number": next(self._files)})}
 
         return saved
 
