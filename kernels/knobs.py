@@ -27,11 +27,12 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Knob:
-    """One setting: its default and what it allows, either `choices` or whole numbers from `low` to `high`.
+    """One setting: its default and what it allows: `choices`, text up to `longest`, or numbers from `low` to `high`.
 
     `stops` says how a slider over a range steps: "powers" (of two; any value can still be typed) or "ones". `reach` is
     where the slider ends, if before `high`: what is beyond can still be typed. `only_with` names another knob and the
     values of it with which this one makes a difference: with others its control is hidden.
+    Text is for a page's options: no kernel takes any.
     """
 
     default: int | str
@@ -43,9 +44,12 @@ class Knob:
     stops: str = "ones"
     reach: int | None = None
     only_with: tuple[str, tuple[int | str, ...]] | None = None
+    longest: int | None = None
 
     def checked(self, name: str, value: object) -> int | str:
         """Return `value` as this knob's type, or raise ConfigError with what is allowed."""
+        if self.longest is not None:
+            return _text(name, value, self.longest)
         if self.choices is not None and isinstance(self.choices[0], str):
             if isinstance(value, str) and value in self.choices:
                 return value
@@ -80,6 +84,14 @@ def _listed(choices: Sequence[object]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
 
 
+def _text(name: str, value: object, longest: int) -> str:
+    if isinstance(value, str) and len(value) <= longest and (value.isprintable() or not value):
+        return value
+    raise ConfigError(
+        "not_a_text", f"{name} is {quoted(value)}; allowed are up to {longest} printable characters.", name
+    )
+
+
 def _whole(name: str, value: object) -> int:
     """A whole number from JSON (4096, 4096.0) or from an address ("4096")."""
     number = value
@@ -108,10 +120,11 @@ def knob(
     stops: str = "ones",
     reach: int | None = None,
     only_with: tuple[str, tuple[int | str, ...]] | None = None,
+    longest: int | None = None,
 ) -> Any:
     """Declare a dataclass field that a person can set. See Knob for what the arguments mean."""
     allowed = tuple(choices) if choices is not None else None
-    declared = Knob(default, group, help, allowed, low, high, stops, reach, only_with)
+    declared = Knob(default, group, help, allowed, low, high, stops, reach, only_with, longest)
     declared.checked("default", default)
     return field(default=default, metadata={"knob": declared})
 

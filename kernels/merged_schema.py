@@ -91,6 +91,9 @@ def _merged(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...]) -> JsonSche
 
 def _allowed(several: list[Knob]) -> JsonSchema:
     """What any of these knobs allows."""
+    longest = [knob.longest for knob in several if knob.longest is not None]
+    if longest:
+        return {"type": "string", "maxLength": max(longest)}
     choices = list(dict.fromkeys(choice for knob in several for choice in knob.choices or ()))
     if all(isinstance(choice, str) for choice in choices) and choices:
         return {"type": "string", "enum": choices}

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from kernels.experiment import Experiment, from_json
-from kernels.knobs import ConfigError, Knob, knobs
+from kernels.knobs import ConfigError, Knob, knobs, quoted
 from kernels.spec import Kernel
 
 # Configs of one space at most: at a second of compiling each, more than an hour on one core.
@@ -99,11 +99,11 @@ def space(base: Experiment, vary: Mapping[str, Sequence[object]], kernels: Mappi
         if name not in declared:
             raise ConfigError(
                 "unknown_field",
-                f"A sweep of {kernel.id} can't vary {name!r}; the knobs of its config are {', '.join(declared)}.",
+                f"A sweep of {kernel.id} can't vary {quoted(name)}; the knobs of its config are {', '.join(declared)}.",
                 str(name),
             )
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ConfigError("no_values", f"{name} is varied over {values!r}; give a list of values.", name)
+            raise ConfigError("no_values", f"{name} is varied over {quoted(values)}; give a list of values.", name)
     varied = tuple((name, _ordered(name, knob, vary[name])) for name, knob in declared.items() if name in vary)
     found = Space(base, varied)
     if found.size > MOST_CONFIGS:
@@ -113,6 +113,26 @@ def space(base: Experiment, vary: Mapping[str, Sequence[object]], kernels: Mappi
             f"{sizes} are {found.size:,} configs; at most {MOST_CONFIGS:,} are allowed. Vary fewer values.",
             varied[0][0],
         )
+    return found
+
+
+def varied(given: Sequence[str], what: str) -> dict[str, list[str]]:
+    """The values by knob of texts `KNOB=VALUE,VALUE`, to make a space of.
+
+    >>> varied(["BLOCK_M=64,128", "num_warps=4"], "--vary")
+    {'BLOCK_M': ['64', '128'], 'num_warps': ['4']}
+
+    Args:
+        what: names the setting in a sentence about it.
+    """
+    found: dict[str, list[str]] = {}
+    for one in given:
+        name, equals, values = one.partition("=")
+        if not equals or not name.strip() or not values.strip(" ,"):
+            raise ConfigError(
+                "not_a_knob", f"{what} is {quoted(one)}; write KNOB=VALUE,VALUE, as in BLOCK_M=64,128.", what
+            )
+        found.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
     return found
 
 

@@ -57,6 +57,7 @@ class Session:
         self._machine = Machine(gpu, cache_directory or default_cache_directory() / "triton")
         self.backend = self._machine.backend
         self._jobs: set[Job] = set()
+        self._ends: list[Callable[[], None]] = []
         self._waiting = ThreadPoolExecutor(MOST_WAITING, "waits for a compile")
         self._measured: BoundedCache[tuple[str, Experiment], Measured] = BoundedCache(MOST_KEPT)
 
@@ -172,8 +173,14 @@ class Session:
         """Call a function of `worker` in the run worker, between jobs: `process_id`, `compiled_here`."""
         return self._machine.runner.submit(question, "worker").result()
 
+    def before_close(self, end: Callable[[], None]) -> None:
+        """Have something that uses this session's machine ended first when it is closed."""
+        self._ends.append(end)
+
     def close(self) -> None:
         """Kill all workers; jobs under way end as failures. What was measured is stored."""
+        for end in self._ends:
+            end()
         self._waiting.shutdown(wait=False, cancel_futures=True)
         self._machine.close()
         self.store.close()

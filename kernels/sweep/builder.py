@@ -49,6 +49,11 @@ def built(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure
     return Build(compiled.registers, compiled.spilled_bytes, compiled.shared_bytes, compiled.seconds, predicted)
 
 
+def compiles_at_once() -> int:
+    """Compile processes that a sweep starts here: one per core, one core left to the timing."""
+    return max(1, min(_MOST, usable_cores() - 1))
+
+
 class LocalBuilder:
     """A `Builder` of worker processes on this machine, whose results the run worker finds in the same cache.
 
@@ -59,7 +64,7 @@ class LocalBuilder:
 
     def __init__(self, gpu: Gpu, predict: Predict, cache: Path, count: int | None = None) -> None:
         self._gpu, self._predict = gpu, predict
-        self.at_once = count or max(1, min(_MOST, usable_cores() - 1))
+        self.at_once = count or compiles_at_once()
         self._workers = Workers("compile", str(cache), self.at_once)
 
     def submit(self, experiment: Experiment) -> Future[Build | Failure]:

@@ -58,10 +58,14 @@ def checked_path(path: Path, allowed: Sequence[str] = SUFFIXES) -> Path:
 
 def write(path: Path, sweep: Sweep) -> None:
     """Write what is known of a sweep in place of what the file holds, at once: a reader never sees half of it."""
-    text = {".jsonl": _lines, ".json": _whole, ".csv": _table}[checked_path(path).suffix](sweep)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
+    beside.write_text(text(checked_path(path).suffix, sweep), encoding="utf-8")
     beside.replace(path)
+
+
+def text(suffix: str, sweep: Sweep) -> str:
+    """What a file of a suffix, one of SUFFIXES, holds of a sweep."""
+    return {".jsonl": _lines, ".json": _whole, ".csv": _table}[suffix](sweep)
 
 
 def _lines(sweep: Sweep) -> str:

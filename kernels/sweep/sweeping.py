@@ -97,6 +97,11 @@ class Sweeping:
         return self._gpu
 
     @property
+    def has_ended(self) -> bool:
+        """Whether `result` answers at once."""
+        return self._result.done()
+
+    @property
     def cores(self) -> int:
         """Compiles that can be under way at once."""
         return self._builder.at_once

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from kernels import discover
 from kernels.experiment import Run, from_json
-from kernels.knobs import ConfigError, knobs
+from kernels.knobs import ConfigError, Knob, knobs
+from kernels.merged_schema import object_schema
 from kernels.schema import experiment_model, experiment_schema
 
 
@@ -63,3 +64,19 @@ def test_the_schema_has_defaults_bounds_and_help(kernel):
     assert (warps["default"], warps["enum"]) == (4, [1, 2, 4, 8, 16])
     assert warps["description"]
     assert schema["$defs"]["Problem"]["properties"]["M"]["maximum"] == 16384
+
+
+TEXT = Knob("", "Sweep", "Words.", longest=5)
+
+
+@pytest.mark.parametrize("value", ["", "abcde", "é = ,"])
+def test_a_text_of_a_pages_options_may_be_so_long(value):
+    assert TEXT.checked("words", value) == value
+    assert object_schema({"words": TEXT}, "")["properties"]["words"]["maxLength"] == 5
+
+
+@pytest.mark.parametrize("value", ["abcdef", "a\nb", "\x00", "\ud800", 5, None, ["a"]])
+def test_another_text_is_refused_in_a_sentence(value):
+    with pytest.raises(ConfigError, match=r"^words is .*; allowed are up to 5 printable characters\.$") as error:
+        TEXT.checked("words", value)
+    assert error.value.field == "words"

@@ -19,7 +19,7 @@ from kernels.gpus import GPUS
 from tests.kernels.trees import is_alive
 from tests.page.conftest import App, served
 
-ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts", "/timeline", "/compile")
+ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts", "/timeline", "/compile", "/sweep")
 
 
 def test_kernels_lists_knobs_problem_gpus_and_device(client: Client) -> None:

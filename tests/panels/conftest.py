@@ -9,7 +9,9 @@ import gradio as gr
 import pytest
 
 from kernels.runner.session import Session
+from tests.panels.sweeps_made_up import Started
 from visualize.page.page import Page
+from visualize.panels import running_sweeps
 
 
 @pytest.fixture
@@ -20,3 +22,12 @@ def page(tmp_path: Path) -> Iterator[Page]:
         built = Page(blocks, session)
     yield built
     session.close()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+    """Sweeps of the page run on made-up devices."""
+    made = Started()
+    monkeypatch.setattr(running_sweeps, "sweeping_here", made.sweeping_here)
+    yield made
+    made.go.set()

@@ -57,8 +57,8 @@ def test_another_familys_problem_starts_at_its_defaults():
 
 
 def test_an_unknown_tab_is_a_sentence():
-    with pytest.raises(ConfigError, match="tab is 'sweep'; allowed are result, schedule"):
-        SETTINGS.state({"tab": "sweep"}, None)
+    with pytest.raises(ConfigError, match="tab is 'elsewhere'; allowed are result, schedule"):
+        SETTINGS.state({"tab": "elsewhere"}, None)
 
 
 def test_a_view_without_options_has_defaults():

@@ -13,7 +13,7 @@ from kernels.experiment import Experiment, from_json
 from kernels.knobs import ConfigError
 from kernels.results import Strategy, SweepRow
 from kernels.results.sweep_result import PATIENCE, STRATEGIES
-from kernels.space import Space, space
+from kernels.space import Space, space, varied
 from kernels.sweep.rows_file import SUFFIXES, checked_path, read
 
 
@@ -78,7 +78,7 @@ def asked(flags: argparse.Namespace) -> Asked:
             raise ConfigError("out_of_range", f"--{name} is {value}; allowed are whole numbers from {least}.")
     if flags.out is not None and not checked_path(flags.out).parent.is_dir():
         raise ConfigError("no_folder", f"--out is {flags.out}; there is no folder {flags.out.parent}.")
-    found = space(_experiment(flags.experiment), varied(flags.vary), discover())
+    found = space(_experiment(flags.experiment), varied(flags.vary, "--vary"), discover())
     strategy = Strategy(flags.strategy, flags.seed, flags.budget, flags.patience)
     done = read(flags.resume) if flags.resume is not None else ()
     rows = _of_space(done, found, flags.resume)
@@ -89,21 +89,6 @@ def asked(flags: argparse.Namespace) -> Asked:
             "they are kept.",
         )
     return Asked(found, strategy, flags.out, flags.resume, rows, _gpus(flags.gpus))
-
-
-def varied(given: Sequence[str]) -> dict[str, list[str]]:
-    """The values by knob of `KNOB=VALUE,VALUE`.
-
-    >>> varied(["BLOCK_M=64,128", "num_warps=4"])
-    {'BLOCK_M': ['64', '128'], 'num_warps': ['4']}
-    """
-    found: dict[str, list[str]] = {}
-    for one in given:
-        name, equals, values = one.partition("=")
-        if not equals or not name.strip() or not values.strip(" ,"):
-            raise ConfigError("not_a_knob", f"--vary is {one!r}; write KNOB=VALUE,VALUE, as in BLOCK_M=64,128.")
-        found.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
-    return found
 
 
 def _gpus(given: str) -> int | None:

@@ -36,6 +36,7 @@ class Components:
         experiment: the form of the Experiment.
         problems: puts sentences next to the controls that caused them.
         wanted: what the open tab wants of the compiler: each change is an event.
+        moving: whether something goes on in the open tab that is drawn as it does: each change is an event.
         status, cancel: of what was pressed last.
         pin: holds what is pinned.
         compare: the way to pin, or what differs from what is pinned.
@@ -46,6 +47,7 @@ class Components:
     link: gr.HTML
     problems: gr.HTML
     wanted: gr.HTML
+    moving: gr.HTML
     status: gr.HTML
     cancel: gr.Button
     pin: gr.HTML
@@ -127,6 +129,25 @@ class Drawing:
         is_known = all(self.session.compiled_before(one) is not None for one in shown)
         return f"{DRAWN if is_known else next(self._numbers)} {link.query(state.to_address())}"
 
+    def moving(self, known: Known, is_asked: bool = False) -> Drawn:
+        """What tells the page whether something goes on in the open tab: something new each time where it does.
+
+        Args:
+            is_asked: something was just started, and may have ended already: its end is to be drawn, too.
+
+        Raises:
+            ConfigError: where a panel can't be drawn.
+        """
+        panels = self.moving_panels(known.state)
+        if not panels:
+            return {}
+        is_moving = is_asked or any(panel.is_moving(known) for panel in panels)
+        return {self._at.moving: str(next(self._numbers)) if is_moving else ""}
+
+    def moving_panels(self, state: State) -> list[Panel]:
+        """The panels of the open tab in which something may go on."""
+        return [panel for panel in self._panels[state.view.tab] if panel.moves]
+
     def redrawn(self, state: State, sentences: Mapping[str, str] | None = None) -> Drawn:
         """The address, the open tab, and what is wrong; other tabs wait until they are opened."""
         said = dict(sentences or {})
@@ -135,7 +156,8 @@ class Drawing:
         if wanted := self.wanted(state):
             answer[self._at.wanted] = wanted
         try:
-            answer |= self.draw(self.known(state))
+            known = self.known(state)
+            answer |= self.draw(known) | self.moving(known)
         except ConfigError as error:
             said[error.field] = str(error)
         return {**answer, self._at.problems: form.placed(said)}

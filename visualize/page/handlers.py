@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import gradio as gr
@@ -27,6 +28,9 @@ from visualize.state.state import State
 from visualize.text import status_text
 from visualize.widgets import form, link
 
+# Between two drawings of what goes on.
+_FOLLOW_S = 0.7
+
 
 class Handlers:
     """Handlers of one page, for all the browsers that have it open."""
@@ -40,6 +44,8 @@ class Handlers:
         # was set before comes too late.
         self._changes: dict[str, int] = {}
         self._compiles: dict[str, int] = {}
+        # What goes on is drawn once on each open page: for what was drawn last.
+        self._movings: dict[str, int] = {}
 
     def read(self, tab: object, *forms: object) -> State:
         """What the forms say together.
@@ -132,6 +138,29 @@ class Handlers:
                     yield await asyncio.to_thread(self.drawing.drawn_again, current, outcome)
         yield self.drawing.nothing  # Gradio sends what was yielded last once more
 
+    async def on_moving(self, request: gr.Request, moving: object, *values: str) -> AsyncIterator[Drawn]:
+        """Something goes on in the open tab: draw it as it does, until it ends or something else is drawn."""
+        page = str(request.session_hash)
+        self._movings[page] = turn = self._movings.get(page, 0) + 1
+        try:
+            known = self.drawing.known(self.read(*values))
+        except ConfigError:
+            return  # the sentence stands next to its cause
+        for panel in self.drawing.moving_panels(known.state) if moving else ():
+            answers = panel.following(known)
+            try:
+                while self._movings.get(page) == turn:
+                    answer = await asyncio.to_thread(next, answers, None)
+                    if answer is None:
+                        break
+                    if answer and self._movings.get(page) == turn:
+                        yield answer
+                    await asyncio.sleep(_FOLLOW_S)
+            finally:
+                with suppress(ValueError):  # a thread is still in it: then it is closed when that leaves it
+                    answers.close()
+        yield self.drawing.nothing  # Gradio sends what was yielded last once more
+
     def measuring(self, action: Measure, opens: str = "") -> Callable[..., AsyncIterator[Drawn]]:
         """The handler of a button that has something measured.
 
@@ -187,12 +216,15 @@ class Handlers:
         async def on_ask(*values: str) -> AsyncIterator[Drawn]:
             said: Drawn = {self._at.problems: form.placed({})}
             try:
-                answers = action.question(self.session, self.read(*values))
+                current = self.read(*values)
+                answers = action.question(self.session, current)
                 while (answer := await asyncio.to_thread(next, answers, None)) is not None:
                     yield {**said, **answer}
                     said = {}
+                if moving := self.drawing.moving(self.drawing.known(current), is_asked=True):
+                    yield {**said, **moving}
             except ConfigError as error:
-                yield {**self.drawing.refused(error), **dict.fromkeys(action.outputs, "")}
+                yield {**self.drawing.refused(error), **({} if action.keeps else dict.fromkeys(action.outputs, ""))}
 
         return on_ask
 
@@ -203,6 +235,7 @@ class Handlers:
         page = str(request.session_hash)
         self.runs.forget(page)
         self._compiles.pop(page, None)
+        self._movings.pop(page, None)
         self._changes.pop(page, None)
 
     def _changed(self, page: str) -> int:

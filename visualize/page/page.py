@@ -86,6 +86,7 @@ class Page:
             link=address,
             problems=form.problems(),
             wanted=markup("compile-wanted", visible="hidden"),
+            moving=markup("moving", visible="hidden"),
             status=status,
             cancel=cancel,
             pin=form.form("pin", "What is pinned"),
@@ -100,7 +101,7 @@ class Page:
         forms = [at.experiment, at.pin, *(one for panel in panels for one in panel.forms.values())]
         inputs: list[Block] = [at.tab, *forms]
         drawn = [component for panel in panels for component in panel.outputs]
-        redrawn = _each([at.problems, at.link, at.compare, *drawn, at.wanted])
+        redrawn = _each([at.problems, at.link, at.compare, *drawn, at.wanted, at.moving])
         everything = _each([at.tab, at.tabs, *forms, *redrawn])
 
         # Gradio tells outputs of an event's progress even where none is shown, and each takes a browser milliseconds.
@@ -131,6 +132,10 @@ class Page:
             trigger_mode="multiple",
             **lasting,
         )
+        following = [component for panel in panels if panel.moves for component in panel.outputs]
+        at.moving.change(
+            on.on_moving, [at.moving, *inputs], _each([at.problems, *following]), trigger_mode="multiple", **lasting
+        )
 
         def measure(action: Measure, events: Sequence[Callable[..., Any]], opens: str = "") -> None:
             if self.session.gpu is None and not MEASUREMENTS[action.measurement].is_interpreted:
@@ -153,7 +158,7 @@ class Page:
         measure(self._result.run(self._run), [self._run.click, at.experiment.submit])
         for action in (action for panel in panels for action in panel.actions):
             if isinstance(action, Ask):
-                answered = [at.problems, *action.outputs]
+                answered = [at.problems, at.moving, *action.outputs]
                 action.button.click(on.asking(action), inputs, answered, trigger_mode="once", **lasting)
             else:
                 measure(action, [action.button.click])

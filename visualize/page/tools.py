@@ -41,6 +41,10 @@ _OPTIONAL: JsonSchema = {
     "type": "object",
     "description": 'Only of this experiment: {"kernel", "problem", "config", "run"}, with the fields that `run` takes.',
 }
+_WHOLE: JsonSchema = {
+    "type": "object",
+    "description": 'What is looked at: {"kernel", "problem", "config", "gpu"}, with the fields that `compile` takes.',
+}
 _HOW = "The reply is JSON; `failure` in it says what was wrong and what is allowed."
 _KNOBS = (
     "Arguments that are left out take the kernel's default; `kernels` says what each means, and which kernels have it."
@@ -74,14 +78,15 @@ def offer_tools_alone(server: GradioMCPServer) -> None:
 def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
     parameters = inspect.signature(endpoint.function).parameters
     is_of_one = EXPERIMENT in parameters and parameters[EXPERIMENT].default is inspect.Parameter.empty
-    own = [name for name in parameters if name != EXPERIMENT or not is_of_one]
-    fields = merged_fields(kernels) if is_of_one else {}
+    own = [name for name in parameters if name != EXPERIMENT or not (is_of_one and endpoint.is_flat)]
+    fields = merged_fields(kernels) if is_of_one and endpoint.is_flat else {}
+    as_object = _WHOLE if is_of_one else _OPTIONAL
     if endpoint.at_once is not None:  # nothing is launched: how it is launched makes no difference
         fields.pop("run", None)
     flat = {name: _unexplained(schema) for part in fields.values() for name, schema in part.items()}
     schemas: dict[str, JsonSchema] = {
         **({"kernel": _unexplained(kernel_field(kernels)), **flat, "gpu": _unexplained(gpu_field())} if fields else {}),
-        **{name: endpoint.schemas.get(name, _OPTIONAL if name == EXPERIMENT else {}) for name in own},
+        **{name: endpoint.schemas.get(name, as_object if name == EXPERIMENT else {}) for name in own},
         "fields": _FIELDS,
     }
 

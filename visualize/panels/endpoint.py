@@ -39,12 +39,14 @@ class Endpoint:
         at_once: requests that are answered at once; None for as many as there are, as the session has its own queue:
             a measurement.
         schemas: the JSON Schema of each other parameter, by name; what is left out has that of its type.
+        is_flat: as a tool for agents it takes the experiment's fields as arguments of their own, and not as one object.
     """
 
     name: str
     function: Callable[..., Any]
     at_once: int | None = 4
     schemas: Mapping[str, JsonSchema] = field(default_factory=dict)
+    is_flat: bool = True
 
 
 class Api:
@@ -128,8 +130,8 @@ def known(session: Session, state: State, compiled: Compiled | Failure | None = 
     measured = {name: one.value for name, one in found.items()}
     ended = {name: one.ended for name, one in found.items() if one.ended is not None}
     if isinstance(outcome, Failure):
-        return Known(state, None, outcome, measured, ended, session.store)
-    return Known(state, outcome, None, measured, ended, session.store)
+        return Known(state, None, outcome, measured, ended, session.store, session.gpu)
+    return Known(state, outcome, None, measured, ended, session.store, session.gpu)
 
 
 def schemas_of(options: type, prefix: str) -> dict[str, JsonSchema]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,11 +45,16 @@ Question = Callable[[Session, State], Iterator[Drawn]]
 
 @dataclass(frozen=True)
 class Ask:
-    """A button that asks a question, and the components that its answers draw."""
+    """A button that asks a question, and the components that its answers draw.
+
+    Attributes:
+        keeps: what is drawn stays where it can't be asked.
+    """
 
     button: gr.Button
     question: Question
     outputs: Sequence[Block]
+    keeps: bool = False
 
 
 class Panel(ABC):
@@ -60,6 +65,7 @@ class Panel(ABC):
         uses_compiler: whether what it draws changes once the kernel is compiled.
         is_compared: whether what it draws is of the Experiment, so that a pinned one's stands beside it.
         follows_runs: whether what it draws changes once a run has ended.
+        moves: whether something may go on while it is looked at, which is drawn as it does: `following`.
         forms: the form of each of `options`, filled by `fill`.
         outputs: the components that `draw` and `waiting` may draw.
         actions: its buttons.
@@ -69,6 +75,7 @@ class Panel(ABC):
     uses_compiler: ClassVar[bool] = True
     is_compared: ClassVar[bool] = True
     follows_runs: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.forms: dict[type, gr.HTML] = {}
@@ -90,6 +97,18 @@ class Panel(ABC):
     def waiting(self, known: Known, seconds: float) -> Drawn:
         """What is shown while the compiler works, for so long already."""
         return {}
+
+    def is_moving(self, known: Known) -> bool:
+        """Whether something goes on that `following` draws. Asked only where it `moves`.
+
+        Raises:
+            ConfigError: where it can't be drawn.
+        """
+        return False
+
+    def following(self, known: Known) -> Generator[Drawn, None, None]:
+        """What goes on, drawing by drawing, until it ends: {} where nothing has changed since the last one."""
+        yield from ()
 
     def fill(self, known: Known) -> Drawn:
         """The forms, set to the View."""

@@ -73,7 +73,7 @@ class ScoreboardPanel(Panel):
         self.forms[ScoreboardView] = form.form("scoreboard-view", "Which counts are shown")
         with gr.Row(elem_classes="picture"):
             self.plot = plot("scoreboard-plot", "Each recorded count: predicted across, counted upwards")
-        self.below = markup("scoreboard-below", script=assets.text("scoreboard.js"))
+        self.below = markup("scoreboard-below", script=assets.text("points.js"))
         self.outputs = [self.claim, self.plot, self.below, self.forms[ScoreboardView]]
 
     def draw(self, known: Known) -> Drawn:

@@ -15,6 +15,7 @@ from visualize.panels.result_tab import ResultPanel
 from visualize.panels.reuse_tab import ReusePanel
 from visualize.panels.schedule_tab import SchedulePanel
 from visualize.panels.scoreboard_tab import ScoreboardPanel
+from visualize.panels.sweep_tab import SweepPanel
 from visualize.panels.timeline_panel import TimelinePanel
 from visualize.panels.whatif_panel import WhatIfPanel
 from visualize.state.state import Settings
@@ -35,6 +36,7 @@ TABS = (
     Tab("reuse", "Reuse", (ReusePanel,)),
     Tab("coalescing", "Coalescing", (CoalescingPanel, WhatIfPanel)),
     Tab("compiler", "Compiler", (CompilerPanel,)),
+    Tab("sweep", "Sweep", (SweepPanel,)),
     Tab("scoreboard", "Scoreboard", (ScoreboardPanel,)),
     Tab("recorded", "Recorded", (RecordedPanel,)),
     Tab("history", "History", (HistoryPanel,)),

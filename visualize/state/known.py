@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
 from kernels.spec import Launch
 from kernels.store import Store
@@ -30,6 +31,7 @@ class Known:
         measured: live or recorded results, by the names of measurements; what there is none of is left out.
         ended: when those of them were measured that this machine measured before it started anew, by the same names.
         store: of this machine.
+        here: this machine's GPU; None without one.
     """
 
     state: State
@@ -38,6 +40,7 @@ class Known:
     measured: Mapping[str, Any] = field(default_factory=dict)
     ended: Mapping[str, datetime.datetime] = field(default_factory=dict)
     store: Store = field(default_factory=lambda: Store(None))
+    here: Gpu | None = None
 
     @property
     def launch(self) -> Launch:

@@ -99,6 +99,8 @@ def field(name: str, knob: Knob, labels: list[str] | None = None, group: str = "
     shared: dict[str, Any] = {"name": name, "group": group or knob.group, "help": knob.help}
     if knob.only_with:
         shared["only_with"] = {"name": knob.only_with[0], "values": list(knob.only_with[1])}
+    if knob.longest is not None:
+        return {**shared, "kind": "text", "longest": knob.longest}
     if labels is not None:
         return {**shared, "kind": "menu", "choices": list(range(len(labels))), "labels": labels}
     if knob.choices is None:

@@ -67,6 +67,14 @@ function control(field) {
     row.refresh = () => { menu.value = field.choices.findIndex((c) => c === state.values[field.name]); };
     return row;
   }
+  if (field.kind === "text") {
+    // Set when it is left or Enter is pressed: half of it would be refused.
+    const box = make("input", { type: "text", id, maxlength: field.longest, placeholder: field.placeholder ?? "", "aria-describedby": help.id, spellcheck: "false" });
+    box.addEventListener("change", () => set(field.name, box.value));
+    row.append(label, box, problem, help);
+    row.refresh = () => { if (document.activeElement !== box) box.value = state.values[field.name]; };
+    return row;
+  }
   const values = stops(field);
   const slider = make("input", {
     type: "range", id: `${id}-slider`, "aria-label": `${field.name} slider`, "aria-describedby": help.id,

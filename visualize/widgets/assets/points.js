@@ -1,9 +1,10 @@
-// The scoreboard's points (see scoreboard_figure.py): what each says, and the launch that a click on it opens. The layout's
-// meta has both, by the place that a point carries.
+// Points of a figure that open another state of the page: what each says, and the address that a click on it follows. The
+// layout's meta has both, by the place that a point, or a cell of a map, carries.
 function lay({ target, detail }) {
   const { words, addresses } = detail.layout.meta ?? {};
   if (!words || !addresses) return;
-  const said = ({ customdata }) => customdata && Array.from(customdata, (place) => words[place]);
+  const word = (place) => (typeof place === "number" ? words[place] : Array.from(place, word));
+  const said = ({ customdata }) => customdata && Array.from(customdata, word);
   detail.data = detail.data.map((trace) => ({ ...trace, text: said(trace) }));
   queueMicrotask(() => listen(target, addresses)); // Plotly makes a plot a source of events when it draws it
 }

@@ -1,0 +1,61 @@
+"""Sweeps on made-up devices, as the page starts them."""
+
+from __future__ import annotations
+
+import threading
+
+from kernels.gpus import GPUS
+from kernels.sweep.sweeping import Sweeping
+from tests.sweep.fakes import FakeBuilder, FakeDevice, predicting
+from visualize.panels.sweep_options import swept_space
+from visualize.panels.tabs import SETTINGS
+
+FEW = "BLOCK_M=32,64 BLOCK_N=32,64 num_warps=4,8"
+# 1,152 configs.
+MANY = "BLOCK_M=16,32,64,128 BLOCK_N=16,32,64,128 BLOCK_K=16,32,64 GROUP_SIZE=1,4,8,16 num_warps=2,4,8 num_stages=2,3"
+
+
+def state_of(vary=FEW, **flat):
+    return SETTINGS.state({"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": vary, **flat}, None)
+
+
+def space_of(vary=FEW, **flat):
+    return swept_space(state_of(vary, **flat))
+
+
+class Session:
+    """A session whose sweeps are of made-up devices."""
+
+    def __init__(self):
+        self.gpu = None
+        self.ends = []
+
+    def before_close(self, end):
+        self.ends.append(end)
+
+
+class Started:
+    """Sweeps on made-up devices, which wait in each trial until `go` is set; what was started is told here."""
+
+    def __init__(self):
+        self.devices, self.done, self.go = [], [], threading.Event()
+        self.go.set()
+
+    def sweeping_here(self, session, space, strategy, predict, refuse, done):
+        """In place of the engine's own."""
+        device = FakeDevice()
+        device.before = lambda trial: self.go.wait(30)
+        cancel = device.cancel
+        device.cancel = lambda: (cancel(), self.go.set())
+        self.devices.append(device)
+        self.done.append(done)
+        return Sweeping(space, strategy, [device], FakeBuilder(), predicting(), done=done)
+
+
+def finished(sweeps, space, gpu=GPUS["H200"]):
+    """What a sweep found, once it has ended and is kept."""
+    for _ in range(3000):
+        if sweeps.running(space, gpu) is None and sweeps.found(space, gpu) is not None:
+            return sweeps.found(space, gpu)
+        threading.Event().wait(0.01)
+    raise AssertionError("The sweep did not end within 30 s.")

@@ -1,0 +1,183 @@
+"""The sweeps of a session: one at a time, watched, bounded; and what /sweep takes and replies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kernels.gpus import GPUS
+from kernels.knobs import ConfigError
+from kernels.results import Strategy
+from tests.panels.sent import named, request, set_to
+from tests.panels.sweeps_made_up import FEW, MANY, Session, finished, space_of
+from visualize.page import handlers
+from visualize.panels import running_sweeps, sweep_endpoint
+from visualize.panels.endpoint import Api
+from visualize.panels.running_sweeps import RunningSweeps
+
+
+def test_one_sweep_runs_at_a_time_and_the_other_is_refused_in_a_sentence(started):
+    sweeps, session = RunningSweeps(), Session()
+    started.go.clear()
+    running = sweeps.start(session, space_of(), Strategy("grid"))
+    assert sweeps.start(session, space_of(), Strategy("grid")) is running
+    for other in ((space_of(MANY), Strategy("grid")), (space_of(), Strategy("random"))):
+        with pytest.raises(
+            ConfigError, match=r"A sweep of 8 configs of matmul\.grouped runs on this machine; one runs"
+        ):
+            sweeps.start(session, *other)
+    for end in session.ends:  # the session is closed
+        end()
+    assert finished(sweeps, space_of()).ended == "cancelled"
+
+
+def test_a_sweep_that_nobody_watches_ends_and_its_rows_are_kept(started, monkeypatch):
+    monkeypatch.setattr(running_sweeps, "UNWATCHED_S", 0.05)
+    sweeps = RunningSweeps()
+    started.go.clear()
+    with sweeps.watched():
+        sweeps.start(Session(), space_of(), Strategy("grid"))
+        threading.Event().wait(0.2)
+        assert sweeps.running(space_of(), GPUS["H200"]) is not None
+    assert finished(sweeps, space_of()).ended == "cancelled"
+
+
+def test_rows_that_are_kept_are_bounded_and_the_oldest_sweep_goes_first(started, monkeypatch):
+    monkeypatch.setattr(running_sweeps, "MOST_ROWS", 20)
+    sweeps, spaces = RunningSweeps(), [space_of(M=size) for size in (512, 640, 768)]
+    for space in spaces:
+        sweeps.start(Session(), space, Strategy("grid"))
+        finished(sweeps, space)
+    assert [sweeps.found(space, GPUS["H200"]) is not None for space in spaces] == [False, True, True]
+
+
+def asked(vary=None, strategy="grid", seed=0, budget=0, experiment=None):
+    """The reply of /sweep, on made-up devices."""
+    payload = experiment or {"kernel": "matmul.grouped", "gpu": "H200"}
+    return asyncio.run(
+        sweep_endpoint.answer(Api(Session()), RunningSweeps(), payload, vary, strategy, seed, budget)
+    )  # fmt: skip
+
+
+def test_the_endpoint_replies_with_every_config_the_best_first(started):
+    found = asked({"BLOCK_M": [32, 64], "num_warps": [4, 8]})
+    assert [sorted(row["config"]) for row in found["rows"]] == [["BLOCK_M", "num_warps"]] * 4
+    times = [row["relative"] for row in found["rows"]]
+    assert len(times) == 4
+    assert found["best"]["config"]["BLOCK_M"] == found["rows"][0]["config"]["BLOCK_M"] == 64
+    assert f"num_warps={found['best']['config']['num_warps']}" in found["triton_config"]
+    assert (found["ended"], found["vary"]) == ("complete", {"BLOCK_M": [32, 64], "num_warps": [4, 8]})
+    assert found["experiment"]["gpu"] == found["gpu"] == "H200"
+    json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"vary": {"BLOCK_M": [16, 32, 64, 128], "GROUP_SIZE": list(range(1, 52))}},
+            "204 configs are asked for; /sweep",
+        ),
+        ({"vary": {"BLOCK_M": 64}}, "BLOCK_M is varied over 64; give a list of values."),
+        ({"vary": [1]}, "vary must be a JSON object of lists"),
+        ({"vary": {"nonsense": [1]}}, "can't vary 'nonsense'"),
+        ({"strategy": "best"}, "strategy is 'best'; allowed are guided, grid and random."),
+        ({"budget": -1}, "budget is -1; allowed are whole numbers from 0 to 4096."),
+        ({"experiment": {"kernel": "x"}}, "kernel is 'x'"),
+    ],
+)
+def test_what_the_endpoint_can_not_take_is_a_failure_in_a_sentence(started, given, said):
+    failure = asked(**given)["failure"]
+    assert said in failure["message"]
+    assert started.devices == [], "nothing was started"
+
+
+SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": FEW}
+
+
+async def pressed(page, number):
+    """What pressing a button of the tab answers: 0 Sweep, 1 Cancel."""
+    (panel,) = page.panels["sweep"]
+    return [named(one) async for one in page.handlers.asking(panel.actions[number])(*set_to(SENT))]
+
+
+async def watched(page, moving, name="page"):
+    """What a page is told while something goes on."""
+    sent = SimpleNamespace(session_hash=name, query_params={})
+    async for one in page.handlers.on_moving(sent, moving, *set_to(SENT)):
+        yield named(one)
+
+
+def test_the_page_draws_a_sweep_until_its_end(page, started, monkeypatch):
+    monkeypatch.setattr(handlers, "_FOLLOW_S", 0.01)
+
+    async def session():
+        started.go.clear()
+        *_, told = await pressed(page, 0)
+        assert told["moving"]
+        answers = watched(page, told["moving"])
+        first = await anext(answers)
+        assert "of 8 configs done" in first["sweep-progress"]
+        started.go.set()
+        return [one async for one in answers]
+
+    *_, last, nothing = asyncio.run(session())
+    assert "All configs were tried." in last["sweep-claim"]
+    assert last["sweep-plot"].startswith('{"data"')
+    assert "Click a point" in last["sweep-progress"]
+    assert "sweep-claim" not in nothing, "Gradio sends what was yielded last once more"
+
+
+def test_a_newer_drawing_or_a_closed_page_ends_the_older_one(page, started, monkeypatch):
+    monkeypatch.setattr(handlers, "_FOLLOW_S", 0.01)
+    (panel,) = page.panels["sweep"]
+
+    async def session():
+        started.go.clear()
+        await pressed(page, 0)
+        older, newer = watched(page, "1"), watched(page, "2")
+        await anext(older)
+        await anext(newer)
+        assert len([one async for one in older]) == 1, "nothing more but the end"
+        other = watched(page, "1", "another page")
+        await anext(other)
+        assert panel.sweeps._watchers == 2
+        page.handlers.on_unload(request())
+        assert len([one async for one in newer]) == 1
+        assert panel.sweeps._watchers == 1
+        (cancelling, _) = await pressed(page, 1)
+        assert "Cancelling" in cancelling["sweep-progress"]
+        return [one async for one in other]
+
+    *_, last, _ = asyncio.run(session())
+    assert "It was cancelled: what is done is kept" in last["sweep-claim"]
+    assert panel.sweeps._watchers == 0
+
+
+def test_what_can_not_start_leaves_what_is_drawn(page, started):
+    (panel,) = page.panels["sweep"]
+    started.go.clear()
+    panel.sweeps.start(Session(), space_of(MANY), Strategy("grid"))
+    (refused,) = asyncio.run(pressed(page, 0))
+    assert list(refused) == ["problems"]
+    assert "one runs at a time" in refused["problems"]
+    (cancelled, _) = asyncio.run(pressed(page, 1))
+    assert "No sweep of what is set is under way." in cancelled["sweep-progress"]
+
+
+def test_the_document_names_the_bound():
+    document = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    assert f"A call takes at most {sweep_endpoint.MOST_ASKED} configs" in document
+
+
+def test_a_session_that_is_closed_ends_the_sweep_under_way_first(page, started):
+    (panel,) = page.panels["sweep"]
+    started.go.clear()
+    panel.sweeps.start(page.session, space_of(), Strategy("grid"))
+    page.session.close()
+    assert finished(panel.sweeps, space_of()).ended == "cancelled"

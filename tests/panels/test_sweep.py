@@ -1,0 +1,243 @@
+"""The Sweep tab: what is set, what it would take, what is drawn while it runs, what a click sets, and /sweep."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import urllib.parse
+from dataclasses import replace
+
+import gradio as gr
+import numpy as np
+import pytest
+
+from kernels.gpus import GPUS
+from kernels.knobs import ConfigError
+from kernels.results import Device, Prediction, Strategy, Sweep, SweepRow
+from tests.panels.sweeps_made_up import MANY, Session, finished, space_of, state_of
+from tests.sweep.fakes import grid, swept
+from visualize.panels.sweep_options import PICTURES, plan, swept_space
+from visualize.panels.sweep_tab import SweepPanel
+from visualize.panels.tabs import SETTINGS
+from visualize.state.known import Known
+from visualize.text import sweep_text
+from visualize.widgets.plot import NONE
+
+
+def text_of(markup):
+    return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
+
+
+@pytest.fixture
+def panel():
+    made = SweepPanel()
+    with gr.Blocks():
+        made.build()
+    return made
+
+
+def many_rows():
+    """A made-up sweep of 1,152 timed rows, each with all that a row can hold."""
+    space, dice = space_of(MANY), np.random.default_rng(0)
+    times = dice.lognormal(0, 0.5, space.size)
+    rows = []
+    for turn, (experiment, ms) in enumerate(zip(space.experiments, times, strict=True)):
+        off = float(dice.lognormal(0, 0.2))
+        resource = ("arithmetic", "DRAM", "L2", "latency")[turn % 4]
+        predicted = Prediction(ms * off, resource, ((resource, ms * off),))
+        known = {"predicted": predicted, "compile_s": 1.0, "registers": 128, "spilled_bytes": 8, "shared_bytes": 49152}
+        if turn % 10 == 9:
+            reason = f"out of resource: shared memory, Required: {turn * 1024}, Hardware limit: 232448."
+            rows.append(SweepRow(experiment, "set aside", reason, "H200", **known))
+        else:
+            times_ms = {"median_ms": ms, "low_ms": ms * 0.99, "high_ms": ms * 1.01, "samples": 40, "relative": ms}
+            rows.append(SweepRow(experiment, "timed", "", "H200", "", **known, **times_ms, turn=turn))
+    device = Device("cuda", "NVIDIA H200", torch="2.11", triton="3.7.1")
+    return Sweep(space, Strategy("grid"), "cuda", device, tuple(rows), None, "running", 60.0)
+
+
+@pytest.mark.parametrize("which", PICTURES)
+def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which):
+    found = many_rows()
+    assert len(found.rows) > 1000
+    drawn = panel._found(found, state_of(MANY, sweep_picture=which))
+    sent = {block.elem_id: value for block, value in drawn.items() if isinstance(value, str)}
+    sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in sent.items()}
+    assert sizes["sweep-plot"] > 1000
+    assert sum(sizes.values()) < 150_000, sizes
+    assert sent["sweep-table"].count("<tr>") == 1 + sweep_text.LISTED
+
+
+def test_before_it_starts_the_number_of_configs_and_what_is_refused_are_said(panel):
+    state = state_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8")
+    drawn = panel.draw(Known(state))
+    planned = plan(swept_space(state), state.gpu, None)
+    assert len(planned.refused) == 2  # 256 × 256, with 4 and 8 warps
+    said = text_of(drawn[panel.claim])
+    assert said.startswith("6 configs to try")
+    assert "2 configs are set aside before any compile." in said
+    assert "ranked by predicted time alone" in said
+    assert drawn[panel.plot] == NONE
+    instead = text_of(drawn[panel.instead])
+    assert "8 configs: all combinations" in instead
+    assert "BLOCK_M 64, 256 2 BLOCK_N 64, 256 2 num_warps 4, 8 2" in instead
+    assert "2 The accumulator of a 256 × 256 tile" in instead
+    assert "timed on this machine's GPU" in text_of(panel.draw(Known(state, here=GPUS["H200"]))[panel.claim])
+
+
+def test_the_budget_makes_the_estimate_shorter():
+    state = state_of(MANY)
+    whole, part = (plan(swept_space(state), state.gpu, budget).seconds for budget in (None, 8))
+    assert part < whole / 20
+
+
+@pytest.mark.parametrize(
+    ("vary", "said"),
+    [
+        ("BLOCK_M", "sweep_vary is 'BLOCK_M'; write KNOB=VALUE,VALUE, as in BLOCK_M=64,128."),
+        ("BLOCK_M=64,65", "BLOCK_M is 65; allowed are"),
+        ("nonsense=1", "A sweep of matmul.grouped can't vary 'nonsense'"),
+        ("num_stages=x", "num_stages is 'x'; it must be a whole number."),
+        (f"GROUP_SIZE={','.join(map(str, range(1, 70)))} {MANY.split(' GROUP')[0]} num_stages=2,3", "at most 4,096"),
+    ],
+)
+def test_what_can_not_vary_is_said_beside_the_field(vary, said):
+    with pytest.raises(ConfigError, match=re.escape(said)) as error:
+        space_of(vary)
+    assert error.value.field == "sweep_vary"
+
+
+def test_spaces_around_commas_and_equals_make_no_difference():
+    assert space_of("BLOCK_M = 32, 64  num_warps=4 ,8") == space_of("BLOCK_M=32,64 num_warps=4,8")
+
+
+def test_where_nothing_is_said_tiles_around_the_one_that_is_set_vary(kernel):
+    space = swept_space(SETTINGS.state({"kernel": kernel.id, "tab": "sweep"}, None))
+    varied = dict(space.varied)
+    assert varied["num_warps"] == (4, 8)
+    assert 1 < space.size <= 162
+    for name, values in varied.items():
+        if name != "num_warps":
+            assert getattr(kernel.config(), name) in values
+
+
+def test_the_axes_are_the_knobs_that_vary_and_others_are_refused(panel):
+    with pytest.raises(ConfigError, match="sweep_x is GROUP_SIZE, which does not vary; allowed are auto") as error:
+        panel._found(swept(Strategy("grid"), within=space_of()), state_of(sweep_x="GROUP_SIZE"))
+    assert error.value.field == "sweep_x"
+
+
+@pytest.mark.parametrize("which", PICTURES)
+def test_every_row_has_words_and_an_address_that_sets_it_and_keeps_the_sweep(panel, which):
+    state = state_of(sweep_picture=which, BLOCK_M=128, num_stages=5)
+    found = swept(Strategy("grid"), within=swept_space(state))
+    drawn = panel._found(found, state)
+    assert set(json.loads(drawn[panel.plot])["layout"]["meta"]) == {"words", "addresses"}
+    links = re.findall(r'href="\?([^"]+)"', drawn[panel.table])
+    assert len(links) == len(found.ranked)
+    for link, row in zip(links, found.ranked, strict=True):
+        there = SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None)
+        assert there.experiment == row.experiment
+        assert swept_space(there).identity == found.space.identity
+        assert (there.view.tab, there.view.options) == ("sweep", replace(state.view).options)
+
+
+def test_the_claim_has_the_best_time_first_and_marks_where_it_is_from(panel):
+    found = swept(Strategy("grid"), within=space_of())
+    said = panel._found(found, state_of())[panel.claim]
+    assert f"<b>{sweep_text.milliseconds(found.best.median_ms)}</b>" in said
+    assert 'class="mark measured"' in said
+    guessed = tuple(replace(row, status="predicted", median_ms=None, relative=None, turn=None) for row in found.rows)
+    drawn = panel._found(replace(found, rows=guessed, final=None), state_of(sweep_picture="bound"))
+    assert 'class="mark predicted"' in drawn[panel.claim]
+    for part in (panel.claim, panel.table, panel.lines):
+        assert "measured" not in drawn[part]
+    assert drawn[panel.plot] == NONE
+    assert "Nothing was timed, so bound has nothing to show" in drawn[panel.instead]
+
+
+def test_what_a_compiler_says_is_one_line_of_text(panel):
+    (row,) = swept(Strategy("grid"), within=grid({"BLOCK_M": [16]})).rows
+    refused = replace(row, status="set aside", median_ms=None, reason="error:\n<a href='//x'>here</a>\n" + "x " * 500)
+    said = sweep_text.point(refused, grid({"BLOCK_M": [16]}))
+    assert "\n" not in said
+    assert "set aside: error: &lt;a href=" in said
+    assert len(said) < 400
+    assert "<a href='//x'" not in sweep_text.set_aside([("BLOCK_M 16", refused.reason)])
+
+
+def test_configs_without_a_result_are_listed_by_reason_the_most_frequent_first():
+    rows = [("a", "Needs 5 bytes."), ("b", "Wrong."), ("c", "Needs 7 bytes.")]
+    shown = text_of(sweep_text.set_aside(rows))
+    assert shown.index("2 Needs 5 bytes. a") < shown.index("1 Wrong. b")
+    assert sweep_text.set_aside([]) == ""
+
+
+def test_lines_to_paste_are_the_best_configs_in_order(panel):
+    found = swept(Strategy("grid"), within=space_of())
+    lines = re.findall(r"triton\.Config\((.*?)\),", text_of(panel._found(found, state_of())[panel.lines]))
+    assert len(lines) == len(found.ranked) == sweep_text.PASTED
+    for line, row in zip(lines, found.ranked, strict=True):
+        assert f'"BLOCK_M": {row.experiment.config.BLOCK_M}, ' in line
+        assert f"num_warps={row.experiment.config.num_warps}, " in line
+
+
+def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, started):
+    session, state = Session(), state_of(MANY)
+    started.go.clear()
+    (first,) = panel._started(session, state)
+    assert "of 1,152 configs done" in first[panel.progress]
+    known = Known(state)
+    assert panel.is_moving(known)
+    assert not panel.is_moving(Known(state_of())), "another space"
+    following = panel.following(known)
+    assert panel.progress in next(following)
+    started.devices[0].before = lambda trial: panel.sweeps.running(swept_space(state), state.gpu).cancel()
+    started.go.set()
+    cut = finished(panel.sweeps, swept_space(state))
+    assert cut.ended == "cancelled"
+    *_, last = following
+    assert "cancelled" in last[panel.claim]
+    assert not panel.is_moving(known)
+    list(panel._started(session, state))
+    whole = finished(panel.sweeps, swept_space(state))
+    assert started.done == [(), cut.rows]
+    assert whole.ended in ("complete", "patience")
+    again = [one for trial in started.devices[1].trials if trial.is_checked for one in trial.experiments]
+    assert not {row.experiment for row in cut.rows if row.is_done} & set(again)
+
+
+@pytest.mark.parametrize("word", ["CSV", "JSON"])
+def test_all_rows_are_saved_and_without_a_sweep_a_sentence_says_so(panel, started, word):
+    save = panel._saving(word)
+    with pytest.raises(ConfigError, match="Nothing was swept yet"):
+        next(save(Session(), state_of()))
+    list(panel._started(Session(), state_of()))
+    found = finished(panel.sweeps, space_of())
+    (drawn,), (again,) = (save(Session(), state_of()) for _ in range(2))
+    assert drawn != again, "pressed again, it is saved again"
+    file = json.loads(drawn[panel.file])
+    assert file["name"] == f"matmul_grouped_H200_sweep.{word.lower()}"
+    count = len(json.loads(file["text"])["rows"]) if word == "JSON" else len(file["text"].splitlines()) - 1
+    assert count == len(found.rows)
+
+
+def test_the_page_has_the_handlers_of_a_sweep_that_goes_on(page):
+    """What goes on is told to the page by a number that changes; where nothing does, by none."""
+    state = state_of()
+    moving = page.components.moving
+    drawing = page.handlers.drawing
+    assert drawing.moving(Known(state)) == {moving: ""}
+    first, second = (drawing.moving(Known(state), is_asked=True)[moving] for _ in range(2))
+    assert first != second
+    assert drawing.moving(Known(SETTINGS.state({"kernel": "matmul.grouped", "tab": "recorded"}, None))) == {}
+
+
+def test_made_up_rows_are_as_the_engine_gives_them():
+    """What the size is measured on has no less than what a real row holds."""
+    (real,) = swept(Strategy("grid"), within=grid({"BLOCK_M": [16]})).rows
+    made = many_rows().rows[0]
+    assert {name for name, value in vars(real).items() if value not in (None, "")} <= {
+        name for name, value in vars(made).items() if value not in (None, "")
+    }

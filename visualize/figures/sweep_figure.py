@@ -1,0 +1,223 @@
+"""A sweep's pictures: time over two knobs, time against its prediction, how fast it converged, and all knobs at once.
+
+Points carry the place of their row in the sweep as customdata; what each says is laid over them by the page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from kernels.results import Sweep, SweepRow
+from visualize.figures import theme
+from visualize.models.random_search import expected_best
+
+_HOVER = "%{text}<extra></extra>"
+# Cells of a heatmap up to which each has its number written into it.
+_NUMBERED = 120
+# Lines by rank: which share of all, from the fastest, has which name and colour.
+_GROUPS = ((0.2, "fastest fifth", theme.HARDWARE), (0.4, "second fifth", theme.REUSED), (1.0, "others", theme.BORDER))
+_LEGEND = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor": theme.NOTHING}
+
+
+def time_ms(row: SweepRow, is_timed: bool) -> float:
+    """What a row is ranked by: its measured median, or the predicted time where the sweep has no times; else NaN."""
+    if is_timed:
+        return row.median_ms if row.status == "timed" and row.median_ms else math.nan
+    return row.predicted.ms if row.is_right and row.predicted else math.nan
+
+
+def _times(sweep: Sweep) -> np.ndarray:
+    return np.array([time_ms(row, sweep.is_timed) for row in sweep.rows])
+
+
+def _ms(sweep: Sweep) -> str:
+    return "ms, measured" if sweep.is_timed else "ms, predicted"
+
+
+def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
+    """The fastest time of each pair of two knobs' values, whatever the others are. A cell without one is empty.
+
+    Args:
+        across, up: varied knobs; the same one twice makes one row of cells.
+    """
+    columns, rows = _values(sweep, across), _values(sweep, up) if up != across else ("",)
+    fastest = np.full((len(rows), len(columns)), np.nan)
+    place = np.zeros(fastest.shape, dtype=np.uint32)
+    met = np.zeros(fastest.shape, dtype=bool)
+    for number, (row, ms) in enumerate(zip(sweep.rows, _times(sweep), strict=True)):
+        config = row.experiment.config
+        cell = (rows.index(getattr(config, up)) if up != across else 0, columns.index(getattr(config, across)))
+        if not met[cell] or (math.isfinite(ms) and not fastest[cell] <= ms):
+            met[cell], place[cell] = True, number
+        if math.isfinite(ms) and not fastest[cell] <= ms:
+            fastest[cell] = ms
+    numbers = {"texttemplate": "%{z:.4~g}"} if fastest.size <= _NUMBERED else {}
+    trace = go.Heatmap(
+        z=fastest, x=[str(one) for one in columns], y=[str(one) for one in rows], customdata=place,
+        colorscale=theme.SEQUENCE, reversescale=True, xgap=2, ygap=2, hovertemplate=_HOVER,
+        colorbar=theme.colorbar(_ms(sweep)), **numbers,
+    )  # fmt: skip
+    title = f"Fastest of each {across} and {up}" if up != across else f"Fastest of each {across}"
+    category = {"type": "category", "showgrid": False}
+    return go.Figure(
+        trace,
+        theme.layout(
+            f"{title}, best of all other knobs",
+            xaxis={**category, "title": {"text": across}},
+            yaxis={**category, "title": {"text": up if up != across else ""}, "automargin": True},
+        ),
+    )
+
+
+def _values(sweep: Sweep, knob: str) -> tuple[int | str, ...]:
+    return dict(sweep.space.varied)[knob]
+
+
+def bound_figure(sweep: Sweep) -> go.Figure:
+    """Measured time over predicted time, both logarithmic: on the diagonal the model is right, far above it, wrong.
+
+    Colours say which resource is predicted to take the longest. Needs a sweep with times.
+    """
+    timed = [(n, row) for n, row in enumerate(sweep.rows) if row.status == "timed" and row.predicted and row.median_ms]
+    both = [ms for _, row in timed for ms in (row.median_ms, row.predicted.ms if row.predicted else None) if ms]
+    low, high = (min(both) / 1.3, max(both) * 1.3) if both else (0.1, 1.0)
+    resources = sorted({row.predicted.resource for _, row in timed if row.predicted})
+    traces = [_points([one for one in timed if one[1].predicted.resource == name], name, place)  # type: ignore[union-attr]
+              for place, name in enumerate(resources)]  # fmt: skip
+    log = {"type": "log", "range": [math.log10(low), math.log10(high)], "automargin": True}
+    line = {"color": theme.MODEL, "width": 1.5}
+    return go.Figure(
+        traces,
+        theme.layout(
+            "Measured against predicted time of each config",
+            xaxis={**log, "title": {"text": "ms, predicted"}},
+            yaxis={**log, "title": {"text": "ms, measured"}},
+            shapes=[{"type": "line", "x0": low, "y0": low, "x1": high, "y1": high, "line": line, "layer": "below"}],
+            showlegend=True, legend=_LEGEND, hovermode="closest", margin={"l": 70, "r": 12, "t": 64, "b": 48},
+        ),
+    )  # fmt: skip
+
+
+def _points(timed: Sequence[tuple[int, SweepRow]], name: str, place: int) -> go.Scatter:
+    return go.Scatter(
+        x=np.array([row.predicted.ms for _, row in timed if row.predicted]),
+        y=np.array([row.median_ms for _, row in timed]),
+        customdata=np.array([number for number, _ in timed], dtype=np.uint32),
+        mode="markers", name=name, hovertemplate=_HOVER,
+        marker={"color": theme.CATEGORIES[place % len(theme.CATEGORIES)], "size": 8, "opacity": 0.85},
+    )  # fmt: skip
+
+
+def convergence_figure(sweep: Sweep) -> go.Figure:
+    """The fastest time so far over configs timed, beside what the same times would give in random order."""
+    timed = sorted(
+        (row.turn, number, row.median_ms)
+        for number, row in enumerate(sweep.rows)
+        if row.turn is not None and row.median_ms
+    )
+    counts = np.arange(1, len(timed) + 1, dtype=np.uint32)
+    each = np.array([ms for _, _, ms in timed])
+    shared: dict[str, Any] = {"x": counts}
+    traces = [
+        go.Scatter(y=each, customdata=np.array([n for _, n, _ in timed], dtype=np.uint32), mode="markers",
+                   name="each config", marker={"color": theme.BEFORE, "size": 5, "opacity": 0.6},
+                   hovertemplate=_HOVER, **shared),
+        go.Scatter(y=expected_best(each), mode="lines", name="random order of the same times, expected",
+                   line={"color": theme.CATEGORIES[7], "dash": "dash", "width": 2},
+                   hovertemplate="%{y:.4~g} ms after %{x} in random order<extra></extra>", **shared),
+        go.Scatter(y=np.minimum.accumulate(each), mode="lines", name="fastest so far",
+                   line={"color": theme.HARDWARE, "shape": "hv", "width": 3},
+                   hovertemplate="%{y:.4~g} ms after %{x}<extra></extra>", **shared),
+    ]  # fmt: skip
+    return go.Figure(
+        traces,
+        theme.layout(
+            "Fastest time by configs timed",
+            xaxis={"title": {"text": "configs timed"}},
+            yaxis={"title": {"text": "ms, measured"}, "type": "log", "automargin": True},
+            showlegend=True, legend=_LEGEND, margin={"l": 70, "r": 12, "t": 64, "b": 48},
+        ),
+    )  # fmt: skip
+
+
+def parallel_figure(sweep: Sweep) -> go.Figure:
+    """A line per config through its value of each varied knob, to its time at the right; the best is thick.
+
+    Colours say which fifth of the ranking a config is in; the fastest are drawn last.
+    """
+    place = {row.experiment: number for number, row in enumerate(sweep.rows)}
+    ranked = [place[row.experiment] for row in sweep.ranked]
+    axes = sweep.space.varied
+    logs = [math.log(time_ms(row, sweep.is_timed)) for row in sweep.ranked]
+    low, high = min(logs, default=0.0), max(logs, default=1.0)
+    heights = np.array(
+        [[*_heights(row, axes), _share(log, low, high)] for row, log in zip(sweep.ranked, logs, strict=True)]
+    )
+    traces = [
+        _lines(heights[first:end], ranked[first:end], color, name)
+        for first, end, name, color in reversed(_grouped(len(ranked)))
+    ]
+    if ranked:
+        traces.append(_lines(heights[:1], ranked[:1], theme.WRONG, "best", width=4))
+    ends = [theme.three_digits(math.exp(one)) for one in (low, high)] if ranked else []
+    return go.Figure(
+        traces,
+        theme.layout(
+            f"Every config, from its knobs to its time ({_ms(sweep)})",
+            xaxis={"tickvals": list(range(len(axes) + 1)), "ticktext": [name for name, _ in axes] + ["time"],
+                   "range": [-0.25, len(axes) + 0.35], "showgrid": True},
+            yaxis={"visible": False, "range": [-0.08, 1.1]},
+            annotations=_labels(axes, ends),
+            showlegend=True, legend=_LEGEND, hovermode="closest", margin={"l": 20, "r": 20, "t": 64, "b": 48},
+        ),
+    )  # fmt: skip
+
+
+def _grouped(count: int) -> list[tuple[int, int, str, str]]:
+    """(first, end, name, colour) of each group of `count` ranked configs; empty ones are left out."""
+    ends = [math.ceil(share * count) for share, _, _ in _GROUPS]
+    firsts = [0, *ends[:-1]]
+    named = zip(firsts, ends, _GROUPS, strict=True)
+    return [(first, end, name, color) for first, end, (_, name, color) in named if end > first]
+
+
+def _heights(row: SweepRow, axes: Sequence[tuple[str, tuple[int | str, ...]]]) -> list[float]:
+    return [_share(values.index(getattr(row.experiment.config, name)), 0, len(values) - 1) for name, values in axes]
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return (value - low) / (high - low) if high > low else 0.5
+
+
+def _lines(heights: np.ndarray, places: Sequence[int], color: str, name: str, width: float = 1.2) -> go.Scatter:
+    """Some configs' lines as one trace, with a gap after each."""
+    count, axes = heights.shape
+    gap = np.full((count, 1), np.nan)
+    return go.Scatter(
+        x=np.tile(np.arange(axes + 1, dtype=np.uint32), count),
+        y=np.concatenate([heights, gap], axis=1).reshape(-1),
+        customdata=np.repeat(np.array(places, dtype=np.uint32), axes + 1),
+        mode="lines+markers", name=name, hovertemplate=_HOVER,
+        line={"color": color, "width": width}, opacity=0.75 if width < 2 else 1.0,
+        marker={"size": 2.5 + width, "color": color},
+    )  # fmt: skip
+
+
+def _labels(axes: Sequence[tuple[str, tuple[int | str, ...]]], ends: Sequence[str]) -> list[dict[str, Any]]:
+    """Each axis' values beside it, and the fastest and the slowest time."""
+    placed = [
+        (place, _share(number, 0, len(values) - 1), str(value))
+        for place, (_, values) in enumerate(axes)
+        for number, value in enumerate(values)
+    ]
+    heights = (0.0, 1.0) if len(set(ends)) > 1 else (0.5,)
+    placed += [(len(axes), height, f"{end} ms") for height, end in zip(heights, ends, strict=False)]
+    return [
+        {"x": x, "y": y, "text": text, "showarrow": False, "xanchor": "left", "xshift": 7, "yshift": 8}
+        for x, y, text in placed
+    ]

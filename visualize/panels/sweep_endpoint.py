@@ -1,0 +1,119 @@
+"""The body of /sweep: a sweep of a few configs, waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kernels import discover
+from kernels.export.autotune import config_line
+from kernels.knobs import ConfigError, checked_fields
+from kernels.merged_schema import JsonSchema
+from kernels.results import Strategy, Sweep, SweepRow
+from kernels.space import space
+from visualize.panels.endpoint import Api, answered, failure, from_payload, schemas_of, to_json
+from visualize.panels.running_sweeps import RunningSweeps
+from visualize.panels.sweep_options import SweepView, around
+
+# Configs that one call may try: at 1.9 s of compiling each, six minutes on one core. The page and the command line,
+# which can be cancelled, take more.
+MOST_ASKED = 200
+
+# How often a call looks whether its sweep has ended.
+_LOOK_S = 0.2
+
+_PREFIX = "sweep_"
+_VARY: JsonSchema = {
+    "type": "object",
+    "additionalProperties": {"type": "array", "items": {"type": "integer"}},
+    "description": f"Values by knob of the config; {MOST_ASKED} combinations at most. Default: tiles near its own.",
+}
+SCHEMAS = {
+    "vary": _VARY,
+    **{
+        name: schema
+        for name, schema in schemas_of(SweepView, _PREFIX).items()
+        if name in ("strategy", "seed", "budget")
+    },
+}
+
+
+async def answer(
+    api: Api, sweeps: RunningSweeps, payload: object, vary: object, strategy: object, seed: object, budget: object
+) -> dict[str, Any]:
+    """Sweep, and wait for it."""
+    try:
+        base = from_payload(payload)
+        given = {"sweep_strategy": strategy, "sweep_seed": seed, "sweep_budget": budget}
+        view = _checked(given)
+        within = space(base, _object(vary) or around(base), discover())
+        if within.size > MOST_ASKED:
+            raise ConfigError(
+                "too_many_configs",
+                f"{within.size:,} configs are asked for; /sweep takes at most {MOST_ASKED}. Vary fewer values, or "
+                "use the page or app.py sweep.",
+                "vary",
+            )
+        asked = Strategy(view.sweep_strategy, view.sweep_seed, view.sweep_budget or None)
+        with sweeps.watched():
+            sweeping = await asyncio.to_thread(sweeps.start, api.session, within, asked)
+            while not sweeping.has_ended:  # without a thread that would be waited for where the page is ended
+                await asyncio.sleep(_LOOK_S)
+            found = sweeping.result()
+    except Exception as error:
+        return to_json(failure(error).to_json())
+    return await asyncio.to_thread(answered, lambda: reply(found))
+
+
+def _checked(given: Mapping[str, object]) -> SweepView:
+    try:
+        return checked_fields(SweepView, given, "/sweep")
+    except ConfigError as error:
+        field = error.field.removeprefix(_PREFIX)
+        raise ConfigError(error.kind, str(error).replace(error.field, field), field) from None
+
+
+def _object(vary: object) -> Mapping[str, Any]:
+    if vary is None:
+        return {}
+    if isinstance(vary, Mapping):
+        return {str(name): values for name, values in vary.items()}
+    raise ConfigError("not_an_object", 'vary must be a JSON object of lists, such as {"BLOCK_M": [64, 128]}.', "vary")
+
+
+def reply(found: Sweep) -> dict[str, Any]:
+    """What a sweep found, the best config first, then those without a result in grid order."""
+    ranked = {one.experiment for one in found.ranked}
+    rest = [row for row in found.rows if row.experiment not in ranked]
+    gpu, best = found.rows[0].device, found.best
+    kernel = discover()[found.experiment.kernel]
+    return {
+        "gpu": gpu,
+        "experiment": replace(found.experiment, gpu=gpu).to_json(),
+        "vary": {name: list(values) for name, values in found.space.varied},
+        "strategy": vars(found.strategy),
+        "backend": found.backend,
+        "device": vars(found.device),
+        "rows": [_row(row, found) for row in (*found.ranked, *rest)],
+        "best": replace(best.experiment, gpu=gpu).to_json() if best else None,
+        "triton_config": config_line(kernel, best.experiment) if best else None,
+        "library": [vars(one) for one in (found.final.library if found.final else ())],
+        "ended": found.ended,
+        "seconds": found.seconds,
+        "note": found.note,
+    }
+
+
+def _row(row: SweepRow, found: Sweep) -> dict[str, Any]:
+    predicted = row.predicted
+    return {
+        "config": {name: getattr(row.experiment.config, name) for name, _ in found.space.varied},
+        "status": row.status,
+        "reason": row.reason,
+        "predicted_ms": predicted.ms if predicted else None,
+        "predicted_resource": predicted.resource if predicted else None,
+        **{name: getattr(row, name) for name in ("median_ms", "low_ms", "high_ms", "samples", "relative")},
+        **{name: getattr(row, name) for name in ("registers", "spilled_bytes", "shared_bytes")},
+    }
