@@ -119,3 +119,15 @@ def test_a_line_goes_through_its_configs_values_and_ends_at_its_time(of, request
 def test_nothing_ranked_draws_no_line(guessed):
     empty = replace(guessed, rows=tuple(replace(row, status="not tried", predicted=None) for row in guessed.rows))
     assert parallel_figure(empty).data == ()
+
+
+def test_times_that_are_all_equal_have_a_scale_from_zero(guessed):
+    """Plotly's own would reach from half below it to half above, and no time is negative."""
+    rows = [
+        replace(row, predicted=replace(row.predicted, ms=0.5)) if row.predicted is not None else row
+        for row in guessed.rows
+    ]
+    (cells,) = heatmap_figure(replace(guessed, rows=tuple(rows)), "BLOCK_M", "BLOCK_N").data
+    assert (cells.zmin, cells.zmax) == (0, 0.5)
+    (differing,) = heatmap_figure(guessed, "BLOCK_M", "BLOCK_N").data
+    assert (differing.zmin, differing.zmax) == (None, None)

@@ -60,7 +60,8 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
     trace = go.Heatmap(
         z=fastest, x=[str(one) for one in columns], y=[str(one) for one in rows], customdata=place,
         colorscale=theme.SEQUENCE, reversescale=True, xgap=2, ygap=2, hovertemplate=_HOVER,
-        colorbar=theme.colorbar(_ms(sweep)), **numbers,
+        colorbar=theme.colorbar(_ms(sweep)), zmin=0 if _are_equal(fastest) else None,
+        zmax=float(np.nanmax(fastest)) if _are_equal(fastest) else None, **numbers,
     )  # fmt: skip
     title = f"Fastest of each {across} and {up}" if up != across else f"Fastest of each {across}"
     category = {"type": "category", "showgrid": False}
@@ -221,3 +222,9 @@ def _labels(axes: Sequence[tuple[str, tuple[int | str, ...]]], ends: Sequence[st
         {"x": x, "y": y, "text": text, "showarrow": False, "xanchor": "left", "xshift": 7, "yshift": 8}
         for x, y, text in placed
     ]
+
+
+def _are_equal(times_ms: np.ndarray) -> bool:
+    """Whether all times are one, of which Plotly would make a scale that reaches below zero."""
+    known = times_ms[np.isfinite(times_ms)]
+    return bool(len(known)) and bool(known.min() == known.max())
