@@ -130,7 +130,7 @@ def recommendation(found: Sweep) -> Recommended | None:
     best = next(one for one in found.final.finalists if one.experiment == found.final.best)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     gpu = next(row.device for row in found.rows if row.experiment == best.experiment)
-    first = found.final.library[0] if found.final.library else None
+    first = found.final.baselines[0] if found.final.baselines else None
     name, ratio = (first.name, first.ratio) if first else ("", None)
     return Recommended(best.experiment, gpu, date, _compared(found), best.median_ms, name, ratio)
 

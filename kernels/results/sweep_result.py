@@ -154,12 +154,12 @@ class Final:
 
     Attributes:
         best: its experiment is among the finalists'.
-        library: the library's calls, the one that the family names first; () where it has none.
+        baselines: the library's calls, the one that the family names first; () where it has none.
     """
 
     finalists: tuple[Finalist, ...]
     best: Experiment
-    library: tuple[AgainstLibrary, ...] = ()
+    baselines: tuple[AgainstLibrary, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -105,11 +105,11 @@ class Outcomes:
 
     Attributes:
         each: of the trial's experiments, in their order.
-        library: the library's calls by name, (turns,) ms each, in the turns of all.
+        baselines: the library's calls by name, (turns,) ms each, in the turns of all.
     """
 
     each: tuple[Outcome, ...]
-    library: tuple[tuple[str, np.ndarray], ...] = ()
+    baselines: tuple[tuple[str, np.ndarray], ...] = ()
 
 
 class TrialDevice(Protocol):

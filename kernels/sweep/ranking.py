@@ -90,7 +90,7 @@ def _finalist(experiment: Experiment, times_ms: np.ndarray, fastest_ms: np.ndarr
 def _library(outcomes: Outcomes, best_ms: np.ndarray) -> tuple[AgainstLibrary, ...]:
     """The library's calls beside the best config."""
     found = []
-    for name, times_ms in outcomes.library:
+    for name, times_ms in outcomes.baselines:
         ratio = pair(times_ms, best_ms)
         found.append(AgainstLibrary(name, float(np.median(times_ms)), ratio.ratio, ratio.low, ratio.high))
     return tuple(found)

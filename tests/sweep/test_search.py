@@ -296,7 +296,7 @@ def test_random_is_the_same_for_a_seed_and_another_for_another():
 
 def test_the_library_is_timed_in_the_final_and_its_ratio_is_to_the_best():
     found = swept(Strategy("guided", budget=8), FakeDevice())
-    (library,) = found.final.library
+    (library,) = found.final.baselines
     assert library.ratio == pytest.approx(0.5 / true_ms(found.best.experiment), rel=1e-3)
 
 
@@ -332,7 +332,7 @@ def test_a_row_says_what_was_compiled_and_predicted():
 def test_what_a_search_recommends_is_the_best_with_the_librarys_first_call():
     found = swept(Strategy("grid"), within=grid({"BLOCK_M": [32, 64], "num_warps": [4, 8]}))
     one = search_configs.recommendation(found)
-    (library,) = found.final.library
+    (library,) = found.final.baselines
     assert one.experiment == found.final.best
     assert (one.gpu, one.compared, one.library, one.ratio) == ("H200", 4, library.name, library.ratio)
     assert search_configs.recommendation(replace(found, final=None)) is None

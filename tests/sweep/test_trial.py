@@ -118,7 +118,7 @@ def test_finalists_are_timed_until_known_beside_the_library_however_slow_they_ar
     found = attempted(FAST, SLOW, effort=effort, with_library=True)
     fast, slow = found.each
     assert len(fast.times_ms) == len(slow.times_ms) >= 40
-    ((name, library_ms),) = found.library
+    ((name, library_ms),) = found.baselines
     assert name == "torch.matmul"
     assert np.allclose(library_ms / fast.times_ms, 2.0)
 

@@ -132,7 +132,7 @@ def summary(found: Sweep) -> str:
     lines += [_line(row, found) for row in found.ranked[:_LISTED]]
     if found.best is None:
         return "\n".join([*lines, "No config was right, so there is no best."])
-    for one in found.final.library if found.final else ():
+    for one in found.final.baselines if found.final else ():
         lines.append(f"{one.name} takes {one.ratio:.3f} ({one.low:.3f}–{one.high:.3f}) times as long as the best.")
     kernel, by = discover()[found.best.experiment.kernel], "" if found.is_timed else " by prediction"
     return "\n".join([*lines, f"Best{by}, for @triton.autotune:", config_line(kernel, found.best.experiment)])

@@ -99,7 +99,7 @@ def reply(found: Sweep) -> dict[str, Any]:
         "rows": [_row(row, found) for row in (*found.ranked, *rest)],
         "best": replace(best.experiment, gpu=gpu).to_json() if best else None,
         "triton_config": config_line(kernel, best.experiment) if best else None,
-        "library": [vars(one) for one in (found.final.library if found.final else ())],
+        "baselines": [vars(one) for one in (found.final.baselines if found.final else ())],
         "ended": found.ended,
         "seconds": found.seconds,
         "note": found.note,

@@ -114,7 +114,7 @@ def _tried(found: Sweep) -> str:
 def _library(found: Sweep) -> list[Sentence]:
     return [
         say("{} takes {} ({} to {}) times as long.", one.name, *map(significant, (one.ratio, one.low, one.high)))
-        for one in (found.final.library if found.final else ())
+        for one in (found.final.baselines if found.final else ())
     ]
 
 
