@@ -68,7 +68,7 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
     return go.Figure(
         trace,
         theme.layout(
-            f"{title}, best of all other knobs",
+            title,
             xaxis={**category, "title": {"text": across}},
             yaxis={**category, "title": {"text": up if up != across else ""}, "automargin": True},
         ),
