@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import signal
 import time
 import urllib.request
 from collections.abc import Callable
@@ -274,7 +276,10 @@ def test_what_no_client_of_ours_sends_is_refused_before_gradio_reads_it(app: App
 
 
 def test_an_app_that_is_ended_waits_for_no_compile(tmp_path: Path, tilescope_cache: Path) -> None:
-    """Four that take minutes each, on the two workers that there are; a schedule waits for one of them, too."""
+    """Four that take minutes each, on the two workers that there are; a schedule waits for one of them, too.
+
+    While it ends it hears no second signal: what that would interrupt may hold a lock that it would wait for.
+    """
     with served(tmp_path, cache=tilescope_cache) as app:
         asking = Client(app.url, verbose=False)
         tile = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1}
@@ -285,6 +290,8 @@ def test_an_app_that_is_ended_waits_for_no_compile(tmp_path: Path, tilescope_cac
         time.sleep(2)  # they compile
         began = time.monotonic()
         app.process.terminate()
+        status = Path(f"/proc/{app.process.pid}/status")
+        _until(lambda: int(re.findall(r"SigIgn:\s*(\w+)", status.read_text())[0], 16) >> (signal.SIGTERM - 1) & 1)
         assert app.process.wait(30) == 0
         assert time.monotonic() - began < 5
         _until(lambda: not any(map(is_alive, workers)))
