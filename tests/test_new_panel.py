@@ -49,9 +49,8 @@ PAGE = """
 from types import SimpleNamespace
 from kernels.runner.session import Session
 from visualize.page.page import Page, page
-from visualize.panels.controls import experiment_form
 from visualize.panels.tabs import SETTINGS
-from visualize.widgets import form
+from visualize.widgets import settings
 import gradio as gr
 
 session = Session(None)
@@ -59,8 +58,7 @@ with gr.Blocks() as blocks:
     built = Page(blocks, session)
 flat = {"kernel": "matmul.grouped", "tab": "tiles", "at_least": 9, "M": 256, "N": 256}
 opened = SETTINGS.state(flat, None)
-values = [opened.view.tab, experiment_form(opened, None), *map(form.of, opened.view.options)]
-answer = built.handlers.on_change(SimpleNamespace(session_hash="page"), *values)
+answer = built.handlers.on_change(SimpleNamespace(session_hash="page"), settings.held(opened.to_settings()))
 (endpoint,) = built.panels["tiles"][0].endpoints(SimpleNamespace(predicted=None))
 served = page(session)
 said = {

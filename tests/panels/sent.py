@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from visualize.panels.controls import experiment_form
 from visualize.panels.tabs import SETTINGS
-from visualize.state.pin import FIELD
-from visualize.widgets import form
+from visualize.widgets import settings
 
 
 def request(**query):
@@ -21,10 +19,8 @@ def opened(flat):
 
 
 def set_to(flat):
-    """What the forms send: the tab, then each form's value, in the order in which the page has them."""
-    current = opened(flat)
-    pinned = form.filled([], {FIELD: flat.get(FIELD, "")})
-    return [current.view.tab, experiment_form(current, None), pinned, *map(form.of, current.view.options)]
+    """What the page sends where these fields are set."""
+    return settings.held(opened(flat).to_settings())
 
 
 def named(answer):

@@ -14,7 +14,7 @@ from visualize.panels.tabs import SETTINGS
 from visualize.state import pin
 from visualize.text.compared import ratio
 from visualize.text.numbers import Number
-from visualize.widgets import form
+from visualize.widgets import settings
 from visualize.widgets.plot import NONE, with_twin
 
 PINNED = "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_N=64&GROUP_SIZE=1"
@@ -23,7 +23,7 @@ SET = {"M": 576, "N": 576, "K": 288, "BLOCK_M": 64, "BLOCK_N": 64, "GROUP_SIZE":
 
 def changed(page, flat):
     """What the page answers to a change while something is pinned."""
-    return named(page.handlers.on_change(request(), *set_to(flat)))
+    return named(page.handlers.on_change(request(), set_to(flat)))
 
 
 def followed(page, query):
@@ -93,7 +93,7 @@ def test_a_link_holds_both_and_a_preset_or_another_kernel_keeps_what_is_pinned(p
     kept = SETTINGS.with_kernel({**SET, "form_of": "matmul.grouped"}, "matmul.persistent")
     assert kept["with"] == PINNED
     opened = followed(page, urllib.parse.urlencode({"kernel": "matmul.grouped", "with": PINNED}))
-    assert form.settings(opened["pin"])["with"] == PINNED
+    assert settings.read(opened["settings"])["with"] == PINNED
 
 
 def test_a_recorded_run_stands_beside_another(page):

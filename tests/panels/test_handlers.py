@@ -23,17 +23,19 @@ from visualize.models.textbook import Textbook
 from visualize.panels.schedule_tab import SchedulePanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state import kept_run
-from visualize.widgets import form
+from visualize.widgets import link
 
 RUN = MEASUREMENTS["run"]
 
 
 def preset(number):
-    """What the forms send when a preset is clicked: the controls still hold what was set before."""
-    tab, experiment, *others = set_to({})
-    experiment = experiment.replace('"presets"', f'"preset": {number}, "presets"')
-    assert form.settings(experiment)["preset"] == number
-    return [tab, experiment, *others]
+    """What is sent when a preset is clicked: the controls still hold what was set before."""
+    return json.dumps({**json.loads(set_to({})), "preset": number})
+
+
+def compiled(page, flat):
+    """All that is drawn while and once what these fields set is compiled."""
+    return answers(page.handlers.on_compile, f"1 {link.query(opened(flat).to_address())}")
 
 
 def button(page, elem_id):
@@ -65,18 +67,18 @@ def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
 
     monkeypatch.setattr(SchedulePanel, "draw", slow)
     late = []
-    slider = threading.Thread(target=lambda: late.append(page.handlers.on_change(request(), *set_to({"M": 640}))))
+    slider = threading.Thread(target=lambda: late.append(page.handlers.on_change(request(), set_to({"M": 640}))))
     slider.start()
     assert started.wait(20)
-    chosen = page.handlers.on_select(request(), *preset(0))
+    chosen = page.handlers.on_select(request(), preset(0))
     go_on.set()
     slider.join(20)
     assert "M=576" in named(chosen)["link"], "the preset's own shape"
     assert late == [{page.components.problems: gr.skip()}]
 
 
-def test_a_slow_answer_to_one_form_does_not_undo_a_quick_one_to_another(page, monkeypatch):
-    """Each form is an event of its own, so two changes may be answered at once."""
+def test_a_slow_answer_to_one_change_does_not_undo_a_quick_one_to_another(page, monkeypatch):
+    """A page sends one at a time, but anybody can send two."""
     started, go_on = threading.Event(), threading.Event()
     draw = SchedulePanel.draw
 
@@ -88,10 +90,10 @@ def test_a_slow_answer_to_one_form_does_not_undo_a_quick_one_to_another(page, mo
 
     monkeypatch.setattr(SchedulePanel, "draw", slow)
     late = []
-    first = threading.Thread(target=lambda: late.append(page.handlers.on_change(request(), *set_to({"color": "wave"}))))
+    first = threading.Thread(target=lambda: late.append(page.handlers.on_change(request(), set_to({"color": "wave"}))))
     first.start()
     assert started.wait(20)
-    second = page.handlers.on_change(request(), *set_to({"color": "wave", "warp_size": 2}))
+    second = page.handlers.on_change(request(), set_to({"color": "wave", "warp_size": 2}))
     go_on.set()
     first.join(20)
     assert "warp_size=2" in named(second)["link"]
@@ -99,11 +101,11 @@ def test_a_slow_answer_to_one_form_does_not_undo_a_quick_one_to_another(page, mo
 
 
 def test_a_run_right_after_a_preset_was_clicked_runs_the_preset(page):
-    assert page.handlers.read(*preset(0)).experiment.problem.M == 576
+    assert page.handlers.read(preset(0)).experiment.problem.M == 576
 
 
 def test_an_answer_in_time_draws(page):
-    answer = named(page.handlers.on_change(request(), *set_to({"M": 640})))
+    answer = named(page.handlers.on_change(request(), set_to({"M": 640})))
     assert "M=640" in answer["link"]
     assert answer["schedule-plot"]
 
@@ -111,7 +113,7 @@ def test_an_answer_in_time_draws(page):
 def test_what_is_drawn_of_the_compiled_kernel_is_sent_once(page, monkeypatch):
     """Gradio sends the last answer twice: that one must be empty."""
     monkeypatch.setattr(page.session, "compiled", lambda *_, **__: Failure("compile", "timeout", "It took too long."))
-    *_, drawn, nothing = answers(page.handlers.on_compile, "1 ?", *set_to({"tab": "schedule"}))
+    *_, drawn, nothing = compiled(page, {"tab": "schedule"})
     assert "It took too long." in named(drawn)["schedule-claim"]
     assert nothing == {page.components.problems: gr.skip()}
 
@@ -120,7 +122,7 @@ def test_what_is_drawn_of_the_compiled_kernel_is_sent_once(page, monkeypatch):
 def test_what_the_compiler_says_is_text_and_no_markup(page, monkeypatch, tab):
     failure = Failure("compile", "compile_error", "<script>alert(1)</script> & more")
     monkeypatch.setattr(page.session, "compiled", lambda *_, **__: failure)
-    *_, drawn, _ = answers(page.handlers.on_compile, "1 ?", *set_to({"tab": tab}))
+    *_, drawn, _ = compiled(page, {"tab": tab})
     claim = named(drawn)[f"{tab}-claim"]
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in claim
     assert "<script" not in claim
@@ -128,8 +130,7 @@ def test_what_the_compiler_says_is_text_and_no_markup(page, monkeypatch, tab):
 
 def test_what_can_not_be_drawn_once_it_is_compiled_is_said_where_it_was_set(page, monkeypatch):
     monkeypatch.setattr(page.session, "compiled", lambda *_, **__: Failure("compile", "timeout", "It took too long."))
-    values = set_to({"tab": "schedule", "num_warps": 16, "programs_per_sm": 32})
-    *_, refused, _ = answers(page.handlers.on_compile, "1 ?", *values)
+    *_, refused, _ = compiled(page, {"tab": "schedule", "num_warps": 16, "programs_per_sm": 32})
     assert "programs_per_sm is 32" in json.loads(named(refused)["problems"])["programs_per_sm"]
 
 
@@ -157,7 +158,7 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     record = button(page, "record-timeline")
 
     def last_answer(flat):
-        return named(answers(record, *set_to({**flat, "tab": "schedule"}))[-1])
+        return named(answers(record, set_to({**flat, "tab": "schedule"}))[-1])
 
     recorded = records.experiments(TIMELINE.form, "H200")[0].to_address()
     last = last_answer({**recorded, "gpu": "H200"})
@@ -193,7 +194,7 @@ def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page, monkeyp
     values = set_to({"tab": "coalescing", "gpu": "H200"})
 
     def wanted():
-        return named(page.handlers.on_change(request(), *values))["compile-wanted"]
+        return named(page.handlers.on_change(request(), values))["compile-wanted"]
 
     assert wanted() != wanted()
     compiled = page.session.compiled(opened({"gpu": "H200"}).experiment)
@@ -209,10 +210,10 @@ def test_every_component_that_a_handler_answers_is_one_of_its_outputs(page):
     outputs = {fn.fn.__name__ if hasattr(fn.fn, "__name__") else "": fn.outputs for fn in page.blocks.fns.values()}
     for tab in SETTINGS.tabs:
         values = set_to({"tab": tab})
-        assert set(page.handlers.on_change(request(), *values)) <= set(outputs["on_change"])
-        assert set(page.handlers.on_select(request(), *values)) <= set(outputs["on_select"])
+        assert set(page.handlers.on_change(request(), values)) <= set(outputs["on_change"])
+        assert set(page.handlers.on_select(request(), values)) <= set(outputs["on_select"])
     for measurement in MEASUREMENTS.values():
         recorded = records.experiments(measurement.form, "H200")[0]
         for tab in SETTINGS.tabs:
             values = set_to({**recorded.to_address(), "gpu": "H200", "tab": tab})
-            assert set(page.handlers.on_select(request(), *values)) <= set(outputs["on_select"]), measurement.name
+            assert set(page.handlers.on_select(request(), values)) <= set(outputs["on_select"]), measurement.name

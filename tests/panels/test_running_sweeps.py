@@ -103,13 +103,13 @@ SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary":
 async def pressed(page, number):
     """What pressing a button of the tab answers: 0 Sweep, 1 Cancel."""
     (panel,) = page.panels["sweep"]
-    return [named(one) async for one in page.handlers.asking(panel.actions[number])(*set_to(SENT))]
+    return [named(one) async for one in page.handlers.asking(panel.actions[number])(set_to(SENT))]
 
 
 async def watched(page, moving, name="page"):
     """What a page is told while something goes on."""
     sent = SimpleNamespace(session_hash=name, query_params={})
-    async for one in page.handlers.on_moving(sent, moving, *set_to(SENT)):
+    async for one in page.handlers.on_moving(sent, moving, set_to(SENT)):
         yield named(one)
 
 

@@ -22,7 +22,7 @@ from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.text import caption
-from visualize.widgets import form, link
+from visualize.widgets import form, link, settings
 
 # How what is wanted of the compiler begins where it was known, so that the panel is drawn already.
 DRAWN = "drawn"
@@ -33,16 +33,17 @@ class Components:
     """What the page itself has, besides its panels.
 
     Attributes:
+        settings: what all controls are set to.
         experiment: the form of the Experiment.
         problems: puts sentences next to the controls that caused them.
         wanted: what the open tab wants of the compiler: each change is an event.
         moving: whether something goes on in the open tab that is drawn as it does: each change is an event.
         status, cancel: of what was pressed last.
-        pin: holds what is pinned.
         compare: the way to pin, or what differs from what is pinned.
         tabs, tab: the row of tabs, and the name of the open one.
     """
 
+    settings: gr.HTML
     experiment: gr.HTML
     link: gr.HTML
     problems: gr.HTML
@@ -50,7 +51,6 @@ class Components:
     moving: gr.HTML
     status: gr.HTML
     cancel: gr.Button
-    pin: gr.HTML
     compare: gr.HTML
     tabs: gr.Tabs
     tab: gr.HTML
@@ -172,9 +172,12 @@ class Drawing:
         return {self._at.problems: form.placed({error.field: str(error)})}
 
     def everything(self, state: State, sentences: Mapping[str, str] | None = None, kept: object = "") -> Drawn:
-        """All forms, the open tab, and the run of what is set, where it is known or the browser has kept it."""
+        """All controls, the open tab, and the run of what is set, where it is known or the browser has kept it."""
         at, known = self._at, self.known(state)
-        forms: Drawn = {at.experiment: experiment_form(state, self.session.gpu), at.pin: compare.held(state)}
+        forms: Drawn = {
+            at.settings: settings.held(state.to_settings()),
+            at.experiment: experiment_form(state, self.session.gpu),
+        }
         for panel in (panel for panels in self._panels.values() for panel in panels):
             forms |= panel.fill(known)
         opened: Drawn = {at.tab: state.view.tab, at.tabs: gr.Tabs(selected=state.view.tab)}
@@ -182,7 +185,7 @@ class Drawing:
         run |= self._result.known_run(known, kept)
         if twin := self._twin(state):
             run = compare.beside(run, self._result.known_run(twin))
-        return {**opened, **forms, **run, **self.redrawn(state, sentences)}
+        return {**forms, **opened, **run, **self.redrawn(state, sentences)}
 
     def waiting(self, state: State, seconds: float) -> Drawn:
         known = Known(state)

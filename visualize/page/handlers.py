@@ -1,7 +1,7 @@
 """What happens when something on the page changes or is pressed.
 
 Handlers answer by component: what is not in an answer stays as it is. Those that take a while answer several times;
-they read the forms when they begin, and an answer that something newer has overtaken is not given.
+they read the settings when they begin, and an answer that something newer has overtaken is not given.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any
 
 import gradio as gr
 
@@ -27,6 +26,7 @@ from visualize.state.presets import with_preset
 from visualize.state.state import State
 from visualize.text import status_text
 from visualize.widgets import form, link
+from visualize.widgets import settings as page_settings
 
 # Between two drawings of what goes on.
 _FOLLOW_S = 0.7
@@ -47,23 +47,24 @@ class Handlers:
         # What goes on is drawn once on each open page: for what was drawn last.
         self._movings: dict[str, int] = {}
 
-    def read(self, tab: object, *forms: object) -> State:
-        """What the forms say together.
+    def read(self, settings: object, tab: str = "") -> State:
+        """What the controls say together.
 
-        Where another kernel or a preset was just chosen, the forms still hold the old one's fields: then it is what the
+        Where another kernel or a preset was just chosen, they still hold the old one's fields: then it is what the
         choice says that counts.
+
+        Args:
+            tab: one that was just opened; "" for the one that is open.
 
         Raises:
             ConfigError: for the first value that is not allowed.
         """
-        flat: dict[str, Any] = {"tab": tab}
-        for value in reversed(forms):
-            flat |= form.settings(value)
+        flat = page_settings.read(settings) | ({"tab": tab} if tab else {})
         kernel = kernel_named(flat.get("kernel"), discover())
-        if "preset" in flat:
-            flat = {"tab": tab, **with_preset(flat, kernel, flat["preset"], self.session.gpu)}
+        if flat.get("preset") is not None:
+            flat = {"tab": flat.get("tab"), **with_preset(flat, kernel, flat["preset"], self.session.gpu)}
         elif kernel.id != flat.get("form_of"):
-            flat = {"tab": tab, **SETTINGS.with_kernel(flat, kernel.id)}
+            flat = {"tab": flat.get("tab"), **SETTINGS.with_kernel(flat, kernel.id)}
         return SETTINGS.state(flat, self.session.gpu)
 
     def on_load(self, request: gr.Request, kept: object) -> Drawn:
@@ -75,12 +76,12 @@ class Handlers:
         asked = {name: value for name, value in request.query_params.items() if not name.startswith("__")}
         return self.drawing.opened(asked or SETTINGS.opening, kept)
 
-    def on_change(self, request: gr.Request, *values: str) -> Drawn:
+    def on_change(self, request: gr.Request, settings: str) -> Drawn:
         """A value changed: redraw."""
         page = str(request.session_hash)
         change = self._changed(page)
         try:
-            answer = self.drawing.redrawn(self.read(*values))
+            answer = self.drawing.redrawn(self.read(settings))
         except ConfigError as error:
             answer = self.drawing.refused(error)
         return answer if self._changes.get(page) == change else self.drawing.nothing
@@ -94,34 +95,37 @@ class Handlers:
             return self.drawing.refused(error)
         return self.drawing.opened(flat)
 
-    def on_tab(self, name: str, _: str, *forms: str) -> Drawn:
+    def on_tab(self, name: str, settings: str) -> Drawn:
         """Another tab was opened: draw it. What was wrong with a value stays said."""
         try:
-            if "kernel" not in form.settings(forms[0]):
+            if "kernel" not in page_settings.read(settings):
                 # Gradio opens the first tab by itself, before the address has filled the forms.
                 return self.drawing.nothing
-            answer = self.drawing.redrawn(self.read(name, *forms))
+            answer = self.drawing.redrawn(self.read(settings, name))
         except ConfigError:
             answer = {}
         return {**answer, self._at.problems: gr.skip(), self._at.tab: name}
 
-    def on_select(self, request: gr.Request, *values: str) -> Drawn:
+    def on_select(self, request: gr.Request, settings: str) -> Drawn:
         """Another kernel, or a preset: the forms themselves change."""
         self._changed(str(request.session_hash))
         try:
-            return self.drawing.everything(self.read(*values))
+            return self.drawing.everything(self.read(settings))
         except ConfigError as error:
             return self.drawing.refused(error)
 
-    async def on_compile(self, request: gr.Request, wanted: object, *values: str) -> AsyncIterator[Drawn]:
-        """Compile what is set, unless something else has been set meanwhile, or all of it was known and drawn."""
+    async def on_compile(self, request: gr.Request, wanted: object) -> AsyncIterator[Drawn]:
+        """Compile what is wanted, unless something else is meanwhile, or all of it was known and drawn."""
         page = str(request.session_hash)
         self._compiles[page] = turn = self._compiles.get(page, 0) + 1
         still = lambda: self._compiles.get(page) == turn  # noqa: E731
+        flat = link.fields(wanted.partition(" ")[2]) if isinstance(wanted, str) else {}
+        if "kernel" not in flat:
+            return  # the page itself wants no such thing
         try:
-            current = self.read(*values)
+            current = SETTINGS.state(flat, self.session.gpu)
         except ConfigError:
-            return  # the sentence stands next to its cause
+            return
         if not str(wanted).startswith(DRAWN):
             began = time.perf_counter()
             await asyncio.sleep(0.2)  # of a slider that is being moved, the last position is compiled
@@ -138,12 +142,12 @@ class Handlers:
                     yield await asyncio.to_thread(self.drawing.drawn_again, current, outcome)
         yield self.drawing.nothing  # Gradio sends what was yielded last once more
 
-    async def on_moving(self, request: gr.Request, moving: object, *values: str) -> AsyncIterator[Drawn]:
+    async def on_moving(self, request: gr.Request, moving: object, settings: str) -> AsyncIterator[Drawn]:
         """Something goes on in the open tab: draw it as it does, until it ends or something else is drawn."""
         page = str(request.session_hash)
         self._movings[page] = turn = self._movings.get(page, 0) + 1
         try:
-            known = self.drawing.known(self.read(*values))
+            known = self.drawing.known(self.read(settings))
         except ConfigError:
             return  # the sentence stands next to its cause
         for panel in self.drawing.moving_panels(known.state) if moving else ():
@@ -169,9 +173,9 @@ class Handlers:
         """
         at = self._at
 
-        async def on_measure(request: gr.Request, *values: str) -> AsyncIterator[Drawn]:
+        async def on_measure(request: gr.Request, settings: str) -> AsyncIterator[Drawn]:
             try:
-                current = self.read(*values)
+                current = self.read(settings)
             except ConfigError as error:
                 yield self.drawing.refused(error)
                 return
@@ -203,20 +207,20 @@ class Handlers:
 
         return on_measure
 
-    def on_ended(self, *values: object) -> Drawn:
+    def on_ended(self, settings: str) -> Drawn:
         """A run has ended: draw anew what follows runs on the tab that is open now."""
         try:
-            return self.drawing.following(self.read(*values))
+            return self.drawing.following(self.read(settings))
         except ConfigError:
             return self.drawing.nothing  # what is wrong is said where it was set
 
     def asking(self, action: Ask) -> Callable[..., AsyncIterator[Drawn]]:
         """The handler of a button that asks: it answers as the answer grows, for what was set when it was asked."""
 
-        async def on_ask(*values: str) -> AsyncIterator[Drawn]:
+        async def on_ask(settings: str) -> AsyncIterator[Drawn]:
             said: Drawn = {self._at.problems: form.placed({})}
             try:
-                current = self.read(*values)
+                current = self.read(settings)
                 answers = action.question(self.session, current)
                 while (answer := await asyncio.to_thread(next, answers, None)) is not None:
                     yield {**said, **answer}

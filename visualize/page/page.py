@@ -1,6 +1,6 @@
 """The page: its panels laid out, and their events joined to handlers.
 
-One way for everything: the forms (or the address) → State → Known → what the open tab's panels draw. Predictions are
+One way for everything: the settings (or the address) → State → Known → what the open tab's panels draw. Predictions are
 redrawn at once; what needs a worker waits for a button.
 """
 
@@ -26,6 +26,7 @@ from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS, TABS, WAYS
 from visualize.text import header_text
 from visualize.widgets import assets, form, link
+from visualize.widgets import settings as page_settings
 from visualize.widgets.markup import markup
 
 
@@ -57,6 +58,7 @@ class Page:
 
     def _lay_out(self) -> None:
         with gr.Row(elem_id="header"):
+            settings = page_settings.settings()
             markup("title", header_text.title(self.session.gpu))
             markup("ways", header_text.ways(WAYS))
             address = link.link()
@@ -82,6 +84,7 @@ class Page:
                                 panel.build()
         self._guide.lay_out_foot()
         self.components = Components(
+            settings=settings,
             experiment=experiment,
             link=address,
             problems=form.problems(),
@@ -89,20 +92,19 @@ class Page:
             moving=markup("moving", visible="hidden"),
             status=status,
             cancel=cancel,
-            pin=form.form("pin", "What is pinned"),
             compare=compared,
             tabs=tabs,
-            tab=markup("open-tab", SETTINGS.opened, visible="hidden"),
+            tab=page_settings.open_tab(SETTINGS.opened),
         )
 
     def _join(self) -> None:
         on, at = self.handlers, self.components
         panels = [panel for several in self.panels.values() for panel in several]
-        forms = [at.experiment, at.pin, *(one for panel in panels for one in panel.forms.values())]
-        inputs: list[Block] = [at.tab, *forms]
+        forms = [at.experiment, *(one for panel in panels for one in panel.forms.values())]
+        said: list[Block] = [at.settings]
         drawn = [component for panel in panels for component in panel.outputs]
         redrawn = _each([at.problems, at.link, at.compare, *drawn, at.wanted, at.moving])
-        everything = _each([at.tab, at.tabs, *forms, *redrawn])
+        everything = _each([at.settings, at.tab, at.tabs, *forms, *redrawn])
 
         # Gradio tells outputs of an event's progress even where none is shown, and each takes a browser milliseconds.
         quiet: dict[str, Any] = {
@@ -119,22 +121,21 @@ class Page:
         opened = _each([*everything, *self._result.results])
         self.blocks.load(on.on_load, [self._result.kept], opened, **instant)
         self.blocks.unload(on.on_unload)
-        for controls in forms:
-            controls.input(on.on_change, inputs, redrawn, **last)
-        at.experiment.select(on.on_select, inputs, opened, **last)
+        at.settings.input(on.on_change, said, redrawn, **last)
+        at.settings.select(on.on_select, said, opened, **last)
         at.link.select(on.on_follow, [at.link], opened, **last)
         for name, button in self._buttons.items():
-            button.select(functools.partial(on.on_tab, name), inputs, _each([at.tab, *redrawn]), **last)
+            button.select(functools.partial(on.on_tab, name), said, _each([at.tab, *redrawn]), **last)
         at.wanted.change(
             on.on_compile,
-            [at.wanted, *inputs],
+            [at.wanted],
             _each([at.problems, at.compare, *drawn]),
             trigger_mode="multiple",
             **lasting,
         )
         following = [component for panel in panels if panel.moves for component in panel.outputs]
         at.moving.change(
-            on.on_moving, [at.moving, *inputs], _each([at.problems, *following]), trigger_mode="multiple", **lasting
+            on.on_moving, [at.moving, *said], _each([at.problems, *following]), trigger_mode="multiple", **lasting
         )
 
         def measure(action: Measure, events: Sequence[Callable[..., Any]], opens: str = "") -> None:
@@ -149,17 +150,15 @@ class Page:
                 *([at.tab, at.tabs] if opens else []),
                 *action.outputs,
             ]
-            ended = gr.on(
-                list(events), on.measuring(action, opens), inputs, answered, trigger_mode="multiple", **lasting
-            )
-            ended.then(on.on_ended, inputs, following, **instant)
+            ended = gr.on(list(events), on.measuring(action, opens), said, answered, trigger_mode="multiple", **lasting)
+            ended.then(on.on_ended, said, following, **instant)
 
         following = _each([at.problems, *(one for panel in panels if panel.follows_runs for one in panel.outputs)])
-        measure(self._result.run(self._run), [self._run.click, at.experiment.submit])
+        measure(self._result.run(self._run), [self._run.click, at.settings.submit])
         for action in (action for panel in panels for action in panel.actions):
             if isinstance(action, Ask):
                 answered = [at.problems, at.moving, *action.outputs]
-                action.button.click(on.asking(action), inputs, answered, trigger_mode="once", **lasting)
+                action.button.click(on.asking(action), said, answered, trigger_mode="once", **lasting)
             else:
                 measure(action, [action.button.click])
         at.cancel.click(on.on_cancel, None, None, **instant)

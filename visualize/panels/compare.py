@@ -20,7 +20,7 @@ from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
 from visualize.text import compared as compared_text
 from visualize.text.numbers import Number, key_numbers, source
-from visualize.widgets import form, plot
+from visualize.widgets import plot
 from visualize.widgets.link import query
 
 
@@ -74,11 +74,6 @@ def numbers(known: Known, panels: Sequence[Panel]) -> list[Number]:
     timed = run.recorded or run
     wrong = Number("wrong elements", timed.check.mismatched, "", source(timed.backend))
     return [*found, wrong, *(one for one in key_numbers(timed) if one.name != wrong.name)]
-
-
-def held(state: State) -> str:
-    """The value of the form that holds what is pinned; it has no controls."""
-    return form.filled([], {pin.FIELD: _text(state.pinned) if state.pinned else ""})
 
 
 def _text(chosen: Experiment) -> str:

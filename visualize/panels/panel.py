@@ -66,7 +66,7 @@ class Panel(ABC):
         is_compared: whether what it draws is of the Experiment, so that a pinned one's stands beside it.
         follows_runs: whether what it draws changes once a run has ended.
         moves: whether something may go on while it is looked at, which is drawn as it does: `following`.
-        forms: the form of each of `options`, filled by `fill`.
+        forms: the form of each of `options` that has controls, filled by `fill`.
         outputs: the components that `draw` and `waiting` may draw.
         actions: its buttons.
     """

@@ -52,8 +52,6 @@ class SchedulePanel(Panel):
         player()
         with gr.Row(elem_classes="picture", elem_id="schedule-picture"):
             self.picture = plot("schedule-plot", "Which program computes which tile, and which blocks it loads")
-        # The step is set by the player, and has no control: its form has to be there all the same, to be sent.
-        self.forms[PlayerView] = form.form("player-view", "The player's step")
         with folded("Colours, steps and what is compared", "schedule-options"):
             self.forms[ScheduleView] = form.form("schedule-view", "Options of the schedule")
         with folded("What the first programs load: the whole curve", "loads"):

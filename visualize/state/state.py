@@ -39,6 +39,10 @@ class State:
     def to_address(self) -> dict[str, Any]:
         return {**self.experiment.to_address(), **self.view.to_address(), **self._pin()}
 
+    def to_settings(self) -> dict[str, Any]:
+        """What the page's controls are set to: the fields of its address, and the kernel that they were made for."""
+        return {**self.to_address(), "gpu": self.experiment.gpu, "form_of": self.kernel.id}
+
     def moved_to(self, **fields: object) -> dict[str, Any]:
         """A short address of this state with some fields set anew, for a link; what is set to "" is left out."""
         moved = {**short_experiment(self.experiment), **self.view.short_address(), **self._pin(), **fields}

@@ -1,4 +1,4 @@
-"""Controls generated from knobs: one component renders them all, and its value is what they are set to.
+"""Controls generated from knobs: one component renders those of a form.
 
 Gradio's slider can't step by powers of two. Here a knob of choices is a slider over them, a range a slider beside a
 number, a list of words a menu: all native inputs, so that keys and screen readers work.
@@ -13,12 +13,12 @@ from typing import Any
 
 import gradio as gr
 
-from kernels.knobs import ConfigError, Knob, knobs, quoted
+from kernels.knobs import Knob, knobs
 from visualize.widgets import assets
 
 
 def form(name: str, label: str) -> gr.HTML:
-    """An empty form with the DOM id `name`. Fill it with `filled`; it fires `input`, `select` and `submit`."""
+    """An empty form with the DOM id `name`, to be `filled`. What is set there goes into the page's `settings`."""
     return gr.HTML(
         value=filled([], {}),
         html_template='<div class="knobs"></div>',
@@ -58,29 +58,6 @@ def of(declared: Any, hidden: Collection[str] = ()) -> str:
     """
     shown = [one for one in fields(type(declared)) if one["name"] not in hidden]
     return filled(shown, dataclasses.asdict(declared))
-
-
-def settings(value: object) -> dict[str, Any]:
-    """What the controls of a form are set to, by field name; "preset" is the number of one that was clicked.
-
-    Args:
-        value: as the browser sent it: anything.
-
-    Raises:
-        ConfigError: where it is not the value of a form.
-    """
-    try:
-        state = json.loads(value) if isinstance(value, str) and len(value) <= _LONGEST else None
-    except (ValueError, RecursionError):
-        state = None
-    values = state.get("values") if isinstance(state, dict) else None
-    if not isinstance(state, dict) or not isinstance(values, dict):
-        raise ConfigError("not_a_form", f"A form is {quoted(value)}; it must be what the page's own form sends.")
-    return {**values, **({} if state.get("preset") is None else {"preset": state["preset"]})}
-
-
-# Characters of a form's value. The longest that the page sends has some 5,000.
-_LONGEST = 64_000
 
 
 def fields(declared: type, labels: Mapping[str, list[str]] | None = None, group: str = "") -> list[dict[str, Any]]:

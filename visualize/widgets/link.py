@@ -60,8 +60,12 @@ def followed(value: str) -> dict[str, str]:
     Raises:
         ConfigError: where it is no address, or too long.
     """
-    wanted = asked_link(value, "follow", _LONGEST_QUERY)
-    return dict(urllib.parse.parse_qsl(wanted.removeprefix("?")))
+    return fields(asked_link(value, "follow", _LONGEST_QUERY))
+
+
+def fields(query: str) -> dict[str, str]:
+    """The flat fields of an address."""
+    return dict(urllib.parse.parse_qsl(query.removeprefix("?")))
 
 
 def asked_link(value: str, field: str, longest: int) -> str:

@@ -35,7 +35,7 @@ def plot(name: str, label: str) -> gr.HTML:
         html_template=str(Markup('<div class="live-plot" role="figure" aria-label="{}"></div>').format(label)),
         # Fetched from the app itself; relative, so that it works behind a proxy's path.
         head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
-        js_on_load=assets.text("twin.js") + assets.script("plot.js", themes=THEMES),
+        js_on_load=assets.text("twin.js") + assets.text("cells.js") + assets.script("plot.js", themes=THEMES),
         apply_default_css=False,
         elem_id=name,
     )

@@ -2,21 +2,22 @@
 const root = element.querySelector(".knobs");
 root.setAttribute("role", "group");
 root.setAttribute("aria-label", given.label);
-let state = { fields: [], values: {}, presets: [] };
+let state = { fields: [], values: {}, presets: [] }; // values: of the fields
 let built = "";
 
-function send(event, extra = {}) {
-  props.value = JSON.stringify({ ...state, ...extra });
-  trigger(event);
+// What is set here is one of the page's settings (see settings.js).
+function tell(values, event = "") {
+  document.dispatchEvent(new CustomEvent("tilescope:told", { detail: { values, event } }));
 }
 
 function set(name, value) {
   if (state.values[name] === value) return;
   state.values[name] = value;
+  props.value = JSON.stringify(state);
   hideIdle();
   // Another kernel has other knobs, so the form itself will be replaced.
   if (name === "kernel") document.dispatchEvent(new Event("tilescope:chosen"));
-  send(name === "kernel" ? "select" : "input");
+  tell({ [name]: value }, name === "kernel" ? "select" : "input");
 }
 
 function make(tag, attributes = {}, ...children) {
@@ -124,7 +125,7 @@ function build() {
       const button = make("button", { type: "button" }, title);
       button.addEventListener("click", () => {
         document.dispatchEvent(new Event("tilescope:chosen"));
-        send("select", { preset: i });
+        tell({ preset: i }, "select");
       });
       box.append(button);
     });
@@ -135,7 +136,6 @@ function build() {
 function show() {
   if (!props.value) return;
   const next = JSON.parse(props.value);
-  delete next.preset;
   // What a person is setting just now is newer than what the server answers.
   const busy = document.activeElement?.closest(".field")?.dataset.field;
   if (root.contains(document.activeElement) && busy in state.values && next.values.kernel === state.values.kernel) {
@@ -153,22 +153,10 @@ function show() {
   }
   root.querySelectorAll(".field").forEach((row) => row.refresh());
   hideIdle();
+  tell(state.values);
   root.dataset.ready = "true";
   document.dispatchEvent(new Event("tilescope:form"));
 }
 
-// Something else on the page has set a knob that has no control here: it counts from now on, and is redrawn if need be.
-document.addEventListener("tilescope:set", ({ detail }) => {
-  if (!(detail.name in state.values) || state.values[detail.name] === detail.value) return;
-  state.values[detail.name] = detail.value;
-  if (detail.redraw) send("input");
-  else props.value = JSON.stringify(state);
-});
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && given.name === "experiment") {
-    event.preventDefault();
-    trigger("submit");
-  }
-});
 watch("value", show);
 show();

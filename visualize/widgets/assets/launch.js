@@ -2,15 +2,18 @@
 const written = (value) => value.toLocaleString("en");
 const several = (count, what) => `${written(count)} ${what}${count === 1 ? "" : "s"}`;
 
-// An array of rows that are made when somebody asks for them: texts of cells that nobody points at cost nothing.
-function lazily(count, row) {
-  const rows = Array.from({ length: count });
-  for (let r = 0; r < count; r++) {
-    const made = (value) => { Object.defineProperty(rows, r, { value }); return value; };
-    Object.defineProperty(rows, r, { get: () => made(row(r)), configurable: true, enumerable: true });
+// An array whose values are made when somebody asks for them.
+function lazily(count, value) {
+  const values = Array.from({ length: count });
+  for (let i = 0; i < count; i++) {
+    const made = (one) => { Object.defineProperty(values, i, { value: one }); return one; };
+    Object.defineProperty(values, i, { get: () => made(value(i)), configurable: true, enumerable: true });
   }
-  return rows;
+  return values;
 }
+
+// Texts of cells that nobody points at cost nothing. (Plotly looks at the first row of them all the same.)
+const textsOf = (rows, columns, text) => lazily(rows, (r) => lazily(columns, (c) => text(r, c)));
 
 // One order: how far along each tile and each piece of a panel is after the first so many steps.
 class Order {
@@ -112,14 +115,13 @@ class Order {
       if (x >= left && r < k * down.repeat) return b(Math.floor(r / down.repeat), x - left);
       return nothing;
     };
-    return { height: top + down.cells, row: (r) => Array.from({ length: wide }, (_, x) => value(r, x)) };
+    return { height: top + down.cells, wide, value };
   }
 
   z(number) {
     const { c, a, b } = this.frame(number), slices = this.meta.place.slice_of;
     if (!this.meta.panels) return c;
-    const { height, row } = this.composed((r, x) => c[r][x], (r, k) => a[r][slices[k]], (k, x) => b[slices[k]][x], NaN);
-    return Array.from({ length: height }, (_, r) => row(r));
+    return filled(this.composed((r, x) => c[r][x], (r, k) => a[r][slices[k]], (k, x) => b[slices[k]][x], NaN));
   }
 
   // The first entry of each tile, and the first that reads each piece of a panel.
@@ -176,18 +178,18 @@ class Order {
     if (!panels) {
       const { down, across } = place, name = tensors[tensor], isTransposed = transposed[tensor];
       const [height, width] = isTransposed ? [across.cells, down.cells] : [down.cells, across.cells];
-      return lazily(height, (r) => Array.from({ length: width }, (_, c) => (isTransposed ? tile(name, c, r) : tile(name, r, c))));
+      return textsOf(height, width, (r, c) => (isTransposed ? tile(name, c, r) : tile(name, r, c)));
     }
     const [left, top] = panels;
     const along = (k) => (place.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${place.slice_of[k]}` : "");
     const read = (entry) => `<br>first read by ${this.says(entry)}`;
-    const { height, row } = this.composed(
+    const { height, wide, value } = this.composed(
       (r, c) => tile(output, r, c) + (slices > 1 ? `<br>the first of ${slices} slices of K` : ""),
       (r, k) => `${left}: pid_m ${r * by}${along(k)}${read(this.first.a[r * by * slices + place.slice_of[k]])}`,
       (k, c) => `${top}: pid_n ${c * by}${along(k)}${read(this.first.b[c * by * slices + place.slice_of[k]])}`,
       "",
     );
-    return lazily(height, row);
+    return textsOf(height, wide, value);
   }
 
   // What stands in the cells of a small picture: the program, or, during a step, how many slices have begun.
@@ -204,8 +206,7 @@ class Order {
       const at = (r, c) => (transposed[tensor] ? value(c, r) : value(r, c));
       return Array.from({ length: height }, (_, r) => Array.from({ length: width }, (_, c) => at(r, c)));
     }
-    const { height, row } = this.composed(value, () => "", () => "", "");
-    return Array.from({ length: height }, (_, r) => row(r));
+    return filled(this.composed(value, () => "", () => "", ""));
   }
 
   // The edge around the tiles of the first programs, as a path.
@@ -301,6 +302,10 @@ class Picture {
   counts() {
     return this.meta.panels ? this.orders.map((order) => [order.title, ...order.counted(this.step)]) : [];
   }
+}
+
+function filled({ height, wide, value }) {
+  return Array.from({ length: height }, (_, r) => Array.from({ length: wide }, (_column, c) => value(r, c)));
 }
 
 function laidOut(grid, transposed) {

@@ -23,7 +23,11 @@ function array(buffer, { packed_at: at, dtype, shape }) {
   if (dtype === "text") return new TextDecoder().decode(new Uint8Array(buffer, at, length)).split("\n");
   let flat = dtype === "f4" ? new Float32Array(buffer, at, length) : new Uint32Array(buffer, at, length);
   if (dtype !== "f4") for (let i = 1; i < flat.length; i++) flat[i] += flat[i - 1];
-  if (dtype === "g4") flat = Float64Array.from(flat, (value) => (value ? value - 1 : NaN)); // gaps
+  if (dtype === "g4") {
+    const counted = flat; // from 1: 0 is a gap
+    flat = new Float64Array(length);
+    for (let i = 0; i < length; i++) flat[i] = counted[i] ? counted[i] - 1 : NaN;
+  }
   if (shape.length === 1) return flat;
   const [rows, columns, depth] = shape;
   const row = (r) => flat.subarray(r * columns, (r + 1) * columns);
@@ -45,6 +49,8 @@ async function draw() {
   showTwin(content.twin);
   if (!content.packed) {
     figure = null;
+    clearTimeout(whole);
+    cells.forget();
     window.Plotly?.purge(node);
     node.dispatchEvent(new CustomEvent("tilescope:cleared", { bubbles: true }));
     return;
@@ -79,15 +85,31 @@ function paint() {
   const shown = { data: figure.data, layout: figure.layout };
   // Another component may lay something over it: the player does.
   node.dispatchEvent(new CustomEvent("tilescope:paint", { bubbles: true, detail: shown }));
+  clearTimeout(whole);
+  if (cells.redrawn(shown)) {
+    // Plotly is told once it rests: what it says of a cell that is pointed at is its own.
+    whole = setTimeout(() => react(shown), 250);
+    count();
+    return Promise.resolve();
+  }
+  return react(shown).then(count);
+}
+node.repaint = paint;
+
+const cells = new Cells(node);
+let whole = 0;
+function react(shown) {
   const drawn = withoutBase(() => window.Plotly.react(node, shown.data, shown.layout, config));
+  cells.drawn(shown);
   settle();
   buttonsBelow();
   if (!node.dataset.draws) node.on("plotly_afterplot", buttonsBelow);
-  return drawn.then(() => {
-    node.dataset.draws = Number(node.dataset.draws || 0) + 1;
-  });
+  return drawn;
 }
-node.repaint = paint;
+
+function count() {
+  node.dataset.draws = Number(node.dataset.draws || 0) + 1;
+}
 
 // The buttons stand at the lower right, where they cover no title.
 function buttonsBelow() {
