@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 
-from visualize.page import listening
+from visualize.command import listening
 
 
 def main() -> None:
@@ -29,7 +29,12 @@ def main() -> None:
     parser.add_argument("--port", type=listening.port, default=port, help=f"port to listen on ({port})")
     wanted = os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true"
     parser.add_argument("--mcp", action="store_true", default=wanted, help="serve tools for agents, over MCP")
+    parser.add_argument("--doctor", action="store_true", help="try out what works on this machine, and end")
     flags = parser.parse_args()
+    if flags.doctor:
+        from visualize.command.doctor import main as examine
+
+        sys.exit(examine(flags.host, flags.port))
     if flags.mcp and importlib.util.find_spec("mcp") is None:
         parser.exit(2, "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n")
     if obstacle := listening.obstacle(flags.host, flags.port):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -32,12 +33,14 @@ class Job:
     """One measurement of one experiment: where it is, its outcome in `done`, and a way to end it.
 
     Attributes:
+        id: what the log calls it.
         name: of the measurement.
         done: resolves to the result or a Failure; never to an exception.
         stages: seconds that each stage took so far.
     """
 
     def __init__(self, experiment: Experiment, name: str = "run") -> None:
+        self.id = secrets.token_hex(4)
         self.experiment = experiment
         self.name = name
         self.done: Future[Measured | Failure] = Future()

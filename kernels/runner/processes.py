@@ -62,6 +62,11 @@ class Workers:
         future.add_done_callback(self._open.discard)
         return future
 
+    @property
+    def open(self) -> int:
+        """Calls that are under way or waiting."""
+        return len(self._open)
+
     def replace(self) -> None:
         """Kill the processes and make fresh ones when next needed. Calls that are still open are cancelled."""
         with self._lock:

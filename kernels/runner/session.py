@@ -173,6 +173,15 @@ class Session:
         """Call a function of `worker` in the run worker, between jobs: `process_id`, `compiled_here`."""
         return self._machine.runner.submit(question, "worker").result()
 
+    def asking_runner(self) -> Future[int]:
+        """The run worker's process id, once it answers; for who can't wait."""
+        return self._machine.runner.submit(worker.process_id, "worker")
+
+    @property
+    def jobs(self) -> int:
+        """Measurements that are under way or waiting."""
+        return len(self._jobs)
+
     def before_close(self, end: Callable[[], None]) -> None:
         """Have something that uses this session's machine ended first when it is closed."""
         self._ends.append(end)
@@ -217,6 +226,7 @@ class Session:
         if not isinstance(result, Failure):
             # Before anybody sees it, so that what was seen is not lost; and after the next job may begin.
             self._store(result, measurement, gpu)
+        _log(job, result, gpu)
         job.end(result)
 
     def _store(self, result: Measured, measurement: Measurement[Any], gpu: Gpu) -> None:
@@ -257,6 +267,15 @@ class Session:
         if self.gpu is None:
             return measurement.is_interpreted and not experiment.gpu
         return gpu is self.gpu
+
+
+def _log(job: Job, result: Measured | Failure, gpu: Gpu) -> None:
+    """One record of a job that has ended."""
+    fields: dict[str, object] = {"run": job.id, "measurement": job.name, "gpu": gpu.name, "outcome": "ok"}
+    fields |= {"experiment": job.experiment.to_json(), "stages_s": {n: round(s, 3) for n, s in job.stages.items()}}
+    if isinstance(result, Failure):
+        fields |= {"outcome": result.kind, "failed_in": result.stage}
+    LOG.info("A job has ended.", extra={"fields": fields})
 
 
 def _named(name: str) -> Measurement[Any]:

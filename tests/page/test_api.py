@@ -275,6 +275,13 @@ def test_what_no_client_of_ours_sends_is_refused_before_gradio_reads_it(app: App
     assert httpx.get(app.url, headers={"origin": app.url.rstrip("/")}).status_code == 200
 
 
+def test_an_app_says_that_it_works(app: App) -> None:
+    answer = httpx.get(f"{app.url}healthz", timeout=20)
+    assert answer.status_code == 200
+    assert answer.json()["status"] in ("ok", "starting")
+    assert httpx.get(f"{app.url}healthz", headers={"host": "elsewhere.example"}).status_code == 400
+
+
 def test_an_app_that_is_ended_waits_for_no_compile(tmp_path: Path, tilescope_cache: Path) -> None:
     """Four that take minutes each, on the two workers that there are; a schedule waits for one of them, too.
 

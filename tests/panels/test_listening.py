@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from tests.kernels.trees import ROOT
-from visualize.page import listening
+from visualize.command import listening
 
 
 @pytest.mark.parametrize("text", ["1", "7860", "65535"])

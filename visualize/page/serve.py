@@ -12,6 +12,8 @@ from starlette.middleware import Middleware
 from kernels.runner.session import Session
 from visualize.figures.theme import variables
 from visualize.page.guard import Guard, allowed_hosts
+from visualize.page.health import HealthRoute
+from visualize.page.logs import log_here
 from visualize.page.look import HEAD, theme
 from visualize.page.page import page
 from visualize.page.tools import offer_tools_alone
@@ -29,6 +31,7 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
 
     Workers start after the page answers, so that the first request need not wait for torch.
     """
+    log_here()
     session = Session.here()
     atexit.register(session.close)
 
@@ -54,7 +57,10 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
         ssr_mode=False,
         mcp_server=mcp,
         state_session_capacity=_SESSIONS,
-        app_kwargs={"middleware": [Middleware(Guard, hosts=allowed_hosts(host))]},
+        app_kwargs={
+            "middleware": [Middleware(Guard, hosts=allowed_hosts(host))],
+            "routes": [HealthRoute(session).route()],
+        },
     )
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)
