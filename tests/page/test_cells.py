@@ -40,7 +40,13 @@ def seen_at_once_and_later(tab: Tab, move: str) -> tuple[dict[str, Any], dict[st
     found = tab.page.evaluate(
         f"""async () => {{
           const plot = document.querySelector('#schedule-plot .live-plot'), seen = {SEEN}, before = plot.dataset.draws;
-          const until = async (done) => {{ while (!done()) await new Promise((go) => setTimeout(go, 1)); }};
+          const until = async (done) => {{
+            for (const end = performance.now() + 40_000; !done();) {{
+              const counted = `draws ${{before}} to ${{plot.dataset.draws}}, ${{whole}} by Plotly`;
+              if (performance.now() > end) throw new Error(`${{done}}: ${{counted}}`);
+              await new Promise((go) => setTimeout(go, 1));
+            }}
+          }};
           let whole = 0;
           plot.on('plotly_afterplot', () => {{ whole++; }});
           {move};

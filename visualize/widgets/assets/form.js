@@ -153,7 +153,7 @@ function show() {
   }
   root.querySelectorAll(".field").forEach((row) => row.refresh());
   hideIdle();
-  tell(state.values);
+  tell(Object.fromEntries(state.fields.map(({ name }) => [name, state.values[name]])));
   root.dataset.ready = "true";
   document.dispatchEvent(new Event("tilescope:form"));
 }
