@@ -158,9 +158,10 @@ def test_the_claim_has_the_best_time_first_and_marks_where_it_is_from(panel):
 
 
 def test_what_a_compiler_says_is_one_line_of_text(panel):
-    (row,) = swept(Strategy("grid"), within=grid({"BLOCK_M": [16]})).rows
+    found = swept(Strategy("grid"), within=grid({"BLOCK_M": [16]}))
+    (row,) = found.rows
     refused = replace(row, status="set aside", median_ms=None, reason="error:\n<a href='//x'>here</a>\n" + "x " * 500)
-    said = sweep_text.point(refused, grid({"BLOCK_M": [16]}))
+    said = sweep_text.point(refused, found)
     assert "\n" not in said
     assert "set aside: error: &lt;a href=" in said
     assert len(said) < 400
@@ -186,12 +187,12 @@ def test_lines_to_paste_are_the_best_configs_in_order(panel):
 def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, started):
     session, state = Session(), state_of(MANY)
     started.go.clear()
-    (first,) = panel._started(session, state)
+    (first,) = panel._starting(anew=False)(session, state, "page")
     assert "of 1,152 configs done" in first[panel.progress]
     known = Known(state)
     assert panel.is_moving(known)
     assert not panel.is_moving(Known(state_of())), "another space"
-    following = panel.following(known)
+    following = panel.following(known, "page")
     assert panel.progress in next(following)
     started.devices[0].before = lambda trial: panel.sweeps.running(swept_space(state), state.gpu).cancel()
     started.go.set()
@@ -200,7 +201,7 @@ def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, sta
     *_, last = following
     assert "cancelled" in last[panel.claim]
     assert not panel.is_moving(known)
-    list(panel._started(session, state))
+    list(panel._starting(anew=False)(session, state, "page"))
     whole = finished(panel.sweeps, swept_space(state))
     assert started.done == [(), cut.rows]
     assert whole.ended in ("complete", "patience")
@@ -212,10 +213,10 @@ def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, sta
 def test_all_rows_are_saved_and_without_a_sweep_a_sentence_says_so(panel, started, word):
     save = panel._saving(word)
     with pytest.raises(ConfigError, match="Nothing was swept yet"):
-        next(save(Session(), state_of()))
-    list(panel._started(Session(), state_of()))
+        next(save(Session(), state_of(), "page"))
+    list(panel._starting(anew=False)(Session(), state_of(), "page"))
     found = finished(panel.sweeps, space_of())
-    (drawn,), (again,) = (save(Session(), state_of()) for _ in range(2))
+    (drawn,), (again,) = (save(Session(), state_of(), "page") for _ in range(2))
     assert drawn != again, "pressed again, it is saved again"
     file = json.loads(drawn[panel.file])
     assert file["name"] == f"matmul_grouped_H200_sweep.{word.lower()}"

@@ -36,7 +36,7 @@ def _times(sweep: Sweep) -> np.ndarray:
 
 
 def _ms(sweep: Sweep) -> str:
-    return "ms, measured" if sweep.is_timed else "ms, predicted"
+    return f"ms, {sweep.source}"
 
 
 def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
@@ -97,7 +97,7 @@ def bound_figure(sweep: Sweep) -> go.Figure:
         theme.layout(
             "Measured against predicted time of each config",
             xaxis={**log, "title": {"text": "ms, predicted"}},
-            yaxis={**log, "title": {"text": "ms, measured"}},
+            yaxis={**log, "title": {"text": _ms(sweep)}},
             shapes=[{"type": "line", "x0": low, "y0": low, "x1": high, "y1": high, "line": line, "layer": "below"}],
             showlegend=True, legend=_LEGEND, hovermode="closest", margin={"l": 70, "r": 12, "t": 64, "b": 48},
         ),
@@ -140,7 +140,7 @@ def convergence_figure(sweep: Sweep) -> go.Figure:
         theme.layout(
             "Fastest time by configs timed",
             xaxis={"title": {"text": "configs timed"}},
-            yaxis={"title": {"text": "ms, measured"}, "type": "log", "automargin": True},
+            yaxis={"title": {"text": _ms(sweep)}, "type": "log", "automargin": True},
             showlegend=True, legend=_LEGEND, margin={"l": 70, "r": 12, "t": 64, "b": 48},
         ),
     )  # fmt: skip

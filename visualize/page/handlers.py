@@ -147,7 +147,7 @@ class Handlers:
         except ConfigError:
             return  # the sentence stands next to its cause
         for panel in self.drawing.moving_panels(known.state) if moving else ():
-            answers = panel.following(known)
+            answers = panel.following(known, page)
             try:
                 while self._movings.get(page) == turn:
                     answer = await asyncio.to_thread(next, answers, None)
@@ -213,11 +213,11 @@ class Handlers:
     def asking(self, action: Ask) -> Callable[..., AsyncIterator[Drawn]]:
         """The handler of a button that asks: it answers as the answer grows, for what was set when it was asked."""
 
-        async def on_ask(*values: str) -> AsyncIterator[Drawn]:
+        async def on_ask(request: gr.Request, *values: str) -> AsyncIterator[Drawn]:
             said: Drawn = {self._at.problems: form.placed({})}
             try:
                 current = self.read(*values)
-                answers = action.question(self.session, current)
+                answers = action.question(self.session, current, str(request.session_hash))
                 while (answer := await asyncio.to_thread(next, answers, None)) is not None:
                     yield {**said, **answer}
                     said = {}

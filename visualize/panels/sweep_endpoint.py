@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,9 @@ MOST_ASKED = 200
 
 # How often a call looks whether its sweep has ended.
 _LOOK_S = 0.2
+
+# Each call takes part in its sweep for itself.
+_CALLS = itertools.count()
 
 _PREFIX = "sweep_"
 _VARY: JsonSchema = {
@@ -57,8 +61,9 @@ async def answer(
                 "vary",
             )
         asked = Strategy(view.sweep_strategy, view.sweep_seed, view.sweep_budget or None)
-        with sweeps.watched():
-            sweeping = await asyncio.to_thread(sweeps.start, api.session, within, asked)
+        who = f"/sweep {next(_CALLS)}"
+        with sweeps.followed(who):
+            sweeping = await asyncio.to_thread(sweeps.start, api.session, within, asked, who)
             while not sweeping.has_ended:  # without a thread that would be waited for where the page is ended
                 await asyncio.sleep(_LOOK_S)
             found = sweeping.result()

@@ -17,7 +17,7 @@ from kernels.sweep import rows_file
 from kernels.sweep.sweeping import Sweeping
 from visualize.panels import sweep_endpoint
 from visualize.panels.endpoint import Api, Endpoint
-from visualize.panels.panel import Ask, Drawn, Panel
+from visualize.panels.panel import Ask, Drawn, Panel, Question
 from visualize.panels.running_sweeps import RunningSweeps
 from visualize.panels.sweep_options import SweepView, SweptKnobs, chosen_axes, options_form, plan, strategy, swept_space
 from visualize.panels.sweep_pictures import picture
@@ -75,7 +75,7 @@ class SweepPanel(Panel):
         self._shown_parts.append(self.lines)
         self.outputs = [*self._shown_parts, *self.forms.values()]
         self.actions = [
-            Ask(start, self._started, self._shown_parts, keeps=True),
+            Ask(start, self._starting(anew=False), self._shown_parts, keeps=True),
             Ask(self.cancel, self._cancelled, [self.cancel, self.progress], keeps=True),
             *(Ask(button, self._saving(word), [self.file], keeps=True) for word, button in saves.items()),
         ]
@@ -84,7 +84,7 @@ class SweepPanel(Panel):
         space = swept_space(known.state)
         forms: Drawn = {self.forms[kind]: options_form(kind, known.state, space) for kind in self.options}
         running = self.sweeps.running(space, known.state.gpu)
-        found = self.sweeps.found(space, known.state.gpu)
+        found = self.sweeps.found(known.store, space, known.state.gpu)
         if found is None:
             return {**self._planned(known), **forms}
         hint = _hint(found, known.state)
@@ -93,14 +93,14 @@ class SweepPanel(Panel):
     def is_moving(self, known: Known) -> bool:
         return self.sweeps.running(swept_space(known.state), known.state.gpu) is not None
 
-    def following(self, known: Known) -> Generator[Drawn, None, None]:
+    def following(self, known: Known, page: str) -> Generator[Drawn, None, None]:
         state = known.state
         running = self.sweeps.running(swept_space(state), state.gpu)
         if running is None:
             yield self.draw(known)
             return
         rows: tuple[SweepRow, ...] = ()
-        with self.sweeps.watched():
+        with self.sweeps.followed(page):
             while not running.has_ended:
                 found = running.so_far()
                 yield self._progress(running) | (self._found(found, state) if found.rows != rows else {})
@@ -146,21 +146,27 @@ class SweepPanel(Panel):
         said = sweep_text.progress(now.phase, now.done, now.total, now.seconds, now.remaining_s)
         return {self.progress: said, self.cancel: gr.Button(interactive=True)}
 
-    def _started(self, session: Session, state: State) -> Iterator[Drawn]:
-        running = self.sweeps.start(session, swept_space(state), strategy(state))
-        yield {**self._found(running.so_far(), state), **self._progress(running)}
+    def _starting(self, anew: bool) -> Question:
+        """The answer of a button that starts a sweep, from what is known of its space or anew."""
 
-    def _cancelled(self, session: Session, state: State) -> Iterator[Drawn]:
+        def started(session: Session, state: State, page: str) -> Iterator[Drawn]:
+            running = self.sweeps.start(session, swept_space(state), strategy(state), page, anew)
+            yield {**self._found(running.so_far(), state), **self._progress(running)}
+
+        return started
+
+    def _cancelled(self, session: Session, state: State, page: str) -> Iterator[Drawn]:
         running = self.sweeps.running(swept_space(state), state.gpu)
         if running is None:
             yield self._progress(None, sweep_text.nothing_to_cancel())
             return
-        running.cancel()
-        yield {self.progress: sweep_text.CANCELLING, self.cancel: gr.Button(interactive=False)}
+        others = self.sweeps.leave(running, page)
+        said = sweep_text.left(others) if others else sweep_text.CANCELLING
+        yield {self.progress: said, self.cancel: gr.Button(interactive=False)}
 
-    def _saving(self, word: str) -> Callable[[Session, State], Iterator[Drawn]]:
-        def saved(session: Session, state: State) -> Iterator[Drawn]:
-            found = self.sweeps.found(swept_space(state), state.gpu)
+    def _saving(self, word: str) -> Question:
+        def saved(session: Session, state: State, page: str) -> Iterator[Drawn]:
+            found = self.sweeps.found(session.store, swept_space(state), state.gpu)
             if found is None:
                 raise ConfigError("nothing_swept", "Nothing was swept yet, so there are no rows to save. Press Sweep.")
             suffix, kind = _FILES[word]

@@ -37,6 +37,7 @@ _ENDED = {
     "cancelled": "It was cancelled: what is done is kept, and Sweep goes on from there.",
     "failed": "It ended, as no device was left.",
     "running": "",
+    "cut off": "It was cut off, or goes on in another process: what is done is kept, and Sweep goes on from there.",
 }
 
 
@@ -96,10 +97,9 @@ def claim(found: Sweep) -> Markup:
         return headline("", "", nothing,
                         said, _ENDED[found.ended], found.note)  # fmt: skip
     ms = best.median_ms if found.is_timed else best.predicted.ms if best.predicted else 0.0
-    number, source = milliseconds(ms or 0.0), "measured" if found.is_timed else "predicted"
-    what = say(
-        "{} {}", Mark(source), "for the fastest config so far" if found.ended == "running" else "for the best config"
-    )
+    number = milliseconds(ms or 0.0)
+    which = "for the fastest config so far" if found.ended == "running" else "for the best config"
+    what = say("{} {}", Mark(found.source), which)
     where = "on" if found.is_timed else "for"
     sentence = say("{} {} {}. {}", Strong(knobs_text(best, found.space)), where, best.device, _ENDED[found.ended])
     return headline(number, what, sentence, said, *_library(found), _ties(found), found.note)
@@ -155,11 +155,11 @@ def knobs_text(row: SweepRow, space: Space) -> str:
     return config_knobs(row.experiment, space)
 
 
-def point(row: SweepRow, space: Space) -> str:
+def point(row: SweepRow, found: Sweep) -> str:
     """What a point says: its knobs, its time, and what was predicted. A line, as Plotly breaks it."""
-    lines = [f"<b>{knobs_text(row, space)}</b>"]
+    lines = [f"<b>{knobs_text(row, found.space)}</b>"]
     if row.median_ms:
-        lines.append(f"{milliseconds(row.median_ms)} measured{_interval(row)}")
+        lines.append(f"{milliseconds(row.median_ms)} {found.source}{_interval(row)}")
     if row.predicted:
         lines.append(f"{milliseconds(row.predicted.ms)} predicted, by {row.predicted.resource}")
     if row.status not in ("timed", "predicted"):
@@ -178,10 +178,9 @@ def _interval(row: SweepRow) -> str:
 def about(found: Sweep) -> str:
     """What a saved picture says of itself."""
     problem = found.experiment.problem
-    source = "measured" if found.is_timed else "predicted"
     return " · ".join(
         (found.experiment.kernel, f"{shape_text(problem)}, {problem.dtype}", varied_text(found.space),
-         found.rows[0].device, source)
+         found.rows[0].device, found.source)
     )  # fmt: skip
 
 
@@ -195,7 +194,7 @@ def ranking(found: Sweep, address: Callable[[SweepRow], str]) -> Markup:
     if not shown:
         return Markup()
     knobs = [name for name, _ in found.space.varied]
-    timed = (Sourced("Time, ms", "measured"), "Over the best") if found.is_timed else ()
+    timed = (Sourced("Time, ms", found.source), "Over the best") if found.is_timed else ()
     header = (
         "Rank",
         *knobs,
@@ -261,6 +260,12 @@ def of_picture(found: Sweep, picture: str) -> Markup:
     return hint(f"Nothing was timed, so {picture} has nothing to show. heatmap and parallel show predicted times.")
 
 
+def left(others: int) -> Markup:
+    """What Cancel answers where others take part in the sweep."""
+    pages = "1 other page or call" if others == 1 else f"{others} other pages or calls"
+    return hint(f"You have left the sweep. It goes on for {pages}, and ends once they have left, too.")
+
+
 def nothing_to_cancel() -> Markup:
     """What Cancel answers where another sweep is under way, or none."""
     return hint("No sweep of what is set is under way.")
@@ -273,9 +278,8 @@ def pasted(kernel: Kernel, found: Sweep, best: str) -> Markup:
         best: the query that sets the best config.
     """
     lines = config_lines(kernel, [row.experiment for row in found.ranked[:PASTED]])
-    source = "measured" if found.is_timed else "predicted"
     lead = hint(say("{} and look at it on the other tabs. Best by {} time, for @triton.autotune:",
-                    Link("Use the best config", best), Mark(source)))  # fmt: skip
+                    Link("Use the best config", best), Mark(found.source)))  # fmt: skip
     return lead + Markup("<pre>{}</pre>").format(lines)
 
 
