@@ -48,6 +48,7 @@ class StoredSweep:
         total, done: configs, and those of which it is known what becomes of them.
         best_ms: the time of the fastest; None where none was timed.
         changes: how often it was written: another number, and it holds something else.
+        kernel: that it is of, also where this version has none of that name.
     """
 
     name: str
@@ -62,6 +63,7 @@ class StoredSweep:
     done: int = 0
     best_ms: float | None = None
     changes: int = 0
+    kernel: str = ""
 
 
 def begin(connection: sqlite3.Connection, sweep: StoredSweep) -> None:
@@ -100,7 +102,7 @@ def end(connection: sqlite3.Connection, name: str, state: str, details: dict[str
     )
 
 
-_COLUMNS = "name, experiment, gpu, began, state, details, space, triton, total, done, best_ms, changes"
+_COLUMNS = "name, experiment, gpu, began, state, details, space, triton, total, done, best_ms, changes, kernel"
 
 
 def listed(connection: sqlite3.Connection, kernel: str, limit: int) -> list[StoredSweep]:

@@ -91,10 +91,14 @@ def _sweep(stored: StoredSweep, rows: Sequence[StoredRow], space: Space) -> Swee
     device = found.device
     if found.backend == "cuda":
         device = dataclasses.replace(device, backend="recorded")
-    ended = CUT_OFF if stored.state == "running" else found.ended
     return dataclasses.replace(
-        found, space=space, rows=tuple(every), ended=ended, device=device, backend=device.backend
+        found, space=space, rows=tuple(every), ended=state_of(stored), device=device, backend=device.backend
     )
+
+
+def state_of(stored: StoredSweep) -> str:
+    """How a stored sweep ended, as of `Sweep.ended`."""
+    return CUT_OFF if stored.state == "running" else stored.state
 
 
 def _triton() -> str:

@@ -174,7 +174,7 @@ def test_a_sweep_grows_row_by_row_and_comes_back(store, store_path):
     assert store.begin_sweep(sweep), "a sweep that goes on"
     assert store.end_sweep("a1", "cancelled", {"found": 1}, 0.15)
     back = again(store)
-    ended = replace(sweep, state="cancelled", details={"found": 1}, done=2, best_ms=0.15, changes=4)
+    ended = replace(sweep, state="cancelled", details={"found": 1}, done=2, best_ms=0.15, changes=4, kernel=ONE.kernel)
     assert back.sweeps(5, ONE.kernel)[1] == back.latest_sweep("s", "H200") == ended
     assert back.latest_sweep("s", "H100") is None
     assert [one.name for one in back.sweeps(5)] == ["b2", "a1"]

@@ -18,7 +18,7 @@ from kernels.results import Device, Prediction, Strategy, Sweep, SweepRow
 from tests.panels.sweeps_made_up import MANY, Session, finished, space_of, state_of
 from tests.sweep.fakes import grid, swept
 from visualize.panels.sweep_options import PICTURES, plan, swept_space
-from visualize.panels.sweep_tab import SweepPanel
+from visualize.panels.sweep_tab import SweepPanel, _hint
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.text import sweep_text
@@ -57,11 +57,12 @@ def many_rows():
     return Sweep(space, Strategy("grid"), "cuda", device, tuple(rows), None, "running", 60.0)
 
 
+@pytest.mark.parametrize("click", ["set", "pin"])
 @pytest.mark.parametrize("which", PICTURES)
-def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which):
+def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which, click):
     found = many_rows()
     assert len(found.rows) > 1000
-    drawn = panel._found(found, state_of(MANY, sweep_picture=which))
+    drawn = panel._found(found, state_of(MANY, sweep_picture=which, sweep_click=click))
     sent = {block.elem_id: value for block, value in drawn.items() if isinstance(value, str)}
     sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in sent.items()}
     assert sizes["sweep-plot"] > 1000
@@ -242,3 +243,54 @@ def test_made_up_rows_are_as_the_engine_gives_them():
     assert {name for name, value in vars(real).items() if value not in (None, "")} <= {
         name for name, value in vars(made).items() if value not in (None, "")
     }
+
+
+def test_a_click_pins_a_config_where_that_is_set(panel):
+    state = state_of(BLOCK_M=128, sweep_click="pin")
+    found = swept(Strategy("grid"), within=swept_space(state))
+    drawn = panel._found(found, state)
+    links = re.findall(r'href="\?([^"]+)"', drawn[panel.table])
+    for link, row in zip(links, found.ranked, strict=True):
+        there = SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None)
+        assert there.pinned == row.experiment
+        assert there.experiment == state.experiment, "what is set stays"
+        assert swept_space(there).identity == found.space.identity
+    assert "pin its config" in panel._progress(None, _hint(found, state))[panel.progress]
+
+
+def test_how_it_is_searched_is_folded_away_once_something_is_found(panel, started, store):
+    known = Known(state_of(), store=store)
+    assert panel.fill(known)[panel.search].open
+    (drawn,) = panel._starting(anew=False)(Session(store), state_of(), "page")
+    assert not drawn[panel.search].open
+    finished(panel.sweeps, space_of(), store=store)
+    assert not panel.fill(known)[panel.search].open
+    again = SweepPanel()
+    with gr.Blocks():
+        again.build()
+    assert not again.fill(known)[again.search].open, "what is stored counts, too"
+    assert again.search not in again.draw(known), "who has opened it to set something finds it open"
+    assert panel.fill(Known(state_of("BLOCK_M"), store=store))[panel.search].open, "what is wrong is said in it"
+
+
+def test_a_stored_sweep_is_marked_as_recorded_and_says_when_it_was_made(panel, store, started):
+    list(panel._starting(anew=False)(Session(store), state_of(), "page"))
+    finished(panel.sweeps, space_of(), store=store)
+    later = SweepPanel()
+    with gr.Blocks():
+        later.build()
+    drawn = later.draw(Known(state_of(sweep_picture="convergence"), store=store))
+    for part in (later.claim, later.table, later.lines):
+        assert 'class="mark recorded"' in drawn[part]
+        assert 'class="mark measured"' not in drawn[part]
+    assert "Swept on this machine, 20" in drawn[later.claim]
+    assert '"ms, recorded"' in drawn[later.plot]
+
+
+def test_sweeping_anew_leaves_the_stored_rows_aside(panel, store, started):
+    session, state = Session(store), state_of()
+    for anew in (False, True):
+        list(panel._starting(anew)(session, state, "page"))
+        finished(panel.sweeps, space_of(), store=store)
+    assert started.done == [(), ()]
+    assert len(store.sweeps(5)) == 2

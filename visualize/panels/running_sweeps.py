@@ -106,6 +106,12 @@ class RunningSweeps:
         last = self._last(store, space, gpu)
         return last.sweep if last else None
 
+    def knows(self, store: Store, space: Space, gpu: Gpu) -> bool:
+        """Whether `found` finds anything, without reading its rows."""
+        with self._lock:
+            is_here = _key(space, gpu) in self._ended
+        return is_here or self.running(space, gpu) is not None or stamp(store, space, gpu) is not None
+
     def leave(self, sweeping: Sweeping, who: str) -> int:
         """Take no part in the sweep under way any more. Once nobody does, it is cancelled.
 

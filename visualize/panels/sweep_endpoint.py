@@ -16,7 +16,7 @@ from kernels.results import Strategy, Sweep, SweepRow
 from kernels.space import space
 from visualize.panels.endpoint import Api, answered, failure, from_payload, schemas_of, to_json
 from visualize.panels.running_sweeps import RunningSweeps
-from visualize.panels.sweep_options import SweepView, around
+from visualize.panels.sweep_options import SweepSearch, around
 
 # Configs that one call may try: at 1.9 s of compiling each, six minutes on one core. The page and the command line,
 # which can be cancelled, take more.
@@ -36,11 +36,7 @@ _VARY: JsonSchema = {
 }
 SCHEMAS = {
     "vary": _VARY,
-    **{
-        name: schema
-        for name, schema in schemas_of(SweepView, _PREFIX).items()
-        if name in ("strategy", "seed", "budget")
-    },
+    **schemas_of(SweepSearch, _PREFIX),
 }
 
 
@@ -72,9 +68,9 @@ async def answer(
     return await asyncio.to_thread(answered, lambda: reply(found))
 
 
-def _checked(given: Mapping[str, object]) -> SweepView:
+def _checked(given: Mapping[str, object]) -> SweepSearch:
     try:
-        return checked_fields(SweepView, given, "/sweep")
+        return checked_fields(SweepSearch, given, "/sweep")
     except ConfigError as error:
         field = error.field.removeprefix(_PREFIX)
         raise ConfigError(error.kind, str(error).replace(error.field, field), field) from None

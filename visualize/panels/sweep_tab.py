@@ -19,8 +19,18 @@ from visualize.panels import sweep_endpoint
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Ask, Drawn, Panel, Question
 from visualize.panels.running_sweeps import RunningSweeps
-from visualize.panels.sweep_options import SweepView, SweptKnobs, chosen_axes, options_form, plan, strategy, swept_space
+from visualize.panels.sweep_options import (
+    SweepPicture,
+    SweepSearch,
+    SweptKnobs,
+    chosen_axes,
+    options_form,
+    plan,
+    strategy,
+    swept_space,
+)
 from visualize.panels.sweep_pictures import picture
+from visualize.state import pin
 from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
 from visualize.text import sweep_text
@@ -37,7 +47,7 @@ _FILES = {"CSV": ("csv", "text/csv;charset=utf-8"), "JSON": ("json", "applicatio
 class SweepPanel(Panel):
     """A sweep of what is set, drawn as it goes on."""
 
-    options = (SweptKnobs, SweepView)
+    options = (SweptKnobs, SweepSearch, SweepPicture)
     uses_compiler = False
     is_compared = False
     moves = True
@@ -54,9 +64,12 @@ class SweepPanel(Panel):
             start = gr.Button("Sweep", variant="primary", size="sm", elem_id="sweep-start")
             self.cancel = gr.Button("Cancel the sweep", size="sm", elem_id="sweep-cancel", interactive=False)
             self.progress = markup("sweep-progress", script=assets.text("points.js"))
-        with gr.Row(elem_classes="view-forms"):
+        with folded("What varies, and how it is searched", "sweep-search-fold") as self.search:
             self.forms[SweptKnobs] = form.form("swept-knobs", "What varies")
-            self.forms[SweepView] = form.form("sweep-view", "How it is searched and shown")
+            self.forms[SweepSearch] = form.form("sweep-search", "How it is searched")
+            with gr.Row():
+                anew = gr.Button("Sweep anew, without the rows that are stored", size="sm", elem_id="sweep-anew")
+        self.forms[SweepPicture] = form.form("sweep-view", "How it is shown")
         with gr.Row(elem_classes="picture"):
             self.plot = plot("sweep-plot", "The configs of the sweep, by time")
             # In its place where there is nothing to draw.
@@ -71,11 +84,11 @@ class SweepPanel(Panel):
                 saves = {word: gr.Button(f"All rows as {word}", size="sm", elem_id=f"sweep-{word.lower()}")
                          for word in _FILES}  # fmt: skip
         self.file = markup("sweep-file", script=assets.text("saved_file.js"), visible="hidden")
-        self._shown_parts = [self.claim, self.cancel, self.progress, self.plot, self.instead, self.table, self.aside]
-        self._shown_parts.append(self.lines)
-        self.outputs = [*self._shown_parts, *self.forms.values()]
+        parts = [self.claim, self.cancel, self.progress, self.plot, self.instead, self.table, self.aside, self.lines]
+        self.outputs = [*parts, *self.forms.values(), self.search]
         self.actions = [
-            Ask(start, self._starting(anew=False), self._shown_parts, keeps=True),
+            Ask(start, self._starting(anew=False), [*parts, self.search], keeps=True),
+            Ask(anew, self._starting(anew=True), [*parts, self.search], keeps=True),
             Ask(self.cancel, self._cancelled, [self.cancel, self.progress], keeps=True),
             *(Ask(button, self._saving(word), [self.file], keeps=True) for word, button in saves.items()),
         ]
@@ -89,6 +102,14 @@ class SweepPanel(Panel):
             return {**self._planned(known), **forms}
         hint = _hint(found, known.state)
         return {**self._found(found, known.state), **self._progress(running, hint), **forms}
+
+    def fill(self, known: Known) -> Drawn:
+        """The forms; how it is searched is folded away where something was found."""
+        try:
+            is_known = self.sweeps.knows(known.store, swept_space(known.state), known.state.gpu)
+        except ConfigError:  # said beside the field, which is shown
+            is_known = False
+        return {**super().fill(known), self.search: gr.Accordion(open=not is_known)}
 
     def is_moving(self, known: Known) -> bool:
         return self.sweeps.running(swept_space(known.state), known.state.gpu) is not None
@@ -126,7 +147,7 @@ class SweepPanel(Panel):
     def _found(self, found: Sweep, state: State) -> Drawn:
         """What is known of a sweep, under way or ended."""
         address = _addresses(found, state)
-        view = state.view.of(SweepView)
+        view = state.view.of(SweepPicture)
         pictured = picture(found, view.sweep_picture, chosen_axes(state, found.space), address)
         best = found.best
         return {
@@ -151,7 +172,8 @@ class SweepPanel(Panel):
 
         def started(session: Session, state: State, page: str) -> Iterator[Drawn]:
             running = self.sweeps.start(session, swept_space(state), strategy(state), page, anew)
-            yield {**self._found(running.so_far(), state), **self._progress(running)}
+            folded_away = {self.search: gr.Accordion(open=False)}
+            yield {**self._found(running.so_far(), state), **self._progress(running), **folded_away}
 
         return started
 
@@ -197,16 +219,20 @@ class SweepPanel(Panel):
 
 def _hint(found: Sweep, state: State) -> str:
     """What a click on the picture does, or why there is none."""
-    return sweep_text.of_picture(found, state.view.of(SweepView).sweep_picture)
+    view = state.view.of(SweepPicture)
+    return sweep_text.of_picture(found, view.sweep_picture, view.sweep_click)
 
 
 def _addresses(found: Sweep, state: State) -> Callable[[SweepRow], str]:
-    """The query that sets a row's config, with the same sweep beside it."""
+    """The query that sets a row's config, or pins it, with the same sweep beside it."""
+    pins = state.view.of(SweepPicture).sweep_click == "pin"
     knobs = [name for name, _ in found.space.varied]
     there = state.moved_to(sweep_vary=sweep_text.varied_text(found.space))
     rest = {name: value for name, value in there.items() if name not in knobs}
 
     def address(row: SweepRow) -> str:
+        if pins:
+            return query({**there, pin.FIELD: pin.to_text(short_experiment(row.experiment))})
         own = {name: value for name, value in short_experiment(row.experiment).items() if name in knobs}
         return query({**rest, **own})
 

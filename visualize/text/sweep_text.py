@@ -39,6 +39,10 @@ _ENDED = {
     "running": "",
     "cut off": "It was cut off, or goes on in another process: what is done is kept, and Sweep goes on from there.",
 }
+_CLICKS = {
+    "set": "Click a point to set its config.",
+    "pin": "Click a point to pin its config beside the one that is set.",
+}
 
 
 def varied_text(space: Space) -> str:
@@ -251,12 +255,12 @@ def not_swept() -> Markup:
     return hint("Press Sweep to try them. Configs that can't launch are set aside with their reason.")
 
 
-def of_picture(found: Sweep, picture: str) -> Markup:
+def of_picture(found: Sweep, picture: str, click: str) -> Markup:
     """What a click on the picture does; or why there is none."""
     if not found.ranked:
         return hint("No config has a result." if found.ended != "running" else "No config has a result so far.")
     if found.is_timed or picture not in ("bound", "convergence"):
-        return hint("Click a point to set its config.")
+        return hint(_CLICKS[click])
     return hint(f"Nothing was timed, so {picture} has nothing to show. heatmap and parallel show predicted times.")
 
 
