@@ -61,6 +61,7 @@ class Sweeping:
 
     Attributes:
         resumed: configs that an earlier sweep had done.
+        changes: how often rows changed so far.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Sweeping:
         at_once = min(one.at_once for one in devices)
         self._search = Search(chosen, strategy, estimates, rows, times, at_once, builder.at_once)
         self._gpu = gpu
+        self.changes = 0
         self._submitted: set[int] = set()
         self._compiled = 0
         self._device: Device | None = None
@@ -308,6 +310,7 @@ class Sweeping:
     def _tell(self, numbers: Sequence[int]) -> None:
         """Rows changed. With the lock held."""
         self._changed.update(dict.fromkeys(numbers))
+        self.changes += 1
         self._moved.notify_all()
 
     def _found(self) -> Sweep:

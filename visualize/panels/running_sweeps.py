@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernels.experiment import resolved_gpu
@@ -58,12 +59,21 @@ class RunningSweeps:
         self._unwatched: threading.Timer | None = None
         self._session: Session | None = None
 
-    def start(self, session: Session, space: Space, strategy: Strategy, who: str = "", anew: bool = False) -> Sweeping:
+    def start(
+        self,
+        session: Session,
+        space: Space,
+        strategy: Strategy,
+        who: str = "",
+        anew: bool = False,
+        then: Sequence[Space] = (),
+    ) -> Sweeping:
         """Start a sweep, from the rows that an earlier one of the same space left; or take part in the one that runs.
 
         Args:
             who: starts it: the name of an open page, or of a call.
             anew: leaves the earlier rows aside.
+            then: are swept after it, one after the other, unless it is cancelled.
 
         Raises:
             ConfigError: where a sweep of another space runs, or of another strategy.
@@ -72,12 +82,12 @@ class RunningSweeps:
             self._session = session
             session.before_close(self._cancel)
         gpu = resolved_gpu(space.base, session.gpu)
-        key = _key(space, gpu)
+        keys = [_key(one, gpu) for one in (space, *then)]
         before = None if anew else self._last(session.store, space, gpu)
         with self._lock:
             if self._running is not None:
                 running = self._running[1]
-                if self._running[0] == key and running.strategy == strategy:
+                if self._running[0] in keys and running.strategy == strategy:
                     self._left.discard(who)
                     return running
                 raise ConfigError(
@@ -85,12 +95,19 @@ class RunningSweeps:
                     f"A sweep of {running.space.size:,} configs of {running.space.base.kernel} runs on this machine; "
                     "one runs at a time. Cancel it, or wait.",
                 )
-            goes_on = before.before if before else Before()
-            sweeping = sweeping_here(session, space, strategy, predicted, hopeless, goes_on)
-            self._running, self._left = (key, sweeping), set()
-            sweeping.start()
-        threading.Thread(target=self._kept, args=(session.store, space, gpu, sweeping), daemon=True).start()
+            self._left = set()
+            sweeping = self._begun(session, space, strategy, before)
+        args = session, gpu, sweeping, space, list(then), anew
+        threading.Thread(target=self._kept, args=args, daemon=True).start()
         self._follow("", 0)
+        return sweeping
+
+    def _begun(self, session: Session, space: Space, strategy: Strategy, before: _Ended | None) -> Sweeping:
+        """A sweep that has just been started. With the lock held."""
+        goes_on = before.before if before else Before()
+        sweeping = sweeping_here(session, space, strategy, predicted, hopeless, goes_on)
+        self._running = _key(space, sweeping.gpu), sweeping
+        sweeping.start()
         return sweeping
 
     def running(self, space: Space, gpu: Gpu) -> Sweeping | None:
@@ -105,6 +122,11 @@ class RunningSweeps:
             return running.so_far()
         last = self._last(store, space, gpu)
         return last.sweep if last else None
+
+    def is_over(self, store: Store, space: Space, gpu: Gpu) -> bool:
+        """Whether a sweep of a space went to its end, and another would go on from it."""
+        last = self._last(store, space, gpu)
+        return last is not None and last.sweep is not None and last.sweep.final is not None and bool(last.before.rows)
 
     def knows(self, store: Store, space: Space, gpu: Gpu) -> bool:
         """Whether `found` finds anything, without reading its rows."""
@@ -156,16 +178,30 @@ class RunningSweeps:
     def _rows(self) -> int:
         return sum(len(one.sweep.rows) for one in self._ended.values() if one.sweep)
 
-    def _kept(self, store: Store, space: Space, gpu: Gpu, sweeping: Sweeping) -> None:
-        """Wait for its end, and keep what it found."""
+    def _kept(
+        self, session: Session, gpu: Gpu, sweeping: Sweeping, space: Space, then: list[Space], anew: bool
+    ) -> None:
+        """Wait for its end, and keep what it found; so for each that is to follow."""
+        try:
+            while self._ended_well(session.store, space, gpu, sweeping) and then:
+                space = then.pop(0)
+                before = None if anew else self._last(session.store, space, gpu)
+                with self._lock:
+                    sweeping = self._begun(session, space, sweeping.strategy, before)
+                self._follow("", 0)
+        finally:
+            with self._lock:
+                self._running = None
+
+    def _ended_well(self, store: Store, space: Space, gpu: Gpu, sweeping: Sweeping) -> bool:
+        """Wait for a sweep's end, and keep what it found. Returns whether another may follow."""
         try:
             found = sweeping.result()
         except Exception:  # a defect of ours: whoever waits for the result gets it, too
             found = sweeping.so_far()
         before = Before(found.rows, sweeping.stored_name)
         self._remembered(_key(space, gpu), _Ended(stamp(store, space, gpu), found, before))
-        with self._lock:
-            self._running = None
+        return found.ended not in ("cancelled", "failed", "running")
 
     def _cancel(self) -> None:
         with self._lock:

@@ -24,7 +24,7 @@ from visualize.text.sweep_text import varied_text
 from visualize.widgets import form
 
 AUTO = "auto"
-PICTURES = ("heatmap", "bound", "convergence", "parallel")
+PICTURES = ("heatmap", "bound", "convergence", "parallel", "library")
 _HEATMAP = ("sweep_picture", ("heatmap",))
 
 # Values of the launch knobs that a sweep tries where nothing is said.
@@ -42,6 +42,11 @@ class SweptKnobs:
     sweep_vary: str = knob(
         "", "Sweep", "Knobs and their values: BLOCK_M=64,128 num_warps=4,8. Empty: tiles around the one that is set.",
         longest=400,
+    )  # fmt: skip
+
+    sweep_over: str = knob(
+        "", "Sweep", "A dimension and its sizes, each swept for itself: K=512,1024. Empty: the shape that is set.",
+        longest=200,
     )  # fmt: skip
 
 
@@ -69,7 +74,7 @@ class SweepPicture:
 
     sweep_picture: str = knob(
         "heatmap", "Sweep", "heatmap: two knobs, the best of the others. bound: time against its prediction. "
-        "convergence: fastest so far. parallel: all knobs.",
+        "convergence: fastest so far. parallel: all knobs. library: its time over the best, by size.",
         choices=PICTURES,
     )  # fmt: skip
     sweep_click: str = knob(
@@ -156,6 +161,7 @@ def options_form(kind: type, state: State, within: Space) -> str:
     names = [AUTO, *(name for name, _ in within.varied)]
     more: dict[str, dict[str, Any]] = {
         "sweep_vary": {"label": "vary", "placeholder": varied_text(within)},
+        "sweep_over": {"label": "over", "placeholder": "K=512,1024,2048"},
         "sweep_x": {"label": "across", "choices": names},
         "sweep_y": {"label": "up", "choices": names},
         "sweep_picture": {"label": "picture"},

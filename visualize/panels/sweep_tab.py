@@ -15,7 +15,7 @@ from kernels.results import Sweep, SweepRow
 from kernels.runner.session import Session
 from kernels.sweep import rows_file
 from kernels.sweep.sweeping import Sweeping
-from visualize.panels import sweep_endpoint
+from visualize.panels import sweep_endpoint, sweep_sizes
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Ask, Drawn, Panel, Question
 from visualize.panels.running_sweeps import RunningSweeps
@@ -30,6 +30,7 @@ from visualize.panels.sweep_options import (
     swept_space,
 )
 from visualize.panels.sweep_pictures import picture
+from visualize.panels.sweep_sizes import Sizes, swept_sizes
 from visualize.state import pin
 from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
@@ -96,12 +97,28 @@ class SweepPanel(Panel):
     def draw(self, known: Known) -> Drawn:
         space = swept_space(known.state)
         forms: Drawn = {self.forms[kind]: options_form(kind, known.state, space) for kind in self.options}
-        running = self.sweeps.running(space, known.state.gpu)
-        found = self.sweeps.found(known.store, space, known.state.gpu)
-        if found is None:
-            return {**self._planned(known), **forms}
-        hint = _hint(found, known.state)
-        return {**self._found(found, known.state), **self._progress(running, hint), **forms}
+        return {**self._drawn(known), **forms}
+
+    def _drawn(self, known: Known) -> Drawn:
+        """What is known of what is set, found or planned; without the forms."""
+        state, sizes = known.state, swept_sizes(known.state)
+        running = self._under_way(state)
+        found = self.sweeps.found(known.store, swept_space(state), state.gpu)
+        shown = self._planned(known) if found is None else self._found(found, state)
+        hint = sweep_text.not_swept() if found is None else _hint(found, state)
+        if sizes and state.view.of(SweepPicture).sweep_picture == "library":
+            each = sweep_sizes.each(sizes, lambda space: self.sweeps.found(known.store, space, state.gpu))
+            table = sweep_sizes.table(sizes, each, state)
+            pictured = sweep_sizes.picture(sizes, each)
+            shown |= {self.claim: sweep_sizes.claim(sizes, each), self.plot: pictured, self.table: table}
+            shown[self.instead] = table if pictured == NONE else ""
+        return {**shown, **self._progress(running, hint, sizes)}
+
+    def _under_way(self, state: State) -> Sweeping | None:
+        """The sweep under way, where it is one of what is set."""
+        sizes = swept_sizes(state)
+        spaces = [swept_space(state), *(sizes.spaces.values() if sizes else ())]
+        return next((one for space in spaces if (one := self.sweeps.running(space, state.gpu))), None)
 
     def fill(self, known: Known) -> Drawn:
         """The forms; how it is searched is folded away where something was found."""
@@ -112,22 +129,17 @@ class SweepPanel(Panel):
         return {**super().fill(known), self.search: gr.Accordion(open=not is_known)}
 
     def is_moving(self, known: Known) -> bool:
-        return self.sweeps.running(swept_space(known.state), known.state.gpu) is not None
+        return self._under_way(known.state) is not None
 
     def following(self, known: Known, page: str) -> Generator[Drawn, None, None]:
-        state = known.state
-        running = self.sweeps.running(swept_space(state), state.gpu)
-        if running is None:
-            yield self.draw(known)
-            return
-        rows: tuple[SweepRow, ...] = ()
+        state, sizes = known.state, swept_sizes(known.state)
+        before: tuple[Sweeping, int] | None = None
         with self.sweeps.followed(page):
-            while not running.has_ended:
-                found = running.so_far()
-                yield self._progress(running) | (self._found(found, state) if found.rows != rows else {})
-                rows = found.rows
-            ended = running.result()
-            yield self._found(ended, state) | self._progress(None, _hint(ended, state))
+            while (running := self._under_way(state)) is not None:
+                now = running, running.changes
+                yield self._progress(running, sizes=sizes) if now == before else self._drawn(known)
+                before = now
+        yield self._drawn(known)
 
     def _planned(self, known: Known) -> Drawn:
         """What is known before it starts."""
@@ -141,7 +153,6 @@ class SweepPanel(Panel):
             self.table: "",
             self.aside: "",
             self.lines: "",
-            **self._progress(None, sweep_text.not_swept()),
         }
 
     def _found(self, found: Sweep, state: State) -> Drawn:
@@ -159,26 +170,32 @@ class SweepPanel(Panel):
             self.lines: sweep_text.pasted(state.kernel, found, address(best)) if best else "",
         }
 
-    def _progress(self, running: Sweeping | None, otherwise: str = "") -> Drawn:
+    def _progress(self, running: Sweeping | None, otherwise: str = "", sizes: Sizes | None = None) -> Drawn:
         """Where a sweep is, and whether it can be cancelled; `otherwise` where none is under way."""
         if running is None:
             return {self.progress: otherwise, self.cancel: gr.Button(interactive=False)}
         now = running.progress
-        said = sweep_text.progress(now.phase, now.done, now.total, now.seconds, now.remaining_s)
+        name = sizes.names.get(running.space.identity, "") if sizes else ""
+        said = sweep_text.progress(now.phase, now.done, now.total, now.seconds, now.remaining_s, name)
         return {self.progress: said, self.cancel: gr.Button(interactive=True)}
 
     def _starting(self, anew: bool) -> Question:
         """The answer of a button that starts a sweep, from what is known of its space or anew."""
 
         def started(session: Session, state: State, page: str) -> Iterator[Drawn]:
-            running = self.sweeps.start(session, swept_space(state), strategy(state), page, anew)
-            folded_away = {self.search: gr.Accordion(open=False)}
-            yield {**self._found(running.so_far(), state), **self._progress(running), **folded_away}
+            sizes = swept_sizes(state)
+            spaces = list(sizes.spaces.values()) if sizes else [swept_space(state)]
+            if sizes and not anew:  # those that are over stay as they are, unless all are
+                spaces = [one for one in spaces if not self.sweeps.is_over(session.store, one, state.gpu)] or spaces
+            first, *others = spaces
+            self.sweeps.start(session, first, strategy(state), page, anew, others)
+            drawn = self._drawn(Known(state, store=session.store, here=session.gpu))
+            yield {**drawn, self.search: gr.Accordion(open=False)}
 
         return started
 
     def _cancelled(self, session: Session, state: State, page: str) -> Iterator[Drawn]:
-        running = self.sweeps.running(swept_space(state), state.gpu)
+        running = self._under_way(state)
         if running is None:
             yield self._progress(None, sweep_text.nothing_to_cancel())
             return

@@ -141,10 +141,15 @@ def _undecided(times_ms: Sequence[float]) -> Sentence | str:
                near, Mark("predicted"), percent(_UNDECIDED))  # fmt: skip
 
 
-def progress(phase: str, done: int, total: int, seconds: float, remaining_s: float | None) -> Markup:
-    """Where a sweep is: a bar, how many are done, and what remains."""
+def progress(phase: str, done: int, total: int, seconds: float, remaining_s: float | None, name: str = "") -> Markup:
+    """Where a sweep is: a bar, how many are done, and what remains.
+
+    Args:
+        name: of the sweep, where it is one of several.
+    """
     left = "" if remaining_s is None else f", about {seconds_text(remaining_s)} left"
-    words = f"{done:,} of {total:,} configs done, {_PHASES[phase]}, {seconds_text(seconds)}{left}"
+    of = f"{name}: " if name else ""
+    words = f"{of}{done:,} of {total:,} configs done, {_PHASES[phase]}, {seconds_text(seconds)}{left}"
     bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>').format(max(total, 1), done)
     return Markup('<p class="status" role="status">{} <span>{}</span></p>').format(bar, words)
 
@@ -259,8 +264,10 @@ def of_picture(found: Sweep, picture: str, click: str) -> Markup:
     """What a click on the picture does; or why there is none."""
     if not found.ranked:
         return hint("No config has a result." if found.ended != "running" else "No config has a result so far.")
-    if found.is_timed or picture not in ("bound", "convergence"):
+    if picture != "library" and (found.is_timed or picture not in ("bound", "convergence")):
         return hint(_CLICKS[click])
+    if picture == "library":
+        return hint("Name sizes under over, such as K=512,1024, and press Sweep.")
     return hint(f"Nothing was timed, so {picture} has nothing to show. heatmap and parallel show predicted times.")
 
 
