@@ -23,6 +23,7 @@ from kernels.store import Store
 from kernels.sweep.builder import unbuilt
 from kernels.sweep.device import (
     GONE,
+    NO_WORKER,
     Build,
     Builder,
     Predict,
@@ -95,7 +96,7 @@ class Sweeping:
         self._changed: dict[int, None] = {n: None for n, row in enumerate(rows) if row.status != "not tried"}
         self._known_before = len(self._changed)
         self._moved = threading.Condition()
-        self._is_cancelled = False
+        self._is_cancelled = self._is_lost = False
         self._notes: list[str] = []
         self._began = 0.0
         self._first: tuple[float, int] | None = None
@@ -219,7 +220,11 @@ class Sweeping:
 
     def _is_over(self) -> bool:
         with self._moved:
-            return self._is_cancelled or not self._living or self._search.phase == "over"
+            return self._stops() or not self._living
+
+    def _stops(self) -> bool:
+        """Whether no more is tried. With the lock held."""
+        return self._is_cancelled or self._is_lost or self._search.phase == "over"
 
     def _feed(self) -> bool:
         """Start as many compiles as the builder can take. Returns whether there was any."""
@@ -244,6 +249,11 @@ class Sweeping:
         with self._moved:
             self._compiled += 1
             row = self._search.rows[number]
+            if isinstance(build, Failure) and build.kind == NO_WORKER:
+                self._notes += [] if self._is_lost else [build.message]
+                self._is_lost = True
+                self._moved.notify_all()
+                return False
             if isinstance(build, Failure):
                 ended = unbuilt(row, build)
                 if ended is not None:
@@ -300,7 +310,7 @@ class Sweeping:
     def _next(self, place: int) -> Task | None:
         """The next task of a device; waits for it. None where all is over."""
         with self._moved:
-            while not (self._is_cancelled or self._search.phase == "over"):
+            while not self._stops():
                 task = self._search.ask(place, self._living == 1)
                 if task is not None:
                     return task

@@ -34,7 +34,7 @@ from visualize.panels.sweep_sizes import Sizes, swept_sizes
 from visualize.state import pin
 from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
-from visualize.text import sweep_text
+from visualize.text import library_text, sweep_text
 from visualize.widgets import assets, form
 from visualize.widgets.folded import folded
 from visualize.widgets.link import query
@@ -112,6 +112,7 @@ class SweepPanel(Panel):
             pictured = sweep_sizes.picture(sizes, each)
             shown |= {self.claim: sweep_sizes.claim(sizes, each), self.plot: pictured, self.table: table}
             shown[self.instead] = table if pictured == NONE else ""
+            hint = library_text.of_picture()
         return {**shown, **self._progress(running, hint, sizes)}
 
     def _under_way(self, state: State) -> Sweeping | None:

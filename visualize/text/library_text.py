@@ -38,6 +38,11 @@ def claim(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]]) -> Mar
     return headline(f"{best.ratio:.2f} ×", what_of, Listed(tuple(said), " "))
 
 
+def of_picture() -> Markup:
+    """What the points are."""
+    return hint("Each point is the best config of a sweep of its own. The list of configs opens it.")
+
+
 def by_size(dimension: str, found: Sequence[tuple[int, Sweep | None]], address: Callable[[int], str]) -> Markup:
     """The best config at each size, and each call's time over its own.
 
