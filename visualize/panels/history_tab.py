@@ -127,9 +127,9 @@ class HistoryPanel(Panel):
             """Lists what this machine measured and stored, the latest first, and says when a kernel became slower.
 
             `history` has, per result, its kind, experiment, device, versions, the UTC time, the median with its 20th
-            and 80th percentile, the library's time over it, the check, and the page's address that shows it. With an
-            experiment, only its own results, and `changes` says on which device and since when its runs are slower or
-            faster, beyond noise, and which versions changed with it. `next` is the `before` of the next part.
+            and 80th percentile, the library's time over it, the check, and the page's address. With an experiment, only
+            its own results, and `changes` says on which device and since when its runs are slower or faster, beyond
+            noise, and which versions changed with it. `sweeps` lists sweeps. `next` is the `before` of the next part.
             """
             return answered(lambda: reply(api.session.store, experiment, kernel, device, kind, limit, before))
 
