@@ -26,6 +26,9 @@ _LEGEND = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor":
 _MARGIN = {"l": 70, "r": 12, "t": 72, "b": 48}
 # Times beside the last axis of the parallel picture.
 _ENDS = 74
+# Values up to which each has a marker in the parallel picture: a browser makes an element of each marker, and a single one
+# of all lines of a colour.
+_MARKED = 1500
 # Points up to which they are large.
 _LARGE = 150
 
@@ -180,11 +183,11 @@ def parallel_figure(sweep: Sweep) -> go.Figure:
         [[*_heights(row, axes), _share(log, low, high)] for row, log in zip(sweep.ranked, logs, strict=True)]
     )
     traces = [
-        _lines(heights[first:end], ranked[first:end], color, name)
+        _lines(heights[first:end], ranked[first:end], color, name, heights.size <= _MARKED)
         for first, end, name, color in reversed(_grouped(len(ranked)))
     ]
     if ranked:
-        traces.append(_lines(heights[:1], ranked[:1], theme.WRONG, "best", width=4))
+        traces.append(_lines(heights[:1], ranked[:1], theme.WRONG, "best", is_marked=True, width=4))
     ends = [theme.three_digits(math.exp(one)) for one in (low, high)] if ranked else []
     return go.Figure(
         traces,
@@ -215,15 +218,18 @@ def _share(value: float, low: float, high: float) -> float:
     return (value - low) / (high - low) if high > low else 0.5
 
 
-def _lines(heights: np.ndarray, places: Sequence[int], color: str, name: str, width: float = 1.2) -> go.Scatter:
+def _lines(
+    heights: np.ndarray, places: Sequence[int], color: str, name: str, is_marked: bool, width: float = 1.2
+) -> go.Scatter:
     """Some configs' lines as one trace, with a gap after each."""
     count, axes = heights.shape
+    mode = "lines+markers" if is_marked else "lines"
     gap = np.full((count, 1), np.nan)
     return go.Scatter(
         x=np.tile(np.arange(axes + 1, dtype=np.uint32), count),
         y=np.concatenate([heights, gap], axis=1).reshape(-1),
         customdata=np.repeat(np.array(places, dtype=np.uint32), axes + 1),
-        mode="lines+markers", name=name, hovertemplate=_HOVER,
+        mode=mode, name=name, hovertemplate=_HOVER,
         line={"color": color, "width": width}, opacity=0.75 if width < 2 else 1.0,
         marker={"size": 2.5 + width, "color": color},
     )  # fmt: skip
