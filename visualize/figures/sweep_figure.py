@@ -26,8 +26,8 @@ _LEGEND = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor":
 _MARGIN = {"l": 70, "r": 12, "t": 72, "b": 48}
 # Times beside the last axis of the parallel picture.
 _ENDS = 74
-# Values up to which each has a marker in the parallel picture: a browser makes an element of each marker, and a single one
-# of all lines of a colour.
+# Values up to which each has a marker in the parallel picture: a browser makes an element of each marker, and of all
+# lines of a colour a single one.
 _MARKED = 1500
 # Points up to which they are large.
 _LARGE = 150
