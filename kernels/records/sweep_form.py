@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from kernels import discover
-from kernels.experiment import from_json
+from kernels.experiment import Experiment, from_json
 from kernels.knobs import ConfigError
 from kernels.records.record_form import UnreadableRecording
 from kernels.results import Sweep, SweepRow
@@ -22,9 +22,9 @@ _STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 @cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     # Pydantic takes no settings for a dataclass itself; those of a tuple hold for what is in it.
-    return TypeAdapter(tuple[kind], config=_STRICT)  # type: ignore[valid-type]
+    return TypeAdapter(tuple[kind], config=_STRICT)
 
 
 def row_from_json(fields: Mapping[str, Any], place: str = "row") -> SweepRow:
@@ -36,10 +36,31 @@ def row_from_json(fields: Mapping[str, Any], place: str = "row") -> SweepRow:
     Raises:
         UnreadableRecording: with the place and what is wrong.
     """
-    row: SweepRow = _read(SweepRow, fields, place)
+    row = _checked(_read(SweepRow, fields, place), place)
+    return dataclasses.replace(row, experiment=_experiment(fields["experiment"], place))
+
+
+def rows_from_json(
+    fields: Sequence[Mapping[str, Any]], experiments: Sequence[Experiment], place: str
+) -> list[SweepRow]:
+    """Rows that were written without their experiments.
+
+    Args:
+        experiments: of each.
+
+    Raises:
+        UnreadableRecording: with the place and what is wrong.
+    """
+    rows: tuple[SweepRow, ...] = _read(tuple[SweepRow, ...], [{**one, "experiment": _NOTHING} for one in fields], place)
+    for row in rows:
+        _checked(row, place)
+    return [dataclasses.replace(row, experiment=one) for row, one in zip(rows, experiments, strict=True)]
+
+
+def _checked(row: SweepRow, place: str) -> SweepRow:
     if row.status not in STATUSES:
         raise UnreadableRecording(f"{place}: status is {row.status!r}; allowed are {', '.join(STATUSES)}.")
-    return dataclasses.replace(row, experiment=_experiment(fields["experiment"], place))
+    return row
 
 
 def sweep_from_json(fields: Mapping[str, Any], place: str = "sweep") -> Sweep:
@@ -70,7 +91,7 @@ def sweep_from_json(fields: Mapping[str, Any], place: str = "sweep") -> Sweep:
 _NOTHING = {"kernel": "", "problem": None, "config": None}
 
 
-def _read(kind: type, fields: Mapping[str, Any], place: str) -> Any:
+def _read(kind: Any, fields: Any, place: str) -> Any:
     try:
         (found,) = _adapter(kind).validate_json(json.dumps([fields]))
     except ValidationError as error:

@@ -171,7 +171,8 @@ class Sweep:
         rows: of every config, in grid order.
         final: None where nothing was timed to the end.
         ended: "complete" (every config was tried), "patience", "budget", "cancelled", "failed" (no device
-            could be started, or none was left), or "running" of one that has not ended.
+            could be started, or none was left), "running" of one that has not ended, or "cut off" of one that was
+            stored and never said how it ended.
         seconds: that it took.
         note: what a reader must know, in sentences.
     """
@@ -195,6 +196,13 @@ class Sweep:
     def is_timed(self) -> bool:
         """Whether configs are ranked by time; else by the predicted bound alone."""
         return any(row.status == "timed" for row in self.rows)
+
+    @property
+    def source(self) -> str:
+        """Where the times are from that configs are ranked by: "measured", "recorded" or "predicted"."""
+        if not self.is_timed:
+            return "predicted"
+        return "recorded" if self.backend == "recorded" else "measured"
 
     @cached_property
     def ranked(self) -> tuple[SweepRow, ...]:

@@ -5,6 +5,6 @@ from kernels.store.place import machine_store
 from kernels.store.queries import Wanted
 from kernels.store.store import Store
 from kernels.store.stored import Stored
-from kernels.store.sweeps import StoredSweep, SweepRow
+from kernels.store.sweeps import StoredRow, StoredSweep
 
-__all__ = ["Archive", "Found", "Store", "Stored", "StoredSweep", "SweepRow", "Wanted", "machine_store"]
+__all__ = ["Archive", "Found", "Store", "Stored", "StoredRow", "StoredSweep", "Wanted", "machine_store"]

@@ -12,6 +12,7 @@ import datetime
 import logging
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from kernels.store.migrations import VERSION, NotOurs, upgrade, version_of
@@ -99,34 +100,36 @@ class Database:
         LOG.warning("%s is no readable database. It was set aside as %s, and a new one was begun.", self.path, kept)
 
     def _writer(self) -> sqlite3.Connection:
-        connection = _connect(str(self.path), _WRITE_PATIENCE_S)
+        return self._opened(str(self.path), _WRITE_PATIENCE_S, _prepare)
+
+    def _reader(self, mode: str) -> sqlite3.Connection:
+        # A question mark or a percent sign in the path means something else in an address.
+        address = f"{self.path.absolute().as_uri()}?{mode}"
+        return self._opened(address, _READ_PATIENCE_S, lambda reader: reader.execute("PRAGMA query_only = ON"))
+
+    def _opened(self, address: str, patience_s: float, prepare: Callable[[sqlite3.Connection], object]) -> _Connection:
+        """A connection that is ready for its use; closed again where it can't be made so."""
+        connection = _connect(address, patience_s)
         try:
             version_of(connection)  # first: a database that is not ours stays as it is
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA foreign_keys = ON")
-            upgrade(connection)
-            # Says now what a write would say. To begin one is no error where the file is read-only.
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-            connection.execute("ROLLBACK")
+            prepare(connection)
         except BaseException:
             connection.close()
             raise
         connection.opened = _identity(self.path)
         return connection
 
-    def _reader(self, mode: str) -> sqlite3.Connection:
-        # A question mark or a percent sign in the path means something else in an address.
-        connection = _connect(f"{self.path.absolute().as_uri()}?{mode}", _READ_PATIENCE_S)
-        try:
-            version_of(connection)
-            connection.execute("PRAGMA query_only = ON")
-        except BaseException:
-            connection.close()
-            raise
-        connection.opened = _identity(self.path)
-        return connection
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Make a new connection one that writes, to tables of this version."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    upgrade(connection)
+    # Says now what a write would say. To begin one is no error where the file is read-only.
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute("ROLLBACK")
 
 
 class _Connection(sqlite3.Connection):

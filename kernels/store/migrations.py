@@ -12,7 +12,8 @@ APPLICATION = 0x54494C45
 #
 # `measured` has what is asked of many rows at once, so that a listing reads no recording; `recording` has the rest, a
 # line of `kernels.records` deflated. `number` counts up and is never given again: it is the order in which results
-# were written, and the cursor of a listing. A `sweep` and its rows have their details as JSON.
+# were written, and the cursor of a listing. A `sweep` and its rows have their details as JSON; its
+# `changes` count the writes.
 _VERSIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE measured (
@@ -38,6 +39,15 @@ _VERSIONS: tuple[tuple[str, ...], ...] = (
             sweep INTEGER NOT NULL REFERENCES sweep ON DELETE CASCADE, place INTEGER NOT NULL,
             median_ms REAL, passed INTEGER, details TEXT NOT NULL, PRIMARY KEY (sweep, place)) WITHOUT ROWID""",
         "CREATE INDEX sweep_same ON sweep (key, gpu, number)",
+    ),
+    (
+        "ALTER TABLE sweep ADD COLUMN space TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE sweep ADD COLUMN triton TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE sweep ADD COLUMN total INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE sweep ADD COLUMN done INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE sweep ADD COLUMN best_ms REAL",
+        "ALTER TABLE sweep ADD COLUMN changes INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX sweep_of_space ON sweep (space, gpu, number)",
     ),
 )
 

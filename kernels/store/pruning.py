@@ -14,12 +14,14 @@ class Bounds:
         of_one: results of one kind of one experiment on one GPU.
         results: of all.
         sweeps: with their rows.
+        swept: configs of all sweeps together; each row takes some 500 bytes.
         file_bytes: of the file's pages that are in use.
     """
 
     of_one: int = 500
     results: int = 200_000
     sweeps: int = 200
+    swept: int = 200_000
     file_bytes: int = 1_000_000_000
 
 
@@ -52,10 +54,14 @@ def prune(connection: sqlite3.Connection, bounds: Bounds, written: int) -> None:
 
 
 def prune_sweeps(connection: sqlite3.Connection, bounds: Bounds) -> None:
-    """Delete the oldest sweeps over their bound, with their rows."""
+    """Delete the oldest sweeps over their bounds, with their rows. The latest stays, whatever its size."""
     connection.execute(
-        "DELETE FROM sweep WHERE number IN (SELECT number FROM sweep ORDER BY number DESC LIMIT -1 OFFSET ?)",
-        (bounds.sweeps,),
+        """DELETE FROM sweep WHERE number IN (
+            SELECT number FROM (
+                SELECT number, row_number() OVER latest AS place, sum(total) OVER latest AS configs
+                FROM sweep WINDOW latest AS (ORDER BY number DESC))
+            WHERE place > 1 AND (place > ? OR configs > ?))""",
+        (bounds.sweeps, bounds.swept),
     )
 
 

@@ -27,7 +27,7 @@ from kernels.store.experiment_key import key_of, text_of
 from kernels.store.pruning import Bounds
 from kernels.store.queries import Wanted
 from kernels.store.stored import MARKS, Stored, marks_of, values
-from kernels.store.sweeps import StoredSweep, SweepRow
+from kernels.store.sweeps import StoredRow, StoredSweep
 from kernels.store.writer import Change, Writer
 
 A = TypeVar("A")
@@ -159,19 +159,27 @@ class Store:
 
         return self._write(change)
 
-    def add_to_sweep(self, name: str, rows: Sequence[SweepRow]) -> bool:
-        """Write rows of a sweep, all or none; as `put` does."""
-        return self._write(lambda connection: sweeps.add(connection, name, rows))
+    def add_to_sweep(self, name: str, rows: Sequence[StoredRow], done: int, best_ms: float | None) -> bool:
+        """Write rows of a sweep, all or none, and how far it is; as `put` does.
 
-    def end_sweep(self, name: str, state: str) -> bool:
-        """Write how a sweep ended; as `put` does."""
-        return self._write(lambda connection: sweeps.end(connection, name, state))
+        Args:
+            done, best_ms: as of StoredSweep, with these rows.
+        """
+        return self._write(lambda connection: sweeps.add(connection, name, rows, done, best_ms))
 
-    def sweeps(self, limit: int, experiment: Experiment | None = None) -> list[StoredSweep]:
-        """The latest sweeps, of one experiment or of all."""
-        return self._ask(lambda reader: sweeps.listed(reader, experiment, limit), [])
+    def end_sweep(self, name: str, state: str, details: dict[str, Any], best_ms: float | None) -> bool:
+        """Write how a sweep ended, and what it found; as `put` does."""
+        return self._write(lambda connection: sweeps.end(connection, name, state, details, best_ms))
 
-    def sweep_rows(self, name: str) -> list[SweepRow]:
+    def sweeps(self, limit: int, kernel: str = "") -> list[StoredSweep]:
+        """The latest sweeps, of one kernel or of all."""
+        return self._ask(lambda reader: sweeps.listed(reader, kernel, limit), [])
+
+    def latest_sweep(self, space: str, gpu: str) -> StoredSweep | None:
+        """The sweep of a space, by its identity, on a GPU that was begun last; None where there is none."""
+        return self._ask(lambda reader: sweeps.latest(reader, space, gpu), None)
+
+    def sweep_rows(self, name: str) -> list[StoredRow]:
         """The rows of a sweep, by place."""
         return self._ask(lambda reader: sweeps.rows(reader, name), [])
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from concurrent.futures import Future
+import threading
+from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from kernels.gpus import Gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.results import Failure, SweepRow
-from kernels.runner.processes import Workers, outcome
+from kernels.runner.processes import Workers, died, outcome
 from kernels.runner.worker import as_failure
 from kernels.spec import Launch
-from kernels.sweep.device import Build, Predict
+from kernels.sweep.device import NO_WORKER, Build, Predict
 
 # A compile's failures that say something of the config: it can't launch. Others say something of this machine.
 _OF_THE_CONFIG = {"out_of_resources", "compile_error", "timeout"}
@@ -54,6 +55,13 @@ def compiles_at_once() -> int:
     return max(1, min(_MOST, usable_cores() - 1))
 
 
+# What is said where no worker starts. Each imports the script that the sweep is in.
+_NO_WORKER = (
+    "Nothing can be compiled, as no compile worker starts: each died before it took any work. A script must "
+    'start a sweep below `if __name__ == "__main__":`, as each worker imports that script.'
+)
+
+
 class LocalBuilder:
     """A `Builder` of worker processes on this machine, whose results the run worker finds in the same cache.
 
@@ -66,6 +74,7 @@ class LocalBuilder:
         self._gpu, self._predict = gpu, predict
         self.at_once = count or compiles_at_once()
         self._workers = Workers("compile", str(cache), self.at_once)
+        self._has_started = self._is_closed = False
 
     def submit(self, experiment: Experiment) -> Future[Build | Failure]:
         """Start a compile. One whose worker dies is compiled once more."""
@@ -82,10 +91,16 @@ class LocalBuilder:
                 value = outcome(call, "compile")
             except Exception as error:  # an answer that can't be read, say: nobody may wait for ever
                 value = Failure("compile", "error", f"{type(error).__name__}: {error}")
-            if isinstance(value, Failure) and value.kind == "worker_died" and tries > 1:
-                self._again(experiment, result, tries - 1)
+            # Where a pool is broken, all that it had is cancelled, and not by whoever sweeps.
+            has_died = isinstance(value, Failure) and value.kind in ("worker_died", "cancelled") and not self._is_closed
+            self._has_started = self._has_started or not was_dropped(call)
+            if has_died and tries > 1:
+                # Not in this thread, which may be the pool's own: that of a broken pool is waited for.
+                threading.Thread(target=self._again, args=(experiment, result, tries - 1), daemon=True).start()
+            elif has_died and not self._has_started:
+                result.set_result(Failure("compile", NO_WORKER, _NO_WORKER))
             else:
-                result.set_result(value)
+                result.set_result(died("compile", "twice") if has_died else value)
 
         call = self._workers.submit(built, "compile", experiment, self._gpu, self._predict)
         call.add_done_callback(ended)
@@ -98,7 +113,13 @@ class LocalBuilder:
 
     def close(self) -> None:
         """Kill the workers."""
+        self._is_closed = True
         self._workers.close()
+
+
+def was_dropped(call: Future[Any]) -> bool:
+    """Whether a call that ended was never taken: its pool had no worker left, or was replaced."""
+    return call.cancelled() or isinstance(call.exception(), BrokenExecutor)
 
 
 def unbuilt(row: SweepRow, failure: Failure) -> SweepRow | None:

@@ -20,13 +20,15 @@ from typing import Any
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices
 from kernels.knobs import ConfigError
-from kernels.results import Device, Failure, Strategy, SweepRow
+from kernels.results import Device, Failure, Strategy
 from kernels.runner.cache_directory import default_cache_directory
 from kernels.runner.processes import DEADLINES_S, cancelled, died
 from kernels.space import Space
+from kernels.store import Store
 from kernels.sweep import cluster_worker
 from kernels.sweep.builder import LocalBuilder
 from kernels.sweep.device import GONE, Outcomes, Predict, Refuse, Trial
+from kernels.sweep.kept_sweep import Before, kept_and_keeper
 from kernels.sweep.local_device import AT_ONCE, too_slow
 from kernels.sweep.sweeping import Sweeping
 
@@ -304,18 +306,20 @@ def of_one_kind(devices: Sequence[ClusterDevice], base: Experiment) -> list[Clus
 
 def sweeping_there(
     client: Any,
+    store: Store,
     space: Space,
     strategy: Strategy,
     predict: Predict,
     refuse: Refuse,
-    done: Sequence[SweepRow] = (),
+    before: Before | None = None,
 ) -> Sweeping:
-    """A sweep on the workers of a cluster; compiles are made on this host, ahead.
+    """A sweep on the workers of a cluster; compiles are made on this host, ahead. It is written to this host's store.
 
     Workers on this host find them in the cache that both share; one elsewhere compiles what it is to run itself, unless
     TILESCOPE_CACHE names a folder that both hosts see.
 
-    Args: as of Sweeping.
+    Args: as of Sweeping, and:
+        before: what it goes on from; None for what is stored.
 
     Raises:
         ConfigError: as of `devices_of`; where the GPU does not know the space's dtype.
@@ -323,4 +327,5 @@ def sweeping_there(
     cache = default_cache_directory() / "triton"
     devices = devices_of(client, space.base, str(cache))
     gpu = resolved_gpu(replace(space.base, gpu=""), devices[0].gpu)
-    return Sweeping(space, strategy, devices, LocalBuilder(gpu, predict, cache), predict, refuse, done)
+    done, keeper = kept_and_keeper(store, space, gpu, before)
+    return Sweeping(space, strategy, devices, LocalBuilder(gpu, predict, cache), predict, refuse, done, keeper=keeper)

@@ -30,6 +30,9 @@ Refuse = Callable[[Kernel, Launch], str]
 # The kind of a Failure that says that a device is lost for good: others go on with what it was to try.
 GONE = "device_gone"
 
+# The kind of a Failure that says that nothing can be compiled here, whatever the config.
+NO_WORKER = "no_worker"
+
 
 def no_prediction(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) -> Prediction | None:
     """The `Predict` of a sweep that has no model: grid order."""

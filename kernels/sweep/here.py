@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernels.experiment import Experiment, resolved_gpu
-from kernels.results import Strategy, SweepRow
+from kernels.results import Strategy
 from kernels.runner.session import Session
 from kernels.space import Space
 from kernels.sweep.builder import LocalBuilder
 from kernels.sweep.device import Predict, Refuse, no_prediction, nothing_refused
+from kernels.sweep.kept_sweep import Before, kept_and_keeper
 from kernels.sweep.local_device import LocalDevice
 from kernels.sweep.sweeping import Sweeping
 
@@ -21,12 +22,14 @@ def sweeping_here(
     strategy: Strategy,
     predict: Predict = no_prediction,
     refuse: Refuse = nothing_refused,
-    done: Sequence[SweepRow] = (),
+    before: Before | None = None,
     experiments: Sequence[Experiment] | None = None,
 ) -> Sweeping:
-    """A sweep on the session's GPU; without one, checks in the interpreter, and predictions.
+    """A sweep on the session's GPU; without one, checks in the interpreter, and predictions. Stored as it goes on.
 
-    Args: as of Sweeping.
+    Args: as of Sweeping, and:
+        before: what it goes on from; None for what is stored.
+        experiments: in place of those of the space, where this is no product: such a sweep is not stored.
 
     Raises:
         ConfigError: where the space's GPU does not know its dtype, or is this machine's, which has none.
@@ -34,4 +37,7 @@ def sweeping_here(
     gpu = resolved_gpu(space.base, session.gpu)
     device = LocalDevice(session.machine, space.base, gpu)
     builder = LocalBuilder(gpu, predict, Path(session.machine.cache))
-    return Sweeping(space, strategy, [device], builder, predict, refuse, done, experiments)
+    if experiments is not None:
+        return Sweeping(space, strategy, [device], builder, predict, refuse, experiments=experiments)
+    done, keeper = kept_and_keeper(session.store, space, gpu, before)
+    return Sweeping(space, strategy, [device], builder, predict, refuse, done, keeper=keeper)

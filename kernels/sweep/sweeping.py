@@ -15,15 +15,15 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
-from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
 from kernels.space import Space
-from kernels.spec import Launch
+from kernels.store import Store
 from kernels.sweep.builder import unbuilt
 from kernels.sweep.device import (
     GONE,
+    NO_WORKER,
     Build,
     Builder,
     Predict,
@@ -32,6 +32,8 @@ from kernels.sweep.device import (
     no_prediction,
     nothing_refused,
 )
+from kernels.sweep.first_rows import first_rows
+from kernels.sweep.kept_sweep import SweepKeeper
 from kernels.sweep.race import Task
 from kernels.sweep.search import Search
 from kernels.sweep.sweep_progress import FINAL_S, Progress, Update
@@ -56,6 +58,11 @@ class Sweeping:
         refuse: which configs are not worth a compile.
         done: rows of an earlier sweep of the same space on the same kind of GPU: those that are done are skipped.
         experiments: in place of those of the space, where this is no product.
+        keeper: writes it to the store as it goes on; by default nothing is written.
+
+    Attributes:
+        resumed: configs that an earlier sweep had done.
+        changes: how often rows changed so far.
     """
 
     def __init__(
@@ -68,24 +75,28 @@ class Sweeping:
         refuse: Refuse = nothing_refused,
         done: Sequence[SweepRow] = (),
         experiments: Sequence[Experiment] | None = None,
+        keeper: SweepKeeper | None = None,
     ) -> None:
         self.space, self.strategy = space, strategy
+        self._keeper, self._keeping = keeper or SweepKeeper(Store(None), devices[0].gpu), threading.Lock()
         self._devices, self._builder = list(devices), builder
         self._living = len(self._devices)
         gpu, times = devices[0].gpu, devices[0].times
         chosen = space.experiments if experiments is None else experiments
         rows = first_rows(chosen, space, devices[0], predict, refuse, done)
+        self.resumed = len({id(row) for row in done} & {id(row) for row in rows})
         estimates = [row.predicted.ms if row.predicted else None for row in rows]
         at_once = min(one.at_once for one in devices)
         self._search = Search(chosen, strategy, estimates, rows, times, at_once, builder.at_once)
         self._gpu = gpu
+        self.changes = 0
         self._submitted: set[int] = set()
         self._compiled = 0
         self._device: Device | None = None
         self._changed: dict[int, None] = {n: None for n, row in enumerate(rows) if row.status != "not tried"}
         self._known_before = len(self._changed)
         self._moved = threading.Condition()
-        self._is_cancelled = False
+        self._is_cancelled = self._is_lost = False
         self._notes: list[str] = []
         self._began = 0.0
         self._first: tuple[float, int] | None = None
@@ -95,6 +106,11 @@ class Sweeping:
     def gpu(self) -> Gpu:
         """That configs are for."""
         return self._gpu
+
+    @property
+    def stored_name(self) -> str:
+        """Its name in the store."""
+        return self._keeper.name
 
     @property
     def has_ended(self) -> bool:
@@ -176,6 +192,8 @@ class Sweeping:
         """Hand out compiles until all is over; then gather what was found."""
         drivers = [threading.Thread(target=self._drive, args=one, daemon=True) for one in enumerate(self._devices)]
         try:
+            self._keeper.begin(self.so_far())
+            self._keep(list(self._changed))
             for driver in drivers:
                 driver.start()
             while not self._is_over():
@@ -185,6 +203,7 @@ class Sweeping:
             for driver in drivers:
                 driver.join()
             found = self._found()  # no thread changes a row any more
+            self._keeper.end(found)
             self._close()
         except BaseException as error:  # a defect of ours must not leave anybody waiting
             self._result.set_exception(error)
@@ -201,7 +220,11 @@ class Sweeping:
 
     def _is_over(self) -> bool:
         with self._moved:
-            return self._is_cancelled or not self._living or self._search.phase == "over"
+            return self._stops() or not self._living
+
+    def _stops(self) -> bool:
+        """Whether no more is tried. With the lock held."""
+        return self._is_cancelled or self._is_lost or self._search.phase == "over"
 
     def _feed(self) -> bool:
         """Start as many compiles as the builder can take. Returns whether there was any."""
@@ -216,17 +239,27 @@ class Sweeping:
         return bool(wanted)
 
     def _on_built(self, number: int, future: Future[Build | Failure]) -> None:
+        if self._takes(number, future):
+            self._keep([number])
+
+    def _takes(self, number: int, future: Future[Build | Failure]) -> bool:
+        """Take up a compile that ended. Returns whether this is all that becomes of its config."""
         error = future.exception()
         build = Failure("compile", "error", f"{type(error).__name__}: {error}") if error else future.result()
         with self._moved:
             self._compiled += 1
             row = self._search.rows[number]
+            if isinstance(build, Failure) and build.kind == NO_WORKER:
+                self._notes += [] if self._is_lost else [build.message]
+                self._is_lost = True
+                self._moved.notify_all()
+                return False
             if isinstance(build, Failure):
                 ended = unbuilt(row, build)
                 if ended is not None:
                     self._search.built(number, ended)
                     self._tell([number])
-                return
+                return ended is not None
             self._search.built(number, build)
             reason = self._devices[0].refusal(row.experiment)
             if reason:
@@ -234,6 +267,16 @@ class Sweeping:
                 self._search.skip(number, row)
                 self._tell([number])
             self._moved.notify_all()
+            return bool(reason)
+
+    def _keep(self, numbers: Sequence[int]) -> None:
+        """Write rows as they are now. Waits for the disk, so never with the lock held."""
+        if not numbers:
+            return
+        with self._keeping:  # one after the other, so that the last state of a row is written last
+            with self._moved:
+                rows, now = [(number, self._search.rows[number]) for number in numbers], self._progress()
+            self._keeper.add(rows, now.done, now.best.median_ms if now.best else None)
 
     def _drive(self, place: int, device: TrialDevice) -> None:
         """Try what is asked of one device, until all is over."""
@@ -242,13 +285,17 @@ class Sweeping:
             if isinstance(described, Failure):
                 self._notes.append(described.message)
                 return
-            self._device = self._device or described
+            if self._device is None:
+                self._device = described
+                self._keeper.begin(self.so_far())
             in_a_row = 0
             while (task := self._next(place)) is not None:
                 result = device.attempt(task.trial)
                 in_a_row = in_a_row + 1 if isinstance(result, Failure) else 0
                 with self._moved:
-                    self._tell(self._search.tell(task, result, place, device.where))
+                    told = self._search.tell(task, result, place, device.where)
+                    self._tell(told)
+                self._keep(told)
                 if isinstance(result, Failure) and (result.kind == GONE or in_a_row == _MOST_IN_A_ROW):
                     self._notes.append(result.message)
                     return
@@ -263,7 +310,7 @@ class Sweeping:
     def _next(self, place: int) -> Task | None:
         """The next task of a device; waits for it. None where all is over."""
         with self._moved:
-            while not (self._is_cancelled or self._search.phase == "over"):
+            while not self._stops():
                 task = self._search.ask(place, self._living == 1)
                 if task is not None:
                     return task
@@ -273,6 +320,7 @@ class Sweeping:
     def _tell(self, numbers: Sequence[int]) -> None:
         """Rows changed. With the lock held."""
         self._changed.update(dict.fromkeys(numbers))
+        self.changes += 1
         self._moved.notify_all()
 
     def _found(self) -> Sweep:
@@ -286,33 +334,6 @@ class Sweeping:
             self.space, self.strategy, device.backend, device, rows, search.final, ended,
             seconds=time.monotonic() - self._began, note=" ".join([*self._notes, *_note(self._devices[0], rows)]),
         )  # fmt: skip
-
-
-def first_rows(
-    experiments: Sequence[Experiment],
-    space: Space,
-    device: TrialDevice,
-    predict: Predict,
-    refuse: Refuse,
-    done: Sequence[SweepRow],
-) -> list[SweepRow]:
-    """A row for each config before anything is compiled: set aside, done before, or not tried, with an estimate."""
-    kernel, gpu = discover()[space.base.kernel], device.gpu
-    known = {row.experiment: row for row in done if row.device == gpu.name and row.is_done}
-    if device.times:  # what was only predicted so far is tried now
-        known = {one: row for one, row in known.items() if row.status not in ("checked", "predicted")}
-    refused = space.refused(kernel)
-    rows = []
-    for experiment in experiments:
-        launch = Launch(experiment.problem, experiment.config, gpu)
-        reason = refused.get(experiment) or refuse(kernel, launch)
-        if experiment in known:
-            rows.append(known[experiment])
-        elif reason:
-            rows.append(SweepRow(experiment, "set aside", reason, gpu.name))
-        else:
-            rows.append(SweepRow(experiment, "not tried", device=gpu.name, predicted=predict(kernel, launch, None)))
-    return rows
 
 
 def _note(device: TrialDevice, rows: Sequence[SweepRow]) -> list[str]:

@@ -131,3 +131,12 @@ def test_times_that_are_all_equal_have_a_scale_from_zero(guessed):
     assert (cells.zmin, cells.zmax) == (0, 0.5)
     (differing,) = heatmap_figure(guessed, "BLOCK_M", "BLOCK_N").data
     assert (differing.zmin, differing.zmax) == (None, None)
+
+
+def test_of_a_thousand_lines_only_the_best_has_markers(timed):
+    """A browser makes an element of each marker: seven thousand of them take it a second at each update."""
+    assert {trace.mode for trace in parallel_figure(timed).data} == {"lines+markers"}
+    rows = tuple(replace(timed.best, turn=turn) for turn in range(1000))
+    many = parallel_figure(replace(timed, rows=rows, final=None))
+    assert {trace.name: trace.mode for trace in many.data}["best"] == "lines+markers"
+    assert {trace.mode for trace in many.data if trace.name != "best"} == {"lines"}

@@ -12,7 +12,7 @@ import pytest
 from kernels import records
 from kernels.experiment import Run, from_json
 from kernels.runner.measurements import MEASUREMENTS
-from kernels.store import Store, StoredSweep, SweepRow, Wanted, machine_store
+from kernels.store import Store, StoredRow, StoredSweep, Wanted, machine_store
 from kernels.store.experiment_key import experiment_of, key_of, text_of
 from kernels.store.pruning import Bounds
 from tests.kernels.results_made_up import H200, INTERPRETER, START, experiment, run
@@ -165,23 +165,35 @@ def test_the_file_stays_below_its_bound(store_path):
 
 
 def test_a_sweep_grows_row_by_row_and_comes_back(store, store_path):
-    sweep = StoredSweep("a1", ONE, "H200", START, "running", {"BLOCK_M": [32, 64], "order": "grid"})
+    sweep = StoredSweep("a1", ONE, "H200", START, "running", {"order": "grid"}, "s", "3.7.1", total=2)
     assert store.begin_sweep(sweep)
-    store.begin_sweep(replace(sweep, name="b2", experiment=OTHER))
-    assert store.add_to_sweep("a1", [SweepRow(0, {"config": {"BLOCK_M": 32}}, 0.1, True)])
-    assert store.add_to_sweep("a1", [SweepRow(1, {"reason": "shared memory"}), SweepRow(0, {"again": 1}, 0.2, False)])
-    store.add_to_sweep("none", [SweepRow(0, {})])
+    store.begin_sweep(replace(sweep, name="b2", experiment=OTHER, space="t"))
+    assert store.add_to_sweep("a1", [StoredRow(0, {"config": {"BLOCK_M": 32}}, 0.1, True)], 1, 0.1)
+    assert store.add_to_sweep("a1", [StoredRow(1, {"reason": "full"}), StoredRow(0, {"again": 1}, 0.2, False)], 2, 0.2)
+    store.add_to_sweep("none", [StoredRow(0, {})], 1, None)
     assert store.begin_sweep(sweep), "a sweep that goes on"
-    assert store.end_sweep("a1", "cancelled")
+    assert store.end_sweep("a1", "cancelled", {"found": 1}, 0.15)
     back = again(store)
-    assert back.sweeps(5, ONE) == [replace(sweep, state="cancelled")]
+    ended = replace(sweep, state="cancelled", details={"found": 1}, done=2, best_ms=0.15, changes=4, kernel=ONE.kernel)
+    assert back.sweeps(5, ONE.kernel)[1] == back.latest_sweep("s", "H200") == ended
+    assert back.latest_sweep("s", "H100") is None
     assert [one.name for one in back.sweeps(5)] == ["b2", "a1"]
-    assert back.sweep_rows("a1") == [SweepRow(0, {"again": 1}, 0.2, False), SweepRow(1, {"reason": "shared memory"})]
+    assert back.sweeps(5, "matmul.grouped") == []
+    assert back.sweep_rows("a1") == [StoredRow(0, {"again": 1}, 0.2, False), StoredRow(1, {"reason": "full"})]
     small = Store(store_path, Bounds(sweeps=1))
     small.begin_sweep(replace(sweep, name="c3"))
     assert [one.name for one in small.sweeps(5)] == ["c3"]
     assert small.sweep_rows("a1") == []
     small.close()
+
+
+def test_sweeps_are_bounded_by_their_configs_too_and_the_latest_stays(store_path):
+    store = Store(store_path, Bounds(swept=10))
+    for name, total in (("a", 4), ("b", 5), ("c", 5), ("d", 50)):
+        store.begin_sweep(StoredSweep(name, ONE, "H200", START, "running", {}, total=total))
+        kept = [one.name for one in store.sweeps(9)]
+        assert kept == {"a": ["a"], "b": ["b", "a"], "c": ["c", "b"], "d": ["d"]}[name]
+    store.close()
 
 
 def test_a_store_that_is_off_keeps_nothing_and_says_nothing():

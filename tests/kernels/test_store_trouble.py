@@ -40,7 +40,7 @@ def test_a_file_of_version_1_is_upgraded_with_its_rows(store_path):
     assert medians(store, Wanted(keys=(key_of(ONE),))) == [4.0, 3.0, 2.0, 1.0]
     store.close()
     with sqlite3.connect(store_path) as connection:
-        assert migrations.version_of(connection) == migrations.VERSION == 2
+        assert migrations.version_of(connection) == migrations.VERSION == 3
     connection.close()
 
 

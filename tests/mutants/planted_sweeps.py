@@ -22,7 +22,7 @@ SWEEPS = (
     ),
     *planted(
         "kernels/sweep",
-        "sweeping.py",
+        "first_rows.py",
         "tests/sweep/test_resume.py",
         ("row.device == gpu.name and ", ""),
         ("row.device == gpu.name and row.is_done", "row.device == gpu.name"),

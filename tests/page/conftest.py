@@ -18,6 +18,7 @@ from gradio_client import Client
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
 from tests.kernels.trees import children
+from tests.page import stored_sweep
 
 # What Gradio says of a stream of its own that is cut off, because another page is opened.
 _CUT_OFF = ("AbortError: signal is aborted", "Unexpected error Connection errored out")
@@ -80,7 +81,9 @@ def served(
 
 @pytest.fixture(scope="session")
 def app(tmp_path_factory: pytest.TempPathFactory, tilescope_cache: Path) -> Iterator[App]:
-    with served(tmp_path_factory.mktemp("app"), cache=tilescope_cache) as running:
+    directory = tmp_path_factory.mktemp("app")
+    stored_sweep.fill(directory / "tilescope.db")
+    with served(directory, cache=tilescope_cache) as running:
         yield running
 
 

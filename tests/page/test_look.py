@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.page import stored_sweep
 from tests.page.conftest import Tab
 
 pytestmark = pytest.mark.browser
@@ -15,6 +16,7 @@ TABS = {
     "reuse": "?kernel=matmul.grouped&tab=reuse&M=4096&N=4096&K=4096",
     "coalescing": "?kernel=transpose.flat&tab=coalescing",
     "compiler": "?kernel=transpose.tiled&tab=compiler",
+    "sweep": stored_sweep.QUERY,
     "scoreboard": "?kernel=matmul.grouped&tab=scoreboard",
 }
 # The share of a 1280 × 720 window that the main picture takes at least.

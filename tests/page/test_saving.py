@@ -81,7 +81,7 @@ def test_a_script_of_what_is_set_is_saved(tab: Tab) -> None:
     assert saved(tab, "[data-file=notebook]").suggested_filename == "matmul_grouped_576x576x288_float16.ipynb"
     offered = take.locator("option").all_text_contents()
     assert {"/run", "/schedule", "/reuse", "/compile"} <= set(offered)
-    assert not {"/kernels", "/script", "/trace"} & set(offered)
+    assert not {"/kernels", "/script", "/trace", "/sweep"} & set(offered)
     tab.page.locator("[data-file=trace]").click()
     take.locator(".problem").wait_for()
     assert "none of this experiment on H200 was recorded" in take.inner_text()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 
 from kernels.gpus import GPUS
+from kernels.store import Store
+from kernels.sweep.kept_sweep import kept_and_keeper
 from kernels.sweep.sweeping import Sweeping
 from tests.sweep.fakes import FakeBuilder, FakeDevice, predicting
 from visualize.panels.sweep_options import swept_space
@@ -13,6 +15,9 @@ from visualize.panels.tabs import SETTINGS
 FEW = "BLOCK_M=32,64 BLOCK_N=32,64 num_warps=4,8"
 # 1,152 configs.
 MANY = "BLOCK_M=16,32,64,128 BLOCK_N=16,32,64,128 BLOCK_K=16,32,64 GROUP_SIZE=1,4,8,16 num_warps=2,4,8 num_stages=2,3"
+
+# The store of a session that keeps nothing.
+NOTHING = Store(None)
 
 
 def state_of(vary=FEW, **flat):
@@ -26,8 +31,9 @@ def space_of(vary=FEW, **flat):
 class Session:
     """A session whose sweeps are of made-up devices."""
 
-    def __init__(self):
+    def __init__(self, store=None):
         self.gpu = None
+        self.store = store or Store(None)
         self.ends = []
 
     def before_close(self, end):
@@ -41,21 +47,22 @@ class Started:
         self.devices, self.done, self.go = [], [], threading.Event()
         self.go.set()
 
-    def sweeping_here(self, session, space, strategy, predict, refuse, done):
+    def sweeping_here(self, session, space, strategy, predict, refuse, before):
         """In place of the engine's own."""
         device = FakeDevice()
         device.before = lambda trial: self.go.wait(30)
         cancel = device.cancel
         device.cancel = lambda: (cancel(), self.go.set())
         self.devices.append(device)
-        self.done.append(done)
-        return Sweeping(space, strategy, [device], FakeBuilder(), predicting(), done=done)
+        self.done.append(before.rows)
+        done, keeper = kept_and_keeper(session.store, space, device.gpu, before)
+        return Sweeping(space, strategy, [device], FakeBuilder(), predicting(), done=done, keeper=keeper)
 
 
-def finished(sweeps, space, gpu=GPUS["H200"]):
+def finished(sweeps, space, gpu=GPUS["H200"], store=NOTHING):
     """What a sweep found, once it has ended and is kept."""
     for _ in range(3000):
-        if sweeps.running(space, gpu) is None and sweeps.found(space, gpu) is not None:
-            return sweeps.found(space, gpu)
+        if sweeps.running(space, gpu) is None and sweeps.found(store, space, gpu) is not None:
+            return sweeps.found(store, space, gpu)
         threading.Event().wait(0.01)
     raise AssertionError("The sweep did not end within 30 s.")

@@ -127,8 +127,7 @@ def test_what_can_not_be_read_starts_no_work(page, sent):
     actions = [action for panels in page.panels.values() for panel in panels for action in panel.actions]
     for action in actions:
         handler = page.handlers.asking(action) if isinstance(action, Ask) else page.handlers.measuring(action)
-        given = (sent,) if isinstance(action, Ask) else (request(), sent)
-        (refused,) = collected(handler(*given))
+        (refused,) = collected(handler(request(), sent))
         assert_is_sendable(refused)
     assert not any(isinstance(job, Job) for job in page.handlers.session._jobs)
 

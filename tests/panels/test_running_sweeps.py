@@ -13,8 +13,9 @@ import pytest
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Strategy
+from tests.kernels.stores import again
 from tests.panels.sent import named, request, set_to
-from tests.panels.sweeps_made_up import FEW, MANY, Session, finished, space_of
+from tests.panels.sweeps_made_up import FEW, MANY, NOTHING, Session, finished, space_of
 from visualize.page import handlers
 from visualize.panels import running_sweeps, sweep_endpoint
 from visualize.panels.endpoint import Api
@@ -40,7 +41,7 @@ def test_a_sweep_that_nobody_watches_ends_and_its_rows_are_kept(started, monkeyp
     monkeypatch.setattr(running_sweeps, "UNWATCHED_S", 0.05)
     sweeps = RunningSweeps()
     started.go.clear()
-    with sweeps.watched():
+    with sweeps.followed("a page"):
         sweeps.start(Session(), space_of(), Strategy("grid"))
         threading.Event().wait(0.2)
         assert sweeps.running(space_of(), GPUS["H200"]) is not None
@@ -53,7 +54,35 @@ def test_rows_that_are_kept_are_bounded_and_the_oldest_sweep_goes_first(started,
     for space in spaces:
         sweeps.start(Session(), space, Strategy("grid"))
         finished(sweeps, space)
-    assert [sweeps.found(space, GPUS["H200"]) is not None for space in spaces] == [False, True, True]
+    assert [sweeps.found(NOTHING, space, GPUS["H200"]) is not None for space in spaces] == [False, True, True]
+
+
+def test_a_sweep_comes_back_after_a_restart_and_goes_on_under_its_name(started, store):
+    before, space, session = RunningSweeps(), space_of(), Session(store)
+    before.start(session, space, Strategy("grid"))
+    found = finished(before, space, store=store)
+    assert before.found(store, space, GPUS["H200"]).source == "measured"
+    later = RunningSweeps()
+    back = later.found(again(store), space, GPUS["H200"])
+    assert (back.rows, back.source) == (found.rows, "recorded")
+    assert later.found(store, space, GPUS["H200"]) is later.found(store, space, GPUS["H200"]), "it is read once"
+    later.start(session, space, Strategy("grid"))
+    finished(later, space, store=store)
+    assert started.done == [(), found.rows]
+    assert len(store.sweeps(5)) == 1
+    later.start(session, space, Strategy("grid"), anew=True)
+    finished(later, space, store=store)
+    assert started.done[2] == ()
+    assert len(store.sweeps(5)) == 2
+
+
+def test_what_another_process_stored_since_is_found(started, store):
+    sweeps, space = RunningSweeps(), space_of()
+    sweeps.start(Session(store), space, Strategy("grid"))
+    mine = finished(sweeps, space, store=store)
+    RunningSweeps().start(Session(again(store)), space, Strategy("random", seed=1), anew=True).result(30)
+    theirs = sweeps.found(store, space, GPUS["H200"])
+    assert (mine.strategy.name, theirs.strategy.name) == ("grid", "random")
 
 
 def asked(vary=None, strategy="grid", seed=0, budget=0, experiment=None):
@@ -100,16 +129,20 @@ def test_what_the_endpoint_can_not_take_is_a_failure_in_a_sentence(started, give
 SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": FEW}
 
 
-async def pressed(page, number):
-    """What pressing a button of the tab answers: 0 Sweep, 1 Cancel."""
+async def pressed(page, button, name="page"):
+    """What pressing a button of the tab answers, by its DOM id, on an open page of that name."""
     (panel,) = page.panels["sweep"]
-    return [named(one) async for one in page.handlers.asking(panel.actions[number])(set_to(SENT))]
+    (action,) = (one for one in panel.actions if one.button.elem_id == button)
+    return [named(one) async for one in page.handlers.asking(action)(sent_by(name), set_to(SENT))]
+
+
+def sent_by(name):
+    return SimpleNamespace(session_hash=name, query_params={})
 
 
 async def watched(page, moving, name="page"):
     """What a page is told while something goes on."""
-    sent = SimpleNamespace(session_hash=name, query_params={})
-    async for one in page.handlers.on_moving(sent, moving, set_to(SENT)):
+    async for one in page.handlers.on_moving(sent_by(name), moving, set_to(SENT)):
         yield named(one)
 
 
@@ -118,7 +151,7 @@ def test_the_page_draws_a_sweep_until_its_end(page, started, monkeypatch):
 
     async def session():
         started.go.clear()
-        *_, told = await pressed(page, 0)
+        *_, told = await pressed(page, "sweep-start")
         assert told["moving"]
         answers = watched(page, told["moving"])
         first = await anext(answers)
@@ -139,34 +172,86 @@ def test_a_newer_drawing_or_a_closed_page_ends_the_older_one(page, started, monk
 
     async def session():
         started.go.clear()
-        await pressed(page, 0)
+        await pressed(page, "sweep-start")
         older, newer = watched(page, "1"), watched(page, "2")
         await anext(older)
         await anext(newer)
         assert len([one async for one in older]) == 1, "nothing more but the end"
         other = watched(page, "1", "another page")
         await anext(other)
-        assert panel.sweeps._watchers == 2
+        assert panel.sweeps._taking_part() == {"page", "another page"}
         page.handlers.on_unload(request())
         assert len([one async for one in newer]) == 1
-        assert panel.sweeps._watchers == 1
-        (cancelling, _) = await pressed(page, 1)
+        assert panel.sweeps._taking_part() == {"another page"}
+        (cancelling, _) = await pressed(page, "sweep-cancel", "another page")
         assert "Cancelling" in cancelling["sweep-progress"]
         return [one async for one in other]
 
     *_, last, _ = asyncio.run(session())
     assert "It was cancelled: what is done is kept" in last["sweep-claim"]
-    assert panel.sweeps._watchers == 0
+    assert panel.sweeps._taking_part() == set()
+
+
+def test_who_cancels_leaves_and_the_last_one_to_leave_ends_it(page, started, monkeypatch):
+    monkeypatch.setattr(handlers, "_FOLLOW_S", 0.01)
+    (panel,) = page.panels["sweep"]
+
+    async def session():
+        started.go.clear()
+        pages = ["first", "second", "third"]
+        await pressed(page, "sweep-start", "first")
+        followed = [watched(page, "1", name) for name in pages]
+        for one in followed:
+            await anext(one)
+        told = [(await pressed(page, "sweep-cancel", name))[0] for name in ("first", "second")]
+        assert "It goes on for 2 other pages or calls" in told[0]["sweep-progress"]
+        assert "It goes on for 1 other page or call," in told[1]["sweep-progress"]
+        await pressed(page, "sweep-start", "second")
+        assert panel.sweeps._taking_part() == {"second", "third"}, "pressing Sweep takes part again"
+        assert len(started.devices) == 1
+        await pressed(page, "sweep-cancel", "third")
+        assert not started.devices[0].is_cancelled
+        (last, _) = await pressed(page, "sweep-cancel", "second")
+        assert "Cancelling" in last["sweep-progress"]
+        assert started.devices[0].is_cancelled
+        for one in followed:
+            await one.aclose()
+
+    asyncio.run(session())
+
+
+def test_a_call_that_shares_a_sweep_goes_on_when_a_page_cancels(page, started):
+    (panel,) = page.panels["sweep"]
+    payload, vary = (
+        {"kernel": "matmul.grouped", "gpu": "H200"},
+        {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]},
+    )
+
+    async def session():
+        started.go.clear()
+        await pressed(page, "sweep-start")
+        call = asyncio.create_task(
+            sweep_endpoint.answer(Api(page.session), panel.sweeps, payload, vary, "guided", 0, 0)
+        )
+        while not panel.sweeps._taking_part():
+            await asyncio.sleep(0.01)
+        (left, _) = await pressed(page, "sweep-cancel")
+        assert "1 other page or call" in left["sweep-progress"]
+        started.go.set()
+        return await call
+
+    assert asyncio.run(session())["ended"] == "complete"
+    assert len(started.devices) == 1
 
 
 def test_what_can_not_start_leaves_what_is_drawn(page, started):
     (panel,) = page.panels["sweep"]
     started.go.clear()
     panel.sweeps.start(Session(), space_of(MANY), Strategy("grid"))
-    (refused,) = asyncio.run(pressed(page, 0))
+    (refused,) = asyncio.run(pressed(page, "sweep-start"))
     assert list(refused) == ["problems"]
     assert "one runs at a time" in refused["problems"]
-    (cancelled, _) = asyncio.run(pressed(page, 1))
+    (cancelled, _) = asyncio.run(pressed(page, "sweep-cancel"))
     assert "No sweep of what is set is under way." in cancelled["sweep-progress"]
 
 

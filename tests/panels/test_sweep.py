@@ -18,11 +18,14 @@ from kernels.results import Device, Prediction, Strategy, Sweep, SweepRow
 from tests.panels.sweeps_made_up import MANY, Session, finished, space_of, state_of
 from tests.sweep.fakes import grid, swept
 from visualize.panels.sweep_options import PICTURES, plan, swept_space
-from visualize.panels.sweep_tab import SweepPanel
+from visualize.panels.sweep_tab import SweepPanel, _hint
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.text import sweep_text
 from visualize.widgets.plot import NONE
+
+# The pictures that have a point for each row.
+OF_ROWS = [one for one in PICTURES if one != "library"]
 
 
 def text_of(markup):
@@ -57,11 +60,12 @@ def many_rows():
     return Sweep(space, Strategy("grid"), "cuda", device, tuple(rows), None, "running", 60.0)
 
 
-@pytest.mark.parametrize("which", PICTURES)
-def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which):
+@pytest.mark.parametrize("click", ["set", "pin"])
+@pytest.mark.parametrize("which", OF_ROWS)
+def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which, click):
     found = many_rows()
     assert len(found.rows) > 1000
-    drawn = panel._found(found, state_of(MANY, sweep_picture=which))
+    drawn = panel._found(found, state_of(MANY, sweep_picture=which, sweep_click=click))
     sent = {block.elem_id: value for block, value in drawn.items() if isinstance(value, str)}
     sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in sent.items()}
     assert sizes["sweep-plot"] > 1000
@@ -128,7 +132,7 @@ def test_the_axes_are_the_knobs_that_vary_and_others_are_refused(panel):
     assert error.value.field == "sweep_x"
 
 
-@pytest.mark.parametrize("which", PICTURES)
+@pytest.mark.parametrize("which", OF_ROWS)
 def test_every_row_has_words_and_an_address_that_sets_it_and_keeps_the_sweep(panel, which):
     state = state_of(sweep_picture=which, BLOCK_M=128, num_stages=5)
     found = swept(Strategy("grid"), within=swept_space(state))
@@ -158,9 +162,10 @@ def test_the_claim_has_the_best_time_first_and_marks_where_it_is_from(panel):
 
 
 def test_what_a_compiler_says_is_one_line_of_text(panel):
-    (row,) = swept(Strategy("grid"), within=grid({"BLOCK_M": [16]})).rows
+    found = swept(Strategy("grid"), within=grid({"BLOCK_M": [16]}))
+    (row,) = found.rows
     refused = replace(row, status="set aside", median_ms=None, reason="error:\n<a href='//x'>here</a>\n" + "x " * 500)
-    said = sweep_text.point(refused, grid({"BLOCK_M": [16]}))
+    said = sweep_text.point(refused, found)
     assert "\n" not in said
     assert "set aside: error: &lt;a href=" in said
     assert len(said) < 400
@@ -186,12 +191,12 @@ def test_lines_to_paste_are_the_best_configs_in_order(panel):
 def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, started):
     session, state = Session(), state_of(MANY)
     started.go.clear()
-    (first,) = panel._started(session, state)
+    (first,) = panel._starting(anew=False)(session, state, "page")
     assert "of 1,152 configs done" in first[panel.progress]
     known = Known(state)
     assert panel.is_moving(known)
     assert not panel.is_moving(Known(state_of())), "another space"
-    following = panel.following(known)
+    following = panel.following(known, "page")
     assert panel.progress in next(following)
     started.devices[0].before = lambda trial: panel.sweeps.running(swept_space(state), state.gpu).cancel()
     started.go.set()
@@ -200,7 +205,7 @@ def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, sta
     *_, last = following
     assert "cancelled" in last[panel.claim]
     assert not panel.is_moving(known)
-    list(panel._started(session, state))
+    list(panel._starting(anew=False)(session, state, "page"))
     whole = finished(panel.sweeps, swept_space(state))
     assert started.done == [(), cut.rows]
     assert whole.ended in ("complete", "patience")
@@ -212,10 +217,10 @@ def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, sta
 def test_all_rows_are_saved_and_without_a_sweep_a_sentence_says_so(panel, started, word):
     save = panel._saving(word)
     with pytest.raises(ConfigError, match="Nothing was swept yet"):
-        next(save(Session(), state_of()))
-    list(panel._started(Session(), state_of()))
+        next(save(Session(), state_of(), "page"))
+    list(panel._starting(anew=False)(Session(), state_of(), "page"))
     found = finished(panel.sweeps, space_of())
-    (drawn,), (again,) = (save(Session(), state_of()) for _ in range(2))
+    (drawn,), (again,) = (save(Session(), state_of(), "page") for _ in range(2))
     assert drawn != again, "pressed again, it is saved again"
     file = json.loads(drawn[panel.file])
     assert file["name"] == f"matmul_grouped_H200_sweep.{word.lower()}"
@@ -241,3 +246,54 @@ def test_made_up_rows_are_as_the_engine_gives_them():
     assert {name for name, value in vars(real).items() if value not in (None, "")} <= {
         name for name, value in vars(made).items() if value not in (None, "")
     }
+
+
+def test_a_click_pins_a_config_where_that_is_set(panel):
+    state = state_of(BLOCK_M=128, sweep_click="pin")
+    found = swept(Strategy("grid"), within=swept_space(state))
+    drawn = panel._found(found, state)
+    links = re.findall(r'href="\?([^"]+)"', drawn[panel.table])
+    for link, row in zip(links, found.ranked, strict=True):
+        there = SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None)
+        assert there.pinned == row.experiment
+        assert there.experiment == state.experiment, "what is set stays"
+        assert swept_space(there).identity == found.space.identity
+    assert "pin its config" in panel._progress(None, _hint(found, state))[panel.progress]
+
+
+def test_how_it_is_searched_is_folded_away_once_something_is_found(panel, started, store):
+    known = Known(state_of(), store=store)
+    assert panel.fill(known)[panel.search].open
+    (drawn,) = panel._starting(anew=False)(Session(store), state_of(), "page")
+    assert not drawn[panel.search].open
+    finished(panel.sweeps, space_of(), store=store)
+    assert not panel.fill(known)[panel.search].open
+    again = SweepPanel()
+    with gr.Blocks():
+        again.build()
+    assert not again.fill(known)[again.search].open, "what is stored counts, too"
+    assert again.search not in again.draw(known), "who has opened it to set something finds it open"
+    assert panel.fill(Known(state_of("BLOCK_M"), store=store))[panel.search].open, "what is wrong is said in it"
+
+
+def test_a_stored_sweep_is_marked_as_recorded_and_says_when_it_was_made(panel, store, started):
+    list(panel._starting(anew=False)(Session(store), state_of(), "page"))
+    finished(panel.sweeps, space_of(), store=store)
+    later = SweepPanel()
+    with gr.Blocks():
+        later.build()
+    drawn = later.draw(Known(state_of(sweep_picture="convergence"), store=store))
+    for part in (later.claim, later.table, later.lines):
+        assert 'class="mark recorded"' in drawn[part]
+        assert 'class="mark measured"' not in drawn[part]
+    assert "Swept on this machine, 20" in drawn[later.claim]
+    assert '"ms, recorded"' in drawn[later.plot]
+
+
+def test_sweeping_anew_leaves_the_stored_rows_aside(panel, store, started):
+    session, state = Session(store), state_of()
+    for anew in (False, True):
+        list(panel._starting(anew)(session, state, "page"))
+        finished(panel.sweeps, space_of(), store=store)
+    assert started.done == [(), ()]
+    assert len(store.sweeps(5)) == 2

@@ -16,6 +16,7 @@ from fakes import FakeBuilder, FakeDevice, grid, predicting
 
 from kernels.results import Failure
 from kernels.sweep import rows_file
+from kernels.sweep.kept_sweep import kept_and_keeper
 from kernels.sweep.sweeping import Sweeping
 from visualize.command import sweep_command
 from visualize.command.sweep_flags import parser
@@ -23,6 +24,12 @@ from visualize.command.sweep_flags import parser
 ROOT = Path(__file__).resolve().parents[2]
 VARY = ["--vary", "BLOCK_M=16,32,64,128", "--vary", "BLOCK_N=16,64", "--vary", "num_warps=2,4"]
 SIZE = 16
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path, monkeypatch):
+    """No test's sweep is found by another, nor by whoever works here."""
+    monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "tilescope.db"))
 
 
 @pytest.fixture
@@ -37,8 +44,9 @@ def faked(monkeypatch):
     """Sweeps are on a fake device, which the test may change beforehand."""
     device, builder = FakeDevice(), FakeBuilder()
 
-    def sweeping_here(session: Any, space: Any, strategy: Any, predict: Any, refuse: Any, done: Any) -> Sweeping:
-        return Sweeping(space, strategy, [device], builder, predicting(), done=done)
+    def sweeping_here(session: Any, space: Any, strategy: Any, predict: Any, refuse: Any, before: Any) -> Sweeping:
+        done, keeper = kept_and_keeper(session.store, space, device.gpu, before)
+        return Sweeping(space, strategy, [device], builder, predicting(), done=done, keeper=keeper)
 
     monkeypatch.setattr(sweep_command, "sweeping_here", sweeping_here)
     device.builder = builder
@@ -92,6 +100,7 @@ def test_a_bad_flag_ends_with_2_and_a_sentence_and_no_traceback(tmp_path):
         ([*VARY, "--gpus", "2"], "--gpus is 2; this host has none."),
         ([*VARY, "--resume", "rows.csv"], "allowed are .jsonl, .json"),
         ([*VARY, "--resume", "nowhere.jsonl"], "No such file"),
+        ([*VARY, "--resume", "rows.jsonl", "--anew"], "--anew tries every config, and --resume rows.jsonl skips some"),
     ],
 )
 def test_flags_that_make_no_sense_are_told_in_a_sentence(experiment, capsys, monkeypatch, arguments, said):
@@ -132,7 +141,7 @@ def test_a_config_that_failed_is_1_and_so_is_no_right_one(experiment, faked, cap
     assert "2 failed" in capsys.readouterr().out
     faked.deadly = lambda one: False
     faked.wrong = lambda one: True
-    assert sweep_command.main([experiment, *VARY]) == 1
+    assert sweep_command.main([experiment, *VARY, "--anew"]) == 1
     assert "No config was right" in capsys.readouterr().out
 
 
@@ -160,6 +169,22 @@ def test_ctrl_c_keeps_the_rows_and_resuming_goes_on_from_them(experiment, faked,
     explored = [one for trial in faked.trials if trial.is_checked for one in trial.experiments]
     assert len(explored) == SIZE - len(kept)
     assert all(row.status == "timed" for row in rows_file.read(out))
+
+
+def test_what_is_stored_is_not_tried_again_unless_that_is_asked_for(experiment, faked, capsys):
+    arguments = [experiment, *VARY, "--strategy", "grid"]
+    for flags, said, tried in (
+        ([], "", SIZE),
+        ([], f"{SIZE} of {SIZE} configs were done before. They are stored; --anew tries them again.", 0),
+        (["--anew"], "", SIZE),
+    ):
+        faked.trials.clear()
+        assert sweep_command.main([*arguments, *flags]) == 0
+        told = capsys.readouterr()
+        assert f"{SIZE} timed." in told.out
+        assert said in told.err
+        assert ("done before" in told.err) == bool(said)
+        assert len([one for trial in faked.trials if trial.is_checked for one in trial.experiments]) == tried
 
 
 def interrupting(device):

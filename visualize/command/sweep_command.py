@@ -15,10 +15,13 @@ from kernels.export.autotune import config_line
 from kernels.knobs import ConfigError
 from kernels.records.record_form import UnreadableRecording
 from kernels.results import Sweep, SweepRow
+from kernels.runner.cache_directory import default_cache_directory
 from kernels.runner.session import Session
+from kernels.store import machine_store
 from kernels.sweep.cluster import SCHEDULER, client_of, sweeping_there
 from kernels.sweep.device import seconds_text
 from kernels.sweep.here import sweeping_here
+from kernels.sweep.kept_sweep import Before
 from kernels.sweep.rows_file import write
 from kernels.sweep.sweep_progress import Progress, estimated_s
 from kernels.sweep.sweeping import Sweeping
@@ -54,10 +57,14 @@ def main(arguments: Sequence[str]) -> int:
 @contextmanager
 def _sweeping(wanted: Asked) -> Iterator[Sweeping]:
     """The sweep that is asked for, on this machine or on a cluster, whose processes are ended in the end."""
-    what = wanted.space, wanted.strategy, predicted, hopeless, wanted.done
+    what = wanted.space, wanted.strategy, predicted, hopeless, _before(wanted)
     if wanted.gpus != 1 or os.environ.get(SCHEDULER):
-        with client_of(wanted.gpus) as client:
-            yield sweeping_there(client, *what)
+        store = machine_store(default_cache_directory())
+        try:
+            with client_of(wanted.gpus) as client:
+                yield sweeping_there(client, store, *what)
+        finally:
+            store.close()
         return
     session = Session.here()
     try:
@@ -66,12 +73,18 @@ def _sweeping(wanted: Asked) -> Iterator[Sweeping]:
         session.close()
 
 
+def _before(wanted: Asked) -> Before | None:
+    """What it goes on from; None for what is stored."""
+    return Before(wanted.done) if wanted.resume is not None or wanted.anew else None
+
+
 def _carried_out(sweeping: Sweeping, wanted: Asked) -> tuple[Sweep, bool]:
-    """Run it to its end, or until Ctrl+C; rows are kept either way."""
+    """Run it to its end, or until Ctrl+C; rows are stored either way, and in the file that is named."""
     _refuse_loss(sweeping, wanted)
     size, left = wanted.space.size, wanted.space.size - sweeping.progress.done
-    if before := sum(row.is_done and row.device == sweeping.gpu.name for row in wanted.done):
-        print(f"{before} of {size} configs were done before.", file=sys.stderr)
+    if sweeping.resumed:
+        again = "" if wanted.resume else " They are stored; --anew tries them again."
+        print(f"{sweeping.resumed} of {size} configs were done before.{again}", file=sys.stderr)
     print(f"{left} configs to try, about {seconds_text(estimated_s(left, sweeping.cores))} at most.", file=sys.stderr)
     is_interrupted = False
     sweeping.start()

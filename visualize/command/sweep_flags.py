@@ -25,6 +25,7 @@ class Asked:
         out: the file that rows are kept in; None for none.
         resume: the file to resume from; None for none.
         done: its rows, those of this space.
+        anew: what is stored of the space is left aside.
         gpus: of this host; None for all that are visible.
     """
 
@@ -33,6 +34,7 @@ class Asked:
     out: Path | None
     resume: Path | None
     done: tuple[SweepRow, ...]
+    anew: bool
     gpus: int | None
 
 
@@ -49,7 +51,13 @@ def parser() -> argparse.ArgumentParser:
         "--vary", action="append", default=[], metavar="KNOB=VALUE,VALUE", help="a knob and its values; repeat for more"
     )
     found.add_argument("--out", type=Path, metavar="FILE", help=f"rows, as they come: {', '.join(SUFFIXES)}")
-    found.add_argument("--resume", type=Path, metavar="FILE", help="rows of an earlier sweep, which are skipped")
+    found.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="rows of an earlier sweep, which are skipped (those that are stored)",
+    )
+    found.add_argument("--anew", action="store_true", help="try every config again, whatever is stored of it")
     found.add_argument("--strategy", choices=STRATEGIES, default="guided", help="the order (guided, by the model)")
     found.add_argument("--seed", type=int, default=0, help="of --strategy random (0)")
     found.add_argument("--budget", type=int, metavar="N", help="time N configs at most")
@@ -76,6 +84,8 @@ def asked(flags: argparse.Namespace) -> Asked:
         value = getattr(flags, name)
         if value is not None and value < least:
             raise ConfigError("out_of_range", f"--{name} is {value}; allowed are whole numbers from {least}.")
+    if flags.anew and flags.resume is not None:
+        raise ConfigError("anew", f"--anew tries every config, and --resume {flags.resume} skips some: give one.")
     if flags.out is not None and not checked_path(flags.out).parent.is_dir():
         raise ConfigError("no_folder", f"--out is {flags.out}; there is no folder {flags.out.parent}.")
     found = space(_experiment(flags.experiment), varied(flags.vary, "--vary"), discover())
@@ -88,7 +98,7 @@ def asked(flags: argparse.Namespace) -> Asked:
             f"{flags.resume} holds {len(done) - len(rows)} rows of other configs: name another file as --out, so that "
             "they are kept.",
         )
-    return Asked(found, strategy, flags.out, flags.resume, rows, _gpus(flags.gpus))
+    return Asked(found, strategy, flags.out, flags.resume, rows, flags.anew, _gpus(flags.gpus))
 
 
 def _gpus(given: str) -> int | None:

@@ -22,6 +22,15 @@ _NUMBERED = 120
 # Lines by rank: which share of all, from the fastest, has which name and colour.
 _GROUPS = ((0.2, "fastest fifth", theme.HARDWARE), (0.4, "second fifth", theme.REUSED), (1.0, "others", theme.BORDER))
 _LEGEND = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor": theme.NOTHING}
+# Room above for the title and, on a phone, two rows of the legend.
+_MARGIN = {"l": 70, "r": 12, "t": 72, "b": 48}
+# Times beside the last axis of the parallel picture.
+_ENDS = 74
+# Values up to which each has a marker in the parallel picture: a browser makes an element of each marker, and of all
+# lines of a colour a single one.
+_MARKED = 1500
+# Points up to which they are large.
+_LARGE = 150
 
 
 def time_ms(row: SweepRow, is_timed: bool) -> float:
@@ -36,7 +45,7 @@ def _times(sweep: Sweep) -> np.ndarray:
 
 
 def _ms(sweep: Sweep) -> str:
-    return "ms, measured" if sweep.is_timed else "ms, predicted"
+    return f"ms, {sweep.source}"
 
 
 def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
@@ -85,32 +94,45 @@ def bound_figure(sweep: Sweep) -> go.Figure:
     Colours say which resource is predicted to take the longest. Needs a sweep with times.
     """
     timed = [(n, row) for n, row in enumerate(sweep.rows) if row.status == "timed" and row.predicted and row.median_ms]
-    both = [ms for _, row in timed for ms in (row.median_ms, row.predicted.ms if row.predicted else None) if ms]
-    low, high = (min(both) / 1.3, max(both) * 1.3) if both else (0.1, 1.0)
+    measured = _reach([row.median_ms for _, row in timed if row.median_ms])
+    foreseen = _reach([row.predicted.ms for _, row in timed if row.predicted])
+    low, high = min(measured[0], foreseen[0]), max(measured[1], foreseen[1])
     resources = sorted({row.predicted.resource for _, row in timed if row.predicted})
-    traces = [_points([one for one in timed if one[1].predicted.resource == name], name, place)  # type: ignore[union-attr]
+    size = 8 if len(timed) <= _LARGE else 6
+    traces = [_points([one for one in timed if one[1].predicted.resource == name], name, place, size)  # type: ignore[union-attr]
               for place, name in enumerate(resources)]  # fmt: skip
-    log = {"type": "log", "range": [math.log10(low), math.log10(high)], "automargin": True}
     line = {"color": theme.MODEL, "width": 1.5}
+    corner = math.log10(min(measured[1], foreseen[1]))
+    equal = {"x": corner, "y": corner, "text": "as predicted", "showarrow": False, "xanchor": "right",
+             "yanchor": "bottom", "xshift": -18, "yshift": -6}  # fmt: skip
     return go.Figure(
         traces,
         theme.layout(
-            "Measured against predicted time of each config",
-            xaxis={**log, "title": {"text": "ms, predicted"}},
-            yaxis={**log, "title": {"text": "ms, measured"}},
+            "Time of each config against its prediction",
+            xaxis={**_log(foreseen), "title": {"text": "ms, predicted"}},
+            yaxis={**_log(measured), "title": {"text": _ms(sweep)}},
             shapes=[{"type": "line", "x0": low, "y0": low, "x1": high, "y1": high, "line": line, "layer": "below"}],
-            showlegend=True, legend=_LEGEND, hovermode="closest", margin={"l": 70, "r": 12, "t": 64, "b": 48},
+            annotations=[equal], showlegend=True, legend=_LEGEND, hovermode="closest", margin=_MARGIN,
         ),
     )  # fmt: skip
 
 
-def _points(timed: Sequence[tuple[int, SweepRow]], name: str, place: int) -> go.Scatter:
+def _reach(times_ms: Sequence[float]) -> tuple[float, float]:
+    """The range of an axis of times."""
+    return (min(times_ms) / 1.1, max(times_ms) * 1.1) if times_ms else (0.1, 1.0)
+
+
+def _log(reach: tuple[float, float]) -> dict[str, Any]:
+    return {"type": "log", "range": [math.log10(one) for one in reach], "automargin": True}
+
+
+def _points(timed: Sequence[tuple[int, SweepRow]], name: str, place: int, size: int) -> go.Scatter:
     return go.Scatter(
         x=np.array([row.predicted.ms for _, row in timed if row.predicted]),
         y=np.array([row.median_ms for _, row in timed]),
         customdata=np.array([number for number, _ in timed], dtype=np.uint32),
         mode="markers", name=name, hovertemplate=_HOVER,
-        marker={"color": theme.CATEGORIES[place % len(theme.CATEGORIES)], "size": 8, "opacity": 0.85},
+        marker={"color": theme.CATEGORIES[place % len(theme.CATEGORIES)], "size": size, "opacity": 0.85},
     )  # fmt: skip
 
 
@@ -125,10 +147,11 @@ def convergence_figure(sweep: Sweep) -> go.Figure:
     each = np.array([ms for _, _, ms in timed])
     shared: dict[str, Any] = {"x": counts}
     traces = [
+        # Every point is a config: no name for it, which would take the legend a line more.
         go.Scatter(y=each, customdata=np.array([n for _, n, _ in timed], dtype=np.uint32), mode="markers",
-                   name="each config", marker={"color": theme.BEFORE, "size": 5, "opacity": 0.6},
+                   name="each config", showlegend=False, marker={"color": theme.BEFORE, "size": 5, "opacity": 0.85},
                    hovertemplate=_HOVER, **shared),
-        go.Scatter(y=expected_best(each), mode="lines", name="random order of the same times, expected",
+        go.Scatter(y=expected_best(each), mode="lines", name="random order",
                    line={"color": theme.CATEGORIES[7], "dash": "dash", "width": 2},
                    hovertemplate="%{y:.4~g} ms after %{x} in random order<extra></extra>", **shared),
         go.Scatter(y=np.minimum.accumulate(each), mode="lines", name="fastest so far",
@@ -138,10 +161,10 @@ def convergence_figure(sweep: Sweep) -> go.Figure:
     return go.Figure(
         traces,
         theme.layout(
-            "Fastest time by configs timed",
-            xaxis={"title": {"text": "configs timed"}},
-            yaxis={"title": {"text": "ms, measured"}, "type": "log", "automargin": True},
-            showlegend=True, legend=_LEGEND, margin={"l": 70, "r": 12, "t": 64, "b": 48},
+            "Time of each config, and the fastest so far",
+            xaxis={"title": {"text": "configs timed"}, "range": [0, len(timed) + 1]},
+            yaxis={"title": {"text": _ms(sweep)}, "type": "log", "automargin": True},
+            showlegend=True, legend=_LEGEND, margin=_MARGIN,
         ),
     )  # fmt: skip
 
@@ -160,21 +183,21 @@ def parallel_figure(sweep: Sweep) -> go.Figure:
         [[*_heights(row, axes), _share(log, low, high)] for row, log in zip(sweep.ranked, logs, strict=True)]
     )
     traces = [
-        _lines(heights[first:end], ranked[first:end], color, name)
+        _lines(heights[first:end], ranked[first:end], color, name, heights.size <= _MARKED)
         for first, end, name, color in reversed(_grouped(len(ranked)))
     ]
     if ranked:
-        traces.append(_lines(heights[:1], ranked[:1], theme.WRONG, "best", width=4))
+        traces.append(_lines(heights[:1], ranked[:1], theme.WRONG, "best", is_marked=True, width=4))
     ends = [theme.three_digits(math.exp(one)) for one in (low, high)] if ranked else []
     return go.Figure(
         traces,
         theme.layout(
-            f"Every config, from its knobs to its time ({_ms(sweep)})",
+            f"Knobs and {sweep.source} time of each config",
             xaxis={"tickvals": list(range(len(axes) + 1)), "ticktext": [name for name, _ in axes] + ["time"],
-                   "range": [-0.25, len(axes) + 0.35], "showgrid": True},
+                   "range": [-0.15, len(axes) + 0.04], "showgrid": True, "automargin": True},
             yaxis={"visible": False, "range": [-0.08, 1.1]},
             annotations=_labels(axes, ends),
-            showlegend=True, legend=_LEGEND, hovermode="closest", margin={"l": 20, "r": 20, "t": 64, "b": 48},
+            showlegend=True, legend=_LEGEND, hovermode="closest", margin={**_MARGIN, "l": 20, "r": _ENDS},
         ),
     )  # fmt: skip
 
@@ -195,15 +218,18 @@ def _share(value: float, low: float, high: float) -> float:
     return (value - low) / (high - low) if high > low else 0.5
 
 
-def _lines(heights: np.ndarray, places: Sequence[int], color: str, name: str, width: float = 1.2) -> go.Scatter:
+def _lines(
+    heights: np.ndarray, places: Sequence[int], color: str, name: str, is_marked: bool, width: float = 1.2
+) -> go.Scatter:
     """Some configs' lines as one trace, with a gap after each."""
     count, axes = heights.shape
+    mode = "lines+markers" if is_marked else "lines"
     gap = np.full((count, 1), np.nan)
     return go.Scatter(
         x=np.tile(np.arange(axes + 1, dtype=np.uint32), count),
         y=np.concatenate([heights, gap], axis=1).reshape(-1),
         customdata=np.repeat(np.array(places, dtype=np.uint32), axes + 1),
-        mode="lines+markers", name=name, hovertemplate=_HOVER,
+        mode=mode, name=name, hovertemplate=_HOVER,
         line={"color": color, "width": width}, opacity=0.75 if width < 2 else 1.0,
         marker={"size": 2.5 + width, "color": color},
     )  # fmt: skip

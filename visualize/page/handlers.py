@@ -151,7 +151,7 @@ class Handlers:
         except ConfigError:
             return  # the sentence stands next to its cause
         for panel in self.drawing.moving_panels(known.state) if moving else ():
-            answers = panel.following(known)
+            answers = panel.following(known, page)
             try:
                 while self._movings.get(page) == turn:
                     answer = await asyncio.to_thread(next, answers, None)
@@ -217,11 +217,11 @@ class Handlers:
     def asking(self, action: Ask) -> Callable[..., AsyncIterator[Drawn]]:
         """The handler of a button that asks: it answers as the answer grows, for what was set when it was asked."""
 
-        async def on_ask(settings: str) -> AsyncIterator[Drawn]:
+        async def on_ask(request: gr.Request, settings: str) -> AsyncIterator[Drawn]:
             said: Drawn = {self._at.problems: form.placed({})}
             try:
                 current = self.read(settings)
-                answers = action.question(self.session, current)
+                answers = action.question(self.session, current, str(request.session_hash))
                 while (answer := await asyncio.to_thread(next, answers, None)) is not None:
                     yield {**said, **answer}
                     said = {}

@@ -21,6 +21,7 @@ from kernels.store.experiment_key import key_of
 from visualize.figures.history_figure import history_figure
 from visualize.models.changes import Change, Times
 from visualize.models.past_runs import PastRuns
+from visualize.panels import stored_sweeps
 from visualize.panels.endpoint import Api, Endpoint, answered, from_payload, schemas_of, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.recorded_tab import ALL, SHOWN_ON, payload
@@ -87,13 +88,15 @@ class HistoryPanel(Panel):
             self.runs = markup("history-runs")
         with folded("The latest results of all Experiments", "history-latest-fold"):
             self.latest = markup("history-latest")
+        with folded("The latest sweeps", "history-sweeps-fold"):
+            self.sweeps = markup("history-sweeps")
         self.forms[HistoryView] = form.form("history-view", "Which results are listed")
-        self.outputs = [self.claim, self.plot, self.instead, self.runs, self.latest]
+        self.outputs = [self.claim, self.plot, self.instead, self.runs, self.latest, self.sweeps]
 
     def draw(self, known: Known) -> Drawn:
         store = known.store
         if not store.is_on:
-            nothing: Drawn = dict.fromkeys((self.instead, self.runs, self.latest), Markup())
+            nothing: Drawn = dict.fromkeys((self.instead, self.runs, self.latest, self.sweeps), Markup())
             return {self.claim: history_text.off(), self.plot: NONE, **nothing}
         wanted = runs_of(known.state.experiment)
         found = store.latest(wanted, MOST_DRAWN)
@@ -109,6 +112,7 @@ class HistoryPanel(Panel):
             self.instead: instead,
             self.runs: runs,
             self.latest: latest,
+            self.sweeps: history_text.sweeps(stored_sweeps.lines(store, PAGE)),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -123,9 +127,9 @@ class HistoryPanel(Panel):
             """Lists what this machine measured and stored, the latest first, and says when a kernel became slower.
 
             `history` has, per result, its kind, experiment, device, versions, the UTC time, the median with its 20th
-            and 80th percentile, the library's time over it, the check, and the page's address that shows it. With an
-            experiment, only its own results, and `changes` says on which device and since when its runs are slower or
-            faster, beyond noise, and which versions changed with it. `next` is the `before` of the next part.
+            and 80th percentile, the library's time over it, the check, and the page's address. With an experiment, only
+            its own results, and `changes` says on which device and since when its runs are slower or faster, beyond
+            noise, and which versions changed with it. `sweeps` lists sweeps. `next` is the `before` of the next part.
             """
             return answered(lambda: reply(api.session.store, experiment, kernel, device, kind, limit, before))
 
@@ -247,6 +251,7 @@ def reply(
         "next": found[-1].number if len(found) == part.limit else None,
         "history": [_listed(one) for one in found],
         "changes": [_change(one, change) for one in series for change in one.changes],
+        "sweeps": stored_sweeps.replies(store, wanted.kernel, chosen, part.limit),
         "problem": store.problem if store.is_on else history_text.OFF,
     }
 

@@ -39,8 +39,9 @@ class Measure:
     is_dated: bool = False
 
 
-# What takes several compiles: drawings, as the answer grows. Raises ConfigError where it can't be asked.
-Question = Callable[[Session, State], Iterator[Drawn]]
+# What takes several compiles: drawings, as the answer grows, for what is set on an open page, whose name is the last
+# argument. Raises ConfigError where it can't be asked.
+Question = Callable[[Session, State, str], Iterator[Drawn]]
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,12 @@ class Panel(ABC):
         """
         return False
 
-    def following(self, known: Known) -> Generator[Drawn, None, None]:
-        """What goes on, drawing by drawing, until it ends: {} where nothing has changed since the last one."""
+    def following(self, known: Known, page: str) -> Generator[Drawn, None, None]:
+        """What goes on, drawing by drawing, until it ends: {} where nothing has changed since the last one.
+
+        Args:
+            page: the name of the open page that follows it.
+        """
         yield from ()
 
     def fill(self, known: Known) -> Drawn:

@@ -1,9 +1,11 @@
-"""The sweeps of a session: the one that runs, and the last few that ended, to be looked at and resumed."""
+"""The sweeps of a session: the one that runs, who takes part in it, and the last few that ended."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from kernels.experiment import resolved_gpu
 from kernels.gpus import Gpu
@@ -11,33 +13,67 @@ from kernels.knobs import ConfigError
 from kernels.results import Strategy, Sweep
 from kernels.runner.session import Session
 from kernels.space import Space
+from kernels.store import Store
 from kernels.sweep.here import sweeping_here
+from kernels.sweep.kept_sweep import Before, kept, stamp
 from kernels.sweep.sweeping import Sweeping
 from visualize.models.predicted_order import hopeless, predicted
 
 # Rows of ended sweeps that are kept in memory, of all together; the oldest sweep goes first.
 MOST_ROWS = 20_000
 
-# A sweep that nobody watches is cancelled after so many seconds: a page that is opened anew takes less.
+# A sweep that nobody takes part in is cancelled after so many seconds: a page that is opened anew takes less.
 UNWATCHED_S = 30.0
 
 # (the space's identity, the name of its GPU)
 Key = tuple[str, str]
 
 
+@dataclass(frozen=True)
+class _Ended:
+    """A sweep in memory.
+
+    Attributes:
+        sweep: None where there is none that this version can read.
+        stamp: of what is stored of its space, as of `kept_sweep.stamp`: another one, and there is something newer.
+        before: what the next one goes on from.
+    """
+
+    stamp: object
+    sweep: Sweep | None
+    before: Before
+
+
 class RunningSweeps:
-    """Sweeps of one session, by space and GPU: one runs at a time, as it takes all cores and the GPU."""
+    """Sweeps of one session, by space and GPU: one runs at a time, as it takes all cores and the GPU.
+
+    Who follows the one that runs takes part in it, until they leave. Once nobody does, it is ended.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: tuple[Key, Sweeping] | None = None
-        self._ended: OrderedDict[Key, Sweep] = OrderedDict()
-        self._watchers = 0
+        self._ended: OrderedDict[Key, _Ended] = OrderedDict()
+        self._followers: Counter[str] = Counter()
+        self._left: set[str] = set()
         self._unwatched: threading.Timer | None = None
         self._session: Session | None = None
 
-    def start(self, session: Session, space: Space, strategy: Strategy) -> Sweeping:
-        """Start a sweep, from the rows that an earlier one of the same space left; or the one that runs already.
+    def start(
+        self,
+        session: Session,
+        space: Space,
+        strategy: Strategy,
+        who: str = "",
+        anew: bool = False,
+        then: Sequence[Space] = (),
+    ) -> Sweeping:
+        """Start a sweep, from the rows that an earlier one of the same space left; or take part in the one that runs.
+
+        Args:
+            who: starts it: the name of an open page, or of a call.
+            anew: leaves the earlier rows aside.
+            then: are swept after it, one after the other, unless it is cancelled.
 
         Raises:
             ConfigError: where a sweep of another space runs, or of another strategy.
@@ -45,23 +81,33 @@ class RunningSweeps:
         if self._session is not session:
             self._session = session
             session.before_close(self._cancel)
-        key = _key(space, resolved_gpu(space.base, session.gpu))
+        gpu = resolved_gpu(space.base, session.gpu)
+        keys = [_key(one, gpu) for one in (space, *then)]
+        before = None if anew else self._last(session.store, space, gpu)
         with self._lock:
             if self._running is not None:
                 running = self._running[1]
-                if self._running[0] == key and running.strategy == strategy:
+                if self._running[0] in keys and running.strategy == strategy:
+                    self._left.discard(who)
                     return running
                 raise ConfigError(
                     "busy",
                     f"A sweep of {running.space.size:,} configs of {running.space.base.kernel} runs on this machine; "
                     "one runs at a time. Cancel it, or wait.",
                 )
-            before = self._ended.get(key)
-            sweeping = sweeping_here(session, space, strategy, predicted, hopeless, before.rows if before else ())
-            self._running = key, sweeping
-            sweeping.start()
-        threading.Thread(target=self._kept, args=(key, sweeping), daemon=True).start()
-        self._watch(0)
+            self._left = set()
+            sweeping = self._begun(session, space, strategy, before)
+        args = session, gpu, sweeping, space, list(then), anew
+        threading.Thread(target=self._kept, args=args, daemon=True).start()
+        self._follow("", 0)
+        return sweeping
+
+    def _begun(self, session: Session, space: Space, strategy: Strategy, before: _Ended | None) -> Sweeping:
+        """A sweep that has just been started. With the lock held."""
+        goes_on = before.before if before else Before()
+        sweeping = sweeping_here(session, space, strategy, predicted, hopeless, goes_on)
+        self._running = _key(space, sweeping.gpu), sweeping
+        sweeping.start()
         return sweeping
 
     def running(self, space: Space, gpu: Gpu) -> Sweeping | None:
@@ -69,30 +115,93 @@ class RunningSweeps:
         with self._lock:
             return self._running[1] if self._running and self._running[0] == _key(space, gpu) else None
 
-    def found(self, space: Space, gpu: Gpu) -> Sweep | None:
-        """What is known of a space: of the sweep under way so far, else of the last one."""
+    def found(self, store: Store, space: Space, gpu: Gpu) -> Sweep | None:
+        """What is known of a space: of the sweep under way so far, else of the last one, here or as it is stored."""
         running = self.running(space, gpu)
         if running is not None:
             return running.so_far()
+        last = self._last(store, space, gpu)
+        return last.sweep if last else None
+
+    def is_over(self, store: Store, space: Space, gpu: Gpu) -> bool:
+        """Whether a sweep of a space went to its end, and another would go on from it."""
+        last = self._last(store, space, gpu)
+        return last is not None and last.sweep is not None and last.sweep.final is not None and bool(last.before.rows)
+
+    def knows(self, store: Store, space: Space, gpu: Gpu) -> bool:
+        """Whether `found` finds anything, without reading its rows."""
         with self._lock:
-            return self._ended.get(_key(space, gpu))
+            is_here = _key(space, gpu) in self._ended
+        return is_here or self.running(space, gpu) is not None or stamp(store, space, gpu) is not None
 
-    def watched(self) -> Watch:
-        """What a reader of the sweep under way holds, so that it goes on."""
-        return Watch(self)
+    def leave(self, sweeping: Sweeping, who: str) -> int:
+        """Take no part in the sweep under way any more. Once nobody does, it is cancelled.
 
-    def _kept(self, key: Key, sweeping: Sweeping) -> None:
-        """Wait for its end, and keep what it found."""
+        Returns:
+            How many others there are.
+        """
+        with self._lock:
+            self._left.add(who)
+            others = len(self._taking_part())
+        if not others:
+            sweeping.cancel()
+        return others
+
+    def followed(self, who: str) -> Follower:
+        """What a follower of the sweep under way holds, so that it goes on."""
+        return Follower(self, who)
+
+    def _taking_part(self) -> set[str]:
+        """With the lock held."""
+        return set(self._followers) - self._left
+
+    def _last(self, store: Store, space: Space, gpu: Gpu) -> _Ended | None:
+        """The last sweep of a space that ended: the one in memory, unless another is stored by now."""
+        key, there = _key(space, gpu), stamp(store, space, gpu)
+        with self._lock:
+            here = self._ended.get(key)
+        if there is None or (here is not None and here.stamp == there):
+            return here
+        read = kept(store, space, gpu)
+        if read is not None:
+            return self._remembered(key, _Ended(there, read.sweep, read.before))
+        return self._remembered(key, replace(here, stamp=there) if here else _Ended(there, None, Before()))
+
+    def _remembered(self, key: Key, ended: _Ended) -> _Ended:
+        with self._lock:
+            self._ended[key] = ended
+            self._ended.move_to_end(key)
+            while len(self._ended) > 1 and self._rows() > MOST_ROWS:
+                self._ended.popitem(last=False)
+        return ended
+
+    def _rows(self) -> int:
+        return sum(len(one.sweep.rows) for one in self._ended.values() if one.sweep)
+
+    def _kept(
+        self, session: Session, gpu: Gpu, sweeping: Sweeping, space: Space, then: list[Space], anew: bool
+    ) -> None:
+        """Wait for its end, and keep what it found; so for each that is to follow."""
+        try:
+            while self._ended_well(session.store, space, gpu, sweeping) and then:
+                space = then.pop(0)
+                before = None if anew else self._last(session.store, space, gpu)
+                with self._lock:
+                    sweeping = self._begun(session, space, sweeping.strategy, before)
+                self._follow("", 0)
+        finally:
+            with self._lock:
+                self._running = None
+
+    def _ended_well(self, store: Store, space: Space, gpu: Gpu, sweeping: Sweeping) -> bool:
+        """Wait for a sweep's end, and keep what it found. Returns whether another may follow."""
         try:
             found = sweeping.result()
         except Exception:  # a defect of ours: whoever waits for the result gets it, too
             found = sweeping.so_far()
-        with self._lock:
-            self._ended[key] = found
-            self._ended.move_to_end(key)
-            while len(self._ended) > 1 and sum(len(one.rows) for one in self._ended.values()) > MOST_ROWS:
-                self._ended.popitem(last=False)
-            self._running = None
+        before = Before(found.rows, sweeping.stored_name)
+        self._remembered(_key(space, gpu), _Ended(stamp(store, space, gpu), found, before))
+        return found.ended not in ("cancelled", "failed", "running")
 
     def _cancel(self) -> None:
         with self._lock:
@@ -100,35 +209,36 @@ class RunningSweeps:
         if running is not None:
             running[1].cancel()
 
-    def _watch(self, more: int) -> None:
+    def _follow(self, who: str, more: int) -> None:
         with self._lock:
-            self._watchers += more
+            self._followers[who] += more
+            self._followers += Counter()  # without those who are gone
             if self._unwatched is not None:
                 self._unwatched.cancel()
                 self._unwatched = None
-            if not self._watchers and self._running is not None:
+            if not self._taking_part() and self._running is not None:
                 self._unwatched = threading.Timer(UNWATCHED_S, self._cancel_unwatched, [self._running[1]])
                 self._unwatched.daemon = True
                 self._unwatched.start()
 
     def _cancel_unwatched(self, sweeping: Sweeping) -> None:
         with self._lock:
-            is_alone = not self._watchers
+            is_alone = not self._taking_part()
         if is_alone:
             sweeping.cancel()
 
 
-class Watch:
-    """As long as somebody is in it, the sweep under way goes on."""
+class Follower:
+    """As long as somebody is in it, and has not left, the sweep under way goes on."""
 
-    def __init__(self, sweeps: RunningSweeps) -> None:
-        self._sweeps = sweeps
+    def __init__(self, sweeps: RunningSweeps, who: str) -> None:
+        self._sweeps, self._who = sweeps, who
 
     def __enter__(self) -> None:
-        self._sweeps._watch(+1)
+        self._sweeps._follow(self._who, +1)
 
     def __exit__(self, *_: object) -> None:
-        self._sweeps._watch(-1)
+        self._sweeps._follow(self._who, -1)
 
 
 def _key(space: Space, gpu: Gpu) -> Key:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from kernels.results import Strategy, Sweep, SweepRow
 from kernels.space import space
 from visualize.panels.endpoint import Api, answered, failure, from_payload, schemas_of, to_json
 from visualize.panels.running_sweeps import RunningSweeps
-from visualize.panels.sweep_options import SweepView, around
+from visualize.panels.sweep_options import SweepSearch, around
 
 # Configs that one call may try: at 1.9 s of compiling each, six minutes on one core. The page and the command line,
 # which can be cancelled, take more.
@@ -23,6 +24,9 @@ MOST_ASKED = 200
 
 # How often a call looks whether its sweep has ended.
 _LOOK_S = 0.2
+
+# Each call takes part in its sweep for itself.
+_CALLS = itertools.count()
 
 _PREFIX = "sweep_"
 _VARY: JsonSchema = {
@@ -32,11 +36,7 @@ _VARY: JsonSchema = {
 }
 SCHEMAS = {
     "vary": _VARY,
-    **{
-        name: schema
-        for name, schema in schemas_of(SweepView, _PREFIX).items()
-        if name in ("strategy", "seed", "budget")
-    },
+    **schemas_of(SweepSearch, _PREFIX),
 }
 
 
@@ -57,8 +57,9 @@ async def answer(
                 "vary",
             )
         asked = Strategy(view.sweep_strategy, view.sweep_seed, view.sweep_budget or None)
-        with sweeps.watched():
-            sweeping = await asyncio.to_thread(sweeps.start, api.session, within, asked)
+        who = f"/sweep {next(_CALLS)}"
+        with sweeps.followed(who):
+            sweeping = await asyncio.to_thread(sweeps.start, api.session, within, asked, who)
             while not sweeping.has_ended:  # without a thread that would be waited for where the page is ended
                 await asyncio.sleep(_LOOK_S)
             found = sweeping.result()
@@ -67,9 +68,9 @@ async def answer(
     return await asyncio.to_thread(answered, lambda: reply(found))
 
 
-def _checked(given: Mapping[str, object]) -> SweepView:
+def _checked(given: Mapping[str, object]) -> SweepSearch:
     try:
-        return checked_fields(SweepView, given, "/sweep")
+        return checked_fields(SweepSearch, given, "/sweep")
     except ConfigError as error:
         field = error.field.removeprefix(_PREFIX)
         raise ConfigError(error.kind, str(error).replace(error.field, field), field) from None

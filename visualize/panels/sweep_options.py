@@ -24,7 +24,8 @@ from visualize.text.sweep_text import varied_text
 from visualize.widgets import form
 
 AUTO = "auto"
-PICTURES = ("heatmap", "bound", "convergence", "parallel")
+PICTURES = ("heatmap", "bound", "convergence", "parallel", "library")
+_HEATMAP = ("sweep_picture", ("heatmap",))
 
 # Values of the launch knobs that a sweep tries where nothing is said.
 _WARPS = (4, 8)
@@ -34,7 +35,7 @@ _KNOBS = tuple(dict.fromkeys(name for kernel in discover().values() for name in 
 
 @dataclass(frozen=True)
 class SweptKnobs:
-    """Which knobs vary, and which of them are the axes of the heatmap. Another kernel has others."""
+    """Which knobs vary. Another kernel has others."""
 
     of_kernel = True
 
@@ -42,19 +43,17 @@ class SweptKnobs:
         "", "Sweep", "Knobs and their values: BLOCK_M=64,128 num_warps=4,8. Empty: tiles around the one that is set.",
         longest=400,
     )  # fmt: skip
-    sweep_x: str = knob(AUTO, "Sweep", "The knob across the heatmap.", choices=(AUTO, *_KNOBS))
-    sweep_y: str = knob(AUTO, "Sweep", "The knob up the heatmap.", choices=(AUTO, *_KNOBS))
+
+    sweep_over: str = knob(
+        "", "Sweep", "A dimension and its sizes, each swept for itself: K=512,1024. Empty: the shape that is set.",
+        longest=200,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class SweepView:
-    """How a space is searched, and the picture of what was found."""
+class SweepSearch:
+    """How a space is searched."""
 
-    sweep_picture: str = knob(
-        "heatmap", "Sweep", "heatmap: two knobs, the best of the others. bound: time against its prediction. "
-        "convergence: fastest so far. parallel: all knobs.",
-        choices=PICTURES,
-    )  # fmt: skip
     sweep_strategy: str = knob(
         "guided", "Sweep", "guided: by predicted time, ends early. grid: all, in order. random: all, shuffled.",
         choices=STRATEGIES,
@@ -65,6 +64,25 @@ class SweepView:
     sweep_seed: int = knob(
         0, "Sweep", "The order of random.", low=0, high=999, only_with=("sweep_strategy", ("random",))
     )
+
+
+@dataclass(frozen=True)
+class SweepPicture:
+    """The picture of what was found. Another kernel has other knobs."""
+
+    of_kernel = True
+
+    sweep_picture: str = knob(
+        "heatmap", "Sweep", "heatmap: two knobs, the best of the others. bound: time against its prediction. "
+        "convergence: fastest so far. parallel: all knobs. library: its time over the best, by size.",
+        choices=PICTURES,
+    )  # fmt: skip
+    sweep_click: str = knob(
+        "set", "Sweep", "What a click on a config does. set: the page shows it. pin: it stands beside what is set.",
+        choices=("set", "pin"),
+    )  # fmt: skip
+    sweep_x: str = knob(AUTO, "Sweep", "The knob across the heatmap.", choices=(AUTO, *_KNOBS), only_with=_HEATMAP)
+    sweep_y: str = knob(AUTO, "Sweep", "The knob up the heatmap.", choices=(AUTO, *_KNOBS), only_with=_HEATMAP)
 
 
 @dataclass(frozen=True)
@@ -83,7 +101,7 @@ class Plan:
 
 def strategy(state: State) -> Strategy:
     """How it is searched."""
-    view = state.view.of(SweepView)
+    view = state.view.of(SweepSearch)
     seed = view.sweep_seed if view.sweep_strategy == "random" else 0
     return Strategy(view.sweep_strategy, seed, view.sweep_budget or None)
 
@@ -122,7 +140,7 @@ def chosen_axes(state: State, within: Space) -> tuple[str, str]:
     Raises:
         ConfigError: for one that does not vary.
     """
-    chosen = state.view.of(SweptKnobs)
+    chosen = state.view.of(SweepPicture)
     names = [name for name, _ in within.varied]
     for field in ("sweep_x", "sweep_y"):
         if getattr(chosen, field) not in (AUTO, *names):
@@ -143,9 +161,11 @@ def options_form(kind: type, state: State, within: Space) -> str:
     names = [AUTO, *(name for name, _ in within.varied)]
     more: dict[str, dict[str, Any]] = {
         "sweep_vary": {"label": "vary", "placeholder": varied_text(within)},
+        "sweep_over": {"label": "over", "placeholder": "K=512,1024,2048"},
         "sweep_x": {"label": "across", "choices": names},
         "sweep_y": {"label": "up", "choices": names},
         "sweep_picture": {"label": "picture"},
+        "sweep_click": {"label": "click"},
         "sweep_strategy": {"label": "strategy"},
         "sweep_budget": {"label": "budget"},
         "sweep_seed": {"label": "seed"},

@@ -16,11 +16,11 @@ def picture(found: Sweep, which: str, axes: tuple[str, str], address: Callable[[
     """The value of the plot; NONE where there is nothing to show yet, or no times that the picture is of.
 
     Args:
-        which: one of `sweep_options.PICTURES`.
+        which: one of `sweep_options.PICTURES`; that of several sizes is `sweep_sizes`'.
         axes: the heatmap's knobs, across and up.
         address: the query that sets a row's config.
     """
-    if not found.ranked or (which in ("bound", "convergence") and not found.is_timed):
+    if not found.ranked or which == "library" or (which in ("bound", "convergence") and not found.is_timed):
         return NONE
     if which == "heatmap":
         figure = heatmap_figure(found, *axes)
@@ -28,7 +28,7 @@ def picture(found: Sweep, which: str, axes: tuple[str, str], address: Callable[[
         make = {"bound": bound_figure, "convergence": convergence_figure, "parallel": parallel_figure}[which]
         figure = make(found)
     meta = {
-        "words": np.array([sweep_text.point(row, found.space) for row in found.rows]),
+        "words": np.array([sweep_text.point(row, found) for row in found.rows]),
         "addresses": np.array([address(row) for row in found.rows]),
     }
     anew = f"{which} {axes if which == 'heatmap' else ''} {found.space.identity}"

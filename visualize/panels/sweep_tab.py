@@ -15,15 +15,26 @@ from kernels.results import Sweep, SweepRow
 from kernels.runner.session import Session
 from kernels.sweep import rows_file
 from kernels.sweep.sweeping import Sweeping
-from visualize.panels import sweep_endpoint
+from visualize.panels import sweep_endpoint, sweep_sizes
 from visualize.panels.endpoint import Api, Endpoint
-from visualize.panels.panel import Ask, Drawn, Panel
+from visualize.panels.panel import Ask, Drawn, Panel, Question
 from visualize.panels.running_sweeps import RunningSweeps
-from visualize.panels.sweep_options import SweepView, SweptKnobs, chosen_axes, options_form, plan, strategy, swept_space
+from visualize.panels.sweep_options import (
+    SweepPicture,
+    SweepSearch,
+    SweptKnobs,
+    chosen_axes,
+    options_form,
+    plan,
+    strategy,
+    swept_space,
+)
 from visualize.panels.sweep_pictures import picture
+from visualize.panels.sweep_sizes import Sizes, swept_sizes
+from visualize.state import pin
 from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
-from visualize.text import sweep_text
+from visualize.text import library_text, sweep_text
 from visualize.widgets import assets, form
 from visualize.widgets.folded import folded
 from visualize.widgets.link import query
@@ -37,7 +48,7 @@ _FILES = {"CSV": ("csv", "text/csv;charset=utf-8"), "JSON": ("json", "applicatio
 class SweepPanel(Panel):
     """A sweep of what is set, drawn as it goes on."""
 
-    options = (SweptKnobs, SweepView)
+    options = (SweptKnobs, SweepSearch, SweepPicture)
     uses_compiler = False
     is_compared = False
     moves = True
@@ -54,9 +65,12 @@ class SweepPanel(Panel):
             start = gr.Button("Sweep", variant="primary", size="sm", elem_id="sweep-start")
             self.cancel = gr.Button("Cancel the sweep", size="sm", elem_id="sweep-cancel", interactive=False)
             self.progress = markup("sweep-progress", script=assets.text("points.js"))
-        with gr.Row(elem_classes="view-forms"):
+        with folded("What varies, and how it is searched", "sweep-search-fold") as self.search:
             self.forms[SweptKnobs] = form.form("swept-knobs", "What varies")
-            self.forms[SweepView] = form.form("sweep-view", "How it is searched and shown")
+            self.forms[SweepSearch] = form.form("sweep-search", "How it is searched")
+            with gr.Row():
+                anew = gr.Button("Sweep anew, without the rows that are stored", size="sm", elem_id="sweep-anew")
+        self.forms[SweepPicture] = form.form("sweep-view", "How it is shown")
         with gr.Row(elem_classes="picture"):
             self.plot = plot("sweep-plot", "The configs of the sweep, by time")
             # In its place where there is nothing to draw.
@@ -71,11 +85,11 @@ class SweepPanel(Panel):
                 saves = {word: gr.Button(f"All rows as {word}", size="sm", elem_id=f"sweep-{word.lower()}")
                          for word in _FILES}  # fmt: skip
         self.file = markup("sweep-file", script=assets.text("saved_file.js"), visible="hidden")
-        self._shown_parts = [self.claim, self.cancel, self.progress, self.plot, self.instead, self.table, self.aside]
-        self._shown_parts.append(self.lines)
-        self.outputs = [*self._shown_parts, *self.forms.values()]
+        parts = [self.claim, self.cancel, self.progress, self.plot, self.instead, self.table, self.aside, self.lines]
+        self.outputs = [*parts, *self.forms.values(), self.search]
         self.actions = [
-            Ask(start, self._started, self._shown_parts, keeps=True),
+            Ask(start, self._starting(anew=False), [*parts, self.search], keeps=True),
+            Ask(anew, self._starting(anew=True), [*parts, self.search], keeps=True),
             Ask(self.cancel, self._cancelled, [self.cancel, self.progress], keeps=True),
             *(Ask(button, self._saving(word), [self.file], keeps=True) for word, button in saves.items()),
         ]
@@ -83,30 +97,50 @@ class SweepPanel(Panel):
     def draw(self, known: Known) -> Drawn:
         space = swept_space(known.state)
         forms: Drawn = {self.forms[kind]: options_form(kind, known.state, space) for kind in self.options}
-        running = self.sweeps.running(space, known.state.gpu)
-        found = self.sweeps.found(space, known.state.gpu)
-        if found is None:
-            return {**self._planned(known), **forms}
-        hint = _hint(found, known.state)
-        return {**self._found(found, known.state), **self._progress(running, hint), **forms}
+        return {**self._drawn(known), **forms}
+
+    def _drawn(self, known: Known) -> Drawn:
+        """What is known of what is set, found or planned; without the forms."""
+        state, sizes = known.state, swept_sizes(known.state)
+        running = self._under_way(state)
+        found = self.sweeps.found(known.store, swept_space(state), state.gpu)
+        shown = self._planned(known) if found is None else self._found(found, state)
+        hint = sweep_text.not_swept() if found is None else _hint(found, state)
+        if sizes and state.view.of(SweepPicture).sweep_picture == "library":
+            each = sweep_sizes.each(sizes, lambda space: self.sweeps.found(known.store, space, state.gpu))
+            table = sweep_sizes.table(sizes, each, state)
+            pictured = sweep_sizes.picture(sizes, each)
+            shown |= {self.claim: sweep_sizes.claim(sizes, each), self.plot: pictured, self.table: table}
+            shown[self.instead] = table if pictured == NONE else ""
+            hint = library_text.of_picture()
+        return {**shown, **self._progress(running, hint, sizes)}
+
+    def _under_way(self, state: State) -> Sweeping | None:
+        """The sweep under way, where it is one of what is set."""
+        sizes = swept_sizes(state)
+        spaces = [swept_space(state), *(sizes.spaces.values() if sizes else ())]
+        return next((one for space in spaces if (one := self.sweeps.running(space, state.gpu))), None)
+
+    def fill(self, known: Known) -> Drawn:
+        """The forms; how it is searched is folded away where something was found."""
+        try:
+            is_known = self.sweeps.knows(known.store, swept_space(known.state), known.state.gpu)
+        except ConfigError:  # said beside the field, which is shown
+            is_known = False
+        return {**super().fill(known), self.search: gr.Accordion(open=not is_known)}
 
     def is_moving(self, known: Known) -> bool:
-        return self.sweeps.running(swept_space(known.state), known.state.gpu) is not None
+        return self._under_way(known.state) is not None
 
-    def following(self, known: Known) -> Generator[Drawn, None, None]:
-        state = known.state
-        running = self.sweeps.running(swept_space(state), state.gpu)
-        if running is None:
-            yield self.draw(known)
-            return
-        rows: tuple[SweepRow, ...] = ()
-        with self.sweeps.watched():
-            while not running.has_ended:
-                found = running.so_far()
-                yield self._progress(running) | (self._found(found, state) if found.rows != rows else {})
-                rows = found.rows
-            ended = running.result()
-            yield self._found(ended, state) | self._progress(None, _hint(ended, state))
+    def following(self, known: Known, page: str) -> Generator[Drawn, None, None]:
+        state, sizes = known.state, swept_sizes(known.state)
+        before: tuple[Sweeping, int] | None = None
+        with self.sweeps.followed(page):
+            while (running := self._under_way(state)) is not None:
+                now = running, running.changes
+                yield self._progress(running, sizes=sizes) if now == before else self._drawn(known)
+                before = now
+        yield self._drawn(known)
 
     def _planned(self, known: Known) -> Drawn:
         """What is known before it starts."""
@@ -120,13 +154,12 @@ class SweepPanel(Panel):
             self.table: "",
             self.aside: "",
             self.lines: "",
-            **self._progress(None, sweep_text.not_swept()),
         }
 
     def _found(self, found: Sweep, state: State) -> Drawn:
         """What is known of a sweep, under way or ended."""
         address = _addresses(found, state)
-        view = state.view.of(SweepView)
+        view = state.view.of(SweepPicture)
         pictured = picture(found, view.sweep_picture, chosen_axes(state, found.space), address)
         best = found.best
         return {
@@ -138,29 +171,42 @@ class SweepPanel(Panel):
             self.lines: sweep_text.pasted(state.kernel, found, address(best)) if best else "",
         }
 
-    def _progress(self, running: Sweeping | None, otherwise: str = "") -> Drawn:
+    def _progress(self, running: Sweeping | None, otherwise: str = "", sizes: Sizes | None = None) -> Drawn:
         """Where a sweep is, and whether it can be cancelled; `otherwise` where none is under way."""
         if running is None:
             return {self.progress: otherwise, self.cancel: gr.Button(interactive=False)}
         now = running.progress
-        said = sweep_text.progress(now.phase, now.done, now.total, now.seconds, now.remaining_s)
+        name = sizes.names.get(running.space.identity, "") if sizes else ""
+        said = sweep_text.progress(now.phase, now.done, now.total, now.seconds, now.remaining_s, name)
         return {self.progress: said, self.cancel: gr.Button(interactive=True)}
 
-    def _started(self, session: Session, state: State) -> Iterator[Drawn]:
-        running = self.sweeps.start(session, swept_space(state), strategy(state))
-        yield {**self._found(running.so_far(), state), **self._progress(running)}
+    def _starting(self, anew: bool) -> Question:
+        """The answer of a button that starts a sweep, from what is known of its space or anew."""
 
-    def _cancelled(self, session: Session, state: State) -> Iterator[Drawn]:
-        running = self.sweeps.running(swept_space(state), state.gpu)
+        def started(session: Session, state: State, page: str) -> Iterator[Drawn]:
+            sizes = swept_sizes(state)
+            spaces = list(sizes.spaces.values()) if sizes else [swept_space(state)]
+            if sizes and not anew:  # those that are over stay as they are, unless all are
+                spaces = [one for one in spaces if not self.sweeps.is_over(session.store, one, state.gpu)] or spaces
+            first, *others = spaces
+            self.sweeps.start(session, first, strategy(state), page, anew, others)
+            drawn = self._drawn(Known(state, store=session.store, here=session.gpu))
+            yield {**drawn, self.search: gr.Accordion(open=False)}
+
+        return started
+
+    def _cancelled(self, session: Session, state: State, page: str) -> Iterator[Drawn]:
+        running = self._under_way(state)
         if running is None:
             yield self._progress(None, sweep_text.nothing_to_cancel())
             return
-        running.cancel()
-        yield {self.progress: sweep_text.CANCELLING, self.cancel: gr.Button(interactive=False)}
+        others = self.sweeps.leave(running, page)
+        said = sweep_text.left(others) if others else sweep_text.CANCELLING
+        yield {self.progress: said, self.cancel: gr.Button(interactive=False)}
 
-    def _saving(self, word: str) -> Callable[[Session, State], Iterator[Drawn]]:
-        def saved(session: Session, state: State) -> Iterator[Drawn]:
-            found = self.sweeps.found(swept_space(state), state.gpu)
+    def _saving(self, word: str) -> Question:
+        def saved(session: Session, state: State, page: str) -> Iterator[Drawn]:
+            found = self.sweeps.found(session.store, swept_space(state), state.gpu)
             if found is None:
                 raise ConfigError("nothing_swept", "Nothing was swept yet, so there are no rows to save. Press Sweep.")
             suffix, kind = _FILES[word]
@@ -191,16 +237,20 @@ class SweepPanel(Panel):
 
 def _hint(found: Sweep, state: State) -> str:
     """What a click on the picture does, or why there is none."""
-    return sweep_text.of_picture(found, state.view.of(SweepView).sweep_picture)
+    view = state.view.of(SweepPicture)
+    return sweep_text.of_picture(found, view.sweep_picture, view.sweep_click)
 
 
 def _addresses(found: Sweep, state: State) -> Callable[[SweepRow], str]:
-    """The query that sets a row's config, with the same sweep beside it."""
+    """The query that sets a row's config, or pins it, with the same sweep beside it."""
+    pins = state.view.of(SweepPicture).sweep_click == "pin"
     knobs = [name for name, _ in found.space.varied]
     there = state.moved_to(sweep_vary=sweep_text.varied_text(found.space))
     rest = {name: value for name, value in there.items() if name not in knobs}
 
     def address(row: SweepRow) -> str:
+        if pins:
+            return query({**there, pin.FIELD: pin.to_text(short_experiment(row.experiment))})
         own = {name: value for name, value in short_experiment(row.experiment).items() if name in knobs}
         return query({**rest, **own})
 

@@ -73,7 +73,7 @@ class WhatIfPanel(Panel):
     def _asked(self, question: Callable[[Session, State], Iterator[Answer]]) -> Question:
         """The drawings of a question's answers, as they grow."""
 
-        def answers(session: Session, state: State) -> Iterator[Drawn]:
+        def answers(session: Session, state: State, _page: str) -> Iterator[Drawn]:
             yield {self.table: status_text.waiting(state.gpu.name), self.plot: ""}
             for said, picture in question(session, state):
                 yield {self.table: dated(state.experiment, said), self.plot: picture}

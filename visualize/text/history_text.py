@@ -48,6 +48,31 @@ class Row:
     link: str = ""
 
 
+@dataclass(frozen=True)
+class SweepLine:
+    """A stored sweep as it is listed.
+
+    Attributes:
+        experiment: of its problem; None where this version can't read it.
+        varied: its knobs and their values.
+        done, total: configs.
+        best_ms: None where none was timed.
+        ended: as of Sweep.ended.
+        link: as of Row.
+    """
+
+    kernel: str
+    experiment: Experiment | None
+    varied: str
+    gpu: str
+    done: int
+    total: int
+    best_ms: float | None
+    ended: str
+    began: datetime.datetime
+    link: str = ""
+
+
 def claim(series: Sequence[PastRuns], checks: Sequence[bool], source: str, problem: str) -> Markup:
     """When the Experiment that is set became slower, or what else is known of its runs.
 
@@ -206,6 +231,38 @@ def pager(shown: int, total: int, newest: str, older: str) -> Markup:
     steps = [Link(word, address) for word, address in (("Newest", newest), ("Older", older)) if address]
     part = counted(total, "result") if shown == total else f"{shown:,} of {total:,} results"
     return Markup('<p class="pager">{} {}</p>').format(part, Markup(" ").join(steps))
+
+
+def sweeps(lines: Sequence[SweepLine]) -> Markup:
+    """The latest sweeps of all Experiments."""
+    if not lines:
+        return hint("No sweep is stored. What the Sweep tab finds is kept, and comes back after a restart.")
+    header = (
+        "Kernel",
+        "Shape",
+        "Type",
+        "GPU",
+        "Configs",
+        Sourced("Best", "recorded"),
+        "Ended",
+        "Began (UTC)",
+        "Varied",
+    )
+    cells = [
+        (
+            Link(one.kernel, one.link) if one.link else one.kernel,
+            *_set(one.experiment)[:2],
+            one.gpu,
+            f"{one.done:,} of {one.total:,}",
+            "" if one.best_ms is None else milliseconds(one.best_ms),
+            one.ended,
+            f"{one.began:%Y-%m-%d %H:%M}",
+            one.varied,
+        )
+        for one in lines
+    ]
+    note = hint("A link opens the last sweep of its configs; Sweep goes on from it.")
+    return table(frame(header, cells)) + note
 
 
 def _known_by(row: Row) -> tuple[object, ...]:

@@ -37,6 +37,11 @@ _ENDED = {
     "cancelled": "It was cancelled: what is done is kept, and Sweep goes on from there.",
     "failed": "It ended, as no device was left.",
     "running": "",
+    "cut off": "It was cut off, or goes on in another process: what is done is kept, and Sweep goes on from there.",
+}
+_CLICKS = {
+    "set": "Click a point to set its config.",
+    "pin": "Click a point to pin its config beside the one that is set.",
 }
 
 
@@ -96,10 +101,9 @@ def claim(found: Sweep) -> Markup:
         return headline("", "", nothing,
                         said, _ENDED[found.ended], found.note)  # fmt: skip
     ms = best.median_ms if found.is_timed else best.predicted.ms if best.predicted else 0.0
-    number, source = milliseconds(ms or 0.0), "measured" if found.is_timed else "predicted"
-    what = say(
-        "{} {}", Mark(source), "for the fastest config so far" if found.ended == "running" else "for the best config"
-    )
+    number = milliseconds(ms or 0.0)
+    which = "for the fastest config so far" if found.ended == "running" else "for the best config"
+    what = say("{} {}", Mark(found.source), which)
     where = "on" if found.is_timed else "for"
     sentence = say("{} {} {}. {}", Strong(knobs_text(best, found.space)), where, best.device, _ENDED[found.ended])
     return headline(number, what, sentence, said, *_library(found), _ties(found), found.note)
@@ -137,10 +141,15 @@ def _undecided(times_ms: Sequence[float]) -> Sentence | str:
                near, Mark("predicted"), percent(_UNDECIDED))  # fmt: skip
 
 
-def progress(phase: str, done: int, total: int, seconds: float, remaining_s: float | None) -> Markup:
-    """Where a sweep is: a bar, how many are done, and what remains."""
+def progress(phase: str, done: int, total: int, seconds: float, remaining_s: float | None, name: str = "") -> Markup:
+    """Where a sweep is: a bar, how many are done, and what remains.
+
+    Args:
+        name: of the sweep, where it is one of several.
+    """
     left = "" if remaining_s is None else f", about {seconds_text(remaining_s)} left"
-    words = f"{done:,} of {total:,} configs done, {_PHASES[phase]}, {seconds_text(seconds)}{left}"
+    of = f"{name}: " if name else ""
+    words = f"{of}{done:,} of {total:,} configs done, {_PHASES[phase]}, {seconds_text(seconds)}{left}"
     bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>').format(max(total, 1), done)
     return Markup('<p class="status" role="status">{} <span>{}</span></p>').format(bar, words)
 
@@ -155,11 +164,11 @@ def knobs_text(row: SweepRow, space: Space) -> str:
     return config_knobs(row.experiment, space)
 
 
-def point(row: SweepRow, space: Space) -> str:
+def point(row: SweepRow, found: Sweep) -> str:
     """What a point says: its knobs, its time, and what was predicted. A line, as Plotly breaks it."""
-    lines = [f"<b>{knobs_text(row, space)}</b>"]
+    lines = [f"<b>{knobs_text(row, found.space)}</b>"]
     if row.median_ms:
-        lines.append(f"{milliseconds(row.median_ms)} measured{_interval(row)}")
+        lines.append(f"{milliseconds(row.median_ms)} {found.source}{_interval(row)}")
     if row.predicted:
         lines.append(f"{milliseconds(row.predicted.ms)} predicted, by {row.predicted.resource}")
     if row.status not in ("timed", "predicted"):
@@ -178,10 +187,9 @@ def _interval(row: SweepRow) -> str:
 def about(found: Sweep) -> str:
     """What a saved picture says of itself."""
     problem = found.experiment.problem
-    source = "measured" if found.is_timed else "predicted"
     return " · ".join(
         (found.experiment.kernel, f"{shape_text(problem)}, {problem.dtype}", varied_text(found.space),
-         found.rows[0].device, source)
+         found.rows[0].device, found.source)
     )  # fmt: skip
 
 
@@ -195,7 +203,7 @@ def ranking(found: Sweep, address: Callable[[SweepRow], str]) -> Markup:
     if not shown:
         return Markup()
     knobs = [name for name, _ in found.space.varied]
-    timed = (Sourced("Time, ms", "measured"), "Over the best") if found.is_timed else ()
+    timed = (Sourced("Time, ms", found.source), "Over the best") if found.is_timed else ()
     header = (
         "Rank",
         *knobs,
@@ -252,13 +260,21 @@ def not_swept() -> Markup:
     return hint("Press Sweep to try them. Configs that can't launch are set aside with their reason.")
 
 
-def of_picture(found: Sweep, picture: str) -> Markup:
+def of_picture(found: Sweep, picture: str, click: str) -> Markup:
     """What a click on the picture does; or why there is none."""
     if not found.ranked:
         return hint("No config has a result." if found.ended != "running" else "No config has a result so far.")
-    if found.is_timed or picture not in ("bound", "convergence"):
-        return hint("Click a point to set its config.")
+    if picture != "library" and (found.is_timed or picture not in ("bound", "convergence")):
+        return hint(_CLICKS[click])
+    if picture == "library":
+        return hint("Name sizes under over, such as K=512,1024, and press Sweep.")
     return hint(f"Nothing was timed, so {picture} has nothing to show. heatmap and parallel show predicted times.")
+
+
+def left(others: int) -> Markup:
+    """What Cancel answers where others take part in the sweep."""
+    pages = "1 other page or call" if others == 1 else f"{others} other pages or calls"
+    return hint(f"You have left the sweep. It goes on for {pages}, and ends once they have left, too.")
 
 
 def nothing_to_cancel() -> Markup:
@@ -273,9 +289,8 @@ def pasted(kernel: Kernel, found: Sweep, best: str) -> Markup:
         best: the query that sets the best config.
     """
     lines = config_lines(kernel, [row.experiment for row in found.ranked[:PASTED]])
-    source = "measured" if found.is_timed else "predicted"
     lead = hint(say("{} and look at it on the other tabs. Best by {} time, for @triton.autotune:",
-                    Link("Use the best config", best), Mark(source)))  # fmt: skip
+                    Link("Use the best config", best), Mark(found.source)))  # fmt: skip
     return lead + Markup("<pre>{}</pre>").format(lines)
 
 

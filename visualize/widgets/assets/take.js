@@ -24,8 +24,8 @@ async function listed() {
   const { named_endpoints: all } = await (await fetch("gradio_api/info")).json();
   const takes = ([, { parameters: [first, ...others] }]) =>
     first?.parameter_name === "experiment" && others.every((one) => one.parameter_has_default);
-  const own = ["/script", "/trace"];
-  const names = Object.entries(all).filter(takes).map(([name]) => name).filter((name) => !own.includes(name));
+  const left = ["/script", "/trace", "/sweep"]; // the first two have buttons of their own, the last takes minutes
+  const names = Object.entries(all).filter(takes).map(([name]) => name).filter((name) => !left.includes(name));
   menu.replaceChildren(...names.map((name) => new Option(name, name.slice(1))));
 }
 

@@ -1,0 +1,85 @@
+"""Stored sweeps in the History tab and in /history: which are listed, how, and which lead to the Sweep tab."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from dataclasses import replace
+
+import gradio as gr
+import pytest
+
+from kernels.gpus import GPUS
+from kernels.results import Strategy, Sweep, SweepRow
+from kernels.store import Store
+from kernels.sweep.kept_sweep import SweepKeeper
+from tests.kernels.results_made_up import H200, START
+from tests.panels.sweeps_made_up import space_of
+from tests.panels.test_history import DAY, asked, drawn, text_of
+from visualize.panels.history_tab import HistoryPanel
+from visualize.panels.sweep_options import swept_space
+from visualize.panels.tabs import SETTINGS
+
+
+@pytest.fixture
+def panel():
+    made = HistoryPanel()
+    with gr.Blocks():
+        made.build()
+    return made
+
+
+def swept(store, ended="complete", name="", when=START, **flat):
+    """A sweep of two configs, of which one is timed."""
+    within = space_of("BLOCK_M=32,64", **flat)
+    keeper = SweepKeeper(store, GPUS["H200"], name)
+    keeper._began = when
+    found = Sweep(within, Strategy("grid"), "cuda", H200, (), None, ended, 1.0)
+    keeper.begin(found)
+    keeper.add([(0, SweepRow(within.experiments[0], "timed", median_ms=0.25))], 1, 0.25)
+    if ended != "running":
+        keeper.end(replace(found, rows=(SweepRow(within.experiments[0], "timed", median_ms=0.25),)))
+    return within
+
+
+def test_sweeps_are_listed_and_the_last_of_a_space_has_a_link(panel, store):
+    swept(store, "running")
+    within = swept(store, when=START + DAY)
+    swept(store, "cancelled", M=128)
+    listed = drawn(panel, store)[panel.sweeps]
+    said = text_of(listed)
+    assert said.count("1 of 2 0.250 ms") == 3
+    assert [said.index(word) for word in ("cancelled", "complete", "cut off")] == sorted(
+        said.index(word) for word in ("cancelled", "complete", "cut off")
+    )
+    assert "512 × 512 × 512" in said
+    links = re.findall(r'href="\?([^"]+)"', listed)
+    assert len(links) == 2, "an earlier sweep of the same space is not what the page shows"
+    there = SETTINGS.state(dict(urllib.parse.parse_qsl(links[1].replace("&amp;", "&"))), None)
+    assert there.view.tab == "sweep"
+    assert swept_space(there).identity == within.identity
+    assert "No sweep is stored" in text_of(drawn(panel, Store(store.path.with_name("other.db")))[panel.sweeps])
+
+
+def test_the_endpoint_lists_sweeps_of_a_kernel_or_of_a_problem(store):
+    swept(store)
+    swept(store, M=128)
+    both = asked(store)["sweeps"]
+    assert [one["experiment"].get("problem") for one in both] == [{"M": 128}, None]
+    first = both[1]
+    assert (first["vary"], first["done"], first["total"], first["best_ms"]) == ({"BLOCK_M": [32, 64]}, 1, 2, 0.25)
+    assert (first["gpu"], first["ended"], first["began"]) == ("H200", "complete", START.isoformat())
+    assert len(asked(store, kernel="transpose.tiled")["sweeps"]) == 0
+    assert len(asked(store, experiment={"kernel": "matmul.grouped", "problem": {"M": 128}})["sweeps"]) == 1
+    assert len(asked(store, limit=1)["sweeps"]) == 1
+
+
+def test_a_sweep_of_a_kernel_that_is_gone_is_listed_without_a_link(panel, store):
+    name = "f" * 32
+    swept(store, name=name)
+    details = {**store.sweeps(1)[0].details, "space": {"experiment": {"kernel": "matmul.gone"}, "vary": {}}}
+    store.end_sweep(name, "complete", details, 0.25)
+    listed = drawn(panel, store)[panel.sweeps]
+    assert "of another version of this kernel" in listed
+    assert "href" not in listed
+    assert asked(store)["sweeps"] == []

@@ -1,0 +1,161 @@
+"""One search at several sizes: what is swept, in which order, the ratio to the library, and the article's preset."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import threading
+import urllib.parse
+
+import gradio as gr
+import pytest
+
+from kernels import discover
+from kernels.gpus import GPUS
+from kernels.knobs import ConfigError
+from kernels.results import Strategy
+from tests.panels.sweeps_made_up import Session, finished, state_of
+from visualize.figures.library_figure import library_figure
+from visualize.panels.sweep_sizes import MOST_SIZES, swept_sizes
+from visualize.panels.sweep_tab import SweepPanel
+from visualize.panels.tabs import SETTINGS
+from visualize.state.known import Known
+from visualize.state.presets import presets, with_preset
+from visualize.widgets.plot import NONE
+
+OVER = {"sweep_over": "K=256,512,1024", "sweep_strategy": "grid", "sweep_picture": "library"}
+GPU = GPUS["H200"]
+
+
+@pytest.fixture
+def panel():
+    made = SweepPanel()
+    with gr.Blocks():
+        made.build()
+    return made
+
+
+def text_of(markup):
+    return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
+
+
+def pressed(panel, session, state, anew=False):
+    """What pressing Sweep answers."""
+    (answer,) = panel._starting(anew)(session, state, "page")
+    return answer
+
+
+def wait(panel, session, state):
+    """Until each size was swept."""
+    for space in swept_sizes(state).spaces.values():
+        finished(panel.sweeps, space, store=session.store)
+    while panel._under_way(state) is not None:
+        threading.Event().wait(0.01)
+
+
+def test_each_size_is_swept_for_itself_one_after_the_other(panel, started, store):
+    session, state = Session(store), state_of(**OVER)
+    started.go.clear()
+    drawn = pressed(panel, session, state)
+    assert "K 256: 0 of 8 configs done" in text_of(drawn[panel.progress])
+    assert drawn[panel.plot] == NONE
+    assert panel.is_moving(Known(state, store=store))
+    assert panel.is_moving(Known(state_of(K=256), store=store)), "it is the sweep of that size"
+    started.go.set()
+    wait(panel, session, state)
+    bases = [device.trials[0].experiments[0].problem.K for device in started.devices]
+    assert bases == [256, 512, 1024]
+    assert [one.experiment.problem.K for one in store.sweeps(5)] == [1024, 512, 256]
+    assert not panel.is_moving(Known(state, store=store))
+
+
+def test_the_library_is_shown_beside_the_best_of_each_size_with_its_interval(panel, started, store):
+    session, state = Session(store), state_of(**OVER)
+    pressed(panel, session, state)
+    wait(panel, session, state)
+    drawn = panel.draw(Known(state, store=store))
+    figure = json.loads(drawn[panel.plot])
+    assert figure["layout"]["xaxis"]["title"]["text"] == "K"
+    assert figure["layout"]["yaxis"]["title"]["text"] == "ratio, measured"
+    (trace,) = figure["data"]
+    assert (trace["name"], trace["x"]) == ("torch.matmul", ["256", "512", "1024"])
+    for ratio, more, less, space in zip(
+        trace["y"], trace["error_y"]["array"], trace["error_y"]["arrayminus"],
+        swept_sizes(state).spaces.values(), strict=True,
+    ):  # fmt: skip
+        (library,) = panel.sweeps.found(store, space, GPU).final.baselines
+        assert ratio == library.ratio
+        assert (ratio + more, ratio - less) == pytest.approx((library.high, library.low))
+    said = text_of(drawn[panel.claim])
+    assert re.match(r"\d\.\d\d × measured at K [\d,]+: time of torch\.matmul over the best config's", said)
+    assert "95 % interval" in said
+    links = re.findall(r'href="\?([^"]+)"', drawn[panel.table])
+    sizes = [SETTINGS.state(dict(urllib.parse.parse_qsl(one.replace("&amp;", "&"))), None) for one in links]
+    assert [one.experiment.problem.K for one in sizes] == [256, 512, 1024]
+    assert "torch.matmul / best" in text_of(drawn[panel.table])
+
+
+def test_pressed_again_it_sweeps_what_is_left_and_anew_everything(panel, started, store):
+    session, state = Session(store), state_of(**OVER)
+    own = swept_sizes(state).spaces
+    panel.sweeps.start(session, own[512], Strategy("grid"))
+    finished(panel.sweeps, own[512], store=store)
+    pressed(panel, session, state)
+    wait(panel, session, state)
+    assert [device.trials[0].experiments[0].problem.K for device in started.devices] == [512, 256, 1024]
+    pressed(panel, session, state, anew=True)
+    wait(panel, session, state)
+    assert [device.trials[0].experiments[0].problem.K for device in started.devices[3:]] == [256, 512, 1024]
+
+
+def test_a_cancel_ends_all_that_was_to_follow(panel, started, store):
+    session, state = Session(store), state_of(**OVER)
+    started.go.clear()
+    pressed(panel, session, state)
+    (said,) = panel._cancelled(session, state, "page")
+    assert "Cancelling" in said[panel.progress]
+    assert finished(panel.sweeps, swept_sizes(state).spaces[256], store=store).ended == "cancelled"
+    assert len(started.devices) == 1
+    said = text_of(panel.draw(Known(state, store=store))[panel.claim])
+    assert said == "3 sizes of K to sweep, each for itself. The ratio to the library needs a GPU."
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("K", "sweep_over is 'K'; write KNOB=VALUE,VALUE"),
+        ("BLOCK_M=64", "sweep_over is 'BLOCK_M=64'; it takes one of M, N, K and its sizes, as in K=512,1024."),
+        ("K=64 M=64", "it takes one of M, N, K"),
+        ("dtype=float16", "it takes one of M, N, K"),
+        ("K=0", "K is 0; allowed are"),
+        (f"K={','.join(str(size) for size in range(1, 14))}", f"13 sizes are given; at most {MOST_SIZES} are allowed."),
+    ],
+)
+def test_sizes_that_make_no_sense_are_told_beside_their_field(text, said):
+    with pytest.raises(ConfigError, match=re.escape(said)) as error:
+        swept_sizes(state_of(sweep_over=text))
+    assert error.value.field == "sweep_over"
+
+
+def test_no_size_named_is_the_shape_that_is_set(panel, store):
+    assert swept_sizes(state_of()) is None
+    drawn = panel.draw(Known(state_of(sweep_picture="library"), store=store))
+    assert drawn[panel.plot] == NONE
+
+
+def test_sizes_without_a_library_to_compare_with_have_no_picture():
+    assert library_figure("K", [], "measured").data == ()
+
+
+def test_the_article_s_grid_search_is_a_preset_of_the_fused_kernel():
+    kernel = discover()["matmul.fused_add_relu"]
+    (number,) = (n for n, title in enumerate(presets(kernel)) if "grid search" in title)
+    state = SETTINGS.state(with_preset({}, kernel, number, None), None)
+    sizes = swept_sizes(state)
+    assert state.view.tab == "sweep"
+    assert (sizes.dimension, list(sizes.spaces)) == ("K", [512, 1024, 2048, 4096, 8192, 16384])
+    for space in sizes.spaces.values():
+        assert [name for name, _ in space.varied] == ["BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"]
+        left = space.size - len(space.refused(kernel))
+        assert 20 < left <= space.size == 54

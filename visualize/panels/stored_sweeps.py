@@ -1,0 +1,65 @@
+"""The sweeps that this machine's store has, as the History tab and /history list them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernels import discover
+from kernels.experiment import Experiment
+from kernels.knobs import ConfigError
+from kernels.space import Space, space_from_json
+from kernels.store import Store, StoredSweep
+from kernels.sweep.kept_sweep import state_of
+from visualize.panels.recorded_tab import payload
+from visualize.state.state import short_experiment
+from visualize.text.history_text import SweepLine
+from visualize.text.sweep_text import varied_text
+from visualize.widgets.link import query
+
+
+def lines(store: Store, limit: int) -> list[SweepLine]:
+    """The latest sweeps as they are listed. The page shows the last one of a space, so that only this has a link."""
+    found, shown = [], set()
+    for one in store.sweeps(limit):
+        space, of = _space(one), (one.space, one.gpu)
+        link = "" if space is None or of in shown else query(address(space))
+        shown.add(of)
+        varied = varied_text(space) if space else "of another version of this kernel"
+        known = varied, one.gpu, one.done, one.total, one.best_ms, state_of(one), one.began
+        found.append(SweepLine(one.kernel, space.base if space else None, *known, link))
+    return found
+
+
+def replies(store: Store, kernel: str, chosen: Experiment | None, limit: int) -> list[dict[str, Any]]:
+    """The latest sweeps as JSON.
+
+    Args:
+        kernel: "" for all.
+        chosen: only sweeps of its problem; None for all.
+    """
+    found = [(one, space) for one in store.sweeps(limit, chosen.kernel if chosen else kernel) if (space := _space(one))]
+    return [_reply(one, space) for one, space in found if chosen is None or space.base.problem == chosen.problem]
+
+
+def _reply(one: StoredSweep, space: Space) -> dict[str, Any]:
+    return {
+        "experiment": payload(space.base),
+        "vary": {name: list(values) for name, values in space.varied},
+        **{name: getattr(one, name) for name in ("gpu", "triton", "done", "total", "best_ms")},
+        "ended": state_of(one),
+        "began": one.began.isoformat(),
+        "address": query(address(space)),
+    }
+
+
+def address(space: Space) -> dict[str, Any]:
+    """The state of the page that shows the last sweep of a space."""
+    return {**short_experiment(space.base), "tab": "sweep", "sweep_vary": varied_text(space)}
+
+
+def _space(one: StoredSweep) -> Space | None:
+    """What it searches; None where this version has no such kernel, or allows no such value."""
+    try:
+        return space_from_json(one.details.get("space"), discover())
+    except ConfigError:
+        return None
