@@ -21,6 +21,7 @@ from kernels.results import Failure
 from kernels.runner.job import Job
 from visualize.page.drawing import DRAWN, Components, Drawing
 from visualize.page.runs import Runs
+from visualize.panels.asker import asker
 from visualize.panels.panel import Ask, Drawn, Measure
 from visualize.panels.tabs import SETTINGS
 from visualize.state.presets import with_preset
@@ -126,16 +127,18 @@ class Handlers:
             began = time.perf_counter()
             await asyncio.sleep(0.2)  # of a slider that is being moved, the last position is compiled
             if still():
-                work = asyncio.wrap_future(self.session.compiling(current.experiment, wanted=still))
-                await asyncio.wait([work], timeout=0.15)
-                while not work.done() and still():
-                    yield self.drawing.waiting(current, time.perf_counter() - began)
-                    await asyncio.wait([work], timeout=0.25)
-                outcome = await work
-                if current.pinned and still():
-                    await asyncio.wrap_future(self.session.compiling(current.pinned, wanted=still))
+                shown = [current.experiment, *([current.pinned] if current.pinned else [])]
+                works = [asyncio.wrap_future(self.session.compiling(one, client=asker())) for one in shown]
+                try:
+                    await asyncio.wait(works, timeout=0.15)
+                    while still() and not all(work.done() for work in works):
+                        yield self.drawing.waiting(current, time.perf_counter() - began)
+                        await asyncio.wait(works, timeout=0.25)
+                finally:
+                    for work in works:
+                        work.cancel()  # which ends what nobody waits for any more
                 if still():
-                    yield await asyncio.to_thread(self.drawing.drawn_again, current, outcome)
+                    yield await asyncio.to_thread(self.drawing.drawn_again, current, works[0].result())
         yield self.drawing.nothing  # Gradio sends what was yielded last once more
 
     async def on_moving(self, request: gr.Request, moving: object, *values: str) -> AsyncIterator[Drawn]:

@@ -6,6 +6,7 @@ import asyncio
 import math
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -18,6 +19,8 @@ from kernels.merged_schema import JsonSchema, object_schema
 from kernels.results import Compiled, Failure
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.session import Session
+from kernels.runner.turns import Client
+from visualize.panels.asker import asker
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.state.view import View
@@ -54,21 +57,47 @@ class Api:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self._going_on: dict[Client, Future[Compiled | Failure]] = {}
 
-    async def compiled(self, payload: object, body: Callable[[Known], Reply], or_not: bool = False) -> dict[str, Any]:
+    async def compiled(
+        self, payload: object, body: Callable[[Known], Reply], or_not: bool = False, within_s: float | None = None
+    ) -> dict[str, Any]:
         """Compile, then answer with what `body` says of what is known.
 
         Args:
             or_not: `body` answers, too, where it can't be compiled.
+            within_s: and where it is not compiled after so many seconds. The compile goes on, so that it is known when
+                the same is asked again, until its client asks for another one.
         """
+        client = asker()
         try:
-            outcome = await asyncio.wrap_future(self.session.compiling(from_payload(payload)))
+            asked = self.session.compiling(from_payload(payload), client=client)
         except Exception as error:
             return to_json(failure(error).to_json())
+        try:
+            await asyncio.wait([asyncio.wrap_future(asked)], timeout=within_s)
+        except asyncio.CancelledError:  # who asked has left
+            asked.cancel()
+            raise
+        outcome = asked.result() if asked.done() else None
+        if outcome is None:
+            self._goes_on(asked, client)
         if isinstance(outcome, Failure) and not or_not:
             return to_json(outcome.to_json())
         # Not on the event loop: a model of a large launch takes seconds, and the page must stay quick.
         return await asyncio.to_thread(self.predicted, payload, body, outcome)
+
+    def _goes_on(self, asked: Future[Compiled | Failure], client: Client) -> None:
+        """Let a compile go on that nobody waits for now; the one before of the same client has no use any more."""
+        before, self._going_on[client] = self._going_on.get(client), asked
+        if before is not None:
+            before.cancel()
+
+        def ended(_: object) -> None:
+            if self._going_on.get(client) is asked:
+                self._going_on.pop(client, None)
+
+        asked.add_done_callback(ended)
 
     def predicted(
         self, payload: object, body: Callable[[Known], Reply], compiled: Compiled | Failure | None = None
@@ -93,7 +122,7 @@ class Api:
     ) -> dict[str, Any]:
         """Measure, and answer with what `body` says of the outcome; by default all of it."""
         try:
-            job = self.session.submit(from_payload(payload), measurement)
+            job = self.session.submit(from_payload(payload), measurement, asker())
         except Exception as error:
             return to_json(failure(error).to_json())
         # Waits without a thread: many may wait for their turn, and the page must stay quick.

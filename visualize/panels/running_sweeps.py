@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from kernels.compile_cost import hopeless
 from kernels.experiment import resolved_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
@@ -13,7 +14,7 @@ from kernels.runner.session import Session
 from kernels.space import Space
 from kernels.sweep.here import sweeping_here
 from kernels.sweep.sweeping import Sweeping
-from visualize.models.predicted_order import hopeless, predicted
+from visualize.models.predicted_order import predicted
 
 # Rows of ended sweeps that are kept in memory, of all together; the oldest sweep goes first.
 MOST_ROWS = 20_000
