@@ -1,12 +1,9 @@
-"""Compiles that are kept, and those under way: one for all who wait for the same, ended where nobody does any more."""
+"""Compiles that are kept, and those under way. What would never be done is not started."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError, wait
-from contextlib import suppress
+from concurrent.futures import Future, wait
 
 from kernels import discover
 from kernels.compile_cost import compile_seconds, never_compiled
@@ -16,26 +13,15 @@ from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
 from kernels.runner.bounded_cache import BoundedCache
-from kernels.runner.processes import cancelled, outcome
-from kernels.runner.turns import Client, Shared, Turn
+from kernels.runner.processes import cancelled
+from kernels.runner.turns import Client, Shared
+from kernels.runner.under_way import UnderWay
 from kernels.spec import Kernel, Launch
-
-# Seconds that a compile may go on that nobody wants any more: ending it costs its worker, and another one's start.
-PATIENCE_S = 3.0
 
 # Compiled kernels whose texts (a few hundred kilobytes each) are kept.
 MOST_KEPT = 64
 
 Outcome = Future[Compiled | Failure]
-
-
-class _UnderWay:
-    """A compile that several may wait for."""
-
-    def __init__(self, turn: Turn[Compiled | Failure]) -> None:
-        self.turn = turn
-        self.waiting: list[Outcome] = []
-        self.began = time.monotonic()
 
 
 class Compiles:
@@ -44,8 +30,7 @@ class Compiles:
     def __init__(self, workers: Shared) -> None:
         self._workers = workers
         self._kept: BoundedCache[tuple[Experiment, str], Compiled] = BoundedCache(MOST_KEPT)
-        self._under_way: dict[tuple[Experiment, str], _UnderWay] = {}
-        self._lock = threading.Lock()
+        self._under_way: UnderWay[tuple[Experiment, str], Compiled] = UnderWay("compile", self._kept.put)
 
     def known(self, experiment: Experiment, gpu: Gpu, specialization: str) -> Compiled | None:
         """What is kept. Returns at once."""
@@ -56,63 +41,19 @@ class Compiles:
 
         Who wants it no more cancels what is returned. A compile that nobody wants is ended, unless it is about to end.
         """
-        asked: Outcome = Future()
         outcome = self.known(experiment, gpu, specialization) or refused_compile(*_launch(experiment, gpu))
-        if outcome is None:
-            outcome = self._joined(asked, experiment, gpu, specialization, client)
         if outcome is not None:
+            asked: Outcome = Future()
             asked.set_result(outcome)
-        return asked
-
-    def _joined(
-        self, asked: Outcome, experiment: Experiment, gpu: Gpu, specialization: str, client: Client
-    ) -> Failure | None:
-        """Have one wait for a compile, which is started where there is none yet; or why it can't be."""
-        key = same_launch(experiment, gpu.name), specialization
-        with self._lock:
-            under_way = self._under_way.get(key)
-            is_new = under_way is None
-            if under_way is None:
-                seconds = compile_seconds(*_launch(experiment, gpu))
-                call = compiler.compiled_for, "compile", experiment, gpu, specialization
-                turn = self._workers.submit(*call, client=client, seconds=seconds)
-                if isinstance(turn, Failure):
-                    return turn
-                self._under_way[key] = under_way = _UnderWay(turn)
-            under_way.waiting.append(asked)
-        joined = under_way
-        asked.add_done_callback(lambda one: self._left(key, joined) if one.cancelled() else None)
-        if is_new:
-            joined.turn.add_done_callback(lambda _: self._ended(key, joined))
-        return None
-
-    def _ended(self, key: tuple[Experiment, str], under_way: _UnderWay) -> None:
-        """Tell all who wait."""
-        result = outcome(under_way.turn, "compile")
-        if isinstance(result, Compiled):
-            self._kept.put(key, result)
-        with self._lock:
-            if self._under_way.get(key) is under_way:
-                del self._under_way[key]
-            waiting, under_way.waiting = under_way.waiting, []
-        for asked in waiting:
-            with suppress(InvalidStateError):  # cancelled
-                asked.set_result(result)
-
-    def _left(self, key: tuple[Experiment, str], under_way: _UnderWay) -> None:
-        """One who waited has left. The last one ends the compile, at once where it has not begun."""
-        left_s = PATIENCE_S - (time.monotonic() - under_way.began) if under_way.turn.running() else 0.0
-        timer = threading.Timer(max(0.0, left_s), self._end_unwanted, (key, under_way))
-        timer.daemon = True
-        timer.start()
-
-    def _end_unwanted(self, key: tuple[Experiment, str], under_way: _UnderWay) -> None:
-        with self._lock:
-            if any(not asked.cancelled() for asked in under_way.waiting):
-                return
-            if self._under_way.get(key) is under_way:
-                del self._under_way[key]
-        under_way.turn.cancel()
+            return asked
+        return self._under_way.joined(
+            (same_launch(experiment, gpu.name), specialization),
+            lambda: self._workers.submit(
+                *(compiler.compiled_for, "compile", experiment, gpu, specialization),
+                client=client,
+                seconds=compile_seconds(*_launch(experiment, gpu)),
+            ),
+        )
 
 
 def refused_compile(kernel: Kernel, launch: Launch) -> Failure | None:

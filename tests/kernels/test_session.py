@@ -300,7 +300,7 @@ def test_a_compile_that_takes_too_long_is_a_timeout_and_the_next_one_is_unharmed
 
 
 def test_a_compile_that_nobody_wants_any_more_is_ended(session, monkeypatch):
-    monkeypatch.setattr("kernels.runner.compiles.PATIENCE_S", 0.5)
+    monkeypatch.setattr("kernels.runner.under_way.PATIENCE_S", 0.5)
     slow = {"kernel": "matmul.grouped", "gpu": "H200", "config": {**SLOW_TO_COMPILE, "num_stages": 2}}
     began = time.monotonic()
     outcome = session.compiled(

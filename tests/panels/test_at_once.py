@@ -32,7 +32,7 @@ def compiles(page, monkeypatch):
 
 def endpoint_of(page, kind):
     (panel,) = (one for panels in page.panels.values() for one in panels if isinstance(one, kind))
-    return panel.endpoints(Api(page.session))[0].function
+    return panel.endpoints(Api(page.session, page.beside))[0].function
 
 
 def run(coroutine):

@@ -7,8 +7,10 @@ they read the forms when they begin, and an answer that something newer has over
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +34,9 @@ from visualize.widgets import form, link
 # Between two drawings of what goes on.
 _FOLLOW_S = 0.7
 
+# Questions that are answered at once: more than one address may have compiles waiting.
+_QUESTIONS = 64
+
 
 class Handlers:
     """Handlers of one page, for all the browsers that have it open."""
@@ -40,6 +45,7 @@ class Handlers:
         self.drawing = drawing
         self.session = drawing.session
         self.runs = Runs(self.session)
+        self._asked = ThreadPoolExecutor(_QUESTIONS, "answers a question")
         self._at = components
         # How often something was set on each open page, and the compile that it has asked for last: an answer to what
         # was set before comes too late.
@@ -138,7 +144,7 @@ class Handlers:
                     for work in works:
                         work.cancel()  # which ends what nobody waits for any more
                 if still():
-                    yield await asyncio.to_thread(self.drawing.drawn_again, current, works[0].result())
+                    yield await self.drawing.drawn_again(current, works[0].result(), still)
         yield self.drawing.nothing  # Gradio sends what was yielded last once more
 
     async def on_moving(self, request: gr.Request, moving: object, *values: str) -> AsyncIterator[Drawn]:
@@ -221,7 +227,7 @@ class Handlers:
             try:
                 current = self.read(*values)
                 answers = action.question(self.session, current)
-                while (answer := await asyncio.to_thread(next, answers, None)) is not None:
+                while (answer := await self._answer(answers)) is not None:
                     yield {**said, **answer}
                     said = {}
                 if moving := self.drawing.moving(self.drawing.known(current), is_asked=True):
@@ -230,6 +236,11 @@ class Handlers:
                 yield {**self.drawing.refused(error), **({} if action.keeps else dict.fromkeys(action.outputs, ""))}
 
         return on_ask
+
+    async def _answer(self, answers: Iterator[Drawn]) -> Drawn | None:
+        """The next answer to a question, which may wait for the compiler: not in a thread of those that draw."""
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._asked, context.run, next, answers, None)
 
     def on_cancel(self, request: gr.Request) -> None:
         self.runs.cancel(str(request.session_hash))

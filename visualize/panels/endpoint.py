@@ -21,6 +21,7 @@ from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.session import Session
 from kernels.runner.turns import Client
 from visualize.panels.asker import asker
+from visualize.panels.beside import NEAR_S, Beside
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.state.view import View
@@ -53,14 +54,19 @@ class Endpoint:
 
 
 class Api:
-    """The ways to answer, for the workers of one session."""
+    """The ways to answer, for the workers of one session, and for processes beside the page's."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, session: Session, beside: Beside | None = None) -> None:
+        self.session, self.beside = session, beside or Beside(session)
         self._going_on: dict[Client, Future[Compiled | Failure]] = {}
 
     async def compiled(
-        self, payload: object, body: Callable[[Known], Reply], or_not: bool = False, within_s: float | None = None
+        self,
+        payload: object,
+        body: Callable[[Known], Reply],
+        or_not: bool = False,
+        within_s: float | None = None,
+        seconds: Callable[[Known], float] = lambda known: 0.0,
     ) -> dict[str, Any]:
         """Compile, then answer with what `body` says of what is known.
 
@@ -68,6 +74,7 @@ class Api:
             or_not: `body` answers, too, where it can't be compiled.
             within_s: and where it is not compiled after so many seconds. The compile goes on, so that it is known when
                 the same is asked again, until its client asks for another one.
+            seconds: of a core that `body`, which is then one of a module, takes; what is not quick has another process.
         """
         client = asker()
         try:
@@ -84,8 +91,15 @@ class Api:
             self._goes_on(asked, client)
         if isinstance(outcome, Failure) and not or_not:
             return to_json(outcome.to_json())
-        # Not on the event loop: a model of a large launch takes seconds, and the page must stay quick.
-        return await asyncio.to_thread(self.predicted, payload, body, outcome)
+        try:
+            known = self.known(from_payload(payload), outcome)
+            needed_s = seconds(known)
+        except Exception as error:
+            return to_json(failure(error).to_json())
+        if needed_s <= NEAR_S:
+            return await asyncio.to_thread(replied, known, body)
+        reply = await asyncio.wrap_future(self.beside.asked(replied, known, body, seconds=needed_s))
+        return to_json(reply.to_json()) if isinstance(reply, Failure) else reply
 
     def _goes_on(self, asked: Future[Compiled | Failure], client: Client) -> None:
         """Let a compile go on that nobody waits for now; the one before of the same client has no use any more."""
@@ -103,16 +117,11 @@ class Api:
         self, payload: object, body: Callable[[Known], Reply], compiled: Compiled | Failure | None = None
     ) -> dict[str, Any]:
         """A model's reply to an experiment, with the experiment and the resolved GPU in it."""
-
-        def reply() -> Reply:
+        try:
             known = self.known(from_payload(payload), compiled)
-            gpu = known.state.gpu.name
-            found = body(known)
-            if isinstance(found, Failure):
-                return found
-            return {"gpu": gpu, "experiment": replace(known.state.experiment, gpu=gpu).to_json(), **found}
-
-        return answered(reply)
+        except Exception as error:
+            return to_json(failure(error).to_json())
+        return replied(known, body)
 
     async def measured(
         self,
@@ -145,6 +154,19 @@ class Api:
         """What is known of an experiment, on a page that is set to nothing else."""
         kernel, gpu = discover()[chosen.kernel], resolved_gpu(chosen, self.session.gpu)
         return known(self.session, State(chosen, View(""), kernel, gpu), compiled)
+
+
+def replied(known: Known, body: Callable[[Known], Reply]) -> dict[str, Any]:
+    """The reply that `body` gives to what is known, with the experiment and the resolved GPU in it."""
+
+    def reply() -> Reply:
+        gpu = known.state.gpu.name
+        found = body(known)
+        if isinstance(found, Failure):
+            return found
+        return {"gpu": gpu, "experiment": replace(known.state.experiment, gpu=gpu).to_json(), **found}
+
+    return answered(reply)
 
 
 def known(session: Session, state: State, compiled: Compiled | Failure | None = None) -> Known:
