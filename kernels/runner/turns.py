@@ -76,17 +76,16 @@ class Shared:
     def submit(
         self, function: Callable[..., T], stage: str, *args: Any, client: Client = OURS, seconds: float = 0.0
     ) -> Turn[T] | Failure:
-        """Queue a call; its deadline runs from when a worker takes it. A Failure where its client has too many waiting.
+        """Queue a call; its deadline runs from when a worker takes it.
+
+        A Failure where its client has too many waiting, and after `close`.
 
         Args:
             seconds: that it takes, estimated.
-
-        Raises:
-            RuntimeError: after `close`.
         """
         with self._changed:
             if self._closed:
-                raise RuntimeError("The workers were closed.")
+                return Failure(stage, "cancelled", "The page was closed.")
             if refusal := self._refusal(client, stage):
                 return refusal
             turn = Turn(function, stage, args, client, seconds, next(self._numbers))

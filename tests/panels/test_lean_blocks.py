@@ -82,3 +82,9 @@ def test_a_component_that_is_no_output_is_refused():
     (event,) = blocks.fns.values()
     with pytest.raises(ValueError, match="not specified as output"):
         asyncio.run(blocks.postprocess_data(event, {other: "x"}, SessionState(blocks)))
+
+
+def test_too_few_values_are_refused_in_a_sentence_and_leave_no_trace_in_the_log():
+    with pytest.raises(gr.Error, match="3 values were sent; 4 are needed") as refused:
+        given(LeanBlocks, [None, "new", 3])
+    assert not refused.value.print_exception

@@ -240,7 +240,7 @@ class Handlers:
     async def _answer(self, answers: Iterator[Drawn]) -> Drawn | None:
         """The next answer to a question, which may wait for the compiler: not in a thread of those that draw."""
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._asked, context.run, next, answers, None)
+        return await asyncio.get_running_loop().run_in_executor(self._asked, lambda: context.run(next, answers, None))
 
     def on_cancel(self, request: gr.Request) -> None:
         self.runs.cancel(str(request.session_hash))

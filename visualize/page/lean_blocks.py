@@ -22,7 +22,14 @@ class LeanBlocks(gr.Blocks):
     async def preprocess_data(
         self, block_fn: BlockFunction, inputs: list[Any], state: SessionState | None, explicit_call: bool = False
     ) -> list[Any]:
-        """What a handler is given of what a browser sends."""
+        """What a handler is given of what a browser sends.
+
+        Raises:
+            gr.Error: for fewer values than it takes; without a trace in the log, as anybody can send that.
+        """
+        if len(inputs) < len(block_fn.inputs):
+            given, needed = len(inputs), len(block_fn.inputs)
+            raise gr.Error(f"{given} values were sent; {needed} are needed.", print_exception=False)
         pairs = list(zip(block_fn.inputs, inputs, strict=False))
         if state is None or not all(block.stateful or _is_text(block, value) for block, value in pairs):
             return await super().preprocess_data(block_fn, inputs, state, explicit_call)
