@@ -44,11 +44,13 @@ class Taken:
         ms: how long each answer took, by kind of client.
         failed: what went wrong, by kind.
         megabytes: (share of the run, resident memory of the page's process).
+        core_s: seconds of a core that the page's process took.
     """
 
     ms: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     failed: list[str] = dataclasses.field(default_factory=list)
     megabytes: list[tuple[float, float]] = dataclasses.field(default_factory=list)
+    core_s: float = 0.0
 
 
 class Asking:
@@ -173,6 +175,12 @@ def resident_megabytes(process: int) -> float:
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
 
 
+def core_seconds(process: int) -> float:
+    """Seconds of a core that a process has taken. Linux."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @asynccontextmanager
 async def served(log: IO[str] | None = None) -> AsyncIterator[tuple[str, int]]:
     """A page of its own: its address and process.
@@ -210,13 +218,14 @@ async def measured(clients: int, seconds: float, every_s: float) -> Taken:
             config = (await client.get(f"{url}config", timeout=PATIENCE_S)).json()
         changes = _changes(config)
         await asyncio.sleep(15)  # its workers start
-        began = time.monotonic()
+        began, used_s = time.monotonic(), core_seconds(process)
         until = began + seconds
         await asyncio.gather(
             asks_for_much(url, changes, until, taken),
             watches_memory(process, began, until, taken),
             *(moves_a_slider(url, changes, place % 2 == 0, every_s, until, taken) for place in range(clients)),
         )
+        taken.core_s = core_seconds(process) - used_s
     return taken
 
 
@@ -236,6 +245,7 @@ def main(clients: int, minutes: float, every_s: float) -> None:
         over = "  over the bar" if kind != "expensive" and p95 > BAR_MS else ""
         print(f"{kind:10} {len(ms):6} requests, p50 {statistics.median(ms):7.0f} ms, p95 {p95:7.0f} ms{over}")
     print(f"{len(taken.failed)} failed", *sorted(set(taken.failed))[:10], sep="\n  ")
+    print(f"page: {taken.core_s:.1f} s of a core in {60 * minutes:.0f} s")
     settled = [megabytes for share, megabytes in taken.megabytes if share >= WARM_UP]
     quarter = max(1, len(settled) // 4)
     first, last = statistics.median(settled[:quarter]), statistics.median(settled[-quarter:])

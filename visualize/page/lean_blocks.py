@@ -13,6 +13,7 @@ from typing import Any
 import gradio as gr
 from gradio.block_function import BlockFunction
 from gradio.blocks import Block
+from gradio.components.api_component import Api
 from gradio.state_holder import SessionState
 
 
@@ -30,6 +31,8 @@ class LeanBlocks(gr.Blocks):
         if len(inputs) < len(block_fn.inputs):
             given, needed = len(inputs), len(block_fn.inputs)
             raise gr.Error(f"{given} values were sent; {needed} are needed.", print_exception=False)
+        if all(isinstance(one, Api) for one in block_fn.inputs):
+            return inputs[: len(block_fn.inputs)]  # JSON, which the endpoint validates
         pairs = list(zip(block_fn.inputs, inputs, strict=False))
         if state is None or not all(block.stateful or _is_text(block, value) for block, value in pairs):
             return await super().preprocess_data(block_fn, inputs, state, explicit_call)
@@ -42,7 +45,12 @@ class LeanBlocks(gr.Blocks):
     async def postprocess_data(
         self, block_fn: BlockFunction, predictions: list[Any] | dict[Any, Any], state: SessionState | None
     ) -> list[Any]:
-        """What a browser is told of an answer by component; of those that are not in it, that nothing changes."""
+        """What a browser is told of an answer by component; of those that are not in it, that nothing changes.
+
+        An endpoint's reply is JSON already: Gradio would look for files in each of its numbers.
+        """
+        if len(block_fn.outputs) == 1 and isinstance(block_fn.outputs[0], Api):
+            return [predictions]
         if not isinstance(predictions, dict) or not all(isinstance(one, Block) for one in predictions or [None]):
             return await super().postprocess_data(block_fn, predictions, state)
         changed = [one for one in block_fn.outputs if one in predictions]

@@ -13,6 +13,7 @@ from kernels.runner.session import Session
 from visualize.figures.theme import variables
 from visualize.page.guard import Guard, allowed_hosts
 from visualize.page.look import HEAD, theme
+from visualize.page.memory import give_back_large_arrays
 from visualize.page.page import page
 from visualize.page.tools import offer_tools_alone
 from visualize.widgets import assets
@@ -29,6 +30,7 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
 
     Workers start after the page answers, so that the first request need not wait for torch.
     """
+    give_back_large_arrays()
     session = Session.here()
     atexit.register(session.close)
 

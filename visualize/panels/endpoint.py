@@ -40,8 +40,9 @@ class Endpoint:
     """A named function of the API. Its docstring describes it to clients. Its parameter `experiment` takes one as JSON.
 
     Attributes:
-        at_once: requests that are answered at once; None for as many as there are, as the session has its own queue:
-            a measurement.
+        at_once: requests that are answered at once; None for as many as there are, where those that take long have turns
+            of their own: of compiles, of predictions, of runs.
+        launches: whether the kernel is launched: then how it is run is an argument.
         schemas: the JSON Schema of each other parameter, by name; what is left out has that of its type.
         is_flat: as a tool for agents it takes the experiment's fields as arguments of their own, and not as one object.
     """
@@ -49,6 +50,7 @@ class Endpoint:
     name: str
     function: Callable[..., Any]
     at_once: int | None = 4
+    launches: bool = False
     schemas: Mapping[str, JsonSchema] = field(default_factory=dict)
     is_flat: bool = True
 
@@ -230,14 +232,23 @@ def from_payload(payload: object) -> Experiment:
     return experiment.from_json(payload, discover())
 
 
+@dataclass(frozen=True)
+class Plain:
+    """What is JSON already, such as a long list of whole numbers, and need not be looked through."""
+
+    json: Any
+
+
 def to_json(value: Any) -> Any:
     """Plain JSON: NumPy numbers converted; NaN and infinity null, with their count beside them as `not_finite`."""
+    if isinstance(value, Plain):
+        return value.json
     if isinstance(value, dict):
         plain = {str(key): to_json(item) for key, item in value.items()}
         lost = sum(_count_not_finite(item) for item in value.values())
         return {**plain, "not_finite": lost} if lost else plain
     if isinstance(value, np.ndarray):
-        return to_json(value.tolist())
+        return value.tolist() if value.dtype.kind in "iub" else to_json(value.tolist())
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     if isinstance(value, np.generic):
@@ -249,6 +260,8 @@ def to_json(value: Any) -> Any:
 
 def _count_not_finite(value: Any) -> int:
     """Numbers that became null, in `value` itself or in lists in it (an inner object counts its own)."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
+        return 0
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):

@@ -93,7 +93,7 @@ class ReusePanel(Panel):
             """
             return await api.compiled(experiment, reply, or_not=True, seconds=seconds)
 
-        return (Endpoint("reuse", reuse_of),)
+        return (Endpoint("reuse", reuse_of, at_once=None),)
 
 
 def traffic(known: Known) -> DramTraffic:

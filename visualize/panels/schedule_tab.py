@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import gradio as gr
@@ -18,7 +19,7 @@ from visualize.models.dram_traffic import predicted_bytes
 from visualize.models.first_loads import FirstLoads, first_loads, first_programs
 from visualize.models.schedule import loads, loads_at, row_major
 from visualize.models.steps import panels, steps
-from visualize.panels.endpoint import Api, Endpoint
+from visualize.panels.endpoint import Api, Endpoint, Plain
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import schedule_numbers
 from visualize.state.known import Known
@@ -114,7 +115,7 @@ class SchedulePanel(Panel):
             """
             return await api.compiled(experiment, reply, or_not=True, within_s=COMPILED_WITHIN_S)
 
-        return (Endpoint("schedule", schedule_of),)
+        return (Endpoint("schedule", schedule_of, at_once=None),)
 
 
 def _marked(order: Order, wanted: int, first: int) -> tuple[int, int]:
@@ -184,7 +185,8 @@ def reply(known: Known) -> dict[str, Any]:
     # Whole programs only: those whose last tile still fits.
     ends = np.searchsorted(tiles.program, np.arange(min(predicted.programs, MOST_LISTED_PROGRAMS)), side="right")
     ends = ends[ends <= MOST_LISTED_TILES]
-    listed = np.stack([tiles.pid_m, tiles.pid_n, tiles.pid_k], axis=1)[: ends[-1] if len(ends) else 0]
+    shown = slice(int(ends[-1]) if len(ends) else 0)
+    listed = np.stack([tiles.pid_m[shown], tiles.pid_n[shown], tiles.pid_k[shown]], axis=1).tolist()
     counted, note = loads(predicted), kernel.note(launch)
     return {
         "programs": predicted.programs,
@@ -194,7 +196,7 @@ def reply(known: Known) -> dict[str, Any]:
         "resident_source": predicted.resident_source,
         "waves": predicted.waves,
         "tail_programs": predicted.tail_programs,
-        "tiles": [part.tolist() for part in np.split(listed, ends)[:-1]],
+        "tiles": Plain([listed[first:last] for first, last in itertools.pairwise([0, *ends.tolist()])]),
         "loads": None if counted is None else counted.tolist(),
         "note": known.failure.message if known.failure else " ".join(filter(None, (_not_yet(known), note))),
     }
