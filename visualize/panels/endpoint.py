@@ -40,7 +40,7 @@ class Endpoint:
     """A named function of the API. Its docstring describes it to clients. Its parameter `experiment` takes one as JSON.
 
     Attributes:
-        at_once: requests that are answered at once; None for as many as there are, where those that take long have turns
+        at_once: requests that are answered at once; None for as many as there are, where what takes long has turns
             of their own: of compiles, of predictions, of runs.
         launches: whether the kernel is launched: then how it is run is an argument.
         schemas: the JSON Schema of each other parameter, by name; what is left out has that of its type.
@@ -93,15 +93,27 @@ class Api:
             self._goes_on(asked, client)
         if isinstance(outcome, Failure) and not or_not:
             return to_json(outcome.to_json())
+        found = await asyncio.to_thread(self._unless_far, payload, body, outcome, seconds)
+        if isinstance(found, dict):
+            return found
+        known, needed_s = found
+        reply = await asyncio.wrap_future(self.beside.asked(replied, known, body, seconds=needed_s))
+        return to_json(reply.to_json()) if isinstance(reply, Failure) else reply
+
+    def _unless_far(
+        self,
+        payload: object,
+        body: Callable[[Known], Reply],
+        outcome: Compiled | Failure | None,
+        seconds: Callable[[Known], float],
+    ) -> dict[str, Any] | tuple[Known, float]:
+        """The reply, or what it takes to have it made by another process."""
         try:
             known = self.known(from_payload(payload), outcome)
             needed_s = seconds(known)
         except Exception as error:
             return to_json(failure(error).to_json())
-        if needed_s <= NEAR_S:
-            return await asyncio.to_thread(replied, known, body)
-        reply = await asyncio.wrap_future(self.beside.asked(replied, known, body, seconds=needed_s))
-        return to_json(reply.to_json()) if isinstance(reply, Failure) else reply
+        return replied(known, body) if needed_s <= NEAR_S else (known, needed_s)
 
     def _goes_on(self, asked: Future[Compiled | Failure], client: Client) -> None:
         """Let a compile go on that nobody waits for now; the one before of the same client has no use any more."""
