@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from kernels.knobs import ConfigError
+from kernels.once import once
 from visualize.panels import compare
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.result_tab import ResultPanel
@@ -70,7 +70,7 @@ def values(known: Known, twin: Known | None) -> Values:
     return {str(component.elem_id): value for component, value in drawn.items()}, bar
 
 
-@functools.cache
+@once
 def _here() -> TabDrawing:
     """The tabs of a page that nobody sees."""
     with gr.Blocks():
