@@ -24,6 +24,9 @@ class ConfigError(ValueError):
         self.kind = kind
         self.field = field
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, str, str]]:
+        return ConfigError, (self.kind, str(self), self.field)
+
 
 @dataclass(frozen=True)
 class Knob:

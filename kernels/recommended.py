@@ -7,7 +7,6 @@ a dtype and a GPU. `python -m scripts.search_configs` finds them and writes the 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import GPUS, Gpu
+from kernels.once import once
 from kernels.spec import Kernel
 
 FILE = Path(__file__).with_name("recommended.jsonl")
@@ -53,7 +53,7 @@ class Recommended:
         return {**fields, "experiment": self.experiment.to_json()}
 
 
-@functools.cache
+@once
 def shipped() -> tuple[Recommended, ...]:
     """All that the file holds."""
     from kernels import discover

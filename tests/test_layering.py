@@ -20,7 +20,19 @@ PROJECT = ("app", "kernels", "visualize")
 LONGEST_LINES = 350
 
 # What a model may read of the kernels: what runs nothing and knows no variant.
-DECLARATIONS = ("accesses", "knobs", "spec", "lanes", "experiment", "space", "gpus", "orders", "jit", "pairs")
+DECLARATIONS = (
+    "accesses",
+    "compile_cost",
+    "knobs",
+    "spec",
+    "lanes",
+    "experiment",
+    "space",
+    "gpus",
+    "orders",
+    "jit",
+    "pairs",
+)
 STANDARD_ONLY = tuple(
     f"kernels.{name}" for name in ("accesses", "knobs", "spec", "lanes", "experiment", "space", "gpus")
 )

@@ -102,6 +102,7 @@ def test_it_is_an_entry_of_kernels(grown_client):
 
 
 def test_its_schedule_is_that_of_the_compiled_kernel(grown_client):
+    grown_client.predict(EXPERIMENT, api_name="/compile")
     reply = grown_client.predict(EXPERIMENT, api_name="/schedule")
     assert (reply["programs"], reply["tile_grid"], reply["loads"]) == (10, [10, 1], None)
     assert (reply["gpu"], reply["resident_source"]) == ("H200", "compiled")

@@ -6,12 +6,12 @@ declares a RecordForm; here are no kinds. Shipped files and a local store share 
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
 
 from kernels.experiment import Experiment
+from kernels.once import once
 from kernels.records.record_form import RecordForm, Recording, T, UnreadableRecording
 
 __all__ = ["DIRECTORY", "RecordForm", "Recording", "UnreadableRecording", "experiments", "find", "shipped", "words"]
@@ -54,7 +54,7 @@ def words() -> frozenset[str]:
     return frozenset(_lines())
 
 
-@functools.cache
+@once
 def _lines() -> dict[str, list[tuple[str, dict[str, Any]]]]:
     """(place, fields) of each shipped line, by the word of its kind."""
     found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
@@ -78,12 +78,12 @@ def _fields(line: str, place: str) -> dict[str, Any]:
     return fields
 
 
-@functools.cache
+@once
 def _shipped(form: RecordForm[Any]) -> tuple[Recording[Any], ...]:
     return tuple(form.recording(fields, place) for place, fields in _lines().get(form.word, ()))
 
 
-@functools.cache
+@once
 def _index(form: RecordForm[Any]) -> dict[tuple[Experiment, str], Recording[Any]]:
     # Of several, the first counts.
     return {(form.key(one.measured.experiment), one.gpu): one for one in reversed(_shipped(form))}

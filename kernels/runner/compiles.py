@@ -1,85 +1,75 @@
-"""Compiles that are kept, and those under way: one for all who wait for the same, ended where nobody does any more."""
+"""Compiles that are kept, and those under way. What would never be done is not started."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import wait
-from dataclasses import dataclass
-from typing import Any
+from concurrent.futures import Future, wait
 
+from kernels import discover
+from kernels.compile_cost import compile_seconds, never_compiled
 from kernels.compiled import compiler
 from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
 from kernels.runner.bounded_cache import BoundedCache
-from kernels.runner.processes import Workers, cancelled, outcome
-
-# Seconds that a compile may go on that nobody wants any more: ending it costs its worker, and another one's start.
-PATIENCE_S = 3.0
+from kernels.runner.processes import cancelled
+from kernels.runner.turns import Client, Shared
+from kernels.runner.under_way import UnderWay
+from kernels.spec import Kernel, Launch
 
 # Compiled kernels whose texts (a few hundred kilobytes each) are kept.
 MOST_KEPT = 64
 
-
-@dataclass
-class _UnderWay:
-    """A compile that several may wait for."""
-
-    future: Any
-    waiting: int = 0
+Outcome = Future[Compiled | Failure]
 
 
 class Compiles:
     """What the workers compiled, by launch and specialization."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Shared) -> None:
         self._workers = workers
         self._kept: BoundedCache[tuple[Experiment, str], Compiled] = BoundedCache(MOST_KEPT)
-        self._under_way: dict[tuple[Experiment, str], _UnderWay] = {}
-        self._lock = threading.Lock()
+        self._under_way: UnderWay[tuple[Experiment, str], Compiled] = UnderWay("compile", self._kept.put)
 
     def known(self, experiment: Experiment, gpu: Gpu, specialization: str) -> Compiled | None:
         """What is kept. Returns at once."""
         return self._kept.get((same_launch(experiment, gpu.name), specialization))
 
-    def of(
-        self, experiment: Experiment, gpu: Gpu, specialization: str, wanted: Callable[[], bool]
-    ) -> Compiled | Failure:
-        """What is kept, or what a worker makes of the experiment; waits for it.
+    def asked(self, experiment: Experiment, gpu: Gpu, specialization: str, client: Client) -> Outcome:
+        """What is kept, or what a worker makes of the experiment. Returns at once, and waits without a thread.
 
-        Args:
-            wanted: asked now and then; what nobody wants any more is ended, unless it is about to end anyway.
+        Who wants it no more cancels what is returned. A compile that nobody wants is ended, unless it is about to end.
         """
-        if (kept := self.known(experiment, gpu, specialization)) is not None:
-            return kept
-        key = same_launch(experiment, gpu.name), specialization
-        with self._lock:
-            if key not in self._under_way:
-                call = self._workers.submit(compiler.compiled_for, "compile", experiment, gpu, specialization)
-                self._under_way[key] = _UnderWay(call)
-            under_way = self._under_way[key]
-            under_way.waiting += 1
-        try:
-            result = _waited_for(under_way.future, wanted)
-        finally:
-            with self._lock:
-                under_way.waiting -= 1
-                if not under_way.waiting:
-                    self._under_way.pop(key, None)
-                    under_way.future.cancel()
-        if isinstance(result, Compiled):
-            self._kept.put(key, result)
-        return result
+        outcome = self.known(experiment, gpu, specialization) or refused_compile(*_launch(experiment, gpu))
+        if outcome is not None:
+            asked: Outcome = Future()
+            asked.set_result(outcome)
+            return asked
+        return self._under_way.joined(
+            (same_launch(experiment, gpu.name), specialization),
+            lambda: self._workers.submit(
+                *(compiler.compiled_for, "compile", experiment, gpu, specialization),
+                client=client,
+                seconds=compile_seconds(*_launch(experiment, gpu)),
+            ),
+        )
 
 
-def _waited_for(future: Any, wanted: Callable[[], bool]) -> Compiled | Failure:
-    """The outcome, or a Failure once it is not wanted."""
-    began = time.monotonic()
-    # A call of a pool that was stopped is cancelled, and nobody is left to tell those who wait.
-    while not (future.cancelled() or wait([future], timeout=0.1).done):
-        if not wanted() and (not future.running() or time.monotonic() - began > PATIENCE_S):
+def refused_compile(kernel: Kernel, launch: Launch) -> Failure | None:
+    """Why a launch is not compiled, where that would not end before its deadline."""
+    why = never_compiled(kernel, launch)
+    return Failure("compile", "too_slow_to_compile", why) if why else None
+
+
+def waited_for(asked: Outcome, wanted: Callable[[], bool]) -> Compiled | Failure:
+    """Wait for a compile that was asked for, as long as it is wanted, which is asked now and then."""
+    while not wait([asked], timeout=0.1).done:
+        if not wanted():
+            asked.cancel()
             return cancelled("compile")
-    return outcome(future, "compile")
+    return asked.result()
+
+
+def _launch(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
+    return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)

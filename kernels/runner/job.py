@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from kernels.experiment import Experiment
 from kernels.results import Failure, Measured
+from kernels.runner.turns import OURS, Client
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,16 @@ class Job:
     Attributes:
         id: what the log calls it.
         name: of the measurement.
+        client: who asked for it.
         done: resolves to the result or a Failure; never to an exception.
         stages: seconds that each stage took so far.
     """
 
-    def __init__(self, experiment: Experiment, name: str = "run") -> None:
+    def __init__(self, experiment: Experiment, name: str = "run", client: Client = OURS) -> None:
         self.id = secrets.token_hex(4)
         self.experiment = experiment
         self.name = name
+        self.client = client
         self.done: Future[Measured | Failure] = Future()
         self.stages: dict[str, float] = {}
         self._stage, self._before = "queued", 0

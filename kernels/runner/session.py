@@ -10,13 +10,14 @@ import datetime
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernels.experiment import Experiment, resolved_gpu
+from kernels import discover
+from kernels.experiment import Experiment, from_json, resolved_gpu
 from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
@@ -24,19 +25,18 @@ from kernels.results import Compiled, Failure, Measured
 from kernels.runner import worker
 from kernels.runner.bounded_cache import BoundedCache
 from kernels.runner.cache_directory import default_cache_directory
+from kernels.runner.compiles import waited_for
 from kernels.runner.job import Job
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.measurements.measurement import Incomplete, Measurement
 from kernels.runner.stages import Machine, Stages, Stopped
+from kernels.runner.turns import OURS, Client
 from kernels.store import Archive, Found, Store, machine_store
 
 LOG = logging.getLogger("tilescope.session")
 
 # Jobs that may be under way or waiting at once; more are refused, so that nobody waits for hours.
 MOST_JOBS = 32
-
-# Compiles that are waited for at once; what is asked beyond waits for its turn to wait.
-MOST_WAITING = 64
 
 # Results that are kept, of all kinds together. The largest, a timeline, takes some megabytes.
 MOST_KEPT = 64
@@ -58,7 +58,6 @@ class Session:
         self.backend = self._machine.backend
         self._jobs: set[Job] = set()
         self._ends: list[Callable[[], None]] = []
-        self._waiting = ThreadPoolExecutor(MOST_WAITING, "waits for a compile")
         self._measured: BoundedCache[tuple[str, Experiment], Measured] = BoundedCache(MOST_KEPT)
 
     @property
@@ -71,13 +70,14 @@ class Session:
         """A session on this machine's GPU, or on the interpreter where there is none, with this machine's store."""
         return cls(this_gpu(), store=machine_store(default_cache_directory()))
 
-    def submit(self, experiment: Experiment, name: str = "run") -> Job:
+    def submit(self, experiment: Experiment, name: str = "run", client: Client = OURS) -> Job:
         """Start a measurement. What can't be measured here is an outcome (a Failure) as well.
 
         "this" GPU on a machine without one means the interpreter, as if it were left out.
 
         Args:
             name: of the measurement, one of MEASUREMENTS.
+            client: who asks, for compiles that are served in turns.
 
         Raises:
             ValueError: where there is no such measurement.
@@ -85,7 +85,7 @@ class Session:
         measurement = _named(name)
         if experiment.gpu == "this" and self.gpu is None:
             experiment = replace(experiment, gpu="")
-        job = Job(experiment, name)
+        job = Job(experiment, name, client)
         try:
             immediate = self._without_measuring(experiment, measurement)
         except ConfigError as error:
@@ -125,49 +125,59 @@ class Session:
         return self._archive.find(measurement, experiment, gpu.name)
 
     def compiled(
-        self, experiment: Experiment, specialization: str = "launcher", wanted: Callable[[], bool] = lambda: True
+        self,
+        experiment: Experiment,
+        specialization: str = "launcher",
+        wanted: Callable[[], bool] = lambda: True,
+        client: Client = OURS,
     ) -> Compiled | Failure:
         """What the compiler makes of an experiment for its GPU; waits for it. Kept for the next time.
 
         Args:
             specialization: what the compiler is told of sizes and strides, one of `compiler.SPECIALIZATIONS`.
             wanted: asked now and then. A compile that nobody wants any more is ended, unless it is about to end anyway.
+            client: who asks: clients are served in turns.
 
         Raises:
             ConfigError: where the experiment names a GPU that it can't be for.
         """
-        gpu = resolved_gpu(experiment, self.gpu)
-        if not HAS_TRITON:
-            return Failure("compile", "no_triton", "Triton is not installed on this machine, so nothing is compiled.")
-        return self._machine.compiles.of(experiment, gpu, specialization, wanted)
+        return waited_for(self.compiling(experiment, specialization, client), wanted)
 
     def compiling(
-        self, experiment: Experiment, specialization: str = "launcher", wanted: Callable[[], bool] = lambda: True
+        self, experiment: Experiment, specialization: str = "launcher", client: Client = OURS
     ) -> Future[Compiled | Failure]:
-        """The same, without waiting. What is known already takes no thread, however many wait for what is not.
+        """The same, without waiting, and without a thread. Who wants it no more cancels it.
 
         Arguments as of `compiled`.
 
         Raises:
             ConfigError: where the experiment names a GPU that it can't be for.
         """
-        known = self.compiled_before(experiment, specialization)
-        if known is None:
-            return self._waiting.submit(self.compiled, experiment, specialization, wanted)
-        done: Future[Compiled | Failure] = Future()
-        done.set_result(known)
-        return done
+        gpu = resolved_gpu(experiment, self.gpu)
+        if HAS_TRITON:
+            return self._machine.compiles.asked(experiment, gpu, specialization, client)
+        none: Future[Compiled | Failure] = Future()
+        none.set_result(
+            Failure("compile", "no_triton", "Triton is not installed on this machine, so nothing is compiled.")
+        )
+        return none
 
     def compiled_before(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | None:
         """What the compiler made of it, if that is known already. Returns at once."""
         return self._machine.compiles.known(experiment, resolved_gpu(experiment, self.gpu), specialization)
 
     def warm_up(self) -> None:
-        """Start the workers in the background, so that the first run need not wait for them."""
+        """Start the workers and read the recordings in the background, so that nobody has to wait for them."""
+        threading.Thread(target=self._read_recordings, daemon=True).start()
         if HAS_TRITON:
             self._machine.runner.submit(worker.describe, "worker")
         if HAS_TRITON and self.gpu is not None:
             self._machine.compilers.submit(worker.process_id, "worker")
+
+    def _read_recordings(self) -> None:
+        first = from_json({"kernel": next(iter(discover()))}, discover())
+        for measurement in MEASUREMENTS.values():
+            self._archive.find(measurement, first, "H200")
 
     def ask_runner(self, question: Callable[[], Any]) -> Any:
         """Call a function of `worker` in the run worker, between jobs: `process_id`, `compiled_here`."""
@@ -190,7 +200,6 @@ class Session:
         """Kill all workers; jobs under way end as failures. What was measured is stored."""
         for end in self._ends:
             end()
-        self._waiting.shutdown(wait=False, cancel_futures=True)
         self._machine.close()
         self.store.close()
 

@@ -14,15 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from kernels import discover
+from kernels.compile_cost import QUICK_COMPILE_S, compile_seconds
 from kernels.compiled import compiler
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.results import Compiled, Device, Failure
 from kernels.runner import worker
-from kernels.runner.compiles import Compiles
+from kernels.runner.compiles import Compiles, refused_compile, waited_for
 from kernels.runner.job import Job, RunQueue
 from kernels.runner.ncu import CountingFailed
-from kernels.runner.processes import Workers, cancelled, died, outcome
+from kernels.runner.processes import Call, Workers, cancelled, died, outcome
+from kernels.runner.turns import Shared
+from kernels.spec import Launch
 
 V = TypeVar("V")
 
@@ -45,7 +49,12 @@ class Machine:
         self.gpu = gpu
         self.backend = "cuda" if gpu else "interpreter"
         self.cache = str(cache)
-        self.compilers = Workers("compile", self.cache, count=max(2, min(4, (os.cpu_count() or 2) // 2)))
+        self.compilers = Shared(
+            lambda: Workers("compile", self.cache),
+            count=max(2, min(4, (os.cpu_count() or 2) // 2)),
+            quick_s=QUICK_COMPILE_S,
+            what="compiles",
+        )
         self.compiles = Compiles(self.compilers)
         self.runner = Workers(self.backend, self.cache)
         self.queue = RunQueue()
@@ -88,14 +97,26 @@ class Stages:
         self, experiment: Experiment, build: Callable[[Experiment, Gpu], Failure | None] = compiler.compile_for
     ) -> None:
         """Compile in a compile worker, so that the run worker finds it done. Nothing, under the interpreter."""
-        if self._machine.gpu is not None:
-            self._call(self._machine.compilers, "compile", build, experiment, self.gpu)
+        if self._machine.gpu is None:
+            return
+        launch = Launch(experiment.problem, experiment.config, self.gpu)
+        kernel = discover()[experiment.kernel]
+        if refused := refused_compile(kernel, launch):
+            raise Stopped(refused)
+        with self._entered("compile"):
+            work = self._machine.compilers.submit(
+                *(build, "compile", experiment, self.gpu),
+                client=self._job.client,
+                seconds=compile_seconds(kernel, launch),
+            )
+            self._outcome(_unless_failed(work), "compile")
 
     def compiled(self, *experiments: Experiment) -> tuple[Compiled, ...]:
         """What the compiler makes of each experiment, which is kept."""
 
         def compiled(experiment: Experiment) -> Compiled | Failure:
-            return self._machine.compiles.of(experiment, self.gpu, "launcher", lambda: not self._job.is_cancelled)
+            asked = self._machine.compiles.asked(experiment, self.gpu, "launcher", self._job.client)
+            return waited_for(asked, lambda: not self._job.is_cancelled)
 
         with self._entered("compile"), ThreadPoolExecutor(_SEVERAL) as pool:
             outcomes = list(pool.map(compiled, experiments))
@@ -163,9 +184,12 @@ class Stages:
     def _call(self, workers: Workers, stage: str, function: Callable[..., V | Failure], *args: object) -> V:
         """Run one stage in a worker."""
         with self._entered(stage):
-            work = workers.submit(function, stage, *args)
-            self._job.attach(work)
-            value = outcome(work, stage)
+            return self._outcome(workers.submit(function, stage, *args), stage)
+
+    def _outcome(self, work: Call[V | Failure], stage: str) -> V:
+        """Wait for a call, which a cancel of the job ends."""
+        self._job.attach(work)
+        value = outcome(work, stage)
         if isinstance(value, Failure) and value.kind == "cancelled" and not self._job.is_cancelled:
             value = died(stage, "all workers were replaced")
         return _unless_failed(value)

@@ -22,6 +22,7 @@ from kernels.runner import processes, worker
 from kernels.runner.interpreter import LIMIT_S, estimated_seconds
 from kernels.runner.measurements.run_measurement import RUN, checked
 from kernels.runner.session import Session
+from kernels.runner.turns import Client
 from kernels.spec import Launch
 
 KERNEL = next(iter(discover().values()))
@@ -47,6 +48,9 @@ def longest():
 
 
 LONG = longest()
+
+# Half a minute for an H200: 512 sums per thread.
+SLOW_TO_COMPILE = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 16, "num_warps": 2}
 
 
 def worker_id(session):
@@ -286,23 +290,21 @@ def test_the_process_that_submits_runs_imports_no_torch(tmp_path):
 
 
 def test_a_compile_that_takes_too_long_is_a_timeout_and_the_next_one_is_unharmed(session, monkeypatch):
-    """A tile of 256 × 256 on one warp takes minutes."""
-    slow = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1}
     payload = {"kernel": "matmul.grouped", "gpu": "H200"}
     with monkeypatch.context() as patch:
         patch.setitem(processes.DEADLINES_S, "compile", 2.0)
-        outcome = session.compiled(from_json({**payload, "config": slow}, discover()))
+        outcome = session.compiled(from_json({**payload, "config": SLOW_TO_COMPILE}, discover()))
     assert isinstance(outcome, Failure), outcome
     assert (outcome.stage, outcome.kind) == ("compile", "timeout")
     assert isinstance(session.compiled(from_json({**payload, "problem": {"M": 272}}, discover())), Compiled)
 
 
 def test_a_compile_that_nobody_wants_any_more_is_ended(session, monkeypatch):
-    monkeypatch.setattr("kernels.runner.compiles.PATIENCE_S", 0.5)
-    slow = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1, "num_stages": 2}
+    monkeypatch.setattr("kernels.runner.under_way.PATIENCE_S", 0.5)
+    slow = {"kernel": "matmul.grouped", "gpu": "H200", "config": {**SLOW_TO_COMPILE, "num_stages": 2}}
     began = time.monotonic()
     outcome = session.compiled(
-        from_json({"kernel": "matmul.grouped", "gpu": "H200", "config": slow}, discover()),
+        from_json(slow, discover()),
         wanted=lambda: time.monotonic() - began < 1,
     )
     assert isinstance(outcome, Failure)
@@ -315,9 +317,34 @@ def test_a_compile_that_nobody_wants_any_more_is_ended(session, monkeypatch):
 def test_all_who_wait_for_the_same_compile_share_it(session, monkeypatch):
     submitted = []
     submit = session._machine.compilers.submit
-    monkeypatch.setattr(session._machine.compilers, "submit", lambda *a: submitted.append(a) or submit(*a))
+    monkeypatch.setattr(session._machine.compilers, "submit", lambda *a, **b: submitted.append(a) or submit(*a, **b))
     experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 4000}, "gpu": "H200"}, discover())
     with ThreadPoolExecutor(4) as clients:
         outcomes = list(clients.map(lambda _: session.compiled(experiment), range(4)))
     assert all(isinstance(outcome, Compiled) for outcome in outcomes)
     assert len(submitted) == 1
+
+
+def test_a_compile_that_would_be_ended_before_it_is_done_is_not_started(session):
+    tile = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1}
+    asked = session.compiling(from_json({"kernel": "matmul.grouped", "gpu": "T4", "config": tile}, discover()))
+    refused = asked.result(0)
+    assert isinstance(refused, Failure)
+    assert (refused.stage, refused.kind) == ("compile", "too_slow_to_compile")
+    assert "2048 registers per thread with num_warps 1; a thread has 255" in refused.message
+
+
+def test_a_stranger_with_slow_compiles_does_not_delay_a_quick_one(session):
+    """Real compiles: as many slow ones as one address may have, and somebody else's quick one."""
+    configs = [{**SLOW_TO_COMPILE, "BLOCK_K": depth, "num_stages": n} for depth in (16, 32) for n in (1, 2, 3, 4)]
+    payload = {"kernel": "matmul.grouped", "gpu": "H200"}
+    greedy, other = Client("10.0.0.1", "one"), Client("10.0.0.2", "other")
+    slow = [session.compiling(from_json({**payload, "config": one}, discover()), client=greedy) for one in configs]
+    try:
+        quick = {"kernel": "transpose.tiled", "problem": {"M": 80}, "gpu": "H200"}
+        made = session.compiling(from_json(quick, discover()), client=other).result(PATIENCE_S)
+        assert isinstance(made, Compiled), made
+        assert not any(one.done() for one in slow[1:])
+    finally:
+        for one in slow:
+            one.cancel()

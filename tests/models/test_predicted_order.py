@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from kernels import discover, records
+from kernels.compile_cost import hopeless
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.lanes import CompiledFacts
 from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.spec import Launch
-from visualize.models.predicted_order import hopeless, predicted
+from visualize.models.predicted_order import predicted
 
 H200 = GPUS["H200"]
 KERNEL = discover()["matmul.grouped"]

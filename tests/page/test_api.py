@@ -56,7 +56,9 @@ def test_gradios_own_schema_shows_every_field_with_its_choices_and_default(app: 
 def test_schedule_counts_the_articles_loads(client: Client) -> None:
     problem = {"M": 576, "N": 576, "K": 288}
     config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3}
-    reply = client.predict({"kernel": "matmul.grouped", "problem": problem, "config": config}, api_name="/schedule")
+    experiment = {"kernel": "matmul.grouped", "problem": problem, "config": config}
+    client.predict(experiment, api_name="/compile")
+    reply = client.predict(experiment, api_name="/schedule")
     assert (reply["programs"], reply["waves"], reply["tail_programs"]) == (81, 1, 81)
     assert (reply["loads"][8], reply["loads"][80]) == (54, 162)
     assert reply["tiles"][:4] == [[[0, 0, 0]], [[1, 0, 0]], [[2, 0, 0]], [[0, 1, 0]]]

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import gradio as gr
@@ -53,6 +53,17 @@ def answers(handler, *values):
     # In a thread of its own: where a browser's tests ran before, this one has a running loop already.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(collected())).result(20)
+
+
+def compiles_to(monkeypatch, page, outcome):
+    """Whatever is compiled comes to this."""
+
+    def compiling(*_, **__):
+        done = Future()
+        done.set_result(outcome)
+        return done
+
+    monkeypatch.setattr(page.session, "compiling", compiling)
 
 
 def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
@@ -112,7 +123,7 @@ def test_an_answer_in_time_draws(page):
 
 def test_what_is_drawn_of_the_compiled_kernel_is_sent_once(page, monkeypatch):
     """Gradio sends the last answer twice: that one must be empty."""
-    monkeypatch.setattr(page.session, "compiled", lambda *_, **__: Failure("compile", "timeout", "It took too long."))
+    compiles_to(monkeypatch, page, Failure("compile", "timeout", "It took too long."))
     *_, drawn, nothing = compiled(page, {"tab": "schedule"})
     assert "It took too long." in named(drawn)["schedule-claim"]
     assert nothing == {page.components.problems: gr.skip()}
@@ -121,7 +132,7 @@ def test_what_is_drawn_of_the_compiled_kernel_is_sent_once(page, monkeypatch):
 @pytest.mark.parametrize("tab", ["schedule", "reuse", "coalescing", "compiler"])
 def test_what_the_compiler_says_is_text_and_no_markup(page, monkeypatch, tab):
     failure = Failure("compile", "compile_error", "<script>alert(1)</script> & more")
-    monkeypatch.setattr(page.session, "compiled", lambda *_, **__: failure)
+    compiles_to(monkeypatch, page, failure)
     *_, drawn, _ = compiled(page, {"tab": tab})
     claim = named(drawn)[f"{tab}-claim"]
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in claim
@@ -129,7 +140,7 @@ def test_what_the_compiler_says_is_text_and_no_markup(page, monkeypatch, tab):
 
 
 def test_what_can_not_be_drawn_once_it_is_compiled_is_said_where_it_was_set(page, monkeypatch):
-    monkeypatch.setattr(page.session, "compiled", lambda *_, **__: Failure("compile", "timeout", "It took too long."))
+    compiles_to(monkeypatch, page, Failure("compile", "timeout", "It took too long."))
     *_, refused, _ = compiled(page, {"tab": "schedule", "num_warps": 16, "programs_per_sm": 32})
     assert "programs_per_sm is 32" in json.loads(named(refused)["problems"])["programs_per_sm"]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import anyio
 import gradio as gr
 import pytest
-from gradio.state_holder import SessionState
+from gradio.state_holder import SessionState, StateHolder
 
 from visualize.page.lean_blocks import LeanBlocks
 
@@ -82,3 +83,36 @@ def test_a_component_that_is_no_output_is_refused():
     (event,) = blocks.fns.values()
     with pytest.raises(ValueError, match="not specified as output"):
         asyncio.run(blocks.postprocess_data(event, {other: "x"}, SessionState(blocks)))
+
+
+def test_too_few_values_are_refused_in_a_sentence_and_leave_no_trace_in_the_log():
+    with pytest.raises(gr.Error, match="3 values were sent; 4 are needed") as refused:
+        given(LeanBlocks, [None, "new", 3])
+    assert not refused.value.print_exception
+
+
+def test_a_session_keeps_nothing_of_what_is_sent_and_answered():
+    with LeanBlocks() as blocks:
+        made = [gr.HTML("a"), gr.HTML("b")]
+        gr.Button("go").click(lambda *_: None, made, made)
+    blocks.state_holder = StateHolder()
+    blocks.state_holder.blocks = blocks
+    state = blocks.state_holder["one"]
+    (event,) = blocks.fns.values()
+    assert asyncio.run(blocks.preprocess_data(event, ["x", "y"], state)) == ["x", "y"]
+    assert asyncio.run(blocks.postprocess_data(event, {made[0]: "z"}, state))[0] == "z"
+    assert state.config_values == {}
+    assert blocks.state_holder["one"] is state
+
+
+def echo(experiment: dict[str, Any]) -> dict[str, Any]:
+    return experiment
+
+
+def test_an_endpoints_json_is_handed_on_as_it_is():
+    with LeanBlocks() as blocks:
+        gr.api(echo, api_name="echo")
+    (event,) = blocks.fns.values()
+    sent = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
+    assert asyncio.run(blocks.preprocess_data(event, [sent, "more"], None)) == [sent]
+    assert asyncio.run(blocks.postprocess_data(event, sent, None)) == [sent]

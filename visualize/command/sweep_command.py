@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 from kernels import discover
+from kernels.compile_cost import hopeless
 from kernels.export.autotune import config_line
 from kernels.knobs import ConfigError
 from kernels.records.record_form import UnreadableRecording
@@ -26,7 +27,7 @@ from kernels.sweep.rows_file import write
 from kernels.sweep.sweep_progress import Progress, estimated_s
 from kernels.sweep.sweeping import Sweeping
 from visualize.command.sweep_flags import Asked, asked, parser
-from visualize.models.predicted_order import hopeless, predicted
+from visualize.models.predicted_order import predicted
 
 FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 

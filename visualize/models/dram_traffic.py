@@ -12,7 +12,7 @@ from kernels.spec import Kernel, Launch
 from visualize.models import coalescing
 from visualize.models.bounds import Bound, bounds, l2_pressure, writes_in_parts
 from visualize.models.occupancy import residency
-from visualize.models.reuse import Reuse, asked_bytes, by_group_size, group_sizes, reuse
+from visualize.models.reuse import MOST_WAVES, Reuse, asked_bytes, by_group_size, group_sizes, reuse
 from visualize.models.schedule import Schedule, schedule
 from visualize.models.traffic import Operation
 
@@ -74,6 +74,23 @@ def _asked(kernel: Kernel, launch: Launch, compiled: Compiled | None) -> tuple[S
     return ideal, coalescing.operations(kernel, launch, compiled.operations) if compiled and readable else ()
 
 
+def _refuse_many_waves(ideal: Schedule, launch: Launch) -> None:
+    """Refuse what would take minutes and gigabytes.
+
+    Raises:
+        ConfigError: for more than MOST_WAVES of a launch with panels.
+    """
+    if ideal.panels is None or (waves := int(ideal.step.max()) + 1) <= MOST_WAVES:
+        return
+    name = "waves" if ideal.turns == 1 else "turns of the programs' loop"
+    raise ConfigError(
+        "too_many_tiles",
+        f"{waves:,} {name} are too many to predict here; at most {MOST_WAVES:,} are allowed. "
+        "Make the tile larger or the shape smaller.",
+        next(iter(knobs(type(launch.config)))),
+    )
+
+
 def dram_traffic(
     kernel: Kernel, launch: Launch, compiled: Compiled | None, study: GroupSizeStudy | None
 ) -> DramTraffic:
@@ -83,16 +100,12 @@ def dram_traffic(
         ConfigError: where the problem has too many tiles.
     """
     ideal, operations = _asked(kernel, launch, compiled)
+    _refuse_many_waves(ideal, launch)
     in_parts = writes_in_parts(operations)
     asked = asked_bytes(kernel, launch, ideal)
     pressure = l2_pressure(bounds(kernel, launch, ideal, operations, 0.0, asked), operations)
     own = reuse(kernel, launch, ideal, pressure, in_parts)
-    if own is None:
-        raise ConfigError(
-            "too_many_tiles",
-            f"{ideal.waves:,} waves are too many to predict here. Make the tile larger or the shape smaller.",
-            next(iter(knobs(type(launch.config)))),
-        )
+    assert own is not None, "what has too many waves was refused"
     size = getattr(launch.config, "GROUP_SIZE", None)
     sizes = by_group_size(kernel, launch, ideal, pressure, group_sizes(ideal)) if size else {}
     row = next((row for row in study.rows if row.group_size == size), None) if study else None

@@ -16,17 +16,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernels.compile_cost import LANES, MOST_REGISTERS, accumulator_registers, operands
 from kernels.lanes import CompiledFacts
 from kernels.results import Prediction
-from kernels.spec import DTYPE_BYTES, Access, Kernel, Launch
+from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models import coalescing
 from visualize.models.bounds import L2_GBPS_PER_SM, SUSTAINED, arithmetic, bounds, l2_pressure, writes_in_parts
 from visualize.models.occupancy import occupancy
 from visualize.models.reuse import asked_bytes, reuse
 from visualize.models.schedule import schedule
 from visualize.models.traffic import Operation
-
-_LANES, _MOST_REGISTERS = 32, 255
 
 # Registers of a thread besides its part of the accumulator: 38 to 65 in compiled float16 products.
 _OTHER_REGISTERS = 56
@@ -84,44 +83,14 @@ def predicted(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) ->
     return Prediction(total, max(found, key=lambda name: found[name]), tuple(found.items()))
 
 
-def hopeless(kernel: Kernel, launch: Launch) -> str:
-    """Why a config is not worth a compile, as a sentence, or "": its accumulator alone does not fit in registers.
-
-    Such a kernel can compile for minutes, and then keeps its accumulator in local memory.
-    """
-    needed = _accumulator_registers(kernel, launch)
-    if needed <= _MOST_REGISTERS:
-        return ""
-    rows, columns = kernel.output_tile(launch) or (0, 0)
-    warps = launch.config.num_warps
-    return (
-        f"The accumulator of a {rows} × {columns} tile takes {needed} registers per thread with num_warps {warps}; "
-        f"a thread has {_MOST_REGISTERS}, so it would spill. Make the tile smaller or num_warps larger."
-    )
-
-
-def _accumulator_registers(kernel: Kernel, launch: Launch) -> int:
-    """float32 sums of one thread; 0 for a kernel that multiplies nothing."""
-    tile = kernel.output_tile(launch)
-    if tile is None or not kernel.family.work(launch.problem):
-        return 0
-    return -(-math.prod(tile) // (_LANES * launch.config.num_warps))
-
-
-def _operands(kernel: Kernel, launch: Launch) -> list[Access]:
-    """The loads of panels: what a loop over K fetches."""
-    panels = kernel.family.panels or ()
-    return [a for a in kernel.accesses(launch) if isinstance(a, Access) and a.tensor in panels]
-
-
 def _taken(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) -> _Taken:
     """What the compiler says; or the tile's sums and its stages of operands."""
     config, gpu = launch.config, launch.gpu
     if compiled is not None:
         registers, shared, spilled = compiled.registers, compiled.shared_bytes, compiled.spilled_bytes
     else:
-        registers = min(_MOST_REGISTERS, _accumulator_registers(kernel, launch) + _OTHER_REGISTERS)
-        step = sum(access.elements for access in _operands(kernel, launch)) * DTYPE_BYTES[launch.problem.dtype]
+        registers = min(MOST_REGISTERS, accumulator_registers(kernel, launch) + _OTHER_REGISTERS)
+        step = sum(access.elements for access in operands(kernel, launch)) * DTYPE_BYTES[launch.problem.dtype]
         shared, spilled = step * config.num_stages, 0
     fits = shared <= gpu.shared_bytes_per_program
     held = occupancy(gpu, config.num_warps, registers, shared).programs_per_sm if fits else 0
@@ -169,7 +138,7 @@ def _on_chip(kernel: Kernel, launch: Launch, taken: _Taken) -> dict[str, float]:
     rounds = each * -(-programs // (gpu.sms * taken.held))
     found = {"latency": rounds * steps * _LATENCY_NS / hidden / 1e6}
     if taken.spilled_bytes:
-        spilled = 2 * taken.spilled_bytes * _LANES * config.num_warps * steps * busiest
+        spilled = 2 * taken.spilled_bytes * LANES * config.num_warps * steps * busiest
         found["spills"] = spilled / _SPILLED_GBPS_PER_SM / 1e6
     work = arithmetic(kernel, launch, gpu.clock_mhz)
     if work is not None:
@@ -205,11 +174,11 @@ def _padded(kernel: Kernel, launch: Launch) -> float:
 
 def _fed_bytes(kernel: Kernel, launch: Launch, groups: bool) -> float:
     """Bytes that matrix units read from shared memory for one tile and one step of K."""
-    tile, operands = kernel.output_tile(launch), _operands(kernel, launch)
-    if tile is None or not operands:
+    tile, loads = kernel.output_tile(launch), operands(kernel, launch)
+    if tile is None or not loads:
         return 0.0
     rows, columns = tile
-    depth = operands[0].elements // rows
+    depth = loads[0].elements // rows
     warps = launch.config.num_warps
     if groups and launch.gpu.compute_capability == (9, 0):
         # Each 64 rows read all columns' operand; where there are fewer rows than groups, groups share the columns.

@@ -23,15 +23,20 @@ from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models.bounds import L2_GBPS_PER_SM
 from visualize.models.dispatch import by_pace, lockstep, staggered
 from visualize.models.lru import Programs, evicted, fetched_bytes
-from visualize.models.schedule import Schedule
+from visualize.models.schedule import MOST_TILES, Schedule
 from visualize.models.steps import panels
 
 # Pieces of a panel that are modelled one by one; fewer where there are many waves, so that steps stay this few as long
 # as a panel has a piece at all.
 PIECES, _MOST_STEPS = 10, 512
 
-# Waves that are modelled: memory grows with their square, and holds half a gigabyte of these.
-MOST_WAVES = 4096
+# Steps that are modelled, of waves or of turns of a loop: time and memory grow with their square, to some 5 s of a core
+# and half a gigabyte for so many and every octave of GROUP_SIZE.
+MOST_WAVES = 2048
+
+# Seconds of a core for each step of each order that is compared, each panel and other step that it is laid beside, and
+# each way to start: fitted on one x86 server core.
+_CELL_S = 3e-8
 
 # How wrong the L2's capacity may be, as a factor, when asking how sensitive a prediction is to it; and from which ratio
 # of predictions on it is called sensitive.
@@ -286,9 +291,31 @@ def _evicted(read_since: float, constants: Constants) -> float:
     return evicted(read_since, constants.evicted_from, constants.evicted_at).item()
 
 
+def reuse_seconds(kernel: Kernel, launch: Launch, resident_programs: int) -> float:
+    """Seconds of a core that predicting a launch's traffic takes, for every GROUP_SIZE where it has one, roughly.
+
+    Args:
+        resident_programs: over all SMs.
+    """
+    extents = kernel.extents(launch)
+    slices = extents.get("slice", 1)
+    tiles, pieces = extents["m"] * extents["n"] * slices, (extents["m"] + extents["n"]) * slices
+    waves = -(-tiles // max(1, min(resident_programs, kernel.programs(launch))))
+    if kernel.family.panels is None or waves > MOST_WAVES or tiles > MOST_TILES:
+        return 0.0  # read once, or refused
+    sizes = len(_compared_sizes(extents["m"], tiles * waves)) if hasattr(launch.config, "GROUP_SIZE") else 0
+    steps = waves if waves * 2 > _MOST_STEPS else min(waves * PIECES, _MOST_STEPS)
+    ways = 2
+    return ways * (1 + sizes) * steps * (pieces + steps) * _CELL_S
+
+
 def group_sizes(schedule: Schedule) -> tuple[int, ...]:
     """The GROUP_SIZEs to compare: every one up to all rows of tiles, or, of large launches, some of each octave."""
-    rows, work = schedule.extents[0], len(schedule.tiles.program) * (int(schedule.step.max()) + 1)
+    return _compared_sizes(schedule.extents[0], len(schedule.tiles.program) * (int(schedule.step.max()) + 1))
+
+
+def _compared_sizes(rows: int, work: int) -> tuple[int, ...]:
+    """Every one up to `rows`, or some of each octave, for so many tiles times waves."""
     for per_octave in (rows, 8, 4, 2, 1):
         steps = [max(1, (1 << size.bit_length() - 1) // per_octave) for size in range(1, rows + 1)]
         several = [size for size, step in enumerate(steps, 1) if size % step == 0 or size == rows]

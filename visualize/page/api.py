@@ -15,6 +15,7 @@ from kernels.runner.session import Session
 from kernels.schema import experiment_schema
 from visualize.page.registration import register
 from visualize.page.tools import tools
+from visualize.panels.beside import Beside
 from visualize.panels.endpoint import EXPERIMENT, Api, answered
 from visualize.panels.panel import Panel
 
@@ -26,7 +27,7 @@ EXAMPLE = {
 }
 
 
-def endpoints(session: Session, panels: Sequence[Panel], with_tools: bool = False) -> None:
+def endpoints(session: Session, beside: Beside, panels: Sequence[Panel], with_tools: bool = False) -> None:
     """Register all endpoints; call inside a Blocks context.
 
     Args:
@@ -44,7 +45,7 @@ def endpoints(session: Session, panels: Sequence[Panel], with_tools: bool = Fals
     declared = discover()
     experiment = merged_schema(declared)
     register(kernels, "kernels", 1, {}, {})
-    served = [endpoint for panel in panels for endpoint in panel.endpoints(Api(session))]
+    served = [endpoint for panel in panels for endpoint in panel.endpoints(Api(session, beside))]
     for one in served:
         register(one.function, one.name, one.at_once, {EXPERIMENT: experiment, **one.schemas}, {EXPERIMENT: EXAMPLE})
     for tool in tools(session, served, declared) if with_tools else ():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,9 @@ from kernels.knobs import ConfigError
 from kernels.results import Compiled, Failure
 from kernels.runner.session import Session
 from visualize.page.guide import expanded
+from visualize.page.tab_drawing import TabDrawing, Values, values
 from visualize.panels import compare
+from visualize.panels.beside import NEAR_S, Beside
 from visualize.panels.controls import experiment_form
 from visualize.panels.endpoint import known
 from visualize.panels.panel import Drawn, Measure, Panel
@@ -60,15 +64,25 @@ class Drawing:
     """Draws one page, for all the browsers that have it open.
 
     Args:
+        beside: where what takes long is drawn.
         panels: by the name of their tab.
         result: the one of them that shows the last run.
     """
 
     def __init__(
-        self, session: Session, components: Components, panels: Mapping[str, Sequence[Panel]], result: ResultPanel
+        self,
+        session: Session,
+        beside: Beside,
+        components: Components,
+        panels: Mapping[str, Sequence[Panel]],
+        result: ResultPanel,
     ) -> None:
         self.session = session
+        self._beside = beside
         self._at = components
+        self._tabs = TabDrawing(panels, result)
+        outputs = [one for several in panels.values() for panel in several for one in panel.outputs]
+        self._named = {str(one.elem_id): one for one in outputs}
         self._panels = panels
         self._result = result
         # An answer that changes nothing: Gradio takes no empty one.
@@ -81,13 +95,8 @@ class Drawing:
         Raises:
             ConfigError: where one can't be drawn.
         """
-        return self._compared(self._alone(known), known)
-
-    def _alone(self, known: Known) -> Drawn:
-        drawn: Drawn = {}
-        for panel in self._panels[known.state.view.tab]:
-            drawn |= panel.draw(known)
-        return drawn
+        drawn, bar = self._tabs.drawn(known, self._twin(known.state))
+        return {**drawn, self._at.compare: bar}
 
     def following(self, state: State) -> Drawn:
         """What the open tab draws anew once a run has ended, whoever's it was.
@@ -100,15 +109,6 @@ class Drawing:
         for panel in panels:
             drawn |= panel.draw(self.known(state))
         return drawn or self.nothing
-
-    def _compared(self, drawn: Drawn, known: Known) -> Drawn:
-        """What is drawn, each with its twin where something is pinned; and what differs."""
-        panels, twin = self._panels[known.state.view.tab], self._twin(known.state)
-        shown, bar = compare.compared(drawn, known, twin, panels, self._whole)
-        return {**shown, self._at.compare: bar}
-
-    def _whole(self, known: Known) -> Drawn:
-        return {**self._result.known_run(known), **self._alone(known)}
 
     def _twin(self, state: State) -> Known | None:
         twin = state.twin(self.session.gpu)
@@ -127,6 +127,8 @@ class Drawing:
             return ""
         shown = [state.experiment, *([state.pinned] if state.pinned else [])]
         is_known = all(self.session.compiled_before(one) is not None for one in shown)
+        with suppress(ConfigError):  # it can't be drawn, which is said when it is
+            is_known = is_known and not self._is_far(self.known(state))
         return f"{DRAWN if is_known else next(self._numbers)} {link.query(state.to_address())}"
 
     def moving(self, known: Known, is_asked: bool = False) -> Drawn:
@@ -157,7 +159,8 @@ class Drawing:
             answer[self._at.wanted] = wanted
         try:
             known = self.known(state)
-            answer |= self.draw(known) | self.moving(known)
+            answer |= self._predicting(known) if self._is_far(known) else self.draw(known)
+            answer |= self.moving(known)
         except ConfigError as error:
             said[error.field] = str(error)
         return {**answer, self._at.problems: form.placed(said)}
@@ -194,17 +197,52 @@ class Drawing:
             waiting |= panel.waiting(known, seconds)
         return waiting or self.nothing
 
-    def drawn_again(self, state: State, outcome: Compiled | Failure) -> Drawn:
-        """The open tab with what the compiler said; what can't be drawn is said where it was set."""
+    async def drawn_again(self, state: State, outcome: Compiled | Failure | None, still: Callable[[], bool]) -> Drawn:
+        """The open tab with what the compiler said; what can't be drawn is said where it was set.
+
+        Args:
+            still: asked now and then whether it is still wanted.
+        """
         try:
-            return self.draw(self.known(state, outcome)) or self.nothing
+            known, twin = self.known(state, outcome), self._twin(state)
+            seconds = self._tabs.seconds(known, twin)
+            if seconds <= NEAR_S:
+                return await asyncio.to_thread(self.draw, known) or self.nothing
         except ConfigError as error:
             return self.refused(error)
+        work = asyncio.wrap_future(self._beside.asked(values, known, twin, seconds=seconds))
+        try:
+            while still() and not work.done():
+                await asyncio.wait([work], timeout=0.25)
+        finally:
+            work.cancel()  # which ends it, where nobody waits for it any more
+        return self.nothing if work.cancelled() else self._placed(work.result())
+
+    def _placed(self, found: Values | Failure) -> Drawn:
+        """What another process drew, by our components."""
+        if isinstance(found, Failure):
+            return self.refused(ConfigError(found.kind, found.message))
+        if isinstance(found, ConfigError):
+            return self.refused(found)
+        drawn, bar = found
+        return {**{self._named[name]: value for name, value in drawn.items()}, self._at.compare: bar}
+
+    def _is_far(self, known: Known) -> bool:
+        """Whether the open tab is drawn in another process, as that takes long."""
+        return self._tabs.seconds(known, self._twin(known.state)) > NEAR_S
+
+    def _predicting(self, known: Known) -> Drawn:
+        """What the open tab shows until another process has drawn it."""
+        shown: Drawn = {}
+        for panel in self._panels[known.state.view.tab]:
+            shown |= panel.predicting(known)
+        return shown
 
     def shown(self, action: Measure, outcome: Any, known: Known) -> Drawn:
         """What an outcome draws, beside what is pinned."""
         drawn = action.shown(outcome, known)
         try:
-            return self._compared(drawn, known)
+            shown, bar = self._tabs.compared(drawn, known, self._twin(known.state))
+            return {**shown, self._at.compare: bar}
         except ConfigError:
             return drawn  # what is set can't be drawn, which is said where it was set

@@ -7,8 +7,10 @@ they read the settings when they begin, and an answer that something newer has o
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import gradio as gr
@@ -20,6 +22,7 @@ from kernels.results import Failure
 from kernels.runner.job import Job
 from visualize.page.drawing import DRAWN, Components, Drawing
 from visualize.page.runs import Runs
+from visualize.panels.asker import asker
 from visualize.panels.panel import Ask, Drawn, Measure
 from visualize.panels.tabs import SETTINGS
 from visualize.state.presets import with_preset
@@ -31,6 +34,9 @@ from visualize.widgets import settings as page_settings
 # Between two drawings of what goes on.
 _FOLLOW_S = 0.7
 
+# Questions that are answered at once: more than one address may have compiles waiting.
+_QUESTIONS = 64
+
 
 class Handlers:
     """Handlers of one page, for all the browsers that have it open."""
@@ -39,6 +45,7 @@ class Handlers:
         self.drawing = drawing
         self.session = drawing.session
         self.runs = Runs(self.session)
+        self._asked = ThreadPoolExecutor(_QUESTIONS, "answers a question")
         self._at = components
         # How often something was set on each open page, and the compile that it has asked for last: an answer to what
         # was set before comes too late.
@@ -130,16 +137,18 @@ class Handlers:
             began = time.perf_counter()
             await asyncio.sleep(0.2)  # of a slider that is being moved, the last position is compiled
             if still():
-                work = asyncio.wrap_future(self.session.compiling(current.experiment, wanted=still))
-                await asyncio.wait([work], timeout=0.15)
-                while not work.done() and still():
-                    yield self.drawing.waiting(current, time.perf_counter() - began)
-                    await asyncio.wait([work], timeout=0.25)
-                outcome = await work
-                if current.pinned and still():
-                    await asyncio.wrap_future(self.session.compiling(current.pinned, wanted=still))
+                shown = [current.experiment, *([current.pinned] if current.pinned else [])]
+                works = [asyncio.wrap_future(self.session.compiling(one, client=asker())) for one in shown]
+                try:
+                    await asyncio.wait(works, timeout=0.15)
+                    while still() and not all(work.done() for work in works):
+                        yield self.drawing.waiting(current, time.perf_counter() - began)
+                        await asyncio.wait(works, timeout=0.25)
+                finally:
+                    for work in works:
+                        work.cancel()  # which ends what nobody waits for any more
                 if still():
-                    yield await asyncio.to_thread(self.drawing.drawn_again, current, outcome)
+                    yield await self.drawing.drawn_again(current, works[0].result(), still)
         yield self.drawing.nothing  # Gradio sends what was yielded last once more
 
     async def on_moving(self, request: gr.Request, moving: object, settings: str) -> AsyncIterator[Drawn]:
@@ -222,7 +231,7 @@ class Handlers:
             try:
                 current = self.read(settings)
                 answers = action.question(self.session, current, str(request.session_hash))
-                while (answer := await asyncio.to_thread(next, answers, None)) is not None:
+                while (answer := await self._answer(answers)) is not None:
                     yield {**said, **answer}
                     said = {}
                 if moving := self.drawing.moving(self.drawing.known(current), is_asked=True):
@@ -231,6 +240,11 @@ class Handlers:
                 yield {**self.drawing.refused(error), **({} if action.keeps else dict.fromkeys(action.outputs, ""))}
 
         return on_ask
+
+    async def _answer(self, answers: Iterator[Drawn]) -> Drawn | None:
+        """The next answer to a question, which may wait for the compiler: not in a thread of those that draw."""
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._asked, lambda: context.run(next, answers, None))
 
     def on_cancel(self, request: gr.Request) -> None:
         self.runs.cancel(str(request.session_hash))

@@ -8,21 +8,67 @@ value it takes through a thread, and searches it for files. Forms and HTML are t
 from __future__ import annotations
 
 import copy
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import gradio as gr
 from gradio.block_function import BlockFunction
 from gradio.blocks import Block
-from gradio.state_holder import SessionState
+from gradio.components.api_component import Api
+from gradio.state_holder import SessionState, StateHolder
+
+
+class LeanSession(SessionState):
+    """A session of which no component's configuration is kept.
+
+    Gradio builds one for each component when a session begins, some ten milliseconds, and keeps in it whatever the
+    session has sent and was answered. It is for deep links to a page's state, which the page does not have.
+    """
+
+    def __init__(self, blocks: gr.Blocks) -> None:
+        super().__init__(cast(gr.Blocks, SimpleNamespace(default_config=blocks.default_config, blocks=())))
+
+    def _update_config(self, key: int) -> None: ...
+
+    def _update_value_in_config(self, key: int, value: Any) -> None: ...
+
+
+class _LeanSessions(StateHolder):
+    def __getitem__(self, session_id: str) -> SessionState:
+        if session_id not in self.session_data:
+            self.session_data[session_id] = LeanSession(self.blocks)
+        return super().__getitem__(session_id)
 
 
 class LeanBlocks(gr.Blocks):
     """Blocks in which text is handed on as it is, and an output that is left as it is costs nothing."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Take the sessions that a server keeps as lean ones: Gradio makes its own when it is launched."""
+        if name == "state_holder" and type(value) is StateHolder:
+            value.__class__ = _LeanSessions
+        super().__setattr__(name, value)
+
+    async def process_api(self, block_fn: BlockFunction | int, *arguments: Any, **named: Any) -> dict[str, Any]:
+        """Call a handler, or an endpoint, in whose reply no file is looked for to add the page's address to."""
+        called = self.fns[block_fn] if isinstance(block_fn, int) else block_fn
+        if all(isinstance(one, Api) for one in called.outputs):
+            named["root_path"] = None
+        return await super().process_api(block_fn, *arguments, **named)
+
     async def preprocess_data(
         self, block_fn: BlockFunction, inputs: list[Any], state: SessionState | None, explicit_call: bool = False
     ) -> list[Any]:
-        """What a handler is given of what a browser sends."""
+        """What a handler is given of what a browser sends.
+
+        Raises:
+            gr.Error: for fewer values than it takes; without a trace in the log, as anybody can send that.
+        """
+        if len(inputs) < len(block_fn.inputs):
+            given, needed = len(inputs), len(block_fn.inputs)
+            raise gr.Error(f"{given} values were sent; {needed} are needed.", print_exception=False)
+        if all(isinstance(one, Api) for one in block_fn.inputs):
+            return inputs[: len(block_fn.inputs)]  # JSON, which the endpoint validates
         pairs = list(zip(block_fn.inputs, inputs, strict=False))
         if state is None or not all(block.stateful or _is_text(block, value) for block, value in pairs):
             return await super().preprocess_data(block_fn, inputs, state, explicit_call)
@@ -35,7 +81,12 @@ class LeanBlocks(gr.Blocks):
     async def postprocess_data(
         self, block_fn: BlockFunction, predictions: list[Any] | dict[Any, Any], state: SessionState | None
     ) -> list[Any]:
-        """What a browser is told of an answer by component; of those that are not in it, that nothing changes."""
+        """What a browser is told of an answer by component; of those that are not in it, that nothing changes.
+
+        An endpoint's reply is JSON already: Gradio would look for files in each of its numbers.
+        """
+        if len(block_fn.outputs) == 1 and isinstance(block_fn.outputs[0], Api):
+            return [predictions]
         if not isinstance(predictions, dict) or not all(isinstance(one, Block) for one in predictions or [None]):
             return await super().postprocess_data(block_fn, predictions, state)
         changed = [one for one in block_fn.outputs if one in predictions]

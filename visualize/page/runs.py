@@ -7,6 +7,7 @@ import threading
 from kernels.experiment import Experiment
 from kernels.runner.job import Job
 from kernels.runner.session import Session
+from visualize.panels.asker import asker
 
 
 class Runs:
@@ -19,7 +20,7 @@ class Runs:
 
     def start(self, page: str, experiment: Experiment, what: str = "run") -> Job:
         """Start a run (or what Session.submit calls otherwise) for a page; the one that it still has is cancelled."""
-        job = self._session.submit(experiment, what)
+        job = self._session.submit(experiment, what, asker())
         with self._lock:
             before, self._jobs[page] = self._jobs.get(page), job
         if before:

@@ -15,6 +15,7 @@ from visualize.page.guard import Guard, allowed_hosts
 from visualize.page.health import HealthRoute
 from visualize.page.logs import log_here
 from visualize.page.look import HEAD, theme
+from visualize.page.memory import give_back_large_arrays
 from visualize.page.page import page
 from visualize.page.tools import offer_tools_alone
 from visualize.widgets import assets
@@ -32,6 +33,7 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
     Workers start after the page answers, so that the first request need not wait for torch.
     """
     log_here()
+    give_back_large_arrays()
     session = Session.here()
     atexit.register(session.close)
 

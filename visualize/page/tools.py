@@ -81,7 +81,7 @@ def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
     own = [name for name in parameters if name != EXPERIMENT or not (is_of_one and endpoint.is_flat)]
     fields = merged_fields(kernels) if is_of_one and endpoint.is_flat else {}
     as_object = _WHOLE if is_of_one else _OPTIONAL
-    if endpoint.at_once is not None:  # nothing is launched: how it is launched makes no difference
+    if not endpoint.launches:  # how it is launched makes no difference
         fields.pop("run", None)
     flat = {name: _unexplained(schema) for part in fields.values() for name, schema in part.items()}
     schemas: dict[str, JsonSchema] = {
@@ -107,7 +107,7 @@ def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
     defaults = {"kernel": inspect.Parameter.empty, **{name: parameters[name].default for name in own}}
     about = f"{_description(endpoint.function)} {_HOW}" + (f" {_KNOBS}" if fields else "")
     typed = _typed(tool, endpoint.name, about, schemas, defaults)
-    return Endpoint(f"{_PREFIX}{endpoint.name}", typed, endpoint.at_once, schemas)
+    return Endpoint(f"{_PREFIX}{endpoint.name}", typed, endpoint.at_once, schemas=schemas)
 
 
 def _kernels_tool(session: Session, kernels: Mapping[str, Kernel]) -> Endpoint:

@@ -152,7 +152,10 @@ class CoalescingPanel(Panel):
             """
             return await api.measured(experiment, "counters")
 
-        return Endpoint("coalescing", coalescing_of, schemas=SCHEMAS), Endpoint("counters", counters, at_once=None)
+        return (
+            Endpoint("coalescing", coalescing_of, at_once=None, schemas=SCHEMAS),
+            Endpoint("counters", counters, at_once=None, launches=True),
+        )
 
 
 def _unknown(model: object) -> Reply:

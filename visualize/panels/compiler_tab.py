@@ -74,7 +74,7 @@ class CompilerPanel(Panel):
             """
             return await api.compiled(experiment, reply)
 
-        return (Endpoint("compile", compile_of),)
+        return (Endpoint("compile", compile_of, at_once=None),)
 
 
 def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import math
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -18,6 +19,9 @@ from kernels.merged_schema import JsonSchema, object_schema
 from kernels.results import Compiled, Failure
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.session import Session
+from kernels.runner.turns import Client
+from visualize.panels.asker import asker
+from visualize.panels.beside import NEAR_S, Beside
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.state.view import View
@@ -36,8 +40,9 @@ class Endpoint:
     """A named function of the API. Its docstring describes it to clients. Its parameter `experiment` takes one as JSON.
 
     Attributes:
-        at_once: requests that are answered at once; None for as many as there are, as the session has its own queue:
-            a measurement.
+        at_once: requests that are answered at once; None for as many as there are, where what takes long has turns
+            of their own: of compiles, of predictions, of runs.
+        launches: whether the kernel is launched: then how it is run is an argument.
         schemas: the JSON Schema of each other parameter, by name; what is left out has that of its type.
         is_flat: as a tool for agents it takes the experiment's fields as arguments of their own, and not as one object.
     """
@@ -45,45 +50,92 @@ class Endpoint:
     name: str
     function: Callable[..., Any]
     at_once: int | None = 4
+    launches: bool = False
     schemas: Mapping[str, JsonSchema] = field(default_factory=dict)
     is_flat: bool = True
 
 
 class Api:
-    """The ways to answer, for the workers of one session."""
+    """The ways to answer, for the workers of one session, and for processes beside the page's."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, session: Session, beside: Beside | None = None) -> None:
+        self.session, self.beside = session, beside or Beside(session)
+        self._going_on: dict[Client, Future[Compiled | Failure]] = {}
 
-    async def compiled(self, payload: object, body: Callable[[Known], Reply], or_not: bool = False) -> dict[str, Any]:
+    async def compiled(
+        self,
+        payload: object,
+        body: Callable[[Known], Reply],
+        or_not: bool = False,
+        within_s: float | None = None,
+        seconds: Callable[[Known], float] = lambda known: 0.0,
+    ) -> dict[str, Any]:
         """Compile, then answer with what `body` says of what is known.
 
         Args:
             or_not: `body` answers, too, where it can't be compiled.
+            within_s: and where it is not compiled after so many seconds. The compile goes on, so that it is known when
+                the same is asked again, until its client asks for another one.
+            seconds: of a core that `body`, which is then one of a module, takes; what is not quick has another process.
         """
+        client = asker()
         try:
-            outcome = await asyncio.wrap_future(self.session.compiling(from_payload(payload)))
+            asked = self.session.compiling(from_payload(payload), client=client)
         except Exception as error:
             return to_json(failure(error).to_json())
+        try:
+            await asyncio.wait([asyncio.wrap_future(asked)], timeout=within_s)
+        except asyncio.CancelledError:  # who asked has left
+            asked.cancel()
+            raise
+        outcome = asked.result() if asked.done() else None
+        if outcome is None:
+            self._goes_on(asked, client)
         if isinstance(outcome, Failure) and not or_not:
             return to_json(outcome.to_json())
-        # Not on the event loop: a model of a large launch takes seconds, and the page must stay quick.
-        return await asyncio.to_thread(self.predicted, payload, body, outcome)
+        found = await asyncio.to_thread(self._unless_far, payload, body, outcome, seconds)
+        if isinstance(found, dict):
+            return found
+        known, needed_s = found
+        reply = await asyncio.wrap_future(self.beside.asked(replied, known, body, seconds=needed_s))
+        return to_json(reply.to_json()) if isinstance(reply, Failure) else reply
+
+    def _unless_far(
+        self,
+        payload: object,
+        body: Callable[[Known], Reply],
+        outcome: Compiled | Failure | None,
+        seconds: Callable[[Known], float],
+    ) -> dict[str, Any] | tuple[Known, float]:
+        """The reply, or what it takes to have it made by another process."""
+        try:
+            known = self.known(from_payload(payload), outcome)
+            needed_s = seconds(known)
+        except Exception as error:
+            return to_json(failure(error).to_json())
+        return replied(known, body) if needed_s <= NEAR_S else (known, needed_s)
+
+    def _goes_on(self, asked: Future[Compiled | Failure], client: Client) -> None:
+        """Let a compile go on that nobody waits for now; the one before of the same client has no use any more."""
+        before, self._going_on[client] = self._going_on.get(client), asked
+        if before is not None:
+            before.cancel()
+
+        def ended(_: object) -> None:
+            if self._going_on.get(client) is asked:
+                self._going_on.pop(client, None)
+
+        asked.add_done_callback(ended)
 
     def predicted(
         self, payload: object, body: Callable[[Known], Reply], compiled: Compiled | Failure | None = None
     ) -> dict[str, Any]:
         """A model's reply to an experiment, with the experiment and the resolved GPU in it."""
-
-        def reply() -> Reply:
+        try:
             known = self.known(from_payload(payload), compiled)
-            gpu = known.state.gpu.name
-            found = body(known)
-            if isinstance(found, Failure):
-                return found
-            return {"gpu": gpu, "experiment": replace(known.state.experiment, gpu=gpu).to_json(), **found}
-
-        return answered(reply)
+        except Exception as error:
+            return to_json(failure(error).to_json())
+        return replied(known, body)
 
     async def measured(
         self,
@@ -93,7 +145,7 @@ class Api:
     ) -> dict[str, Any]:
         """Measure, and answer with what `body` says of the outcome; by default all of it."""
         try:
-            job = self.session.submit(from_payload(payload), measurement)
+            job = self.session.submit(from_payload(payload), measurement, asker())
         except Exception as error:
             return to_json(failure(error).to_json())
         # Waits without a thread: many may wait for their turn, and the page must stay quick.
@@ -116,6 +168,19 @@ class Api:
         """What is known of an experiment, on a page that is set to nothing else."""
         kernel, gpu = discover()[chosen.kernel], resolved_gpu(chosen, self.session.gpu)
         return known(self.session, State(chosen, View(""), kernel, gpu), compiled)
+
+
+def replied(known: Known, body: Callable[[Known], Reply]) -> dict[str, Any]:
+    """The reply that `body` gives to what is known, with the experiment and the resolved GPU in it."""
+
+    def reply() -> Reply:
+        gpu = known.state.gpu.name
+        found = body(known)
+        if isinstance(found, Failure):
+            return found
+        return {"gpu": gpu, "experiment": replace(known.state.experiment, gpu=gpu).to_json(), **found}
+
+    return answered(reply)
 
 
 def known(session: Session, state: State, compiled: Compiled | Failure | None = None) -> Known:
@@ -179,14 +244,23 @@ def from_payload(payload: object) -> Experiment:
     return experiment.from_json(payload, discover())
 
 
+@dataclass(frozen=True)
+class Plain:
+    """What is JSON already, such as a long list of whole numbers, and need not be looked through."""
+
+    json: Any
+
+
 def to_json(value: Any) -> Any:
     """Plain JSON: NumPy numbers converted; NaN and infinity null, with their count beside them as `not_finite`."""
+    if isinstance(value, Plain):
+        return value.json
     if isinstance(value, dict):
         plain = {str(key): to_json(item) for key, item in value.items()}
         lost = sum(_count_not_finite(item) for item in value.values())
         return {**plain, "not_finite": lost} if lost else plain
     if isinstance(value, np.ndarray):
-        return to_json(value.tolist())
+        return value.tolist() if value.dtype.kind in "iub" else to_json(value.tolist())
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     if isinstance(value, np.generic):
@@ -198,6 +272,8 @@ def to_json(value: Any) -> Any:
 
 def _count_not_finite(value: Any) -> int:
     """Numbers that became null, in `value` itself or in lists in it (an inner object counts its own)."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
+        return 0
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):

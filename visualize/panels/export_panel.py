@@ -48,7 +48,7 @@ class ExportPanel(Panel):
             """
             return await api.measured(experiment, "timeline", trace_reply)
 
-        return Endpoint("script", script_of), Endpoint("trace", trace_of, at_once=None)
+        return Endpoint("script", script_of), Endpoint("trace", trace_of, at_once=None, launches=True)
 
 
 def script_reply(known: Known) -> Reply:

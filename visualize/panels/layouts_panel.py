@@ -50,7 +50,7 @@ class LayoutsPanel(Panel):
             """
             return await api.measured(experiment, "layouts")
 
-        return (Endpoint("layouts", layouts, at_once=None),)
+        return (Endpoint("layouts", layouts, at_once=None, launches=True),)
 
 
 def drawn_study(study: LayoutStudy) -> Markup:

@@ -95,8 +95,16 @@ class Panel(ABC):
         """
         return {}
 
+    def seconds(self, known: Known) -> float:
+        """Seconds of a core that `draw` takes besides what is quick for every launch, estimated."""
+        return 0.0
+
     def waiting(self, known: Known, seconds: float) -> Drawn:
         """What is shown while the compiler works, for so long already."""
+        return {}
+
+    def predicting(self, known: Known) -> Drawn:
+        """What is shown while it is drawn in another process, as that takes `seconds`."""
         return {}
 
     def is_moving(self, known: Known) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from kernels import discover, records
 from kernels.experiment import Experiment, nested
 from kernels.gpus import GPUS
 from kernels.knobs import checked_fields, knob
+from kernels.once import once
 from kernels.runner.measurements import MEASUREMENTS
 from visualize.panels.endpoint import Api, Endpoint, answered, schemas_of, view_of
 from visualize.panels.panel import Drawn, Panel
@@ -108,7 +108,7 @@ def payload(experiment: Experiment) -> dict[str, Any]:
     return {name: value for name, value in nested(short_experiment(experiment), discover()).items() if value}
 
 
-@functools.cache
+@once
 def entries() -> tuple[Entry, ...]:
     """All recordings by kernel, kind and size."""
     forms = dict.fromkeys(one.form for one in MEASUREMENTS.values())

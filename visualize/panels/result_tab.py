@@ -103,7 +103,7 @@ class ResultPanel(Panel):
             """
             return await api.measured(experiment, "run", reply)
 
-        return (Endpoint("run", run, at_once=None),)
+        return (Endpoint("run", run, at_once=None, launches=True),)
 
 
 def reply(outcome: RunResult, known: Known) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from kernels.results import GroupSizeStudy
 from visualize.figures.bounds_figure import bounds_figure
 from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
 from visualize.models.dram_traffic import DramTraffic, dram_traffic
-from visualize.models.reuse import fewest_bytes, recommended
+from visualize.models.reuse import fewest_bytes, recommended, reuse_seconds
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.summaries import reuse_numbers
 from visualize.state.known import Known
-from visualize.text import caption, prose, reuse_claims
+from visualize.text import caption, prose, reuse_claims, status_text
 from visualize.text.numbers import Number
 from visualize.text.reuse_tables import comparison, small_print, way
 from visualize.widgets.folded import folded
@@ -43,6 +43,12 @@ class ReusePanel(Panel):
             self.tables = markup("reuse-tables")
         self.outputs = [self.claim, self.reads, self.times, self.bounds, self.way, self.resources, self.tables]
         self.actions = [Measure(compare, "reuse", lambda _, known: self.draw(known), self.outputs)]
+
+    def seconds(self, known: Known) -> float:
+        return seconds(known)
+
+    def predicting(self, known: Known) -> Drawn:
+        return {self.claim: status_text.predicting(seconds(known))}
 
     def draw(self, known: Known) -> Drawn:
         here = traffic(known)
@@ -85,14 +91,20 @@ class ReusePanel(Panel):
             `recommended_group_size` the one to take. `bounds` has the ms that DRAM, L2, load and store units and
             arithmetic each need, so whether fewer bytes buy time. `measured` is a recorded comparison, or null.
             """
-            return await api.compiled(experiment, reply, or_not=True)
+            return await api.compiled(experiment, reply, or_not=True, seconds=seconds)
 
-        return (Endpoint("reuse", reuse_of),)
+        return (Endpoint("reuse", reuse_of, at_once=None),)
 
 
 def traffic(known: Known) -> DramTraffic:
     """The launch's way to DRAM."""
     return dram_traffic(known.state.kernel, known.launch, known.compiled, known.result(GroupSizeStudy))
+
+
+def seconds(known: Known) -> float:
+    """Seconds of a core that `traffic` takes, estimated."""
+    resident = known.residency.programs_per_sm * known.state.gpu.sms
+    return reuse_seconds(known.state.kernel, known.launch, resident)
 
 
 def _measured(study: GroupSizeStudy | None) -> list[Measured]:

@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from kernels.compile_cost import hopeless
 from kernels.experiment import resolved_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
@@ -17,7 +18,7 @@ from kernels.store import Store
 from kernels.sweep.here import sweeping_here
 from kernels.sweep.kept_sweep import Before, kept, stamp
 from kernels.sweep.sweeping import Sweeping
-from visualize.models.predicted_order import hopeless, predicted
+from visualize.models.predicted_order import predicted
 
 # Rows of ended sweeps that are kept in memory, of all together; the oldest sweep goes first.
 MOST_ROWS = 20_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import gradio as gr
@@ -18,7 +19,7 @@ from visualize.models.dram_traffic import predicted_bytes
 from visualize.models.first_loads import FirstLoads, first_loads, first_programs
 from visualize.models.schedule import loads, loads_at, row_major
 from visualize.models.steps import panels, steps
-from visualize.panels.endpoint import Api, Endpoint
+from visualize.panels.endpoint import Api, Endpoint, Plain
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import schedule_numbers
 from visualize.state.known import Known
@@ -37,6 +38,9 @@ from visualize.widgets.plot import drawn, plot
 
 MOST_LISTED_PROGRAMS = 8192
 MOST_LISTED_TILES = 1 << 18
+
+# Seconds that /schedule waits for the compiler: all but the occupancy is known without it.
+COMPILED_WITHIN_S = 0.25
 
 # Points of the curve of loads at most: as many as a screen tells apart.
 CURVE_POINTS = 400
@@ -104,11 +108,12 @@ class SchedulePanel(Panel):
             Returns the programs of the launch, how many are resident at once on all SMs, waves (rounded up), and the
             programs of the last, partial wave. `tiles` lists, per pid in order, the [pid_m, pid_n, pid_k] it computes;
             8,192 programs at most. `loads` counts the distinct blocks of A and B that the first n programs load;
-            null without a reduction. Needs no GPU.
+            null without a reduction. Needs no GPU. `resident_source` is "assumed" where the compiler needs longer than
+            a moment: ask again for what it says.
             """
-            return await api.compiled(experiment, reply, or_not=True)
+            return await api.compiled(experiment, reply, or_not=True, within_s=COMPILED_WITHIN_S)
 
-        return (Endpoint("schedule", schedule_of),)
+        return (Endpoint("schedule", schedule_of, at_once=None),)
 
 
 def _marked(order: Order, wanted: int, first: int) -> tuple[int, int]:
@@ -178,8 +183,9 @@ def reply(known: Known) -> dict[str, Any]:
     # Whole programs only: those whose last tile still fits.
     ends = np.searchsorted(tiles.program, np.arange(min(predicted.programs, MOST_LISTED_PROGRAMS)), side="right")
     ends = ends[ends <= MOST_LISTED_TILES]
-    listed = np.stack([tiles.pid_m, tiles.pid_n, tiles.pid_k], axis=1)[: ends[-1] if len(ends) else 0]
-    counted = loads(predicted)
+    shown = slice(int(ends[-1]) if len(ends) else 0)
+    listed = np.stack([tiles.pid_m[shown], tiles.pid_n[shown], tiles.pid_k[shown]], axis=1).tolist()
+    counted, note = loads(predicted), kernel.note(launch)
     return {
         "programs": predicted.programs,
         "grid": list(kernel.grid(launch)),
@@ -188,7 +194,12 @@ def reply(known: Known) -> dict[str, Any]:
         "resident_source": predicted.resident_source,
         "waves": predicted.waves,
         "tail_programs": predicted.tail_programs,
-        "tiles": [part.tolist() for part in np.split(listed, ends)[:-1]],
+        "tiles": Plain([listed[first:last] for first, last in itertools.pairwise([0, *ends.tolist()])]),
         "loads": None if counted is None else counted.tolist(),
-        "note": known.failure.message if known.failure else kernel.note(launch),
+        "note": known.failure.message if known.failure else " ".join(filter(None, (_not_yet(known), note))),
     }
+
+
+def _not_yet(known: Known) -> str:
+    """That the compiler has not said yet how many programs an SM holds; "" where it has."""
+    return "" if known.compiled else schedule_text.NOT_COMPILED_YET

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels import discover
+from kernels.compile_cost import hopeless
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knob, knobs
@@ -18,7 +19,6 @@ from kernels.space import MOST_CONFIGS, Space, space, varied
 from kernels.spec import Launch
 from kernels.sweep.builder import compiles_at_once
 from kernels.sweep.sweep_progress import estimated_s
-from visualize.models.predicted_order import hopeless
 from visualize.state.state import State
 from visualize.text.sweep_text import varied_text
 from visualize.widgets import form

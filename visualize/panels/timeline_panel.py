@@ -87,7 +87,7 @@ class TimelinePanel(Panel):
             """
             return await api.measured(experiment, "timeline")
 
-        return (Endpoint("timeline", timeline, at_once=None),)
+        return (Endpoint("timeline", timeline, at_once=None, launches=True),)
 
 
 # Drawn at each move of a slider, and the same for all experiments without a timeline.

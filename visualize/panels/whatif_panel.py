@@ -25,6 +25,7 @@ from visualize.figures.cliff_figure import cliff_figure
 from visualize.models import coalescing
 from visualize.models.occupancy import occupancy
 from visualize.models.traffic import Operation
+from visualize.panels.asker import asker
 from visualize.panels.panel import Ask, Drawn, Panel, Question
 from visualize.state.state import State
 from visualize.text import caption, prose, status_text, tables, whatif_text
@@ -98,7 +99,7 @@ def faults(session: Session, state: State) -> Iterator[Answer]:
     caption = whatif_text.changes_caption(state.gpu.name)
     variants = _variants(state.experiment)
     for variant in variants:
-        outcome = session.compiled(variant.experiment, variant.specialization)
+        outcome = session.compiled(variant.experiment, variant.specialization, client=asker())
         ops = None
         if isinstance(outcome, Compiled) and not outcome.unreadable:
             ops = _operations(variant.experiment, outcome, session)
@@ -156,7 +157,7 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
     seen: list[tuple[int, int, int, str]] = []
     for size in sizes:
         experiment = replace(state.experiment, problem=replace(state.experiment.problem, **{name: size}))
-        outcome = session.compiled(experiment)
+        outcome = session.compiled(experiment, client=asker())
         if isinstance(outcome, Failure) or outcome.unreadable:
             yield status_text.alert(f"{name} = {size}:", whatif_text.reason(outcome)), ""
             return
@@ -183,7 +184,7 @@ def across(session: Session, state: State) -> Iterator[Answer]:
         raise ConfigError(error.kind, str(error), "other_gpu") from None
     columns: dict[str, dict[str, Any]] = {}
     for experiment in (state.experiment, other):
-        outcome = session.compiled(experiment)
+        outcome = session.compiled(experiment, client=asker())
         if isinstance(outcome, Failure) or outcome.unreadable:
             name = resolved_gpu(experiment, session.gpu).name
             yield status_text.alert(f"{name}:", whatif_text.reason(outcome)), ""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from kernels import records
 from kernels.experiment import Experiment
+from kernels.once import once
 from kernels.records import RecordForm, Recording
 from kernels.results import Counters, GroupSizeStudy
 from kernels.results.group_size_study import with_group_size
@@ -23,7 +23,7 @@ from visualize.scoreboard.predictions import Prediction, shipped
 Scored = Callable[[Any, Experiment, Prediction], Iterator[Score]]
 
 
-@functools.cache
+@once
 def scoreboard() -> Scoreboard:
     """Every shipped recording that counts what the models predict."""
     scores: list[Score] = []

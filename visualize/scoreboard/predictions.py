@@ -7,7 +7,6 @@ the models say today.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from kernels import discover
 from kernels.experiment import Experiment, from_json, nested
 from kernels.gpus import GPUS
+from kernels.once import once
 from kernels.records import Recording
 from kernels.results import Counters
 from kernels.spec import Launch
@@ -91,7 +91,7 @@ def read(lines: Iterable[str]) -> tuple[Prediction, ...]:
     return tuple(found)
 
 
-@functools.cache
+@once
 def shipped() -> tuple[Prediction, ...]:
     """All predictions that come with the product."""
     return read(FILE.read_text(encoding="utf-8").splitlines())

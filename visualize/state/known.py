@@ -42,6 +42,18 @@ class Known:
     store: Store = field(default_factory=lambda: Store(None))
     here: Gpu | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it is sent to another process: without the store, which is this one's."""
+        fields = self.state, self.compiled, self.failure, dict(self.measured), dict(self.ended)
+        return _sent, (*fields, self.here)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for what draws the same, as long as both are known."""
+        state = self.state
+        said = id(self.compiled), self.failure, *((name, id(one)) for name, one in sorted(self.measured.items()))
+        return state.experiment, state.view, state.pinned, state.gpu.name, *said
+
     @property
     def launch(self) -> Launch:
         return self.state.launch
@@ -63,3 +75,14 @@ class Known:
             ConfigError: where it has too many tiles, or the GPU can't hold that many programs.
         """
         return schedule(self.state.kernel, self.launch, self.residency.programs_per_sm, self.residency.source)
+
+
+def _sent(
+    state: State,
+    compiled: Compiled | None,
+    failure: Failure | None,
+    measured: Mapping[str, Any],
+    ended: Mapping[str, datetime.datetime],
+    here: Gpu | None,
+) -> Known:
+    return Known(state, compiled, failure, measured, ended, here=here)

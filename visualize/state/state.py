@@ -32,6 +32,10 @@ class State:
     gpu: Gpu
     pinned: Experiment | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it is sent to another process, which has the same kernels."""
+        return _sent, (self.experiment, self.view, self.gpu, self.pinned)
+
     @property
     def launch(self) -> Launch:
         return Launch(self.experiment.problem, self.experiment.config, self.gpu)
@@ -58,6 +62,10 @@ class State:
 
     def _pin(self) -> dict[str, str]:
         return {pin.FIELD: pin.to_text(short_experiment(self.pinned))} if self.pinned else {}
+
+
+def _sent(chosen: Experiment, view: View, gpu: Gpu, pinned: Experiment | None) -> State:
+    return State(chosen, view, discover()[chosen.kernel], gpu, pinned)
 
 
 def short_experiment(chosen: Experiment) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from visualize.text.headline import headline
 from visualize.text.prose import Link, Listed, Sentence, Sourced, Strong, say
 from visualize.text.words import counted, milliseconds, percent
 
+NOT_COMPILED_YET = "Not compiled yet, so one program per SM is assumed. Ask again for what the compiler allows."
+
 
 def loads_headline(
     found: FirstLoads, what: str, inputs: Sequence[str], bought: Bought | None, more: Sequence[Any]

@@ -26,6 +26,11 @@ def waiting(gpu: str, seconds: float | None = None) -> Markup:
     return Markup('<p class="hint" role="status">Compiling for {}{}</p>').format(gpu, took)
 
 
+def predicting(seconds: float) -> Markup:
+    """What stands there while a prediction is made that takes so long."""
+    return Markup('<p class="hint" role="status">Predicting, which takes about {:.0f} s</p>').format(max(1.0, seconds))
+
+
 def status(backend: str, stage: str, before: int, seconds: float) -> Markup:
     """Where a run is.
 

@@ -1,0 +1,115 @@
+"""What a compile is estimated to cost, and which launches are not compiled for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels import discover, records
+from kernels.compile_cost import (
+    COMPILE_DEADLINE_S,
+    QUICK_COMPILE_S,
+    accumulator_registers,
+    compile_seconds,
+    hopeless,
+    never_compiled,
+)
+from kernels.experiment import from_json, resolved_gpu
+from kernels.gpus import GPUS
+from kernels.knobs import knobs
+from kernels.recommended import shipped
+from kernels.runner.measurements import MEASUREMENTS
+from kernels.spec import Launch
+from visualize.panels.tabs import SETTINGS
+from visualize.tours import tours
+
+
+def launch_of(payload):
+    chosen = from_json(payload, discover())
+    return discover()[chosen.kernel], Launch(chosen.problem, chosen.config, resolved_gpu(chosen, None))
+
+
+def product(gpu, rows, columns, depth, warps, **problem):
+    config = {"BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": depth, "num_warps": warps}
+    return launch_of({"kernel": "matmul.grouped", "gpu": gpu, "problem": problem, "config": config})
+
+
+# Seconds of a core that triton 3.7.1 took, on one x86 server core.
+TAKEN_S = {
+    ("H200", 128, 128, 16, 4): 2.3,
+    ("H200", 256, 128, 16, 4): 3.2,
+    ("H200", 256, 256, 16, 8): 3.1,
+    ("H200", 256, 128, 16, 2): 31.0,
+    ("H200", 256, 128, 64, 2): 28.7,
+    ("A100-80GB", 128, 128, 16, 4): 2.6,
+    ("T4", 128, 128, 16, 4): 4.1,
+    ("T4", 128, 128, 64, 4): 11.8,
+    ("T4", 256, 128, 16, 4): 7.8,
+    ("T4", 256, 256, 16, 8): 8.6,
+    ("T4", 256, 128, 16, 2): 23.6,
+    ("T4", 256, 256, 16, 4): 25.5,
+}
+
+
+@pytest.mark.parametrize("tile", TAKEN_S, ids=str)
+def test_the_estimate_is_within_a_factor_of_two_of_what_was_taken(tile):
+    assert TAKEN_S[tile] / 2 < compile_seconds(*product(*tile)) < TAKEN_S[tile] * 2
+
+
+def test_a_large_transpose_on_one_warp_is_estimated_to_take_long():
+    """It took 15 s."""
+    config = {"BLOCK_M": 256, "BLOCK_N": 256, "num_warps": 1}
+    assert 7 < compile_seconds(*launch_of({"kernel": "transpose.tiled", "gpu": "H200", "config": config})) < 30
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("warps", [1, 2])
+def test_a_compile_that_would_be_ended_before_it_is_done_is_refused_with_its_bound(gpu, warps):
+    """256 × 256 × 64: the tile that stopped a page for minutes."""
+    why = never_compiled(*product(gpu, 256, 256, 64, warps))
+    assert f"takes {2048 // warps} registers per thread with num_warps {warps}; a thread has 255" in why
+    assert f"{COMPILE_DEADLINE_S:.0f} s are allowed. Make the tile smaller or num_warps larger." in why
+
+
+def everything_shown():
+    """Each experiment that the project itself shows: defaults, presets, tours, recordings, and what searches found."""
+    for kernel in discover().values():
+        yield {"kernel": kernel.id}
+        yield from (
+            {"kernel": kernel.id, "problem": dict(preset.problem), "config": dict(preset.config)}
+            for preset in kernel.presets
+        )
+    yield from (
+        SETTINGS.state(stop.fields, None).experiment.to_json() for tour in tours().values() for stop in tour.stops
+    )
+    yield from ({**one.experiment.to_json(), "gpu": one.gpu} for one in shipped())
+    for measurement in MEASUREMENTS.values():
+        for gpu in GPUS:
+            for one in records.experiments(measurement.form, gpu):
+                yield {**one.to_json(), "gpu": gpu}
+
+
+def test_nothing_that_the_project_shows_is_refused():
+    shown = list(everything_shown())
+    assert len(shown) > 300
+    assert {why for payload in shown if (why := never_compiled(*launch_of(payload)))} == set()
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_defaults_and_presets_may_take_the_place_that_is_kept_for_quick_compiles(gpu):
+    for kernel in discover().values():
+        for preset in ({}, *(dict(one.config) for one in kernel.presets)):
+            launch = launch_of({"kernel": kernel.id, "config": preset, "gpu": gpu})
+            if launch[1].gpu.compute_capability >= (8, 0):
+                assert compile_seconds(*launch) <= QUICK_COMPILE_S, preset
+
+
+def test_only_what_spills_is_refused(kernel):
+    """Whatever else is slow has its deadline."""
+    declared = knobs(kernel.config)
+    largest = {name: knob.choices[-1] for name, knob in declared.items() if knob.group == "Tile" and knob.choices}
+    for warps in declared["num_warps"].choices:
+        for gpu in GPUS.values():
+            launch = Launch(kernel.family.problem(), kernel.config(**largest, num_warps=warps), gpu)
+            assert bool(never_compiled(kernel, launch)) <= bool(hopeless(kernel, launch))
+            if not accumulator_registers(kernel, launch):
+                assert never_compiled(kernel, launch) == ""

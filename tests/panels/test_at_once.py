@@ -1,0 +1,78 @@
+"""What is answered before the compiler has: with what is assumed, which the reply says."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from kernels.results import Failure
+from kernels.runner.turns import Client
+from visualize.panels import endpoint
+from visualize.panels.endpoint import Api
+from visualize.panels.reuse_tab import ReusePanel
+from visualize.panels.schedule_tab import SchedulePanel
+
+PAYLOAD = {"kernel": "matmul.grouped", "gpu": "H200"}
+
+
+@pytest.fixture
+def compiles(page, monkeypatch):
+    """Compiles that were asked for, none of which ends by itself."""
+    asked = []
+
+    def compiling(*_, **__):
+        asked.append(Future())
+        return asked[-1]
+
+    monkeypatch.setattr(page.session, "compiling", compiling)
+    return asked
+
+
+def endpoint_of(page, kind):
+    (panel,) = (one for panels in page.panels.values() for one in panels if isinstance(one, kind))
+    return panel.endpoints(Api(page.session, page.beside))[0].function
+
+
+def run(coroutine):
+    # In a thread of its own: where a browser's tests ran before, this one has a running loop already.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result(20)
+
+
+def test_a_schedule_does_not_wait_for_the_compiler_and_says_so(page, compiles):
+    reply = run(endpoint_of(page, SchedulePanel)(PAYLOAD))
+    assert (reply["resident_source"], reply["programs"]) == ("assumed", 32)
+    assert reply["note"].startswith("Not compiled yet, so one program per SM is assumed. Ask again")
+    assert not compiles[0].done(), "the compile goes on, for who asks again"
+
+
+def test_a_compile_that_goes_on_is_ended_when_its_client_asks_for_another(page, compiles, monkeypatch):
+    schedule = endpoint_of(page, SchedulePanel)
+    for client in (Client("a", "1"), Client("b", "2"), Client("a", "1")):
+        monkeypatch.setattr(endpoint, "asker", lambda client=client: client)
+        run(schedule(PAYLOAD))
+    assert [one.cancelled() for one in compiles] == [True, False, False]
+
+
+def test_a_schedule_of_what_can_not_be_compiled_says_why(page, compiles):
+    async def asked():
+        work = asyncio.create_task(endpoint_of(page, SchedulePanel)(PAYLOAD))
+        await asyncio.sleep(0)
+        compiles[0].set_result(Failure("compile", "timeout", "It took too long."))
+        return await work
+
+    reply = run(asked())
+    assert (reply["resident_source"], reply["note"]) == ("assumed", "It took too long.")
+
+
+def test_who_leaves_ends_the_compile_that_nobody_else_waits_for(page, compiles):
+    async def left():
+        work = asyncio.create_task(endpoint_of(page, ReusePanel)(PAYLOAD))
+        await asyncio.sleep(0.05)
+        work.cancel()
+        await asyncio.wait([work])
+
+    run(left())
+    assert compiles[0].cancelled()

@@ -1,0 +1,168 @@
+"""What takes long is predicted in another process: the same, once for all who ask, and not where it is quick."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import gradio as gr
+import pytest
+
+from kernels import discover
+from kernels.gpus import GPUS
+from kernels.knobs import ConfigError
+from kernels.results import Failure
+from kernels.runner.processes import DEADLINES_S
+from kernels.runner.session import Session
+from tests.panels.sent import named, opened, request, set_to
+from visualize.models.reuse import MOST_WAVES, reuse_seconds
+from visualize.page import drawing as page_drawing
+from visualize.page.page import Page
+from visualize.panels import beside as panels_beside
+from visualize.panels import endpoint, reuse_tab
+from visualize.panels.beside import NEAR_S
+from visualize.panels.endpoint import Api
+from visualize.panels.reuse_tab import ReusePanel
+from visualize.panels.tabs import SETTINGS
+from visualize.tours import tours
+
+# Some seconds of a core. A GPU that nobody compiles for here: the kernel stays unknown.
+FAR = {"kernel": "matmul.grouped", "M": 16384, "N": 16384, "K": 4096, "BLOCK_M": 32, "BLOCK_N": 32, "tab": "reuse"}
+NEAR = {"kernel": "matmul.grouped", "M": 512, "N": 512, "K": 512, "tab": "reuse"}
+TOO_MANY = {**FAR, "BLOCK_M": 16, "BLOCK_N": 16}
+
+
+def run(coroutine):
+    # In a thread of its own: where a browser's tests ran before, this one has a running loop already.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result(100)
+
+
+@pytest.fixture(scope="module")
+def shared_page(tmp_path_factory):
+    """One page for those who start processes beside it."""
+    session = Session(None, tmp_path_factory.mktemp("cache"))
+    with gr.Blocks() as blocks:
+        built = Page(blocks, session)
+    yield built
+    session.close()
+
+
+def test_a_state_and_what_is_known_of_it_are_sent_whole(page):
+    known = page.handlers.drawing.known(opened({**NEAR, "with": "kernel=matmul.grid_2d"}))
+    there = pickle.loads(pickle.dumps(known))
+    assert there.state == known.state
+    assert there.state.kernel is known.state.kernel
+    assert there.measured.keys() == known.measured.keys()
+
+
+def test_a_refusal_is_sent_whole():
+    there = pickle.loads(pickle.dumps(ConfigError("out_of_range", "It is 3; at most 2 is allowed.", "M")))
+    assert (there.kind, str(there), there.field) == ("out_of_range", "It is 3; at most 2 is allowed.", "M")
+
+
+def test_what_is_quick_is_drawn_at_once_and_starts_no_process(page, monkeypatch):
+    monkeypatch.setattr(page.beside._workers, "submit", lambda *_, **__: pytest.fail("a process was asked for"))
+    for tab in SETTINGS.tabs:
+        answer = named(page.handlers.on_change(request(), set_to({**NEAR, "tab": tab})))
+        assert "Predicting" not in str(answer)
+
+
+def test_what_takes_long_is_not_drawn_in_the_page_but_asked_for(page, monkeypatch):
+    monkeypatch.setattr(ReusePanel, "draw", lambda *_: pytest.fail("it was drawn in the page's process"))
+    answer = named(page.handlers.on_change(request(), set_to(FAR)))
+    assert "Predicting, which takes about" in answer["reuse-claim"]
+    assert not answer["compile-wanted"].startswith("drawn"), "the answer comes once it is drawn"
+    assert "BLOCK_M=32" in answer["link"]
+
+
+def test_another_process_draws_the_same_and_replies_the_same(shared_page, monkeypatch):
+    """With something pinned, too. Where everything counts as long."""
+    page = shared_page
+    current = opened({**NEAR, "with": "kernel=matmul.grouped&M=640&N=640&K=640", "gpu": "H200"})
+    drawing = page.handlers.drawing
+    here = named(drawing.draw(drawing.known(current)))
+    api = Api(page.session, page.beside)
+    failure = Failure("compile", "timeout", "It took too long.")
+    reply = api.predicted(current.experiment.to_json(), reuse_tab.reply, failure)
+    monkeypatch.setattr(page_drawing, "NEAR_S", -1.0)
+    monkeypatch.setattr(endpoint, "NEAR_S", -1.0)
+    monkeypatch.setattr(ReusePanel, "draw", lambda *_: pytest.fail("it was drawn in the page's process"))
+
+    async def asked():
+        drawn = await drawing.drawn_again(current, None, lambda: True)
+        known = api.known(current.experiment, failure)
+        there = await asyncio.wrap_future(page.beside.asked(endpoint.replied, known, reuse_tab.reply, seconds=1.0))
+        process = await asyncio.wrap_future(page.beside.asked(process_of, known, seconds=1.0))
+        return drawn, there, process
+
+    drawn, there, process = run(asked())
+    assert named(drawn) == here
+    assert there == reply
+    assert process != os.getpid()
+
+
+def process_of(known):
+    return os.getpid()
+
+
+def test_what_can_not_be_drawn_is_refused_from_there_too(shared_page, monkeypatch):
+    monkeypatch.setattr(page_drawing, "NEAR_S", -1.0)
+    drawing = shared_page.handlers.drawing
+    refused = named(run(drawing.drawn_again(opened(TOO_MANY), None, lambda: True)))
+    assert "7,944 waves are too many to predict here; at most 2,048 are allowed." in refused["problems"]
+
+
+def test_what_nobody_wants_any_more_is_given_up(shared_page, monkeypatch):
+    drawing = shared_page.handlers.drawing
+    assert run(drawing.drawn_again(opened(FAR), None, lambda: False)) == drawing.nothing
+
+
+def test_the_same_is_predicted_once_for_all_who_ask(page, monkeypatch):
+    submitted = []
+    submit = page.beside._workers.submit
+    monkeypatch.setattr(page.beside._workers, "submit", lambda *a, **b: submitted.append(a) or submit(*a, **b))
+    known = [page.handlers.drawing.known(opened(FAR)) for _ in range(3)]
+    several = [page.beside.asked(process_of, one, seconds=1.0) for one in known]
+    other = page.beside.asked(process_of, page.handlers.drawing.known(opened(NEAR)), seconds=1.0)
+    assert len(submitted) == 2
+    for one in (*several, other):
+        one.cancel()
+
+
+def shown():
+    """Each state that the page itself offers."""
+    for kernel in discover().values():
+        yield {"kernel": kernel.id}
+        yield from ({"kernel": kernel.id, **preset.problem, **preset.config} for preset in kernel.presets)
+    yield from (stop.fields for tour in tours().values() for stop in tour.stops)
+
+
+def test_nothing_that_the_page_offers_has_too_many_waves_and_little_takes_long():
+    states = [SETTINGS.state(fields, None) for fields in shown()]
+    seconds = [reuse_seconds(one.kernel, one.launch, one.gpu.sms) for one in states]
+    assert max(seconds) < 3
+    assert sum(one > NEAR_S for one in seconds) < len(seconds) / 10
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_what_is_not_refused_ends_by_its_deadline(gpu):
+    """The estimate of the largest launches that are predicted is far from the deadline."""
+    longest = 0.0
+    for kernel in discover().values():
+        for side in (4096, 8192, 12777, 16384):
+            for tile in (16, 32, 64):
+                flat = {"kernel": kernel.id, "M": side, "N": 16384, "gpu": gpu, "BLOCK_M": tile, "BLOCK_N": tile}
+                try:
+                    state = SETTINGS.state(flat, None)
+                except ConfigError:
+                    continue
+                longest = max(longest, reuse_seconds(state.kernel, state.launch, state.gpu.sms))
+    assert 1 < longest < DEADLINES_S["model"] / 2
+    assert MOST_WAVES == 2048, "the estimate was fitted up to there"
+
+
+def test_processes_are_few_whatever_is_asked(page):
+    assert len(page.beside._workers._workers) == panels_beside._PROCESSES
