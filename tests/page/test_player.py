@@ -283,7 +283,7 @@ def test_without_an_address_it_plays_once_by_itself(tab: Tab) -> None:
     )
     for motion in ("no-preference", "reduce"):
         tab.page.emulate_media(reduced_motion=motion)
-        tab.page.goto(tab.url)
+        tab.go()
         tab.page.wait_for_function("/step=9(&|$)/.test(location.search)", timeout=40_000)
         seen = set(tab.page.evaluate("window.seen"))
         assert 9 in seen, motion
