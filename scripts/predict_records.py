@@ -22,9 +22,10 @@ def predictions() -> Iterator[Prediction]:
     from kernels import records
     from kernels.runner.measurements.counters_measurement import COUNTERS
     from tests.oracle.recorded_reuse import STUDIES, compared, rows
-    from visualize.scoreboard.predictions import of_counters, of_study
+    from visualize.scoreboard.predictions import beside_counters, of_counters, of_study
 
-    yield from map(of_counters, records.shipped(COUNTERS.form))
+    for counted in records.shipped(COUNTERS.form):
+        yield of_counters(counted, beside_counters(counted))
     for recording, launch in zip(STUDIES, compared(), strict=True):
         reads = [(row.group_size, row.predicted.read_bytes, row.is_flagged) for row in rows([launch])]
         yield of_study(recording.measured.experiment, recording.gpu, version("triton"), reads)

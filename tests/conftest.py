@@ -65,9 +65,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
     if config.option.all_combinations or any("::" in argument for argument in config.args):
         return
-    left_out = [item for item in items if item.get_closest_marker("all_combinations")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    left_out = {item for item in items if item.get_closest_marker("all_combinations")}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 def _name_groups(items: list[pytest.Item]) -> None:
@@ -142,6 +142,15 @@ def accepted(kernel, problem, config):
     except ConfigError:
         return False
     return True
+
+
+def in_turns(*gpus):
+    """Each kernel with one of these GPUs, in turns, as parameters; with all combinations, with all of them."""
+    return [
+        pytest.param(kernel, gpu, marks=[] if (number + place) % len(gpus) == 0 else pytest.mark.all_combinations)
+        for number, kernel in enumerate(discover().values())
+        for place, gpu in enumerate(gpus)
+    ]
 
 
 @pytest.fixture

@@ -47,8 +47,18 @@ def covering(
     return [cases[place] for place in sorted(chosen)]
 
 
-def pairs_of(cases: Iterable[Case], cost: Callable[[Case], float] = lambda case: 1.0) -> list[Any]:
+def pairs_of(
+    cases: Iterable[Case],
+    cost: Callable[[Case], float] = lambda case: 1.0,
+    together: Sequence[tuple[int, int]] | None = None,
+) -> list[Any]:
     """All cases as parameters, of which a run without `--all-combinations` takes those that hold every pair."""
     cases = list(cases)
-    chosen = set(covering(cases, cost))
+    chosen = set(covering(cases, cost, together))
     return [pytest.param(*case, marks=[] if case in chosen else pytest.mark.all_combinations) for case in cases]
+
+
+def values_of(cases: Iterable[Case]) -> list[Any]:
+    """The same, where it is enough that every value is met: the mechanism is one, whatever the others are."""
+    cases = list(cases)
+    return pairs_of(cases, together=[(place, place) for place in range(len(cases[0]))])

@@ -1,17 +1,18 @@
-"""Run every kernel that takes strides on operands that are slices of larger tensors, in every layout.
-
-A process of its own: `python run_sliced.py interpreter|cuda pairs|all CACHE`, of all combinations or of every pair
-of shape, margin and layout. Prints one JSON line per case: what, and whether it passed.
-"""
+"""Run every kernel that takes strides on operands that are slices of larger tensors, in every layout. In a worker."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import sys
+from typing import NamedTuple
 
 # Two tiles by two and three steps of K, with ragged edges; two tiles and two steps, in whole vectors of 8.
 SHAPES = ((33, 35, 77), (40, 24, 48))
+
+
+class Case(NamedTuple):
+    what: str
+    kernel: str
+    passed: bool
 
 
 def sliced(tensor, margin):
@@ -47,12 +48,8 @@ def run(kernel, launch, margin, device):
     return check(tensors[output], inputs, kernel.family, allowed)[0]
 
 
-def main():
-    from kernels.runner import worker
-
-    backend, which, cache = sys.argv[1:]
-    worker.start(backend, cache)
-
+def cases(backend, takes_all):
+    """Of all combinations, or of every pair of shape, margin and layout."""
     from kernels import discover
     from kernels.gpus import GPUS, this_gpu
     from kernels.matmul.problem import LAYOUTS
@@ -60,18 +57,15 @@ def main():
     from tests.covering import covering
 
     gpu = this_gpu() if backend == "cuda" else GPUS["H200"]
+    found = []
     for kernel in discover().values():
         if "stride_am" not in getattr(kernel.jitted, "arg_names", ()):
             continue
         split = {"SPLIT_K": 1 if "race" in kernel.id else 2} if hasattr(kernel.config, "SPLIT_K") else {}
         every = list(itertools.product(SHAPES, (5, 16), LAYOUTS))
-        for shape, margin, layout in every if which == "all" else covering(every):
+        for shape, margin, layout in every if takes_all else covering(every):
             problem = kernel.family.problem(*shape, "float16", layout)
             config = kernel.config(BLOCK_M=32, BLOCK_N=32, BLOCK_K=32, **split)
             result = run(kernel, Launch(problem, config, gpu), margin, "cuda" if backend == "cuda" else "cpu")
-            what = f"{kernel.id} {shape} {layout}, {margin} columns more"
-            print(json.dumps({"what": what, "kernel": kernel.id, "passed": result.passed}))
-
-
-if __name__ == "__main__":
-    main()
+            found.append(Case(f"{kernel.id} {shape} {layout}, {margin} columns more", kernel.id, result.passed))
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from kernels.gpus import GPUS
 from kernels.matmul.problem import arithmetic
 from kernels.matmul.rounding import Arithmetic, allowance
 from kernels.spec import DTYPE_BYTES, DTYPE_ROUNDOFF, Launch, Rounding
+from tests.covering import pairs_of
 from tests.kernels.products import (
     DISTRIBUTIONS,
     WIDER_THAN_A_BYTE,
@@ -23,13 +26,9 @@ def dtype(request):
     return request.param
 
 
-@pytest.fixture(params=DTYPE_BYTES)
-def any_dtype(request):
-    return request.param
-
-
-@pytest.mark.parametrize("k", [1, 577, 4097])
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize(
+    ("k", "distribution", "any_dtype"), pairs_of(itertools.product((1, 577, 4097), DISTRIBUTIONS, DTYPE_BYTES))
+)
 def test_the_rounded_product_passes(k, distribution, any_dtype):
     for m, n in ((1, 1), (1, 129), (129, 577)):
         inputs, exact = product(m, n, k, any_dtype, distribution)
@@ -46,13 +45,13 @@ def test_torch_matmul_passes(k, dtype):
     assert checked_product(inputs["A"] @ inputs["B"], inputs, dtype)[0].passed
 
 
-HOW = [{}, {"coarse_sums": True}, {"roundings": 8}, {"roundings": 16}]
+HOW = ((), (("coarse_sums", True),), (("roundings", 8),), (("roundings", 16),))
 
 
-@pytest.mark.parametrize("how", HOW, ids=str)
-@pytest.mark.parametrize("k", [64, 577, 4097])
+@pytest.mark.parametrize(("k", "any_dtype", "how"), pairs_of(itertools.product((64, 577, 4097), DTYPE_BYTES, HOW)))
 def test_skipping_the_last_product_fails(k, any_dtype, how):
     """In every type, with all that float8 sums and split-K's roundings are allowed on top."""
+    how = dict(how)
     if DTYPE_BYTES[any_dtype] == 1:
         how = {**how, "roundings": 1}  # no kernel adds up float8: atomics don't know it
     inputs, exact = product(256, 256, k, any_dtype)
@@ -72,9 +71,9 @@ def test_skipping_the_last_product_fails_whatever_operands_are_made_of(k, operan
     assert not checked_product(short, inputs, "float32", operands)[0].passed
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("slices", [2, 8, 16])
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize(
+    ("slices", "distribution", "dtype"), pairs_of(itertools.product((2, 8, 16), DISTRIBUTIONS, ("float16", "bfloat16")))
+)
 def test_partial_sums_added_up_in_a_half_type_pass_where_that_is_what_is_done(slices, distribution, dtype):
     inputs, _ = product(512, 512, 1024, dtype, distribution)
     pieces = zip(inputs["A"].double().chunk(slices, 1), inputs["B"].double().chunk(slices, 0), strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -13,6 +14,7 @@ from kernels.matmul.rounding import Arithmetic, allowance
 from kernels.runner import check as checks
 from kernels.runner.check import MAX_CELLS, check
 from kernels.spec import DTYPE_BYTES
+from tests.covering import values_of
 from tests.kernels.products import (
     WIDER_THAN_A_BYTE,
     checked_copy,
@@ -42,7 +44,10 @@ def test_two_tiles_swapped_fail(dtype):
     assert not wrong.any()
 
 
-@pytest.mark.parametrize("place", [(0, 0), (2047, 2047), (1023, 577), (129, 1000)])
+@pytest.mark.parametrize(
+    ("place", "dtype"),
+    values_of(itertools.product([(0, 0), (2047, 2047), (1023, 577), (129, 1000)], WIDER_THAN_A_BYTE)),
+)
 def test_one_wrong_element_of_four_million_is_found(place, dtype):
     inputs, output = product(2048, 2048, 64, dtype)
     output[place] += output.double().square().mean().sqrt().item()

@@ -95,9 +95,9 @@ def mutated(tree, mutant):
     file.write_text(text, encoding="utf-8")
 
 
-def payloads(mutant):
-    """The experiment in every type that the kernel takes."""
-    for dtype in discover()[mutant.kernel].problem_knobs()["dtype"].choices:
+def payloads(mutant, dtypes):
+    """The experiment in each of these types."""
+    for dtype in dtypes:
         yield {"kernel": mutant.kernel, "problem": {**mutant.problem, "dtype": dtype}, "config": mutant.config}
 
 
@@ -108,9 +108,12 @@ ON_A_GPU = {
 }
 
 
-def experiments(name, backend):
-    mutant = MUTANTS[name]
-    return list(payloads(mutant._replace(**ON_A_GPU.get(name, {})) if backend == "cuda" else mutant))
+def experiments(name, backend, every_dtype):
+    """In every type that the kernel takes; or else in three, in turns: each type shows several mutants then."""
+    mutant, place = MUTANTS[name], list(MUTANTS).index(name)
+    dtypes = discover()[mutant.kernel].problem_knobs()["dtype"].choices
+    taken = dtypes if every_dtype else [dtypes[(place + step) % len(dtypes)] for step in range(3)]
+    return list(payloads(mutant._replace(**ON_A_GPU.get(name, {})) if backend == "cuda" else mutant, taken))
 
 
 UNCHANGED = "unchanged"
@@ -125,10 +128,10 @@ def planted(directory, name):
 
 
 @pytest.fixture(scope="module")
-def interpreted(tmp_path_factory):
+def interpreted(tmp_path_factory, all_combinations):
     """Each mutant's checks, and those of all experiments with unchanged kernels."""
     directory = tmp_path_factory.mktemp("mutants")
-    cases = {name: experiments(name, "interpreter") for name in MUTANTS}
+    cases = {name: experiments(name, "interpreter", all_combinations) for name in MUTANTS}
     cases[UNCHANGED] = [experiment for several in cases.values() for experiment in several]
     found = checks_of_trees({planted(directory, name): several for name, several in cases.items()})
     return dict(zip(cases, found, strict=True))
@@ -143,19 +146,21 @@ def checks_of(request, tmp_path):
 
 
 @pytest.fixture
-def backend(request):
-    return request.node.callspec.params["checks_of"]
+def experiments_of(request, all_combinations):
+    """Name → its experiments, on that backend."""
+    backend = request.node.callspec.params["checks_of"]
+    return lambda name: experiments(name, backend, all_combinations or backend == "cuda")
 
 
-def test_what_shows_a_mutant_is_right_before_it_is_changed(checks_of, backend):
-    every = [experiment for name in MUTANTS for experiment in experiments(name, backend)]
+def test_what_shows_a_mutant_is_right_before_it_is_changed(checks_of, experiments_of):
+    every = [experiment for name in MUTANTS for experiment in experiments_of(name)]
     for experiment, check in zip(every, checks_of(UNCHANGED, every), strict=True):
         assert check.get("passed"), (experiment, check)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_fails_its_check(checks_of, backend, name):
-    several = experiments(name, backend)
+def test_a_mutant_fails_its_check(checks_of, experiments_of, name):
+    several = experiments_of(name)
     for experiment, check in zip(several, checks_of(name, several), strict=True):
         assert check.get("passed") is False, (experiment, check)
         if name == "one element wrong":

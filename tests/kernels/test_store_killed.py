@@ -12,7 +12,7 @@ from kernels.store import Store, Wanted
 from tests.kernels.stores import writing
 
 # A kill takes what a process takes to start. A few hold what it is about; `make test-all` does a hundred.
-FEW, MANY = 8, 100
+FEW, MANY = 5, 100
 
 # Seconds of writing before the kill, at most: some dozens of results, and a checkpoint now and then.
 _LONGEST_S = 0.25

@@ -17,6 +17,7 @@ from kernels.results import Compiled, Device, Failure, Timeline, Timing
 from kernels.runner.measurements.timeline_measurement import MOST_PROGRAMS, TIMELINE, written_once
 from kernels.runner.processes import Workers, outcome
 from kernels.spec import Launch
+from tests.conftest import in_turns
 from visualize.panels.endpoint import Api
 
 pytestmark = pytest.mark.xdist_group("timed builds")
@@ -52,21 +53,13 @@ def workers(compiled_before):
 
 
 def both_builds(kernel_id, gpu):
-    """A kernel's default, and its timed build, taken apart. In a compile worker."""
+    """A kernel's default on 8 warps, as others compile it, and its timed build, taken apart. In a compile worker."""
     declared = discover()[kernel_id]
-    launch = Launch(declared.family.problem(), declared.config(), gpu)
+    launch = Launch(declared.family.problem(), declared.config(num_warps=8), gpu)
     return [compiler.disassembled(build, launch) for build in (declared, compiler.timed_build(declared, launch))]
 
 
-# By default, each kernel for one of two GPUs, in turns: each GPU sees every way in which kernels touch memory.
-BUILT_FOR = [
-    pytest.param(kernel, gpu, marks=[] if (number + place) % 2 == 0 else pytest.mark.all_combinations)
-    for number, kernel in enumerate(discover().values())
-    for place, gpu in enumerate(("H200", "A100-40GB"))
-]
-
-
-@pytest.mark.parametrize(("kernel", "gpu"), BUILT_FOR, ids=lambda part: getattr(part, "id", part))
+@pytest.mark.parametrize(("kernel", "gpu"), in_turns("H200", "A100-40GB"), ids=lambda part: getattr(part, "id", part))
 def test_the_timed_build_does_what_the_kernel_does_and_writes_its_times_down(workers, kernel, gpu):
     builds = outcome(workers.submit(both_builds, "compile", kernel.id, GPUS[gpu]), "compile")
     assert isinstance(builds, list), builds

@@ -12,11 +12,10 @@ from kernels import discover, records
 from kernels.gpus import GPUS
 from kernels.runner.measurements.counters_measurement import COUNTERS as COUNTED
 from kernels.spec import Launch
-from visualize.models.agreement import Verdicts, agreement, count_of, verdicts
+from visualize.models.agreement import Verdicts, agreement, count_of
 from visualize.models.banks import wavefronts_per_instruction
 from visualize.models.occupancy import occupancy
-from visualize.models.textbook import Textbook
-from visualize.scoreboard.predictions import of_counters, shipped
+from visualize.scoreboard.predictions import beside_counters, of_counters, shipped
 
 # What is predicted for a launch is computed once, for all tests that hold it to what was counted.
 pytestmark = pytest.mark.xdist_group("atlas")
@@ -37,9 +36,8 @@ def launch_of(recording):
 
 @functools.cache
 def found_of(place) -> Verdicts:
-    """The models' verdicts on one recording."""
-    recording = ATLAS[place]
-    return verdicts(*launch_of(recording), Textbook(), None, recording.measured)
+    """What the models say of one recording."""
+    return beside_counters(ATLAS[place])
 
 
 # Of three recordings one, unless all are asked for: the scoreboard's tests hold every launch's totals.
@@ -146,7 +144,7 @@ def test_few_instructions_are_undercounted():
 
 def test_the_scoreboards_predictions_are_these_models():
     """All that are shipped: where a model changes, `python -m scripts.predict_records` writes them anew."""
-    found = [of_counters(recording) for recording in ATLAS]
+    found = [of_counters(recording, found_of(place)) for place, recording in enumerate(ATLAS)]
     assert found == [one for one in shipped() if one.operations]
 
 

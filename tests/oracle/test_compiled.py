@@ -18,6 +18,7 @@ from kernels.knobs import knobs
 from kernels.results import Compiled, Failure
 from kernels.source import last_line, lines_of
 from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
+from tests.conftest import in_turns
 from tests.covering import pairs_of
 
 pytestmark = pytest.mark.xdist_group("compiled")
@@ -38,7 +39,7 @@ def experiment(kernel, gpu, **problem):
     return Experiment(kernel.id, kernel.family.problem(**problem), kernel.config(num_warps=8), gpu)
 
 
-@pytest.mark.parametrize("gpu", ["A100-40GB", "H200"])
+@pytest.mark.parametrize(("kernel", "gpu"), in_turns("H200", "A100-40GB"), ids=lambda part: getattr(part, "id", part))
 def test_every_operation_is_found_in_every_text(session, kernel, gpu):
     chosen = experiment(kernel, gpu)
     compiled = session.compiled(chosen)
@@ -116,15 +117,28 @@ def test_ttgir_and_ptx_say_the_same_of_where_an_operation_comes_from(session, ke
     assert {len(location) for location in from_ttgir} == {2}, "tile.py, inlined into grouped.py"
 
 
+def ways(kernel):
+    """In which ways a kernel touches memory: what reads these from the compiler's texts knows no more of it."""
+    launch = Launch(kernel.family.problem(), kernel.config(), GPUS["H200"])
+    return tuple((access.op, access.tensor, type(access), access.over) for access in kernel.accesses(launch))
+
+
+# By default each GPU meets each type, and these each way of touching memory; kernels of one way take turns.
 READ_FOR = [
-    (kernel.id, gpu, dtype)
+    (kernel.id, gpu, dtype, ways(kernel))
     for kernel, gpu in itertools.product(discover().values(), ("A100-40GB", "H200", "B200", "RTX5090"))
     for dtype in kernel.problem_knobs()["dtype"].choices
     if GPUS[gpu].compute_capability >= DTYPE_CAPABILITY.get(dtype, (0, 0))
 ]
 
 
-@pytest.mark.parametrize(("kernel_id", "gpu", "dtype"), pairs_of(READ_FOR))
+@pytest.mark.parametrize(
+    ("kernel_id", "gpu", "dtype"),
+    [
+        pytest.param(*case.values[:3], marks=case.marks)
+        for case in pairs_of(READ_FOR, together=((0, 0), (1, 2), (1, 3), (2, 3)))
+    ],
+)
 def test_what_became_of_every_access_is_read_for_any_gpu(session, kernels, kernel_id, gpu, dtype):
     """Aligned and not, in every type: a layout that covers the block, a width, the opcodes."""
     kernel, size = kernels[kernel_id], 512 if DTYPE_BYTES[dtype] == 4 else 500

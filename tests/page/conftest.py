@@ -20,8 +20,15 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_pla
 from tests.kernels.trees import children
 from tests.page import stored_sweep
 
-# What Gradio says of a stream of its own that is cut off, because another page is opened.
-_CUT_OFF = ("AbortError: signal is aborted", "Unexpected error Connection errored out")
+# What Gradio says of a stream of its own that is cut off, because another page is opened; and, where that takes long,
+# of one that the old page asks for anew: the server has forgotten the page by then.
+_CUT_OFF = (
+    "AbortError: signal is aborted",
+    "Unexpected error Connection errored out",
+    "Unexpected error 404: Not Found",
+    "Failed to load resource: net::ERR_INCOMPLETE_CHUNKED_ENCODING",
+    "TypeError: network error",
+)
 
 # Parts of Chromium's own window, which load pages of theirs beside each of ours; and, as these overrule Playwright's
 # list, what it leaves out that would delay a picture or ask for another address.
@@ -120,10 +127,14 @@ class Tab:
         page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         page.on("request", lambda request: self.requests.append(request.url))
 
-    def open(self, query: str = "") -> Tab:
+    def go(self, query: str = "") -> None:
+        """Ask the browser for the page, whatever is open; what is cut off by that is no error."""
         before = len(self.errors)
         self.page.goto(self.url + query)
         self.errors[before:] = [error for error in self.errors[before:] if not error.startswith(_CUT_OFF)]
+
+    def open(self, query: str = "") -> Tab:
+        self.go(query)
         self.page.wait_for_selector("#experiment [data-ready] .field", state="attached")
         self.page.wait_for_function("location.search.includes('kernel=')")
         return self

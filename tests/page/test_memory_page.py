@@ -66,20 +66,29 @@ def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab: Tab) 
     tab.page.wait_for_function(f"{STATE}.layout.title.text.includes('request 4 of 256')")
 
 
-@pytest.mark.parametrize("width", [390, 1040, 1280])
-def test_numbers_of_lanes_never_touch_each_other(tab: Tab, width: int) -> None:
-    tab.page.set_viewport_size({"width": width, "height": 720})
-    compiled(tab, "kernel=transpose.tiled&operation=1")
-    boxes = tab.page.evaluate(
-        """() => [...document.querySelectorAll("#memory-picture .heatmap-label")].map((label) => {
-          const { left, right, top, bottom } = label.getBoundingClientRect();
-          return [left, right, top, bottom];
-        })"""
-    )
-    assert len(boxes) >= 12
-    for place, (left, right, top, bottom) in enumerate(boxes):
-        for other in boxes[place + 1 :]:
-            assert other[0] >= right or other[1] <= left or other[2] >= bottom - 2 or other[3] <= top + 2
+def test_numbers_of_lanes_never_touch_each_other(tab: Tab) -> None:
+    """On a narrow window, and on wider ones, where the next program's request is drawn."""
+    for place, width in enumerate((390, 1040, 1280)):
+        tab.page.set_viewport_size({"width": width, "height": 720})
+        if place == 0:
+            compiled(tab, "kernel=transpose.tiled&operation=1")
+        else:
+            plots = ("request-plot", "textbook-plot")
+            before = [tab.draws(plot) for plot in plots]
+            tab.follow(f"?kernel=transpose.tiled&operation=1&tab=coalescing&program={place}")
+            for plot, draws in zip(plots, before, strict=True):
+                tab.wait_for_draw(plot, after=draws)
+        boxes = tab.page.evaluate(
+            """() => [...document.querySelectorAll("#memory-picture .heatmap-label")].map((label) => {
+              const { left, right, top, bottom } = label.getBoundingClientRect();
+              return [left, right, top, bottom];
+            })"""
+        )
+        assert len(boxes) >= 12, width
+        for number, (left, right, top, bottom) in enumerate(boxes):
+            for other in boxes[number + 1 :]:
+                apart = other[0] >= right or other[1] <= left or other[2] >= bottom - 2 or other[3] <= top + 2
+                assert apart, width
 
 
 def test_the_toy_shows_its_whole_memory(tab: Tab) -> None:

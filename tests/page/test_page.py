@@ -12,15 +12,8 @@ from tests.page.conftest import Tab
 pytestmark = pytest.mark.browser
 
 
-def test_nothing_is_fetched_from_elsewhere(tab: Tab) -> None:
-    tab.open()
-    tab.wait_for_draw("schedule-plot")
-    foreign = [url for url in tab.requests if not url.startswith((tab.url, "data:", "blob:"))]
-    assert foreign == []
-    assert any("plotly-cartesian.min.js" in url for url in tab.requests)
-
-
 def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(tab: Tab) -> None:
+    """And nothing is fetched from elsewhere."""
     tab.open()
     tab.preset("The 9 × 9 tiles of the article")
     tab.page.locator("#schedule-claim .number", has_text="54 blocks instead of 90").wait_for()
@@ -29,9 +22,13 @@ def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(
     tab.wait_for_draw("schedule-plot")
     numbers = tab.page.locator("#schedule-plot .heatmap-label").all_text_contents()
     assert [text for text in numbers if text.strip()][:3] == ["0", "3", "6"], "the first row of C, GROUP_SIZE 3"
+    foreign = [url for url in tab.requests if not url.startswith((tab.url, "data:", "blob:"))]
+    assert foreign == []
+    assert any("plotly-cartesian.min.js" in url for url in tab.requests)
 
 
 def test_one_click_loads_the_blackboards_transactions(tab: Tab) -> None:
+    """And the lane that loaded an element stores it in 16."""
     tab.open()
     drawn = 0
     for kernel, preset, loads, stores, total, each in (
@@ -45,23 +42,10 @@ def test_one_click_loads_the_blackboards_transactions(tab: Tab) -> None:
         assert tab.text("#coalescing-claim .number b") == str(total)
         tab.wait_for_draw("textbook-plot", after=drawn)
         drawn = tab.draws("textbook-plot")
-
-
-def test_the_lane_that_loaded_an_element_stores_it_in_16_transactions(tab: Tab) -> None:
-    tab.open("?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=coalescing")
+    tab.follow("?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=coalescing")
     tab.fold("board-fold")
     tab.page.get_by_label("lanes", exact=True).select_option(label="loaded")
     tab.page.wait_for_function("document.querySelector('#coalescing-claim').textContent.includes('16 to store B')")
-
-
-def test_a_moved_slider_redraws_the_schedule_and_the_address(tab: Tab) -> None:
-    tab.open("?tab=schedule&M=2048&N=2048")
-    tab.wait_for_draw("schedule-plot")
-    before = tab.draws("schedule-plot")
-    tab.page.get_by_label("GROUP_SIZE slider").fill("7")
-    tab.wait_for_draw("schedule-plot", after=before)
-    tab.page.wait_for_function("location.search.includes('GROUP_SIZE=7')")
-    tab.page.wait_for_function("document.querySelector('.player .counts').innerText.includes('GROUP_SIZE 7')")
 
 
 def test_powers_of_two_step_by_powers_of_two_from_the_keyboard(tab: Tab) -> None:
@@ -112,7 +96,8 @@ def test_a_bad_address_says_so_and_opens_the_rest(tab: Tab) -> None:
     assert tab.page.get_by_label("N", exact=True).input_value() == "1024"
 
 
-def test_zoom_survives_a_moved_slider(tab: Tab) -> None:
+def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(tab: Tab) -> None:
+    """And the picture's clips, which name it by the address."""
     tab.open("?tab=schedule&M=2048&N=2048")
     tab.wait_for_draw("schedule-plot")
     ranges = "document.querySelector('#schedule-plot .live-plot')._fullLayout.xaxis.range.map(Number)"
@@ -128,9 +113,16 @@ def test_zoom_survives_a_moved_slider(tab: Tab) -> None:
     tab.page.wait_for_function(f"JSON.stringify({ranges}) !== '{json.dumps(whole, separators=(',', ':'))}'")
     zoomed = tab.page.evaluate(ranges)
     before = tab.draws("schedule-plot")
-    tab.page.get_by_label("GROUP_SIZE slider").fill("3")
+    tab.page.get_by_label("GROUP_SIZE slider").fill("7")
     tab.wait_for_draw("schedule-plot", after=before)
     assert tab.page.evaluate(ranges) == zoomed
+    tab.page.wait_for_function("location.search.includes('GROUP_SIZE=7')")
+    tab.page.wait_for_function("document.querySelector('.player .counts').innerText.includes('GROUP_SIZE 7')")
+    clips = tab.page.evaluate(
+        "[...document.querySelectorAll('#schedule-plot [clip-path]')].map((node) => node.getAttribute('clip-path'))"
+    )
+    assert len(clips) >= 2
+    assert all(clip.startswith(("url(#", "url('#")) for clip in clips)
 
 
 @pytest.mark.all_combinations
@@ -175,16 +167,6 @@ def test_no_panel_is_wider_than_the_window(tab: Tab) -> None:
             assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (name, width)
 
 
-def test_clips_survive_a_change_of_the_address(tab: Tab) -> None:
-    tab.open("?tab=schedule")
-    tab.wait_for_draw("schedule-plot")
-    clips = tab.page.evaluate(
-        "[...document.querySelectorAll('#schedule-plot [clip-path]')].map((node) => node.getAttribute('clip-path'))"
-    )
-    assert len(clips) >= 2
-    assert all(clip.startswith(("url(#", "url('#")) for clip in clips)
-
-
 def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&tab=compiler")
     tab.page.wait_for_selector("#listing .pane", timeout=60_000)
@@ -206,6 +188,7 @@ def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(t
 
 
 def test_the_compiled_and_the_counted_stand_beside_the_textbook(tab: Tab) -> None:
+    """And an address without room for an element opens."""
     tab.open("?kernel=matmul.grouped&tab=coalescing")
     tab.page.locator("#coalescing-claim").filter(has_text="As compiled for H200").wait_for(state="attached")
     assert "Nsight Compute counted the same on H200" in tab.page.locator("#coalescing-claim").text_content()
@@ -220,6 +203,11 @@ def test_the_compiled_and_the_counted_stand_beside_the_textbook(tab: Tab) -> Non
         assert word in text, word
     tab.fold("totals-fold")
     tab.page.locator("#coalescing-totals", has_text="DRAM moved").wait_for()
+    button = tab.page.get_by_role("button", name="Count with Nsight Compute (needs a GPU)")
+    assert button.is_disabled(), "what was recorded is drawn without being asked for"
+    before = tab.draws("textbook-plot")
+    tab.follow("?kernel=transpose.tiled&tab=coalescing&element_bytes=16&line_bytes=8")
+    tab.wait_for_draw("textbook-plot", after=before)
 
 
 @pytest.mark.all_combinations
@@ -265,16 +253,6 @@ def test_whose_fault_names_the_missing_fact(tab: Tab) -> None:
         "document.querySelector('#whatif').innerText.includes('Fewer requests with sizes and strides as constants')",
         timeout=90_000,
     )
-
-
-def test_a_count_is_told_and_an_address_without_room_for_an_element_opens(tab: Tab) -> None:
-    tab.open("?kernel=matmul.grouped&tab=coalescing")
-    tab.wait_for_draw("counted-plot")
-    assert "(recorded, H200)" in tab.page.locator("#counted-plot .annotation-text").last.text_content()
-    button = tab.page.get_by_role("button", name="Count with Nsight Compute (needs a GPU)")
-    assert button.is_disabled(), "what was recorded is drawn without being asked for"
-    tab.open("?kernel=transpose.tiled&tab=coalescing&element_bytes=16&line_bytes=8")
-    tab.wait_for_draw("textbook-plot")
 
 
 @pytest.mark.all_combinations

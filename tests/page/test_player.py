@@ -91,8 +91,11 @@ def open_page(tab: Tab, more: str = "") -> None:
 
 
 def test_the_nine_results_program_by_program_until_it_reads_54_and_90(tab: Tab) -> None:
+    """They are outlined; a cell says its program, and a block who reads it first."""
     tab.open(ARTICLE)
     tab.wait_for_draw("schedule-plot")
+    assert_outlined(tab)
+    assert_cells_speak(tab)
     assert tab.text("#schedule-claim .number") == "54 blocks instead of 90"
     tab.page.wait_for_timeout(500)
     before = len(tab.requests)
@@ -102,6 +105,9 @@ def test_the_nine_results_program_by_program_until_it_reads_54_and_90(tab: Tab) 
         assert_shows(tab, step, single=True)
     assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
     assert len(tab.requests) == before, "the server is not asked"
+    assert tab.text("#player .first") == "first 9 programs"
+    tab.follow("kernel=transpose.tiled&tab=schedule")
+    tab.page.wait_for_selector("#player .first", state="hidden")
 
 
 def test_play_stops_at_the_programs_that_are_compared_and_then_goes_on(tab: Tab) -> None:
@@ -116,17 +122,12 @@ def test_play_stops_at_the_programs_that_are_compared_and_then_goes_on(tab: Tab)
     assert [count(tab, half)[0] for half in (0, 1)] == [162, 162], "all blocks of A and B"
 
 
-def test_the_programs_that_are_compared_are_outlined(tab: Tab) -> None:
-    tab.open(ARTICLE)
-    tab.wait_for_draw("schedule-plot")
+def assert_outlined(tab: Tab) -> None:
     paths = tab.page.evaluate("document.querySelector('#schedule-plot .live-plot').layout.shapes.map((s) => s.path)")
     corners = [np.array([point.split(",") for point in path[1:].replace("M", "L").split("L")], int) for path in paths]
     # Each twice: in black, with white around it.
     sizes = [np.ptp(one, axis=0).tolist() for one in corners]
     assert sizes == [[3, 3], [3, 3], [9, 1], [9, 1]], "columns and rows of tiles"
-    assert tab.text("#player .first") == "first 9 programs"
-    tab.follow("kernel=transpose.tiled&tab=schedule")
-    tab.page.wait_for_selector("#player .first", state="hidden")
 
 
 @pytest.mark.all_combinations
@@ -150,6 +151,7 @@ def test_events_of_the_document_do_what_the_buttons_do(tab: Tab) -> None:
 
 
 def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
+    """By the buttons, and by the scrubber from the keyboard, which says where it is."""
     open_page(tab)
     assert tab.text("#player output") == "whole launch"
     for step in (1, 2, 3):
@@ -160,6 +162,16 @@ def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
     wait_for_step(tab, 2)
     assert_shows(tab, 2)
     assert "step=2" in tab.page.evaluate("location.search")
+    scrub = tab.page.get_by_role("slider", name="Step", exact=True)
+    scrub.focus()
+    scrub.press("Home")
+    wait_for_step(tab, 0)
+    assert parts(tab, 0, next(orders((2048, 2048, 512), 4))[1])[0].max() == 1023
+    for _ in range(4):
+        scrub.press("ArrowRight")
+    wait_for_step(tab, 4)
+    assert_shows(tab, 4)
+    assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 640 blocks" in str(scrub.get_attribute("aria-valuetext"))
 
 
 def test_play_ends_at_the_last_wave_and_pause_keeps_the_step_in_the_address(tab: Tab) -> None:
@@ -200,23 +212,7 @@ def test_a_step_beyond_the_last_shows_the_last(tab: Tab) -> None:
     assert_shows(tab, 8)
 
 
-def test_the_scrubber_works_from_the_keyboard_and_says_where_it_is(tab: Tab) -> None:
-    open_page(tab)
-    scrub = tab.page.get_by_role("slider", name="Step", exact=True)
-    scrub.focus()
-    for _ in range(4):
-        scrub.press("ArrowRight")
-    wait_for_step(tab, 4)
-    assert_shows(tab, 4)
-    assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 640 blocks" in str(scrub.get_attribute("aria-valuetext"))
-    scrub.press("Home")
-    wait_for_step(tab, 0)
-    assert parts(tab, 0, next(orders((2048, 2048, 512), 4))[1])[0].max() == 1023
-
-
-def test_a_cell_says_its_program_and_a_block_who_reads_it_first(tab: Tab) -> None:
-    tab.open(ARTICLE)
-    tab.wait_for_draw("schedule-plot")
+def assert_cells_speak(tab: Tab) -> None:
     for half, read_first in ((0, "pid 27, SM 27<br>group 1"), (1, "pid 27, SM 27<br>group 3")):
         texts = values(tab, half, "hovertext")
         assert texts.shape == values(tab, half).shape == (19, 19)
@@ -285,9 +281,10 @@ def test_without_an_address_it_plays_once_by_itself(tab: Tab) -> None:
         "window.seen = []; document.addEventListener('tilescope:paint', () => setTimeout(() => "
         "window.seen.push(Number(document.querySelector('.player').dataset.step)), 0))"
     )
-    for motion, steps_seen in (("no-preference", {1, 9}), ("reduce", {9})):
+    for motion in ("no-preference", "reduce"):
         tab.page.emulate_media(reduced_motion=motion)
-        tab.page.goto(tab.url)
+        tab.go()
         tab.page.wait_for_function("/step=9(&|$)/.test(location.search)", timeout=40_000)
-        assert steps_seen <= set(tab.page.evaluate("window.seen")), motion
-        assert motion == "no-preference" or not set(range(1, 9)) & set(tab.page.evaluate("window.seen"))
+        seen = set(tab.page.evaluate("window.seen"))
+        assert 9 in seen, motion
+        assert bool(seen & set(range(1, 9))) == (motion == "no-preference"), "on a slow machine some steps are left out"

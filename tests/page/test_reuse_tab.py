@@ -37,7 +37,8 @@ def test_a_bad_experiment_is_refused_by_reuse_with_a_sentence(client: Client) ->
     assert "GROUP_SIZE is 0; allowed are whole numbers from 1 to 1024." in failure["message"]
 
 
-def test_the_tab_draws_bytes_times_and_bounds(tab: Tab) -> None:
+def test_the_tab_draws_bytes_times_and_bounds_and_a_moved_group_size_redraws_the_claim(tab: Tab) -> None:
+    """Without a GPU the button can not be pressed, and says why."""
     tab.open(ADDRESS)
     for plot in ("reuse-plot", "times-plot"):
         tab.wait_for_draw(plot)
@@ -49,20 +50,10 @@ def test_the_tab_draws_bytes_times_and_bounds(tab: Tab) -> None:
     assert "GROUP_SIZE 8" in tab.text("#reuse-plot") or "this: 8" in tab.text("#reuse-plot")
     assert "binding" in tab.text("#resources-plot")
     assert "recorded" in tab.text("#reuse-way")
-
-
-def test_a_moved_group_size_redraws_the_claim(tab: Tab) -> None:
-    tab.open(ADDRESS)
-    tab.wait_for_draw("reuse-plot")
     before = tab.draws("reuse-plot")
     tab.page.get_by_label("GROUP_SIZE slider").fill("1")
     tab.wait_for_draw("reuse-plot", after=before)
     tab.page.wait_for_function("document.querySelector('#reuse-claim').innerText.includes('counted 2.6')")
-
-
-def test_without_a_gpu_the_button_can_not_be_pressed_and_says_why(tab: Tab) -> None:
-    tab.open("?tab=reuse&M=640&N=640&K=640")
-    tab.wait_for_draw("reuse-plot")
     tab.fold("compare-fold")
     button = tab.page.locator("#compare-sizes")
     assert button.is_disabled()

@@ -29,7 +29,7 @@ def content(download: Download) -> bytes:
     return Path(download.path()).read_bytes()
 
 
-def test_a_figure_is_saved_with_its_title_its_config_and_its_mark(tab: Tab) -> None:
+def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_script(tab: Tab) -> None:
     tab.open(GROUPED + "reuse")
     tab.wait_for_draw("reuse-plot")
     plot = tab.page.locator("#reuse-plot .live-plot")
@@ -52,6 +52,8 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark(tab: Tab) -> N
     assert height > 2 * 0.9 * box["height"]
     here = urlsplit(tab.url).netloc
     assert {urlsplit(url).netloc for url in tab.requests if url.startswith("http")} == {here}
+    tab.follow(GROUPED + "result")
+    a_script_of_what_is_set_is_saved(tab)
 
 
 def test_a_table_is_saved_as_it_stands(tab: Tab) -> None:
@@ -69,8 +71,7 @@ def test_a_table_is_saved_as_it_stands(tab: Tab) -> None:
     assert download.suggested_filename.startswith("matmul.grouped")
 
 
-def test_a_script_of_what_is_set_is_saved(tab: Tab) -> None:
-    tab.open(GROUPED + "result")
+def a_script_of_what_is_set_is_saved(tab: Tab) -> None:
     fold, take = tab.page.locator("#take-it button").first, tab.page.locator("#take-it .take")
     tab.page.wait_for_function("document.querySelector('#take-it button') !== null")
     fold.click()

@@ -68,7 +68,7 @@ def now(tab: Tab) -> int:
     return int(str(tab.page.locator("#clock .clock").get_attribute("data-now")))
 
 
-def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost(tab: Tab) -> None:
+def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_replayed_without_the_server(tab: Tab) -> None:
     opened(tab)
     said = tab.text("#timeline")
     assert "On NVIDIA H200, 512 programs ran on 132 SMs within 0.189 ms" in said
@@ -78,10 +78,6 @@ def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost(tab: Tab) -> Non
     drawn = "document.querySelector('#gantt-plot .live-plot').data.flatMap((t) => Array.from(t.customdata[0]))"
     assert sorted(tab.page.evaluate(drawn)) == list(range(512))
     assert_shows(tab, now(tab))
-
-
-def test_scrubbing_changes_which_tiles_are_running_without_the_server(tab: Tab) -> None:
-    opened(tab)
     before = len(tab.requests)
     scrub = tab.page.get_by_role("slider", name="Time from the first start")
     scrub.focus()

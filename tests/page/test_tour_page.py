@@ -77,11 +77,12 @@ def test_back_and_the_menu_lead_through_tours(tab: Tab) -> None:
     assert "M=1536" in tab.page.evaluate("location.search"), "what the tour showed stays"
 
 
-def test_an_unknown_tour_opens_the_page_without_a_bar(tab: Tab) -> None:
+def test_an_unknown_tour_opens_the_page_without_a_bar_and_a_question_mark_lists_the_keys(tab: Tab) -> None:
     tab.open("?tour=nowhere&stop=99")
     tab.page.wait_for_timeout(500)
     assert tab.page.locator(".tour").count() == 0
     assert not shows(tab, "touring")
+    a_question_mark_lists_the_keys(tab)
 
 
 def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
@@ -191,8 +192,7 @@ def test_keys_step_and_play_and_open_tabs_and_leave_fields_alone(tab: Tab) -> No
     tab.page.wait_for_function("document.querySelector('[role=tab][aria-selected=true]').innerText.trim() === 'Result'")
 
 
-def test_a_question_mark_lists_the_keys(tab: Tab) -> None:
-    tab.open()
+def a_question_mark_lists_the_keys(tab: Tab) -> None:
     tab.page.keyboard.press("?")
     listed = tab.page.get_by_role("dialog", name="Keys")
     listed.wait_for(state="visible")

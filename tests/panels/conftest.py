@@ -7,6 +7,7 @@ from pathlib import Path
 
 import gradio as gr
 import pytest
+from gradio.routes import App
 
 from kernels.runner.session import Session
 from tests.panels.sweeps_made_up import Started
@@ -14,10 +15,16 @@ from visualize.page.page import Page
 from visualize.panels import running_sweeps
 
 
+@pytest.fixture(autouse=True)
+def unserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server is made for a page that nobody opens: Gradio makes two, and takes most of the page's time for them."""
+    monkeypatch.setattr(App, "create_app", lambda *_, **__: None)
+
+
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
+def page(compiled_before: Path) -> Iterator[Page]:
     """The page on a machine without a GPU."""
-    session = Session(None, tmp_path)
+    session = Session(None, compiled_before)
     with gr.Blocks() as blocks:
         built = Page(blocks, session)
     yield built

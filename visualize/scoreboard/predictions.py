@@ -97,13 +97,18 @@ def shipped() -> tuple[Prediction, ...]:
     return read(FILE.read_text(encoding="utf-8").splitlines())
 
 
-def of_counters(recording: Recording[Counters]) -> Prediction:
+def beside_counters(recording: Recording[Counters]) -> Verdicts:
     """Predict a counted launch. Nothing is compiled: what was compiled then is recorded with what was counted."""
     counted, gpu = recording.measured, GPUS[recording.gpu]
     kernel = discover()[counted.experiment.kernel]
     launch = Launch(counted.experiment.problem, counted.experiment.config, gpu)
     predicted = operations(kernel, launch, counted.compiled.operations)
-    totals = launch_totals(Verdicts(kernel, launch, (), (), None, None, counted, predicted))
+    return Verdicts(kernel, launch, (), (), None, None, counted, predicted)
+
+
+def of_counters(recording: Recording[Counters], found: Verdicts) -> Prediction:
+    """What was predicted of a counted launch, as `beside_counters` finds it."""
+    counted, totals = recording.measured, launch_totals(found)
     return Prediction(
         flat(counted.experiment, recording.gpu),
         counted.device.triton or "",
