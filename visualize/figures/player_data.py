@@ -69,7 +69,7 @@ def _order(order: Order) -> dict[str, Any]:
 
 def _runs(values: np.ndarray) -> dict[str, np.ndarray]:
     """Where each run of equal values begins, and its value."""
-    begin = np.flatnonzero(np.diff(values, prepend=-1))
+    begin = np.concatenate([[0], 1 + np.flatnonzero(values[1:] != values[:-1])])
     return {"from": theme.smallest(begin), "value": theme.smallest(values[begin])}
 
 
