@@ -20,6 +20,7 @@ STORE = (
         ('ORDER BY number DESC LIMIT -1 OFFSET ?)"""', 'ORDER BY number LIMIT -1 OFFSET ?)"""'),
         ("AND new.number > old.number", "AND new.number < old.number"),
         ("if used_bytes(connection) > bounds.file_bytes:", "if False:"),
+        ("place > 1 AND (place > ? OR configs > ?)", "place > ? OR (place < 0 AND configs > ?)"),
     ),
     *planted(
         "kernels/store",

@@ -29,6 +29,33 @@ SWEEPS = (
     ),
     *planted(
         "kernels/sweep",
+        "sweeping.py",
+        "tests/sweep/test_kept_sweep.py",
+        ("                self._keep(told)\n", ""),
+    ),
+    *planted(
+        "kernels/sweep",
+        "kept_sweep.py",
+        "tests/sweep/test_kept_sweep.py",
+        ("resumes = latest.triton == _triton()", "resumes = True"),
+        ('return CUT_OFF if stored.state == "running" else stored.state', "return stored.state"),
+        ("return before.rows, SweepKeeper(store, gpu, before.name)", "return before.rows, SweepKeeper(store, gpu)"),
+    ),
+    *planted(
+        "kernels/sweep",
+        "builder.py",
+        "tests/sweep/test_builder.py",
+        ('value.kind in ("worker_died", "cancelled")', 'value.kind in ("worker_died",)'),
+    ),
+    *planted(
+        "visualize/panels",
+        "running_sweeps.py",
+        "tests/panels/test_running_sweeps.py",
+        ("        if not others:\n            sweeping.cancel()", "        sweeping.cancel()"),
+        ("here is not None and here.stamp == there", "here is not None"),
+    ),
+    *planted(
+        "kernels/sweep",
         "ranking.py",
         "tests/sweep/test_search.py",
         ("times_ms is fastest_ms or ratio.low <= 1", "True"),

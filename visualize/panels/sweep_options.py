@@ -161,7 +161,7 @@ def options_form(kind: type, state: State, within: Space) -> str:
     names = [AUTO, *(name for name, _ in within.varied)]
     more: dict[str, dict[str, Any]] = {
         "sweep_vary": {"label": "vary", "placeholder": varied_text(within)},
-        "sweep_over": {"label": "over", "placeholder": "K=512,1024,2048"},
+        "sweep_over": {"label": "over", "placeholder": "only the shape that is set"},
         "sweep_x": {"label": "across", "choices": names},
         "sweep_y": {"label": "up", "choices": names},
         "sweep_picture": {"label": "picture"},
