@@ -31,7 +31,7 @@ LATE_S, BAR_GROWTH = 2.0, 0.05
 AT_ONCE = 8
 
 # Requests in which the server's caches fill, before its memory is taken for its base.
-WARM_UP = 1000
+WARM_UP = 200
 
 _LONG = "9" * 5000
 _FIELDS = ("M", "N", "kernel", "gpu", "tab", "with", "preset", "form_of", "new")
@@ -155,18 +155,20 @@ async def sent(client: httpx.AsyncClient, asked: tuple[str, str, str], found: Fo
         found.late.append((took, f"{name}: {body[:300]}"))
 
 
-async def campaign(requests: int, seed: int) -> tuple[Found, list[float], str]:
+async def campaign(requests: int, seed: int, minutes: float) -> tuple[Found, list[float], str]:
     """The requests; the memory at its base and at the end, in MB; the server's log."""
     found = Found()
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
         async with served(log) as (url, process), httpx.AsyncClient(base_url=url, timeout=60) as client:
             hostile = Hostile((await client.get("config")).json(), seed)
             await asyncio.sleep(15)  # its workers start
-            left = iter(range(requests))
+            left, until = iter(range(requests)), time.monotonic() + 60 * minutes
             base = [resident_megabytes(process)]
 
             async def one_after_the_other() -> None:
                 for number in left:
+                    if time.monotonic() > until:
+                        return
                     if number == min(WARM_UP, requests // 2):
                         base.append(resident_megabytes(process))
                     await sent(client, hostile.request(), found)
@@ -178,9 +180,9 @@ async def campaign(requests: int, seed: int) -> tuple[Found, list[float], str]:
         return found, base, Path(log.name).read_text(encoding="utf-8", errors="replace")
 
 
-def main(requests: int, seed: int) -> None:
+def main(requests: int, seed: int, minutes: float) -> None:
     began = time.monotonic()
-    found, (first, base, last), log = asyncio.run(campaign(requests, seed))
+    found, (first, *warm, last), log = asyncio.run(campaign(requests, seed, minutes))
     print(f"{len(found.seconds)} requests in {time.monotonic() - began:.0f} s; statuses {dict(found.statuses)}")
     print(f"{len(found.broken)} broken", *found.broken[:10], sep="\n  ")
     print(f"{len(found.late)} over {LATE_S:.0f} s", *(f"{s:.1f} s {what}" for s, what in found.late[:10]), sep="\n  ")
@@ -189,6 +191,7 @@ def main(requests: int, seed: int) -> None:
     ]
     traces = Counter(line[:160] for line in ends)
     print(f"{log.count('Traceback')} traces in the log", *traces.most_common(12), sep="\n  ")
+    base = warm[0] if warm else first
     over = "  over the bar" if last > base * (1 + BAR_GROWTH) else ""
     print(f"memory {first:.0f} MB, {base:.0f} warm, {last:.0f} at the end: {last / base - 1:+.1%}{over}")
 
@@ -197,5 +200,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=60, help="after which no more are sent")
     given = parser.parse_args()
-    main(given.requests, given.seed)
+    main(given.requests, given.seed, given.minutes)

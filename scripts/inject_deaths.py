@@ -18,12 +18,12 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kernels import discover
-from kernels.experiment import Experiment, from_json
-from kernels.results import Failure, RunResult
-from kernels.runner import worker
-from kernels.runner.session import Session
+# Worker processes import this file again, before they are told whether to interpret: so kernels are imported below.
+if TYPE_CHECKING:
+    from kernels.experiment import Experiment
+    from kernels.runner.session import Session
 
 READY_S = 5.0
 PATIENCE_S = 120.0
@@ -57,6 +57,11 @@ class Deaths:
 
 def inject(session: Session, deaths: int, seed: int) -> Deaths:
     """Kill until so many runs have failed."""
+    from kernels import discover
+    from kernels.experiment import from_json
+    from kernels.results import Failure, RunResult
+    from kernels.runner import worker
+
     found, draw = Deaths(), random.Random(seed)
     long, quick = (from_json(payload, discover()) for payload in (LONG, QUICK))
     took_s = _took_s(session, long)
@@ -90,6 +95,8 @@ def _took_s(session: Session, experiment: Experiment) -> float:
 
 
 def main(deaths: int, seed: int) -> None:
+    from kernels.runner.session import Session
+
     with tempfile.TemporaryDirectory() as cache:
         session = Session(None, Path(cache))
         try:

@@ -86,3 +86,17 @@ def test_what_the_page_has_no_use_for_is_closed(path):
 
 def test_no_answer_is_taken_for_another_type():
     assert client().get("/").headers["x-content-type-options"] == "nosniff"
+
+
+def test_an_argument_of_another_name_is_refused_and_leaves_no_trace():
+    """Gradio 6.31 raises TypeError for one, out of the route."""
+
+    async def raises(request: Request) -> PlainTextResponse:
+        raise TypeError("Parameter `x` is not a valid key-word argument.")
+
+    app = Starlette(routes=[Route("/{path:path}", raises)], middleware=[Middleware(Guard, hosts=())])
+    ours = TestClient(app)
+    refused = ours.get("/gradio_api/call/v2/schedule")
+    assert (refused.status_code, "Parameter `x` is not" in refused.text) == (400, True)
+    with pytest.raises(TypeError):
+        ours.get("/elsewhere")

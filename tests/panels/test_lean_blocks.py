@@ -85,10 +85,14 @@ def test_a_component_that_is_no_output_is_refused():
         asyncio.run(blocks.postprocess_data(event, {other: "x"}, SessionState(blocks)))
 
 
-def test_too_few_values_are_refused_in_a_sentence_and_leave_no_trace_in_the_log():
-    with pytest.raises(gr.Error, match="3 values were sent; 4 are needed") as refused:
-        given(LeanBlocks, [None, "new", 3])
-    assert not refused.value.print_exception
+def test_of_what_is_not_sent_a_handler_is_given_nothing_and_an_endpoint_its_default():
+    values, _ = given(LeanBlocks, [None, "new", 3])
+    assert values[1:] == ["new", 3, None]
+    with LeanBlocks() as blocks:
+        gr.api(echo, api_name="echo")
+    (event,) = blocks.fns.values()
+    assert asyncio.run(blocks.preprocess_data(event, [], None)) == [None, "compiled"]
+    assert asyncio.run(blocks.preprocess_data(event, [{}, "textbook", "more"], None)) == [{}, "textbook"]
 
 
 def test_a_session_keeps_nothing_of_what_is_sent_and_answered():
@@ -105,7 +109,7 @@ def test_a_session_keeps_nothing_of_what_is_sent_and_answered():
     assert blocks.state_holder["one"] is state
 
 
-def echo(experiment: dict[str, Any]) -> dict[str, Any]:
+def echo(experiment: dict[str, Any], model: str = "compiled") -> dict[str, Any]:
     return experiment
 
 
@@ -114,5 +118,5 @@ def test_an_endpoints_json_is_handed_on_as_it_is():
         gr.api(echo, api_name="echo")
     (event,) = blocks.fns.values()
     sent = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
-    assert asyncio.run(blocks.preprocess_data(event, [sent, "more"], None)) == [sent]
+    assert asyncio.run(blocks.preprocess_data(event, [sent], None)) == [sent, "compiled"]
     assert asyncio.run(blocks.postprocess_data(event, sent, None)) == [sent]

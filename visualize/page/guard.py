@@ -84,6 +84,11 @@ class Guard:
         except ClientDisconnect:
             if taken <= LARGEST_BODY:
                 raise
+        except TypeError as error:
+            # Gradio finds no place for an argument of another name, and says so to nobody.
+            if is_answered or "/call/" not in scope["path"]:
+                raise
+            await _said(400, f"The arguments can't be read: {str(error)[:200]}")(scope, receive, send)
 
     def _refusal(self, headers: Headers, path: str) -> PlainTextResponse | None:
         host = headers.get("host", "")

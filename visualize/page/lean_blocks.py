@@ -8,6 +8,7 @@ value it takes through a thread, and searches it for files. Forms and HTML are t
 from __future__ import annotations
 
 import copy
+import inspect
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -59,14 +60,8 @@ class LeanBlocks(gr.Blocks):
     async def preprocess_data(
         self, block_fn: BlockFunction, inputs: list[Any], state: SessionState | None, explicit_call: bool = False
     ) -> list[Any]:
-        """What a handler is given of what a browser sends.
-
-        Raises:
-            gr.Error: for fewer values than it takes; without a trace in the log, as anybody can send that.
-        """
-        if len(inputs) < len(block_fn.inputs):
-            given, needed = len(inputs), len(block_fn.inputs)
-            raise gr.Error(f"{given} values were sent; {needed} are needed.", print_exception=False)
+        """What a handler is given of what a browser sends. Of what was not sent, the defaults."""
+        inputs = [*inputs, *_defaults(block_fn)[len(inputs) :]]
         if all(isinstance(one, Api) for one in block_fn.inputs):
             return inputs[: len(block_fn.inputs)]  # JSON, which the endpoint validates
         pairs = list(zip(block_fn.inputs, inputs, strict=False))
@@ -107,3 +102,11 @@ class LeanBlocks(gr.Blocks):
 def _is_text(block: Block, value: object) -> bool:
     """Whether a value is text of a gr.HTML, which Gradio hands on as it is."""
     return type(block) is gr.HTML and isinstance(value, str)
+
+
+def _defaults(block_fn: BlockFunction) -> list[Any]:
+    """What stands for each value that is not sent: an endpoint's default, or None, which is validated as any value."""
+    if block_fn.fn is None or not all(isinstance(one, Api) for one in block_fn.inputs):
+        return [None] * len(block_fn.inputs)
+    parameters = inspect.signature(block_fn.fn).parameters.values()
+    return [None if one.default is inspect.Parameter.empty else one.default for one in parameters]
