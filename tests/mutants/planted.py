@@ -243,9 +243,9 @@ RUNNER = (
     ),
     *planted(
         "kernels/runner",
-        "compiles.py",
+        "under_way.py",
         "tests/kernels/test_session.py -k share_it",
-        ("if key not in self._under_way:", "if True:"),
+        ("work = self._work.get(key)", "work = None"),
     ),
     *planted(
         "kernels/runner",
@@ -286,7 +286,7 @@ FIGURES = (
         "player_data.py",
         "tests/figures/test_schedule_figure.py",
         ("if len(parts.tiles) != count:", "if len(parts.tiles) == count:"),
-        ("np.flatnonzero(np.diff(values, prepend=-1))", "np.flatnonzero(np.diff(values, append=-1))"),
+        ("1 + np.flatnonzero(values[1:] != values[:-1])", "np.flatnonzero(values[1:] != values[:-1])"),
     ),
     *planted(
         "visualize/figures",

@@ -17,7 +17,7 @@ REQUESTS = (
         ("if _CLOSED.match(path)", "if _CLOSED.fullmatch(path)"),
     ),
     *planted(
-        "visualize/page",
+        "visualize/command",
         "listening.py",
         "tests/panels/test_listening.py",
         ("0 < int(text) <= MOST", "0 <= int(text) <= MOST"),
@@ -25,10 +25,11 @@ REQUESTS = (
     ),
     *planted(
         "visualize/widgets",
-        "form.py",
+        "settings.py",
         "tests/panels/test_hostile_values.py",
         ("except (ValueError, RecursionError):", "except ValueError:"),
-        ("not isinstance(state, dict) or not isinstance(values, dict)", "not isinstance(state, dict)"),
+        ("if not isinstance(flat, dict)", "if flat is None"),
+        ("len(value) <= _LONGEST", "len(value) <= _LONGEST or value"),
     ),
     *planted(
         "visualize/state",

@@ -309,8 +309,8 @@ def test_an_app_that_is_ended_waits_for_no_compile(tmp_path: Path, tilescope_cac
         app.process.terminate()
         status = Path(f"/proc/{app.process.pid}/status")
         _until(lambda: int(re.findall(r"SigIgn:\s*(\w+)", status.read_text())[0], 16) >> (signal.SIGTERM - 1) & 1)
-        assert app.process.wait(30) == 0
-        assert time.monotonic() - began < 5
+        assert app.process.wait(60) == 0
+        assert time.monotonic() - began < 15, "a compile takes minutes"
         _until(lambda: not any(map(is_alive, workers)))
 
 

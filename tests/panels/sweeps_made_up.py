@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 from kernels.gpus import GPUS
 from kernels.store import Store
@@ -33,6 +34,7 @@ class Session:
 
     def __init__(self, store=None):
         self.gpu = None
+        self.machine = SimpleNamespace(cache="")
         self.store = store or Store(None)
         self.ends = []
 
