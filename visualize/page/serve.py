@@ -35,6 +35,7 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
     atexit.register(session.close)
 
     def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough, and the next would strike in the middle of it
         # First: Python waits for all threads before it calls what is registered, and some wait for a compile.
         session.close()
         sys.exit(0)
