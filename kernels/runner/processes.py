@@ -102,8 +102,9 @@ class Workers:
         self._pool = self._make()
         self._open: set[Call[Any]] = set()
         self._closed = False
-        # Held for a moment each time: no callback is called, and no pool waited for, by who holds it.
-        self._lock = threading.Lock()
+        # Held for a moment each time: no callback is called, and no pool waited for, by who holds it. A signal may
+        # strike its holder, and close: so it can be held again.
+        self._lock = threading.RLock()
         self._wake = threading.Event()
         self._keeper: threading.Thread | None = None
         # Whether a worker has answered since it started; and whether one died, which may leave its pool's pipe locked.

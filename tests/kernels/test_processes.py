@@ -94,6 +94,14 @@ def pool(tmp_path):
     made.close()
 
 
+def test_a_signal_may_close_workers_while_their_lock_is_held(pool):
+    """Its handler runs in the thread that it strikes."""
+    with pool._lock:
+        pool.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.submit(worker.process_id, "worker")
+
+
 def test_a_worker_that_was_stopped_while_idle_is_replaced_and_the_call_answered(pool, monkeypatch):
     monkeypatch.setattr(processes, "TAKEN_WITHIN_S", 0.5)
     stopped = pool.submit(worker.process_id, "worker").result()
