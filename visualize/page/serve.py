@@ -38,7 +38,7 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
     atexit.register(session.close)
 
     def end(*_: object) -> None:
-        # Once: a hub, or a shell's `timeout`, may say so again while the workers end, and it would strike in the middle.
+        # Once: a hub may say so again while the workers end, and that would strike in the middle.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # First: Python waits for all threads before it calls what is registered, and some wait for a compile.
         session.close()
