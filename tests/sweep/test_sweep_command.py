@@ -6,6 +6,7 @@ import _thread
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -152,6 +153,15 @@ def test_what_is_set_aside_is_no_failure(experiment, faked, capsys):
     assert "4 set aside" in capsys.readouterr().out
 
 
+@pytest.fixture
+def interruptible():
+    """A shell has what it starts in the background ignore Ctrl+C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_keeps_the_rows_and_resuming_goes_on_from_them(experiment, faked, capsys, tmp_path):
     out = tmp_path / "rows.jsonl"
     faked.at_once = 4
