@@ -254,8 +254,15 @@ def test_a_descriptor_is_named_and_so_is_its_fallback(client: Client) -> None:
 
 
 def test_predictions_follow_the_gpu_that_is_named(client: Client) -> None:
-    reply = client.predict({"kernel": "matmul.grouped", "gpu": "T4"}, api_name="/schedule")
-    assert (reply["gpu"], reply["resident_programs"]) == ("T4", 160)
+    """One program per SM is assumed until the compiler has answered."""
+
+    def answered() -> Any:
+        reply = client.predict({"kernel": "matmul.grouped", "gpu": "T4"}, api_name="/schedule")
+        assert reply["gpu"] == "T4"
+        assert (reply["resident_source"], reply["resident_programs"]) in (("assumed", 40), ("compiled", 160))
+        return reply["resident_source"] == "compiled"
+
+    _until(answered)
 
 
 def test_unknown_models_and_boards_are_refused(client: Client) -> None:
@@ -293,24 +300,24 @@ def test_an_app_says_that_it_works(app: App) -> None:
 
 
 def test_an_app_that_is_ended_waits_for_no_compile(tmp_path: Path, tilescope_cache: Path) -> None:
-    """Four that take minutes each, on the two workers that there are; a schedule waits for one of them, too.
+    """Four that take a minute each; a schedule waits for one of them, too.
 
     While it ends it hears no second signal: what that would interrupt may hold a lock that it would wait for.
     """
     with served(tmp_path, cache=tilescope_cache) as app:
         asking = Client(app.url, verbose=False)
-        tile = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1}
+        tile = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 4}  # a minute each, on a T4
         for stages in (1, 2, 3, 4):
             slow = {"kernel": "matmul.grouped", "config": {**tile, "num_stages": stages}, "gpu": "T4"}
             asking.submit(slow, api_name="/compile" if stages > 1 else "/schedule")
-        workers = _until(lambda: len(app.workers()) >= 3 and app.workers())
+        workers = _until(lambda: len(app.workers()) >= 2 and app.workers())  # one more is kept for quick compiles
         time.sleep(2)  # they compile
         began = time.monotonic()
         app.process.terminate()
         status = Path(f"/proc/{app.process.pid}/status")
         _until(lambda: int(re.findall(r"SigIgn:\s*(\w+)", status.read_text())[0], 16) >> (signal.SIGTERM - 1) & 1)
         assert app.process.wait(60) == 0
-        assert time.monotonic() - began < 15, "a compile takes minutes"
+        assert time.monotonic() - began < 15, "a compile takes a minute"
         _until(lambda: not any(map(is_alive, workers)))
 
 

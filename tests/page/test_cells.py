@@ -11,7 +11,9 @@ from tests.page.conftest import Tab
 pytestmark = pytest.mark.browser
 
 # More tiles than have gaps between them, so that each cell is a pixel; more programs than are resident.
-MAP = "?kernel=matmul.grouped&gpu=H200&tab=schedule&M=2560&N=2560&K=512&BLOCK_M=64&BLOCK_N=64&first=132"
+MAP = (
+    "?kernel=matmul.grouped&gpu=H200&tab=schedule&M=2560&N=2560&K=512&BLOCK_M=64&BLOCK_N=64&first=132&programs_per_sm=1"
+)
 
 # What is seen: the pixels of each map, the words, and the outlines.
 SEEN = """async () => {
@@ -42,17 +44,16 @@ def seen_at_once_and_later(tab: Tab, move: str) -> tuple[dict[str, Any], dict[st
           const plot = document.querySelector('#schedule-plot .live-plot'), seen = {SEEN}, before = plot.dataset.draws;
           const until = async (done) => {{
             for (const end = performance.now() + 40_000; !done();) {{
-              const counted = `draws ${{before}} to ${{plot.dataset.draws}}, ${{whole}} by Plotly`;
+              const counted = `draws ${{before}} to ${{plot.dataset.draws}}`;
               if (performance.now() > end) throw new Error(`${{done}}: ${{counted}}`);
               await new Promise((go) => setTimeout(go, 1));
             }}
           }};
-          let whole = 0;
-          plot.on('plotly_afterplot', () => {{ whole++; }});
+          const isTold = () => plot._fullData[0].z === plot.data[0].z;
           {move};
           await until(() => plot.dataset.draws !== before);
-          const isInPlace = whole === 0, atOnce = await seen();
-          await until(() => whole > 0);
+          const isInPlace = !isTold(), atOnce = await seen();
+          await until(isTold);
           return [isInPlace, atOnce, await seen()];
         }}"""
     )

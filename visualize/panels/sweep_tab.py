@@ -226,8 +226,7 @@ class SweepPanel(Panel):
         ) -> dict[str, Any]:
             """Finds the fastest config of a kernel among all combinations of some values. Can take minutes.
 
-            `rows` has what became of each config, the best first; without a GPU by `predicted_ms`. What can't launch is
-            set aside, with its `reason`.
+            `rows`: each config, the best first; without a GPU by `predicted_ms`. What can't launch has a `reason`.
             """
             return await sweep_endpoint.answer(api, self.sweeps, experiment, vary, strategy, seed, budget)
 
