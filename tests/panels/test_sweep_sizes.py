@@ -16,7 +16,7 @@ from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Strategy
 from tests.panels.sweeps_made_up import Session, finished, state_of
-from visualize.figures.library_figure import library_figure
+from visualize.figures.baselines_figure import baselines_figure
 from visualize.panels.sweep_sizes import MOST_SIZES, swept_sizes
 from visualize.panels.sweep_tab import SweepPanel
 from visualize.panels.tabs import SETTINGS
@@ -145,7 +145,7 @@ def test_no_size_named_is_the_shape_that_is_set(panel, store):
 
 
 def test_sizes_without_a_library_to_compare_with_have_no_picture():
-    assert library_figure("K", [], "measured").data == ()
+    assert baselines_figure("K", [], "measured").data == ()
 
 
 def test_the_article_s_grid_search_is_a_preset_of_the_fused_kernel():

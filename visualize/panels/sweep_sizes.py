@@ -10,7 +10,7 @@ from functools import cached_property
 from kernels.knobs import ConfigError, knobs, quoted
 from kernels.results import Sweep
 from kernels.space import Space, varied
-from visualize.figures.library_figure import library_figure
+from visualize.figures.baselines_figure import baselines_figure
 from visualize.panels.sweep_options import SweptKnobs, swept_space
 from visualize.state.state import State
 from visualize.text import library_text, sweep_text
@@ -82,7 +82,7 @@ def picture(sizes: Sizes, found: Sequence[tuple[int, Sweep | None]]) -> str:
     of = [(size, one.final.baselines) for size, one in timed if one.final]
     first = timed[0][1]
     anew = f"library {' '.join(str(size) for size, _ in of)} {first.space.identity}"
-    return drawn(library_figure(sizes.dimension, of, first.source), anew, about=sweep_text.about(first))
+    return drawn(baselines_figure(sizes.dimension, of, first.source), anew, about=sweep_text.about(first))
 
 
 def timed_of(found: Sequence[tuple[int, Sweep | None]]) -> list[tuple[int, Sweep]]:

@@ -12,7 +12,7 @@ from visualize.figures import theme
 _MARKERS = ("circle", "diamond", "square", "triangle-up")
 
 
-def library_figure(dimension: str, found: Sequence[tuple[int, Sequence[AgainstLibrary]]], source: str) -> go.Figure:
+def baselines_figure(dimension: str, found: Sequence[tuple[int, Sequence[AgainstLibrary]]], source: str) -> go.Figure:
     """Each call's time over the best config's, with its 95 % interval; above the line at 1 the config is faster.
 
     Args:
