@@ -89,8 +89,15 @@ def _missing_for_the_page(config: pytest.Config) -> list[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A Python for GPU tests alone may lack what drives the page: then the summary says so, and the others run."""
-    return True if collection_path.name == "page" and _missing_for_the_page(config) else None
+    """A run of GPU tests alone reads only files that hold some: the Python that runs it may lack what others import.
+
+    Where it lacks what drives the page, the summary says so, and the others run.
+    """
+    if config.option.markexpr != "gpu":
+        return None
+    lacks_page = collection_path.name == "page" and _missing_for_the_page(config)
+    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    return True if lacks_page or not any("mark.gpu" in file.read_text() for file in files) else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
