@@ -6,6 +6,7 @@ VENV_PYTHON ?= $(VENV)/bin/python
 HOST ?= 127.0.0.1
 PORT ?= 7860
 JOBS ?= 2
+GPU_JOBS ?= 4
 ARGS ?=
 
 # With another VENV_PYTHON, nothing is made or installed: what that Python has is used as it is.
@@ -42,8 +43,13 @@ test: $(DEV_READY) ## Run every test that needs no GPU (ARGS= goes to pytest, wh
 test-all: $(DEV_READY) ## The same with every combination of values, not only every pair, and more drawn examples
 	@$(call RUN_TESTS,--all-combinations)
 
+# On a GPU, tests mostly compile: several at a time where pytest-xdist is there, and then alone those that compare times.
+GPU_TESTS = $(VENV_PYTHON) -m pytest -o testpaths=tests -m
+GPU_AT_ONCE = $(shell $(VENV_PYTHON) -c 'import xdist; print("-n $(GPU_JOBS) --dist worksteal")' 2>/dev/null)
+
 test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: with the Python that you have)
-	@$(TIMED) $(VENV_PYTHON) -m pytest -m gpu -o testpaths=tests $(ARGS)
+	@$(TIMED) set -e; $(if $(ARGS),$(GPU_TESTS) gpu $(ARGS), \
+		$(GPU_TESTS) 'gpu and not idle_gpu' $(GPU_AT_ONCE); $(GPU_TESTS) 'gpu and idle_gpu')
 
 bench: $(RUN_READY) ## Time the kernels beside the library, on a GPU (ARGS="--only transpose"; VENV_PYTHON=python3)
 	@$(TIMED) $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)

@@ -81,9 +81,14 @@ def _name_groups(items: list[pytest.Item]) -> None:
             item._id = type(item._id).parse(item.nodeid + suffix)
 
 
+def _is_for_gpu(config: pytest.Config) -> bool:
+    """Whether this is a run of GPU tests alone."""
+    return bool(config.option.markexpr.startswith("gpu"))
+
+
 def _missing_for_the_page(config: pytest.Config) -> list[str]:
     """What this Python lacks to drive the page, in a run of GPU tests alone."""
-    if config.option.markexpr != "gpu":
+    if not _is_for_gpu(config):
         return []
     return [name for name in ("gradio", "playwright") if importlib.util.find_spec(name) is None]
 
@@ -93,7 +98,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
     Where it lacks what drives the page, the summary says so, and the others run.
     """
-    if config.option.markexpr != "gpu":
+    if not _is_for_gpu(config):
         return None
     lacks_page = collection_path.name == "page" and _missing_for_the_page(config)
     files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]

@@ -9,12 +9,13 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.results import GroupSizeStudy
+from kernels.runner import ncu
 from kernels.runner.measurements.group_sizes_measurement import REPEATS
 from kernels.spec import Launch
 from visualize.models.reuse import reuse
 from visualize.models.schedule import schedule
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 
 PAYLOAD = {
     "kernel": "matmul.grouped",
@@ -49,10 +50,9 @@ def test_each_group_size_is_counted_five_times_and_timed_in_turns(gpu):
     assert gpu.known(experiment, "reuse") is study
 
 
-def test_without_ncu_sizes_are_timed_alone_and_the_note_says_why(gpu, monkeypatch, tmp_path):
-    compared(gpu, GROUP_SIZE=2)  # so that workers are started, and kernels compiled, with the PATH that they need
-    monkeypatch.setenv("PATH", str(tmp_path))
-    _, study = compared(gpu, GROUP_SIZE=2)
+def test_without_ncu_sizes_are_timed_alone_and_the_note_says_why(gpu, monkeypatch):
+    monkeypatch.setattr(ncu.shutil, "which", lambda _: None)
+    _, study = compared(gpu, BLOCK_K=32)  # of which nothing was counted, so nothing is kept
     assert study.tool == ""
     assert "ncu is not installed" in study.note
     for row in study.rows:

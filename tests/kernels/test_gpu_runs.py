@@ -41,6 +41,7 @@ def test_sides_of_16384_are_right(gpu, kernel, shape):
     assert_right(run(gpu, {"kernel": kernel, "problem": dict(zip(names, shape, strict=False)), "config": config}))
 
 
+@pytest.mark.idle_gpu
 @pytest.mark.parametrize("timer", ["events", "graph"])
 @pytest.mark.parametrize("l2", ["warm", "cold"])
 def test_every_way_to_take_time_gives_samples_of_both(gpu, l2, timer):
@@ -56,6 +57,7 @@ def test_every_way_to_take_time_gives_samples_of_both(gpu, l2, timer):
     assert result.clock_mhz is None or result.clock_mhz > 100
 
 
+@pytest.mark.idle_gpu
 def test_events_and_a_graph_agree_on_a_launch_of_a_tenth_of_a_millisecond(gpu):
     """A time that held the launch's own cost would differ."""
     payload = {"kernel": "transpose.tiled", "problem": {"M": 8192, "N": 8192}}
@@ -63,6 +65,7 @@ def test_events_and_a_graph_agree_on_a_launch_of_a_tenth_of_a_millisecond(gpu):
     assert times[0] == pytest.approx(times[1], rel=0.1)
 
 
+@pytest.mark.idle_gpu
 def test_a_cold_cache_is_slower_where_everything_would_fit(gpu):
     warm, cold = (run(gpu, {**MATMUL, "run": {"l2": l2}}).timing.median_ms for l2 in ("warm", "cold"))
     assert cold > warm

@@ -10,7 +10,7 @@ from kernels.results import Failure, Timeline
 from kernels.runner import worker
 from kernels.spec import Launch
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 
 # Kernels over 200 µs: their span is held against the time of the launch.
 LONG = [

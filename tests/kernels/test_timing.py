@@ -9,7 +9,7 @@ from kernels.experiment import from_json
 from kernels.results import Failure, RunResult
 from kernels.runner.sampling import MEASURED
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 
 SMALL = {"kernel": "matmul.grouped"}
 LARGE = {

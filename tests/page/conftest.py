@@ -59,7 +59,8 @@ def served(
         port = probe.getsockname()[1]
     log = directory / "log"
     kept = {"TILESCOPE_CACHE": str(cache or directory), "TILESCOPE_DB": str(directory / "tilescope.db")}
-    environment = {**os.environ, **kept}
+    # A proxy that answers nobody: the app must not ask it for its own page.
+    environment = {**os.environ, **kept, "HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, script, "--port", str(port), *flags],

@@ -12,7 +12,7 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 from kernels.gpus import Gpu, table_name
 from tests.page.conftest import App, Tab
 
-pytestmark = [pytest.mark.gpu, pytest.mark.browser, pytest.mark.usefixtures("here")]
+pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu, pytest.mark.browser, pytest.mark.usefixtures("here")]
 
 # Seconds that a job may take: compiles, and a profiler that starts Python and torch anew.
 PATIENCE_S = 90

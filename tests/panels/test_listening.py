@@ -26,6 +26,14 @@ def test_what_is_no_port_is_a_sentence(text):
     assert len(str(refusal.value)) < 200
 
 
+def test_its_own_addresses_are_no_matter_for_a_proxy(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    monkeypatch.delenv("no_proxy", raising=False)
+    listening.ask_itself_directly("0.0.0.0")
+    assert os.environ["NO_PROXY"] == "example.org,localhost,127.0.0.1,::1,0.0.0.0"
+    assert os.environ["no_proxy"] == "localhost,127.0.0.1,::1,0.0.0.0"
+
+
 def test_a_free_port_has_no_obstacle_and_one_in_use_has():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

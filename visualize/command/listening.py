@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import socket
 
 MOST = 65535
@@ -18,6 +19,13 @@ def port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and 0 < int(text) <= MOST):
         raise argparse.ArgumentTypeError(f"the port is {text[:100]!r}; it must be a whole number from 1 to {MOST:,}")
     return int(text)
+
+
+def ask_itself_directly(host: str) -> None:
+    """Have Gradio ask this page without the proxy that the environment names: it asks before it serves, or ends."""
+    for name in ("NO_PROXY", "no_proxy"):
+        excepted = [os.environ[name]] if os.environ.get(name) else []
+        os.environ[name] = ",".join([*excepted, "localhost", "127.0.0.1", "::1", host])
 
 
 def obstacle(host: str, port: int) -> str:

@@ -10,6 +10,7 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from kernels.runner.session import Session
+from visualize.command.listening import ask_itself_directly
 from visualize.figures.theme import variables
 from visualize.page.guard import Guard, allowed_hosts
 from visualize.page.health import HealthRoute
@@ -47,6 +48,7 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
     signal.signal(signal.SIGTERM, end)
     gr.set_static_paths([PLOTLY_JS])
     blocks = page(session, with_tools=mcp)
+    ask_itself_directly(host)
     _, address, _ = blocks.launch(
         server_name=host,
         server_port=port,
@@ -59,6 +61,7 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
         ssr_mode=False,
         mcp_server=mcp,
         state_session_capacity=_SESSIONS,
+        _frontend=False,  # or it ends where its own page takes longer than 3 s to answer, as on a machine that is cold
         app_kwargs={
             "middleware": [Middleware(Guard, hosts=allowed_hosts(host))],
             "routes": [HealthRoute(session).route()],
