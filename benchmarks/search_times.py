@@ -18,7 +18,7 @@ from kernels import discover
 from kernels.experiment import Experiment, from_json
 from kernels.results import Device, Failure
 from kernels.runner.session import Session
-from kernels.space import Space, space
+from kernels.space import Space, space, space_from_json
 from kernels.sweep.builder import LocalBuilder
 from kernels.sweep.device import Build, Builder, Trial, TrialDevice
 from kernels.sweep.local_device import LocalDevice
@@ -69,6 +69,31 @@ class Timed:
     median_ms: float | None
     relative: float | None
     samples: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found of all configs of one shape that could be compiled."""
+
+    gpu: str
+    device: Device
+    space: Space
+    rows: dict[Experiment, Timed]
+
+
+def read(path: Path) -> list[Found]:
+    """The shapes of a file that `record` wrote."""
+    return [_found(json.loads(text)) for text in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _found(fields: dict[str, Any]) -> Found:
+    within = space_from_json(fields["space"], discover())
+    names = [name for name, _ in within.varied]
+    by_config = {tuple(getattr(one.config, name) for name in names): one for one in within.experiments}
+    rows = [
+        Timed(**{**row, "config": tuple(row["config"]), "samples": tuple(row["samples"])}) for row in fields["rows"]
+    ]
+    return Found(fields["gpu"], Device(**fields["device"]), within, {by_config[row.config]: row for row in rows})
 
 
 def spaces() -> list[Space]:
@@ -126,8 +151,11 @@ def line(within: Space, device: Device, gpu: str, rows: Iterable[Timed]) -> str:
     return json.dumps({"gpu": gpu, "device": asdict(device), "space": within.to_json(), "rows": [*map(asdict, rows)]})
 
 
-def record(path: Path) -> None:
+def record(path: Path, last: int = 0) -> None:
     """Time the configs of every shape on this machine's GPU, and append a line of each to the file.
+
+    Args:
+        last: of the last so many shapes alone; 0 for all.
 
     Raises:
         SystemExit: where there is no GPU, or it fails.
@@ -137,7 +165,7 @@ def record(path: Path) -> None:
         raise SystemExit("There is no GPU here, so nothing can be timed.")
     builder = LocalBuilder(session.gpu, predicted, Path(session.machine.cache))
     try:
-        for within in spaces():
+        for within in spaces()[-last:]:
             device = LocalDevice(session.machine, within.base, session.gpu)
             described = device.describe()
             if isinstance(described, Failure):

@@ -27,6 +27,7 @@ class Launches:
     experiment: Any
     output: Any
     kernel: Any
+    allowance: Any = None
 
     def launch(self):
         if self.experiment == REFUSED:
@@ -80,6 +81,39 @@ def made_up(monkeypatch):
 
 def attempted(*experiments, **fields):
     return trials.attempted(Trial(experiments, **fields), None)
+
+
+class Writing(Launches):
+    """A launch that writes what RESULTS says, and notes each check."""
+
+    def launch(self):
+        assert torch.isnan(self.output).all(), "it was not poisoned"
+        self.output.fill_(RESULTS[self.experiment][0])
+
+    @property
+    def allowance(self):
+        return RESULTS[self.experiment][1]
+
+    @allowance.setter
+    def allowance(self, _):
+        """As the field's default sets it."""
+
+    def check(self):
+        CHECKED.append(self.experiment)
+        return replace(RIGHT, passed=self.experiment != WRONG), None
+
+
+RESULTS = {FAST: (1.0, "a"), SLOW: (1.0, "a"), WRONG: (7.0, "a"), REFUSED: (1.0, "b"), DEADLY: (1.1, "a")}
+CHECKED: list[Any] = []
+
+
+def test_what_equals_a_right_output_bit_for_bit_is_right_where_as_much_is_allowed(monkeypatch):
+    kernel = type("Kernel", (), {"zeroed_output": False, "family": None})
+    output = torch.zeros(4)
+    monkeypatch.setattr(trials, "prepare", lambda one, gpu: Writing(one, output, kernel))
+    found = attempted(WRONG, FAST, SLOW, REFUSED, DEADLY, WRONG, SLOW, is_checked=True).each
+    assert CHECKED == [WRONG, FAST, REFUSED, DEADLY, WRONG]
+    assert [bool(one.wrong) for one in found] == [True, False, False, False, False, True, False]
 
 
 def test_the_first_right_one_becomes_the_reference_and_a_wrong_one_has_no_times():
