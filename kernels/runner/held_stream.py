@@ -8,6 +8,7 @@ one. Torch; runs in the worker.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,11 +21,21 @@ from kernels.runner.sampling import Batch
 # shows, timer "graph" takes one time of so many launches.
 SHORT_MS, LAUNCHES_PER_GRAPH = 0.05, 20
 
+# The spin takes so many times what the launches of a batch are taken to take, at a clock that no GPU exceeds by much.
+_MARGIN, _CYCLES_PER_S = 1.5, 2e9
+
+# Seconds that a launch between its two events takes from Python, before any was timed; and what it may be taken for.
+_LAUNCH_S, _LEAST_S, _MOST_S = 40e-6, 10e-6, 100e-6
+
 _LONGEST_SPIN_CYCLES = 1 << 32
 
 
 class HeldStream:
     """A `sampling.Stream` on this GPU.
+
+    Attributes:
+        launch_s: seconds that a launch took from Python when some were queued last in this process, bounded: a batch
+            whose queue ran dry is run in vain.
 
     Args:
         calls: each launches on the current stream and returns without waiting.
@@ -34,12 +45,13 @@ class HeldStream:
             each call takes less than SHORT_MS, one time is that of LAUNCHES_PER_GRAPH launches of one call in a row.
     """
 
+    launch_s = _LAUNCH_S
+
     def __init__(self, calls: Sequence[Callable[[], Any]], l2: str, timer: str) -> None:
         self._calls = calls
         self._flush = flusher() if l2 == "cold" else None
         self._is_graph = timer == "graph"
         self._captured: tuple[int, Any, list[Any]] | None = None
-        self._spin_cycles = 1 << 21
         self._probe = Probe()
         self._driver = nvml()
         self.driver_note = self._driver if isinstance(self._driver, str) else ""
@@ -68,15 +80,19 @@ class HeldStream:
         """
         import torch
 
+        launches = turns * len(self._calls) * self.launches_per_sample
+        spin_cycles = int(_MARGIN * launches * HeldStream.launch_s * _CYCLES_PER_S)
         while True:
             torch.cuda.synchronize()
-            torch.cuda._sleep(self._spin_cycles)
+            torch.cuda._sleep(spin_cycles)
             held = torch.cuda.Event()
             held.record()
             self._probe.launch(0)
             if graph is None:
                 events = _events(turns * len(self._calls), external=False)
+                began = time.perf_counter()
                 self._queue(events)
+                HeldStream.launch_s = min(_MOST_S, max(_LEAST_S, (time.perf_counter() - began) / launches))
             else:
                 replayed, events = graph
                 replayed.replay()
@@ -87,9 +103,9 @@ class HeldStream:
             if queue_was_full or graph is not None:
                 times = [events[i].elapsed_time(events[i + 1]) for i in range(0, len(events), 2)]
                 return np.array(times).reshape(-1, len(self._calls)).T, driver_mhz, limits
-            if self._spin_cycles >= _LONGEST_SPIN_CYCLES:
-                raise RuntimeError(f"{len(events)} events could not be queued within {self._spin_cycles} cycles.")
-            self._spin_cycles *= 4
+            if spin_cycles >= _LONGEST_SPIN_CYCLES:
+                raise RuntimeError(f"{len(events)} events could not be queued within {spin_cycles} cycles.")
+            spin_cycles *= 4
 
     def _asked(self) -> tuple[float | None, tuple[str, ...]]:
         """What the driver says of the clock now."""

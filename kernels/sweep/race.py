@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +49,12 @@ class Race:
         trial: (numbers, turns) → their trial beside the reference.
         reference: number → whether it is the reference, which takes part in every trial anyway.
         at_once: configs of one trial at most.
+        devices: that trials are shared among.
+
+    Attributes:
+        racing: who is still in it.
+        phase: "race", "final" or "over".
+        tasks: of this round that no device has taken yet.
     """
 
     def __init__(
@@ -58,12 +64,14 @@ class Race:
         trial: Callable[[Sequence[int], int], Trial],
         reference: Callable[[int], bool],
         at_once: int,
+        devices: int = 1,
     ) -> None:
         self.racing = list(numbers)
         self.phase = "race"
         self._relative, self._trial, self._is_reference, self._at_once = relative, trial, reference, at_once
+        self._devices = devices
         self._turns = TURNS
-        self._round: list[Task] = []
+        self.tasks: list[Task] = []
         self._finals = 0
         self._next_round()
 
@@ -75,16 +83,18 @@ class Race:
             self.phase = "final"
             return
         self._turns = min(_MOST_TURNS, ETA * self._turns)
-        others = iter([number for number in ranked if not self._is_reference(number)])
-        while numbers := tuple(itertools.islice(others, self._at_once)):
-            self._round.append(Task(numbers, self._trial(numbers, self._turns), "race"))
+        others = [number for number in ranked if not self._is_reference(number)]
+        trials = math.ceil(math.ceil(len(others) / self._at_once) / self._devices) * self._devices
+        for place in range(trials):  # of the same number of configs, so that no device waits for another's
+            if numbers := tuple(others[place::trials]):
+                self.tasks.append(Task(numbers, self._trial(numbers, self._turns), "race"))
 
     def drop(self, number: int) -> None:
         """It failed: it is out, also of what is still to be timed in this round."""
         if number in self.racing:
             self.racing.remove(number)
-        left = [(tuple(n for n in task.numbers if n != number), task.trial.turns) for task in self._round]
-        self._round = [Task(numbers, self._trial(numbers, turns), "race") for numbers, turns in left if numbers]
+        left = [(tuple(n for n in task.numbers if n != number), task.trial.turns) for task in self.tasks]
+        self.tasks = [Task(numbers, self._trial(numbers, turns), "race") for numbers, turns in left if numbers]
 
     def ask(
         self, is_idle: bool, are_built: Callable[[Sequence[int]], bool], experiments: Sequence[Experiment]
@@ -96,11 +106,11 @@ class Race:
             are_built: whether some numbers are compiled.
             experiments: by number.
         """
-        for task in self._round:
+        for task in self.tasks:
             if are_built(task.numbers):
-                self._round.remove(task)
+                self.tasks.remove(task)
                 return task
-        if self._round or not is_idle or self.phase == "over":
+        if self.tasks or not is_idle or self.phase == "over":
             return None
         if self.phase == "race":
             self._next_round()

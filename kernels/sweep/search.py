@@ -27,6 +27,9 @@ from kernels.sweep.ranking import final, median_interval
 # Configs that are tried together, when guided: few, so that what is found corrects the order of the next.
 GUIDED_AT_ONCE = 4
 
+# Configs of the trial that finds the reference, in which all other trials then take part.
+REFERENCE_AMONG = 4
+
 # Configs that are compiled ahead and ordered anew, when guided: so many for each compile that can be under way, but no
 # more, as the first trial waits for them.
 _PER_COMPILE, MOST_AHEAD = 2, 24
@@ -48,6 +51,7 @@ class Search:
         times: whether the devices take times. If not, configs are checked, and there is no race.
         at_once: configs of one trial at most.
         compiles: that can be under way at once.
+        devices: that take trials.
     """
 
     def __init__(
@@ -59,13 +63,14 @@ class Search:
         times: bool = True,
         at_once: int = 15,
         compiles: int = MOST_AHEAD,
+        devices: int = 1,
     ) -> None:
         self.experiments, self.strategy, self.rows = experiments, strategy, list(rows)
         self.final: Final | None = None
         self.ended = ""
         self._times = times
         self._at_once = min(at_once, GUIDED_AT_ONCE) if strategy.name == "guided" else at_once
-        self._most_at_once = at_once
+        self._most_at_once, self._devices = at_once, devices
         self._ahead = max(self._at_once, min(MOST_AHEAD, _PER_COMPILE * compiles)) if times else self._at_once
         self._features = features(experiments)
         self._builds: dict[int, Build] = {}
@@ -170,7 +175,8 @@ class Search:
         return max(0, strategy.budget - tried - under_way)
 
     def _explore(self) -> Task | None:
-        room = min(self._at_once, self._limit())
+        finds_reference = self._reference is None and self._times  # and all other devices wait for it
+        room = min(REFERENCE_AMONG if finds_reference else self._at_once, self._at_once, self._limit())
         if not self._pending or not room:
             return self._end_exploring() if not self._open and not self._retries else None
         guided = self.strategy.name == "guided"
@@ -206,8 +212,9 @@ class Search:
         if not timed or not self._times:
             return None
         self._race = Race(
-            timed, self._relative, self._trial, lambda number: number == self._reference, self._most_at_once
-        )
+            timed, self._relative, self._trial, lambda number: number == self._reference, self._most_at_once,
+            self._devices,
+        )  # fmt: skip
         return self._of_race(self._race)
 
     def _relative(self, number: int) -> float:

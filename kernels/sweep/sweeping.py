@@ -87,7 +87,7 @@ class Sweeping:
         self.resumed = len({id(row) for row in done} & {id(row) for row in rows})
         estimates = [row.predicted.ms if row.predicted else None for row in rows]
         at_once = min(one.at_once for one in devices)
-        self._search = Search(chosen, strategy, estimates, rows, times, at_once, builder.at_once)
+        self._search = Search(chosen, strategy, estimates, rows, times, at_once, builder.at_once, len(devices))
         self._gpu = gpu
         self.changes = 0
         self._submitted: set[int] = set()

@@ -79,6 +79,7 @@ def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gp
     )
     while job.progress.stage not in ("launch", "check", "time"):
         time.sleep(0.001)
+    time.sleep(0.05)  # it has taken the work: what dies before is replaced, and the work done
     os.kill(process_id, signal.SIGKILL)
     outcome = job.result()
     assert isinstance(outcome, Failure), outcome

@@ -14,6 +14,7 @@ from kernels.results import Failure, Strategy
 from kernels.store import Store
 from kernels.sweep import kept_sweep
 from kernels.sweep.kept_sweep import Before, kept, kept_and_keeper, stamp
+from kernels.sweep.search import REFERENCE_AMONG
 from kernels.sweep.sweeping import Sweeping
 from tests.kernels.stores import again
 from tests.kernels.trees import ROOT
@@ -90,7 +91,7 @@ def test_rows_are_stored_before_the_next_trial_begins(store):
         (sum(row.is_done for row in one.so_far().rows), len(reader.sweep_rows(one.stored_name)))
     )
     ended(one)
-    assert [told for told, _ in seen[:3]] == [0, 15, 30]
+    assert [told for told, _ in seen[:3]] == [0, REFERENCE_AMONG, REFERENCE_AMONG + FakeDevice.at_once]
     assert all(told == stored for told, stored in seen)
 
 

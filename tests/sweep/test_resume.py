@@ -20,6 +20,7 @@ from kernels.records.sweep_form import row_from_json, sweep_from_json
 from kernels.results import Failure, Strategy, SweepRow
 from kernels.space import space
 from kernels.sweep import rows_file
+from kernels.sweep.search import REFERENCE_AMONG
 from kernels.sweep.sweep_progress import estimated_s
 from kernels.sweep.sweeping import Sweeping
 
@@ -59,7 +60,7 @@ def test_a_sweep_that_is_cancelled_and_resumed_has_the_rows_of_one_that_was_not(
 
 def test_a_cancelled_sweep_keeps_what_is_done_and_ranks_it():
     cut, device = cut_off(Strategy("grid"), 4)
-    assert cut.count("timed") == 4 * FakeDevice.at_once
+    assert cut.count("timed") == REFERENCE_AMONG + 3 * FakeDevice.at_once
     assert cut.best.median_ms == min(row.median_ms for row in cut.rows if row.median_ms)
     assert device.is_closed
 
@@ -140,7 +141,7 @@ def test_what_is_known_so_far_is_a_sweep_that_runs():
     sweeping.start()
     sweeping.result(60)
     assert {one.ended for one in seen} == {"running"}
-    assert [one.count("timed") for one in seen[:3]] == [0, 15, 30]
+    assert [one.count("timed") for one in seen[:3]] == [0, REFERENCE_AMONG, REFERENCE_AMONG + FakeDevice.at_once]
 
 
 def test_an_error_of_a_device_ends_the_sweep_with_its_sentence():

@@ -13,7 +13,9 @@ from kernels.results import Failure, Strategy
 from kernels.results.sweep_result import PATIENCE
 from kernels.sweep.correction import corrections, features
 from kernels.sweep.device import GONE
+from kernels.sweep.race import Race
 from kernels.sweep.ranking import ETA, FINALISTS, median_interval, survivors
+from kernels.sweep.search import REFERENCE_AMONG
 from kernels.sweep.sweeping import Sweeping
 from scripts import search_configs
 
@@ -274,9 +276,27 @@ def test_where_the_only_device_is_lost_what_was_done_is_kept():
     attempt = lost.attempt
     lost.attempt = lambda trial: Failure("worker", GONE, "It did not come back.") if lost.trials else attempt(trial)
     found = swept(Strategy("grid"), lost)
-    assert found.count("timed") == FakeDevice.at_once
+    assert found.count("timed") == REFERENCE_AMONG
     assert found.ended == "failed"
     assert "It did not come back." in found.note
+
+
+def test_a_round_of_the_race_is_shared_evenly_among_devices():
+    """Whatever the number of configs: as many trials for each device, of as many configs."""
+    for devices, count in ((1, 84), (2, 84), (2, 21), (3, 84)):
+        race = Race(
+            range(4 * count), lambda n: float(n), lambda numbers, turns: (numbers, turns), lambda n: n == 0, 15, devices
+        )
+        sizes = [len(task.numbers) for task in race.tasks]
+        assert sum(sizes) == count - 1, "all but the reference, which is timed in each"
+        assert len(sizes) % devices == 0
+        assert max(sizes) <= min(15, min(sizes) + 1)
+
+
+def test_all_wait_for_the_reference_so_its_trial_is_small():
+    device = FakeDevice()
+    swept(Strategy("grid"), device)
+    assert [len(trial.experiments) for trial in device.trials[:2]] == [REFERENCE_AMONG, FakeDevice.at_once]
 
 
 def test_a_budget_is_kept_by_every_strategy():
