@@ -13,8 +13,7 @@ from kernels.results import Failure, Strategy
 from kernels.results.sweep_result import PATIENCE
 from kernels.sweep.correction import corrections, features
 from kernels.sweep.device import GONE
-from kernels.sweep.race import Race
-from kernels.sweep.ranking import ETA, FINALISTS, median_interval, survivors
+from kernels.sweep.ranking import ETA, FINALISTS, median_interval
 from kernels.sweep.search import REFERENCE_AMONG
 from kernels.sweep.sweeping import Sweeping
 from scripts import search_configs
@@ -281,24 +280,6 @@ def test_where_the_only_device_is_lost_what_was_done_is_kept():
     assert "It did not come back." in found.note
 
 
-def test_a_round_of_the_race_is_shared_evenly_among_devices():
-    """Whatever the number of configs: as many trials for each device, of as many configs."""
-    for devices, count in ((1, 84), (2, 84), (2, 21), (3, 84)):
-        race = Race(
-            range(4 * count), lambda n: float(n), lambda numbers, turns: (numbers, turns), lambda n: n == 0, 15, devices
-        )
-        sizes = [len(task.numbers) for task in race.tasks]
-        assert sum(sizes) == count - 1, "all but the reference, which is timed in each"
-        assert len(sizes) % devices == 0
-        assert max(sizes) <= min(15, min(sizes) + 1)
-
-
-def test_all_wait_for_the_reference_so_its_trial_is_small():
-    device = FakeDevice()
-    swept(Strategy("grid"), device)
-    assert [len(trial.experiments) for trial in device.trials[:2]] == [REFERENCE_AMONG, FakeDevice.at_once]
-
-
 def test_a_budget_is_kept_by_every_strategy():
     for name in ("grid", "random", "guided"):
         found = swept(Strategy(name, budget=11), FakeDevice())
@@ -326,11 +307,6 @@ def test_convergence_never_rises_and_ends_at_the_fastest():
     assert [count for count, _ in found.convergence] == list(range(1, 31))
     assert curve == sorted(curve, reverse=True)
     assert math.isclose(curve[-1], min(row.median_ms for row in found.rows if row.median_ms))
-
-
-def test_a_quarter_survives_a_round_and_never_fewer_than_the_finalists():
-    assert survivors([(n, float(-n)) for n in range(100)]) == list(range(99, 74, -1))
-    assert survivors([(n, 1.0) for n in range(8)]) == list(range(FINALISTS))
 
 
 @pytest.mark.parametrize("count", [6, 10, 40])
