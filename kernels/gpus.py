@@ -162,6 +162,35 @@ def table_name(device_name: str) -> str | None:
     return next((name for pattern, name in _DEVICE_NAMES if re.search(pattern, device_name)), None)
 
 
+def sliced(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu:
+    """A GPU or a slice of one, of which no more is known than these: the rest is the table's, in proportion to its SMs.
+
+    Raises:
+        ValueError: for a compute capability that is not in the table.
+    """
+    row = GPUS.get(table_name(device_name) or "")
+    if capability not in _LIMITS:
+        known = ", ".join(f"{major}.{minor}" for major, minor in _LIMITS)
+        raise ValueError(f"{device_name} has compute capability {capability[0]}.{capability[1]}; known are {known}.")
+    if row is None:
+        read = _row(device_name, sms, 0, 0, 0, 0, 0, capability, f"said of this device, {device_name}")
+        return replace(read, matrix_tflops={}, assumed="nothing is known of its L2, its DRAM and its matrix rates")
+    if row.sms == sms:
+        return replace(row, assumed="all but the SMs, from the table")
+    share = sms / row.sms
+    return replace(
+        row,
+        name=f"slice of {row.name}",
+        sms=sms,
+        l2_bytes=int(row.l2_bytes * share),
+        dram_gbps=row.dram_gbps * share,
+        matrix_tflops={dtype: rate * share for dtype, rate in row.matrix_tflops.items()},
+        source=f"said of this device, {device_name}",
+        assumed=f"L2, DRAM bandwidth and matrix rates, as {sms} of the {row.sms} SMs of {row.name}",
+        caveat=f"A slice of {row.name}: others use the rest of it, so its times are no measure of a whole one.",
+    )
+
+
 def visible_devices() -> tuple[str, ...]:
     """This host's GPUs by what CUDA_VISIBLE_DEVICES calls each; () where there is none.
 

@@ -111,6 +111,13 @@ class Workers:
         self._is_ready = self._is_tainted = False
         self._idle_since = time.monotonic()
 
+    # Whether a GPU is lent for each job, as in `leased`.
+    is_leased = False
+
+    def release(self) -> None:
+        """Have a worker let go of what it holds, once the calls before are answered."""
+        self.submit(worker.finish, "worker")
+
     def submit(self, function: Callable[..., T], stage: str, *args: Any) -> Call[T]:
         """Queue a call; its deadline runs from when a worker takes it.
 
@@ -259,7 +266,7 @@ def _end_with_the_page() -> None:
 _PR_SET_PDEATHSIG = 1
 
 
-def outcome(future: pebble.ProcessFuture[T | Failure], stage: str) -> T | Failure:
+def outcome(future: Future[T | Failure], stage: str) -> T | Failure:
     """Wait for a call. A missed deadline, a dead worker and a cancel are Failures of the stage that they struck."""
     try:
         return future.result()

@@ -6,6 +6,7 @@ one run worker. This process imports no torch and makes no CUDA context.
 
 from __future__ import annotations
 
+import contextvars
 import datetime
 import logging
 import threading
@@ -22,11 +23,12 @@ from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.results import Compiled, Failure, Measured
-from kernels.runner import worker
+from kernels.runner import worker, zero_gpu
 from kernels.runner.bounded_cache import BoundedCache
 from kernels.runner.cache_directory import default_cache_directory
 from kernels.runner.compiles import waited_for
 from kernels.runner.job import Job
+from kernels.runner.leased import Lend
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.measurements.measurement import Incomplete, Measurement
 from kernels.runner.stages import Machine, Stages, Stopped
@@ -48,13 +50,20 @@ class Session:
     Args:
         gpu: this machine's; None for Triton's interpreter.
         store: where what is measured is kept, and read from after a restart; by default nowhere.
+        lend: where a GPU is lent for a call at a time: how.
     """
 
-    def __init__(self, gpu: Gpu | None = None, cache_directory: Path | None = None, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        gpu: Gpu | None = None,
+        cache_directory: Path | None = None,
+        store: Store | None = None,
+        lend: Lend | None = None,
+    ) -> None:
         self.gpu = gpu
         self.store = store or Store(None)
         self._archive = Archive(self.store)
-        self._machine = Machine(gpu, cache_directory or default_cache_directory() / "triton")
+        self._machine = Machine(gpu, cache_directory or default_cache_directory() / "triton", lend)
         self.backend = self._machine.backend
         self._jobs: set[Job] = set()
         self._ends: list[Callable[[], None]] = []
@@ -68,7 +77,10 @@ class Session:
     @classmethod
     def here(cls) -> Session:
         """A session on this machine's GPU, or on the interpreter where there is none, with this machine's store."""
-        return cls(this_gpu(), store=machine_store(default_cache_directory()))
+        store = machine_store(default_cache_directory())
+        if zero_gpu.is_here():
+            return cls(zero_gpu.its_gpu(), store=store, lend=zero_gpu.lend())
+        return cls(this_gpu(), store=store)
 
     def submit(self, experiment: Experiment, name: str = "run", client: Client = OURS) -> Job:
         """Start a measurement. What can't be measured here is an outcome (a Failure) as well.
@@ -95,7 +107,8 @@ class Session:
         else:
             self._jobs.add(job)
             job.done.add_done_callback(lambda _: self._jobs.discard(job))
-            threading.Thread(target=self._carry_out, args=(job, measurement), daemon=True).start()
+            context = contextvars.copy_context()  # of the request: a hub that lends GPUs counts by who asked
+            threading.Thread(target=context.run, args=(self._carry_out, job, measurement), daemon=True).start()
         return job
 
     def known(self, experiment: Experiment, name: str) -> Any:
@@ -169,7 +182,7 @@ class Session:
     def warm_up(self) -> None:
         """Start the workers and read the recordings in the background, so that nobody has to wait for them."""
         threading.Thread(target=self._read_recordings, daemon=True).start()
-        if HAS_TRITON:
+        if HAS_TRITON and not self._machine.runner.is_leased:
             self._machine.runner.submit(worker.describe, "worker")
         if HAS_TRITON and self.gpu is not None:
             self._machine.compilers.submit(worker.process_id, "worker")
@@ -183,8 +196,10 @@ class Session:
         """Call a function of `worker` in the run worker, between jobs: `process_id`, `compiled_here`."""
         return self._machine.runner.submit(question, "worker").result()
 
-    def asking_runner(self) -> Future[int]:
-        """The run worker's process id, once it answers; for who can't wait."""
+    def asking_runner(self) -> Future[int] | None:
+        """The run worker's process id, once it answers; for who can't wait. None where it is started for each job."""
+        if self._machine.runner.is_leased:
+            return None
         return self._machine.runner.submit(worker.process_id, "worker")
 
     @property

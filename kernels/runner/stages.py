@@ -23,6 +23,7 @@ from kernels.results import Compiled, Device, Failure
 from kernels.runner import worker
 from kernels.runner.compiles import Compiles, refused_compile, waited_for
 from kernels.runner.job import Job, RunQueue
+from kernels.runner.leased import LeasedCall, LeasedWorkers, Lend
 from kernels.runner.ncu import CountingFailed
 from kernels.runner.processes import Call, Workers, cancelled, died, outcome
 from kernels.runner.turns import Shared
@@ -40,12 +41,17 @@ _SEVERAL = 4
 class Machine:
     """What the jobs of a session share: compile workers, one run worker for the device, and the line for it.
 
+    Args:
+        lend: where a GPU is lent for a call at a time: how.
+
     Attributes:
         gpu: this machine's; None where Triton's interpreter runs the kernels.
         device: what the run worker runs on, once it has said so.
     """
 
-    def __init__(self, gpu: Gpu | None, cache: Path) -> None:
+    runner: Workers | LeasedWorkers
+
+    def __init__(self, gpu: Gpu | None, cache: Path, lend: Lend | None = None) -> None:
         self.gpu = gpu
         self.backend = "cuda" if gpu else "interpreter"
         self.cache = str(cache)
@@ -56,7 +62,7 @@ class Machine:
             what="compiles",
         )
         self.compiles = Compiles(self.compilers)
-        self.runner = Workers(self.backend, self.cache)
+        self.runner = LeasedWorkers(lend, self.cache) if lend else Workers(self.backend, self.cache)
         self.queue = RunQueue()
         self.device: Device | None = None
 
@@ -149,7 +155,8 @@ class Stages:
         """
         self.wait_for_turn()
         self._used_worker = True
-        return self._call(self._machine.runner, stage, function, *args)
+        with self._entered(stage):
+            return self._outcome(self._machine.runner.submit(function, stage, *args), stage)
 
     def count(self, function: Callable[..., V], *args: object) -> V:
         """Call a function that counts with ncu, a process of its own.
@@ -177,16 +184,11 @@ class Stages:
                 if failure.stage == "worker" or failure.kind in _POISONS:
                     self._machine.runner.replace()
             if self._used_worker:
-                self._machine.runner.submit(worker.finish, "worker")
+                self._machine.runner.release()
         finally:
             self._machine.queue.leave(self._job)
 
-    def _call(self, workers: Workers, stage: str, function: Callable[..., V | Failure], *args: object) -> V:
-        """Run one stage in a worker."""
-        with self._entered(stage):
-            return self._outcome(workers.submit(function, stage, *args), stage)
-
-    def _outcome(self, work: Call[V | Failure], stage: str) -> V:
+    def _outcome(self, work: Call[V | Failure] | LeasedCall[V | Failure], stage: str) -> V:
         """Wait for a call, which a cancel of the job ends."""
         self._job.attach(work)
         value = outcome(work, stage)

@@ -102,7 +102,20 @@ def describe() -> Device:
     torch.zeros(1, device="cuda")
     compile_probe()
     triton.knobs.compilation.listener = _count_compiles
-    return Device("cuda", torch.cuda.get_device_name(0), **versions)
+    return Device("cuda", _device_name(), **versions)
+
+
+def _device_name() -> str:
+    """The device's own name; of one that is lent, with what it has, as it may be a slice."""
+    import torch
+
+    from kernels.runner import zero_gpu
+
+    name = torch.cuda.get_device_name(0)
+    if not zero_gpu.is_here():
+        return name
+    has = torch.cuda.get_device_properties(0)
+    return f"a slice of {name}: {has.multi_processor_count} SMs, {has.L2_cache_size / 2**20:.0f} MiB of L2"
 
 
 def _count_compiles(*, cache_hit: bool, **_: Any) -> None:

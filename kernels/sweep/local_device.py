@@ -42,7 +42,8 @@ class LocalDevice:
 
     def __init__(self, machine: Machine, base: Experiment, gpu: Gpu) -> None:
         self._machine, self._base, self.gpu = machine, base, gpu
-        self.times = machine.gpu is not None and gpu == machine.gpu
+        self._is_lent = machine.runner.is_leased
+        self.times = machine.gpu is not None and gpu == machine.gpu and not self._is_lent
         self._interprets = machine.gpu is None and base.gpu in ("", "this")
         self.at_once = AT_ONCE if self.times else 1
         self._job: Job | None = None
@@ -58,6 +59,8 @@ class LocalDevice:
         """That this machine has another GPU or none, or that the interpreter takes too long."""
         if self.times:
             return ""
+        if self._is_lent and self.gpu == self._machine.gpu:
+            return "This GPU is lent for one run at a time: a sweep's configs are compiled and predicted, and not run."
         if not self._interprets:
             here = self._machine.gpu.name if self._machine.gpu else "no GPU"
             return f"This machine has {here}: a config for {self.gpu.name} is compiled and predicted, and not run."

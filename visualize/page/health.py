@@ -27,7 +27,8 @@ class Health:
         uptime_s: since the page was made.
         gpu: this machine's, or null.
         backend: cuda or interpreter.
-        run_worker: "ready", "busy" with a run, "starting", "silent", or "none" without Triton.
+        run_worker: "ready", "busy" with a run, "starting", "silent", "on demand" where a GPU is lent for
+            each run, or "none" without Triton.
         jobs, most_jobs: runs and counts under way or waiting, and the most that are taken.
         compiles: under way or waiting.
         store: what is wrong with the stored results; "" where nothing is.
@@ -84,6 +85,8 @@ class HealthRoute:
             return "busy"
         if self._asked is None or self._asked.done():
             self._asked = self._session.asking_runner()
+            if self._asked is None:
+                return "on demand"
         with_us = asyncio.wrap_future(self._asked)
         await asyncio.wait([with_us], timeout=_PATIENCE_S)
         if self._asked.done() and not self._asked.cancelled() and self._asked.exception() is None:

@@ -1,0 +1,220 @@
+"""A GPU that is lent for a call at a time: a hub that forks a process for it, as ZeroGPU does, with no GPU in it."""
+
+from __future__ import annotations
+
+import contextvars
+import importlib
+import multiprocessing
+import os
+import sys
+import threading
+import time
+import types
+
+import pytest
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.gpus import GPUS, sliced
+from kernels.results import Device, Failure
+from kernels.runner import leased, worker
+from kernels.runner.leased import LeasedWorkers
+from kernels.runner.processes import DEADLINES_S, outcome
+from kernels.runner.session import Session
+from kernels.sweep.local_device import LocalDevice
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+WHO = contextvars.ContextVar("who", default="nobody")
+
+
+class Hub:
+    """Runs what it is given in a daemon that it forks, and says no more of an error than its class."""
+
+    def __init__(self):
+        self.asked = []
+        self.refuses = ""
+        self.alive = 0
+
+    def GPU(self, function, duration):
+        def lent(*args):
+            self.asked.append((WHO.get(), duration(*args)))
+            if self.refuses:
+                raise RuntimeError(self.refuses)
+            process = multiprocessing.get_context("fork").Process(target=function, args=args, daemon=True)
+            self.alive += 1
+            process.start()
+            process.join()
+            self.alive -= 1
+            if process.exitcode:
+                raise RuntimeError("ZeroGPU worker error: 'GPU task aborted'")
+
+        return lent
+
+
+@pytest.fixture
+def hub():
+    return Hub()
+
+
+@pytest.fixture
+def workers(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "finish", lambda: None)  # which needs torch
+    made = LeasedWorkers(hub.GPU(leased.serve, duration=lambda path, cache, seconds: seconds), str(tmp_path))
+    yield made
+    made.close()
+
+
+def process_and_cache():
+    return os.getpid(), os.environ["TRITON_CACHE_DIR"], multiprocessing.current_process().daemon
+
+
+def hold(value):
+    worker.hold(value)
+
+
+def die():
+    os._exit(3)
+
+
+def fail():
+    raise LookupError("not there")
+
+
+def until(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_one_lease_answers_all_calls_of_a_turn_and_holds_what_they_hold(workers, hub, tmp_path):
+    first = workers.submit(process_and_cache, "worker").result(10)
+    assert first[0] != os.getpid()
+    assert first[1:] == (str(tmp_path), True)
+    workers.submit(hold, "launch", [1, 2]).result(10)
+    assert workers.submit(worker.held, "check").result(10) == [1, 2]
+    assert len(hub.asked) == 1
+    workers.release()
+    until(lambda: hub.alive == 0)
+    assert workers.submit(process_and_cache, "worker").result(10)[0] != first[0]
+    assert hub.asked == [("nobody", leased.LEASE_S)] * 2
+
+
+def test_the_hub_knows_who_asked(workers, hub):
+    context = contextvars.copy_context()
+    context.run(WHO.set, "a visitor")
+    context.run(workers.submit, worker.process_id, "worker").result(10)
+    assert hub.asked[0][0] == "a visitor"
+
+
+def test_a_dead_worker_is_a_failure_and_the_next_call_gets_another(workers):
+    died = outcome(workers.submit(die, "launch"), "launch")
+    assert (died.stage, died.kind) == ("launch", "worker_died")
+    assert workers.submit(process_and_cache, "worker").result(10)[2]
+
+
+def test_a_hung_worker_is_killed_at_its_deadline(workers, hub, monkeypatch):
+    monkeypatch.setitem(DEADLINES_S, "time", 0.3)
+    hung = outcome(workers.submit(time.sleep, "time", 60), "time")
+    assert (hung.stage, hung.kind) == ("time", "timeout")
+    until(lambda: hub.alive == 0)
+    assert workers.submit(process_and_cache, "worker").result(10)
+
+
+def test_a_cancelled_call_ends_its_worker(workers, hub):
+    call = workers.submit(time.sleep, "time", 60)
+    until(lambda: hub.alive == 1 and call.running())
+    call.cancel()
+    assert outcome(call, "time").kind == "cancelled"
+    until(lambda: hub.alive == 0)
+
+
+def test_what_a_function_raises_is_named(workers):
+    with pytest.raises(RuntimeError, match="LookupError: not there"):
+        workers.submit(fail, "check").result(10)
+
+
+def test_a_hub_that_lends_nothing_is_a_failure_with_its_words(workers, hub):
+    hub.refuses = "You have exceeded your GPU quota."
+    refused = workers.submit(worker.process_id, "worker").result(10)
+    assert isinstance(refused, Failure)
+    assert (refused.kind, refused.message) == ("no_gpu", "No GPU was lent: You have exceeded your GPU quota.")
+    hub.refuses = ""
+    assert workers.submit(worker.process_id, "worker").result(10)
+
+
+def test_nothing_is_taken_after_the_end(workers, hub):
+    workers.submit(process_and_cache, "worker").result(10)
+    workers.close()
+    until(lambda: hub.alive == 0)
+    with pytest.raises(RuntimeError, match="The workers were closed"):
+        workers.submit(worker.process_id, "worker")
+
+
+def test_a_slice_is_no_whole_gpu():
+    one = sliced("NVIDIA H200 MIG 3g.71gb", 60, (9, 0))
+    assert (one.name, one.sms, one.compute_capability) == ("slice of H200", 60, (9, 0))
+    assert one.matrix_tflops["float16"] == pytest.approx(GPUS["H200"].matrix_tflops["float16"] * 60 / 132)
+    assert "as 60 of the 132 SMs of H200" in one.assumed
+    assert sliced("NVIDIA H200", 132, (9, 0)).name == "H200"
+    assert sliced("NVIDIA Unheard Of", 10, (9, 0)).l2_bytes == 0
+    with pytest.raises(ValueError, match=r"compute capability 3\.5; known are 7\.5"):
+        sliced("NVIDIA K40", 15, (3, 5))
+
+
+@pytest.fixture
+def space(hub, monkeypatch, tmp_path):
+    """This machine, as a Space on ZeroGPU."""
+    module, config = types.ModuleType("spaces"), types.ModuleType("spaces.config")
+    module.GPU = hub.GPU
+    config.Config = types.SimpleNamespace(
+        zerogpu_cuda_device_name="NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        zerogpu_cuda_multi_processor_count=94,
+        zerogpu_cuda_capability_major=12,
+        zerogpu_cuda_capability_minor=0,
+    )
+    monkeypatch.setitem(sys.modules, "spaces", module)
+    monkeypatch.setitem(sys.modules, "spaces.config", config)
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path))
+    monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "tilescope.db"))
+    return importlib.import_module("spaces")
+
+
+def test_a_session_on_zero_gpu_knows_its_slice_and_asks_for_none_until_something_runs(space, hub):
+    session = Session.here()
+    try:
+        session.warm_up()
+        assert (session.gpu.name, session.gpu.sms, session.backend) == ("slice of RTXPRO6000", 94, "cuda")
+        assert session.asking_runner() is None
+        device = LocalDevice(session.machine, from_json({"kernel": "matmul.grouped"}, discover()), session.gpu)
+        assert not device.times
+        assert device.refusal(None).startswith("This GPU is lent for one run at a time")
+        time.sleep(0.2)
+        assert hub.asked == []
+    finally:
+        session.close()
+
+
+def test_a_run_takes_one_lease_in_the_name_of_who_asked(space, hub, monkeypatch):
+    """With stages that are made up: there is no GPU."""
+    monkeypatch.setattr(worker, "finish", lambda: None)
+    monkeypatch.setattr(worker, "describe", made_up_device)
+    session = Session.here()
+    try:
+        context = contextvars.copy_context()
+        context.run(WHO.set, "a visitor")
+        experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}}, discover())
+        result = context.run(session.submit, experiment).result(120)
+        assert isinstance(result, Failure), "there is no CUDA here"
+        assert result.stage in ("launch", "worker"), result
+        until(lambda: hub.alive == 0)
+        assert hub.asked == [("a visitor", leased.LEASE_S)]
+        assert threading.active_count() < 50
+    finally:
+        session.close()
+
+
+def made_up_device():
+    return Device("cuda", "a slice of NVIDIA RTX PRO 6000: 94 SMs, 64 MiB of L2", torch="2.11.0", triton="3.6.0")
