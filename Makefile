@@ -19,7 +19,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-gpu bench bench-cpu mutants lint format clean
+.PHONY: help run test test-all test-gpu bench bench-cpu space mutants lint format clean
 
 # Say how long a recipe took, whether it fails or not.
 TIMED = begun=$$(date +%s); \
@@ -57,6 +57,9 @@ bench: $(RUN_READY) ## Time the kernels beside the library, on a GPU (ARGS="--on
 bench-cpu: $(DEV_READY) ## Time the models and the page, on any machine
 	@$(TIMED) set -e; for name in start schedule coalescing reuse history; do \
 		echo "== $$name"; $(VENV_PYTHON) -m benchmarks.$$name; done
+
+space: ## Write a folder to push as a Hugging Face Space (PROFILE=cpu, gpu or zero)
+	$(PYTHON) -m scripts.make_space $(PROFILE)
 
 mutants: $(DEV_READY) ## Plant defects in a copy, one at a time, and see that tests find each (ARGS= names some)
 	@$(TIMED) $(VENV_PYTHON) -m tests.mutants $(ARGS)

@@ -1,0 +1,78 @@
+"""The Spaces that are written: what the hub reads of them, what they need, and that the page starts from there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from scripts.make_space import PRODUCT, PROFILES, ROOT, Profile, gradio_version, main, make, requirements
+from tests.kernels.trees import ROOT as TREE
+
+FRONT = ("title", "sdk", "sdk_version", "python_version", "app_file", "license", "short_description")
+
+
+def front_matter(folder):
+    _, matter, _ = (folder / "README.md").read_text().split("---\n", 2)
+    return dict(line.split(": ", 1) for line in matter.splitlines())
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_space_holds_the_product_and_the_versions_that_its_hardware_has(name, tmp_path):
+    make(name, tmp_path / "space")
+    made = {path.name for path in (tmp_path / "space").iterdir()}
+    assert made == {*(part.split("/")[0] for part in PRODUCT), "README.md", "requirements.txt"}
+    assert not list((tmp_path / "space").rglob("__pycache__"))
+    matter = front_matter(tmp_path / "space")
+    assert set(FRONT) <= set(matter)
+    assert len(matter["short_description"]) <= 60, "the hub's limit"
+    assert matter["sdk_version"] == version("gradio")
+    required = (tmp_path / "space" / "requirements.txt").read_text()
+    assert "gradio" not in required
+    assert "spaces" not in required
+    expected = {
+        "cpu": ("cpu-basic", '"3.12"', "torch==2.13.0+cpu", "triton==3.7.1"),
+        "gpu": ("l4x1", '"3.12"', "torch==2.13.0", "triton==3.7.1"),
+        "zero": (None, '"3.12.12"', "torch==2.11.0", "triton==3.6.0"),
+    }[name]
+    torch, triton = (next(line for line in required.splitlines() if line.startswith(p)) for p in ("torch", "triton"))
+    assert (matter.get("suggested_hardware"), matter["python_version"], torch, triton.split(";")[0]) == expected
+
+
+def test_a_space_is_written_again_without_what_is_no_more(tmp_path):
+    make("cpu", tmp_path)
+    (tmp_path / "kernels" / "gone.py").touch()
+    make("gpu", tmp_path)
+    assert not (tmp_path / "kernels" / "gone.py").exists()
+    assert front_matter(tmp_path)["suggested_hardware"] == "l4x1"
+
+
+def test_another_folder_is_left_alone(tmp_path, capsys):
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(SystemExit) as ended:
+        main(["cpu", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "exists, and holds no Space: name another folder." in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_what_is_replaced_must_be_required():
+    with pytest.raises(ValueError, match=r"requirements\.txt has no jax"):
+        requirements(Profile("", "", instead={"jax": "jax==1"}), "torch==2.13.0\n")
+    with pytest.raises(ValueError, match=r"no sdk_version"):
+        gradio_version("title: Tilescope\n")
+    assert ROOT == TREE
+
+
+def test_the_page_is_made_from_a_space_alone(tmp_path):
+    """Nothing of it is found elsewhere: from its folder, with an empty cache, as a user without a home."""
+    make("cpu", tmp_path / "space")
+    code = "import visualize.page.page, kernels; from pathlib import Path; print(Path(kernels.__file__).parent.parent)"
+    environment = {"PATH": "/usr/bin:/bin", "TILESCOPE_CACHE": str(tmp_path / "cache"), "HOME": "/nonexistent"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "space", env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip() == str(tmp_path / "space")
