@@ -39,6 +39,10 @@ def main() -> None:
         parser.exit(2, "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n")
     if obstacle := listening.obstacle(flags.host, flags.port):
         parser.exit(2, f"{obstacle}\n")
+    try:
+        login = listening.login()
+    except ValueError as error:
+        parser.exit(2, f"{error}\n")
 
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     from visualize.page.without_stubs import without_stubs
@@ -46,7 +50,7 @@ def main() -> None:
     with without_stubs():
         from visualize.page.serve import serve
 
-    serve(flags.host, flags.port, mcp=flags.mcp)
+    serve(flags.host, flags.port, mcp=flags.mcp, login=login)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from visualize.page import guard
-from visualize.page.guard import LARGEST_BODY, Guard, allowed_hosts
+from visualize.page.guard import LARGEST_BODY, Guard, allowed_hosts, framing_sites
 
 
 async def length(request: Request) -> PlainTextResponse:
@@ -86,6 +86,32 @@ def test_what_the_page_has_no_use_for_is_closed(path):
 
 def test_no_answer_is_taken_for_another_type():
     assert client().get("/").headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("variables", "sites"),
+    [
+        ({}, ()),
+        ({"SPACE_ID": "someone/tilescope"}, ("https://huggingface.co",)),
+        ({"SPACE_ID": "someone/tilescope", "TILESCOPE_FRAMES": "*"}, ()),
+        ({"TILESCOPE_FRAMES": "https://a.example, https://b.example"}, ("https://a.example", "https://b.example")),
+        ({"TILESCOPE_AUTH": "me:secret"}, ("'self'",)),
+    ],
+)
+def test_a_space_is_framed_by_its_hub_alone_and_a_page_with_a_login_by_none(monkeypatch, variables, sites):
+    for name in ("SPACE_ID", "TILESCOPE_FRAMES", "TILESCOPE_AUTH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert framing_sites() == sites
+
+
+def test_the_sites_that_may_frame_it_are_in_every_answer():
+    answer = lambda request: PlainTextResponse("yes")  # noqa: E731
+    for frames, said in (((), None), (("https://huggingface.co",), "frame-ancestors 'self' https://huggingface.co")):
+        guarded = [Middleware(Guard, hosts=(), frames=frames)]
+        ours = TestClient(Starlette(routes=[Route("/", answer)], middleware=guarded))
+        assert ours.get("/").headers.get("content-security-policy") == said
 
 
 def test_an_argument_of_another_name_is_refused_and_leaves_no_trace():

@@ -26,6 +26,18 @@ def test_what_is_no_port_is_a_sentence(text):
     assert len(str(refusal.value)) < 200
 
 
+def test_who_may_use_the_page_is_a_name_and_a_password(monkeypatch):
+    monkeypatch.delenv("TILESCOPE_AUTH", raising=False)
+    assert listening.login() is None
+    monkeypatch.setenv("TILESCOPE_AUTH", "me:se:cret")
+    assert listening.login() == ("me", "se:cret")
+    for wrong in ("me", ":secret", "me:"):
+        monkeypatch.setenv("TILESCOPE_AUTH", wrong)
+        with pytest.raises(ValueError, match="must be a name and a password with a colon between them") as refusal:
+            listening.login()
+        assert "secret" not in str(refusal.value)
+
+
 def test_its_own_addresses_are_no_matter_for_a_proxy(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "example.org")
     monkeypatch.delenv("no_proxy", raising=False)

@@ -28,6 +28,25 @@ def ask_itself_directly(host: str) -> None:
         os.environ[name] = ",".join([*excepted, "localhost", "127.0.0.1", "::1", host])
 
 
+# Variable with the name and password that a visitor must give.
+AUTH = "TILESCOPE_AUTH"
+
+
+def login() -> tuple[str, str] | None:
+    """Name and password that a visitor must give; None where anybody may use the page.
+
+    Raises:
+        ValueError: for a variable that is no such pair, which is not repeated.
+    """
+    given = os.environ.get(AUTH, "")
+    if not given:
+        return None
+    name, colon, password = given.partition(":")
+    if not (name and colon and password):
+        raise ValueError(f"{AUTH} must be a name and a password with a colon between them: {AUTH}=name:password.")
+    return name, password
+
+
 def obstacle(host: str, port: int) -> str:
     """Why nothing can listen on host:port, a sentence; "" where it can."""
     try:

@@ -14,6 +14,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from visualize.command.listening import AUTH
+
 # Bytes of a request's body. The page's own, with the last run that a browser has kept, have some 30,000.
 LARGEST_BODY = 64 * 1024
 
@@ -22,6 +24,13 @@ _CLOSED = re.compile(
     r"/(?:gradio_api/)?(?:upload|upload_progress|component_server|process_recording|proxy=|stream|custom_component|deep_link"
     r"|vibe-|undo-vibe|dev/|runs|run-history|monitoring|profiling)"
 )
+
+# With every answer: it is of the type that it says, addresses stay on this site, and no device of the visitor is used.
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "strict-origin-when-cross-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 
@@ -43,15 +52,39 @@ def allowed_hosts(listening_on: str) -> tuple[str, ...]:
     return (*given, *_THIS_MACHINE) if given or is_local else ()
 
 
+# Variable with sites that may show the page in a frame; "*" for any.
+FRAMES = "TILESCOPE_FRAMES"
+
+_HUB, _ITSELF = "https://huggingface.co", "'self'"
+
+
+def framing_sites() -> tuple[str, ...]:
+    """Sites that may show the page in a frame, besides its own; none for any.
+
+    A page of one's own goes into any slide or blog, and has no login that a frame could misuse. A Space goes into its
+    hub alone, and a page with a login nowhere, unless sites are named.
+    """
+    given = tuple(os.environ.get(FRAMES, "").replace(",", " ").split())
+    if "*" in given:
+        return ()
+    hub = (_HUB,) if "SPACE_ID" in os.environ else ()
+    return given or hub or ((_ITSELF,) if os.environ.get(AUTH) else ())
+
+
 class Guard:
     """ASGI middleware.
 
     Args:
         hosts: as `allowed_hosts` says.
+        frames: as `framing_sites` says.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], frames: Sequence[str] = ()) -> None:
         self._app, self._hosts = app, hosts
+        self._headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+        if frames:
+            policy = f"frame-ancestors {' '.join(dict.fromkeys((_ITSELF, *frames)))}"
+            self._headers.append((b"content-security-policy", policy.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -76,7 +109,7 @@ class Guard:
             nonlocal is_answered
             if message["type"] == "http.response.start":
                 is_answered = True
-                message["headers"] = [*message.get("headers", ()), (b"x-content-type-options", b"nosniff")]
+                message["headers"] = [*message.get("headers", ()), *self._headers]
             await send(message)
 
         try:

@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from kernels.runner.session import Session
 from visualize.command.listening import ask_itself_directly
 from visualize.figures.theme import variables
-from visualize.page.guard import Guard, allowed_hosts
+from visualize.page.guard import Guard, allowed_hosts, framing_sites
 from visualize.page.health import HealthRoute
 from visualize.page.logs import log_here
 from visualize.page.look import HEAD, theme
@@ -26,10 +26,13 @@ from visualize.widgets.plot import PLOTLY_JS
 _SESSIONS = 100
 
 
-def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[gr.Blocks, str]:
+def serve(
+    host: str, port: int, block: bool = True, mcp: bool = False, login: tuple[str, str] | None = None
+) -> tuple[gr.Blocks, str]:
     """Serve on host:port, and return the blocks and the address (once closed, if `block`).
 
-    With `mcp`, an MCP server too, at /gradio_api/mcp/. It takes the package mcp.
+    With `mcp`, an MCP server too, at /gradio_api/mcp/. It takes the package mcp. With `login`, a name and a password,
+    visitors must give these.
 
     Workers start after the page answers, so that the first request need not wait for torch.
     """
@@ -59,11 +62,12 @@ def serve(host: str, port: int, block: bool = True, mcp: bool = False) -> tuple[
         prevent_thread_lock=True,
         quiet=False,
         ssr_mode=False,
+        auth=login,
         mcp_server=mcp,
         state_session_capacity=_SESSIONS,
         _frontend=False,  # or it ends where its own page takes longer than 3 s to answer, as on a machine that is cold
         app_kwargs={
-            "middleware": [Middleware(Guard, hosts=allowed_hosts(host))],
+            "middleware": [Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites())],
             "routes": [HealthRoute(session).route()],
         },
     )
