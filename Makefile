@@ -19,7 +19,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-gpu bench bench-cpu space mutants lint format clean
+.PHONY: help run test test-all test-gpu bench bench-cpu space lock mutants lint format clean
 
 # Say how long a recipe took, whether it fails or not.
 TIMED = begun=$$(date +%s); \
@@ -61,6 +61,14 @@ bench-cpu: $(DEV_READY) ## Time the models and the page, on any machine
 space: ## Write a folder to push as a Hugging Face Space (PROFILE=cpu, gpu or zero)
 	$(PYTHON) -m scripts.make_space $(PROFILE)
 
+# torch and Triton come in builds for each kind of machine, with hashes of their own, and bring NVIDIA's libraries.
+LOCK = uv pip compile requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --upgrade -q
+
+lock: ## Write requirements.lock anew, with the latest versions that requirements.txt allows (needs uv)
+	$(LOCK) -o .lock
+	$(LOCK) -o requirements.lock $$(sed -nE 's/^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z]+)==.*/--no-emit-package \1/p' .lock)
+	rm .lock
+
 mutants: $(DEV_READY) ## Plant defects in a copy, one at a time, and see that tests find each (ARGS= names some)
 	@$(TIMED) $(VENV_PYTHON) -m tests.mutants $(ARGS)
 
@@ -79,10 +87,11 @@ clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/run-ready: requirements.txt
+$(VENV)/run-ready: requirements.lock requirements.txt
 	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit("$(PYTHON) is Python " \
 		+ sys.version.split()[0] + "; Tilescope needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
+	$(VENV_PYTHON) -m pip install --require-hashes -r requirements.lock
 	$(VENV_PYTHON) -m pip install -r requirements.txt
 	touch $@
 

@@ -24,7 +24,7 @@ from visualize.command import listening
 WORKS, LIMITED, FAILS = "works", "limited", "fails"
 
 # As the Makefile and CI take them.
-_PYTHONS = ((3, 11), (3, 13))
+PYTHONS = ((3, 11), (3, 13))
 _PACKAGES = ("gradio", "torch", "triton", "plotly", "pandas")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -79,9 +79,9 @@ def findings(host: str, port: int) -> Iterator[Finding]:
 
 
 def python_version(found: tuple[int, ...]) -> Finding:
-    low, high = (".".join(map(str, one)) for one in _PYTHONS)
+    low, high = (".".join(map(str, one)) for one in PYTHONS)
     said = ".".join(map(str, found))
-    if _PYTHONS[0] <= found <= _PYTHONS[1]:
+    if PYTHONS[0] <= found <= PYTHONS[1]:
         return Finding("Python", WORKS, said)
     return Finding("Python", FAILS, said, f"Use Python {low} to {high}: make PYTHON=python{high} run.")
 

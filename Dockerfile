@@ -1,0 +1,28 @@
+# With a GPU:     docker build -t tilescope .                         docker run --gpus all -p 7860:7860 tilescope
+# Without one:    docker build -t tilescope --build-arg TORCH=cpu .   docker run -p 7860:7860 tilescope
+# What was measured is kept in a volume:                              docker run -v tilescope:/data ...
+FROM python:3.12-slim
+
+# Triton builds its launchers with it.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /app
+COPY requirements.lock requirements.txt ./
+RUN pip install --no-cache-dir --require-hashes -r requirements.lock
+ARG TORCH=cuda
+RUN if [ "$TORCH" = cpu ]; then export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu; fi \
+    && pip install --no-cache-dir -r requirements.txt
+
+COPY app.py LICENSE ./
+COPY kernels kernels
+COPY visualize visualize
+COPY docs/glossary.md docs/glossary.md
+
+# The application is root's, and not written to; what is compiled and measured goes to /data.
+RUN useradd --uid 1000 --no-create-home --home-dir /nonexistent tilescope && install -d -o 1000 /data
+USER 1000
+VOLUME /data
+ENV TILESCOPE_CACHE=/data GRADIO_SERVER_NAME=0.0.0.0 GRADIO_SERVER_PORT=7860 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+EXPOSE 7860
+HEALTHCHECK --start-period=60s CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:7860/healthz', timeout=5)"]
+CMD ["python", "app.py"]
