@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernels.deviation import as_stored, compared_in, deviations, in_limits, rms_limit
 from kernels.results import Check, Closeup, Diff
+from kernels.runner.device_memory import refuse_what_does_not_fit
 from kernels.spec import Allowance, Family
 
 if TYPE_CHECKING:
@@ -44,8 +45,12 @@ class _Comparison:
     ) -> None:
         self.output, self.family, self.allowance = output, family, allowance
         wide = compared_in(output.dtype, allowance.reference_dtype if allowance else "")
-        self.inputs = {name: tensor.to(wide) for name, tensor in inputs.items()}
         has_scale = allowance is not None and family.error_scale is not None
+        if output.is_cuda:
+            each = (0 if wide == output.dtype else wide.itemsize) + (4 if has_scale else 0)
+            needed = each * sum(tensor.numel() for tensor in inputs.values())
+            refuse_what_does_not_fit(needed, "The operands of the check, in a wider type,")
+        self.inputs = {name: tensor.to(wide) for name, tensor in inputs.items()}
         self.absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if has_scale else {}
 
     def rows(self, part: slice) -> _Compared:
@@ -85,6 +90,9 @@ def check(
         output: (rows, columns), poisoned with NaN before the launch.
         allowance: what rounding explains; None where every element must equal the reference, bit for bit.
         tile: rows and columns of the output's tiles, which the closeup of the worst element keeps to.
+
+    Raises:
+        DoesNotFit: before anything is allocated.
     """
     import numpy as np
     import torch

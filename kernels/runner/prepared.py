@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from kernels.experiment import Experiment
 from kernels.operands import values
 from kernels.results import Check, Diff
 from kernels.runner.check import check
+from kernels.runner.device_memory import refuse_what_does_not_fit
 from kernels.spec import Allowance, Kernel, Launch, Rounding
 
 if TYPE_CHECKING:
@@ -64,13 +66,21 @@ class Prepared:
 
 
 def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
-    """Make fresh inputs from the experiment's seed, and an output of NaN (or zeros, where the kernel adds to it)."""
+    """Make fresh inputs from the experiment's seed, and an output of NaN (or zeros, where the kernel adds to it).
+
+    Raises:
+        DoesNotFit: before anything is allocated.
+    """
     import torch
 
     kernel = discover()[experiment.kernel]
     device = "cpu" if interprets() else "cuda"
     dtype = getattr(torch, experiment.problem.dtype)
     specs = kernel.family.tensors(experiment.problem)
+    if device == "cuda":
+        elements = [math.prod(spec.stored) for spec in specs.values()]
+        # Values are drawn in float32.
+        refuse_what_does_not_fit(sum(elements) * dtype.itemsize + 4 * max(elements), "These tensors")
     generator = torch.Generator(device).manual_seed(experiment.run.seed)
     inputs = {}
     for name, spec in specs.items():

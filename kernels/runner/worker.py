@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from kernels.results import Device, Failure
+from kernels.runner.device_memory import DoesNotFit
 from kernels.runner.prepared import interprets
 
 T = TypeVar("T")
@@ -70,6 +71,8 @@ def as_failure(stage: str) -> Callable[[Callable[..., T]], Callable[..., T | Fai
                 return function(*args)
             except _Gone:
                 return Failure(stage, "worker_died", f"The worker died before the {stage} stage. Run it again.")
+            except DoesNotFit as error:
+                return Failure(stage, "out_of_memory", str(error))
             except torch.cuda.OutOfMemoryError:
                 free, total = torch.cuda.mem_get_info()
                 return Failure(

@@ -1,0 +1,59 @@
+"""What does not fit in the device's memory is refused before it is allocated: on a device that is made up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.runner import check as checks
+from kernels.runner import prepared
+from kernels.runner.device_memory import DoesNotFit, refuse_what_does_not_fit
+from kernels.runner.worker import as_failure
+
+GIB = 2**30
+LARGE = {"kernel": "matmul.grouped", "problem": {"M": 16384, "N": 16384, "K": 16384}}
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """So many GiB free of 16, so many reserved by torch, and so many of these in use."""
+
+    def has(free, reserved=0.0, allocated=0.0):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(free * GIB), 16 * GIB))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: int(reserved * GIB))
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: int(allocated * GIB))
+
+    return has
+
+
+def test_what_torch_holds_and_does_not_use_is_free(device):
+    device(free=1, reserved=3, allocated=1)
+    refuse_what_does_not_fit(3 * GIB, "They")
+    with pytest.raises(DoesNotFit, match=r"^They take 3\.5 GiB; the GPU has 16 GiB, 3\.0 of them free\. "):
+        refuse_what_does_not_fit(7 * GIB // 2, "They")
+
+
+def test_tensors_are_refused_before_they_are_made(device, monkeypatch):
+    """Three of half a gibibyte, and values in float32 before they are float16: 2.5."""
+    monkeypatch.setattr(prepared, "interprets", lambda: False)
+    device(free=2.4)
+    experiment = from_json(LARGE, discover())
+    failure = as_failure("launch")(prepared.prepare)(experiment, GPUS["T4"])
+    assert (failure.stage, failure.kind) == ("launch", "out_of_memory")
+    assert failure.message.startswith("These tensors take 2.5 GiB; the GPU has 16 GiB, 2.4 of them free.")
+
+
+class OnTheGpu(torch.Tensor):
+    is_cuda = True
+
+
+def test_the_check_is_refused_before_its_operands_are_widened(device):
+    device(free=0.0)
+    output = torch.zeros(4, 4, dtype=torch.float16).as_subclass(OnTheGpu)
+    family = discover()["matmul.grouped"].family
+    inputs = {name: torch.zeros(4, 4, dtype=torch.float16) for name in ("a", "b")}
+    with pytest.raises(DoesNotFit, match=r"^The operands of the check, in a wider type, take 0\.0 GiB"):
+        checks.check(output, inputs, family, checks.Allowance(0, 0, 0, 0, "float32"))
