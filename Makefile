@@ -48,8 +48,9 @@ GPU_TESTS = $(VENV_PYTHON) -m pytest -o testpaths=tests -m
 GPU_AT_ONCE = $(shell $(VENV_PYTHON) -c 'import xdist; print("-n $(GPU_JOBS) --dist worksteal")' 2>/dev/null)
 
 test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: with the Python that you have)
-	@$(TIMED) set -e; $(if $(ARGS),$(GPU_TESTS) gpu $(ARGS), \
-		$(GPU_TESTS) 'gpu and not idle_gpu' $(GPU_AT_ONCE); $(GPU_TESTS) 'gpu and idle_gpu')
+	@$(TIMED) $(if $(ARGS),$(GPU_TESTS) gpu $(ARGS), \
+		first=0; $(GPU_TESTS) 'gpu and not idle_gpu' $(GPU_AT_ONCE) || first=$$?; \
+		$(GPU_TESTS) 'gpu and idle_gpu' && exit $$first)
 
 bench: $(RUN_READY) ## Time the kernels beside the library, on a GPU (ARGS="--only transpose"; VENV_PYTHON=python3)
 	@$(TIMED) $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)

@@ -43,6 +43,8 @@ def main() -> None:
         login = listening.login()
     except ValueError as error:
         parser.exit(2, f"{error}\n")
+    if login and flags.mcp:
+        parser.exit(2, f"With {listening.AUTH}, agents have no way to log in: leave --mcp or the login out.\n")
 
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     from visualize.page.without_stubs import without_stubs

@@ -162,6 +162,11 @@ def table_name(device_name: str) -> str | None:
     return next((name for pattern, name in _DEVICE_NAMES if re.search(pattern, device_name)), None)
 
 
+def is_lent() -> bool:
+    """Whether this is a Space on ZeroGPU, which lends a GPU for a run at a time."""
+    return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
+
+
 def sliced(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu:
     """A GPU or a slice of one, of which no more is known than these: the rest is the table's, in proportion to its SMs.
 

@@ -19,6 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # What the page is made of. Tests, benchmarks and scripts stay behind.
 PRODUCT = ("app.py", "kernels", "visualize", "docs/glossary.md", "LICENSE")
 
+# A file that says that a folder was written by this script: what is in it may be replaced.
+MARK = ".tilescope-space"
+
 _CPU_WHEELS = "--extra-index-url https://download.pytorch.org/whl/cpu"
 
 
@@ -113,10 +116,11 @@ def make(name: str, folder: Path) -> None:
     Raises:
         FileExistsError: where the folder holds something else than a Space of ours, which stays as it is.
     """
-    if folder.exists() and any(folder.iterdir()) and not (folder / "app.py").is_file():
-        raise FileExistsError(f"{folder} exists, and holds no Space: name another folder.")
+    if folder.exists() and not (folder / MARK).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists, and holds no Space of ours: name another folder.")
     profile = PROFILES[name]
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARK).write_text(f"{name}\n", encoding="utf-8")
     for part in PRODUCT:
         source, target = ROOT / part, folder / part
         if source.is_dir():

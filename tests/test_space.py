@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import requires, version
 
 import pytest
+from packaging.requirements import Requirement
 
-from scripts.make_space import PRODUCT, PROFILES, ROOT, Profile, gradio_version, main, make, requirements
+from scripts.make_space import MARK, PRODUCT, PROFILES, ROOT, Profile, gradio_version, main, make, requirements
 from tests.kernels.trees import ROOT as TREE
 
 FRONT = ("title", "sdk", "sdk_version", "python_version", "app_file", "license", "short_description")
@@ -23,7 +24,7 @@ def front_matter(folder):
 def test_a_space_holds_the_product_and_the_versions_that_its_hardware_has(name, tmp_path):
     make(name, tmp_path / "space")
     made = {path.name for path in (tmp_path / "space").iterdir()}
-    assert made == {*(part.split("/")[0] for part in PRODUCT), "README.md", "requirements.txt"}
+    assert made == {*(part.split("/")[0] for part in PRODUCT), MARK, "README.md", "requirements.txt"}
     assert not list((tmp_path / "space").rglob("__pycache__"))
     matter = front_matter(tmp_path / "space")
     assert set(FRONT) <= set(matter)
@@ -54,8 +55,28 @@ def test_another_folder_is_left_alone(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["cpu", str(tmp_path)])
     assert ended.value.code == 2
-    assert "exists, and holds no Space: name another folder." in capsys.readouterr().err
+    assert "exists, and holds no Space of ours: name another folder." in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    with pytest.raises(FileExistsError):
+        make("cpu", tmp_path / "thesis.txt")
+    with pytest.raises(FileExistsError):
+        make("cpu", ROOT)
+    (tmp_path / "app.py").touch()
+    with pytest.raises(FileExistsError):
+        make("cpu", tmp_path)
+
+
+def test_the_hub_can_install_what_is_required_beside_what_it_adds():
+    """It installs gradio[mcp,oauth], whose extras bound other packages."""
+    needs = [Requirement(text) for text in requires("gradio")]
+    added = [one for one in needs if one.marker and any(one.marker.evaluate({"extra": e}) for e in ("mcp", "oauth"))]
+    assert "pydantic" in {one.name for one in added}
+    for profile in PROFILES.values():
+        lines = requirements(profile, (ROOT / "requirements.txt").read_text()).splitlines()
+        ours = {one.name: one for line in lines if line[0].isalpha() for one in [Requirement(line.partition("#")[0])]}
+        for bound in (one for one in added if one.name in ours):
+            tried = [clause.version for one in (bound, ours[bound.name]) for clause in one.specifier]
+            assert any(bound.specifier.contains(v) and ours[bound.name].specifier.contains(v) for v in tried), bound
 
 
 def test_what_is_replaced_must_be_required():

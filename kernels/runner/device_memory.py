@@ -21,7 +21,7 @@ def refuse_what_does_not_fit(needed_bytes: int, what: str) -> None:
     import torch
 
     free, total = torch.cuda.mem_get_info()
-    # What torch holds for us, and nothing is in.
+    # Memory that torch has reserved and does not use.
     free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     if needed_bytes > free:
         raise DoesNotFit(

@@ -27,6 +27,9 @@ _MARGIN, _CYCLES_PER_S = 1.5, 2e9
 # Seconds that a launch between its two events takes from Python, before any was timed; and what it may be taken for.
 _LAUNCH_S, _LEAST_S, _MOST_S = 40e-6, 10e-6, 100e-6
 
+# Seconds to queue a graph, whatever is in it: more than it takes.
+_REPLAY_S = 700e-6
+
 _LONGEST_SPIN_CYCLES = 1 << 32
 
 
@@ -35,7 +38,7 @@ class HeldStream:
 
     Attributes:
         launch_s: seconds that a launch took from Python when some were queued last in this process, bounded: a batch
-            whose queue ran dry is run in vain.
+            whose queue ran dry is discarded.
 
     Args:
         calls: each launches on the current stream and returns without waiting.
@@ -81,7 +84,8 @@ class HeldStream:
         import torch
 
         launches = turns * len(self._calls) * self.launches_per_sample
-        spin_cycles = int(_MARGIN * launches * HeldStream.launch_s * _CYCLES_PER_S)
+        queued_s = launches * HeldStream.launch_s if graph is None else _REPLAY_S
+        spin_cycles = int(_MARGIN * queued_s * _CYCLES_PER_S)
         while True:
             torch.cuda.synchronize()
             torch.cuda._sleep(spin_cycles)

@@ -1,8 +1,9 @@
 """The run worker where a GPU is lent for a call at a time, as ZeroGPU does.
 
 The hub runs the decorated function in a process that it forks for it, with the GPU. There it connects to a socket of
-ours and answers calls until the job's turn is over, so that what one stage holds is there for the next. What hangs or
-dies is killed, and the hub forks anew. Nothing is started inside that process: it may have no children.
+ours and answers calls until the job's turn is over, so that what one stage holds is there for the next. A worker that
+hangs is killed; after that, or if it dies, the hub forks a new one. Nothing is started inside that process: it may have
+no children.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
+from markupsafe import Markup
+
 from kernels.results import Failure
 from kernels.runner import worker
 from kernels.runner.processes import DEADLINES_S, died
@@ -39,6 +42,12 @@ LEASE_S = 30.0
 GRANTED_WITHIN_S = 120.0
 
 _LOOK_EVERY_S = 0.1
+
+# Seconds in which the hub says what became of a process that is gone.
+_LAST_WORDS_S = 2.0
+
+# What the page sends first, so that a process that it gave up meanwhile does not wait for calls with a GPU in hand.
+_GREETING, _GREETED_WITHIN_S = "calls follow", 10.0
 
 
 class LeasedCall(Future[T]):
@@ -68,6 +77,7 @@ class LeasedWorkers:
 
     def __init__(self, lend: Lend, cache_directory: str) -> None:
         self._lend, self._cache = lend, cache_directory
+        self._in_hand: LeasedCall[Any] | None = None
         self._calls: queue.SimpleQueue[LeasedCall[Any] | None] = queue.SimpleQueue()
         self._lease: _Lease | None = None
         self._closed = False
@@ -103,6 +113,8 @@ class LeasedWorkers:
         """The same, for good."""
         with self._lock:
             self._closed = True
+        if call := self._in_hand:
+            call.is_unwanted = True  # it may wait for a lease still
         self.replace()
 
     def _work(self) -> None:
@@ -113,7 +125,9 @@ class LeasedWorkers:
                     self._lease.end()
                     self._lease = None
             elif call.set_running_or_notify_cancel():
+                self._in_hand = call
                 self._answer(call)
+                self._in_hand = None
 
     def _answer(self, call: LeasedCall[Any]) -> None:
         try:
@@ -127,7 +141,7 @@ class LeasedWorkers:
             if isinstance(error, _Refused):
                 call.set_result(Failure("worker", "no_gpu", str(error)))
             elif isinstance(error, concurrent.futures.BrokenExecutor):
-                call.set_result(died(call.stage, "its process ended"))
+                call.set_result(died(call.stage, str(error)))
             else:
                 call.set_exception(error)
 
@@ -146,6 +160,7 @@ class _Lease:
 
     def __init__(self, lend: Lend, cache: str, call: LeasedCall[Any]) -> None:
         self._ended: Future[None] = Future()
+        self._began = time.monotonic()
         self._process_id = 0
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
             path = str(Path(directory, "calls"))  # which nobody but us may open
@@ -155,7 +170,11 @@ class _Lease:
             arguments = (lend, path, cache, LEASE_S)
             threading.Thread(target=call.context.run, args=(self._lent, *arguments), daemon=True).start()
             self._connection = self._accepted(listening, call)
-        self._process_id = self._connection.recv()
+        try:
+            self._connection.send(_GREETING)
+            self._process_id = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise concurrent.futures.BrokenExecutor(self._how_it_ended()) from error
 
     def _lent(self, lend: Lend, *arguments: Any) -> None:
         """Have the GPU, for as long as it takes."""
@@ -174,7 +193,7 @@ class _Lease:
             if call.is_unwanted:
                 raise concurrent.futures.CancelledError
             if self._ended.done():
-                raise _Refused(f"No GPU was lent: {self._ended.exception() or 'the worker ended'}")
+                raise _Refused(f"No GPU was lent: {self._how_it_ended()}")
         raise _Refused(f"No GPU was lent within {GRANTED_WITHIN_S:.0f} s. Try again later.")
 
     def call(self, call: LeasedCall[Any]) -> Any:
@@ -194,11 +213,21 @@ class _Lease:
                 if time.monotonic() > deadline:
                     raise TimeoutError
             is_value, found = self._connection.recv()
-        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
-            raise concurrent.futures.BrokenExecutor(str(error)) from error
+        except (EOFError, ConnectionError) as error:
+            raise concurrent.futures.BrokenExecutor(self._how_it_ended()) from error
         if not is_value:
             raise RuntimeError(found)
         return found
+
+    def _how_it_ended(self) -> str:
+        """In the hub's words, which may be HTML."""
+        with contextlib.suppress(TimeoutError):
+            error = self._ended.exception(_LAST_WORDS_S)
+            if error is not None:
+                said = str(Markup(getattr(error, "message", error)).striptags())
+                spent = time.monotonic() - self._began
+                return f"{said}, {spent:.0f} s after {LEASE_S:.0f} s were asked for" if spent > LEASE_S else said
+        return "its process ended"
 
     def end(self) -> None:
         """Let the process give the GPU back."""
@@ -218,13 +247,15 @@ def serve(path: str, cache_directory: str, seconds: float) -> None:
 
     Args:
         path: of the socket that calls come from.
-        seconds: that it may take, which the hub is told.
+        seconds: that it may take: the hub reads them.
     """
     os.environ["TRITON_INTERPRET"], os.environ["TRITON_CACHE_DIR"] = "0", cache_directory
     with socket.socket(socket.AF_UNIX) as connecting:
         connecting.connect(path)
         connection: Connection[Any, Any] = Connection(connecting.detach())
     with connection:
+        if not connection.poll(_GREETED_WITHIN_S) or connection.recv() != _GREETING:
+            return
         connection.send(os.getpid())
         while (call := connection.recv()) is not None:
             function, args = call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from kernels.operands import values
 from kernels.results import Check, Diff
 from kernels.runner.check import check
 from kernels.runner.device_memory import refuse_what_does_not_fit
-from kernels.spec import Allowance, Kernel, Launch, Rounding
+from kernels.spec import Allowance, Kernel, Launch, Rounding, TensorSpec
 
 if TYPE_CHECKING:
     from kernels.gpus import Gpu
@@ -78,9 +78,7 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
     dtype = getattr(torch, experiment.problem.dtype)
     specs = kernel.family.tensors(experiment.problem)
     if device == "cuda":
-        elements = [math.prod(spec.stored) for spec in specs.values()]
-        # Values are drawn in float32.
-        refuse_what_does_not_fit(sum(elements) * dtype.itemsize + 4 * max(elements), "These tensors")
+        refuse_what_does_not_fit(_most_bytes(specs.values(), dtype.itemsize), "These tensors")
     generator = torch.Generator(device).manual_seed(experiment.run.seed)
     inputs = {}
     for name, spec in specs.items():
@@ -89,6 +87,16 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
             inputs[name] = stored.t() if spec.transposed else stored
     shape = specs[kernel.family.output(experiment.problem)].shape
     return Prepared(experiment, kernel, gpu, inputs, empty_output(kernel, shape, dtype, device))
+
+
+def _most_bytes(specs: Iterable[TensorSpec], item_bytes: int) -> int:
+    """What making the tensors takes at most at a time: values are drawn in float32, and then converted."""
+    held = most = 0
+    for spec in specs:
+        elements = math.prod(spec.stored)
+        held += elements * item_bytes
+        most = max(most, held + (4 * elements if spec.is_input and item_bytes != 4 else 0))
+    return most
 
 
 def empty_output(kernel: Kernel, shape: tuple[int, int], dtype: Any, device: Any) -> Any:

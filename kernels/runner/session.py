@@ -19,7 +19,7 @@ from typing import Any
 
 from kernels import discover
 from kernels.experiment import Experiment, from_json, resolved_gpu
-from kernels.gpus import Gpu, this_gpu
+from kernels.gpus import Gpu, is_lent, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.results import Compiled, Failure, Measured
@@ -78,7 +78,7 @@ class Session:
     def here(cls) -> Session:
         """A session on this machine's GPU, or on the interpreter where there is none, with this machine's store."""
         store = machine_store(default_cache_directory())
-        if zero_gpu.is_here():
+        if is_lent():
             return cls(zero_gpu.its_gpu(), store=store, lend=zero_gpu.lend())
         return cls(this_gpu(), store=store)
 

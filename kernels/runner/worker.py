@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from kernels.gpus import is_lent
 from kernels.results import Device, Failure
 from kernels.runner.device_memory import DoesNotFit
 from kernels.runner.prepared import interprets
@@ -112,10 +113,8 @@ def _device_name() -> str:
     """The device's own name; of one that is lent, with what it has, as it may be a slice."""
     import torch
 
-    from kernels.runner import zero_gpu
-
     name = torch.cuda.get_device_name(0)
-    if not zero_gpu.is_here():
+    if not is_lent():
         return name
     has = torch.cuda.get_device_properties(0)
     return f"a slice of {name}: {has.multi_processor_count} SMs, {has.L2_cache_size / 2**20:.0f} MiB of L2"

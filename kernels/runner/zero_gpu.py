@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from kernels.gpus import Gpu, sliced
 from kernels.runner.leased import Lend, serve
-
-
-def is_here() -> bool:
-    """Whether this is a Space on ZeroGPU."""
-    return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
 
 
 def its_gpu() -> Gpu:

@@ -15,6 +15,7 @@ import numpy as np
 from kernels.experiment import Run
 from kernels.gpus import Gpu
 from kernels.results import Check, Failure
+from kernels.runner.device_memory import DoesNotFit
 from kernels.runner.held_stream import HeldStream
 from kernels.runner.measurements.run_measurement import library_calls
 from kernels.runner.prepared import Prepared, interprets, prepare
@@ -40,6 +41,7 @@ def attempted(trial: Trial, gpu: Gpu) -> Outcomes:
     each = [dataclasses.replace(first, experiment=experiment) for experiment in trial.experiments]
     passed: list[tuple[Allowance | None, Any]] = []
     found = [_checked(one, passed) if trial.is_checked else _launched(one) for one in each]
+    passed.clear()
     if interprets():
         return Outcomes(tuple(found))
     right = [place for place, one in enumerate(found) if not one.wrong and one.failure is None]
@@ -71,7 +73,13 @@ def _checked(one: Prepared, passed: list[tuple[Allowance | None, Any]]) -> Outco
         return launched
     if any(allowance == one.allowance and torch.equal(output, one.output) for allowance, output in passed):
         return launched
-    check = one.check()[0]
+    try:
+        check = one.check()[0]
+    except (DoesNotFit, torch.cuda.OutOfMemoryError):
+        if not passed:
+            raise
+        passed.clear()  # they took what the check needs
+        check = one.check()[0]
     if not check.passed:
         return dataclasses.replace(launched, wrong=wrong_text(check))
     if len(passed) < _KEPT_OUTPUTS:

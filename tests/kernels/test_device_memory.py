@@ -37,13 +37,13 @@ def test_what_torch_holds_and_does_not_use_is_free(device):
 
 
 def test_tensors_are_refused_before_they_are_made(device, monkeypatch):
-    """Three of half a gibibyte, and values in float32 before they are float16: 2.5."""
+    """Two of half a gibibyte, and the second's values in float32 before they are float16: 2."""
     monkeypatch.setattr(prepared, "interprets", lambda: False)
-    device(free=2.4)
+    device(free=1.9)
     experiment = from_json(LARGE, discover())
     failure = as_failure("launch")(prepared.prepare)(experiment, GPUS["T4"])
     assert (failure.stage, failure.kind) == ("launch", "out_of_memory")
-    assert failure.message.startswith("These tensors take 2.5 GiB; the GPU has 16 GiB, 2.4 of them free.")
+    assert failure.message.startswith("These tensors take 2.0 GiB; the GPU has 16 GiB, 1.9 of them free.")
 
 
 class OnTheGpu(torch.Tensor):

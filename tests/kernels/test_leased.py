@@ -11,6 +11,7 @@ import threading
 import time
 import types
 
+import gradio as gr
 import pytest
 
 from kernels import discover
@@ -40,7 +41,7 @@ class Hub:
         def lent(*args):
             self.asked.append((WHO.get(), duration(*args)))
             if self.refuses:
-                raise RuntimeError(self.refuses)
+                raise gr.Error(self.refuses)
             process = multiprocessing.get_context("fork").Process(target=function, args=args, daemon=True)
             self.alive += 1
             process.start()
@@ -111,6 +112,7 @@ def test_the_hub_knows_who_asked(workers, hub):
 def test_a_dead_worker_is_a_failure_and_the_next_call_gets_another(workers):
     died = outcome(workers.submit(die, "launch"), "launch")
     assert (died.stage, died.kind) == ("launch", "worker_died")
+    assert "(ZeroGPU worker error: 'GPU task aborted')" in died.message
     assert workers.submit(process_and_cache, "worker").result(10)[2]
 
 
@@ -136,10 +138,10 @@ def test_what_a_function_raises_is_named(workers):
 
 
 def test_a_hub_that_lends_nothing_is_a_failure_with_its_words(workers, hub):
-    hub.refuses = "You have exceeded your GPU quota."
+    hub.refuses = 'You have exceeded your GPU quota. <a href="https://hub.example">More</a>'
     refused = workers.submit(worker.process_id, "worker").result(10)
     assert isinstance(refused, Failure)
-    assert (refused.kind, refused.message) == ("no_gpu", "No GPU was lent: You have exceeded your GPU quota.")
+    assert (refused.kind, refused.message) == ("no_gpu", "No GPU was lent: You have exceeded your GPU quota. More")
     hub.refuses = ""
     assert workers.submit(worker.process_id, "worker").result(10)
 

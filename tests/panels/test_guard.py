@@ -85,7 +85,8 @@ def test_what_the_page_has_no_use_for_is_closed(path):
 
 
 def test_no_answer_is_taken_for_another_type():
-    assert client().get("/").headers["x-content-type-options"] == "nosniff"
+    for path in ("/", "/gradio_api/upload"):
+        assert client().get(path).headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +95,10 @@ def test_no_answer_is_taken_for_another_type():
         ({}, ()),
         ({"SPACE_ID": "someone/tilescope"}, ("https://huggingface.co",)),
         ({"SPACE_ID": "someone/tilescope", "TILESCOPE_FRAMES": "*"}, ()),
+        (
+            {"SPACE_ID": "someone/tilescope", "TILESCOPE_FRAMES": "https://a.example"},
+            ("https://huggingface.co", "https://a.example"),
+        ),
         ({"TILESCOPE_FRAMES": "https://a.example, https://b.example"}, ("https://a.example", "https://b.example")),
         ({"TILESCOPE_AUTH": "me:secret"}, ("'self'",)),
     ],

@@ -20,6 +20,7 @@ from visualize.page import handlers
 from visualize.panels import running_sweeps, sweep_endpoint
 from visualize.panels.endpoint import Api
 from visualize.panels.running_sweeps import RunningSweeps
+from visualize.panels.sweep_tab import SweepPanel
 
 
 def test_one_sweep_runs_at_a_time_and_the_other_is_refused_in_a_sentence(started):
@@ -266,3 +267,9 @@ def test_a_session_that_is_closed_ends_the_sweep_under_way_first(page, started):
     panel.sweeps.start(page.session, space_of(), Strategy("grid"))
     page.session.close()
     assert finished(panel.sweeps, space_of()).ended == "cancelled"
+
+
+def test_a_call_that_is_refused_waits_for_no_sweep_of_somebody_else():
+    """Gradio would have it wait in its own queue; that one sweep runs at a time is decided here."""
+    (endpoint,) = SweepPanel().endpoints(None)
+    assert (endpoint.name, endpoint.at_once) == ("sweep", None)

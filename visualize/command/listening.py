@@ -22,10 +22,11 @@ def port(text: str) -> int:
 
 
 def ask_itself_directly(host: str) -> None:
-    """Have Gradio ask this page without the proxy that the environment names: it asks before it serves, or ends."""
-    for name in ("NO_PROXY", "no_proxy"):
-        excepted = [os.environ[name]] if os.environ.get(name) else []
-        os.environ[name] = ",".join([*excepted, "localhost", "127.0.0.1", "::1", host])
+    """Except this page from the proxy of the environment: Gradio requests its own URL at start-up, and else exits."""
+    names = ("no_proxy", "NO_PROXY")
+    excepted = [one.strip() for name in names for one in os.environ.get(name, "").split(",") if one.strip()]
+    for name in names:  # the same in both, as the first alone is read where there are two
+        os.environ[name] = ",".join(dict.fromkeys([*excepted, "localhost", "127.0.0.1", "::1", host]))
 
 
 # Variable with the name and password that a visitor must give.

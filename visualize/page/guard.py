@@ -68,7 +68,7 @@ def framing_sites() -> tuple[str, ...]:
     if "*" in given:
         return ()
     hub = (_HUB,) if "SPACE_ID" in os.environ else ()
-    return given or hub or ((_ITSELF,) if os.environ.get(AUTH) else ())
+    return (*hub, *given) or ((_ITSELF,) if os.environ.get(AUTH) else ())
 
 
 class Guard:
@@ -90,9 +90,6 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if refusal := self._refusal(Headers(scope=scope), scope["path"]):
-            await refusal(scope, receive, send)
-            return
         taken, is_answered = 0, False
 
         async def counted() -> Message:
@@ -101,7 +98,7 @@ class Guard:
             taken += len(message.get("body", b""))
             if taken > LARGEST_BODY and not is_answered:
                 is_answered = True
-                await _too_large(f"more than {taken - 1:,}")(scope, receive, send)
+                await _too_large(f"more than {taken - 1:,}")(scope, receive, marked)
                 raise ClientDisconnect
             return message
 
@@ -112,6 +109,9 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *self._headers]
             await send(message)
 
+        if refusal := self._refusal(Headers(scope=scope), scope["path"]):
+            await refusal(scope, receive, marked)
+            return
         try:
             await self._app(scope, counted, marked)
         except ClientDisconnect:
@@ -121,7 +121,7 @@ class Guard:
             # Gradio finds no place for an argument of another name, and says so to nobody.
             if is_answered or "/call/" not in scope["path"]:
                 raise
-            await _said(400, f"The arguments can't be read: {str(error)[:200]}")(scope, receive, send)
+            await _said(400, f"The arguments can't be read: {str(error)[:200]}")(scope, receive, marked)
 
     def _refusal(self, headers: Headers, path: str) -> PlainTextResponse | None:
         host = headers.get("host", "")

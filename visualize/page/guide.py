@@ -54,7 +54,7 @@ class Guide:
         try:
             return qr(value)
         except ConfigError:
-            return value
+            return value if isinstance(value, str) else ""  # an answer can hold no number of any size
 
     async def on_stop(self, value: str) -> AsyncIterator[str]:
         """A stop: at once its sentence, and then its numbers, some of which wait for the compiler."""

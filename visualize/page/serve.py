@@ -65,7 +65,7 @@ def serve(
         auth=login,
         mcp_server=mcp,
         state_session_capacity=_SESSIONS,
-        _frontend=False,  # or it ends where its own page takes longer than 3 s to answer, as on a machine that is cold
+        _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
         app_kwargs={
             "middleware": [Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites())],
             "routes": [HealthRoute(session).route()],

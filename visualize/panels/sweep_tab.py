@@ -231,7 +231,7 @@ class SweepPanel(Panel):
             return await sweep_endpoint.answer(api, self.sweeps, experiment, vary, strategy, seed, budget)
 
         schemas: dict[str, JsonSchema] = sweep_endpoint.SCHEMAS
-        return (Endpoint("sweep", sweep, at_once=1, schemas=schemas, is_flat=False),)
+        return (Endpoint("sweep", sweep, at_once=None, schemas=schemas, is_flat=False),)
 
 
 def _hint(found: Sweep, state: State) -> str:
