@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
@@ -91,3 +93,16 @@ def test_what_can_not_be_queued_in_time_is_an_error(on):
     host = on(Host(10.0))
     with pytest.raises(RuntimeError, match=r"could not be queued within \d+ cycles"):
         HeldStream([host.launch], "warm", "events").batch(3)
+
+
+def test_a_graph_is_one_thing_to_queue_however_many_launches_are_in_it(on, monkeypatch):
+    host = on(Host(40e-6))
+    replays = []
+    graph = type("Graph", (), {"replay": lambda self: replays.append(len(host.spins))})
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda _: contextlib.nullcontext())
+    stream = HeldStream([host.launch] * 3, "warm", "graph")
+    begun = len(host.spins)
+    assert stream.batch(20).times_ms.shape == (3, 20)
+    assert replays == [begun + 1], "once, behind one spin"
+    assert host.spins[-1] / 2e9 < 0.002
