@@ -7,6 +7,34 @@ from tests.mutants.defect import planted
 SWEEPS = (
     *planted(
         "kernels/sweep",
+        "trial.py",
+        "tests/sweep/test_trial.py",
+        ("allowance == one.allowance and torch.equal", "torch.equal"),
+        ("passed.append((one.allowance, one.output.clone()))", "passed.append((one.allowance, one.output))"),
+    ),
+    *planted(
+        "kernels/sweep",
+        "race.py",
+        "tests/sweep/test_race.py",
+        ("/ self._devices) * self._devices", ")"),
+    ),
+    *planted(
+        "kernels/runner",
+        "held_stream.py",
+        "tests/kernels/test_held_stream.py",
+        ("if queue_was_full or graph is not None:", "if True:"),
+        ("if graph is None else _REPLAY_S", ""),
+    ),
+    *planted(
+        "kernels/runner",
+        "leased.py",
+        "tests/kernels/test_leased.py",
+        ("if time.monotonic() > deadline:", "if False:"),
+        ("                    self._lease.end()\n", ""),
+        ("if self._ended.done():", "if False:"),
+    ),
+    *planted(
+        "kernels/sweep",
         "search.py",
         "tests/sweep/test_search.py",
         ("if outcome.wrong:", "if False:"),

@@ -17,7 +17,7 @@ def test_a_quarter_survives_a_round_and_never_fewer_than_the_finalists():
 
 def test_a_round_of_the_race_is_shared_evenly_among_devices():
     """Whatever the number of configs: as many trials for each device, of as many configs."""
-    for devices, count in ((1, 84), (2, 84), (2, 21), (3, 84)):
+    for devices, count in ((1, 84), (2, 84), (2, 21), (2, 40), (3, 70)):
         race = Race(
             range(4 * count), lambda n: float(n), lambda numbers, turns: (numbers, turns), lambda n: n == 0, 15, devices
         )
