@@ -7,6 +7,10 @@ The picture of the error is kept of those runs whose error has something to show
 the place of what another file holds of them:
 
     python -m scripts.record_runs NEW --pictured --replace kernels/records/h200.jsonl
+
+To record what a file lacks, and write both:
+
+    python -m scripts.record_runs NEW --lacking --replace kernels/records/h200.jsonl
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scripts.recording import Wanted, flags_of, record, submitted
+from scripts.recording import Wanted, flags_of, record, submitted, unrecorded
 
 # Whose layouts are compared: the large square product in every type that has a story there.
 COMPARED: list[dict[str, Any]] = [
@@ -120,9 +124,13 @@ def main() -> int:
     parser = flags_of(__doc__)
     parser.add_argument("--pictured", action="store_true", help="only runs whose picture of the error is kept")
     parser.add_argument("--replace", type=Path, help="a file of recordings; FILE gets them with what is measured now")
+    parser.add_argument("--lacking", action="store_true", help="only what --replace's file has no recording of")
     parser.add_argument("--most", type=int, help="end after so many")
     flags = parser.parse_args()
-    wanted = [one for one in experiments() if is_pictured(one) or not flags.pictured][: flags.most]
+    wanted = [one for one in experiments() if is_pictured(one) or not flags.pictured]
+    if flags.lacking:
+        wanted = unrecorded(wanted, flags.replace)
+    wanted = wanted[: flags.most]
     outcomes = ((one, without_picture(one, outcome)) for one, outcome in submitted(wanted))
     return record(outcomes, _said, flags.file, flags.append, replaced=flags.replace)
 

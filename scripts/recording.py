@@ -81,6 +81,20 @@ def merged(old: Sequence[str], anew: Sequence[str]) -> list[str]:
     ]
 
 
+def unrecorded(wanted: Sequence[Wanted], file: Path) -> list[Wanted]:
+    """What is wanted and a file holds no recording of, from whatever GPU: `file` is one GPU's."""
+    from kernels import discover
+    from kernels.experiment import from_json
+    from kernels.runner.measurements import MEASUREMENTS
+
+    held = {(word, key) for word, _, key in map(_what, file.read_text(encoding="utf-8").splitlines())}
+    return [
+        (payload, name)
+        for payload, name in wanted
+        if (MEASUREMENTS[name].form.word, MEASUREMENTS[name].form.key(from_json(payload, discover()))) not in held
+    ]
+
+
 def _what(line: str) -> tuple[str, str, Any]:
     """What a line is a recording of: its kind, its GPU, and the experiment that stands for all with the same result."""
     from kernels.runner.measurements import MEASUREMENTS
