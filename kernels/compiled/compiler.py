@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
 import time
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any
 
 from kernels import discover
 from kernels.compiled.cache_entry import UNREADABLE, assert_whole, compiled_anew, disk_full
+from kernels.compiled.disassembly import sass_of, tool
 from kernels.compiled.global_memory import Unreadable, operations
 from kernels.compiled.instrumented import FIELDS, timed
 from kernels.compiled.listing import with_shown_paths
@@ -130,11 +130,11 @@ def disassembled(declared: Kernel, launch: Launch, specialization: str = "launch
 def _parts(declared: Kernel, launch: Launch, kernel: Any) -> Compiled:
     import triton
 
+    sass = sass_of(kernel)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
-        usage = _tool(triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name)
-        sass = _tool(triton.knobs.nvidia.nvdisasm.path, "--print-line-info", "--print-code", file.name)
+        usage = tool(triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name)
     try:
         found, unreadable = operations(declared.accesses(launch), kernel.asm["ttgir"], kernel.asm["ptx"], sass), ""
     except Unreadable as error:
@@ -155,11 +155,6 @@ def _parts(declared: Kernel, launch: Launch, kernel: Any) -> Compiled:
         seconds=0.0,
         unreadable=unreadable,
     )
-
-
-def _tool(path: str, *arguments: str) -> str:
-    """What one of the CUDA tools in Triton's wheel prints."""
-    return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
 
 
 def _launch(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from kernels import discover
-from kernels.compiled import compiler
+from kernels.compiled import compiler, disassembly
 from kernels.compiled.cache_entry import CutOff, assert_whole, disk_full
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
@@ -42,7 +43,9 @@ def filled(tmp_path_factory):
     return cache, made
 
 
-@pytest.mark.parametrize(("suffix", "left"), [("cubin", 0.6), ("ttgir", 0.6), ("ptx", 0.6), ("json", 0.0)])
+@pytest.mark.parametrize(
+    ("suffix", "left"), [("cubin", 0.6), ("ttgir", 0.6), ("ptx", 0.6), ("json", 0.0), ("sass", 0.6)]
+)
 def test_a_file_that_was_cut_off_is_made_anew(filled, suffix, left):
     cache, made = filled
     (file,) = (one for one in cache.rglob(f"*.{suffix}") if not one.name.startswith("__grp__"))
@@ -53,6 +56,14 @@ def test_a_file_that_was_cut_off_is_made_anew(filled, suffix, left):
     assert (again.registers, again.operations) == (made.registers, made.operations)
     assert (again.ttgir, again.ptx, again.sass) == (made.ttgir, made.ptx, made.sass)
     assert len(file.read_bytes()) == len(whole), "it is whole again"
+
+
+def test_the_sass_is_kept_and_that_of_other_code_is_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    printed = iter(("first", "second"))
+    monkeypatch.setattr(disassembly, "tool", lambda path, *arguments: next(printed))
+    one, other = (SimpleNamespace(hash="ab", asm={"cubin": cubin}) for cubin in (b"code", b"other code"))
+    assert [disassembly.sass_of(each) for each in (one, one, other, other)] == ["first", "first", "second", "second"]
 
 
 WHOLE = {
