@@ -121,6 +121,14 @@ def test_an_answer_in_time_draws(page):
     assert answer["schedule-plot"]
 
 
+def test_a_tab_that_an_answer_has_opened_is_not_drawn_again(page):
+    sent = set_to({"tab": "coalescing"})
+    assert named(page.handlers.on_tab("coalescing", sent)) == {"open-tab": "coalescing"}
+    answer = named(page.handlers.on_tab("schedule", sent))
+    assert answer["open-tab"] == "schedule"
+    assert answer["schedule-plot"]
+
+
 def test_what_is_drawn_of_the_compiled_kernel_is_sent_once(page, monkeypatch):
     """Gradio sends the last answer twice: that one must be empty."""
     compiles_to(monkeypatch, page, Failure("compile", "timeout", "It took too long."))

@@ -105,9 +105,13 @@ class Handlers:
     def on_tab(self, name: str, settings: str) -> Drawn:
         """Another tab was opened: draw it. What was wrong with a value stays said."""
         try:
-            if "kernel" not in page_settings.read(settings):
+            flat = page_settings.read(settings)
+            if "kernel" not in flat:
                 # Gradio opens the first tab by itself, before the address has filled the forms.
                 return self.drawing.nothing
+            if flat.get("tab") == name:
+                # Gradio tells of a tab that an answer has opened, too: the same answer has drawn it.
+                return {self._at.tab: name}
             answer = self.drawing.redrawn(self.read(settings, name))
         except ConfigError:
             answer = {}

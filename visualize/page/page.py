@@ -80,7 +80,7 @@ class Page:
                     compared = markup("compare")
                     markup("elsewhere", '<p class="problem" role="alert"></p>')
                 self._buttons: dict[str, gr.Tab] = {}
-                with gr.Tabs(elem_id="tabs") as tabs:
+                with gr.Tabs(elem_id="tabs", selected=SETTINGS.opened) as tabs:
                     for tab in TABS:
                         with gr.Tab(tab.title, id=tab.name, elem_id=f"{tab.name}-tab") as self._buttons[tab.name]:
                             for panel in self.panels[tab.name]:

@@ -60,7 +60,7 @@ async function draw() {
   figure = next;
   clearTimeout(later);
   // What nobody sees waits until what somebody sees has been drawn, and is drawn once for many moves of a slider.
-  if (inView) paint();
+  if (inView && node.checkVisibility()) paint();
   else later = setTimeout(paint, 250);
 }
 
