@@ -109,10 +109,10 @@ ON_A_GPU = {
 
 
 def experiments(name, backend, every_dtype):
-    """In every type that the kernel takes; or else in three, in turns: each type shows several mutants then."""
+    """In every type that the kernel takes; or else in two, in turns: each type shows a mutant then."""
     mutant, place = MUTANTS[name], list(MUTANTS).index(name)
     dtypes = discover()[mutant.kernel].problem_knobs()["dtype"].choices
-    taken = dtypes if every_dtype else [dtypes[(place + step) % len(dtypes)] for step in range(3)]
+    taken = dtypes if every_dtype else [dtypes[(place + step) % len(dtypes)] for step in range(2)]
     return list(payloads(mutant._replace(**ON_A_GPU.get(name, {})) if backend == "cuda" else mutant, taken))
 
 

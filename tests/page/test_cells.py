@@ -84,6 +84,7 @@ def test_a_moved_slider_shows_at_once_what_plotly_shows_later(tab: Tab, color: s
     assert at_once["outlines"] == later["outlines"] != before["outlines"]
 
 
+@pytest.mark.all_combinations
 def test_a_step_of_the_player_shows_at_once_what_plotly_shows_later(tab: Tab) -> None:
     tab.open(f"{MAP}&GROUP_SIZE=4&step=3")
     tab.wait_for_draw("schedule-plot")

@@ -43,6 +43,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     assert tab.page.get_by_label("GROUP_SIZE", exact=True).input_value() == "3"
 
 
+@pytest.mark.all_combinations
 def test_what_is_pinned_steps_along_with_the_player(tab: Tab) -> None:
     three = NINE.replace("GROUP_SIZE=1", "GROUP_SIZE=3")
     tab.open(
@@ -64,6 +65,7 @@ def test_what_is_pinned_steps_along_with_the_player(tab: Tab) -> None:
     assert [name.startswith("Pinned: ") for name in names] == [False, False, True, True]
 
 
+@pytest.mark.all_combinations
 def test_a_pair_of_plots_shares_the_range_of_each_quantity(tab: Tab) -> None:
     """4096³ and 2048³ read bytes of other orders: on ranges of their own, both curves would look alike."""
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=reuse&with=kernel%3Dmatmul.grouped%26M%3D2048%26N%3D2048")
@@ -82,6 +84,7 @@ def test_a_pair_of_plots_shares_the_range_of_each_quantity(tab: Tab) -> None:
     assert tab.page.evaluate(ranges) != before, "what is set has moved on"
 
 
+@pytest.mark.all_combinations
 def test_a_twin_has_the_same_width_and_follows_the_theme(tab: Tab) -> None:
     tab.open(f"{NINE}&tab=reuse&with=kernel%3Dmatmul.grouped%26GROUP_SIZE%3D8")
     tab.page.wait_for_function(_TWIN.format("reuse-plot"))

@@ -26,6 +26,7 @@ def fill(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.all_combinations
 def test_a_run_appears_on_the_open_tab_and_is_there_after_a_restart(
     browser: Browser, tmp_path: Path, tilescope_cache: Path
 ) -> None:

@@ -82,7 +82,9 @@ def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(tab
     assert found == set()
 
 
-@pytest.mark.parametrize("name", ["reuse", "coalescing", "compiler"])
+@pytest.mark.parametrize(
+    "name", ["compiler", *(pytest.param(name, marks=pytest.mark.all_combinations) for name in ("reuse", "coalescing"))]
+)
 def test_the_picture_does_not_move_when_the_compiler_answers(tab: Tab, name: str) -> None:
     tab.open(TABS[name])
     tab.page.wait_for_selector(".picture:visible")

@@ -66,6 +66,7 @@ def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab: Tab) 
     tab.page.wait_for_function(f"{STATE}.layout.title.text.includes('request 4 of 256')")
 
 
+@pytest.mark.all_combinations
 def test_numbers_of_lanes_never_touch_each_other(tab: Tab) -> None:
     """On a narrow window, and on wider ones, where the next program's request is drawn."""
     for place, width in enumerate((390, 1040, 1280)):

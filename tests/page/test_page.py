@@ -48,6 +48,7 @@ def test_one_click_loads_the_blackboards_transactions(tab: Tab) -> None:
     tab.page.wait_for_function("document.querySelector('#coalescing-claim').textContent.includes('16 to store B')")
 
 
+@pytest.mark.all_combinations
 def test_powers_of_two_step_by_powers_of_two_from_the_keyboard(tab: Tab) -> None:
     tab.open()
     slider = tab.page.get_by_label("BLOCK_M slider")
@@ -157,6 +158,7 @@ def test_a_redrawn_schedule_is_sent_in_150_kilobytes(tab: Tab, size: int) -> Non
     assert 0 < max(sizes) <= 150_000, "each redraw: one as soon as the slider moves, one when it has been compiled"
 
 
+@pytest.mark.all_combinations
 def test_no_panel_is_wider_than_the_window(tab: Tab) -> None:
     for width, height in ((1280, 720), (390, 844)):
         tab.page.set_viewport_size({"width": width, "height": height})

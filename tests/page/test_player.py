@@ -110,6 +110,7 @@ def test_the_nine_results_program_by_program_until_it_reads_54_and_90(tab: Tab) 
     tab.page.wait_for_selector("#player .first", state="hidden")
 
 
+@pytest.mark.all_combinations
 def test_play_stops_at_the_programs_that_are_compared_and_then_goes_on(tab: Tab) -> None:
     tab.open(ARTICLE)
     tab.wait_for_draw("schedule-plot")
@@ -174,6 +175,7 @@ def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
     assert "wave 4 of 8; grouped order, GROUP_SIZE 4: 640 blocks" in str(scrub.get_attribute("aria-valuetext"))
 
 
+@pytest.mark.all_combinations
 def test_play_ends_at_the_last_wave_and_pause_keeps_the_step_in_the_address(tab: Tab) -> None:
     open_page(tab)
     tab.page.get_by_label("Speed").select_option(label="20 steps per second")
@@ -266,6 +268,7 @@ def test_a_tile_of_split_k_says_how_many_of_its_slices_have_started(tab: Tab) ->
     assert count(tab, 0)[0] == steps(schedule(kernel, launch), read).blocks[1]
 
 
+@pytest.mark.all_combinations
 def test_a_transpose_has_its_input_and_output_side_by_side(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&gpu=H200&M=512&N=1024&BLOCK_M=64&BLOCK_N=64&tab=schedule&step=3&by=program")
     wait_for_step(tab, 3)
@@ -276,15 +279,15 @@ def test_a_transpose_has_its_input_and_output_side_by_side(tab: Tab) -> None:
     assert tab.page.locator(".player .count").count() == 0, "nothing is loaded twice"
 
 
-def test_without_an_address_it_plays_once_by_itself(tab: Tab) -> None:
+@pytest.mark.parametrize("motion", ["no-preference", pytest.param("reduce", marks=pytest.mark.all_combinations)])
+def test_without_an_address_it_plays_once_by_itself(tab: Tab, motion: str) -> None:
     tab.page.add_init_script(
         "window.seen = []; document.addEventListener('tilescope:paint', () => setTimeout(() => "
         "window.seen.push(Number(document.querySelector('.player').dataset.step)), 0))"
     )
-    for motion in ("no-preference", "reduce"):
-        tab.page.emulate_media(reduced_motion=motion)
-        tab.go()
-        tab.page.wait_for_function("/step=9(&|$)/.test(location.search)", timeout=40_000)
-        seen = set(tab.page.evaluate("window.seen"))
-        assert 9 in seen, motion
-        assert bool(seen & set(range(1, 9))) == (motion == "no-preference"), "on a slow machine some steps are left out"
+    tab.page.emulate_media(reduced_motion=motion)
+    tab.go()
+    tab.page.wait_for_function("/step=9(&|$)/.test(location.search)", timeout=40_000)
+    seen = set(tab.page.evaluate("window.seen"))
+    assert 9 in seen
+    assert bool(seen & set(range(1, 9))) == (motion == "no-preference"), "on a slow machine some steps are left out"

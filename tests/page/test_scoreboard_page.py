@@ -43,6 +43,7 @@ def test_a_point_names_its_launch_and_a_click_opens_it(tab: Tab) -> None:
     tab.page.wait_for_function("document.querySelector('#scoreboard-claim').checkVisibility()")
 
 
+@pytest.mark.all_combinations
 def test_the_menus_change_the_picture_and_the_address(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&tab=scoreboard")
     tab.wait_for_draw("scoreboard-plot")

@@ -136,6 +136,7 @@ def test_the_replay_ends_with_every_tile_done(tab: Tab) -> None:
     assert_shows(tab, course.span_ns)
 
 
+@pytest.mark.all_combinations
 def test_how_a_run_is_timed_does_not_hide_the_recording_and_another_experiment_says_what_has_one(tab: Tab) -> None:
     opened(tab, RECORDED + "&l2=cold&seed=7")
     assert "512 programs ran" in tab.text("#timeline")

@@ -110,6 +110,7 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
     assert "talk" not in tab.page.evaluate("location.search")
 
 
+@pytest.mark.all_combinations
 def test_talk_mode_says_what_is_on_show_and_leaves_no_part_of_the_window_empty(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 1920, "height": 1080})
     for query, plot in (
