@@ -181,7 +181,8 @@ class Session:
 
     def warm_up(self) -> None:
         """Start the workers and read the recordings in the background, so that nobody has to wait for them."""
-        threading.Thread(target=self._read_recordings, daemon=True).start()
+        # No daemon: one that is still in Pydantic's code when Python ends would abort the process.
+        threading.Thread(target=self._read_recordings).start()
         if HAS_TRITON and not self._machine.runner.is_leased:
             self._machine.runner.submit(worker.describe, "worker")
         if HAS_TRITON and self.gpu is not None:

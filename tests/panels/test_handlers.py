@@ -88,6 +88,30 @@ def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
     assert late == [{page.components.problems: gr.skip()}]
 
 
+def test_what_the_compiler_said_of_what_was_set_before_is_not_drawn(page, monkeypatch):
+    """Nor does it wait for the page to ask anew: what was set since may have been compiled before."""
+    asked, compiled_later = threading.Event(), Future()
+
+    def compiling(*_, **__):
+        asked.set()
+        return compiled_later
+
+    monkeypatch.setattr(page.session, "compiling", compiling)
+    before = named(page.handlers.on_change(request(), set_to({"M": 640})))
+    late = []
+    waiting = threading.Thread(
+        target=lambda: late.extend(answers(page.handlers.on_compile, f"1 {link.shown_query(before['link'])}"))
+    )
+    waiting.start()
+    assert asked.wait(20)
+    page.handlers.on_select(request(), preset(0))
+    compiled_later.set_result(Failure("compile", "compile_error", "no"))
+    waiting.join(20)
+    assert late
+    assert "schedule-claim" not in named(late[-1])
+    assert all("schedule-plot" not in named(answer) for answer in late)
+
+
 def test_a_slow_answer_to_one_change_does_not_undo_a_quick_one_to_another(page, monkeypatch):
     """A page sends one at a time, but anybody can send two."""
     started, go_on = threading.Event(), threading.Event()
@@ -123,8 +147,8 @@ def test_an_answer_in_time_draws(page):
 
 def test_a_tab_that_an_answer_has_opened_is_not_drawn_again(page):
     sent = set_to({"tab": "coalescing"})
-    assert named(page.handlers.on_tab("coalescing", sent)) == {"open-tab": "coalescing"}
-    answer = named(page.handlers.on_tab("schedule", sent))
+    assert named(page.handlers.opening("coalescing")(request(), sent)) == {"open-tab": "coalescing"}
+    answer = named(page.handlers.opening("schedule")(request(), sent))
     assert answer["open-tab"] == "schedule"
     assert answer["schedule-plot"]
 

@@ -87,7 +87,7 @@ def test_a_change_or_another_kernel_is_drawn_or_refused(page, sent):
 @ONE_PAGE
 @given(sent=sent_settings(), name=st.sampled_from(SETTINGS.tabs))
 def test_a_tab_is_drawn_or_stays(page, sent, name):
-    assert_is_sendable(page.handlers.on_tab(name, sent))
+    assert_is_sendable(page.handlers.opening(name)(request(), sent))
 
 
 @ONE_PAGE

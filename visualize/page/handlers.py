@@ -51,6 +51,8 @@ class Handlers:
         # was set before comes too late.
         self._changes: dict[str, int] = {}
         self._compiles: dict[str, int] = {}
+        # What was drawn last on each open page, as its address: a compile draws that again, and nothing older.
+        self._shown: dict[str, str] = {}
         # What goes on is drawn once on each open page: for what was drawn last.
         self._movings: dict[str, int] = {}
 
@@ -81,7 +83,7 @@ class Handlers:
             kept: the last run, as the browser has kept it.
         """
         asked = {name: value for name, value in request.query_params.items() if not name.startswith("__")}
-        return self.drawing.opened(asked or SETTINGS.opening, kept)
+        return self._answered(request, self.drawing.opened(asked or SETTINGS.opening, kept))
 
     def on_change(self, request: gr.Request, settings: str) -> Drawn:
         """A value changed: redraw."""
@@ -91,7 +93,7 @@ class Handlers:
             answer = self.drawing.redrawn(self.read(settings))
         except ConfigError as error:
             answer = self.drawing.refused(error)
-        return answer if self._changes.get(page) == change else self.drawing.nothing
+        return self._answered(request, answer) if self._changes.get(page) == change else self.drawing.nothing
 
     def on_follow(self, request: gr.Request, wanted: str) -> Drawn:
         """A link within the page, or Back or Forward: open what it describes."""
@@ -100,28 +102,32 @@ class Handlers:
             flat = link.followed(wanted)
         except ConfigError as error:
             return self.drawing.refused(error)
-        return self.drawing.opened(flat)
+        return self._answered(request, self.drawing.opened(flat))
 
-    def on_tab(self, name: str, settings: str) -> Drawn:
-        """Another tab was opened: draw it. What was wrong with a value stays said."""
-        try:
-            flat = page_settings.read(settings)
-            if "kernel" not in flat:
-                # Gradio opens the first tab by itself, before the address has filled the forms.
-                return self.drawing.nothing
-            if flat.get("tab") == name:
-                # Gradio tells of a tab that an answer has opened, too: the same answer has drawn it.
-                return {self._at.tab: name}
-            answer = self.drawing.redrawn(self.read(settings, name))
-        except ConfigError:
-            answer = {}
-        return {**answer, self._at.problems: gr.skip(), self._at.tab: name}
+    def opening(self, name: str) -> Callable[[gr.Request, str], Drawn]:
+        """The handler of a tab that is opened: draw it. What was wrong with a value stays said."""
+
+        def on_tab(request: gr.Request, settings: str) -> Drawn:
+            try:
+                flat = page_settings.read(settings)
+                if "kernel" not in flat:
+                    # Gradio opens the first tab by itself, before the address has filled the forms.
+                    return self.drawing.nothing
+                if flat.get("tab") == name:
+                    # Gradio tells of a tab that an answer has opened, too: the same answer has drawn it.
+                    return {self._at.tab: name}
+                answer = self._answered(request, self.drawing.redrawn(self.read(settings, name)))
+            except ConfigError:
+                answer = {}
+            return {**answer, self._at.problems: gr.skip(), self._at.tab: name}
+
+        return on_tab
 
     def on_select(self, request: gr.Request, settings: str) -> Drawn:
         """Another kernel, or a preset: the forms themselves change."""
         self._changed(str(request.session_hash))
         try:
-            return self.drawing.everything(self.read(settings))
+            return self._answered(request, self.drawing.everything(self.read(settings)))
         except ConfigError as error:
             return self.drawing.refused(error)
 
@@ -129,8 +135,9 @@ class Handlers:
         """Compile what is wanted, unless something else is meanwhile, or all of it was known and drawn."""
         page = str(request.session_hash)
         self._compiles[page] = turn = self._compiles.get(page, 0) + 1
-        still = lambda: self._compiles.get(page) == turn  # noqa: E731
-        flat = link.fields(wanted.partition(" ")[2]) if isinstance(wanted, str) else {}
+        query = wanted.partition(" ")[2] if isinstance(wanted, str) else ""
+        still = lambda: self._compiles.get(page) == turn and self._shown.get(page, query) == query  # noqa: E731
+        flat = link.fields(query)
         if "kernel" not in flat:
             return  # the page itself wants no such thing
         try:
@@ -259,6 +266,13 @@ class Handlers:
         self._compiles.pop(page, None)
         self._movings.pop(page, None)
         self._changes.pop(page, None)
+        self._shown.pop(page, None)
+
+    def _answered(self, request: gr.Request, answer: Drawn) -> Drawn:
+        """An answer, of which is kept what it shows."""
+        if shown := answer.get(self._at.link):
+            self._shown[str(request.session_hash)] = link.shown_query(shown)
+        return answer
 
     def _changed(self, page: str) -> int:
         """The number of a change on an open page."""

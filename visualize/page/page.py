@@ -6,7 +6,6 @@ redrawn at once; what needs a worker waits for a button.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -128,7 +127,7 @@ class Page:
         at.settings.select(on.on_select, said, opened, **last)
         at.link.select(on.on_follow, [at.link], opened, **last)
         for name, button in self._buttons.items():
-            button.select(functools.partial(on.on_tab, name), said, _each([at.tab, *redrawn]), **last)
+            button.select(on.opening(name), said, _each([at.tab, *redrawn]), **last)
         at.wanted.change(
             on.on_compile,
             [at.wanted],

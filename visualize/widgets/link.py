@@ -54,6 +54,11 @@ def shown(full: Mapping[str, object], short: Mapping[str, object], title: str) -
     return json.dumps({"full": query(full), "short": query(short), "title": title})
 
 
+def shown_query(value: str) -> str:
+    """The address with every field, of what `shown` gave."""
+    return str(json.loads(value)["full"])
+
+
 def followed(value: str) -> dict[str, str]:
     """The flat fields of the address that a link within the page points to.
 
