@@ -7,6 +7,7 @@ line. Needs `ncu`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -36,6 +37,24 @@ SHAPES = (
 
 # BLOCK_M, BLOCK_N, BLOCK_K, num_warps
 TILES = ((64, 64, 32, 4), (64, 128, 32, 4), (128, 128, 64, 4), (128, 256, 64, 8), (256, 128, 64, 8))
+
+# Shapes drawn at random once the model was done, each with the next tile, and then with the first again.
+DRAWN = (
+    (11776, 10752, 4608),
+    (12800, 8704, 1280),
+    (3328, 12800, 7040),
+    (2816, 5120, 7808),
+    (10496, 14080, 8832),
+    (6144, 12800, 6656),
+    (7424, 8960, 4992),
+    (13824, 14080, 9216),
+    (10240, 7168, 6272),
+    (4608, 8960, 9216),
+    (8448, 12288, 7808),
+    (12288, 6144, 5248),
+    (12032, 6144, 8832),
+)
+DRAWN_TILES = (*TILES[:2], (128, 64, 32, 4), *TILES[2:])
 
 OTHERS: tuple[dict[str, Any], ...] = (
     *(
@@ -81,14 +100,19 @@ OTHERS: tuple[dict[str, Any], ...] = (
 
 def wanted() -> Iterator[dict[str, Any]]:
     """The payloads, each with some GROUP_SIZE."""
-    for m, n, k in SHAPES:
-        for block_m, block_n, block_k, warps in TILES:
-            yield {
-                "kernel": "matmul.grouped",
-                "problem": {"M": m, "N": n, "K": k},
-                "config": {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": warps},
-            }
+    yield from (_grouped(shape, tile) for shape in SHAPES for tile in TILES)
     yield from OTHERS
+    yield from map(_grouped, DRAWN, itertools.cycle(DRAWN_TILES))
+
+
+def _grouped(shape: tuple[int, int, int], tile: tuple[int, int, int, int]) -> dict[str, Any]:
+    m, n, k = shape
+    block_m, block_n, block_k, warps = tile
+    return {
+        "kernel": "matmul.grouped",
+        "problem": {"M": m, "N": n, "K": k},
+        "config": {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": warps},
+    }
 
 
 def main() -> int:
