@@ -61,6 +61,19 @@ def mend_small_floats() -> None:
     InterpreterBuilder.cast_impl, InterpreterBuilder.create_fp_to_fp = cast("cast_impl"), cast("create_fp_to_fp")
 
 
+def mend_indices() -> None:
+    """Let a tensor of one element be an index with NumPy 2.5, too (a defect of triton 3.6, which 3.7 has mended)."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_and_mend(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_and_mend
+
+
 def patch_language_once_per_launch() -> None:
     """Spare each call of one jitted function by another the search through the language (triton 3.6 and 3.7.1).
 

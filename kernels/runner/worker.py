@@ -42,9 +42,10 @@ def start(backend: str, cache_directory: str, preload: Sequence[str] = ()) -> No
     os.environ["TRITON_INTERPRET"] = "1" if backend == "interpreter" else "0"
     os.environ["TRITON_CACHE_DIR"] = cache_directory
     if backend == "interpreter":
-        from kernels.runner.interpreter import mend_small_floats, patch_language_once_per_launch
+        from kernels.runner.interpreter import mend_indices, mend_small_floats, patch_language_once_per_launch
 
         mend_small_floats()
+        mend_indices()
         patch_language_once_per_launch()
     if backend in ("compile", "model"):
         os.nice(_NICER)

@@ -130,7 +130,9 @@ def launches(draw):
         # A vector must be aligned, wholly in the tensor or wholly out of it, and no longer than the block.
         widest = min(block[fast].bit_length() - 1, (pitch & -pitch).bit_length() - 1, 4 - (size.bit_length() - 1))
         vector = draw(st.integers(0, widest))
-        op, width = draw(st.sampled_from(OPS[access.op])), size << vector
+        # A run is copied by no loop, and Triton copies asynchronously in loops alone.
+        op = access.op if isinstance(access, FlatAccess) else draw(st.sampled_from(OPS[access.op]))
+        width = size << vector
         instruction = "cp.async.cg.shared.global" if op == "async copy" and width == 16 else ""
         made.append(MemoryOperation(op, ("", 0), draw(layouts(block, fast, vector)), size, width, instruction, 1, ()))
     return kernel, launch, tuple(made)
