@@ -63,7 +63,7 @@ MODELS = (
         "banks.py",
         "tests/models/test_banks.py",
         ("int(np.bincount(words % _BANKS).max())", "-(-len(words) // _BANKS)"),
-        ("ideal += -(-len(words) // _BANKS)", "ideal += 1"),
+        ("ideal += 1 ", "ideal = 1 "),
     ),
     *planted(
         "visualize/models",

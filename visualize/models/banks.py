@@ -42,7 +42,7 @@ def wavefronts(operation: SharedOperation) -> Wavefronts:
             part = address[first : first + lanes_at_once]
             words = np.unique((part[:, None] + np.arange(0, operation.width_bytes, _WORD_BYTES)).ravel() // _WORD_BYTES)
             total += int(np.bincount(words % _BANKS).max())
-            ideal += -(-len(words) // _BANKS)
+            ideal += 1  # its words are as many as there are banks, or fewer
     return Wavefronts(total, ideal, 1 << len(operation.warp))
 
 
