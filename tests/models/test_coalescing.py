@@ -147,6 +147,20 @@ def test_a_launch_costs_what_counting_every_lane_gives(case):
         assert op.launch == counted(op.access, operation, shape, extents, operation.element_bytes), op.access
 
 
+@pytest.mark.parametrize("lane", [((1,), (2,), (4,), (8,), (16,)), ((16,), (8,), (4,), (2,), (1,))])
+def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(kernels, lane):
+    """Of all small shapes: inside a sector, at its end, in the middle of a request."""
+    kernel = kernels["transpose.flat"]
+    layout = Layout((32,), (), lane, ())
+    for rows, columns in itertools.product(range(1, 15), repeat=2):
+        launch = Launch(kernel.family.problem(M=rows, N=columns), kernel.config(BLOCK=32), GPUS["H200"])
+        made = [MemoryOperation(op, ("", 0), layout, 4, 4, "", 1, ()) for op in ("load", "store")]
+        for op, operation in zip(operations(kernel, launch, tuple(made)), made, strict=True):
+            shape = kernel.family.tensors(launch.problem)[op.access.tensor].stored
+            expected = counted(op.access, operation, shape, kernel.extents(launch), 4)
+            assert op.launch == expected, (rows, columns, op.access.op)
+
+
 @given(launches())
 def test_the_pictured_tile_has_each_element_once(case):
     kernel, launch, made = case

@@ -52,6 +52,11 @@ def test_lines_after_the_last_touched_one_fill_the_room_up_to_the_tensors_end():
     assert (drawn.state[0, 2:] == ABSENT).all()
 
 
+def test_the_room_is_filled_from_the_last_of_several_touched_lines_on():
+    drawn = laid(of_addresses([640, 768]), tensor_bytes=128 * 9, rows=(4, 4))
+    assert drawn.line.tolist() == [[5, 6, 7, 8]]
+
+
 def test_a_small_tensor_is_laid_out_whole():
     drawn = laid(of_addresses([640]), tensor_bytes=128 * 7, rows=(4, 16))
     assert drawn.line.tolist() == [list(range(7))]

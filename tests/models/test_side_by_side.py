@@ -45,6 +45,17 @@ def test_a_flat_store_wastes_most_and_all_three_say_so():
     assert (counted.wanted_bytes, counted.wasted_bytes) == (4 * 1024 * 1024, 28 * 1024 * 1024)
 
 
+def test_what_wastes_most_is_not_what_moves_most():
+    """Rows of A begin inside a sector; B, of which more is moved, is read in whole ones."""
+    problem = {"M": 900, "N": 512, "K": 124, "dtype": "float16", "precision": "tf32_rounded"}
+    tile = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_SIZE": 4, "num_warps": 8, "num_stages": 4}
+    config = {**tile, "PROGRAMS_PER_SM": 1}
+    found = recorded({"kernel": "matmul.fused_add_relu", "problem": problem, "config": config})
+    a, b = found.compiled[:2]
+    assert a.launch.sectors < b.launch.sectors
+    assert worst(found) == 0
+
+
 def test_where_nothing_is_wasted_the_transposed_store_is_worth_looking_at():
     assert worst(recorded({"kernel": "transpose.tiled"})) == 1
 

@@ -131,7 +131,7 @@ MODELS = (
         "visualize/models",
         "traffic.py",
         "tests/models/test_coalescing.py",
-        ("before_end = np.clip(math.prod(shape) - place, 0, span)", "before_end = np.full_like(place, span)"),
+        ("before_turn = np.minimum(shape[0] - row, span) if shape[0] >= span else row", "before_turn = row * 0"),
     ),
     *planted(
         "visualize/models",
