@@ -56,8 +56,14 @@ def test_every_operation_is_found_in_every_text(session, kernel, gpu):
 def test_lines_of_inlined_code_are_the_innermost(session, kernels):
     compiled = session.compiled(experiment(kernels["matmul.grouped"], "H200"))
     for kind in TEXTS:
-        files = {location[0][0] for location in locations(getattr(compiled, kind), kind) if location}
-        assert {"grouped.py", "tile.py"} <= files, kind
+        found = {tuple(file for file, *_ in location) for location in locations(getattr(compiled, kind), kind)}
+        assert {"grouped.py", "tile.py"} <= {files[0] for files in found if files}, kind
+
+
+def test_of_several_lines_of_sass_in_a_row_the_first_is_the_innermost():
+    files = (("tile.py", 7), ("grouped.py", 3))
+    text = "\n".join([*(f'\t//## File "kernels/matmul/{file}", line {line}' for file, line in files), "MOV R1, R2 ;"])
+    assert locations(text, "sass") == [(), (), (("tile.py", 7, 0), ("grouped.py", 3, 0))]
 
 
 def test_no_text_shows_a_path_of_this_machine(session, kernels):
