@@ -259,7 +259,7 @@ PAGE = (
     *planted(
         "visualize/state",
         "state.py",
-        "tests/panels/test_handlers.py",
+        "tests/state/test_settings.py",
         ("family.root is declared.family.root", "family.root is not declared.family.root"),
     ),
 )
