@@ -126,6 +126,12 @@ def test_what_is_not_finite_stands_above_all_errors_and_is_named():
     assert picture.colorbar.ticktext[-1] == "not finite"
 
 
+def test_where_a_result_must_be_exact_each_wrong_cell_looks_alike_however_small_its_error():
+    cells = np.array([[0.0, 1e-6], [0.5, 2.0]])
+    shown = diff_figure(Diff(cells, (1, 1), (2, 2), exact=True), check_of(cells), "B").data[0].z
+    assert shown[0, 0] < shown[0, 1] == shown[1, 0] == shown[1, 1]
+
+
 def test_an_element_that_is_not_finite_and_a_wrong_copy_are_as_wrong_as_can_be():
     cells = np.zeros((2, 2), dtype=np.float32)
     cells[1, 0] = np.inf

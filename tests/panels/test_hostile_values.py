@@ -84,6 +84,11 @@ def test_a_change_or_another_kernel_is_drawn_or_refused(page, sent):
     assert_is_sendable(page.handlers.on_select(request(), sent))
 
 
+@pytest.mark.parametrize("sent", ["[" * 30_000, '{"kernel":' * 6_000], ids=["lists", "objects"])
+def test_settings_that_go_too_deep_are_refused(page, sent):
+    assert_is_sendable(page.handlers.on_change(request(), sent))
+
+
 @ONE_PAGE
 @given(sent=sent_settings(), name=st.sampled_from(SETTINGS.tabs))
 def test_a_tab_is_drawn_or_stays(page, sent, name):
