@@ -29,23 +29,6 @@ from visualize.scoreboard.predictions import shipped
 # Shapes that were counted after all constants but the jitter had been chosen.
 UNSEEN = {(14336, 4096, 4096), (5120, 15360, 1280), (7168, 7168, 7168)}
 
-# Shapes that were drawn at random and counted last: nothing of the model was changed for them.
-DRAWN = {
-    (11776, 10752, 4608),
-    (12800, 8704, 1280),
-    (3328, 12800, 7040),
-    (2816, 5120, 7808),
-    (10496, 14080, 8832),
-    (6144, 12800, 6656),
-    (7424, 8960, 4992),
-    (13824, 14080, 9216),
-    (10240, 7168, 6272),
-    (4608, 8960, 9216),
-    (8448, 12288, 7808),
-    (12288, 6144, 5248),
-    (12032, 6144, 8832),
-}
-
 STUDIES = records.shipped(GROUP_SIZES.form)
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from kernels.spec import DTYPE_BYTES
+from scripts.record_group_sizes import DRAWN
 from tests.covering import covering
 from tests.oracle.recorded_reuse import (
-    DRAWN,
     STUDIES,
     UNSEEN,
     compared,
