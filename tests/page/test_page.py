@@ -213,26 +213,6 @@ def test_the_compiled_and_the_counted_stand_beside_the_textbook(tab: Tab) -> Non
 
 
 @pytest.mark.all_combinations
-def test_a_picture_that_comes_after_the_compilers_answer_does_not_stay(tab: Tab) -> None:
-    """All answers that still wait for the compiler are held back, but for the first, until it has long answered."""
-    tab.page.add_init_script("""
-        window.held = 0;
-        const fetched = window.fetch;
-        window.fetch = async (...of) => {
-            const answer = await fetched(...of);
-            const isWhole = answer.headers.get("content-type")?.startsWith("application/json");
-            if (isWhole && (await answer.clone().text()).includes("Compiling for") && window.held++)
-                await new Promise((resume) => setTimeout(resume, 3000));
-            return answer;
-        };
-    """)
-    tab.open("?tab=coalescing&gpu=H200&kernel=matmul.grouped&M=1000&N=520&K=777&num_stages=4")
-    tab.page.wait_for_timeout(5000)
-    assert tab.page.evaluate("window.held") > 1
-    tab.page.locator("#coalescing-claim").filter(has_text="As compiled for").wait_for(state="attached")
-
-
-@pytest.mark.all_combinations
 def test_a_tile_is_coloured_by_warp_and_a_link_opens_it_so(tab: Tab) -> None:
     tab.open("?kernel=transpose.tiled&tab=coalescing&operation=1&tile_color=warp")
     tab.fold("tile-fold")
