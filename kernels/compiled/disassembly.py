@@ -28,7 +28,7 @@ def sass_of(kernel: Any) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        sass = tool(triton.knobs.nvidia.nvdisasm.path, "--print-line-info", "--print-code", file.name)
+        sass = tool(triton.knobs.nvidia.nvdisasm.path, "--print-line-info", "--print-code", "--no-dataflow", file.name)
     with suppress(OSError):  # the next one who asks waits as long as this one
         cache.put(f"{_digest(cubin, sass)}\n{sass}", _KEPT, binary=False)
     return sass
