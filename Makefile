@@ -53,7 +53,7 @@ test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: wi
 		$(GPU_TESTS) 'gpu and idle_gpu' && exit $$first)
 
 bench: $(RUN_READY) ## Time the kernels beside the library, on a GPU (ARGS="--only transpose"; VENV_PYTHON=python3)
-	@$(TIMED) $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)
+	@$(TIMED) $(VENV_PYTHON) -m benchmarks.l2 && $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)
 
 bench-cpu: $(DEV_READY) ## Time the models and the page, on any machine
 	@$(TIMED) set -e; for name in start schedule coalescing reuse history; do \

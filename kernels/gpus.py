@@ -3,7 +3,8 @@
 Sources: compute capability limits (shared memory, registers, warps and programs per SM) from NVIDIA's CUDA
 C++ Programming Guide 13.0, table "Technical Specifications per Compute Capability"; SM counts, L2, DRAM
 bandwidth and dense matrix rates (float16 inputs, float32 sums; tf32) from the vendor's document named in
-each row. A datasheet rate is a ceiling at boost clock, not what a kernel reaches.
+each row. A datasheet rate is a ceiling at boost clock, not what a kernel reaches. What an SM receives from the L2
+is measured: by `benchmarks.l2`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Gpu:
     Attributes:
         shared_bytes_per_sm, shared_bytes_per_program: shared memory of an SM, and the most one program may take.
         matrix_tflops: dense matrix rate with float32 sums, by input dtype; empty where it is not known.
+        l2_gbps_per_sm: what an SM receives from the L2 in long launches that wait for nothing else; 0 where nobody has
+            measured it.
         clock_mhz: the SM clock that this rate is given at; of a device that is not in the table, its highest.
         assumed: what was not read from the device but taken from the table, in words; "" for a table row.
         caveat: what a person who picks this GPU must know, or "".
@@ -45,6 +48,7 @@ class Gpu:
     source: str
     assumed: str = ""
     caveat: str = ""
+    l2_gbps_per_sm: float = 0.0
 
 
 # Shared memory per SM and per program (KiB), most warps and programs per SM. All of them have 65,536 registers per SM.
@@ -113,17 +117,23 @@ GPUS: dict[str, Gpu] = {
         _row("RTXPRO6000", 188, 128, 1792, 503.8, 251.9, 2617, (12, 0), "NVIDIA RTX PRO Blackwell whitepaper"),
         _row("A100-40GB", 108, 40, 1555, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM"),
         _row("A100-80GB", 108, 40, 2039, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM"),
-        _row("H100", 132, 50, 3350, 989.4, 494.7, 1830, (9, 0), "NVIDIA H100 datasheet, SXM, dense"),
-        _row(
-            "H200",
-            132,
-            60,
-            4800,
-            989.4,
-            494.7,
-            1830,
-            (9, 0),
-            "NVIDIA H200 datasheet, dense; SMs and L2 read from a device",
+        replace(
+            _row("H100", 132, 50, 3350, 989.4, 494.7, 1830, (9, 0), "NVIDIA H100 datasheet, SXM, dense"),
+            l2_gbps_per_sm=70.0,
+        ),
+        replace(
+            _row(
+                "H200",
+                132,
+                60,
+                4800,
+                989.4,
+                494.7,
+                1830,
+                (9, 0),
+                "NVIDIA H200 datasheet, dense; SMs and L2 read from a device",
+            ),
+            l2_gbps_per_sm=77.0,
         ),
         _row("B200", 148, 126, 8000, 2250, 1125, 1850, (10, 0), "NVIDIA DGX B200 datasheet, dense, a GPU's share"),
     )
@@ -262,6 +272,7 @@ def this_gpu() -> Gpu | None:
     return replace(
         read_row,
         matrix_tflops=row.matrix_tflops,
+        l2_gbps_per_sm=row.l2_gbps_per_sm,
         clock_mhz=row.clock_mhz,
         caveat=row.caveat,
         dram_gbps=gbps or row.dram_gbps,

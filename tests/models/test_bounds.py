@@ -10,7 +10,7 @@ from kernels import discover, records
 from kernels.gpus import GPUS
 from kernels.runner.measurements.counters_measurement import COUNTERS
 from kernels.spec import Launch
-from visualize.models.bounds import L2_GBPS_PER_SM, SUSTAINED, bounds, l2_pressure
+from visualize.models.bounds import SUSTAINED, bounds, l2_gbps, l2_pressure
 from visualize.models.coalescing import operations
 from visualize.models.schedule import schedule
 
@@ -41,11 +41,18 @@ def counted(kernel, wanted):
 
 def test_bytes_take_their_number_over_the_rate():
     """4.8 GB at 4,800 GB/s, and 10.164 GB at 132 × 77 GB/s, take a millisecond."""
-    several = found(launch_of(), dram_bytes=4.8e9, received_bytes=132 * L2_GBPS_PER_SM * 1e6)
+    several = found(launch_of(), dram_bytes=4.8e9, received_bytes=132 * 77 * 1e6)
     assert several["DRAM"].ms == pytest.approx(1)
     assert several["L2"].ms == pytest.approx(1)
     assert "4.8 GB at 4,800 GB/s" in several["DRAM"].why
-    assert "assumed" in several["L2"].why
+    assert "10,164 GB/s (measured)" in several["L2"].why
+
+
+def test_the_l2s_rate_is_the_gpus_own_where_it_was_measured_and_else_an_h200s_per_sm():
+    assert l2_gbps(GPUS["H100"]) == 132 * 70
+    assert l2_gbps(GPUS["A100-80GB"]) == 108 * 77
+    assumed = found(launch_of(GPUS["A100-80GB"]), dram_bytes=1e9, received_bytes=108 * 77 * 1e6)["L2"]
+    assert (assumed.ms, "8,316 GB/s (assumed)" in assumed.why) == (pytest.approx(1), True)
 
 
 def test_without_a_known_rate_nothing_is_said_of_dram():

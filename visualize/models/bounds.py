@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernels.gpus import Gpu
+from kernels.gpus import GPUS, Gpu
 from kernels.spec import Kernel, Launch
 from visualize.models.schedule import Schedule
 from visualize.models.traffic import Operation
 
-# What an SM of an H200 receives from the L2 where that is what limits, in the long launches of
-# `records/h200_reuse.jsonl` (10.2 TB/s over 132 SMs); short ones, at a higher clock, reach 86, and with blocks of K as
-# long as a line 91. Taken for other GPUs as well.
-L2_GBPS_PER_SM = 77.0
+# What an SM receives from the L2 where that is what limits long launches is measured, GPU by GPU (`benchmarks.l2`).
+# Short ones, at a higher clock, reach 86 on an H200 in place of 77, and with blocks of K as long as a line 91. Where
+# nobody has measured it, an H200's is taken.
+_L2_ASSUMED = GPUS["H200"].l2_gbps_per_sm
 
 # The share of the datasheet's matrix rate that is sustained where nothing else is in the way: 0.68 to 0.77 by tiles of
 # 128 × 256 float16 in the same file, at the device's limit of power. Taken for other GPUs as well.
@@ -62,8 +62,9 @@ def bounds(
     found = []
     if gpu.dram_gbps:
         found.append(Bound("DRAM", dram_bytes / gpu.dram_gbps / 1e6, _rate(dram_bytes, f"{gpu.dram_gbps:,.0f} GB/s")))
-    l2_gbps = L2_GBPS_PER_SM * gpu.sms
-    found.append(Bound("L2", received_bytes / l2_gbps / 1e6, _rate(received_bytes, f"{l2_gbps:,.0f} GB/s (assumed)")))
+    how = "measured" if gpu.l2_gbps_per_sm else "assumed"
+    rate = f"{l2_gbps(gpu):,.0f} GB/s ({how})"
+    found.append(Bound("L2", received_bytes / l2_gbps(gpu) / 1e6, _rate(received_bytes, rate)))
     if operations:
         found.append(_load_store(kernel, gpu, operations, clock))
     needed = arithmetic(kernel, launch, clock)
@@ -74,6 +75,11 @@ def bounds(
         why = f"the busiest SM computes {busiest:,} tiles, the average {tiles / sms:,.1f}"
         found.append(Bound("tail wave", needed.ms * (busiest * sms / tiles - 1), why))
     return tuple(found)
+
+
+def l2_gbps(gpu: Gpu) -> float:
+    """What all SMs together receive from the L2 where that is what limits."""
+    return (gpu.l2_gbps_per_sm or _L2_ASSUMED) * gpu.sms
 
 
 def l2_pressure(found: Sequence[Bound], operations: Sequence[Operation]) -> float:

@@ -21,7 +21,7 @@ from kernels.lanes import CompiledFacts
 from kernels.results import Prediction
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models import coalescing
-from visualize.models.bounds import L2_GBPS_PER_SM, SUSTAINED, arithmetic, bounds, l2_pressure, writes_in_parts
+from visualize.models.bounds import SUSTAINED, arithmetic, bounds, l2_gbps, l2_pressure, writes_in_parts
 from visualize.models.occupancy import occupancy
 from visualize.models.reuse import asked_bytes, reuse
 from visualize.models.schedule import schedule
@@ -106,7 +106,7 @@ def _roughly(kernel: Kernel, launch: Launch) -> dict[str, float]:
         for access in kernel.accesses(launch)
         if access.op in ("load", "descriptor")
     )
-    found = {"L2": asked / (L2_GBPS_PER_SM * gpu.sms) / 1e6}
+    found = {"L2": asked / l2_gbps(gpu) / 1e6}
     if gpu.dram_gbps:
         found["DRAM"] = kernel.family.minimal_bytes(launch.problem) / gpu.dram_gbps / 1e6
     return found

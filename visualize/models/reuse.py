@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
-from visualize.models.bounds import L2_GBPS_PER_SM
+from visualize.models.bounds import l2_gbps
 from visualize.models.dispatch import by_pace, lockstep, staggered
 from visualize.models.lru import Programs, evicted, fetched_bytes
 from visualize.models.schedule import MOST_TILES, Schedule
@@ -338,5 +338,5 @@ def recommended(found: Mapping[int, Reuse], launch: Launch) -> int:
     fewest = fewest_bytes(found)
     if not found[fewest].ahead or not launch.gpu.dram_gbps:
         return fewest
-    little = _LITTLE * launch.gpu.dram_gbps / (L2_GBPS_PER_SM * launch.gpu.sms)
+    little = _LITTLE * launch.gpu.dram_gbps / l2_gbps(launch.gpu)
     return max((size for size, one in found.items() if one.read_bytes <= little * one.asked_bytes), default=fewest)
