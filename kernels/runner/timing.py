@@ -13,7 +13,7 @@ from kernels.runner.sampling import STUDY, Effort, Samples, sampled
 
 
 def in_turns(calls: Sequence[Callable[[], Any]], l2: str, timer: str, effort: Effort = STUDY) -> Samples:
-    """Time some launches, one after the other, again and again.
+    """Time some launches again and again, each once a turn, in an order that is drawn anew for each.
 
     Args:
         calls, l2, timer: as of HeldStream.
@@ -28,7 +28,7 @@ def in_a_row(calls: Sequence[Callable[[], Any]], l2: str) -> np.ndarray:
     Args:
         calls, l2: as of HeldStream.
     """
-    return HeldStream(calls, l2, "events").batch(1).times_ms[:, 0]
+    return HeldStream(calls, l2, "events").one_after_the_other()
 
 
 def best_ms(call: Callable[[], Any], repeats: int = 8) -> float:

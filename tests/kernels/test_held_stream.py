@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 
+import numpy as np
 import pytest
 import torch
 
+from kernels.pairs import pair
 from kernels.runner import held_stream
 from kernels.runner.held_stream import HeldStream
 
 
 class Host:
-    """Launches that take `launch_s` each from Python, behind spins of a GPU that runs at 2 GHz."""
+    """Launches that take `launch_s` each from Python, behind spins of a GPU that runs at 2 GHz.
+
+    Attributes:
+        gpu_ms: how long the GPU's launches took together.
+    """
 
     def __init__(self, launch_s: float) -> None:
-        self.launch_s, self.now, self.held_until = launch_s, 0.0, 0.0
+        self.launch_s, self.now, self.held_until, self.gpu_ms = launch_s, 0.0, 0.0, 0.0
         self.spins: list[int] = []
 
     def spin(self, cycles: int) -> None:
@@ -36,13 +43,13 @@ def on(monkeypatch):
                 pass
 
             def record(self):
-                self.at = host.held_until
+                self.at, self.ms = host.held_until, host.gpu_ms
 
             def query(self):
                 return host.now > self.at
 
-            def elapsed_time(self, _):
-                return 1.0
+            def elapsed_time(self, end):
+                return end.ms - self.ms
 
         class Probe:
             def launch(self, _):
@@ -87,6 +94,58 @@ def test_a_pause_of_python_does_not_hold_later_batches_for_seconds(on):
     host.launch_s = 40e-6
     HeldStream([host.launch] * 16, "warm", "events").batch(20)
     assert host.spins[-1] / 2e9 <= 1.5 * 320 * held_stream._MOST_S
+
+
+class Copies:
+    """Copies of which every other one is slower, whoever launches them: what one leaves in the L2 delays the next."""
+
+    def __init__(self, host: Host, count: int) -> None:
+        self.host, self.launched = host, 0
+        self.calls = [functools.partial(self.launch, number) for number in range(count)]
+        self.numbers: list[int] = []
+
+    def launch(self, number: int) -> None:
+        self.host.launch()
+        self.numbers.append(number)
+        self.launched += 1
+        self.host.gpu_ms += 1.02 if self.launched % 2 else 0.98
+
+
+@pytest.mark.parametrize("timer", ["events", "graph"])
+def test_launches_that_alternate_between_two_times_make_none_of_two_equal_calls_faster(on, monkeypatch, timer):
+    graph = type("Graph", (), {"replay": lambda _: None})
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda _: contextlib.nullcontext())
+    host = on(Host(1e-6))
+    stream = HeldStream(Copies(host, 2).calls, "warm", timer)
+    times = np.concatenate([stream.batch(turns).times_ms for turns in range(10, 20)], axis=1)
+    found = pair(*times)
+    assert found.low <= 1 <= found.high
+    assert times.mean(1) == pytest.approx([1, 1], abs=0.01)
+
+
+def test_each_call_gets_its_own_times_whatever_the_order(on):
+    host = on(Host(1e-6))
+
+    def taking(ms):
+        def call():
+            host.launch()
+            host.gpu_ms += ms
+
+        return call
+
+    times = HeldStream([taking(ms) for ms in (1.0, 2.0, 3.0)], "warm", "events").batch(20).times_ms
+    assert times == pytest.approx(np.repeat([[1.0], [2.0], [3.0]], 20, axis=1))
+
+
+def test_one_after_the_other_they_are_launched_as_they_come(on):
+    host = on(Host(1e-6))
+    copies = Copies(host, 8)
+    stream = HeldStream(copies.calls, "warm", "events")
+    copies.numbers.clear()
+    times = stream.one_after_the_other()
+    assert copies.numbers == list(range(8))
+    assert times == pytest.approx([1.02, 0.98] * 4)
 
 
 def test_what_can_not_be_queued_in_time_is_an_error(on):
