@@ -1,4 +1,4 @@
-"""Two launches timed alternately: how their times compare, and how sure that is. NumPy alone.
+"""Two launches timed in turns: how their times compare, and how sure that is. NumPy alone.
 
 What slows both calls of a pair (a clock that moves, a neighbour) cancels in the pair's own ratio. The ratio is the
 median over pairs; its interval is a bootstrap over pairs, widened by what the timer can't resolve.
@@ -46,7 +46,7 @@ class Pair:
 
 
 def pair(times_ms: Sequence[float] | np.ndarray, others_ms: Sequence[float] | np.ndarray, seed: int = 0) -> Pair:
-    """Compare times that were taken alternately: the i-th of each belong together.
+    """Compare times that were taken in turns: the i-th of each belong together.
 
     Args:
         times_ms, others_ms: (pairs,), above 0.

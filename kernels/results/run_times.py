@@ -34,7 +34,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A call of the library's, timed alternately with the kernel.
+    """A call of the library's, timed in turns with the kernel.
 
     Attributes:
         ratio: its time over ours, the median over pairs; above 1, we are faster.

@@ -64,7 +64,7 @@ def shown(run):
 def test_a_ratio_stands_beside_its_interval_everywhere():
     strip, claim, tables = drawn(measured())
     assert "0.975 ×" in strip
-    assert "timed alternately: 0.975 ×, 95 % 0.970–0.980" in shown(measured())
+    assert "timed in turns: 0.975 ×, 95 % 0.970–0.980" in shown(measured())
     assert "the speed of torch.matmul (95 % 0.970–0.980)" in claim
     assert "0.975 ×, 95 % 0.970–0.980" in tables
 

@@ -80,7 +80,7 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
 
 
 def times_figure(measured: Sequence[Measured], own: int, source: str) -> go.Figure:
-    """Milliseconds by GROUP_SIZE, timed alternately: medians, with bars from the 20th to the 80th percentile.
+    """Milliseconds by GROUP_SIZE, timed in turns: medians, with bars from the 20th to the 80th percentile.
 
     Args:
         source: of the points: "measured" or "recorded".

@@ -51,7 +51,7 @@ def comparison(here: DramTraffic) -> Markup | str:
         return ""
     most = here.schedule.extents[0]
     rows = [_row(row, here.sizes.get(min(row.group_size or 1, most))) for row in study.rows]
-    header = (term("GROUP_SIZE"), "GB predicted", "GB counted (of five)", "error", "ms, timed alternately", "")
+    header = (term("GROUP_SIZE"), "GB predicted", "GB counted (of five)", "error", "ms, timed in turns", "")
     return table(frame(header, rows), f"{study.tool}, {study.device.name}. {study.note}".strip())
 
 

@@ -36,7 +36,7 @@ def strip(result: RunResult, source: str, is_in_l2: bool) -> list[Markup]:
         figure(_rate(timing), "useful rate, in L2" if of_l2 else "rate", source),
     ]
     if baseline:
-        how = f"The speed of {baseline.name}, timed alternately: {_ratio(baseline)}"
+        how = f"The speed of {baseline.name}, timed in turns: {_ratio(baseline)}"
         value = f"tie ({baseline.ratio:.3f} ×)" if baseline.is_tie else speed(baseline)
         parts.append(figure(value, baseline.name, source, how))
     if peak and not of_l2:

@@ -72,7 +72,7 @@ def _overhead(ran: Timeline) -> tuple[Sentence, ...]:
     registers, more = ran.registers
     return (
         say(
-            "Instrumentation overhead: {} ({} against {}, timed alternately; {} against {} registers per thread).",
+            "Instrumentation overhead: {} ({} against {}, timed in turns; {} against {} registers per thread).",
             Strong(cost),
             milliseconds(ran.instrumented.median_ms),
             milliseconds(ran.plain.median_ms),
