@@ -23,6 +23,7 @@ from kernels.runner.leased import LeasedWorkers
 from kernels.runner.processes import DEADLINES_S, outcome
 from kernels.runner.session import Session
 from kernels.sweep.local_device import LocalDevice
+from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -80,13 +81,6 @@ def die():
 
 def fail():
     raise LookupError("not there")
-
-
-def until(condition):
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_one_lease_answers_all_calls_of_a_turn_and_holds_what_they_hold(workers, hub, tmp_path):

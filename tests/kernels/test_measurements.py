@@ -17,6 +17,7 @@ from kernels.runner.bounded_cache import BoundedCache
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.measurements.measurement import Incomplete
 from kernels.runner.session import Session
+from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("deviceless")
 
@@ -103,10 +104,7 @@ def test_an_unknown_name_is_an_error_that_lists_those_there_are(session, name):
 @pytest.mark.parametrize("name", ["run", "counters", "reuse"])
 def test_a_job_is_cancelled_while_it_compiles(deviceless, name):
     job = deviceless.submit(SLOW, name)
-    deadline = time.monotonic() + 20
-    while job.progress.stage != "compile":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: job.progress.stage == "compile")
     time.sleep(0.5)
     job.cancel()
     outcome = job.result(20)

@@ -24,6 +24,7 @@ from kernels.runner.measurements.run_measurement import RUN, checked
 from kernels.runner.session import Session
 from kernels.runner.turns import Client
 from kernels.spec import Launch
+from tests.waiting import until
 
 KERNEL = next(iter(discover().values()))
 PATIENCE_S = 60
@@ -55,14 +56,6 @@ SLOW_TO_COMPILE = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 16, "num_warps": 2
 
 def worker_id(session):
     return session.ask_runner(worker.process_id)
-
-
-def until(condition):
-    """Wait for what must come true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
 
 
 def is_gone(process_id):

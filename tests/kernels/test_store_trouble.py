@@ -13,6 +13,7 @@ from kernels.store import Store, StoredSweep, Wanted, database, migrations, writ
 from kernels.store.experiment_key import key_of, text_of
 from tests.kernels.results_made_up import START, experiment, run
 from tests.kernels.stores import ONE, RUN, counted, medians, put
+from tests.waiting import until
 
 
 def version_1(path, rows=3):
@@ -126,10 +127,7 @@ def test_while_another_program_locks_the_file_results_wait_and_nothing_is_lost(s
     assert medians(store) == [], "reading goes on"
     locking.execute("ROLLBACK")
     locking.close()
-    deadline = time.monotonic() + 10
-    while store.count(Wanted()) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: store.count(Wanted()) == 2)
     assert medians(store) == [0.2, 0.1]
     assert store.problem == ""
 
@@ -241,10 +239,7 @@ def test_a_file_that_was_locked_at_the_start_is_opened_once_it_can_be(store_path
     assert store.problem.endswith("another program has locked it (database is locked).")
     locking.execute("ROLLBACK")
     locking.close()
-    deadline = time.monotonic() + 10
-    while store.problem:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not store.problem)
     assert put(store, run(ONE))
     store.close()
 

@@ -19,6 +19,7 @@ from kernels.runner.session import Session
 from kernels.store import Store, Wanted
 from tests.kernels.results_made_up import H200, INTERPRETER, START, experiment, run
 from tests.kernels.stores import counted, put
+from tests.waiting import until
 
 QUICK = experiment("matmul.grouped", M=64, N=64, K=32)
 
@@ -134,7 +135,7 @@ def test_a_session_whose_store_is_locked_still_answers_and_stores_it_later(sessi
     locking = sqlite3.connect(store_path, isolation_level=None)
     locking.execute("BEGIN IMMEDIATE")
     assert isinstance(session.submit(QUICK).result(), RunResult)
-    assert "another program has locked it" in session.store.problem
+    until(lambda: "another program has locked it" in session.store.problem)
     assert session.known(QUICK, "run") is not None
     locking.execute("ROLLBACK")
     locking.close()

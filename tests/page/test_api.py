@@ -8,7 +8,6 @@ import re
 import signal
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from kernels import discover
 from kernels.gpus import GPUS
 from tests.kernels.trees import is_alive
 from tests.page.conftest import App, served
+from tests.waiting import until
 
 ENDPOINTS = ("/schedule", "/coalescing", "/run", "/layouts", "/timeline", "/compile", "/sweep")
 
@@ -262,7 +262,7 @@ def test_predictions_follow_the_gpu_that_is_named(client: Client) -> None:
         assert (reply["resident_source"], reply["resident_programs"]) in (("assumed", 40), ("compiled", 160))
         return reply["resident_source"] == "compiled"
 
-    _until(answered)
+    until(answered)
 
 
 def test_unknown_models_and_boards_are_refused(client: Client) -> None:
@@ -310,21 +310,12 @@ def test_an_app_that_is_ended_waits_for_no_compile(tmp_path: Path, tilescope_cac
         for stages in (1, 2, 3, 4):
             slow = {"kernel": "matmul.grouped", "config": {**tile, "num_stages": stages}, "gpu": "T4"}
             asking.submit(slow, api_name="/compile" if stages > 1 else "/schedule")
-        workers = _until(lambda: len(app.workers()) >= 2 and app.workers())  # one more is kept for quick compiles
+        workers = until(lambda: len(app.workers()) >= 2 and app.workers())  # one more is kept for quick compiles
         time.sleep(2)  # they compile
         began = time.monotonic()
         app.process.terminate()
         status = Path(f"/proc/{app.process.pid}/status")
-        _until(lambda: int(re.findall(r"SigIgn:\s*(\w+)", status.read_text())[0], 16) >> (signal.SIGTERM - 1) & 1)
+        until(lambda: int(re.findall(r"SigIgn:\s*(\w+)", status.read_text())[0], 16) >> (signal.SIGTERM - 1) & 1)
         assert app.process.wait(60) == 0
         assert time.monotonic() - began < 15, "a compile takes a minute"
-        _until(lambda: not any(map(is_alive, workers)))
-
-
-def _until(found: Callable[[], Any]) -> Any:
-    """What is found, once it is anything."""
-    deadline = time.monotonic() + 60
-    while not (thing := found()):
-        assert time.monotonic() < deadline, "it was not found within a minute"
-        time.sleep(0.1)
-    return thing
+        until(lambda: not any(map(is_alive, workers)))

@@ -6,7 +6,6 @@ import datetime
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from playwright.sync_api import Browser
 from kernels import discover
 from tests.kernels.trees import is_alive
 from tests.page.conftest import App, Tab, served
+from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 
@@ -194,10 +194,7 @@ def test_a_page_that_is_closed_ends_its_run(tab: Tab, app: App) -> None:
     closed.page.wait_for_selector("#status li.now:has-text('launch')")
     busy = app.workers()
     closed.page.close()
-    deadline = time.monotonic() + 20
-    while set(busy) <= set(app.workers()):
-        assert time.monotonic() < deadline, "its worker goes on"
-        time.sleep(0.1)
+    until(lambda: not set(busy) <= set(app.workers()))
 
 
 def test_the_worst_tile_is_drawn_with_its_program_and_its_values(tab: Tab) -> None:
