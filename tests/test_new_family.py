@@ -18,7 +18,9 @@ BYTES = 37 * 1008 * 4
 
 PAGE = """
 import json
-import gradio as gr
+from visualize.page.without_stubs import without_stubs
+with without_stubs():
+    import gradio as gr
 from kernels.runner.session import Session
 from visualize.figures.player_data import player_data
 from visualize.figures.schedule_figure import Order, schedule_figure

@@ -24,6 +24,7 @@ from tests.page import stored_sweep
 # of one that the old page asks for anew: the server has forgotten the page by then.
 _CUT_OFF = (
     "AbortError: signal is aborted",
+    "AbortError: BodyStreamBuffer was aborted",
     "Unexpected error Connection errored out",
     "Unexpected error 404: Not Found",
     "Failed to load resource: net::ERR_INCOMPLETE_CHUNKED_ENCODING",

@@ -57,7 +57,7 @@ def test_a_free_port_has_no_obstacle_and_one_in_use_has():
     assert listening.obstacle("127.0.0.1", port) == ""
 
 
-@pytest.mark.parametrize("host", ["nowhere.invalid", "a" * 300, "not a host"])
+@pytest.mark.parametrize("host", ["a" * 300, "not a host"])
 def test_a_host_without_an_address_is_a_sentence(host):
     assert "which has no address" in listening.obstacle(host, 7860)
 
@@ -71,7 +71,7 @@ def test_an_address_of_another_machine_is_a_sentence():
     [
         (["--port", "99999"], {}, "the port is '99999'"),
         ([], {"GRADIO_SERVER_PORT": "many"}, "the port is 'many'"),
-        (["--host", "nowhere.invalid"], {}, "The host is 'nowhere.invalid'"),
+        (["--host", "not a host"], {}, "The host is 'not a host'"),
     ],
 )
 def test_the_app_ends_with_the_sentence_and_no_traceback(flags, variables, said):

@@ -121,6 +121,22 @@ def test_a_cancel_ends_all_that_was_to_follow(panel, started, store):
     assert said == "3 sizes of K to sweep, each for itself. The ratio to the library needs a GPU."
 
 
+def test_a_cancel_between_two_sizes_ends_what_was_to_follow(panel, started, store, monkeypatch):
+    session, state = Session(store), state_of(**OVER)
+    ended_well = panel.sweeps._ended_well
+
+    def cancelled_then(*given):
+        well = ended_well(*given)
+        list(panel._cancelled(session, state, "page"))
+        return well
+
+    monkeypatch.setattr(panel.sweeps, "_ended_well", cancelled_then)
+    with panel.sweeps.followed("page"):
+        pressed(panel, session, state)
+        assert finished(panel.sweeps, swept_sizes(state).spaces[256], store=store).ended == "complete"
+        assert len(started.devices) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

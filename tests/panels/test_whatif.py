@@ -43,7 +43,7 @@ def test_a_constant_size_brings_back_what_unknown_divisibility_costs(session):
 
 
 def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(session):
-    page = SETTINGS.state({"kernel": "matmul.grouped", "dtype": "float32"}, None)
+    page = SETTINGS.state({"kernel": "matmul.grouped", "dtype": "float32", **SMALL, "BLOCK_M": 64}, None)
     table, _ = last(whatif_panel.faults(session, page))
     by_name = {row[0]: row for row in rows(table) if row[0]}
     assert by_name["sizes not known to be divisible by 16"][2] == "4 B"

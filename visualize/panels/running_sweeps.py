@@ -188,6 +188,8 @@ class RunningSweeps:
                 space = then.pop(0)
                 before = None if anew else self._last(session.store, space, gpu)
                 with self._lock:
+                    if self._left and not self._taking_part():
+                        break  # cancelled between two sweeps
                     sweeping = self._begun(session, space, sweeping.strategy, before)
                 self._follow("", 0)
         finally:
