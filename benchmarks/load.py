@@ -32,6 +32,9 @@ BAR_MS, BAR_GROWTH = 500, 0.05
 AT_ONCE = 12
 PATIENCE_S = 120.0
 
+# uvicorn closes a connection that was idle for 5 s, a moment before a request that comes then. A browser asks again.
+LIMITS = httpx.Limits(keepalive_expiry=2.0)
+
 # Memory is compared from here on: imports, first compiles and Gradio's own caches come before.
 WARM_UP = 0.3
 
@@ -61,7 +64,7 @@ class Asking:
     """
 
     def __init__(self, url: str, changes: int) -> None:
-        self._client = httpx.AsyncClient(base_url=f"{url}gradio_api/", timeout=PATIENCE_S)
+        self._client = httpx.AsyncClient(base_url=f"{url}gradio_api/", timeout=PATIENCE_S, limits=LIMITS)
         self._session, self._changes = uuid.uuid4().hex, changes
 
     async def change(self, settings: str) -> None:
@@ -251,6 +254,8 @@ def main(clients: int, minutes: float, every_s: float) -> None:
     first, last = statistics.median(settled[:quarter]), statistics.median(settled[-quarter:])
     over = "  over the bar" if last / first - 1 > BAR_GROWTH else ""
     print(f"page: {taken.megabytes[0][1]:.0f} MB at first, {first:.0f} then {last:.0f}: {last / first - 1:+.1%}{over}")
+    tenths = taken.megabytes[:: max(1, len(taken.megabytes) // 10)]
+    print("page, MB by tenths:", *(f"{megabytes:.0f}" for _, megabytes in tenths))
 
 
 if __name__ == "__main__":

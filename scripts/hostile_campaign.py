@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.load import resident_megabytes, served
+from benchmarks.load import LIMITS, resident_megabytes, served
 from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
@@ -159,7 +159,7 @@ async def campaign(requests: int, seed: int, minutes: float) -> tuple[Found, lis
     """The requests; the memory at its base and at the end, in MB; the server's log."""
     found = Found()
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
-        async with served(log) as (url, process), httpx.AsyncClient(base_url=url, timeout=60) as client:
+        async with served(log) as (url, process), httpx.AsyncClient(base_url=url, timeout=60, limits=LIMITS) as client:
             hostile = Hostile((await client.get("config")).json(), seed)
             await asyncio.sleep(15)  # its workers start
             left, until = iter(range(requests)), time.monotonic() + 60 * minutes

@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from kernels.runner.session import Session
 from visualize.command.listening import ask_itself_directly
 from visualize.figures.theme import variables
+from visualize.page.first_reply import FirstReply
 from visualize.page.guard import Guard, allowed_hosts, framing_sites
 from visualize.page.health import HealthRoute
 from visualize.page.logs import log_here
@@ -67,7 +68,10 @@ def serve(
         state_session_capacity=_SESSIONS,
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
         app_kwargs={
-            "middleware": [Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites())],
+            "middleware": [
+                Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites()),
+                Middleware(FirstReply),
+            ],
             "routes": [HealthRoute(session).route()],
         },
     )

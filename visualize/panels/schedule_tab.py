@@ -40,7 +40,7 @@ MOST_LISTED_PROGRAMS = 8192
 MOST_LISTED_TILES = 1 << 18
 
 # Seconds that /schedule waits for the compiler: all but the occupancy is known without it.
-COMPILED_WITHIN_S = 0.25
+COMPILED_WITHIN_S = 0.15
 
 # Points of the curve of loads at most: as many as a screen tells apart.
 CURVE_POINTS = 400

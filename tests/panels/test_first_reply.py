@@ -1,0 +1,47 @@
+"""The reply that opens the page: compressed, with Plotly announced; no other reply is touched."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from visualize.page.first_reply import FirstReply
+from visualize.widgets.plot import PLOTLY_JS
+
+TEXT = "<p>What does my kernel really do?</p>" * 10_000
+
+
+async def reply(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(TEXT, status_code=401 if "refused" in request.query_params else 200)
+
+
+@pytest.fixture
+def client():
+    return TestClient(Starlette(routes=[Route("/{path:path}", reply)], middleware=[Middleware(FirstReply)]))
+
+
+def test_the_page_is_sent_compressed_to_who_takes_it(client):
+    answer = client.get("/", headers={"accept-encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip"
+    assert int(answer.headers["content-length"]) < len(TEXT) / 50
+    assert answer.text == TEXT
+    plain = client.get("/", headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.text == TEXT
+
+
+def test_the_page_announces_the_script_that_its_plots_load(client):
+    assert client.get("/").headers["link"] == f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
+    assert PLOTLY_JS.is_file()
+
+
+def test_a_refusal_announces_nothing_and_other_replies_go_as_they_are(client):
+    assert "link" not in client.get("/?refused").headers
+    other = client.get("/gradio_api/info", headers={"accept-encoding": "gzip"})
+    assert not {"link", "content-encoding"} & set(other.headers)
+    assert other.text == TEXT
