@@ -1,4 +1,4 @@
-"""Take README's animated picture from a running page: `python scripts/capture.py URL FILE.gif`.
+"""Take README's animated picture from a running page: `python -m scripts.capture URL FILE.gif`.
 
 It walks the page as a newcomer would: the nine results, program by program, then the shape where the order matters,
 then a store that is not coalesced, then a race. CHROMIUM names the browser.
