@@ -30,8 +30,9 @@ from kernels.knobs import knobs
 LATE_S, BAR_GROWTH = 2.0, 0.05
 AT_ONCE = 8
 
-# Requests in which the server's caches fill, before its memory is taken for its base.
-WARM_UP = 200
+# Requests in which the server's bounded caches fill, before its memory is taken for its base: results, compiles,
+# figures, and what nobody has read yet.
+WARM_UP = 2000
 
 _LONG = "9" * 5000
 _FIELDS = ("M", "N", "kernel", "gpu", "tab", "with", "preset", "form_of", "new")

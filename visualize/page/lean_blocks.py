@@ -18,6 +18,8 @@ from gradio.blocks import Block
 from gradio.components.api_component import Api
 from gradio.state_holder import SessionState, StateHolder
 
+from visualize.page.unread import bound
+
 
 class LeanSession(SessionState):
     """A session of which no component's configuration is kept.
@@ -45,9 +47,11 @@ class LeanBlocks(gr.Blocks):
     """Blocks in which text is handed on as it is, and an output that is left as it is costs nothing."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Take the sessions that a server keeps as lean ones: Gradio makes its own when it is launched."""
+        """Take the sessions that a server keeps as lean ones, and its queue as a bounded one: Gradio makes its own."""
         if name == "state_holder" and type(value) is StateHolder:
             value.__class__ = _LeanSessions
+        if name == "_queue":
+            bound(value)
         super().__setattr__(name, value)
 
     async def process_api(self, block_fn: BlockFunction | int, *arguments: Any, **named: Any) -> dict[str, Any]:
