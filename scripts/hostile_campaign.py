@@ -52,7 +52,7 @@ class Found:
     Attributes:
         statuses: how often each status came.
         broken: requests that the server failed on.
-        late: seconds and names of refusals that took too long.
+        late: seconds, and what became of the request: only a refusal may not take long.
         seconds: of each request.
     """
 
@@ -136,6 +136,7 @@ class Hostile:
 async def sent(client: httpx.AsyncClient, asked: tuple[str, str, str], found: Found) -> None:
     """One request, up to its answer."""
     name, path, body = asked
+    outcome = ""
     began = time.monotonic()
     try:
         reply = await client.post(f"gradio_api/{path}", content=body, headers={"content-type": "application/json"})
@@ -146,6 +147,7 @@ async def sent(client: httpx.AsyncClient, asked: tuple[str, str, str], found: Fo
             # Where it came from the second version, too, the answer is with the first.
             place = f"gradio_api/call/{path.rsplit('/', 1)[-1]}/{reply.json()['event_id']}"
             answer = (await client.get(place)).text
+            outcome = "refused" if '"failure"' in answer or "event: error" in answer else "accepted"
             if "Tilescope failed on this" in answer:
                 found.broken.append(f"{name}: {body[:300]} → {answer[:200]}")
     except httpx.HTTPError as error:
@@ -153,11 +155,11 @@ async def sent(client: httpx.AsyncClient, asked: tuple[str, str, str], found: Fo
     took = time.monotonic() - began
     found.seconds.append(took)
     if took > LATE_S:
-        found.late.append((took, f"{name}: {body[:300]}"))
+        found.late.append((took, f"{outcome or 'an event'} {name}: {body[:300]}"))
 
 
 async def campaign(requests: int, seed: int, minutes: float) -> tuple[Found, list[float], str]:
-    """The requests; the memory at its base and at the end, in MB; the server's log."""
+    """The requests; the memory at first, after each so many requests, and at the end, in MB; the server's log."""
     found = Found()
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
         async with served(log) as (url, process), httpx.AsyncClient(base_url=url, timeout=60, limits=LIMITS) as client:
@@ -170,7 +172,7 @@ async def campaign(requests: int, seed: int, minutes: float) -> tuple[Found, lis
                 for number in left:
                     if time.monotonic() > until:
                         return
-                    if number == min(WARM_UP, requests // 2):
+                    if number and number % min(WARM_UP, requests // 2) == 0:
                         base.append(resident_megabytes(process))
                     await sent(client, hostile.request(), found)
 
@@ -186,13 +188,16 @@ def main(requests: int, seed: int, minutes: float) -> None:
     found, (first, *warm, last), log = asyncio.run(campaign(requests, seed, minutes))
     print(f"{len(found.seconds)} requests in {time.monotonic() - began:.0f} s; statuses {dict(found.statuses)}")
     print(f"{len(found.broken)} broken", *found.broken[:10], sep="\n  ")
-    print(f"{len(found.late)} over {LATE_S:.0f} s", *(f"{s:.1f} s {what}" for s, what in found.late[:10]), sep="\n  ")
+    refused = [(s, what) for s, what in found.late if what.startswith("refused")]
+    print(f"{len(found.late)} over {LATE_S:.0f} s, of them {len(refused)} refused")
+    print(*(f"  {s:.1f} s {what}" for s, what in (*refused[:10], *found.late[:10])), sep="\n")
     ends = [
         line for line in log.splitlines() if line and not line.startswith((" ", "*", "Traceback", "During", "The ab"))
     ]
     traces = Counter(line[:160] for line in ends)
     print(f"{log.count('Traceback')} traces in the log", *traces.most_common(12), sep="\n  ")
     base = warm[0] if warm else first
+    print("memory, MB:", *(f"{megabytes:.0f}" for megabytes in (first, *warm, last)))
     over = "  over the bar" if last > base * (1 + BAR_GROWTH) else ""
     print(f"memory {first:.0f} MB, {base:.0f} warm, {last:.0f} at the end: {last / base - 1:+.1%}{over}")
 

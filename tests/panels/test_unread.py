@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -56,6 +57,20 @@ def test_who_waits_for_an_answer_is_kept_however_many_ask(queue):
 
     assert asyncio.run(waits()) == "an answer"
     assert len(queue.pending_messages_per_session) == MOST_CALLERS
+
+
+def test_who_has_just_waited_in_vain_and_waits_again_is_kept(queue):
+    async def waits():
+        asks(queue, "waits", "event")
+        messages = queue.pending_messages_per_session["waits"]
+        for number in range(MOST_CALLERS - 1):
+            asks(queue, f"caller {number}", f"event {number}")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(messages.get(), 0.01)
+        asks(queue, "one more", "event")  # while the stream looks whether its reader is still there
+        return "waits" in queue.pending_messages_per_session
+
+    assert asyncio.run(waits())
 
 
 def test_what_is_said_to_a_caller_who_is_gone_is_lost_and_nothing_fails(queue):

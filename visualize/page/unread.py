@@ -7,16 +7,17 @@ events of all callers for ever. Who only asks, and reads nothing, would fill the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from gradio.queueing import Queue
 from gradio.utils import LRUCache
 
 # Callers for whom something is kept: each call of an endpoint is one, and each open page.
-MOST_CALLERS = 300
+MOST_CALLERS = 200
 
 # Messages of one caller that wait to be read. An open page reads each at once.
-MOST_UNREAD = 50
+MOST_UNREAD = 30
 
 # Events of which Gradio keeps how long they took.
 _MOST_TIMED = 200
@@ -25,13 +26,16 @@ _MOST_TIMED = 200
 class _Messages(asyncio.Queue[Any]):
     """The messages of one caller: the oldest one goes where there are too many.
 
+    Args:
+        heard: called when a reader has waited, for a message or in vain, and may wait again in a moment.
+
     Attributes:
         readers: who waits for the next one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[], None]) -> None:
         super().__init__()
-        self.readers = 0
+        self.readers, self._heard = 0, heard
 
     async def get(self) -> Any:
         self.readers += 1
@@ -39,6 +43,7 @@ class _Messages(asyncio.Queue[Any]):
             return await super().get()
         finally:
             self.readers -= 1
+            self._heard()
 
     def put_nowait(self, item: Any) -> None:
         if self.qsize() >= MOST_UNREAD:
@@ -54,16 +59,19 @@ class _Callers(LRUCache[str, Any]):
         self._numbers = numbers
 
     def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, _Messages())
+        super().__setitem__(key, _Messages(lambda: self._heard(key)))
 
     def __getitem__(self, key: str) -> Any:
+        self._heard(key)
+        return super().__getitem__(key)
+
+    def _heard(self, key: str) -> None:
         if key in self:
             self.move_to_end(key)
-        return super().__getitem__(key)
 
     def __missing__(self, key: str) -> Any:
         """An event of a caller who is gone has something to say: nobody reads it."""
-        return _Messages()
+        return _Messages(lambda: None)
 
     def __delitem__(self, key: str) -> None:
         """Whose stream breaks off may be gone already."""
