@@ -58,7 +58,7 @@ def test_axes_say_what_they_count():
     assert (figure.layout.yaxis.title.text, figure.layout.yaxis.type) == ("read from DRAM (log scale)", "log")
     assert list(figure.layout.xaxis.tickvals) == [1, 2, 4]
     times = times_figure(MEASURED, 1, "measured")
-    assert (times.layout.yaxis.title.text, times.layout.yaxis.type) == ("milliseconds", "linear")
+    assert (times.layout.yaxis.title.text, times.layout.yaxis.type) == ("milliseconds, p20 to p80", "linear")
 
 
 def test_the_axis_writes_bytes_as_the_text_does():

@@ -103,7 +103,7 @@ def test_what_fits_in_the_l2_has_no_dram_bandwidth():
     strip, claim, tables = drawn(measured(FITS))
     assert "useful rate, in L2" in strip
     assert "useful rate, in L2" in tables
-    assert "of best copy rate" not in strip
+    assert "of a copy's best" not in strip
     assert "The working set of 8.39 MB fits in the L2 (62.9 MB): this is no DRAM bandwidth." in claim
     cold = measured(FITS)
     experiment = replace(cold.experiment, run=replace(cold.experiment.run, l2="cold"))

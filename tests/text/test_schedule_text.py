@@ -79,7 +79,7 @@ def claimed(found, bought=None, what="program"):
 
 def test_fewer_blocks_are_the_number_and_rows_and_columns_the_reason():
     number, claim, more = claimed(DIFFERENT)
-    assert number == "54 blocks instead of 90"
+    assert number == "54 blocks of A and B instead of 90"
     assert claim == "The first 9 programs need 3 rows of A and 3 columns of B; row-major order needs 1 and 9."
     assert more == "And more."
 

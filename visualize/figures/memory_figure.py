@@ -44,9 +44,9 @@ def memory_figure(
     """
     room = max(rows, drawn.rows)
     most = int(drawn.lines.max())
-    across = f"first {drawn.rows} of {most:,} lines" if most > drawn.rows else "byte of the line"
+    across = f"first {drawn.rows} of {most:,} lines" if most > drawn.rows else "byte within the line"
     labels = labels_of(drawn)[place]
-    ticks = np.arange(0, drawn.rows, -(-drawn.rows // _TICKS))
+    ticks = np.arange(0, drawn.rows, -(-room // _TICKS))
     picture = go.Heatmap(
         z=drawn.state[place],
         x0=drawn.cell_bytes / 2,
@@ -85,7 +85,7 @@ def memory_figure(
                 "tickangle": 0,
             },
             yaxis={
-                "title": {"text": f"first byte of the line, in {tensor}"},
+                "title": {"text": f"address in {tensor}, bytes"},
                 "range": [room - 0.5, -0.5],
                 "tickvals": ticks.tolist(),
                 "ticktext": [_byte(drawn, place, int(row)) for row in ticks],

@@ -17,6 +17,7 @@ _PREDICTED, _MEASURED, _OWN = theme.MODEL, theme.HARDWARE, theme.WRONG
 
 # What a logarithmic axis names, in full: Plotly writes what is between powers of ten as one small digit.
 _TICKS = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 1.5, 2, 3, 5, 7)]
+_FEWER_TICKS = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 5)]
 
 
 def _written(gigabytes: float) -> str:
@@ -71,6 +72,8 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
     )  # fmt: skip
     # What hardly differs looks alike: the axis spans a factor of three at least.
     drawn = [compulsory, *least, *most, *(one / 1e9 for row in counted for one in row.read_bytes)]
+    if max(drawn) > 10 * min(drawn):
+        figure.update_yaxes(tickvals=_FEWER_TICKS, ticktext=[*map(_written, _FEWER_TICKS)])
     middle = math.sqrt(min(drawn) * max(drawn))
     figure.add_scatter(
         x=[sizes[0]] * 2, y=[middle / math.sqrt(3), middle * math.sqrt(3)], mode="markers", marker={"opacity": 0},
@@ -85,7 +88,11 @@ def times_figure(measured: Sequence[Measured], own: int, source: str) -> go.Figu
     Args:
         source: of the points: "measured" or "recorded".
     """
-    figure = go.Figure(layout=_layout("Time by GROUP_SIZE", "milliseconds", max(one.group_size for one in measured)))
+    figure = go.Figure(
+        layout=_layout(
+            "Time by GROUP_SIZE, in one study", "milliseconds, p20 to p80", max(one.group_size for one in measured)
+        )
+    )
     figure.update_yaxes(type="linear", rangemode="tozero", tickvals=None, ticktext=None)
     spread = [np.percentile(one.times_ms, (20, 50, 80)) for one in measured]
     figure.add_scatter(**_points(measured, spread, source, "ms"))

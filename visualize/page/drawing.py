@@ -184,7 +184,7 @@ class Drawing:
         for panel in (panel for panels in self._panels.values() for panel in panels):
             forms |= panel.fill(known)
         opened: Drawn = {at.tab: state.view.tab, at.tabs: gr.Tabs(selected=state.view.tab)}
-        run = self._result.before(self.session)
+        run = self._result.before(known)
         run |= self._result.known_run(known, kept)
         if twin := self._twin(state):
             run = compare.beside(run, self._result.known_run(twin))

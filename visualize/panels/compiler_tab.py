@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import gradio as gr
@@ -13,6 +14,7 @@ from kernels.source import file_of, last_line, lines_of
 from kernels.spec import Kernel, Launch
 from visualize.models.occupancy import occupancy
 from visualize.panels.endpoint import Api, Endpoint, Reply
+from visualize.panels.memory_picture import LaneView
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import compiled_numbers
 from visualize.state.known import Known
@@ -50,7 +52,9 @@ class CompilerPanel(Panel):
         if compiled is None:
             return {}
         held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
-        listing = json.dumps(_listing(kernel, launch, compiled), ensure_ascii=False)
+        operation = known.state.view.of(LaneView).operation
+        wanted = 0 if operation == "worst" else int(operation)
+        listing = json.dumps({**_listing(kernel, launch, compiled), "wanted": wanted}, ensure_ascii=False)
         resources = tables.table(compiler_text.resources(launch, compiled, held))
         return {
             self.claim: compiler_text.claim(launch, compiled, held),
@@ -87,7 +91,9 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, An
         starts[file] = len(source) + 1
         source += [f"# {file}", *lines_of(file), ""]
     panes = [{"name": "Source", "lines": source}]
-    panes += [{"name": title, "lines": getattr(compiled, kind).splitlines()} for kind, title in _TEXTS.items()]
+    for kind, title in _TEXTS.items():
+        # nvdisasm leaves room for labels before an instruction, which would push it out of a narrow pane.
+        panes.append({"name": title, "lines": re.sub(r"(?<=\*/) {3,}", "  ", getattr(compiled, kind)).splitlines()})
     operations = []
     for access in accesses:
         file, first = access.source

@@ -12,7 +12,6 @@ from markupsafe import Markup
 from kernels import discover
 from kernels.knobs import ConfigError
 from kernels.results import Closeup, Diff, RunResult
-from kernels.runner.session import Session
 from kernels.spec import Kernel, Launch
 from visualize.figures.diff_figure import closeup_figure, diff_figure
 from visualize.figures.time_figure import time_figure
@@ -86,11 +85,12 @@ class ResultPanel(Panel):
         ended = next((known.ended.get(name) for name, one in known.measured.items() if one is outcome), None)
         return self._shown(outcome, known, status_text.stored(ended) if ended else "")
 
-    def before(self, session: Session) -> Drawn:
+    def before(self, known: Known) -> Drawn:
         """What a page says on which nothing has been run."""
-        hint = status_text.not_run(session.gpu is not None)
+        hint = status_text.not_run()
+        how = status_text.how_to_run(known.here is not None, query(known.state.moved_to(tab="recorded")))
         nothing: Drawn = dict.fromkeys((self.plot, self.closeup, self.times, self.roofline), NONE)
-        return {self.strip: hint, self.claim: hint, self.tables: "", self.roof_claim: hint, **nothing}
+        return {self.strip: hint, self.claim: how, self.tables: "", self.roof_claim: hint, **nothing}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def run(experiment: dict[str, Any]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class SweepPanel(Panel):
             self.forms[SweptKnobs] = form.form("swept-knobs", "What varies")
             self.forms[SweepSearch] = form.form("sweep-search", "How it is searched")
             with gr.Row():
-                anew = gr.Button("Sweep anew, without the rows that are stored", size="sm", elem_id="sweep-anew")
+                anew = gr.Button("Sweep again, ignoring stored rows", size="sm", elem_id="sweep-anew")
         self.forms[SweepPicture] = form.form("sweep-view", "How it is shown")
         with gr.Row(elem_classes="picture"):
             self.plot = plot("sweep-plot", "The configs of the sweep, by time")

@@ -22,7 +22,7 @@ def claim(launch: Launch, compiled: Compiled, held: Occupancy) -> Markup:
         percent(held.occupancy),
         say("occupancy on {} {}", gpu, Mark("predicted")),
         say(
-            "An SM holds {} of {}, limited by {}: {} per thread, {}.",
+            "An SM holds {} of {}, limited by {}. {} per thread, {}.",
             Strong(counted(held.programs_per_sm, "program")),
             counted(launch.config.num_warps, "warp"),
             enumerated(held.limited_by),

@@ -87,7 +87,7 @@ def claim(series: Sequence[PastRuns], checks: Sequence[bool], source: str, probl
         return warning + _of_times(series)
     if checks:
         return warning + _of_checks(checks, source)
-    how = "Press Run (Ctrl+Enter): what is measured here is kept, and comes back after a restart."
+    how = "Press Run (Ctrl+Enter): results of this machine are stored here. Recordings have a tab of their own."
     return warning + headline("No runs", "of this Experiment are stored", how)
 
 

@@ -14,7 +14,7 @@ from visualize.models.schedule import Schedule
 from visualize.models.steps import Steps
 from visualize.text.headline import headline
 from visualize.text.prose import Link, Listed, Sentence, Sourced, Strong, say
-from visualize.text.words import counted, milliseconds, percent
+from visualize.text.words import counted, enumerated, milliseconds, percent
 
 NOT_COMPILED_YET = "Not compiled yet, so one program per SM is assumed. Ask again for what the compiler allows."
 
@@ -32,7 +32,7 @@ def loads_headline(
     """
     if found.ours == found.reference:
         return headline(f"{found.ours:,}", "blocks in either order", _no_difference(found, what), *_waves(found), *more)
-    beside = f"blocks instead of {found.reference:,}"
+    beside = f"blocks of {enumerated(inputs)} instead of {found.reference:,}"
     if found.ours > found.reference:
         beside = f"blocks; row-major order needs fewer, {found.reference:,}"
         wide = counted(found.regions[1][1], "tile")

@@ -7,16 +7,30 @@ import datetime
 from markupsafe import Markup
 
 from kernels.results import Counters, Failure, Measured, RunResult
-from visualize.text.prose import html, say
+from visualize.text.prose import Link, html, say
 from visualize.text.words import figure
 
 _STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
 
 
-def not_run(has_gpu: bool) -> Markup:
-    """What stands where nothing has been run."""
-    timed = " and time both." if has_gpu else ". Without a GPU, Triton's interpreter runs it, untimed."
-    said = say("Not run yet. Press Run (Ctrl+Enter) to launch this kernel, check it against torch{}", timed)
+def not_run() -> Markup:
+    """What stands in short where nothing has been run."""
+    return Markup('<p class="hint">Not run yet.</p>')
+
+
+def how_to_run(has_gpu: bool, recorded: str) -> Markup:
+    """What can be done where nothing has been run.
+
+    Args:
+        recorded: the address of the list of recordings.
+    """
+    timed = "launch the kernel, check it against torch and time both."
+    checked = "have Triton's interpreter run the kernel and check it against torch, untimed."
+    said = say(
+        "No result for this config. Press Run (Ctrl+Enter) to {} {} lists runs on real GPUs, one click each.",
+        timed if has_gpu else checked,
+        Link("Recorded", recorded),
+    )
     return Markup('<p class="hint">{}</p>').format(said)
 
 

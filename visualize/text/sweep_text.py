@@ -252,7 +252,7 @@ def set_aside(reasons: Iterable[tuple[str, str]]) -> Markup:
         (f"{len(several):,}", textwrap.shorten(several[0][1], _LONGEST_IN_TABLE, placeholder=" …"), several[0][0])
         for several in sorted(by_shape.values(), key=len, reverse=True)[:20]
     ]
-    return table(frame(("Configs", "Reason, of the first", "The first"), rows), "Without a result")
+    return table(frame(("Configs", "Reason (of the first)", "First of them"), rows), "Without a result")
 
 
 def not_swept() -> Markup:

@@ -38,16 +38,16 @@ def strip(result: RunResult, source: str, is_in_l2: bool) -> list[Markup]:
     if baseline:
         how = f"The speed of {baseline.name}, timed in turns: {_ratio(baseline)}"
         value = f"tie ({baseline.ratio:.3f} ×)" if baseline.is_tie else speed(baseline)
-        parts.append(figure(value, baseline.name, source, how))
+        parts.append(figure(value, f"speed of {baseline.name}", source, how))
     if peak and not of_l2:
         best = f"The best on this GPU: {peak.rate:,.0f} {peak.unit}, {peak.what}"
-        parts.append(figure(percent(peak.share), f"of best {_peak(peak)} rate", source, best))
+        parts.append(figure(percent(peak.share), f"of {_peak(peak)} best", source, best))
     return parts
 
 
 def _peak(peak: Peak) -> str:
     """Whose rate the device's best is: torch calls cuBLAS for products."""
-    return "copy" if peak.unit == "GB/s" else "cuBLAS"
+    return "a copy's" if peak.unit == "GB/s" else "cuBLAS's"
 
 
 def lead(baseline: Baseline, source: Mark) -> tuple[str, Sentence]:
@@ -103,7 +103,7 @@ def times(result: RunResult, is_in_l2: bool) -> Markup:
     rows += [_row(one.name, one.timing, _ratio(one)) for one in library]
     of_l2 = is_in_l2 and result.timing.gbps is not None
     if (peak := result.peak) and not of_l2:
-        best = Hint(f"best {_peak(peak)} rate on this GPU", peak.what)
+        best = Hint(f"{_peak(peak)} best rate on this GPU", peak.what)
         rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}", ""))
     if cost := result.launch_overhead:
         rows.append(("launch from Python", milliseconds(cost.enqueue_ms), "", cost.calls, "", ""))

@@ -2,6 +2,7 @@
 // or "none" where there will be none.
 const root = element.querySelector(".listing");
 let chosen = 0;
+let asked = 0; // the operation that the address has named last
 let sought = "";
 const at = {};
 
@@ -26,7 +27,7 @@ function mark(operations) {
     const lines = operations[chosen]?.marks[pane.dataset.name] ?? [];
     text.querySelectorAll(".marked").forEach((node) => node.classList.remove("marked"));
     lines.forEach((line) => text.children[line]?.classList.add("marked"));
-    pane.querySelector(".count").textContent = `${lines.length} line${lines.length === 1 ? "" : "s"}`;
+    pane.querySelector(".count").textContent = `${lines.length} line${lines.length === 1 ? "" : "s"} marked`;
     if (lines.length) reveal(text, lines[0]);
   }
 }
@@ -51,8 +52,9 @@ function search(again) {
 function draw() {
   root.classList.toggle("none", props.value === "none");
   if (!props.value || props.value === "none") { root.replaceChildren(); return; }
-  const { panes: texts, operations } = JSON.parse(props.value);
-  chosen = Math.min(chosen, operations.length - 1);
+  const { panes: texts, operations, wanted } = JSON.parse(props.value);
+  chosen = Math.min(wanted === asked ? chosen : wanted, operations.length - 1);
+  asked = wanted;
   const menu = make("select", { "aria-label": "memory operation" });
   operations.forEach(({ label }, place) => menu.append(make("option", { value: place }, label)));
   menu.value = chosen;

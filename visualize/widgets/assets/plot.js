@@ -118,6 +118,7 @@ function buttonsBelow() {
 }
 
 // Type grows with the page's, margins with it, and a picture is as high as its place.
+const NARROW = 480; // pixels
 function sized(one) {
   const { layout } = one;
   const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
@@ -131,6 +132,10 @@ function sized(one) {
   one.shifts ??= (layout.annotations ?? []).map(({ yshift }) => yshift);
   one.shifts.forEach((yshift, i) => { if (yshift) layout.annotations[i] = { ...layout.annotations[i], yshift: yshift * grow }; });
   one.margin ??= layout.margin ?? {};
+  one.legend ??= layout.legend ?? {};
+  // On a phone a legend in a row becomes a column, and would cover the title.
+  const below = one.legend.orientation === "h" && node.clientWidth < NARROW;
+  if (layout.legend) layout.legend = below ? { ...one.legend, yref: "container", y: 0, yanchor: "bottom" } : one.legend;
   const sides = Object.entries(one.margin).filter(([, pixels]) => typeof pixels === "number");
   layout.margin = { ...one.margin, ...Object.fromEntries(sides.map(([side, pixels]) => [side, pixels * grow])) };
 }

@@ -7,6 +7,7 @@ const pace = root.querySelector("select");
 const cursor = Object.assign(document.createElement("div"), { className: "cursor" });
 const tip = Object.assign(document.createElement("div"), { className: "tip", hidden: true });
 const maps = new Map(); // plot → its moments
+const LATE = 0.7; // the share of the launch at which it opens: late enough that a tail shows
 let bars = [];
 let gantt = null;
 let chart = null; // what the server says of it
@@ -16,6 +17,7 @@ let now = 0; // ns
 let playing = false;
 
 const number = (value) => value.toLocaleString("en");
+const counted = (value, word) => `${number(value)} ${word}${value === 1 ? "" : "s"}`;
 const microseconds = (ns) => `${(ns / 1000).toLocaleString("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 })} µs`;
 
 // z of a map at a time: the share of a cell's tiles that is done, or 2 where one is running.
@@ -43,7 +45,7 @@ function lay(event) {
   }
   if (programs) return chartOf(event.target, data, programs);
   maps.set(event.target, moments);
-  if (now === null) now = moments.done_ns.reduce((most, ns) => Math.max(most, ns), 0) / 2;
+  if (now === null) now = moments.done_ns.reduce((most, ns) => Math.max(most, ns), 0) * LATE;
   const { z, done, begun } = moment(moments, data[0].z.length);
   event.detail.data = [{ ...data[0], z }];
   const { name, clock, unit } = moments;
@@ -56,7 +58,7 @@ function lay(event) {
 function chartOf(plot, data, programs) {
   [gantt, chart, span] = [plot, programs, programs.span_ns];
   root.hidden = false;
-  if (now === null) now = span / 2;
+  if (now === null) now = span * LATE;
   bars = data.flatMap(({ x, y, customdata }) =>
     Array.from(customdata[0], (_, i) => ({ told: customdata.map((row) => row[i]), start: x[5 * i], end: x[5 * i + 1], top: y[5 * i], bottom: y[5 * i + 2] })));
   scrub.max = span;
@@ -87,7 +89,7 @@ function tell() {
   const sms = new Set(running.map(({ top, bottom }) => Math.round((top + bottom) / 2)));
   const text = `${microseconds(now)} of ${microseconds(span)}`;
   scrub.value = now;
-  said.textContent = `${text}: ${number(running.length)} programs on ${sms.size} SMs`;
+  said.textContent = `${text}: ${counted(running.length, "program")} on ${counted(sms.size, "SM")}`;
   scrub.setAttribute("aria-valuetext", said.textContent);
   root.dataset.now = Math.round(now);
 }
