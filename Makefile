@@ -19,7 +19,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-gpu bench bench-cpu space lock mutants lint format clean
+.PHONY: help run test test-all test-triton test-gpu bench bench-cpu space lock mutants lint format clean
 
 # Say how long a recipe took, whether it fails or not.
 TIMED = begun=$$(date +%s); \
@@ -51,6 +51,18 @@ test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: wi
 	@$(TIMED) $(if $(ARGS),$(GPU_TESTS) gpu $(ARGS), \
 		first=0; $(GPU_TESTS) 'gpu and not idle_gpu' $(GPU_AT_ONCE) || first=$$?; \
 		$(GPU_TESTS) 'gpu and idle_gpu' && exit $$first)
+
+# Tests of what is read from the compiler, and of what its interpreter computes.
+TRITON ?= 3.6.0
+TRITON_TESTS = tests/oracle/test_compiled.py tests/oracle/test_truth.py tests/kernels/test_contract.py \
+	tests/kernels/test_interpreter.py tests/kernels/test_timeline.py tests/kernels/test_sliced_operands.py
+OTHER_TRITON = $(abspath $(VENV))/triton-$(TRITON)
+
+test-triton: $(DEV_READY) ## Run what depends on Triton with another one (TRITON=3.6.0, as torch 2.11 has it)
+	@$(TIMED) set -e; export PYTHONPATH="$(OTHER_TRITON)"; \
+	[ -e "$(OTHER_TRITON)/triton" ] || $(VENV_PYTHON) -m pip install -q --no-deps --target "$(OTHER_TRITON)" triton==$(TRITON); \
+	$(VENV_PYTHON) -c 'import triton; assert triton.__version__ == "$(TRITON)", triton.__version__'; \
+	$(call PYTEST,$(AT_ONCE)) $(TRITON_TESTS)
 
 bench: $(RUN_READY) ## Time the kernels beside the library, on a GPU (ARGS="--only transpose"; VENV_PYTHON=python3)
 	@$(TIMED) $(VENV_PYTHON) -m benchmarks.l2 && $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)

@@ -75,7 +75,7 @@ def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
     page = SETTINGS.state({"kernel": "matmul.grouped", "other_gpu": "A100-80GB"}, None)
     table, _ = last(whatif_panel.across(session, page))
     header = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", table[: table.index("</thead>")])
-    assert len(header) == 5
+    assert len(header) == 5, "this Triton, and the one of the recording"
     assert header[1].startswith("H200, Triton 3.")
     assert header[2].startswith("A100-80GB, Triton 3.")
     assert header[3].startswith("H200, Triton 3.")

@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from kernels.runner.session import Session
 from visualize.command.listening import ask_itself_directly
 from visualize.figures.theme import variables
+from visualize.page.fair_share import FairShare
 from visualize.page.first_reply import FirstReply
 from visualize.page.guard import Guard, allowed_hosts, framing_sites
 from visualize.page.health import HealthRoute
@@ -70,6 +71,7 @@ def serve(
         app_kwargs={
             "middleware": [
                 Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites()),
+                Middleware(FairShare),
                 Middleware(FirstReply),
             ],
             "routes": [HealthRoute(session).route()],
