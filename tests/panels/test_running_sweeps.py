@@ -245,6 +245,29 @@ def test_a_call_that_shares_a_sweep_goes_on_when_a_page_cancels(page, started):
     assert len(started.devices) == 1
 
 
+def test_a_call_that_takes_too_long_answers_with_what_was_found(started, monkeypatch):
+    monkeypatch.setattr(sweep_endpoint, "LONGEST_S", 0.1)
+    started.go.clear()
+    reply = asked({"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]})
+    assert (reply["ended"], len(reply["rows"])) == ("cancelled", 8)
+    assert started.devices[0].is_cancelled
+
+
+def test_a_call_that_takes_too_long_leaves_a_sweep_that_a_page_follows(page, started, monkeypatch):
+    monkeypatch.setattr(sweep_endpoint, "LONGEST_S", 0.1)
+    (panel,) = page.panels["sweep"]
+    payload, vary = (
+        {"kernel": "matmul.grouped", "gpu": "H200"},
+        {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]},
+    )
+    started.go.clear()
+    with panel.sweeps.followed("a page"):
+        asyncio.run(pressed(page, "sweep-start"))
+        reply = asyncio.run(sweep_endpoint.answer(Api(page.session), panel.sweeps, payload, vary, "guided", 0, 0))
+        assert reply["ended"] == "running"
+        assert not started.devices[0].is_cancelled
+
+
 def test_what_can_not_start_leaves_what_is_drawn(page, started):
     (panel,) = page.panels["sweep"]
     started.go.clear()
@@ -259,6 +282,7 @@ def test_what_can_not_start_leaves_what_is_drawn(page, started):
 def test_the_document_names_the_bound():
     document = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
     assert f"A call takes at most {sweep_endpoint.MOST_ASKED} configs" in document
+    assert f"{sweep_endpoint.LONGEST_S / 60:.0f} minutes" in document
 
 
 def test_a_session_that_is_closed_ends_the_sweep_under_way_first(page, started):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,10 @@ from visualize.panels.sweep_options import SweepSearch, around
 # Configs that one call may try: at 1.9 s of compiling each, six minutes on one core. The page and the command line,
 # which can be cancelled, take more.
 MOST_ASKED = 200
+
+# Seconds after which a call leaves its sweep, and answers with what was found: under the interpreter a config takes up
+# to 20 s.
+LONGEST_S = 600.0
 
 # How often a call looks whether its sweep has ended.
 _LOOK_S = 0.2
@@ -60,9 +65,12 @@ async def answer(
         who = f"/sweep {next(_CALLS)}"
         with sweeps.followed(who):
             sweeping = await asyncio.to_thread(sweeps.start, api.session, within, asked, who)
+            until = time.monotonic() + LONGEST_S
             while not sweeping.has_ended:  # without a thread that would be waited for where the page is ended
                 await asyncio.sleep(_LOOK_S)
-            found = sweeping.result()
+                if time.monotonic() > until and sweeps.leave(sweeping, who):
+                    break  # others take part in it: it goes on without this call
+            found = sweeping.result() if sweeping.has_ended else sweeping.so_far()
     except Exception as error:
         return to_json(failure(error).to_json())
     return await asyncio.to_thread(answered, lambda: reply(found))

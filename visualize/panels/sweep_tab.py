@@ -224,7 +224,7 @@ class SweepPanel(Panel):
             seed: int = 0,
             budget: int = 0,
         ) -> dict[str, Any]:
-            """Finds the fastest config of a kernel among all combinations of some values. Can take minutes.
+            """Finds the fastest config of a kernel among all combinations of some values. Takes minutes, 10 at most.
 
             `rows`: each config, the best first; without a GPU by `predicted_ms`. What can't launch has a `reason`.
             """
