@@ -16,7 +16,7 @@ def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(
     """And nothing is fetched from elsewhere."""
     tab.open()
     tab.preset("The 9 × 9 tiles of the article")
-    tab.page.locator("#schedule-claim .number", has_text="54 blocks instead of 90").wait_for()
+    tab.page.locator("#schedule-claim .number", has_text="54 blocks of A and B instead of 90").wait_for()
     said = str(tab.page.locator("#schedule-claim .claim").text_content())
     assert re.search(r"first 9 programs need 3 rows of A and 3 columns of B; row-major order needs 1 and 9", said)
     tab.wait_for_draw("schedule-plot")

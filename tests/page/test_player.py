@@ -96,7 +96,7 @@ def test_the_nine_results_program_by_program_until_it_reads_54_and_90(tab: Tab) 
     tab.wait_for_draw("schedule-plot")
     assert_outlined(tab)
     assert_cells_speak(tab)
-    assert tab.text("#schedule-claim .number") == "54 blocks instead of 90"
+    assert tab.text("#schedule-claim .number") == "54 blocks of A and B instead of 90"
     tab.page.wait_for_timeout(500)
     before = len(tab.requests)
     for step in range(1, 10):

@@ -61,7 +61,8 @@ def assert_shows(tab: Tab, now: int) -> None:
         assert told.startswith(f"wave {step} of 4: " if plot == "ideal-plot" else "programs: ")
     running = (course.start_ns <= now) & (now < course.end_ns)
     sms = len(set(course.sm[running].tolist()))
-    assert tab.text("#clock output").endswith(f": {running.sum()} programs on {sms} SMs")
+    several = [f"{count} {word}{'s' * (count != 1)}" for count, word in ((running.sum(), "program"), (sms, "SM"))]
+    assert tab.text("#clock output").endswith(f": {' on '.join(several)}")
 
 
 def now(tab: Tab) -> int:
