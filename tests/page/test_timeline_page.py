@@ -14,6 +14,7 @@ from kernels.spec import Launch
 from tests.page.conftest import Tab
 from visualize.models.execution import Course, ideal_clock, tile_times
 from visualize.models.schedule import schedule
+from visualize.text.words import counted
 
 pytestmark = pytest.mark.browser
 
@@ -61,8 +62,7 @@ def assert_shows(tab: Tab, now: int) -> None:
         assert told.startswith(f"wave {step} of 4: " if plot == "ideal-plot" else "programs: ")
     running = (course.start_ns <= now) & (now < course.end_ns)
     sms = len(set(course.sm[running].tolist()))
-    several = [f"{count} {word}{'s' * (count != 1)}" for count, word in ((running.sum(), "program"), (sms, "SM"))]
-    assert tab.text("#clock output").endswith(f": {' on '.join(several)}")
+    assert tab.text("#clock output").endswith(f": {counted(int(running.sum()), 'program')} on {counted(sms, 'SM')}")
 
 
 def now(tab: Tab) -> int:
