@@ -30,9 +30,9 @@ from kernels.knobs import knobs
 LATE_S, BAR_GROWTH = 2.0, 0.05
 AT_ONCE = 8
 
-# Requests in which the server's bounded caches fill, before its memory is taken for its base: results, compiles,
-# figures, and what nobody has read yet.
-WARM_UP = 2000
+# The memory is looked at after each so many requests. Its base is that of the third time: until then bounded caches
+# fill, of results, compiles, figures, and what nobody has read yet.
+STEP, WARM = 2000, 3
 
 _LONG = "9" * 5000
 _FIELDS = ("M", "N", "kernel", "gpu", "tab", "with", "preset", "form_of", "new")
@@ -172,7 +172,7 @@ async def campaign(requests: int, seed: int, minutes: float) -> tuple[Found, lis
                 for number in left:
                     if time.monotonic() > until:
                         return
-                    if number and number % min(WARM_UP, requests // 2) == 0:
+                    if number and number % max(1, min(STEP, requests // (WARM + 1))) == 0:
                         base.append(resident_megabytes(process))
                     await sent(client, hostile.request(), found)
 
@@ -196,7 +196,7 @@ def main(requests: int, seed: int, minutes: float) -> None:
     ]
     traces = Counter(line[:160] for line in ends)
     print(f"{log.count('Traceback')} traces in the log", *traces.most_common(12), sep="\n  ")
-    base = warm[0] if warm else first
+    base = warm[WARM - 1] if len(warm) >= WARM else first
     print("memory, MB:", *(f"{megabytes:.0f}" for megabytes in (first, *warm, last)))
     over = "  over the bar" if last > base * (1 + BAR_GROWTH) else ""
     print(f"memory {first:.0f} MB, {base:.0f} warm, {last:.0f} at the end: {last / base - 1:+.1%}{over}")
