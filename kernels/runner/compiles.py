@@ -18,8 +18,8 @@ from kernels.runner.turns import Client, Shared
 from kernels.runner.under_way import UnderWay
 from kernels.spec import Kernel, Launch
 
-# Compiled kernels whose texts (a few hundred kilobytes each) are kept.
-MOST_KEPT = 64
+# Compiled kernels that are kept, and characters of their texts: some 100,000 each, millions where a tile spills.
+MOST_KEPT, MOST_CHARACTERS = 64, 16_000_000
 
 Outcome = Future[Compiled | Failure]
 
@@ -29,7 +29,9 @@ class Compiles:
 
     def __init__(self, workers: Shared) -> None:
         self._workers = workers
-        self._kept: BoundedCache[tuple[Experiment, str], Compiled] = BoundedCache(MOST_KEPT)
+        self._kept: BoundedCache[tuple[Experiment, str], Compiled] = BoundedCache(
+            MOST_KEPT, lambda one: len(one.ttgir) + len(one.ptx) + len(one.sass), MOST_CHARACTERS
+        )
         self._under_way: UnderWay[tuple[Experiment, str], Compiled] = UnderWay("compile", self._kept.put)
 
     def known(self, experiment: Experiment, gpu: Gpu, specialization: str) -> Compiled | None:
