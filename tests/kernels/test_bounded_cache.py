@@ -5,13 +5,15 @@ from __future__ import annotations
 from kernels.runner.bounded_cache import BoundedCache
 
 
-def test_what_was_used_least_recently_is_forgotten_first():
+def test_the_cache_forgets_what_was_used_least_recently():
     cache = BoundedCache(2)
     cache.put("a", 1)
     cache.put("b", 2)
     assert cache.get("a") == 1
     cache.put("c", 3)
-    assert [cache.get(key) for key in "abc"] == [1, None, 3]
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), len(cache)) == (1, None, 3, 2)
+    cache.put("a", 4)
+    assert (cache.get("a"), len(cache)) == (4, 2)
 
 
 def test_values_are_kept_up_to_a_size_and_the_last_one_always():

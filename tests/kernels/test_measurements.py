@@ -13,7 +13,6 @@ from kernels.experiment import Run, from_json
 from kernels.gpus import GPUS
 from kernels.results import Failure, RunResult
 from kernels.runner import worker
-from kernels.runner.bounded_cache import BoundedCache
 from kernels.runner.measurements import MEASUREMENTS
 from kernels.runner.measurements.measurement import Incomplete
 from kernels.runner.session import Session
@@ -136,17 +135,6 @@ def test_a_result_is_known_until_as_many_others_have_been_used_since(session, tm
     assert other.known(first, "run") is results[0]
     assert other.known(first, "check") is None
     assert other.known(replace(first, gpu="H200"), "run") is None, "it was interpreted here"
-
-
-def test_the_cache_forgets_what_was_used_least_recently():
-    cache = BoundedCache(2)
-    cache.put("a", 1)
-    cache.put("b", 2)
-    assert cache.get("a") == 1
-    cache.put("c", 3)
-    assert (cache.get("a"), cache.get("b"), cache.get("c"), len(cache)) == (1, None, 3, 2)
-    cache.put("a", 4)
-    assert (cache.get("a"), len(cache)) == (4, 2)
 
 
 RECORDED = from_json({"kernel": "transpose.row_strip"}, discover())
