@@ -56,7 +56,7 @@ test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: wi
 TRITON ?= 3.6.0
 TRITON_TESTS = tests/oracle/test_compiled.py tests/oracle/test_truth.py tests/kernels/test_contract.py \
 	tests/kernels/test_interpreter.py tests/kernels/test_timeline.py tests/kernels/test_sliced_operands.py
-OTHER_TRITON = $(abspath $(VENV))/triton-$(TRITON)
+OTHER_TRITON = $(abspath $(VENV))/triton-$(TRITON)/site-packages
 
 test-triton: $(DEV_READY) ## Run what depends on Triton with another one (TRITON=3.6.0, as torch 2.11 has it)
 	@$(TIMED) set -e; export PYTHONPATH="$(OTHER_TRITON)"; \
