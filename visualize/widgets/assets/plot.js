@@ -138,6 +138,7 @@ function sized(one) {
   if (layout.legend) layout.legend = below ? { ...one.legend, yref: "container", y: 0, yanchor: "bottom" } : one.legend;
   const sides = Object.entries(one.margin).filter(([, pixels]) => typeof pixels === "number");
   layout.margin = { ...one.margin, ...Object.fromEntries(sides.map(([side, pixels]) => [side, pixels * grow])) };
+  if (below) layout.margin = { ...layout.margin, t: 3 * rem, b: layout.margin.b + 7 * rem };
 }
 
 // Where a page has a <base>, Plotly writes its gradients' and clips' references with the whole address, and they
