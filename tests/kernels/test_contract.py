@@ -44,7 +44,7 @@ DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
 
 # Seconds of the interpreter for tiles of a shape, as they are estimated, about half of what it takes. A shape that
 # takes it longer in all tiles has its quickest ones; by default, it has none where they take longer than the second.
-LIMITS_S = {"default": (0.1, 0.8), "all": (2.0, 20.0)}
+LIMITS_S = {"default": (0.1, 1.3), "all": (2.0, 20.0)}
 
 
 def dtypes(kernel):
