@@ -30,13 +30,17 @@ def experiments() -> Iterator[Wanted]:
     for k in FUSED_K:
         problem = {"M": 4096, "N": 4096, "K": k}
         yield {"kernel": "matmul.fused_add_relu", "problem": problem, "config": _WIDE}, "run"
+    # An output of eight tiles.
+    yield {"kernel": "matmul.fused_add_relu", "config": _WIDE}, "run"
     for m, n in TAILS:
         launch: dict[str, Any] = {"kernel": "matmul.grouped", "problem": {"M": m, "N": n, "K": 4096}, "config": _WIDE}
         yield launch, "run"
         yield launch, "timeline"
     m, n = TAILS[1]
     square = {**_WIDE, "BLOCK_N": 128, "num_warps": 4}
-    yield {"kernel": "matmul.grouped", "problem": {"M": m, "N": n, "K": 4096}, "config": square}, "run"
+    launch = {"kernel": "matmul.grouped", "problem": {"M": m, "N": n, "K": 4096}, "config": square}
+    yield launch, "run"
+    yield launch, "timeline"
     for size, slices in RACES:
         problem = {"M": size, "N": size, "K": 4096}
         yield {"kernel": "matmul.split_k_race", "problem": problem, "config": {"SPLIT_K": slices}}, "run"

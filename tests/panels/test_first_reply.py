@@ -1,4 +1,4 @@
-"""The reply that opens the page: compressed, with Plotly announced; no other reply is touched."""
+"""The reply that opens the page: with its first picture, compressed, with Plotly announced; no other is touched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from starlette.testclient import TestClient
 from visualize.page.first_reply import FirstReply
 from visualize.widgets.plot import PLOTLY_JS
 
-TEXT = "<p>What does my kernel really do?</p>" * 10_000
+TEXT = "<html><body class='a'>" + "<p>What does my kernel really do?</p>" * 10_000
+PICTURE = "<svg>\\1 é</svg>"
 
 
 async def reply(request: Request) -> PlainTextResponse:
@@ -45,3 +46,20 @@ def test_a_refusal_announces_nothing_and_other_replies_go_as_they_are(client):
     other = client.get("/gradio_api/info", headers={"accept-encoding": "gzip"})
     assert not {"link", "content-encoding"} & set(other.headers)
     assert other.text == TEXT
+
+
+@pytest.mark.parametrize("query", ["", "?__theme=dark", "?__theme="])
+def test_the_first_picture_begins_the_body_where_the_address_says_nothing(query):
+    answer = with_picture().get(f"/{query}", headers={"accept-encoding": "identity"})
+    assert answer.text == TEXT.replace("<body class='a'>", "<body class='a'>" + PICTURE)
+    assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+@pytest.mark.parametrize("path", ["/?kernel=matmul.grouped", "/?tab=", "/?__theme=dark&step", "/theme.css"])
+def test_the_first_picture_is_in_no_other_reply(path):
+    assert with_picture().get(path).text == TEXT
+
+
+def with_picture():
+    middleware = [Middleware(FirstReply, picture=PICTURE)]
+    return TestClient(Starlette(routes=[Route("/{path:path}", reply)], middleware=middleware))

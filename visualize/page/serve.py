@@ -13,6 +13,7 @@ from kernels.runner.session import Session
 from visualize.command.listening import ask_itself_directly
 from visualize.figures.theme import variables
 from visualize.page.fair_share import FairShare
+from visualize.page.first_picture import first_picture
 from visualize.page.first_reply import FirstReply
 from visualize.page.guard import Guard, allowed_hosts, framing_sites
 from visualize.page.health import HealthRoute
@@ -72,7 +73,8 @@ def serve(
             "middleware": [
                 Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites()),
                 Middleware(FairShare),
-                Middleware(FirstReply),
+                # What a login hides, its page does not show.
+                Middleware(FirstReply, picture="" if login else first_picture(session)),
             ],
             "routes": [HealthRoute(session).route()],
         },

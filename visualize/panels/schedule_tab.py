@@ -66,12 +66,7 @@ class SchedulePanel(Panel):
 
     def draw(self, known: Known) -> Drawn:
         state, view, ours = known.state, known.state.view.of(ScheduleView), known.schedule
-        name = state.kernel.title
-        if hasattr(state.experiment.config, "GROUP_SIZE"):
-            name += f", GROUP_SIZE {state.experiment.config.GROUP_SIZE}"
-        touched = panels(state.kernel, state.launch, ours)
-        named = {name: ours} if touched is None else {name: ours, "row-major order": row_major(ours)}
-        orders = [Order(name, order, steps(order, touched, view.by)) for name, order in named.items()]
+        orders = orders_of(known)
         first = first_programs(ours, orders[0].steps, view.first)
         told = player_data(orders, view.color, state.view.of(PlayerView).step, *_marked(orders[0], view.first, first))
         about = caption.about(state.experiment, state.gpu.name, "predicted")
@@ -114,6 +109,18 @@ class SchedulePanel(Panel):
             return await api.compiled(experiment, reply, or_not=True, within_s=COMPILED_WITHIN_S)
 
         return (Endpoint("schedule", schedule_of, at_once=None),)
+
+
+def orders_of(known: Known) -> list[Order]:
+    """This kernel's order, and the row-major one where they load different blocks."""
+    state, ours = known.state, known.schedule
+    name = state.kernel.title
+    if hasattr(state.experiment.config, "GROUP_SIZE"):
+        name += f", GROUP_SIZE {state.experiment.config.GROUP_SIZE}"
+    touched = panels(state.kernel, state.launch, ours)
+    named = {name: ours} if touched is None else {name: ours, "row-major order": row_major(ours)}
+    by = state.view.of(ScheduleView).by
+    return [Order(name, order, steps(order, touched, by)) for name, order in named.items()]
 
 
 def _marked(order: Order, wanted: int, first: int) -> tuple[int, int]:

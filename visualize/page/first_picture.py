@@ -1,0 +1,29 @@
+"""The picture that the page opens on, in the page's own reply: there before Gradio has built a component.
+
+A browser takes a second and more to build the page and to read Plotly. This needs neither: it is the figure that is
+drawn live a moment later (`schedule_figure`), as SVG.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from markupsafe import escape
+
+from kernels.runner.session import Session
+from visualize.figures.schedule_figure import schedule_figure
+from visualize.figures.still import still
+from visualize.panels.endpoint import known
+from visualize.panels.schedule_tab import orders_of
+from visualize.panels.tabs import SETTINGS
+from visualize.state.view import ScheduleView
+
+
+def first_picture(session: Session) -> str:
+    """HTML to stand at the beginning of the page's body, where the address says nothing. It takes itself away."""
+    state = SETTINGS.state(SETTINGS.opening, session.gpu)
+    orders = orders_of(known(session, state))
+    label = " beside ".join(order.name for order in orders)
+    drawing = still(schedule_figure(orders, state.view.of(ScheduleView).color))
+    text = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+    return text.replace("LABEL", escape(label)).replace("DRAWING", drawing)
