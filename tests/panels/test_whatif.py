@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.metadata import version
 
 import pytest
 
@@ -75,13 +76,12 @@ def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
     page = SETTINGS.state({"kernel": "matmul.grouped", "other_gpu": "A100-80GB"}, None)
     table, _ = last(whatif_panel.across(session, page))
     header = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", table[: table.index("</thead>")])
-    assert len(header) == 5, "this Triton, and the one of the recording"
-    assert header[1].startswith("H200, Triton 3.")
-    assert header[2].startswith("A100-80GB, Triton 3.")
-    assert header[3].startswith("H200, Triton 3.")
+    own = f"Triton {version('triton')}"
+    expected = [f"H200, {own}", f"A100-80GB, {own}", "H200, Triton 3.6.0"]
+    assert header[1:-1] == list(dict.fromkeys(expected)), "this Triton, and the one of the recording if it is another"
     assert "differs" in table
     registers = next(row for row in rows(table) if row[0] == "registers per thread")
-    assert all(cell.isdigit() for cell in registers[1:4])
+    assert all(cell.isdigit() for cell in registers[1 : len(header) - 1])
 
 
 def test_what_does_not_compile_is_a_row_with_the_reason(session):
