@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import Tab
+from tests.page.conftest import Tab
 
 # Where the still picture's maps lie, and where the live one's do: left, top, right, bottom.
 _STILL = """() => {

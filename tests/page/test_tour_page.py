@@ -51,10 +51,10 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab: Tab) -> None:
 def test_a_question_marks_the_right_answer_before_the_picture_is_shown(tab: Tab) -> None:
     tab.open("?tour=why-grouping&stop=2")
     at_stop(tab, 2, 7)
-    tab.page.keyboard.press("1")
+    tab.page.keyboard.press("a")
     right = tab.page.locator(".choice.right")
-    assert right.inner_text().split() == ["2", "54"]
-    assert tab.text(".choice.wrong").split() == ["1", "18"]
+    assert right.inner_text().split() == ["B", "54"]
+    assert tab.text(".choice.wrong").split() == ["A", "18"]
     assert tab.text(".question .lead").startswith("No")
     tab.page.keyboard.press("Enter")  # on "Show why", which has the focus
     tab.page.locator("#results").wait_for(state="visible")
@@ -144,7 +144,10 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.keyboard.press(" ")
     tab.page.get_by_role("button", name="Pause").wait_for()
     tab.page.keyboard.press(" ")
-    tab.page.keyboard.press("ArrowRight")
+    tab.page.keyboard.press("ArrowLeft")
+    at_stop(tab, 2, 6)
+    tab.page.keyboard.press("c")
+    tab.page.keyboard.press("Enter")  # on "Show why", which has the focus
     tab.page.locator("#schedule-picture").wait_for(state="visible")
     tab.page.locator("#gantt-plot").wait_for(state="hidden")
 

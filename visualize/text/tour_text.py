@@ -81,7 +81,8 @@ def question(ask: str, answers: Sequence[Answer]) -> Markup:
     button = Markup('<button type="button" class="choice"{}><kbd>{}</kbd> {}</button>')
     right = {True: Markup(' data-right="yes"'), False: Markup(' data-right="no"'), None: Markup(" disabled")}
     choices = Markup("").join(
-        button.format(right[answer.is_right], number, answer.text) for number, answer in enumerate(answers, start=1)
+        button.format(right[answer.is_right], letter, answer.text)
+        for letter, answer in zip(string.ascii_uppercase, answers, strict=False)
     )
     return Markup(
         '<section class="question" aria-label="Question"><p class="lead">What do you think?</p><p class="ask">{}</p>'

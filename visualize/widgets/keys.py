@@ -14,7 +14,8 @@ KEYS = (
     ("T", "talk mode: the claim and the picture fill the window"),
     ("F", "full screen"),
     ("Q", "the link of what is shown, as a QR code"),
-    ("1 2 3 …", "the tabs; in a question, its choices"),
+    ("1 2 3 …", "the tabs"),
+    ("A B C D", "the choices of a question"),
     ("Esc", "leave the tour, then talk mode"),
     ("?", "this list"),
 )

@@ -43,6 +43,9 @@ const ACTIONS = {
   Escape: () => { if (shows("touring")) say("tour", { leave: true }); else if (shows("talk")) talk(false); },
 };
 
+// Letters, as the answers are often numbers.
+const CHOICES = [..."abcd"], TABS = [..."123456789"];
+
 // Whose own keys these are: a field takes all of them, a button or a link those that press it, a tab the arrows.
 function belongsTo(node, key) {
   if (node.closest("input, select, textarea, [contenteditable=true], [role=slider], .pane pre")) return true;
@@ -54,9 +57,9 @@ document.addEventListener("keydown", (event) => {
   const { key, target } = event;
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
   if (shows("embed") || document.querySelector("dialog[open]") || belongsTo(target, key)) return;
-  const digit = key >= "1" && key <= "9" ? Number(key) : 0;
-  const action = digit ? () => { if (shows("asked")) say("tour", { choose: digit }); else tab(digit); }
-    : ACTIONS[key.length === 1 ? key.toLowerCase() : key];
+  const name = key.length === 1 ? key.toLowerCase() : key;
+  const place = 1 + (shows("asked") ? CHOICES : TABS).indexOf(name);
+  const action = place ? () => { if (shows("asked")) say("tour", { choose: place }); else tab(place); } : ACTIONS[name];
   if (!action) return;
   event.preventDefault();
   action();
