@@ -61,8 +61,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what is one more combination of values whose pairs others hold, unless all are asked for."""
     if config.getoption("loadgroup", default=False):
         _name_groups(items)
-        # Those of the whole project start programs and take longest: first, so that no worker waits for another's last.
-        items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+        # What takes longest goes first, so that no worker waits for another's last: tests of the whole project, which
+        # start programs, and the one that looks at every tab.
+        items.sort(key=lambda item: item.path.parent != Path(__file__).parent and item.path.name != "test_look.py")
     if config.option.all_combinations or any("::" in argument for argument in config.args):
         return
     left_out = {item for item in items if item.get_closest_marker("all_combinations")}

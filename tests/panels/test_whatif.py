@@ -98,12 +98,14 @@ def test_boxes_that_need_no_request_are_the_better_for_it(session):
     assert "<b>none</b>" in table
 
 
+@pytest.mark.all_combinations
 def test_what_cannot_be_compiled_as_it_is_has_no_verdict(session):
     page = SETTINGS.state({"kernel": "matmul.grouped", "gpu": "A10G", **DEEP}, None)
     table, _ = last(whatif_panel.faults(session, page))
     assert "nothing to compare with" in table
 
 
+@pytest.mark.all_combinations
 def test_a_loop_that_constants_unroll_is_read_all_the_same(session):
     page = SETTINGS.state({"kernel": "transpose.row_strip"}, None)
     table, _ = last(whatif_panel.faults(session, page))
