@@ -38,6 +38,9 @@ SEEN = """async () => {
 
 def seen_at_once_and_later(tab: Tab, move: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is seen before Plotly has drawn what `move` changes, and after."""
+    # Once the compiler has answered, the same is drawn again.
+    tab.fold("waves")
+    tab.page.locator("#schedule-occupancy", has_text="registers per thread").wait_for()
     tab.page.wait_for_timeout(400)  # until it rests
     found = tab.page.evaluate(
         f"""async () => {{
