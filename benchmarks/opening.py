@@ -8,12 +8,13 @@ the picture is there. The first picture is the one in the page's reply; the live
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 
 import gradio as gr
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
+
+from benchmarks.browser import WINDOW, chromium
 
 AT_MOST = 1.5
 TURNS = 8
@@ -34,15 +35,11 @@ def main(url: str) -> None:
     with gr.Blocks(analytics_enabled=False) as empty:
         gr.HTML("hello", elem_id="hello")
     _, address, _ = empty.launch(prevent_thread_lock=True, quiet=True, ssr_mode=False)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=os.environ.get("CHROMIUM", "chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
+    with chromium() as browser:
         wanted = {"empty page": (address, EMPTY), "first picture": (url, FIRST), "live picture": (url, LIVE)}
         for name in wanted:  # fills the servers' caches
             seen_ms(browser, *wanted[name])
         turns = [{name: seen_ms(browser, *one) for name, one in wanted.items()} for _ in range(TURNS)]
-        browser.close()
     empty.close()
     for name in wanted:
         times = [turn[name] for turn in turns]
@@ -56,7 +53,7 @@ def main(url: str) -> None:
 
 def seen_ms(browser: Browser, url: str, is_there: str) -> float:
     """Milliseconds from the navigation's start until a browser with nothing kept has painted what is looked for."""
-    context = browser.new_context(viewport={"width": 1280, "height": 720})
+    context = browser.new_context(viewport=WINDOW)
     page = context.new_page()
     page.add_init_script(_WATCH % is_there)
     page.goto(url, wait_until="commit")

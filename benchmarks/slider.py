@@ -8,12 +8,13 @@ a gr.Number to its echo by `lambda x: x`. Both end two frames later.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 
 import gradio as gr
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
+
+from benchmarks.browser import WINDOW, chromium
 
 CASES = {"64 × 64": "M=2048&N=2048&BLOCK_M=32&BLOCK_N=32", "512 × 512": "M=8192&N=8192&BLOCK_M=16&BLOCK_N=16"}
 AT_MOST = {"64 × 64": 1.6, "512 × 512": 2.5}
@@ -65,21 +66,17 @@ def main(url: str) -> None:
         number, echo = gr.Number(0), gr.Number(0)
         number.input(lambda x: x, number, echo)
     _, address, _ = echoing.launch(prevent_thread_lock=True, quiet=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=os.environ.get("CHROMIUM", "chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
-        gradio = browser.new_page(viewport={"width": 1280, "height": 720})
+    with chromium() as browser:
+        gradio = browser.new_page(viewport=WINDOW)
         gradio.goto(address)
         gradio.wait_for_selector("input[type=number] >> nth=1")
         for name, query in CASES.items():
-            page = browser.new_page(viewport={"width": 1280, "height": 720})
+            page = browser.new_page(viewport=WINDOW)
             page.goto(f"{url}?kernel=matmul.grouped&tab=schedule&{query}")
             page.wait_for_selector("#schedule-plot .live-plot[data-draws]")
             page.wait_for_timeout(2500)
             compare(name, page, gradio)
             page.close()
-        browser.close()
     echoing.close()
 
 

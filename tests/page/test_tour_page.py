@@ -77,6 +77,17 @@ def test_back_and_the_menu_lead_through_tours(tab: Tab) -> None:
     assert "M=1536" in tab.page.evaluate("location.search"), "what the tour showed stays"
 
 
+def test_on_a_phone_the_bar_takes_the_place_of_the_controls(tab: Tab) -> None:
+    tab.page.set_viewport_size({"width": 390, "height": 844})
+    tab.open("?tour=tail-wave&stop=3")
+    at_stop(tab, 3, 6)
+    assert not tab.page.locator("#controls").is_visible()
+    tab.page.locator(".tour .next").click()
+    at_stop(tab, 4, 6)
+    tab.page.keyboard.press("Escape")
+    tab.page.locator("#run").wait_for(state="visible")
+
+
 def test_an_unknown_tour_opens_the_page_without_a_bar_and_a_question_mark_lists_the_keys(tab: Tab) -> None:
     tab.open("?tour=nowhere&stop=99")
     tab.page.wait_for_timeout(500)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -10,6 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from visualize.page.first_picture import first_picture
 from visualize.page.first_reply import FirstReply
 from visualize.widgets.plot import PLOTLY_JS
 
@@ -58,6 +61,12 @@ def test_the_first_picture_begins_the_body_where_the_address_says_nothing(query)
 @pytest.mark.parametrize("path", ["/?kernel=matmul.grouped", "/?tab=", "/?__theme=dark&step", "/theme.css"])
 def test_the_first_picture_is_in_no_other_reply(path):
     assert with_picture().get(path).text == TEXT
+
+
+def test_the_first_picture_is_both_orders_of_the_nine_results():
+    html = first_picture(None)
+    assert 'aria-label="grouped order, GROUP_SIZE 3 beside row-major order"' in html
+    assert len(re.findall(r"M\d+ \d+H\d+V\d+H\d+z", html)) == 2 * 3 * 9 * 9, "tiles of C, blocks of A and of B"
 
 
 def with_picture():

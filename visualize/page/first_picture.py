@@ -10,19 +10,23 @@ from pathlib import Path
 
 from markupsafe import escape
 
-from kernels.runner.session import Session
+from kernels.gpus import Gpu
 from visualize.figures.schedule_figure import schedule_figure
 from visualize.figures.still import still
-from visualize.panels.endpoint import known
 from visualize.panels.schedule_tab import orders_of
 from visualize.panels.tabs import SETTINGS
+from visualize.state.known import Known
 from visualize.state.view import ScheduleView
 
 
-def first_picture(session: Session) -> str:
-    """HTML to stand at the beginning of the page's body, where the address says nothing. It takes itself away."""
-    state = SETTINGS.state(SETTINGS.opening, session.gpu)
-    orders = orders_of(known(session, state))
+def first_picture(gpu: Gpu | None) -> str:
+    """HTML to stand at the beginning of the page's body, where the address says nothing. It takes itself away.
+
+    Args:
+        gpu: of this machine.
+    """
+    state = SETTINGS.state(SETTINGS.opening, gpu)
+    orders = orders_of(Known(state))  # its order alone: reading all recordings would hold up the start
     label = " beside ".join(order.name for order in orders)
     drawing = still(schedule_figure(orders, state.view.of(ScheduleView).color))
     text = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")

@@ -59,7 +59,7 @@ def serve(
         server_name=host,
         server_port=port,
         theme=theme(),
-        head=HEAD,
+        head=HEAD + assets.head(),
         css=variables() + assets.styles(),
         footer_links=["api"],
         prevent_thread_lock=True,
@@ -74,7 +74,7 @@ def serve(
                 Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites()),
                 Middleware(FairShare),
                 # What a login hides, its page does not show.
-                Middleware(FirstReply, picture="" if login else first_picture(session)),
+                Middleware(FirstReply, picture="" if login else first_picture(session.gpu)),
             ],
             "routes": [HealthRoute(session).route()],
         },

@@ -23,3 +23,8 @@ def script(name: str, /, **given: Any) -> str:
 def styles() -> str:
     """All style sheets, one after the other by name."""
     return "".join(path.read_text(encoding="utf-8") for path in sorted(DIRECTORY.glob("*.css")))
+
+
+def head() -> str:
+    """What of the styles the page's head must hold, as HTML."""
+    return f"<style>{text('head/narrow.css')}</style>"
