@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from gradio_client import Client
-from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from tests.kernels.trees import children
 from tests.page import stored_sweep
@@ -36,6 +36,9 @@ _CUT_OFF = (
 _LEFT_OUT = ("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "HttpsUpgrades", "OptimizationHints", "PaintHolding")
 
 ROOT = Path(__file__).resolve().parents[2]
+
+# Two browser tests share two cores with what they ask for; Playwright's own 5 s are too few for that.
+expect.set_options(timeout=30_000)
 
 
 class App:
@@ -205,7 +208,16 @@ class Tab:
             button.click()
 
     def text(self, selector: str) -> str:
+        """What an element says at this moment; `says` and `reads` wait for what it shall say."""
         return self.page.locator(selector).inner_text()
+
+    def says(self, selector: str, part: str, folded: bool = False) -> None:
+        """Wait until the text of an element contains `part`; `folded` counts what a closed fold hides."""
+        expect(self.page.locator(selector)).to_contain_text(part, use_inner_text=not folded)
+
+    def reads(self, selector: str, text: str) -> None:
+        """Wait until the text of an element is `text`."""
+        expect(self.page.locator(selector)).to_have_text(text, use_inner_text=True)
 
 
 class Profile:

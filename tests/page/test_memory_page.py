@@ -26,15 +26,15 @@ def compiled(tab: Tab, query: str) -> None:
 
 def test_the_worst_operation_is_drawn_first_and_the_claim_speaks_of_it(tab: Tab) -> None:
     compiled(tab, "kernel=transpose.flat")
-    assert tab.text("#coalescing-claim .number").startswith("8×")
-    assert "store of B" in tab.text("#coalescing-claim .claim")
+    tab.says("#coalescing-claim .number", "8×")
+    tab.says("#coalescing-claim .claim", "store of B")
     assert "32 sectors: 128 of 1,024 bytes wanted" in titles(tab)[1]
     menu = tab.page.get_by_label("operation", exact=True)
     assert menu.locator("option:checked").inner_text() == "most wasteful"
     menu.select_option(label="load A")
     tab.page.wait_for_function(f"{STATE}.layout.yaxis.title.text.includes('A')")
     assert "operation=0" in tab.page.evaluate("location.search")
-    assert tab.text("#coalescing-claim .number").startswith("100 %")
+    tab.says("#coalescing-claim .number", "100 %")
 
 
 def test_requests_are_stepped_through_without_the_server_and_stand_in_the_address(tab: Tab) -> None:

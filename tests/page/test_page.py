@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.page.conftest import Tab
 
@@ -58,7 +59,7 @@ def test_powers_of_two_step_by_powers_of_two_from_the_keyboard(tab: Tab) -> None
     slider.press("ArrowLeft")
     slider.press("ArrowLeft")
     tab.page.wait_for_function("location.search.includes('BLOCK_M=32')")
-    assert tab.page.locator("#experiment-BLOCK_M").inner_text() == "32"
+    tab.reads("#experiment-BLOCK_M", "32")
 
 
 def test_a_copied_link_reopens_the_same_page(tab: Tab) -> None:
@@ -86,7 +87,7 @@ def test_a_bad_value_gets_a_sentence_beside_it_and_the_last_picture_stays(tab: T
     tab.page.get_by_label("M", exact=True).fill("20000")
     problem = tab.page.locator('.field[data-field="M"] .problem')
     problem.wait_for(state="visible")
-    assert problem.inner_text() == "M is 20000; allowed are whole numbers from 1 to 16384."
+    expect(problem).to_have_text("M is 20000; allowed are whole numbers from 1 to 16384.")
     assert (tab.page.evaluate(shown), tab.text("#schedule-claim")) == (before, claim)
     tab.page.get_by_label("M", exact=True).fill("1024")
     problem.wait_for(state="hidden")
@@ -95,8 +96,8 @@ def test_a_bad_value_gets_a_sentence_beside_it_and_the_last_picture_stays(tab: T
 def test_a_bad_address_says_so_and_opens_the_rest(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&M=banana&N=1024&BLOCK_K=17")
     tab.page.locator('.field[data-field="M"] .problem').wait_for(state="visible")
-    assert "M is 'banana'" in tab.text('.field[data-field="M"] .problem')
-    assert "BLOCK_K is 17" in tab.text('.field[data-field="BLOCK_K"] .problem')
+    tab.says('.field[data-field="M"] .problem', "M is 'banana'")
+    tab.says('.field[data-field="BLOCK_K"] .problem', "BLOCK_K is 17")
     assert tab.page.get_by_label("N", exact=True).input_value() == "1024"
 
 
@@ -116,12 +117,10 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(
     tab.page.mouse.up()
     tab.page.wait_for_function(f"JSON.stringify({ranges}) !== '{json.dumps(whole, separators=(',', ':'))}'")
     zoomed = tab.page.evaluate(ranges)
-    before = tab.draws("schedule-plot")
     tab.page.get_by_label("GROUP_SIZE slider").fill("7")
-    tab.wait_for_draw("schedule-plot", after=before)
-    assert tab.page.evaluate(ranges) == zoomed
     tab.page.wait_for_function("location.search.includes('GROUP_SIZE=7')")
-    tab.page.wait_for_function("document.querySelector('.player .counts').innerText.includes('GROUP_SIZE 7')")
+    tab.says(".player .counts", "GROUP_SIZE 7")
+    assert tab.page.evaluate(ranges) == zoomed
     clips = tab.page.evaluate(
         "[...document.querySelectorAll('#schedule-plot [clip-path]')].map((node) => node.getAttribute('clip-path'))"
     )
@@ -175,7 +174,7 @@ def test_no_panel_is_wider_than_the_window(tab: Tab) -> None:
 def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&tab=compiler")
     tab.page.wait_for_selector("#listing .pane", timeout=60_000)
-    assert "registers" in tab.text("#compiler-claim")
+    tab.says("#compiler-claim", "registers")
     for name in ("Source", "TTGIR", "PTX", "SASS"):
         assert tab.page.locator(f'#listing [data-name="{name}"] .marked').count() > 0
     tab.page.get_by_label("memory operation").select_option(label="store C, tile.py:110")
@@ -196,16 +195,15 @@ def test_the_compiled_and_the_counted_stand_beside_the_textbook(tab: Tab) -> Non
     """And an address without room for an element opens."""
     tab.open("?kernel=matmul.grouped&tab=coalescing")
     tab.page.locator("#coalescing-claim").filter(has_text="As compiled for H200").wait_for(state="attached")
-    assert "Nsight Compute counted the same on H200" in tab.page.locator("#coalescing-claim").text_content()
+    tab.says("#coalescing-claim", "Nsight Compute counted the same on H200", folded=True)
     tab.wait_for_draw("counted-plot")
     said = tab.page.locator("#counted-plot .annotation-text").all_text_contents()
     assert [re.match("[a-z]+", text)[0] for text in said] == ["textbook", "compiled", "counted"]
     assert "✓ (recorded, H200)" in said[2]
     tab.fold("verdicts-fold")
     tab.page.locator("#coalescing-table .equal").nth(2).wait_for()
-    text = tab.text("#coalescing-table")
     for word in ("textbook", "compiled", "counted", "Each lane accesses 16 contiguous bytes"):
-        assert word in text, word
+        tab.says("#coalescing-table", word)
     tab.fold("totals-fold")
     tab.page.locator("#coalescing-totals", has_text="DRAM moved").wait_for()
     button = tab.page.get_by_role("button", name="Count with Nsight Compute (needs a GPU)")
@@ -246,7 +244,7 @@ def test_the_shape_cliff_is_drawn_and_counts_what_is_not_recorded_say_so(tab: Ta
     tab.fold("whatif-fold")
     tab.page.get_by_role("button", name="Shape cliff").click()
     tab.wait_for_draw("cliff-plot")
-    assert "Between N = 1,000 and 1,024" in tab.text("#whatif")
+    tab.says("#whatif", "Between N = 1,000 and 1,024")
     tab.open("?kernel=transpose.tiled&M=999&N=1024&tab=coalescing")
     tab.wait_for_draw("counted-plot")
-    assert "not counted yet" in tab.page.locator("#counted-plot .annotation-text").last.text_content()
+    expect(tab.page.locator("#counted-plot .annotation-text").last).to_contain_text("not counted yet")

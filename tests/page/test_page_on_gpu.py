@@ -92,7 +92,7 @@ def assert_measured(tab: Tab, here: Gpu, work: float, rate_unit: str) -> None:
 
 def test_the_page_says_which_gpu_it_runs_on(tab: Tab, here: Gpu) -> None:
     tab.open()
-    assert tab.text(".where") == f"Live on {here.name}."
+    tab.reads(".where", f"Live on {here.name}.")
     assert f"this: {here.name}" in tab.page.get_by_label("gpu", exact=True).inner_text()
 
 
@@ -112,7 +112,7 @@ def test_a_race_is_wrong_on_a_gpu_and_drawn_and_not_timed(tab: Tab) -> None:
     tab.open("?kernel=matmul.split_k_race")
     said = press(tab, "run")
     assert "The result is wrong, so it was not timed." in said
-    assert "failed" in tab.text("#strip")
+    tab.says("#strip", "failed")
     assert " ms" not in tab.text("#strip")
     assert number(r"([\d,]+) of 262,144", numbers(tab)) > 0
     tab.wait_for_draw("diff-plot")
@@ -190,7 +190,7 @@ def test_every_group_size_is_counted_and_timed(tab: Tab) -> None:
     rows = tab.page.locator("#reuse-tables tbody tr").all_inner_texts()
     assert [int(row.split()[0]) for row in rows[: len(GROUP_SIZES)]] == GROUP_SIZES
     assert "not counted" not in "".join(rows)
-    assert "SMs receive" in tab.text("#reuse-way")
+    tab.says("#reuse-way", "SMs receive")
 
 
 def test_a_launch_is_cancelled_in_the_middle_and_the_next_run_is_right(tab: Tab, app: App, here: Gpu) -> None:
@@ -200,7 +200,7 @@ def test_a_launch_is_cancelled_in_the_middle_and_the_next_run_is_right(tab: Tab,
     before = set(app.workers())
     tab.page.locator("#cancel").click()
     tab.page.wait_for_selector("#status .failure[data-kind=cancelled]")
-    assert "Cancelled in the time stage" in tab.text("#status")
+    tab.says("#status", "Cancelled in the time stage")
     tab.open(MATMUL)
     press(tab, "run")
     assert_measured(tab, here, 2 * 6144**3 / 1e9, "TFLOP/s")

@@ -96,7 +96,7 @@ def test_the_nine_results_program_by_program_until_it_reads_54_and_90(tab: Tab) 
     tab.wait_for_draw("schedule-plot")
     assert_outlined(tab)
     assert_cells_speak(tab)
-    assert tab.text("#schedule-claim .number") == "54 blocks of A and B instead of 90"
+    tab.reads("#schedule-claim .number", "54 blocks of A and B instead of 90")
     tab.page.wait_for_timeout(500)
     before = len(tab.requests)
     for step in range(1, 10):
@@ -105,7 +105,7 @@ def test_the_nine_results_program_by_program_until_it_reads_54_and_90(tab: Tab) 
         assert_shows(tab, step, single=True)
     assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
     assert len(tab.requests) == before, "the server is not asked"
-    assert tab.text("#player .first") == "first 9 programs"
+    tab.reads("#player .first", "first 9 programs")
     tab.follow("kernel=transpose.tiled&tab=schedule")
     tab.page.wait_for_selector("#player .first", state="hidden")
 
@@ -154,7 +154,7 @@ def test_events_of_the_document_do_what_the_buttons_do(tab: Tab) -> None:
 def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
     """By the buttons, and by the scrubber from the keyboard, which says where it is."""
     open_page(tab)
-    assert tab.text("#player output") == "whole launch"
+    tab.reads("#player output", "whole launch")
     for step in (1, 2, 3):
         tab.page.get_by_role("button", name="One step on").click()
         wait_for_step(tab, step)
@@ -203,7 +203,7 @@ def test_a_link_opens_at_its_step_and_a_slider_keeps_it(tab: Tab) -> None:
     tab.page.get_by_label("GROUP_SIZE slider").fill("8")
     tab.wait_for_draw("schedule-plot", after=before)
     tab.page.wait_for_function("document.querySelector('.player .name').innerText.includes('GROUP_SIZE 8')")
-    assert tab.text("#player output") == "wave 6 of 8"
+    tab.reads("#player output", "wave 6 of 8")
     assert "step=6" in tab.page.evaluate("location.search")
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.page.conftest import Tab
 
@@ -14,6 +15,8 @@ pytestmark = pytest.mark.browser
 
 # Eight configs that the interpreter checks in no time, so that the sweep is mostly compiling.
 FEW = "?kernel=transpose.tiled&M=65&N=33&tab=sweep&sweep_vary=BLOCK_M%3D16,32,64,128+BLOCK_N%3D16,32"
+# The same where the interpreter takes its time, so that there is some left to cancel when all of it is compiled.
+LONGER = FEW.replace("M=65&N=33", "M=513&N=257")
 
 _DONE = "least => Number(document.querySelector('#sweep-progress progress')?.value ?? 0) >= least"
 _SAYS = "words => document.querySelector('#sweep-claim').textContent.includes(words)"
@@ -30,9 +33,9 @@ def counts(tab: Tab) -> dict[str, int]:
 # Not by default: with both cores busy, Gradio's client once said in the console that something was not found (404).
 @pytest.mark.all_combinations
 def test_a_sweep_is_cancelled_keeps_what_is_done_and_is_resumed(tab: Tab, tmp_path: Path) -> None:
-    tab.open(FEW)
+    tab.open(LONGER)
     tab.page.wait_for_function(_SAYS, arg="configs to try")
-    assert tab.text("#sweep-claim").startswith("8 configs to try")
+    tab.says("#sweep-claim", "8 configs to try")
     tab.page.locator("#sweep-start").click()
     tab.page.wait_for_function(_DONE, arg=1, timeout=60_000)
     tab.page.locator("#sweep-cancel").click()
@@ -43,7 +46,7 @@ def test_a_sweep_is_cancelled_keeps_what_is_done_and_is_resumed(tab: Tab, tmp_pa
     tab.page.locator("#sweep-start").click()
     tab.page.wait_for_function(_SAYS, arg="All configs were tried", timeout=120_000)
     assert counts(tab) == {"checked": 8}
-    assert "predicted" in tab.text("#sweep-claim")
+    tab.says("#sweep-claim", "predicted")
     assert "measured" not in tab.text("#sweep-tab")
 
     tab.fold("sweep-take")
@@ -57,7 +60,7 @@ def test_a_sweep_is_cancelled_keeps_what_is_done_and_is_resumed(tab: Tab, tmp_pa
         assert [row["status"] for row in csv.DictReader(file)] == ["checked"] * 8
 
     # The rows are those of the page's process: a page that is opened anew shows them.
-    tab.open(FEW)
+    tab.open(LONGER)
     tab.wait_for_draw("sweep-plot")
     box = tab.page.locator("#sweep-plot .nsewdrag").bounding_box()
     assert box is not None
@@ -67,7 +70,7 @@ def test_a_sweep_is_cancelled_keeps_what_is_done_and_is_resumed(tab: Tab, tmp_pa
     assert "BLOCK_M 128, BLOCK_N 32" in (hover.text_content() or "")
     tab.page.mouse.click(box["x"] + box["width"] * 7 / 8, box["y"] + box["height"] / 4)
     tab.page.wait_for_function("location.search.includes('BLOCK_N=32') && location.search.includes('BLOCK_M=128')")
-    assert tab.page.locator("#experiment output#experiment-BLOCK_M").inner_text() == "128"
+    tab.reads("#experiment output#experiment-BLOCK_M", "128")
     assert tab.text("#sweep-claim").count("predicted") == 1, "the same sweep is shown"
 
 
@@ -80,10 +83,9 @@ def test_the_table_is_sorted_and_filtered(tab: Tab) -> None:
         tab.page.wait_for_function(_SAYS, arg="All configs were tried", timeout=120_000)
     tab.fold("sweep-ranking")
     rows = tab.page.locator("#sweep-table tbody tr:visible")
-    tab.page.locator("#sweep-table th button", has_text="BLOCK_M").click()
-    assert rows.first.locator("td").nth(1).inner_text() == "16"
-    tab.page.locator("#sweep-table th button", has_text="BLOCK_M").click()
-    assert rows.first.locator("td").nth(1).inner_text() == "128"
+    for first in ("16", "128"):
+        tab.page.locator("#sweep-table th button", has_text="BLOCK_M").click()
+        expect(rows.first.locator("td").nth(1)).to_have_text(first)
     tab.page.get_by_label("Filter rows").fill("block_n=32")
-    assert rows.count() == 4
+    expect(rows).to_have_count(4)
     assert set(rows.locator("td:nth-child(3)").all_inner_texts()) == {"32"}

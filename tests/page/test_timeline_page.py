@@ -62,7 +62,7 @@ def assert_shows(tab: Tab, now: int) -> None:
         assert told.startswith(f"wave {step} of 4: " if plot == "ideal-plot" else "programs: ")
     running = (course.start_ns <= now) & (now < course.end_ns)
     sms = len(set(course.sm[running].tolist()))
-    assert tab.text("#clock output").endswith(f": {counted(int(running.sum()), 'program')} on {counted(sms, 'SM')}")
+    tab.says("#clock output", f": {counted(int(running.sum()), 'program')} on {counted(sms, 'SM')}")
 
 
 def now(tab: Tab) -> int:
@@ -140,8 +140,8 @@ def test_the_replay_ends_with_every_tile_done(tab: Tab) -> None:
 @pytest.mark.all_combinations
 def test_how_a_run_is_timed_does_not_hide_the_recording_and_another_experiment_says_what_has_one(tab: Tab) -> None:
     opened(tab, RECORDED + "&l2=cold&seed=7")
-    assert "512 programs ran" in tab.text("#timeline")
-    assert "L2 warm" in tab.text("#timeline"), "as it was recorded"
+    tab.says("#timeline", "512 programs ran")
+    tab.says("#timeline", "L2 warm")  # as it was recorded
     tab.page.get_by_label("GROUP_SIZE slider").fill("4")
     tab.page.wait_for_function("document.querySelector('#timeline').innerText.includes('No timeline of this')")
     assert not tab.page.locator("#clock .clock").is_visible()

@@ -42,7 +42,7 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab: Tab) -> None:
             tab.page.keyboard.press("ArrowRight")
             assert not shows(tab, "asked")
         for fact in (fact for name, fact in stop.facts.items() if f"{{{name}}}" in stop.say):
-            assert fact.shown in tab.text(".tour .said")
+            tab.says(".tour .said", fact.shown)
         tab.page.keyboard.press("ArrowRight")
     tab.page.wait_for_function("!document.body.classList.contains('touring')")
     assert "tour=" not in tab.page.evaluate("location.search")
@@ -55,11 +55,11 @@ def test_a_question_marks_the_right_answer_before_the_picture_is_shown(tab: Tab)
     right = tab.page.locator(".choice.right")
     assert right.inner_text().split() == ["B", "54"]
     assert tab.text(".choice.wrong").split() == ["A", "18"]
-    assert tab.text(".question .lead").startswith("No")
+    tab.says(".question .lead", "No")
     tab.page.keyboard.press("Enter")  # on "Show why", which has the focus
     tab.page.locator("#results").wait_for(state="visible")
-    assert "54" in tab.text(".tour .said")
-    assert "54" in tab.text("#schedule-claim")
+    tab.says(".tour .said", "54")
+    tab.says("#schedule-claim", "54")
 
 
 def test_back_and_the_menu_lead_through_tours(tab: Tab) -> None:
@@ -124,18 +124,18 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab: Tab) -> None:
 @pytest.mark.all_combinations
 def test_talk_mode_says_what_is_on_show_and_leaves_no_part_of_the_window_empty(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 1920, "height": 1080})
-    for query, plot in (
-        ("kernel=matmul.grouped&tab=schedule", "schedule"),
-        ("kernel=transpose.flat&tab=coalescing", "request"),
+    for query, plot, lowest in (
+        ("kernel=matmul.grouped&tab=schedule", "schedule", "#schedule-plot"),
+        ("kernel=transpose.flat&tab=coalescing", "request", "#memory-row"),
     ):
         tab.open(f"?{query}&gpu=H200&talk=1")
         tab.wait_for_draw(f"{plot}-plot")
         shape = "512 × 512 × 512 float16" if plot == "schedule" else "1024 × 1024 float32"
-        assert tab.text(".on-stage") == f"{query.split('&')[0].removeprefix('kernel=')} · {shape} · H200"
-        box = tab.page.locator(f"#{plot}-plot").bounding_box()
+        tab.reads(".on-stage", f"{query.split('&')[0].removeprefix('kernel=')} · {shape} · H200")
+        box = tab.page.locator(lowest).bounding_box()
         assert box is not None
         assert 0.92 * 1080 <= box["y"] + box["height"] <= 1080, plot
-    assert "moved for nothing" in tab.text("#scrubber"), "what the colours mean"
+    tab.says("#scrubber", "moved for nothing")  # what the colours mean
 
 
 def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
@@ -151,7 +151,7 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     assert box is not None
     assert bar is not None
     assert box["y"] + box["height"] <= bar["y"] + 1, "the bar covers nothing of it"
-    assert tab.text("#timeline").startswith("On NVIDIA H200, 133 programs ran on 132 SMs")
+    tab.says("#timeline", "On NVIDIA H200, 133 programs ran on 132 SMs")
     tab.page.keyboard.press(" ")
     tab.page.get_by_role("button", name="Pause").wait_for()
     tab.page.keyboard.press(" ")
