@@ -23,7 +23,7 @@ from kernels.runner.session import Session
 from kernels.spec import Launch
 from kernels.store import Store
 from tests.grown import contract, grown, grown_app, grown_client, grown_page  # noqa: F401
-from visualize.page.without_stubs import without_stubs
+from visualize.page.quick_import import quick_import
 
 # Tests run two at a time, so threads of one would only wait for each other's. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
     """Test files import Gradio, which is quicker this way."""
-    with without_stubs():
+    with quick_import():
         return (yield)
 
 

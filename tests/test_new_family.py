@@ -18,8 +18,8 @@ BYTES = 37 * 1008 * 4
 
 PAGE = """
 import json
-from visualize.page.without_stubs import without_stubs
-with without_stubs():
+from visualize.page.quick_import import quick_import
+with quick_import():
     import gradio as gr
 from kernels.runner.session import Session
 from visualize.figures.player_data import player_data

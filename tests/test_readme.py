@@ -8,8 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
+
+from kernels import discover, records
+from kernels.experiment import from_json
+from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,6 +51,20 @@ def test_the_atlas_has_the_launches_that_are_named() -> None:
     assert f"the loops of {loops} atomics left out" in README
     copies = sum('"op":"descriptor"' in launch for launch in h200 + h100)
     assert f"{copies} of them copy by tensor descriptor" in words
+
+
+def test_what_grouping_saves_is_what_was_recorded() -> None:
+    """Of the config that the tour on grouping shows."""
+    sentence = r"GROUP_SIZE 16 reads (\S+) × fewer bytes than row-major order, and saves (\S+) % of the time"
+    said = re.search(sentence, " ".join(README.split()))
+    assert said
+    config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
+    asked = {"kernel": "matmul.grouped", "problem": {"M": 16384, "N": 16384, "K": 4096}, "config": config}
+    study = records.find(GROUP_SIZES.form, from_json(asked, discover()), "H200")
+    rows = {row.group_size: row for row in study.rows}
+    read = {size: median(rows[size].dram_read_bytes) for size in (1, 16)}
+    took = {size: median(rows[size].times_ms) for size in (1, 16)}
+    assert said.groups() == (f"{read[1] / read[16]:.1f}", f"{100 * (1 - took[16] / took[1]):.1f}")
 
 
 def test_the_scoreboards_picture_is_there_and_the_number_below_it_is_what_is_computed() -> None:

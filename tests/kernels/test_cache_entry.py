@@ -43,8 +43,16 @@ def filled(tmp_path_factory):
     return cache, made
 
 
+# By default what is read in a way of its own: as bytes, as text (of which ptx is another), as JSON, and the SASS.
 @pytest.mark.parametrize(
-    ("suffix", "left"), [("cubin", 0.6), ("ttgir", 0.6), ("ptx", 0.6), ("json", 0.0), ("sass", 0.6)]
+    ("suffix", "left"),
+    [
+        ("cubin", 0.6),
+        ("ttgir", 0.6),
+        pytest.param("ptx", 0.6, marks=pytest.mark.all_combinations),
+        ("json", 0.0),
+        ("sass", 0.6),
+    ],
 )
 def test_a_file_that_was_cut_off_is_made_anew(filled, suffix, left):
     cache, made = filled

@@ -272,7 +272,7 @@ def test_a_copy_that_is_right_has_no_closeup_and_a_wrong_one_without_tiles_has()
 
 
 @pytest.mark.parametrize("rows", [2064, pytest.param(8192, marks=pytest.mark.all_combinations)])
-@pytest.mark.parametrize("k", [0, 16])
+@pytest.mark.parametrize("k", [pytest.param(0, marks=pytest.mark.all_combinations), 16])
 def test_one_wrong_element_of_more_than_2_to_the_24_fails(k, rows):
     """Of a copy, and of a product in float16: more elements than float32 can number."""
     place = (rows - 100, 8191)

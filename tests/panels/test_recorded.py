@@ -74,6 +74,13 @@ def test_a_list_is_a_page_of_rows_that_fits_in_40_kilobytes():
     assert "Previous" not in whole
 
 
+def test_those_of_the_pages_kernel_come_first():
+    for kernel in ("transpose.flat", "matmul.split_k_race"):
+        kernels_listed = [cell for row in drawn(kernel=kernel).split("<tr>")[2:] for cell in discover() if cell in row]
+        mine = min(PAGE, sum(one.kernel == kernel for one in entries()))
+        assert kernels_listed[:mine] == [kernel] * mine
+
+
 def test_filters_go_together_and_the_last_page_ends_the_list():
     chosen = ("transpose.tiled", "counters", "H200")
     mine = [one for one in entries() if (one.kernel, one.kind, one.gpu) == chosen]

@@ -14,8 +14,9 @@ from kernels.results import Closeup, Diff
 from kernels.runner.measurements.layouts_measurement import LAYOUTS
 from kernels.runner.measurements.run_measurement import RUN
 from kernels.spec import Launch
-from visualize.panels import layouts_panel, result_tab
-from visualize.text import words
+from visualize.figures.time_figure import layouts_figure
+from visualize.panels import result_tab
+from visualize.text import layouts_text, words
 from visualize.widgets.plot import NONE
 
 EXPERIMENT = from_json({"kernel": "matmul.grouped"}, discover())
@@ -112,10 +113,19 @@ def test_the_layouts_of_tf32_are_told_from_the_recorded_times():
     given, transposed, transposed_first = study.rows
     assert [row.layout for row in study.rows] == ["NN", "NT", "NN"]
     assert transposed_first.timing.median_ms > transposed.timing.median_ms
-    drawn = layouts_panel.drawn_study(study)
-    assert f"{given.timing.median_ms / transposed.timing.median_ms:.2f} ×" in drawn
-    assert words.milliseconds(transposed_first.transposition_ms) in drawn
-    assert drawn.count("torch.matmul") == 2
+    claim, rows = layouts_text.claim(study), layouts_text.rows(study, "torch.matmul")
+    assert f"{given.timing.median_ms / transposed.timing.median_ms:.2f} ×" in claim
+    assert words.milliseconds(transposed_first.transposition_ms) in claim
+    assert len({one.split()[1] for one in rows["median"]}) == 1, "one unit for a column"
+    assert list(rows.iloc[:, 0]).count("torch.matmul") == 2
+    (bars,) = layouts_figure(study, "torch.matmul").data
+    assert list(zip(bars.y, bars.x, strict=True)) == [
+        ("this kernel, NN", given.timing.median_ms),
+        ("torch.matmul, NN", given.baseline.median_ms),
+        ("this kernel, NT", transposed.timing.median_ms),
+        ("torch.matmul, NT", transposed.baseline.median_ms),
+        ("transpose, then NT", transposed_first.timing.median_ms),
+    ]
 
 
 def test_an_error_that_only_shows_as_a_whole_is_not_called_zero_wrong_elements():

@@ -1,12 +1,13 @@
-"""The time of a run beside the library's, and what a call from Python costs."""
+"""Times as bars: of a run beside the library's calls and what a call from Python costs; of each way to store B."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from kernels.results import RunResult, Timing
+from kernels.results import LayoutStudy, RunResult, Timing
 from visualize.figures import theme
 
 OURS, ENQUEUED, WAITED = "this kernel", "launch from Python", "launch and wait"
@@ -45,7 +46,25 @@ def time_figure(result: RunResult) -> go.Figure:
     """
     if result.timing is None:
         raise ValueError("Only a run that was timed has a picture of its time.")
-    bars = _bars(result, result.timing)
+    return _figure(_bars(result, result.timing), result.device.name, result.backend, result.timing.samples)
+
+
+def layouts_figure(study: LayoutStudy, library: str) -> go.Figure:
+    """The same bars for a product in every way of storing B, with the library's call on the same operands.
+
+    Args:
+        library: the name of that call.
+    """
+    bars = []
+    for row in study.rows[:2]:
+        bars.append(_timed(f"{OURS}, {row.layout}", _KERNEL, row.timing))
+        if row.baseline:
+            bars.append(_timed(f"{library}, {row.layout}", _LIBRARY, row.baseline))
+    bars.append(_timed(f"transpose, then {study.rows[1].layout}", _KERNEL, study.rows[2].timing))
+    return _figure(bars, study.device.name, study.backend, study.rows[0].timing.samples)
+
+
+def _figure(bars: Sequence[_Bar], device: str, backend: str, samples: int) -> go.Figure:
     slowest = max(bar.median_ms for bar in bars)
     unit, scale = ("µs", 1000.0) if slowest < 0.1 else ("ms", 1.0)
     drawn = go.Bar(
@@ -68,14 +87,14 @@ def time_figure(result: RunResult) -> go.Figure:
         insidetextfont={"color": [_ON[bar.color] for bar in bars]},
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
     )
-    source = "recorded" if result.backend == "recorded" else "measured"
+    source = "recorded" if backend == "recorded" else "measured"
     return go.Figure(
         drawn,
         theme.layout(
-            f"Time on {result.device.name}, {source}",
+            f"Time on {device}, {source}",
             xaxis={
                 # Two lines, as there is no room for one on a phone.
-                "title": {"text": f"{unit}, median of {result.timing.samples}<br>whiskers: p20 to p80"},
+                "title": {"text": f"{unit}, median of {samples}<br>whiskers: p20 to p80"},
                 "rangemode": "tozero",
             },
             margin={"l": 60, "r": 10, "t": 34, "b": 66},

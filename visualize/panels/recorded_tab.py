@@ -148,7 +148,8 @@ class RecordedPanel(Panel):
 
     def draw(self, known: Known) -> Drawn:
         view = known.state.view.of(RecordedView)
-        found = among(view.chosen())
+        # Those of the page's kernel first.
+        found = sorted(among(view.chosen()), key=lambda one: one.kernel != known.state.kernel.id)
         pages = max(1, -(-len(found) // PAGE))
         page = min(view.recorded_page, pages)
         shown = found[(page - 1) * PAGE : page * PAGE]

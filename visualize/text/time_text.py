@@ -99,15 +99,18 @@ def times(result: RunResult, is_in_l2: bool) -> Markup:
     """
     assert result.timing is not None
     library = result.baselines or ((result.baseline,) if result.baseline else ())
-    rows: list[tuple[Any, ...]] = [_row("this kernel", result.timing, "")]
-    rows += [_row(one.name, one.timing, _ratio(one)) for one in library]
+    cost = result.launch_overhead
+    longest = max(timing.median_ms for timing in (result.timing, *(one.timing for one in library)))
+    longest = max(longest, cost.synchronized_ms) if cost else longest
+    rows: list[tuple[Any, ...]] = [_row("this kernel", result.timing, "", longest)]
+    rows += [_row(one.name, one.timing, _ratio(one), longest) for one in library]
     of_l2 = is_in_l2 and result.timing.gbps is not None
     if (peak := result.peak) and not of_l2:
         best = Hint(f"{_peak(peak)} best rate on this GPU", peak.what)
         rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}", ""))
-    if cost := result.launch_overhead:
-        rows.append(("launch from Python", milliseconds(cost.enqueue_ms), "", cost.calls, "", ""))
-        rows.append(("launch and wait", milliseconds(cost.synchronized_ms), "", "", "", ""))
+    if cost:
+        rows.append(("launch from Python", milliseconds(cost.enqueue_ms, longest), "", cost.calls, "", ""))
+        rows.append(("launch and wait", milliseconds(cost.synchronized_ms, longest), "", "", "", ""))
     run = result.experiment.run
     per_sample = f" of {result.launches_per_sample} launches" if result.launches_per_sample > 1 else ""
     clock = _clock(result.clocks, result.clock_mhz)
@@ -118,8 +121,9 @@ def times(result: RunResult, is_in_l2: bool) -> Markup:
     return table(frame(header, rows), caption)
 
 
-def _row(name: str, timing: Timing, ratio: str) -> tuple[Any, ...]:
-    return name, milliseconds(timing.median_ms), _spread(timing), timing.samples, _rate(timing), ratio
+def _row(name: str, timing: Timing, ratio: str, longest: float) -> tuple[Any, ...]:
+    time = milliseconds(timing.median_ms, longest)
+    return name, time, _spread(timing, longest), timing.samples, _rate(timing), ratio
 
 
 def _clock(clocks: Clocks | None, clock_mhz: int | None) -> str:
@@ -143,8 +147,9 @@ def _ratio(baseline: Baseline) -> str:
     return f"{'tied, ' if baseline.is_tie else ''}{baseline.ratio:.3f} ×, {interval}"
 
 
-def _spread(timing: Timing) -> str:
-    return f"{milliseconds(timing.p20_ms)} – {milliseconds(timing.p80_ms)}"
+def _spread(timing: Timing, longest: float | None = None) -> str:
+    longest = timing.p80_ms if longest is None else longest
+    return f"{milliseconds(timing.p20_ms, longest)} – {milliseconds(timing.p80_ms, longest)}"
 
 
 def _rate(timing: Timing) -> str:

@@ -50,9 +50,18 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:.{digits - 1}e}"
 
 
-def milliseconds(value: float) -> str:
-    """A time: in µs below a tenth of a millisecond."""
-    return f"{significant(value * 1000)} µs" if value < 0.1 else f"{significant(value)} ms"
+def milliseconds(value: float, longest: float | None = None) -> str:
+    """A time: in µs below a tenth of a millisecond.
+
+    Args:
+        value: in milliseconds.
+        longest: of the times that it is compared with in a table's column: all of them get the unit of that one.
+
+    >>> milliseconds(1.6), milliseconds(0.0365), milliseconds(0.0365, longest=1.6)
+    ('1.60 ms', '36.5 µs', '0.0365 ms')
+    """
+    in_microseconds = (value if longest is None else longest) < 0.1
+    return f"{significant(value * 1000)} µs" if in_microseconds else f"{significant(value)} ms"
 
 
 def bytes_of(count: float) -> str:

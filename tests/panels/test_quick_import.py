@@ -1,15 +1,16 @@
-"""Gradio's components are imported without the stubs that it writes of them."""
+"""What is imported quickly gets no stubs of Gradio's, and is no burden to the garbage collector."""
 
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import inspect
 import sys
 
 import pytest
 
-from visualize.page.without_stubs import without_stubs
+from visualize.page.quick_import import quick_import
 
 COMPONENT = """
 import gradio as gr
@@ -37,11 +38,20 @@ def import_component(tmp_path, monkeypatch):
 
 def test_a_component_gets_no_stub(import_component):
     assert import_component("as_it_is"), "Gradio writes none any more: then this is needed no longer"
-    with without_stubs():
+    with quick_import():
         assert not import_component("without_one")
     assert import_component("as_before")
 
 
 def test_others_are_told_their_files():
-    with without_stubs():
+    with quick_import():
         assert inspect.getfile(ast.NodeVisitor) == ast.__file__
+
+
+def test_what_is_imported_is_not_looked_through_for_garbage_and_later_things_are():
+    frozen = gc.get_freeze_count()
+    with quick_import():
+        assert not gc.isenabled()
+        made = [[number] for number in range(1000)]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= frozen + len(made)
