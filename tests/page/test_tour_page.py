@@ -180,6 +180,10 @@ def test_the_embed_view_holds_the_claim_the_picture_and_a_link(tab: Tab) -> None
     assert tab.page.evaluate("document.documentElement.scrollHeight <= window.innerHeight + 1")
     tab.page.keyboard.press("t")
     assert not shows(tab, "talk"), "a frame in a slide takes no keys"
+    assert tab.page.locator("#times-plot").is_visible()
+    tab.page.set_viewport_size({"width": 560, "height": 400})
+    tab.page.locator("#times-plot").wait_for(state="hidden")
+    assert tab.page.locator("#reuse-plot").is_visible(), "a narrow frame has room for one picture"
 
 
 def test_keys_step_and_play_and_open_tabs_and_leave_fields_alone(tab: Tab) -> None:

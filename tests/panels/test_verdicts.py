@@ -226,7 +226,7 @@ def text_of(markup):
 def test_the_claim_says_how_much_is_wasted_by_which_operation_where_and_why(session):
     flat = found(session, {"kernel": "transpose.flat"})
     claim = text_of(coalescing_text.of_compiled(flat, 1, 1))
-    assert claim.startswith("8× the sectors needed: not coalesced predicted")
+    assert claim.startswith("8 × the sectors needed: not coalesced predicted")
     sentence = r"Only 12.5 % of the bytes moved by the store of B \(flat.py:\d+\) are wanted: "
     assert re.search(sentence + "adjacent lanes access different rows of B", claim)
     assert "wastes" not in claim
@@ -246,20 +246,20 @@ def test_good_news_reads_as_good_news(session):
 def test_where_the_compiler_beats_the_textbook_the_claim_says_so(session):
     tiled = found(session, {"kernel": "transpose.tiled"}, board=Textbook(lanes="loaded"))
     claim = text_of(coalescing_text.of_compiled(tiled, 1, 1))
-    assert "The textbook predicts 8× the sectors for the store of B" in claim
+    assert "The textbook predicts 8 × the sectors for the store of B" in claim
     assert "Compiled, it wastes none: the compiler transposes the tile through shared memory." in claim
 
 
 def test_while_nothing_is_compiled_the_claim_is_the_textbooks(session):
     early = replace(found(session, {"kernel": "transpose.flat"}), compiled=None, code=None)
     claim = text_of(coalescing_text.of_compiled(early, 1, 1))
-    assert claim.startswith("8× the sectors needed: not coalesced textbook")
+    assert claim.startswith("8 × the sectors needed: not coalesced textbook")
 
 
 def test_a_tf32_b_that_is_not_k_major_uses_a_quarter_of_each_sector(session):
     tf32 = found(session, {"kernel": "matmul.grouped", "problem": {"dtype": "float32"}})
     claim = text_of(coalescing_text.of_compiled(tf32, 1, 1))
-    assert claim.startswith("4× the sectors needed")
+    assert claim.startswith("4 × the sectors needed")
     assert "one request covers 4 bytes per row of B" in claim
 
 

@@ -20,7 +20,7 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
     """
     costs = [found.of(source) for source in _SOURCES]
     lines = [
-        (f"<b>{source}</b>", missing.get(source, "")) if cost is None else _words(cost)
+        [f"<b>{source}</b>", missing.get(source, "")] if cost is None else _words(cost)
         for source, cost in zip(_SOURCES, costs, strict=True)
     ]
     wanted = [cost.wanted_bytes if cost else 0 for cost in costs]
@@ -40,7 +40,7 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
     ]
     said = [
         {
-            "text": f"{first}<br>{second}",
+            "text": "<br>".join(words),
             "x": 0,
             "xref": "paper",
             "xanchor": "left",
@@ -49,7 +49,7 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
             "yanchor": "bottom",
             "showarrow": False,
         }
-        for place, (first, second) in enumerate(lines)
+        for place, words in enumerate(lines)
     ]
     most = max(map(sum, zip(wanted, wasted, strict=True)))
     return go.Figure(
@@ -75,8 +75,8 @@ def _number(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _words(cost: Cost) -> tuple[str, str]:
-    """What stands above a bar: whose it is, and its numbers."""
+def _words(cost: Cost) -> list[str]:
+    """The lines above a bar: whose it is, its requests and sectors, and what of them is wanted."""
     where = ", ".join(filter(None, [cost.mark if cost.mark != cost.source else "", cost.note]))
     first = f"<b>{cost.source}</b>{_SIGNS.get(cost.agreement, '')}" + (f" ({where})" if where else "")
     if cost.requests:
@@ -84,4 +84,4 @@ def _words(cost: Cost) -> tuple[str, str]:
         each = f"{_number(cost.requests, 'request')} × {sectors} sector{'' if sectors == '1' else 's'}"
     else:
         each = _number(cost.sectors, "sector") + (", no requests" if cost.requests == 0 else "")
-    return first, f"{each}, {100 * cost.efficiency:.3g} % wanted"
+    return [first, each, f"{100 * cost.efficiency:.3g} % wanted"]

@@ -33,7 +33,7 @@ def of_compiled(found: Verdicts, number: int, worst: int, *more: Sentence | str)
     sentence = _sentence(found, op, named)
     times = op.launch.sectors / max(op.launch.ideal_sectors, 1)
     if times >= _WORTH_A_FACTOR:
-        large, what = f"{times:.2g}×", "the sectors needed: not coalesced"
+        large, what = f"{times:.2g} ×", "the sectors needed: not coalesced"
     else:
         large, what = percent(op.launch.efficiency), "of the bytes moved are wanted: coalesced"
     return headline(
@@ -75,7 +75,7 @@ def _sentence(found: Verdicts, op: Operation, named: Sentence) -> Sentence:
             cause,
         )
     if found.compiled is not None and board.sectors >= _WORTH_A_FACTOR * board.ideal_sectors:
-        factor = f"{board.sectors / board.ideal_sectors:.2g}×"
+        factor = f"{board.sectors / board.ideal_sectors:.2g} ×"
         return say("The textbook predicts {} the sectors for {}. Compiled, it wastes none: {}.", factor, named, cause)
     return say("No byte moved by {} is wasted: {}.", named, cause)
 

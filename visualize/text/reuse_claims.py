@@ -45,7 +45,7 @@ def claim(here: DramTraffic, failure: str) -> Markup:
     """
     first, counted, *more = sentences(here)
     more_than = here.own.read_bytes / here.own.compulsory_bytes
-    number = f"{more_than:.2g}×" if more_than < 9.95 else f"{more_than:.0f}×"
+    number = f"{more_than:.2g} ×" if more_than < 9.95 else f"{more_than:.0f} ×"
     beside = say("the compulsory DRAM reads {}", Mark("predicted"))
     return headline(number, beside, say("{} {}", first, counted) if counted else first, *more, failure)
 

@@ -287,9 +287,13 @@ class Picture {
     })));
   }
 
-  // On a narrow screen the two halves stand one above the other.
+  // On a narrow screen, if it is high enough, the two halves stand one above the other.
+  get fitsStacked() {
+    return this.plot.clientWidth < Math.min(560, 1.5 * this.plot.clientHeight);
+  }
+
   stacked(layout) {
-    this.isStacked = this.plot.clientWidth < 560;
+    this.isStacked = this.fitsStacked;
     if (!this.isStacked || !layout.xaxis2) return {};
     const whole = [0, 1];
     return {

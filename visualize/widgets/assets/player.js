@@ -150,6 +150,6 @@ document.addEventListener("tilescope:paint-twin", layPinned);
 document.addEventListener("tilescope:play", () => { if (root.offsetParent && own) toggle(); });
 document.addEventListener("tilescope:step", ({ detail }) => { if (root.offsetParent && own) go(detail.by); });
 new ResizeObserver(() => {
-  for (const { plot, isStacked } of pictures()) if ((plot.clientWidth < 560) !== isStacked) plot.repaint();
+  for (const { plot, isStacked, fitsStacked } of pictures()) if (fitsStacked !== isStacked) plot.repaint();
 }).observe(root);
 document.querySelectorAll(".live-plot").forEach((one) => one.repaint?.());
