@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from kernels.results import Failure, Strategy
 from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
+from visualize.figures import sweep_figure
 from visualize.figures.sweep_figure import bound_figure, convergence_figure, heatmap_figure, parallel_figure
 from visualize.models.random_search import expected_best
 
@@ -133,10 +135,35 @@ def test_times_that_are_all_equal_have_a_scale_from_zero(guessed):
     assert (differing.zmin, differing.zmax) == (None, None)
 
 
-def test_of_a_thousand_lines_only_the_best_has_markers(timed):
-    """A browser makes an element of each marker: seven thousand of them take it a second at each update."""
-    assert {trace.mode for trace in parallel_figure(timed).data} == {"lines+markers"}
-    rows = tuple(replace(timed.best, turn=turn) for turn in range(1000))
-    many = parallel_figure(replace(timed, rows=rows, final=None))
+def segments(traces):
+    """The pieces of lines that are drawn, once each, as pairs of points."""
+    found = set()
+    for trace in traces:
+        points = np.stack([np.array(trace.x, dtype=float), np.array(trace.y, dtype=float)], axis=1).round(6)
+        for one, other in itertools.pairwise(points):
+            if np.isfinite([*one, *other]).all():
+                found.add(tuple(sorted([tuple(one), tuple(other)])))
+    return found
+
+
+def test_of_many_configs_the_same_lines_are_drawn_and_only_the_best_has_markers(timed, monkeypatch):
+    """A browser makes an element of each marker, and a line between two gaps takes it as long as many points."""
+    whole = parallel_figure(timed)
+    assert {trace.mode for trace in whole.data} == {"lines+markers"}
+    monkeypatch.setattr(sweep_figure, "_WHOLE", 10)
+    many = parallel_figure(timed)
     assert {trace.name: trace.mode for trace in many.data}["best"] == "lines+markers"
     assert {trace.mode for trace in many.data if trace.name != "best"} == {"lines"}
+    for name in {trace.name for trace in whole.data}:
+        named = [[trace for trace in figure.data if trace.name == name] for figure in (whole, many)]
+        assert segments(named[0]) == segments(named[1]), name
+    times = [trace for trace in many.data if trace.name != "best" and trace.customdata is not None]
+    ends = [
+        (timed.rows[place].experiment, y)
+        for trace in times
+        for x, y, place in zip(trace.x, trace.y, trace.customdata, strict=True)
+        if x == len(VARY)
+    ]
+    assert {found for found, _ in ends} == {row.experiment for row in timed.ranked}
+    heights = dict(ends)
+    assert sorted(heights, key=heights.get) == [row.experiment for row in timed.ranked]

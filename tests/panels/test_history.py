@@ -132,7 +132,7 @@ def test_where_nothing_is_stored_it_says_how_to_get_something(panel, store):
     shown = drawn(panel, store)
     assert "Press Run" in shown[panel.claim]
     assert shown[panel.plot] == NONE
-    assert "Nothing of this is stored." in shown[panel.instead]
+    assert "No result of any Experiment is stored yet." in shown[panel.instead]
     filled(store, [0.2], of=experiment(M=16))
     assert "16 × 1024" in drawn(panel, store)[panel.instead], "the latest of all stand there"
 

@@ -205,6 +205,8 @@ def listing(known: Known) -> Markup:
     """The latest results of all experiments that the view's filters leave, and the way to others."""
     view, store = known.state.view.of(HistoryView), known.store
     counts = store.counts()
+    if not counts:
+        return history_text.nothing()
     chosen = {"kind": view.history_kind, "kernel": view.history_kernel}
     facets = [_facet(known, name, chosen, counts) for name in chosen]
     found = store.latest(view.wanted(), PAGE, view.history_before)

@@ -211,6 +211,11 @@ def runs(rows: Sequence[Row], total: int) -> Markup:
     return table(frame((*header, "torch", "triton"), cells), part)
 
 
+def nothing() -> Markup:
+    """What stands in place of the list of a store that holds nothing."""
+    return hint("No result of any Experiment is stored yet.")
+
+
 def latest(facets: Sequence[Facet], pager: Markup, rows: Sequence[Row]) -> Markup:
     """The latest results of all Experiments, with filters."""
     header = ("Kernel", "What", Sourced("Result", "recorded"), "Shape", "Type", "Config", "Device", "Ended (UTC)")
