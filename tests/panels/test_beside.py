@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import queue
 from concurrent.futures import ThreadPoolExecutor
 
 import gradio as gr
@@ -68,6 +69,22 @@ def test_what_is_quick_is_drawn_at_once_and_starts_no_process(page, monkeypatch)
     for tab in SETTINGS.tabs:
         answer = named(page.handlers.on_change(request(), set_to({**NEAR, "tab": tab})))
         assert "Predicting" not in str(answer)
+
+
+def test_a_process_is_started_once_soon_after_a_page_was_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr(panels_beside, "_WARM_UP_AFTER_S", 0.0)
+    session, asked = Session(None, tmp_path), queue.Queue()
+    with gr.Blocks() as blocks:
+        built = Page(blocks, session)
+    monkeypatch.setattr(built.beside._workers, "submit", lambda *call: asked.put(call))
+    for _ in range(3):
+        built.handlers.on_load(request(), None)
+    function, stage = asked.get(timeout=30)
+    assert stage in DEADLINES_S
+    assert function() is None
+    session.close()
+    built.beside._warming.join(30)
+    assert asked.empty()
 
 
 def test_what_takes_long_is_not_drawn_in_the_page_but_asked_for(page, monkeypatch):

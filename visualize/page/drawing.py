@@ -78,7 +78,7 @@ class Drawing:
         result: ResultPanel,
     ) -> None:
         self.session = session
-        self._beside = beside
+        self.beside = beside
         self._at = components
         self._tabs = TabDrawing(panels, result)
         outputs = [one for several in panels.values() for panel in several for one in panel.outputs]
@@ -210,7 +210,7 @@ class Drawing:
                 return await asyncio.to_thread(self.draw, known) or self.nothing
         except ConfigError as error:
             return self.refused(error)
-        work = asyncio.wrap_future(self._beside.asked(values, known, twin, seconds=seconds))
+        work = asyncio.wrap_future(self.beside.asked(values, known, twin, seconds=seconds))
         try:
             while still() and not work.done():
                 await asyncio.wait([work], timeout=0.25)

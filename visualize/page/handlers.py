@@ -82,6 +82,7 @@ class Handlers:
         Args:
             kept: the last run, as the browser has kept it.
         """
+        self.drawing.beside.warm_up()
         asked = {name: value for name, value in request.query_params.items() if not name.startswith("__")}
         return self._answered(request, self.drawing.opened(asked or SETTINGS.opening, kept))
 

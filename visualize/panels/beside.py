@@ -5,6 +5,7 @@ What is cheap is predicted where it is asked for: a slider must not wait for a p
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -27,6 +28,9 @@ _QUICK_S = 2.0
 
 _PROCESSES = 2
 
+# Seconds after the first page was opened: by then a browser has drawn it.
+_WARM_UP_AFTER_S = 3.0
+
 
 class Beside:
     """What is predicted beside the page's process: clients in turns, the same work once for all who wait for it."""
@@ -39,7 +43,15 @@ class Beside:
             what="predictions",
         )
         self._under_way: UnderWay[object, Any] = UnderWay("model")
-        session.before_close(self._workers.close)
+        self._warming: threading.Timer | None = None
+        session.before_close(self._close)
+
+    def warm_up(self) -> None:
+        """Have a process start soon, once: the first prediction would wait for what it imports, 3 to 5 s."""
+        if self._warming is None:
+            self._warming = threading.Timer(_WARM_UP_AFTER_S, self._workers.submit, (_nothing, "model"))
+            self._warming.daemon = True
+            self._warming.start()
 
     def asked(self, function: Callable[..., V], known: Known, *others: Any, seconds: float) -> Future[V | Failure]:
         """Call function(known, *others) in another process. Who wants the outcome no more cancels it.
@@ -56,3 +68,12 @@ class Beside:
         several = [one for one in (known, *others) if isinstance(one, Known)]
         plain = [one for one in others if not isinstance(one, Known)]
         return self._under_way.joined((function, *plain, *(one.identity for one in several)), start)
+
+    def _close(self) -> None:
+        if self._warming:
+            self._warming.cancel()
+        self._workers.close()
+
+
+def _nothing() -> None:
+    """The call of a process that is to be ready."""
