@@ -52,17 +52,22 @@ test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: wi
 		first=0; $(GPU_TESTS) 'gpu and not idle_gpu' $(GPU_AT_ONCE) || first=$$?; \
 		$(GPU_TESTS) 'gpu and idle_gpu' && exit $$first)
 
-# Tests of what is read from the compiler, and of what its interpreter computes.
+# Tests of what is read from the compiler, and of what its interpreter computes. With another torch, which brings CUDA's
+# libraries (2.5 GB), all tests outside the browser.
 TRITON ?= 3.6.0
+TORCH ?=
 TRITON_TESTS = tests/oracle/test_compiled.py tests/oracle/test_truth.py tests/kernels/test_contract.py \
 	tests/kernels/test_interpreter.py tests/kernels/test_timeline.py tests/kernels/test_sliced_operands.py
-OTHER_TRITON = $(abspath $(VENV))/triton-$(TRITON)/site-packages
+OTHER = $(abspath $(VENV))/triton-$(TRITON)$(TORCH:%=-torch-%)/site-packages
+OTHER_FOUND = import torch, triton; found = torch.__version__.split("+")[0], triton.__version__; \
+	assert "$(TRITON)" == found[1] and "$(TORCH)" in ("", found[0]), found
+OTHER_PACKAGES = triton==$(TRITON) $(if $(TORCH),torch==$(TORCH),--no-deps)
 
-test-triton: $(DEV_READY) ## Run what depends on Triton with another one (TRITON=3.6.0, as torch 2.11 has it)
-	@$(TIMED) set -e; export PYTHONPATH="$(OTHER_TRITON)"; \
-	[ -e "$(OTHER_TRITON)/triton" ] || $(VENV_PYTHON) -m pip install -q --no-deps --target "$(OTHER_TRITON)" triton==$(TRITON); \
-	$(VENV_PYTHON) -c 'import triton; assert triton.__version__ == "$(TRITON)", triton.__version__'; \
-	$(call PYTEST,$(AT_ONCE)) $(TRITON_TESTS)
+test-triton: $(DEV_READY) ## Run what depends on Triton with another one (TRITON=3.6.0); with TORCH=2.11.0 with that torch, too
+	@$(TIMED) set -e; export PYTHONPATH="$(OTHER)"; \
+	[ -e "$(OTHER)/triton" ] || $(VENV_PYTHON) -m pip install -q --target "$(OTHER)" $(OTHER_PACKAGES); \
+	$(VENV_PYTHON) -c '$(OTHER_FOUND)'; \
+	$(call PYTEST,$(AT_ONCE)) $(if $(TORCH),--ignore tests/page,$(TRITON_TESTS))
 
 bench: $(RUN_READY) ## Time the kernels beside the library, on a GPU (ARGS="--only transpose"; VENV_PYTHON=python3)
 	@$(TIMED) $(VENV_PYTHON) -m benchmarks.l2 && $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)

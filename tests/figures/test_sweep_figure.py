@@ -167,3 +167,10 @@ def test_of_many_configs_the_same_lines_are_drawn_and_only_the_best_has_markers(
     assert {found for found, _ in ends} == {row.experiment for row in timed.ranked}
     heights = dict(ends)
     assert sorted(heights, key=heights.get) == [row.experiment for row in timed.ranked]
+
+
+def test_many_values_of_a_single_knob_are_drawn(timed, monkeypatch):
+    monkeypatch.setattr(sweep_figure, "_WHOLE", 1)
+    space = replace(timed.space, varied=timed.space.varied[:1])
+    traces = parallel_figure(replace(timed, space=space)).data
+    assert {x for trace in traces for x, y in zip(trace.x, trace.y, strict=True) if np.isfinite(y)} == {0, 1}

@@ -248,3 +248,23 @@ def test_the_shape_cliff_is_drawn_and_counts_what_is_not_recorded_say_so(tab: Ta
     tab.open("?kernel=transpose.tiled&M=999&N=1024&tab=coalescing")
     tab.wait_for_draw("counted-plot")
     expect(tab.page.locator("#counted-plot .annotation-text").last).to_contain_text("not counted yet")
+
+
+def test_while_an_answer_is_awaited_a_line_says_so_within_a_tenth_of_a_second(tab: Tab) -> None:
+    tab.open("?kernel=matmul.grouped")
+    line = tab.page.get_by_role("progressbar", name="Waiting for an answer")
+    line.wait_for(state="hidden")
+    tab.page.route("**/run/predict*", lambda _: None)  # held, until the route is given up
+    waited_ms = tab.page.evaluate(
+        """async () => {
+          const line = document.querySelector("#awaited [role=progressbar]");
+          const began = performance.now();
+          document.querySelector("#tabs [role=tab][id*=reuse]").click();
+          while (line.hidden) await new Promise((go) => setTimeout(go, 2));
+          return performance.now() - began;
+        }"""
+    )
+    assert 50 < waited_ms < 1000, "a timer of 70 ms; a test's machine may be busy"
+    tab.page.unroute("**/run/predict*")
+    line.wait_for(state="hidden")
+    tab.wait_for_draw("reuse-plot")

@@ -59,6 +59,7 @@ class Page:
         self._join()
 
     def _lay_out(self) -> None:
+        markup("awaited", header_text.AWAITED, assets.text("awaited.js"))
         with gr.Row(elem_id="header"):
             settings = page_settings.settings()
             markup("title", header_text.title(self.session.gpu))

@@ -11,6 +11,9 @@ from kernels.gpus import Gpu
 # On a narrow screen the controls are a drawer at its lower edge, so that the picture stays in view while they move.
 DRAWER = Markup('<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>')
 
+# Shown while an answer is awaited.
+AWAITED = Markup('<div role="progressbar" aria-label="Waiting for an answer" hidden></div>')
+
 
 def title(gpu: Gpu | None) -> Markup:
     """The name, what the page is for, and what it runs on.
