@@ -66,12 +66,12 @@ def test_back_and_the_menu_lead_through_tours(tab: Tab) -> None:
     tab.open()
     tab.page.locator(".tours summary").click()
     tab.page.get_by_role("link", name="A tail wave").click()
-    at_stop(tab, 1, 6)
+    at_stop(tab, 1, 5)
     assert tab.page.locator(".tours[open]").count() == 0
     tab.page.locator(".tour .next").click()
-    at_stop(tab, 2, 6)
+    at_stop(tab, 2, 5)
     tab.page.go_back()
-    at_stop(tab, 1, 6)
+    at_stop(tab, 1, 5)
     tab.page.keyboard.press("Escape")
     tab.page.wait_for_function("!document.body.classList.contains('touring')")
     assert "M=1536" in tab.page.evaluate("location.search"), "what the tour showed stays"
@@ -80,10 +80,10 @@ def test_back_and_the_menu_lead_through_tours(tab: Tab) -> None:
 def test_on_a_phone_the_bar_takes_the_place_of_the_controls(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 390, "height": 844})
     tab.open("?tour=tail-wave&stop=3")
-    at_stop(tab, 3, 6)
+    at_stop(tab, 3, 5)
     assert not tab.page.locator("#controls").is_visible()
     tab.page.locator(".tour .next").click()
-    at_stop(tab, 4, 6)
+    at_stop(tab, 4, 5)
     tab.page.keyboard.press("Escape")
     tab.page.locator("#run").wait_for(state="visible")
 
@@ -140,8 +140,10 @@ def test_talk_mode_says_what_is_on_show_and_leaves_no_part_of_the_window_empty(t
 
 def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.set_viewport_size({"width": 1920, "height": 1080})
-    tab.open("?tour=tail-wave&stop=3&talk=1")
-    at_stop(tab, 3, 6)
+    tab.open("?tour=tail-wave&stop=2&talk=1")
+    at_stop(tab, 2, 5)
+    tab.page.keyboard.press("c")
+    tab.page.keyboard.press("Enter")  # on "Show why", which has the focus
     tab.wait_for_draw("gantt-plot")
     assert not tab.page.locator("#schedule-picture, #player, #schedule-claim").filter(visible=True).count()
     tab.page.wait_for_function(
@@ -155,10 +157,7 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab: Tab) -> None:
     tab.page.keyboard.press(" ")
     tab.page.get_by_role("button", name="Pause").wait_for()
     tab.page.keyboard.press(" ")
-    tab.page.keyboard.press("ArrowLeft")
-    at_stop(tab, 2, 6)
-    tab.page.keyboard.press("c")
-    tab.page.keyboard.press("Enter")  # on "Show why", which has the focus
+    tab.open("?kernel=matmul.grouped&tab=schedule&talk=1")
     tab.page.locator("#schedule-picture").wait_for(state="visible")
     tab.page.locator("#gantt-plot").wait_for(state="hidden")
 
@@ -233,7 +232,7 @@ def a_question_mark_lists_the_keys(tab: Tab) -> None:
 def test_the_qr_code_is_that_of_the_short_link(tab: Tab, query: str, link: str) -> None:
     tab.open(query)
     if "tour" in query:
-        at_stop(tab, 2, 6)
+        at_stop(tab, 2, 5)
         tab.page.wait_for_function("document.body.dataset.link.includes('tour=')")
     tab.page.keyboard.press("q")
     dialog = tab.page.get_by_role("dialog", name="Share what is shown")

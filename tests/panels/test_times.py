@@ -64,16 +64,16 @@ def shown(run):
 def test_a_ratio_stands_beside_its_interval_everywhere():
     strip, claim, tables = drawn(measured())
     assert "0.975 ×" in strip
-    assert "timed in turns: 0.975 ×, 95 % 0.970–0.980" in shown(measured())
-    assert "the speed of torch.matmul (95 % 0.970–0.980)" in claim
-    assert "0.975 ×, 95 % 0.970–0.980" in tables
+    assert "timed in turns: 0.975 ×, 95\u00a0% CI 0.970–0.980" in shown(measured())
+    assert "the speed of torch.matmul (95\u00a0% CI 0.970–0.980)" in claim
+    assert "0.975 ×, 95\u00a0% CI 0.970–0.980" in tables
 
 
 def test_an_interval_that_holds_1_is_a_tie():
     strip, claim, tables = drawn(measured(ratio=(0.994, 0.998, 1.003)))
     assert "tie (0.998 ×)" in strip
     assert "Tied" in claim
-    assert "with torch.matmul: 0.998, 95 % 0.994–1.003" in claim
+    assert "with torch.matmul: 0.998, 95\u00a0% CI 0.994–1.003" in claim
     assert "tied, 0.998 ×" in tables
 
 
@@ -84,7 +84,7 @@ def test_an_interval_beside_1_is_no_tie(ratio):
 
 def test_the_librarys_other_calls_are_named_with_their_ratios():
     _, claim, tables = drawn(measured())
-    assert "Beside torch.matmul, cuBLASLt: 1.200 ×, 95 % 1.190–1.210." in claim
+    assert "Beside torch.matmul, cuBLASLt: 1.200 ×, 95\u00a0% CI 1.190–1.210." in claim
     assert tables.count("cuBLASLt") == 1
 
 

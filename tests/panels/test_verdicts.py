@@ -260,7 +260,7 @@ def test_a_tf32_b_that_is_not_k_major_uses_a_quarter_of_each_sector(session):
     tf32 = found(session, {"kernel": "matmul.grouped", "problem": {"dtype": "float32"}})
     claim = text_of(coalescing_text.of_compiled(tf32, 1, 1))
     assert claim.startswith("4 × the sectors needed")
-    assert "one request covers 4 bytes per row of B" in claim
+    assert "contiguous runs of a request are only 4 bytes long" in claim
 
 
 @pytest.mark.parametrize("payload", [{"kernel": name} for name in discover()], ids=lambda payload: payload["kernel"])

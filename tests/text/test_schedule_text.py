@@ -87,8 +87,8 @@ def test_fewer_blocks_are_the_number_and_rows_and_columns_the_reason():
 def test_more_blocks_are_said_and_explained():
     found = FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (7360, 6336))
     number, claim, more = claimed(found)
-    assert number == "1,792 blocks; row-major order needs fewer, 1,600"
-    assert claim == "Grouping does not help here: C is only 16 tiles wide. It pays where C is wider."
+    assert number == "1,792 blocks for the first 132 programs; row-major order needs fewer, 1,600"
+    assert claim == "C is only 16 tiles wide, so grouping saves no blocks. Reuse shows what reaches DRAM."
     assert more.startswith(
         "The first 132 programs need 12 rows of A and 16 columns of B; row-major order needs 9 and 16."
     )

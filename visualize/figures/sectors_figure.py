@@ -59,10 +59,11 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
             margin={**MARGIN, "l": 12, "r": 20},
             barmode="stack",
             xaxis={
-                "title": {"text": "bytes moved"},
+                "title": {"text": "moved"},
                 "range": [0, most or 1],
                 "nticks": 4,
                 "tickformat": "~s",
+                "ticksuffix": "B",
                 "tickangle": 0,
             },
             yaxis={"range": [len(_SOURCES) - 0.7, -0.85], "visible": False},

@@ -66,7 +66,8 @@ def layouts_figure(study: LayoutStudy, library: str) -> go.Figure:
 
 def _figure(bars: Sequence[_Bar], device: str, backend: str, samples: int) -> go.Figure:
     slowest = max(bar.median_ms for bar in bars)
-    unit, scale = ("µs", 1000.0) if slowest < 0.1 else ("ms", 1.0)
+    # The unit that the first bar's time has wherever else it is written.
+    unit, scale = ("µs", 1000.0) if bars[0].median_ms < 0.1 else ("ms", 1.0)
     drawn = go.Bar(
         orientation="h",
         width=0.5,

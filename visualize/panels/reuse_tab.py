@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
 
+from kernels.knobs import knob
 from kernels.results import GroupSizeStudy
 from visualize.figures.bounds_figure import bounds_figure
 from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
@@ -24,8 +26,20 @@ from visualize.widgets.markup import markup
 from visualize.widgets.plot import NONE, drawn, plot
 
 
+@dataclass(frozen=True)
+class ReuseView:
+    """What the Reuse tab shows beside the reads. Links set it, so that it has no control."""
+
+    reuse_picture: str = knob(
+        "times", "", "Beside the reads: times, where they were measured, or bounds, what each resource needs by itself.",
+        choices=("times", "bounds"),
+    )  # fmt: skip
+
+
 class ReusePanel(Panel):
     """What reaches DRAM, and what GROUP_SIZE does to it."""
+
+    options = (ReuseView,)
 
     def build(self) -> None:
         self.claim = markup("reuse-claim")
@@ -64,7 +78,8 @@ class ReusePanel(Panel):
             counted = here.source("counted")
             from_where = about("predicted", counted) if measured else about("predicted")
             reads = drawn(bytes_figure(here.sizes, measured, own, counted), anew, about=from_where)
-            times = drawn(times_figure(measured, own, timed), anew, about=about(timed)) if measured else NONE
+            if measured and known.state.view.of(ReuseView).reuse_picture == "times":
+                times = drawn(times_figure(measured, own, timed), anew, about=about(timed))
         bounds = bounds_figure(here.bounds, here.measured_ms, timed)
         resources = drawn(bounds, anew, about=about("predicted", *([timed] if here.measured_ms else [])))
         why = known.failure.message if known.failure else ""

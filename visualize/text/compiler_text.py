@@ -11,7 +11,7 @@ from visualize.models.occupancy import Occupancy
 from visualize.text.headline import headline
 from visualize.text.prose import Mark, Sourced, Strong, say, term
 from visualize.text.tables import frame
-from visualize.text.words import counted, enumerated, percent
+from visualize.text.words import counted, enumerated
 
 
 def claim(launch: Launch, compiled: Compiled, held: Occupancy) -> Markup:
@@ -19,12 +19,13 @@ def claim(launch: Launch, compiled: Compiled, held: Occupancy) -> Markup:
     gpu = compiled.gpu
     spills = f"{compiled.spilled_bytes:,} bytes spilled" if compiled.spilled_bytes else "none spilled"
     return headline(
-        percent(held.occupancy),
+        f"{100 * held.occupancy:.3g} %",
         say("occupancy on {} {}", gpu, Mark("predicted")),
         say(
-            "An SM holds {} of {}, limited by {}. {} per thread, {}.",
+            "An SM holds {}, {} of its {} warps, limited by {}. {} per thread, {}.",
             Strong(counted(held.programs_per_sm, "program")),
-            counted(launch.config.num_warps, "warp"),
+            held.programs_per_sm * launch.config.num_warps,
+            launch.gpu.max_warps_per_sm,
             enumerated(held.limited_by),
             counted(compiled.registers, "register"),
             Sourced(spills, "compiled"),

@@ -20,7 +20,7 @@ _SAME = 0.05
 def claim(study: LayoutStudy) -> Markup:
     """What the picture shows: how many times as fast the kernel is with B transposed, and whether that pays."""
     given, transposed = (row.timing.median_ms for row in study.rows[:2])
-    what = Sourced(f"the speed with B transposed ({study.rows[1].layout})", _source(study))
+    what = Sourced(f"as fast with B transposed ({study.rows[1].layout})", _source(study))
     return headline(f"{significant(given / transposed)} ×", what, *_claim(study))
 
 

@@ -34,9 +34,9 @@ def loads_headline(
         return headline(f"{found.ours:,}", "blocks in either order", _no_difference(found, what), *_waves(found), *more)
     beside = f"blocks of {enumerated(inputs)} instead of {found.reference:,}"
     if found.ours > found.reference:
-        beside = f"blocks; row-major order needs fewer, {found.reference:,}"
+        beside = f"blocks for the first {counted(found.first, what)}; row-major order needs fewer, {found.reference:,}"
         wide = counted(found.regions[1][1], "tile")
-        why = say("Grouping does not help here: C is only {} wide. It pays where C is wider.", wide)
+        why = say("C is only {} wide, so grouping saves no blocks. Reuse shows what reaches DRAM.", wide)
         return headline(f"{found.ours:,}", beside, why, _region(found, what, inputs), *_waves(found), *more)
     if bought is None:
         return headline(f"{found.ours:,}", beside, _region(found, what, inputs), *_waves(found), *more)

@@ -67,7 +67,7 @@ def plan_claim(space: Space, refused: Mapping[Experiment, str], seconds: float, 
     """
     left = space.size - len(refused)
     how = "timed on this machine's GPU" if has_times else "compiled, and ranked by predicted time alone"
-    sentence = say("{} of {}: {}. About {}.", varied_text(space), space.base.kernel, how, seconds_text(seconds))
+    sentence = say("{} over {}: {}. About {}.", space.base.kernel, varied_text(space), how, seconds_text(seconds))
     aside = say("{} before any compile.", counted_aside(len(refused))) if refused else ""
     return headline(f"{left:,}", "config to try" if left == 1 else "configs to try", sentence, aside)
 
@@ -80,7 +80,7 @@ def planned(space: Space, refused: Iterable[tuple[str, str]]) -> Markup:
     """
     rows = [(name, ", ".join(map(str, values)), len(values)) for name, values in space.varied]
     varied = table(frame(("Knob", "Values", "How many"), rows), f"{counted(space.size, 'config')}: all combinations")
-    return Markup('<div class="tables">{}{}</div>').format(varied, set_aside(refused))
+    return Markup('<div class="tables">{}{}</div>').format(varied, set_aside(refused, "Set aside before any compile"))
 
 
 def counted_aside(number: int) -> str:
@@ -237,7 +237,7 @@ def ranking(found: Sweep, address: Callable[[SweepRow], str]) -> Markup:
     )
 
 
-def set_aside(reasons: Iterable[tuple[str, str]]) -> Markup:
+def set_aside(reasons: Iterable[tuple[str, str]], caption: str = "Without a result") -> Markup:
     """Configs that have no result, by reason: the most frequent first.
 
     Args:
@@ -252,12 +252,12 @@ def set_aside(reasons: Iterable[tuple[str, str]]) -> Markup:
         (f"{len(several):,}", textwrap.shorten(several[0][1], _LONGEST_IN_TABLE, placeholder=" …"), several[0][0])
         for several in sorted(by_shape.values(), key=len, reverse=True)[:20]
     ]
-    return table(frame(("Configs", "Reason (of the first)", "First of them"), rows), "Without a result")
+    return table(frame(("Configs", "Reason (of the first)", "First of them"), rows), caption)
 
 
 def not_swept() -> Markup:
     """What stands in the picture's place before a sweep."""
-    return hint("Press Sweep to try them. Configs that can't launch are set aside with their reason.")
+    return hint("Press Sweep to try them. Configs that can't launch or would spill are set aside, with the reason.")
 
 
 def of_picture(found: Sweep, picture: str, click: str) -> Markup:

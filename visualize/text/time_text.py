@@ -136,7 +136,7 @@ def _clock(clocks: Clocks | None, clock_mhz: int | None) -> str:
 def _interval(baseline: Baseline) -> str:
     """The 95 % interval of a ratio; "" where there is none."""
     low, high = baseline.ratio_low, baseline.ratio_high
-    return "" if low is None or high is None else f"95 % {low:.3f}–{high:.3f}"
+    return "" if low is None or high is None else f"95\u00a0% CI {low:.3f}–{high:.3f}"
 
 
 def _ratio(baseline: Baseline) -> str:

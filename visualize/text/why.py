@@ -75,7 +75,7 @@ def in_short(op: Operation) -> str:
     if code is not None and code.layout is not None:
         row = _contiguous_elements(access, code, code.layout) * code.element_bytes
         if row < SECTOR_BYTES:
-            return f"one request covers {_bytes(row)} per row of {tensor}"
+            return f"contiguous runs of a request are only {_bytes(row)} long"
     elif access.transposed and code is None:
         return f"a row of the tile is only {_bytes(access.columns.block * op.width_bytes)} of {tensor}"
     return f"the tile's rows begin or end inside sectors of {tensor}"
@@ -167,10 +167,7 @@ def _partial(op: Operation) -> str:
         return _partly_used(op)
     row = _contiguous_elements(access, code, code.layout) * code.element_bytes
     if row < SECTOR_BYTES:
-        return (
-            f"One request covers {_bytes(row)} of a row of {access.tensor}, so each sector of {SECTOR_BYTES} is partly "
-            "used."
-        )
+        return f"Contiguous runs of a request are only {_bytes(row)} long, so each sector of {SECTOR_BYTES} is partly used."
     return _partly_used(op)
 
 

@@ -84,15 +84,17 @@ def written(value: float, unit: str) -> str:
     """A number with its unit.
 
     Args:
-        unit: "ms", "bytes", "share", "times", a rate such as "TFLOP/s", or "" for a count.
+        unit: "ms", "ns", "bytes", "share", "times", a rate such as "TFLOP/s", or "" for a count.
 
-    >>> written(0.19, "ms"), written(0.0903, "ms"), written(16.8e6, "bytes"), written(900, "bytes")
+    >>> written(0.19, "ms"), written(90_300, "ns"), written(16.8e6, "bytes"), written(900, "bytes")
     ('0.190 ms', '90.3 µs', '16.8 MB', '900 bytes')
     >>> written(1234567, ""), written(4.0, ""), written(0.994, "share"), written(1.77, "times")
     ('1,234,567', '4', '99 %', '1.77 ×')
     """
     if unit == "ms":
         return milliseconds(value)
+    if unit == "ns":
+        return milliseconds(value / 1e6)
     if unit == "bytes":
         return bytes_of(value)
     if unit == "share":

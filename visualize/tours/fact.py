@@ -21,7 +21,7 @@ from visualize.text.numbers import source as source_of
 from visualize.text.words import written
 
 # How a number is written: 4,288; 0.0503 ms; 8.53 GB; 1.8 ×; 41 %.
-Unit = Literal["", "ms", "bytes", "times", "share"]
+Unit = Literal["", "ms", "ns", "bytes", "times", "share"]
 
 # What models and the compiler say of a state, by the name of the API's endpoint, and the mark of it.
 OF_STATES: dict[str, tuple[Callable[[Known], Reply], str]] = {
