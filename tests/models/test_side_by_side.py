@@ -45,6 +45,17 @@ def test_a_flat_store_wastes_most_and_all_three_say_so():
     assert (counted.wanted_bytes, counted.wasted_bytes) == (4 * 1024 * 1024, 28 * 1024 * 1024)
 
 
+def test_an_output_that_is_written_in_halves_is_told_as_a_whole():
+    kernel = discover()["matmul.fused_add_relu"]
+    launch = Launch(kernel.family.problem(), kernel.config(BLOCK_N=256), GPUS["H200"])
+    found = verdicts(kernel, launch, Textbook(), None, None)
+    halves = [op for op in found.board if op.access.tensor == "D"]
+    assert len(halves) == 2
+    for half in halves:
+        assert of("textbook", found, half.number).sectors == 512 * 512 * 2 // 32
+        assert half.launch.sectors == 512 * 512 // 32
+
+
 def test_what_wastes_most_is_not_what_moves_most():
     """Rows of A begin inside a sector; B, of which more is moved, is read in whole ones."""
     problem = {"M": 900, "N": 512, "K": 124, "dtype": "float16", "precision": "tf32_rounded"}

@@ -116,7 +116,8 @@ MODELS = (
         "visualize/models",
         "side_by_side.py",
         "tests/models/test_side_by_side.py",
-        ("return numbers if number in numbers else (number,)", "return (number,)"),
+        ("return tuple(sorted(boxes))", "return (number,)"),
+        ("(op.access.op, op.access.tensor) == (mine.op, mine.tensor)", "op.number == number"),
         ("return op.launch.sectors - op.launch.ideal_sectors", "return op.launch.sectors"),
     ),
     *planted(

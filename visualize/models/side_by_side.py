@@ -65,12 +65,12 @@ class SideBySide:
 
 
 def side_by_side(found: Verdicts, number: int, board_sector_bytes: int = SECTOR_BYTES) -> SideBySide:
-    """The costs of one operation of a launch.
+    """The costs of one operation of a launch, with others of its kind on the same tensor.
 
     Args:
         board_sector_bytes: of the blackboard's machine.
     """
-    numbers = _counted_together(found, number)
+    numbers = _together(found, number)
     board = _cost("textbook", "textbook", _operations(found.board, numbers))
     costs = [replace(board, sector_bytes=board_sector_bytes)]
     if compiled := _operations(found.compiled, numbers):
@@ -108,13 +108,16 @@ def _operations(operations: Sequence[Operation] | None, numbers: Sequence[int]) 
     return [op for op in operations or () if op.number in numbers]
 
 
-def _counted_together(found: Verdicts, number: int) -> tuple[int, ...]:
-    """The operations that stand in the same counter: all boxes that are read, or written; else the one."""
-    tensors = found.kernel.family.tensors(found.launch.problem)
+def _together(found: Verdicts, number: int) -> tuple[int, ...]:
+    """The operations that stand in the same counter, all boxes that are read, or written; else those of one tensor.
+
+    An output that is written in halves has two stores.
+    """
     (mine,) = (op.access for op in found.board if op.number == number)
-    boxes = [op for op in found.predicted if op.is_box and tensors[op.access.tensor].is_input == _reads(found, mine)]
-    numbers = tuple(op.number for op in boxes)
-    return numbers if number in numbers else (number,)
+    boxes = {op.number for op in found.predicted if op.is_box and _reads(found, op.access) == _reads(found, mine)}
+    if number in boxes:
+        return tuple(sorted(boxes))
+    return tuple(op.number for op in found.board if (op.access.op, op.access.tensor) == (mine.op, mine.tensor))
 
 
 def _reads(found: Verdicts, access: Access | FlatAccess) -> bool:

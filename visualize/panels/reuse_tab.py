@@ -31,7 +31,7 @@ class ReuseView:
     """What the Reuse tab shows beside the reads. Links set it, so that it has no control."""
 
     reuse_picture: str = knob(
-        "times", "", "Beside the reads: times, where they were measured, or bounds, what each resource needs by itself.",
+        "times", "", "Beside the reads: times, where measured, or bounds, what each resource needs by itself.",
         choices=("times", "bounds"),
     )  # fmt: skip
 

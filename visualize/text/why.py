@@ -167,7 +167,10 @@ def _partial(op: Operation) -> str:
         return _partly_used(op)
     row = _contiguous_elements(access, code, code.layout) * code.element_bytes
     if row < SECTOR_BYTES:
-        return f"Contiguous runs of a request are only {_bytes(row)} long, so each sector of {SECTOR_BYTES} is partly used."
+        return (
+            f"Contiguous runs of a request are only {_bytes(row)} long, so each sector of {SECTOR_BYTES} is partly "
+            "used."
+        )
     return _partly_used(op)
 
 
