@@ -73,12 +73,13 @@ function settle() {
   }, 50);
 }
 
-// The ranges of a plot's axes as Plotly chose them, by the axis' name; `of` is the quantity: its title and its scale.
+// The ranges of a plot's axes as Plotly chose them, by the axis' name; `of` is the quantity: its scale, and its title but
+// for numbers (a median of 460 samples, and of 220).
 function chose(plot) {
   const free = Object.entries(plot._fullLayout ?? {}).filter(([name, axis]) =>
     /^[xy]axis\d*$/.test(name) && axis.autorange === true && axis.title?.text && ["linear", "log"].includes(axis.type));
   if (!free.length) return; // it has a shared range, or none
-  ranges.set(plot, new Map(free.map(([name, axis]) => [name, { of: `${axis.type} ${axis.title.text}`, range: [...axis.range] }])));
+  ranges.set(plot, new Map(free.map(([name, axis]) => [name, { of: `${axis.type} ${axis.title.text.replace(/\d+/g, "")}`, range: [...axis.range] }])));
 }
 
 // Axes of one quantity get one range in both plots, so that heights can be compared.
