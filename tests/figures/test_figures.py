@@ -76,6 +76,12 @@ def test_one_wrong_cell_is_on_the_far_side_of_the_limit_and_ringed():
     assert (picture.y0, picture.dy) == (31.5, 64)
 
 
+def test_where_there_is_no_error_nothing_is_ringed():
+    """As of a race whose inputs are zeros."""
+    cells = np.zeros((4, 4), dtype=np.float32)
+    assert len(diff_figure(Diff(cells, (8, 8), (32, 32), exact=False), check_of(cells, passed=True), "C").data) == 1
+
+
 def map_of(cells, **more):
     """The drawn map of some cells."""
     return diff_figure(Diff(cells, (1, 1), cells.shape, exact=False, **more), check_of(cells), "C").data[0]

@@ -83,12 +83,13 @@ def diff_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
     """A map of the error in units of what rounding allows: 1 is the most that passes. The worst element is ringed.
 
     The colour scale is logarithmic and ends at the largest error. A kernel that only moves data allows no error at all:
-    its map says what is wrong. Tiles are bordered, where they are few enough.
+    its map says what is wrong. Tiles are bordered, where they are few enough. Where there is no error at all nothing is
+    ringed.
     """
     figure = go.Figure(_heatmap(diff.cells, diff.cell, (0, 0), diff))
     if diff.tile:
         figure.add_trace(_borders((0, 0), diff.shape, diff.tile))
-    if not (diff.exact and check.passed):
+    if not check.passed or (not diff.exact and diff.cells.any()):
         figure.add_trace(_ring(check))
     rows, columns = diff.cell
     per_cell = "one element per cell" if diff.cell == (1, 1) else f"each cell the largest of {rows} × {columns}"
