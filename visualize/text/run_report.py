@@ -26,13 +26,7 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch) -> list[str]:
     said = [kernel.family.note(launch.problem), kernel.note(launch)]
     if kernel.zeroed_output:
         said.append("The output starts at zero; no time includes zeroing it.")
-    if (race := kernel.race(launch)) and result.check.passed:
-        why = (
-            "The interpreter runs each program to its end before the next, so it can't show a race."
-            if result.backend == "interpreter"
-            else "This time it did not show in the result."
-        )
-        said.append(f"Passed, and is still a race: {race}. {why}")
+    said.append(_still_a_race(result, kernel, launch))
     if result.backend == "interpreter" and result.experiment.problem.dtype in ("bfloat16", *_FLOAT8):
         said.append(
             f"Triton's interpreter treats {result.experiment.problem.dtype} as integers; Tilescope makes it multiply "
@@ -40,6 +34,19 @@ def remarks(result: RunResult, kernel: Kernel, launch: Launch) -> list[str]:
         )
     said += time_text.remarks(result, kernel, launch)
     return [sentence for sentence in said if sentence]
+
+
+def _still_a_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
+    """What there is to say of a race that passed; "" of any other result."""
+    race = kernel.race(launch)
+    if not race or not result.check.passed:
+        return ""
+    why = (
+        "The interpreter runs each program to its end before the next, so it can't show a race."
+        if result.backend == "interpreter"
+        else "This time it did not show in the result."
+    )
+    return f"Passed, and is still a race: {race}. {why}"
 
 
 def values(near: Closeup, check: Check, programs: Mapping[tuple[int, int], list[int]], diff: Diff) -> Markup:
@@ -114,6 +121,9 @@ def claim(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
         return headline("Wrong", say("as a whole {}", source), verdict, *more, is_failure=True)
     if not check.passed:
         return headline(f"{check.mismatched:,}", wrong, verdict, *more, is_failure=True)
+    if race := _still_a_race(result, kernel, launch):
+        # That none is wrong is luck, and counts more than how fast it was.
+        return headline("0", wrong, race, verdict, *(one for one in more if one != race))
     if baseline and result.timing:
         number, beside = time_text.lead(baseline, source)
         # Where Python is the limit, that comes first: no kernel would make it faster.
