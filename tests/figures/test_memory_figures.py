@@ -97,7 +97,7 @@ def test_bars_have_one_scale_and_what_is_not_known_says_why():
     assert list(wasted.x) == [0, 3840, 0]
     figure = sectors_figure(SideBySide(("B",), (textbook, compiled)), {"counted": "not counted yet"})
     assert figure.layout.xaxis.range == (0, 5120)
-    assert "10 requests × 16 sectors<br>25 % wanted" in figure.layout.annotations[1].text
+    assert "10 requests × 16 sectors<br>160 sectors, 25 % wanted" in figure.layout.annotations[1].text
     assert "not counted yet" in figure.layout.annotations[2].text
 
 

@@ -80,9 +80,9 @@ def _words(cost: Cost) -> list[str]:
     """The lines above a bar: whose it is, its requests and sectors, and what of them is wanted."""
     where = ", ".join(filter(None, [cost.mark if cost.mark != cost.source else "", cost.note]))
     first = f"<b>{cost.source}</b>{_SIGNS.get(cost.agreement, '')}" + (f" ({where})" if where else "")
+    all_of_them, wanted = _number(cost.sectors, "sector"), f"{100 * cost.efficiency:.3g} % wanted"
     if cost.requests:
-        sectors = f"{cost.sectors / cost.requests:.3g}"
-        each = f"{_number(cost.requests, 'request')} × {sectors} sector{'' if sectors == '1' else 's'}"
-    else:
-        each = _number(cost.sectors, "sector") + (", no requests" if cost.requests == 0 else "")
-    return [first, each, f"{100 * cost.efficiency:.3g} % wanted"]
+        each = f"{cost.sectors / cost.requests:.3g}"
+        requests = f"{_number(cost.requests, 'request')} × {each} sector{'' if each == '1' else 's'}"
+        return [first, requests, f"{all_of_them}, {wanted}"]
+    return [first, all_of_them + (", no requests" if cost.requests == 0 else ""), wanted]

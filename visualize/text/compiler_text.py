@@ -11,7 +11,7 @@ from visualize.models.occupancy import Occupancy
 from visualize.text.headline import headline
 from visualize.text.prose import Mark, Sourced, Strong, say, term
 from visualize.text.tables import frame
-from visualize.text.words import counted, enumerated
+from visualize.text.words import bytes_of, counted, enumerated
 
 
 def claim(launch: Launch, compiled: Compiled, held: Occupancy) -> Markup:
@@ -22,16 +22,16 @@ def claim(launch: Launch, compiled: Compiled, held: Occupancy) -> Markup:
         f"{100 * held.occupancy:.3g} %",
         say("occupancy on {} {}", gpu, Mark("predicted")),
         say(
-            "An SM holds {}, {} of its {} warps, limited by {}. {} per thread, {}.",
+            "An SM holds {}, {} of its {} warps, limited by {}. {} of shared memory per program, {} per thread, {}.",
             Strong(counted(held.programs_per_sm, "program")),
             held.programs_per_sm * launch.config.num_warps,
             launch.gpu.max_warps_per_sm,
             enumerated(held.limited_by),
+            bytes_of(compiled.shared_bytes),
             counted(compiled.registers, "register"),
             Sourced(spills, "compiled"),
         ),
         say("Triton {} compiled it.", compiled.triton),
-        say("A program takes {:,} bytes of shared memory.", compiled.shared_bytes),
         launch.gpu.caveat,
     )
 
