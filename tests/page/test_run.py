@@ -217,7 +217,7 @@ def test_layouts_are_compared_as_recorded_where_there_is_no_gpu(tab: Tab) -> Non
     assert tab.page.locator("#compare-layouts").is_disabled(), "what was recorded is drawn without being asked for"
     for part in ("transpose.tiled transposes B, then this kernel", "recorded"):
         tab.says("#layouts", part)
-    tab.says("#layouts-claim .number", "4.22 × the speed with B transposed (NT)")
+    tab.says("#layouts-claim .number", "4.22 × as fast with B transposed (NT)")
     tab.wait_for_draw("layouts-plot")
     tab.follow("?kernel=transpose.flat&tab=result")
     tab.page.wait_for_selector("#compare-layouts", state="hidden")  # a transpose offers none
