@@ -97,7 +97,7 @@ def test_bars_have_one_scale_and_what_is_not_known_says_why():
     assert list(wasted.x) == [0, 3840, 0]
     figure = sectors_figure(SideBySide(("B",), (textbook, compiled)), {"counted": "not counted yet"})
     assert figure.layout.xaxis.range == (0, 5120)
-    assert "10 requests × 16 sectors<br>160 sectors, 25 % wanted" in figure.layout.annotations[1].text
+    assert "10 × 16 sectors, 25 % wanted" in figure.layout.annotations[1].text
     assert "not counted yet" in figure.layout.annotations[2].text
 
 
@@ -105,5 +105,5 @@ def test_counted_numbers_carry_their_mark_and_whether_they_agree():
     counted = Cost("counted", "recorded", None, 4, 4, "different", "H200")
     figure = sectors_figure(SideBySide(("A", "B"), (counted,)), {})
     said = figure.layout.annotations[2].text
-    assert said == "<b>counted</b> ≠ (recorded, H200)<br>4 sectors<br>100 % wanted"
+    assert said == "<b>counted</b> ≠ (recorded, H200)<br>4 sectors, 100 % wanted"
     assert "A and B" in figure.layout.title.text

@@ -55,7 +55,7 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
     return go.Figure(
         bars,
         two_line_layout(
-            f"<b>Whole launch</b><br>all requests for {' and '.join(found.tensors)}",
+            f"<b>Whole launch</b><br>all requests for {' and '.join(found.tensors)}, × sectors of each",
             margin={**MARGIN, "l": 12, "r": 20},
             barmode="stack",
             xaxis={
@@ -72,17 +72,16 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
     )
 
 
-def _number(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def _words(cost: Cost) -> list[str]:
-    """The lines above a bar: whose it is, its requests and sectors, and what of them is wanted."""
+    """The lines above a bar: whose it is, then its requests, times the sectors of each, and what of them is wanted.
+
+    There is room for two lines on a projector, and for 40 characters in a window of 1280 pixels.
+    """
     where = ", ".join(filter(None, [cost.mark if cost.mark != cost.source else "", cost.note]))
     first = f"<b>{cost.source}</b>{_SIGNS.get(cost.agreement, '')}" + (f" ({where})" if where else "")
-    all_of_them, wanted = _number(cost.sectors, "sector"), f"{100 * cost.efficiency:.3g} % wanted"
     if cost.requests:
         each = f"{cost.sectors / cost.requests:.3g}"
-        requests = f"{_number(cost.requests, 'request')} × {each} sector{'' if each == '1' else 's'}"
-        return [first, requests, f"{all_of_them}, {wanted}"]
-    return [first, all_of_them + (", no requests" if cost.requests == 0 else ""), wanted]
+        sectors = f"{cost.requests:,} × {each} sector{'' if each == '1' else 's'}"
+    else:
+        sectors = f"{cost.sectors:,} sector{'' if cost.sectors == 1 else 's'}"
+    return [first, f"{sectors}, {100 * cost.efficiency:.3g} % wanted"]
