@@ -52,22 +52,26 @@ test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: wi
 		first=0; $(GPU_TESTS) 'gpu and not idle_gpu' $(GPU_AT_ONCE) || first=$$?; \
 		$(GPU_TESTS) 'gpu and idle_gpu' && exit $$first)
 
-# Tests of what is read from the compiler, and of what its interpreter computes. With another torch, which brings CUDA's
-# libraries (2.5 GB), all tests outside the browser.
+# Tests of what is read from the compiler, and of what its interpreter computes, with the versions that ZeroGPU has; with
+# ARGS="--ignore tests/page" all tests outside the browser. This torch brings CUDA's libraries (2.5 GB).
 TRITON ?= 3.6.0
-TORCH ?=
+TORCH ?= 2.11.0
 TRITON_TESTS = tests/oracle/test_compiled.py tests/oracle/test_truth.py tests/kernels/test_contract.py \
 	tests/kernels/test_interpreter.py tests/kernels/test_timeline.py tests/kernels/test_sliced_operands.py
-OTHER = $(abspath $(VENV))/triton-$(TRITON)$(TORCH:%=-torch-%)/site-packages
+OTHER = $(abspath $(VENV))/torch-$(TORCH)-triton-$(TRITON)
 OTHER_FOUND = import torch, triton; found = torch.__version__.split("+")[0], triton.__version__; \
-	assert "$(TRITON)" == found[1] and "$(TORCH)" in ("", found[0]), found
-OTHER_PACKAGES = triton==$(TRITON) $(if $(TORCH),torch==$(TORCH),--no-deps)
+	assert found == ("$(TORCH)", "$(TRITON)"), found
 
-test-triton: $(DEV_READY) ## Run what depends on Triton with another one (TRITON=3.6.0); with TORCH=2.11.0 with that torch, too
-	@$(TIMED) set -e; export PYTHONPATH="$(OTHER)"; \
-	[ -e "$(OTHER)/triton" ] || $(VENV_PYTHON) -m pip install -q --target "$(OTHER)" $(OTHER_PACKAGES); \
+$(OTHER)/ready:
+	$(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip install -q --no-compile torch==$(TORCH) triton==$(TRITON)
+	touch $@
+
+test-triton: $(OTHER)/ready $(DEV_READY) ## Run what depends on torch and Triton with others (TORCH=2.11.0 TRITON=3.6.0)
+	@$(TIMED) set -e; \
+	export PYTHONPATH="$$($(OTHER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
 	$(VENV_PYTHON) -c '$(OTHER_FOUND)'; \
-	$(call PYTEST,$(AT_ONCE)) $(if $(TORCH),--ignore tests/page,$(TRITON_TESTS))
+	$(call PYTEST,$(AT_ONCE)) $(or $(ARGS),$(TRITON_TESTS))
 
 bench: $(RUN_READY) ## Time the kernels beside the library, on a GPU (ARGS="--only transpose"; VENV_PYTHON=python3)
 	@$(TIMED) $(VENV_PYTHON) -m benchmarks.l2 && $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)
