@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from kernels.runner.clocks import Probe, nvml
-from kernels.runner.sampling import Batch
+from kernels.runner.sampling import MOST_TURNS, Batch
 
 # A launch between two events of its own takes a microsecond or two more than in a graph without them. Where that
 # shows, timer "graph" takes one time of so many launches.
@@ -36,11 +36,16 @@ _REPLAY_S = 700e-6
 
 _LONGEST_SPIN_CYCLES = 1 << 32
 
+# The queue takes about a thousand launches and events: a launch and its two events for each time, with a cold L2 one
+# launch more. Python waits where it is full, and the spin would be over first.
+_QUEUED, _QUEUED_WARM, _QUEUED_COLD = 960, 3, 4
+
 
 class HeldStream:
     """A `sampling.Stream` on this GPU.
 
     Attributes:
+        most_turns: of a batch: as many as the queue takes. A graph is one entry.
         launch_s: seconds that a launch took from Python when some were queued last in this process, bounded: a batch
             whose queue ran dry is discarded.
 
@@ -63,6 +68,8 @@ class HeldStream:
         self._probe = Probe()
         self._driver = nvml()
         self.driver_note = self._driver if isinstance(self._driver, str) else ""
+        queued = len(calls) * (_QUEUED_COLD if self._flush else _QUEUED_WARM)
+        self.most_turns = MOST_TURNS if self._is_graph else max(1, min(MOST_TURNS, _QUEUED // queued))
         self.launches_per_sample = 1
         for call in calls:
             call()

@@ -16,7 +16,7 @@ import numpy as np
 from kernels.pairs import pair
 from kernels.results import Clocks, Timing
 
-# Turns that are queued at once: each launch takes two events, and the queue must be full before the first one starts.
+# Turns of a batch, unless the stream holds fewer: the clock is read once for each batch.
 MOST_TURNS = 20
 _BATCH_MS = 50.0
 
@@ -82,11 +82,15 @@ class Stream(Protocol):
 
     Attributes:
         launches_per_sample: launches that one time is taken of.
+        most_turns: that a batch may have.
         driver_note: why the driver can't be asked for its clock; "" where it can.
     """
 
     @property
     def launches_per_sample(self) -> int: ...
+
+    @property
+    def most_turns(self) -> int: ...
 
     @property
     def driver_note(self) -> str: ...
@@ -142,7 +146,7 @@ def sampled(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf
     """
     turn_ms, moving = _warmed_up(stream, effort, now)
     least = min(_TURNS, max(_LONG_TURNS, int(_TURNS_MS / turn_ms)))
-    turns = _turns(turn_ms)
+    turns = _turns(turn_ms, stream)
     batches: list[Batch] = []
     began, look_at = now(), effort.fewest
     while True:
@@ -161,16 +165,16 @@ def sampled(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf
     return Samples(times_ms, clocks, stream.launches_per_sample, f"{moving} {unread}".strip())
 
 
-def _turns(turn_ms: float) -> int:
+def _turns(turn_ms: float, stream: Stream) -> int:
     """Turns of a batch: so many that it takes some time, so that the clock can be read, and does not take long."""
-    return max(1, min(MOST_TURNS, int(_BATCH_MS / max(turn_ms, 1e-6))))
+    return max(1, min(stream.most_turns, int(_BATCH_MS / max(turn_ms, 1e-6))))
 
 
 def _warmed_up(stream: Stream, effort: Effort, now: Callable[[], float]) -> tuple[float, str]:
     """Launch until the times are steady: how long a turn takes, and a sentence where they are not."""
     began = now()
     took_ms = [_turn_ms(stream, 1)]
-    turns = _turns(took_ms[0])
+    turns = _turns(took_ms[0], stream)
     while now() - began < effort.warm_s:
         took_ms.append(_turn_ms(stream, turns))
         if is_steady(took_ms):

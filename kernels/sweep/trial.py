@@ -19,13 +19,10 @@ from kernels.runner.device_memory import DoesNotFit
 from kernels.runner.held_stream import HeldStream
 from kernels.runner.measurements.run_measurement import library_calls
 from kernels.runner.prepared import Prepared, interprets, prepare
-from kernels.runner.sampling import MOST_TURNS, sampled
+from kernels.runner.sampling import sampled
 from kernels.runner.worker import as_failure
 from kernels.spec import Allowance
 from kernels.sweep.device import NO_TIMES, Outcome, Outcomes, Trial
-
-# A stream holds about a thousand launches and events before it starts: three for each time, four with a cold L2.
-_QUEUED = 960
 
 # Outputs that others are compared with: each takes as much memory as the launch's own.
 _KEPT_OUTPUTS = 2
@@ -141,8 +138,8 @@ def _timed(calls: list[Callable[[], Any]], trial: Trial) -> list[tuple[np.ndarra
 def _turns(calls: list[Callable[[], Any]], run: Run, turns: int) -> np.ndarray:
     """Times of so many turns, (calls, turns): as many of them queued at once as a stream holds."""
     stream = HeldStream(calls, run.l2, run.timer)
-    at_once = max(1, min(MOST_TURNS, _QUEUED // (len(calls) * (4 if run.l2 == "cold" else 3))))
-    batches = [stream.batch(min(at_once, turns - begin)).times_ms for begin in range(0, turns, at_once)]
+    at_once = range(0, turns, stream.most_turns)
+    batches = [stream.batch(min(stream.most_turns, turns - begin)).times_ms for begin in at_once]
     return np.concatenate(batches, axis=1)
 
 

@@ -12,6 +12,7 @@ import torch
 from kernels.pairs import pair
 from kernels.runner import held_stream
 from kernels.runner.held_stream import HeldStream
+from kernels.runner.sampling import MOST_TURNS
 
 
 class Host:
@@ -76,6 +77,24 @@ def test_a_usual_launch_makes_no_batch_run_in_vain(on, launch_s):
     stream = HeldStream([host.launch] * 16, "warm", "events")
     assert stream.batch(20).times_ms.shape == (16, 20)
     assert len(host.spins) == 1
+
+
+@pytest.mark.parametrize("count", [2, 15, 16, 28, 320])
+def test_a_batch_of_any_number_of_calls_fits_in_the_queue(on, count):
+    host = on(Host(5e-6))
+    stream = HeldStream([host.launch] * count, "warm", "events")
+    stream.batch(stream.most_turns)
+    assert len(host.spins) == 1
+    assert 3 * count * stream.most_turns <= 1000
+    assert 3 * count * (stream.most_turns + 1) > 960 or stream.most_turns == MOST_TURNS
+
+
+def test_with_a_cold_l2_fewer_turns_fit_and_a_graph_is_one_entry(on, monkeypatch):
+    monkeypatch.setattr(held_stream, "flusher", lambda: lambda: None)
+    host = on(Host(5e-6))
+    assert HeldStream([host.launch] * 16, "cold", "events").most_turns == 15
+    assert HeldStream([host.launch] * 16, "warm", "events").most_turns == MOST_TURNS
+    assert HeldStream([host.launch] * 320, "cold", "graph").most_turns == MOST_TURNS
 
 
 def test_slow_launches_are_held_longer_and_that_is_remembered_by_the_next_stream(on):

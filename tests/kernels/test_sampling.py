@@ -42,6 +42,7 @@ class Stream:
     """
 
     launches_per_sample = 1
+    most_turns = MOST_TURNS
     driver_note = "NVML could not be asked: there is none."
 
     def __init__(self, medians_ms, noise=0.0, cold=0.0, clock=None, clock_mhz=None, driver_mhz=None):
@@ -135,6 +136,10 @@ def test_a_batch_is_no_longer_than_the_queue_and_the_bound_on_its_time_allow():
     taken(long)
     assert max(short.turns) == MOST_TURNS
     assert set(long.turns) == {1}
+    narrow = Stream([0.006, 0.006])
+    narrow.most_turns = 3
+    taken(narrow)
+    assert max(narrow.turns) == 3
 
 
 def test_several_launches_in_one_time_count_as_so_many():

@@ -55,11 +55,11 @@ class Stream:
 
     def __init__(self, calls, l2, timer):
         assert (l2, timer) == ("warm", "events")
-        self.calls, self.turns = calls, 0
+        self.calls, self.turns, self.most_turns = calls, 0, 2
         STREAMS.append(calls)
 
     def batch(self, turns):
-        assert 0 < 3 * turns * len(self.calls) <= 1000, "a stream holds no more"
+        assert 0 < turns <= self.most_turns, "a stream holds no more"
         slower = 1 + 0.01 * np.arange(self.turns, self.turns + turns)
         self.turns += turns
         times_ms = np.array([[MS.get(call, 2.0)] for call in self.calls]) * slower
