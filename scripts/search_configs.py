@@ -81,7 +81,7 @@ def cases() -> Iterator[tuple[str, dict[str, Any], str, Space]]:
         yield kernel, _cube(4096, dtype="float32", layout="NT"), "events", space
     yield "matmul.grouped", _cube(4096, dtype="float32"), "events", _tiles(_LARGE, (32,), (3, 4), GROUP_SIZE=_GROUPS)
     for rows, columns, dtype in ((8192, 8192, "float32"), (8192, 8192, "float16"), (7000, 6000, "float32"),
-                                 (8191, 8193, "float32")):  # fmt: skip
+                                 (8191, 8193, "float32"), (8200, 8200, "float32")):  # fmt: skip
         yield "transpose.tiled", {"M": rows, "N": columns, "dtype": dtype}, "events", _COPIES
 
 
