@@ -14,18 +14,17 @@ from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS
 from tests.models.test_schedule import REDUCING, launches
-from visualize.models import reuse as model
+from visualize.models import panel_reads
 from visualize.models.reuse import (
-    CONSTANTS,
     MOST_WAVES,
     Reuse,
-    ahead,
     by_group_size,
     fewest_bytes,
     group_sizes,
     recommended,
     reuse,
 )
+from visualize.models.reuse_constants import CONSTANTS, ahead
 from visualize.models.schedule import schedule
 
 H200 = GPUS["H200"]
@@ -183,7 +182,7 @@ def test_each_of_several_sizes_is_what_it_is_by_itself_however_many_are_looked_a
     sizes = by_group_size(GROUPED, launch, planned, pressure, range(1, 12))
     for size, one in sizes.items():
         assert one == predicted(replace(launch, config=replace(launch.config, GROUP_SIZE=size)), pressure)
-    monkeypatch.setattr(model, "_MOST_CELLS", 1)
+    monkeypatch.setattr(panel_reads, "_MOST_CELLS", 1)
     assert by_group_size(GROUPED, launch, planned, pressure, range(1, 12)) == sizes
 
 
@@ -196,22 +195,36 @@ def test_some_sms_run_ahead_from_a_pressure_on_and_ever_more():
     assert ahead(1.3, replace(CONSTANTS, ahead_from=1.5)) == 0
 
 
-def test_a_launch_that_the_l2_holds_up_is_predicted_apart_and_otherwise_together():
-    launch = launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=64)
-    together, apart = predicted(launch), predicted(launch, 2.2)
-    assert (together.ahead, apart.ahead) == (0, ahead(2.2))
-    assert apart.otherwise_bytes == together.read_bytes != apart.read_bytes
-    assert together.otherwise_bytes not in (together.read_bytes, apart.read_bytes)
+def test_programs_that_share_a_column_panel_come_apart_the_more_the_l2_is_pressed():
+    launch = launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=128, GROUP_SIZE=128)
+    planned = schedule(GROUPED, launch, 4)
+    together, between, apart = (reuse(GROUPED, launch, planned, pressure) for pressure in (0.0, 1.4, 2.2))
+    assert (together.ahead, between.ahead, apart.ahead) == (0, ahead(1.4), ahead(2.2))
+    assert together.read_bytes < 0.7 * between.read_bytes < 0.5 * apart.read_bytes
+    assert between.otherwise_bytes > 1.5 * between.read_bytes
+    assert apart.otherwise_bytes < 1.5 * apart.read_bytes
+    row_by_row = replace(launch, config=replace(launch.config, GROUP_SIZE=1))
+    planned = schedule(GROUPED, row_by_row, 4)
+    low, high = (reuse(GROUPED, row_by_row, planned, pressure).read_bytes for pressure in (1.4, 2.2))
+    assert low > 0.7 * high, "they share none"
 
 
-def test_what_hangs_on_whether_programs_go_along_together_is_said():
-    """At 8192³, two groups of 64 rows of 64 × 64 tiles: their A is just kept if all go along; of 1024³, all fits."""
+def test_without_staging_waves_dissolve_a_little_even_where_the_l2_is_not_pressed():
+    launch = launch_of(8192, 8192, 8192, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
+    planned = schedule(GROUPED, launch, 2)
+    staged, one = (reuse(GROUPED, launch, planned, pressure) for pressure in (0.0, 1.1))
+    assert staged.read_bytes == staged.otherwise_bytes < one.read_bytes < one.otherwise_bytes
+    assert one.read_bytes < 1.1 * staged.read_bytes
+
+
+def test_what_hangs_on_how_far_programs_go_along_together_is_said():
+    """At 8192³, two groups of 64 rows of 64 × 64 tiles: their A is kept if most go along; of 1024³, all fits."""
     for sides, size, is_so in ((8192, 64, True), (1024, 64, False)):
         launch = launch_of(sides, sides, sides, BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=size)
-        one = predicted(launch, 2.2)
+        one = reuse(GROUPED, launch, schedule(GROUPED, launch, 8), 2.2)
         assert one.is_drift == is_so
         ratio = max(one.read_bytes, one.otherwise_bytes) / min(one.read_bytes, one.otherwise_bytes)
-        assert (ratio > 1.2) == is_so
+        assert (ratio > 1.18) == is_so
 
 
 @pytest.mark.parametrize(
@@ -228,10 +241,13 @@ def test_float32_and_float8_programs_of_many_warps_are_evenly_apart(dtype, num_w
     """Of 8192 × 8192, row by row, each wave's B comes more often than once where the programs of a SM are apart."""
     launch = launch_of(8192, 8192, 8192, dtype=dtype, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1, num_warps=num_warps)
     planned = schedule(GROUPED, launch, programs_per_sm)
-    one = reuse(GROUPED, launch, planned, 0.0)
-    never = reuse(GROUPED, launch, planned, 0.0, False, replace(CONSTANTS, staggered_warps=1000))
+    one = reuse(GROUPED, launch, planned, 1.0)
+    together, never = (
+        reuse(GROUPED, launch, planned, pressure, False, replace(CONSTANTS, staggered_warps=1000))
+        for pressure in (0.0, 1.0)
+    )
     assert (one.read_bytes > 1.5 * never.read_bytes) == is_apart
-    assert (one.otherwise_bytes == never.read_bytes) == is_apart
+    assert (one.otherwise_bytes == together.read_bytes) == is_apart
     assert (one == never) != is_apart
 
 

@@ -21,12 +21,13 @@ from kernels.spec import Kernel, Launch
 from visualize.models.bounds import bounds, l2_pressure, writes_in_parts
 from visualize.models.coalescing import operations
 from visualize.models.occupancy import occupancy
-from visualize.models.reuse import CONSTANTS, Constants, Reuse, asked_bytes, by_group_size, recommended, reuse
+from visualize.models.reuse import Reuse, asked_bytes, by_group_size, recommended, reuse
+from visualize.models.reuse_constants import CONSTANTS, Constants
 from visualize.models.schedule import Schedule, schedule
 from visualize.models.traffic import Operation
 from visualize.scoreboard.predictions import shipped
 
-# Shapes that were counted after all constants but the jitter had been chosen.
+# Shapes that were counted after the constants of a first model had been chosen.
 UNSEEN = {(14336, 4096, 4096), (5120, 15360, 1280), (7168, 7168, 7168)}
 
 STUDIES = records.shipped(GROUP_SIZES.form)
@@ -78,7 +79,7 @@ class Compared:
     def __str__(self) -> str:
         kernel = self.kernel.id.partition(".")[2]
         sizes, tile = (" × ".join(map(str, several)) for several in (self.shape, self.tile))
-        return f"{kernel} {self.launch.problem.dtype} {sizes}, {tile} tiles"
+        return f"{kernel} {self.launch.problem.dtype} {sizes}, {tile} tiles, {self.launch.gpu.name}"
 
     @property
     def times_ms(self) -> dict[int | None, float]:

@@ -1,6 +1,7 @@
-"""Predicted DRAM reads against what an H200 counted, by GROUP_SIZE, and the recommended one against measured times.
+"""Predicted DRAM reads against what GPUs counted, by GROUP_SIZE, and the recommended one against measured times.
 
-The model's constants were fitted to the same counts, so the bars are held again with each shape left out of the fit.
+The model's constants were fitted to an H200's counts, so the bars are held again with each shape left out of the fit,
+on launches that were drawn at random afterwards, and on those of an H100.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kernels.spec import DTYPE_BYTES
-from scripts.record_group_sizes import DRAWN
+from scripts.record_group_sizes import DRAWN, DRAWN_ANEW
 from tests.covering import covering
 from tests.oracle.recorded_reuse import (
     STUDIES,
@@ -28,7 +29,8 @@ from tests.oracle.recorded_reuse import (
     within,
 )
 from visualize.models.bounds import bounds
-from visualize.models.reuse import CONSTANTS, Constants, reuse
+from visualize.models.reuse import reuse
+from visualize.models.reuse_constants import CONSTANTS, Constants
 from visualize.models.schedule import schedule
 from visualize.scoreboard.predictions import shipped
 
@@ -41,15 +43,21 @@ PINNED = re.search(r"triton==([\d.]+)", (FILE.parents[2] / "requirements.txt").r
 pytestmark = pytest.mark.xdist_group("reuse")
 
 # Three of the constants, of three or fewer values each: coarse, so that it is quick.
-COARSE = grid(evicted_from=(0.2, 0.3), evicted_at=(0.58, 0.64, 0.7), ahead_slope=(0.25, 0.36))
+COARSE = grid(evicted_at=(0.58, 0.64, 0.7), apart_evicted_at=(0.58, 0.62), ahead_slope=(0.2, 0.28, 0.36))
 
 
 @pytest.fixture(scope="session")
-def launches(compiled_before):
-    """Every launch that was compared; what is asked of a kernel compiles it once."""
+def everywhere(compiled_before):
+    """Every launch that was compared, on any GPU; what is asked of a kernel compiles it once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
         yield compared()
+
+
+@pytest.fixture(scope="session")
+def launches(everywhere):
+    """Those on an H200, which the constants are of."""
+    return tuple(one for one in everywhere if one.launch.gpu.name == "H200")
 
 
 @pytest.fixture(scope="session")
@@ -59,9 +67,15 @@ def sampled(launches, all_combinations):
 
 
 @pytest.fixture(scope="session")
-def predicted(launches):
+def predicted_everywhere(everywhere):
     """Every order of all launches, as the scoreboard's file has them; it is held to the model below."""
-    return scoreboards(launches)
+    return scoreboards(everywhere)
+
+
+@pytest.fixture(scope="session")
+def predicted(predicted_everywhere):
+    """Those on an H200."""
+    return [row for row in predicted_everywhere if row.of.launch.gpu.name == "H200"]
 
 
 def sentence(several):
@@ -90,19 +104,16 @@ def test_every_group_size_was_counted_five_times_and_the_counts_agree(launches):
     assert statistics.mean(spread < 0.05 for spread in spreads) > 0.8
 
 
-def test_reads_are_within_5_percent_in_the_middle_and_within_20_in_9_of_10(predicted, sampled):
-    assert median_error(predicted) <= 0.05
-    assert within(predicted) >= 0.9
+def test_half_of_the_orders_are_within_2_percent_and_92_of_100_within_20(predicted, sampled):
+    assert median_error(predicted) <= 0.02
+    assert within(predicted) >= 0.92
     assert within(row for row in rows(sampled) if not row.predicted.is_drift) >= 0.9
 
 
-def test_the_scoreboards_predictions_are_these(launches, sampled):
+def test_the_scoreboards_predictions_are_these(everywhere, all_combinations):
     """Where the model changes, `python -m scripts.predict_records` writes them anew."""
     several = [one for one in shipped() if one.reads]
-    assert sampled
-    for one, launch, recording in zip(several, launches, STUDIES, strict=True):
-        if not any(launch is other for other in sampled):
-            continue
+    for one, launch, recording in list(zip(several, everywhere, STUDIES, strict=True))[:: 1 if all_combinations else 3]:
         made = rows([launch])
         assert one.experiment == replace(recording.measured.experiment, gpu=recording.gpu)
         assert one.triton == PINNED[1], "Triton has changed since they were written"
@@ -112,45 +123,75 @@ def test_the_scoreboards_predictions_are_these(launches, sampled):
 
 
 def test_what_is_further_off_was_flagged_before(predicted):
-    """All but one order, 21 % off."""
+    """But for four orders of 58, 20 to 25 % off; a third of all are flagged."""
     plain = [row for row in predicted if not row.is_flagged]
-    assert len(plain) > 0.45 * len(predicted), "a flag on everything would say nothing"
+    assert len(plain) > 0.65 * len(predicted), "a flag on everything would say nothing"
     missed = [row for row in plain if abs(row.error) > 0.2]
-    assert len(missed) <= 1, sentence(missed)
+    assert len(missed) <= 4, sentence(missed)
+    assert all(abs(row.error) < 0.26 for row in missed), sentence(missed)
     assert median_error(plain) < 0.01
 
 
-def test_on_shapes_that_were_counted_last_most_holds(predicted):
-    """Three shapes and five tiles: half within 1.4 %, 89 % within 20 %; the misses are tiles 64 wide at 7168³."""
+def test_on_three_shapes_that_an_earlier_model_had_not_seen_most_holds(predicted):
     judged = [row for row in predicted if row.of.shape in UNSEEN]
     assert len(judged) > 100
-    assert median_error(judged) <= 0.05
-    assert within(judged) >= 0.88
+    assert median_error(judged) <= 0.02
+    assert within(judged) >= 0.93
 
 
-def test_on_launches_drawn_at_random_once_the_model_was_done_every_miss_is_flagged(predicted):
-    """Thirteen, a tile each: half within 4.5 %, 80 % within 20 %; as in all of them, 62 % are flagged.
-
-    Their recommended GROUP_SIZE is at most 1.6 % slower than the best.
-    """
+def test_on_launches_drawn_at_random_every_miss_is_flagged(predicted):
+    """Thirteen, a tile each, which the model's form was chosen with in view: half within 3 %, 95 % within 20 %."""
     judged = [row for row in predicted if row.of.shape in DRAWN]
     assert len({row.of.shape for row in judged}) == len(DRAWN) == 13
-    assert median_error(judged) <= 0.05
-    assert within(judged) >= 0.8
+    assert median_error(judged) <= 0.03
+    assert within(judged) >= 0.95
     assert within(row for row in judged if not row.is_flagged) == 1
     assert all(row.of.regret <= 0.016 for row in judged)
 
 
-def test_even_what_is_flagged_is_within_a_factor_of_two(predicted):
-    """But for four orders of large GROUP_SIZEs, which read less than half of what was predicted."""
-    off = [row for row in predicted if not 0.5 < row.read_bytes / row.counted < 2]
-    assert len(off) <= 4, sentence(off)
+def test_on_launches_that_the_model_had_not_seen_seven_of_eight_orders_are_within_20_percent(predicted):
+    """Fourteen, counted before it was done and looked at after: half within 3.4 %, 87 % within 20 %, 44 % flagged.
+
+    Of the 14 that are further off two are not flagged; half are of one launch. The recommended GROUP_SIZE is at most
+    1.9 % slower than the best.
+    """
+    judged = [row for row in predicted if row.of.shape in DRAWN_ANEW]
+    assert len({row.of.shape for row in judged}) == len(DRAWN_ANEW) == 14
+    assert median_error(judged) <= 0.034
+    assert within(judged) >= 0.87
+    plain = [row for row in judged if not row.is_flagged]
+    assert len(plain) >= 0.55 * len(judged)
+    assert sum(abs(row.error) > 0.2 for row in plain) <= 2, sentence(plain)
+    assert all(row.of.regret <= 0.02 for row in judged)
+
+
+def test_on_another_gpu_85_of_100_orders_are_within_20_percent(predicted_everywhere):
+    """An H100, of which the model knows the L2's rate alone: half within 4.9 %, 48 % flagged, one miss of 15 is not.
+
+    The recommended GROUP_SIZE is within 2 % of the best in 11 of 13 launches, and 3.5 and 4.1 % slower in the others.
+    """
+    judged = [row for row in predicted_everywhere if row.of.launch.gpu.name == "H100"]
+    assert {row.of.shape for row in judged} == set(DRAWN)
+    assert median_error(judged) <= 0.05
+    assert within(judged) >= 0.85
+    plain = [row for row in judged if not row.is_flagged]
+    assert len(plain) >= 0.5 * len(judged)
+    assert sum(abs(row.error) > 0.2 for row in plain) <= 1, sentence(plain)
+    regrets = {str(row.of): row.of.regret for row in judged}
+    assert sum(regret > 0.02 for regret in regrets.values()) <= 2
+    assert max(regrets.values()) < 0.042
+
+
+def test_even_what_is_flagged_is_within_a_factor_of_two(predicted_everywhere):
+    """But for three orders of large GROUP_SIZEs."""
+    off = [row for row in predicted_everywhere if not 0.5 < row.read_bytes / row.counted < 2]
+    assert len(off) <= 3, sentence(off)
     assert all(row.is_flagged for row in off), sentence(off)
 
 
 def test_the_constants_matter(sampled):
     """So that the bars above are held by the model, and not by what any model would say."""
-    assert within(rows(sampled, replace(CONSTANTS, evicted_at=0.4))) < 0.85
+    assert within(rows(sampled, replace(CONSTANTS, evicted_at=0.4, apart_evicted_at=0.4))) < 0.85
     together = rows(sampled, replace(CONSTANTS, ahead_slope=0.0))
     assert within(row for row in together if row.of.pressure > 2) < 0.7
     never_apart = rows(sampled, replace(CONSTANTS, staggered_warps=1000))
@@ -158,7 +199,7 @@ def test_the_constants_matter(sampled):
 
 
 def test_on_a_shape_that_no_constant_was_fitted_to_the_bars_hold(sampled, all_combinations):
-    """Three constants are fitted anew to all other shapes, for each: 89.7 % are within 20 % then."""
+    """Three constants are fitted anew to all other shapes, for each."""
     candidates = COARSE if all_combinations else [Constants(*one) for one in covering(map(astuple, COARSE))]
     judged = left_out([rows(sampled, one) for one in candidates])
     assert len(judged) == len(rows(sampled))
@@ -207,10 +248,10 @@ def test_a_launch_takes_at_least_what_each_resource_needs(sampled):
 
 
 def test_the_recommended_group_size_is_within_2_percent_of_the_fastest(sampled):
-    """Of those timed. In all launches but three, with 64 × 128 tiles: 6.6, 2.6 and 2.5 % off."""
+    """Of those timed. In all launches but three, with 64 × 128 tiles: 4.4, 2.6 and 2.5 % off."""
     slower = {str(one): one.regret for one in sampled if None not in one.rows and one.regret > 0.02}
     assert len(slower) <= 3, slower
-    assert all(regret < 0.07 for regret in slower.values()), slower
+    assert all(regret < 0.05 for regret in slower.values()), slower
 
 
 def test_on_every_shape_the_best_tile_with_its_recommended_group_size_is_within_2_percent_of_the_best_there_is(

@@ -26,8 +26,11 @@ def staggered(schedule: Schedule) -> np.ndarray:
     return schedule.step + schedule.tiles.program % schedule.resident_programs // schedule.sms / per_sm
 
 
-def by_pace(schedule: Schedule, ahead: float, spread: float, jitter: float = 0.0) -> np.ndarray:
-    """Each SM begins the next program as soon as it has ended one, and not all are equally fast: (tiles,).
+def by_pace(schedule: Schedule, ahead: float, spread: float, jitter: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Each SM begins the next program as soon as it has ended one, and not all are equally fast.
+
+    Returns:
+        When each tile is begun, and how long it takes: (tiles,) each.
 
     Args:
         ahead: by how much of a tile's time those that run ahead are faster.
@@ -49,4 +52,4 @@ def by_pace(schedule: Schedule, ahead: float, spread: float, jitter: float = 0.0
     first = np.argsort(free, axis=None, kind="stable")[: schedule.programs]
     begun, each = free.reshape(-1)[first], took.reshape(-1)[first]
     program = schedule.tiles.program
-    return begun[program] * schedule.turns + schedule.turn * each[program]
+    return begun[program] * schedule.turns + schedule.turn * each[program], each[program]

@@ -75,7 +75,7 @@ def evicted(touched: Any, low: float, high: float) -> Any:
 
     With the fourth power of the way in between: a cache that picks sets by a hash loses little at first.
     """
-    return np.clip((np.asarray(touched) - low) / (high - low), 0, 1) ** 4
+    return np.square(np.square(np.clip((np.asarray(touched) - low) / (high - low), 0, 1)))
 
 
 def _sums(places: np.ndarray, weights: np.ndarray) -> np.ndarray:

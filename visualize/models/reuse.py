@@ -3,32 +3,28 @@
 A program of a product reads a panel of A (its rows, all of K) and one of B, piece by piece along K. Programs that
 start together run in lockstep, so one fetch serves all that share a panel. Later programs find it if less has been read
 in between than the L2 keeps (least recently used first). Programs start wave by wave. Where the L2 has more to deliver
-than it can, some SMs run ahead, and waves dissolve. A family without panels reads each input once.
+than it can, some SMs run ahead, and waves dissolve: then each program reads at its own pace. A family without panels
+reads each input once.
 
 Constants come from the comparisons of GROUP_SIZE recorded on an H200 (`records/h200_reuse.jsonl`), and from timelines
-of the same launches. Left out: which of the L2's halves holds what, how sets and replacement really work, that early
-programs of a wave may wait for what late ones find, that a program which runs ahead reads its panels faster, too, and
-the rest of the machine.
+of the same launches. Left out: which of the L2's halves holds what, how sets and replacement really work, how far early
+programs of a wave wait for what late ones find, and the rest of the machine.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernels.spec import DTYPE_BYTES, Kernel, Launch
+from kernels.spec import Kernel, Launch
 from visualize.models.bounds import l2_gbps
-from visualize.models.dispatch import by_pace, lockstep, staggered
-from visualize.models.lru import Programs, evicted, fetched_bytes
+from visualize.models.lru import evicted
+from visualize.models.panel_reads import MOST_STEPS, PIECES, panel_reads
+from visualize.models.reuse_constants import CONSTANTS, Constants
 from visualize.models.schedule import MOST_TILES, Schedule
 from visualize.models.steps import panels
-
-# Pieces of a panel that are modelled one by one; fewer where there are many waves, so that steps stay this few as long
-# as a panel has a piece at all.
-PIECES, _MOST_STEPS = 10, 512
 
 # Steps that are modelled, of waves or of turns of a loop: time and memory grow with their square, to some 5 s of a core
 # and half a gigabyte for so many and every octave of GROUP_SIZE.
@@ -38,13 +34,9 @@ MOST_WAVES = 2048
 # each way to start: fitted on one x86 server core.
 _CELL_S = 3e-8
 
-# How wrong the L2's capacity may be, as a factor, when asking how sensitive a prediction is to it; and from which ratio
-# of predictions on it is called sensitive.
-_UNSURE = 0.8, 1.25
-_UNSURE_RATIO = 1.2
-
-# Where some SMs run so far ahead and inputs are read more than twice, predictions are rough.
-_FAR_AHEAD, _OFTEN = 0.3, 2
+# From which ratio to what may be instead a prediction is called sensitive to it. Of 671 recorded orders that were known
+# when it was chosen 31 % are, and all but two of the 44 that are more than 20 % off (20 and 21 %).
+_UNSURE_RATIO = 1.18
 
 # DRAM needs little time, if at most so much of the L2's.
 _LITTLE = 0.2
@@ -53,39 +45,6 @@ _LITTLE = 0.2
 # is more than that already, it takes seconds.
 _MOST_WORK = 1 << 25
 
-# Cells (GROUP_SIZE × step × panel) that are modelled together: some tens of megabytes.
-_MOST_CELLS = 1 << 23
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What was fitted to counts and read from timelines.
-
-    Attributes:
-        evicted_from, evicted_at: bytes read since, as a share of the L2, from which on what was read before begins to
-            be evicted, and at which all of it is. About a half: what SMs on both sides of the L2 read is kept in both
-            its halves.
-        ahead_from: the pressure on the L2 from which on some SMs run ahead.
-        ahead_slope: by how much of a tile's time, for each unit of pressure more.
-        spread: how much faster or slower the other SMs are then, and
-        jitter: how much, by standard deviation, the programs of one SM; both as timelines show them.
-        slow_spread: the same without pressure; waves dissolve slowly, or not at all where early programs wait for DRAM.
-        staggered_warps: warps per SM from which on its programs are evenly staggered if they multiply float32 or
-            float8: so it was in 36 of 43 such launches, but with fewer warps in 3 of 15.
-    """
-
-    evicted_from: float = 0.2
-    evicted_at: float = 0.64
-    ahead_from: float = 1.2
-    ahead_slope: float = 0.36
-    spread: float = 0.02
-    jitter: float = 0.03
-    slow_spread: float = 0.01
-    staggered_warps: int = 12
-
-
-CONSTANTS = Constants()
-
 
 @dataclass(frozen=True)
 class Reuse:
@@ -93,8 +52,9 @@ class Reuse:
 
     Attributes:
         read_bytes: read from DRAM.
-        low_bytes, high_bytes: the same with an L2 that keeps a quarter more, or a fifth less.
-        otherwise_bytes: the same if programs run in lockstep where they are expected not to, or the reverse.
+        low_bytes, high_bytes: the same with an L2 that keeps an eighth more, or a tenth less.
+        otherwise_bytes: the same if programs start or read otherwise, what is furthest off: in lockstep where they are
+            expected not to, or the reverse; and where some run ahead, with half the spread, or reading all alike.
         compulsory_bytes: each input once.
         asked_bytes: what all programs ask for together: reads without any reuse.
         write_bytes: the output once.
@@ -112,20 +72,18 @@ class Reuse:
 
     @property
     def is_drift(self) -> bool:
-        """Whether the prediction is a rough one, as it is sensitive to whether programs run in lockstep."""
-        low, high = sorted((self.read_bytes, self.otherwise_bytes))
-        is_far = self.ahead > _FAR_AHEAD and self.read_bytes > _OFTEN * self.compulsory_bytes
-        return is_far or high > _UNSURE_RATIO * low
+        """Whether the prediction is a rough one, as it is sensitive to how far programs run in lockstep."""
+        return _ratio(self.read_bytes, self.otherwise_bytes) > _UNSURE_RATIO
 
     @property
     def is_edge(self) -> bool:
         """Whether what is reused is about as large as the L2, so that reads are sensitive to its exact capacity."""
-        return self.high_bytes > _UNSURE_RATIO * self.low_bytes
+        return any(_ratio(self.read_bytes, one) > _UNSURE_RATIO for one in (self.low_bytes, self.high_bytes))
 
 
-def ahead(l2_pressure: float, constants: Constants = CONSTANTS) -> float:
-    """By how much of a tile's time some SMs run ahead, where the L2 needs `l2_pressure` times as long as the next."""
-    return float(np.clip(constants.ahead_slope * (l2_pressure - constants.ahead_from), 0, 0.9))
+def _ratio(one: float, other: float) -> float:
+    """Of the larger to the smaller."""
+    return max(one, other) / max(min(one, other), 1)
 
 
 def reuse(
@@ -189,27 +147,15 @@ def _predicted(
     schedule = several[0][1]
     read = panels(kernel, launch, schedule)
     assert read is not None, "only launches with panels come here"
-    panel_bytes = np.concatenate([read.row_bytes, read.column_bytes]).astype(float)
+    panel_bytes = int(read.row_bytes.sum() + read.column_bytes.sum())
     once, added = _once_bytes(kernel, launch), _added_bytes(kernel, launch, schedule, panel_bytes, constants)
-    read_by = [_panels(order) for _, order in several]
-    low, high = (launch.gpu.l2_bytes * share for share in (constants.evicted_from, constants.evicted_at))
-    capacities = [(low * by, high * by) for by in (1.0, *_UNSURE)]
-    is_staggered = _is_staggered(launch, schedule, constants)
-    runs_ahead = 0.0 if is_staggered else ahead(l2_pressure, constants)
-    if is_staggered:
-        begun = staggered(schedule), lockstep(schedule)
-    elif runs_ahead:
-        begun = by_pace(schedule, runs_ahead, constants.spread, constants.jitter), lockstep(schedule)
-    else:
-        begun = lockstep(schedule), by_pace(schedule, 0.0, constants.slow_spread)
-    likely, otherwise = (_fetched(_programs(kernel, launch, panel_bytes, one), read_by, capacities) for one in begun)
+    found = panel_reads(kernel, launch, [order for _, order in several], read, l2_pressure, constants)
+    likely, otherwise = (each + once + added for each in (found.likely, found.otherwise))
     written = _output_bytes(kernel, launch)
     asked = asked_bytes(kernel, launch, schedule)
     return [
-        Reuse(read, fewest, most, other, int(panel_bytes.sum()) + once, asked, written, runs_ahead)
-        for (read, most, fewest), (other, *_) in zip(
-            (likely + once + added).tolist(), (otherwise + once + added).tolist(), strict=True
-        )
+        Reuse(read_bytes, fewest, most, other, panel_bytes + once, asked, written, found.ahead)
+        for (read_bytes, most, fewest), other in zip(likely.tolist(), otherwise.tolist(), strict=True)
     ]
 
 
@@ -220,41 +166,6 @@ def asked_bytes(kernel: Kernel, launch: Launch, schedule: Schedule) -> int:
         return _input_bytes(kernel, launch)
     rows, columns = schedule.pieces
     return int(read.row_bytes[rows].sum() + read.column_bytes[columns].sum()) + _once_bytes(kernel, launch)
-
-
-def _is_staggered(launch: Launch, schedule: Schedule, constants: Constants) -> bool:
-    """Whether the programs of an SM are evenly staggered."""
-    if DTYPE_BYTES[launch.problem.dtype] == 2 or schedule.programs <= schedule.sms:
-        return False
-    per_sm = schedule.resident_programs // schedule.sms
-    return per_sm > 1 and per_sm * launch.config.num_warps >= constants.staggered_warps
-
-
-def _programs(kernel: Kernel, launch: Launch, panel_bytes: np.ndarray, begun: np.ndarray) -> Programs:
-    """Programs that read their panels piece by piece, from when they are begun."""
-    pieces = max(1, min(PIECES, _MOST_STEPS // int(begun.max() + 1)))
-    written = math.prod(kernel.output_tile(launch) or ()) * DTYPE_BYTES[launch.problem.dtype]
-    return Programs(np.floor(begun * pieces + 1e-9).astype(np.int64), pieces, panel_bytes, written)
-
-
-def _fetched(
-    programs: Programs,
-    read_by: Sequence[tuple[np.ndarray, np.ndarray]],
-    capacities: Sequence[tuple[float, float]],
-) -> np.ndarray:
-    """Bytes fetched: (orders, capacities), by as many orders at once as memory holds."""
-    steps = len(np.unique(programs.start))
-    batches = -(-len(read_by) * steps * max(len(programs.panel_bytes), steps) // _MOST_CELLS)
-    places = np.array_split(np.arange(len(read_by)), min(batches, len(read_by)))
-    return np.concatenate(
-        [fetched_bytes(programs, [read_by[place] for place in batch], capacities) for batch in places]
-    )
-
-
-def _panels(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
-    """The pieces of a row panel and of a column panel that each tile reads, numbered through both."""
-    rows, columns = schedule.pieces
-    return rows, schedule.extents[0] * schedule.slices + columns
 
 
 def _input_bytes(kernel: Kernel, launch: Launch) -> int:
@@ -271,9 +182,7 @@ def _once_bytes(kernel: Kernel, launch: Launch) -> int:
     return _input_bytes(kernel, launch) - sum(bytes_of[name] for name in panel_inputs)
 
 
-def _added_bytes(
-    kernel: Kernel, launch: Launch, schedule: Schedule, panel_bytes: np.ndarray, constants: Constants
-) -> float:
+def _added_bytes(kernel: Kernel, launch: Launch, schedule: Schedule, panel_bytes: int, constants: Constants) -> float:
     """Bytes of an output that the L2 adds to, which it must read first.
 
     Slices add one after the other. What one has added to is still in the L2 for the next, if that and the panels that
@@ -282,7 +191,7 @@ def _added_bytes(
     if not any(access.op == "atomic" for access in kernel.accesses(launch)):
         return 0.0
     output = _output_bytes(kernel, launch)
-    between = panel_bytes.sum() / schedule.slices + output
+    between = panel_bytes / schedule.slices + output
     return output * (1 + (schedule.slices - 1) * _evicted(between / launch.gpu.l2_bytes, constants))
 
 
@@ -304,7 +213,7 @@ def reuse_seconds(kernel: Kernel, launch: Launch, resident_programs: int) -> flo
     if kernel.family.panels is None or waves > MOST_WAVES or tiles > MOST_TILES:
         return 0.0  # read once, or refused
     sizes = len(_compared_sizes(extents["m"], tiles * waves)) if hasattr(launch.config, "GROUP_SIZE") else 0
-    steps = waves if waves * 2 > _MOST_STEPS else min(waves * PIECES, _MOST_STEPS)
+    steps = waves if waves * 2 > MOST_STEPS else min(waves * PIECES, MOST_STEPS)
     ways = 2
     return ways * (1 + sizes) * steps * (pieces + steps) * _CELL_S
 

@@ -201,7 +201,7 @@ def _doubt(here: DramTraffic) -> tuple[Sentence | str, ...]:
         otherwise = bytes_of(own.otherwise_bytes)
         return (
             why,
-            "The bytes depend strongly on whether programs run in lockstep.",
+            "The bytes depend on how far programs run in lockstep.",
             f"This prediction is rough: {otherwise} if they behave otherwise.",
         )
     if own.is_edge:
