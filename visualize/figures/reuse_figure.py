@@ -43,8 +43,8 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
 
     Values are gigabytes, and ticks have the unit that suits them: so has the text.
 
-    The band: an L2 that keeps an eighth more or a tenth less, and programs that go along otherwise than expected. Bars on
-    points go from the least to the most counted.
+    The band: an L2 that keeps an eighth more or a tenth less, and programs that go along otherwise than expected. Bars
+    on points go from the least to the most counted.
 
     Args:
         source: of the points: "counted" or "recorded".
