@@ -45,7 +45,7 @@ def main(csv: Path | None = None) -> None:
     _print_times(launches)
     if csv is not None:
         found.to_csv(csv, index=False)
-    for by in ("gpu", "tile", "shape"):
+    for by in ("gpu", "draw", "tile", "shape"):
         _print_errors(by, found, by)
     _print_cross_validation([one for one in launches if one.launch.gpu.name == FITTED_ON])
     _print_regret(launches)
@@ -72,10 +72,11 @@ def _print_times(launches: Sequence[Compared]) -> None:
 
 
 def _frame(rows: Sequence[Row]) -> DataFrame:
-    """A row per GROUP_SIZE of each launch: GPU, tile, shape, GROUP_SIZE, bytes counted and predicted, error, flag."""
+    """A row per GROUP_SIZE of each launch, with what it is told by, its bytes, the error and the flag."""
     return DataFrame(
         {
             "gpu": row.of.launch.gpu.name,
+            "draw": f"{row.of.launch.gpu.name}, {_draw(row.of.shape)}",
             "tile": _by(row.of.tile),
             "shape": _by(row.of.shape),
             "group_size": row.group_size,
@@ -86,6 +87,13 @@ def _frame(rows: Sequence[Row]) -> DataFrame:
         }
         for row in rows
     )
+
+
+def _draw(shape: tuple[int, ...]) -> str:
+    """How a shape came into the records."""
+    from scripts.record_group_sizes import DRAWN, DRAWN_ANEW
+
+    return "drawn at random" if shape in DRAWN else "drawn anew" if shape in DRAWN_ANEW else "chosen"
 
 
 def _print_errors(title: str, rows: DataFrame, by: str) -> None:
