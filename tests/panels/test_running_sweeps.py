@@ -16,6 +16,7 @@ from kernels.results import Strategy
 from tests.kernels.stores import again
 from tests.panels.sent import named, request, set_to
 from tests.panels.sweeps_made_up import FEW, MANY, NOTHING, Session, finished, space_of
+from tests.waiting import until
 from visualize.page import handlers
 from visualize.panels import running_sweeps, sweep_endpoint
 from visualize.panels.endpoint import Api
@@ -47,6 +48,20 @@ def test_a_sweep_that_nobody_watches_ends_and_its_rows_are_kept(started, monkeyp
         threading.Event().wait(0.2)
         assert sweeps.running(space_of(), GPUS["H200"]) is not None
     assert finished(sweeps, space_of()).ended == "cancelled"
+
+
+def test_who_leaves_a_sweep_that_has_just_ended_leaves_the_next_one_of_its_search(started, monkeypatch):
+    def second_waits(*given):
+        if started.devices:
+            started.go.clear()
+        return started.sweeping_here(*given)
+
+    monkeypatch.setattr(running_sweeps, "sweeping_here", second_waits)
+    sweeps, spaces = RunningSweeps(), [space_of(M=size) for size in (512, 640)]
+    first = sweeps.start(Session(), spaces[0], Strategy("grid"), "page", then=spaces[1:])
+    until(lambda: sweeps.running(spaces[1], GPUS["H200"]) is not None)
+    assert sweeps.leave(first, "page") == 0
+    assert finished(sweeps, spaces[1]).ended == "cancelled"
 
 
 def test_rows_that_are_kept_are_bounded_and_the_oldest_sweep_goes_first(started, monkeypatch):

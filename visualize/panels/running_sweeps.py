@@ -54,6 +54,8 @@ class RunningSweeps:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: tuple[Key, Sweeping] | None = None
+        # Of one search: a sweep for each size so far. The last one is under way.
+        self._search: list[Sweeping] = []
         self._ended: OrderedDict[Key, _Ended] = OrderedDict()
         self._followers: Counter[str] = Counter()
         self._left: set[str] = set()
@@ -96,7 +98,7 @@ class RunningSweeps:
                     f"A sweep of {running.space.size:,} configs of {running.space.base.kernel} runs on this machine; "
                     "one runs at a time. Cancel it, or wait.",
                 )
-            self._left = set()
+            self._left, self._search = set(), []
             sweeping = self._begun(session, space, strategy, before)
         args = session, gpu, sweeping, space, list(then), anew
         threading.Thread(target=self._kept, args=args, daemon=True).start()
@@ -108,6 +110,7 @@ class RunningSweeps:
         goes_on = before.before if before else Before()
         sweeping = sweeping_here(session, space, strategy, predicted, hopeless, goes_on)
         self._running = _key(space, sweeping.gpu), sweeping
+        self._search.append(sweeping)
         sweeping.start()
         return sweeping
 
@@ -136,7 +139,7 @@ class RunningSweeps:
         return is_here or self.running(space, gpu) is not None or stamp(store, space, gpu) is not None
 
     def leave(self, sweeping: Sweeping, who: str) -> int:
-        """Take no part in the sweep under way any more. Once nobody does, it is cancelled.
+        """Take no part in a sweep any more. Once nobody does, it is cancelled, or what came after it in its search.
 
         Returns:
             How many others there are.
@@ -144,8 +147,9 @@ class RunningSweeps:
         with self._lock:
             self._left.add(who)
             others = len(self._taking_part())
+            under_way = self._search[-1] if sweeping in self._search else sweeping
         if not others:
-            sweeping.cancel()
+            under_way.cancel()
         return others
 
     def followed(self, who: str) -> Follower:
