@@ -22,6 +22,8 @@ SWEEPS = (
         "kernels/runner",
         "held_stream.py",
         "tests/kernels/test_held_stream.py",
+        ("_QUEUED // queued)", "2 * _QUEUED // queued)"),
+        ("_QUEUED_COLD if self._flush else _QUEUED_WARM", "_QUEUED_WARM"),
         ("if queue_was_full or graph is not None:", "if True:"),
         ("if graph is None else _REPLAY_S", ""),
         (
@@ -84,7 +86,8 @@ SWEEPS = (
         "visualize/panels",
         "running_sweeps.py",
         "tests/panels/test_running_sweeps.py",
-        ("        if not others:\n            sweeping.cancel()", "        sweeping.cancel()"),
+        ("        if not others:\n            under_way.cancel()", "        under_way.cancel()"),
+        ("self._search[-1] if sweeping in self._search else sweeping", "sweeping"),
         ("here is not None and here.stamp == there", "here is not None"),
     ),
     *planted(

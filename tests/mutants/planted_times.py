@@ -22,6 +22,7 @@ TIMES = (
         ("ratio.noise <= half_width + ratio.resolution", "ratio.noise <= 10 * half_width"),
         ("max(last) <= (1 + _STEADY) * min(last)", "last[-1] <= (1 + _STEADY) * last[0]"),
         ("for others in times_ms[1:]", "for others in times_ms[1:2]"),
+        ("min(stream.most_turns, int(", "min(MOST_TURNS, int("),
     ),
     *planted(
         "kernels/runner",
