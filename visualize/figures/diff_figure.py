@@ -92,9 +92,9 @@ def diff_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
     if not check.passed or (not diff.exact and diff.cells.any()):
         figure.add_trace(_ring(check))
     rows, columns = diff.cell
-    per_cell = "one element per cell" if diff.cell == (1, 1) else f"each cell the largest of {rows} × {columns}"
+    largest = "" if diff.cell == (1, 1) else f" (largest of each {rows} × {columns})"
     axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", (0, 0), diff.shape)
-    figure.update_layout(theme.layout(f"Error of {tensor}, {per_cell}", **axes))
+    figure.update_layout(theme.layout(f"Error of {tensor}{_unit(diff)}{largest}", **axes))
     return figure
 
 
@@ -113,8 +113,13 @@ def closeup_figure(
     figure.add_trace(_ring(check))
     axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", near.first, near.shape)
     what = "The worst tile and its neighbours" if diff.tile else "Around the worst element"
-    figure.update_layout(theme.layout(what, **axes))
+    figure.update_layout(theme.layout(f"{what}{_unit(diff)}", **axes))
     return figure
+
+
+def _unit(diff: Diff) -> str:
+    """What numbers beside the bar are of. Plotly would write it over them."""
+    return "" if diff.exact else ", × the limit"
 
 
 def _heatmap(cells: np.ndarray, cell: tuple[int, int], first: tuple[int, int], diff: Diff) -> go.Heatmap:
@@ -122,13 +127,13 @@ def _heatmap(cells: np.ndarray, cell: tuple[int, int], first: tuple[int, int], d
     if diff.exact:
         # Right cells are 0; any wrong one is drawn as wrong, however small its error.
         z = np.where(np.isnan(cells) | (cells > 0), scale.high, scale.low)
-        bar = theme.colorbar("|error|", tickvals=[scale.low, scale.high], ticktext=["0", "wrong"])
+        bar = theme.colorbar("", tickvals=[scale.low, scale.high], ticktext=["0", "wrong"])
         told = "|error|: %{customdata:.3g}"
     else:
         finite = np.where(np.isfinite(cells), np.maximum(cells, 10**scale.low), 10**scale.high)
         z = np.log10(finite)
         ticks = scale.ticks
-        bar = theme.colorbar("error, × the limit", tickvals=list(ticks), ticktext=list(ticks.values()))
+        bar = theme.colorbar("", tickvals=list(ticks), ticktext=list(ticks.values()))
         told = "error: %{customdata:.3g} × the limit"
     rows, columns = cell
     return go.Heatmap(
