@@ -56,7 +56,7 @@ DRAWN = (
 )
 DRAWN_TILES = (*TILES[:2], (128, 64, 32, 4), *TILES[2:])
 
-# Drawn anew, a day after the model was last changed.
+# Drawn anew, and counted before the present model was done; it was compared with them after that.
 DRAWN_ANEW = (
     (14336, 11264, 8832),
     (4608, 4864, 2176),

@@ -35,7 +35,7 @@ MOST_WAVES = 2048
 _CELL_S = 3e-8
 
 # From which ratio to what may be instead a prediction is called sensitive to it. Of 671 recorded orders that were known
-# when it was chosen 31 % are, and all but two of the 44 that are more than 20 % off (20 and 21 %).
+# when it was chosen 31 % are, and all that are more than 20 % off but two (20 and 21 %).
 _UNSURE_RATIO = 1.18
 
 # DRAM needs little time, if at most so much of the L2's.
