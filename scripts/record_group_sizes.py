@@ -56,7 +56,7 @@ DRAWN = (
 )
 DRAWN_TILES = (*TILES[:2], (128, 64, 32, 4), *TILES[2:])
 
-# Drawn anew, and counted before the present model was done; it was compared with them after that.
+# Drawn anew, and counted before the model before this one was done; it was compared with them after that.
 DRAWN_ANEW = (
     (14336, 11264, 8832),
     (4608, 4864, 2176),
@@ -72,6 +72,24 @@ DRAWN_ANEW = (
     (5120, 13824, 8576),
     (11520, 3840, 6016),
     (8704, 8448, 9216),
+)
+
+# Drawn and counted once the present model was done.
+DRAWN_LAST = (
+    (13568, 3072, 5632),
+    (5376, 13056, 1536),
+    (8704, 7680, 1408),
+    (11264, 13568, 5248),
+    (10752, 8960, 1408),
+    (3328, 3584, 7936),
+    (7424, 2560, 8448),
+    (13824, 13056, 5248),
+    (12288, 9984, 8704),
+    (13568, 4608, 7552),
+    (13312, 8192, 6144),
+    (14336, 3328, 1536),
+    (2816, 13568, 1664),
+    (4096, 8192, 1664),
 )
 
 OTHERS: tuple[dict[str, Any], ...] = (
@@ -120,8 +138,8 @@ def wanted() -> Iterator[dict[str, Any]]:
     """The payloads, each with some GROUP_SIZE."""
     yield from (_grouped(shape, tile) for shape in SHAPES for tile in TILES)
     yield from OTHERS
-    yield from map(_grouped, DRAWN, itertools.cycle(DRAWN_TILES))
-    yield from map(_grouped, DRAWN_ANEW, itertools.cycle(DRAWN_TILES))
+    for drawn in (DRAWN, DRAWN_ANEW, DRAWN_LAST):
+        yield from map(_grouped, drawn, itertools.cycle(DRAWN_TILES))
 
 
 def _grouped(shape: tuple[int, int, int], tile: tuple[int, int, int, int]) -> dict[str, Any]:

@@ -1,18 +1,51 @@
 """When each tile of a launch is begun, in units of a tile's time: in lockstep, staggered, or as each SM gets to it.
 
-Timelines of an H200 show, and other GPUs are assumed to do the same: of programs that the L2 holds up, those on 18 of
-its 132 SMs run ahead; and where an SM holds many warps that multiply float32 or float8, its programs end up staggered.
-`resident_programs` is assumed to be a multiple of `sms`.
+Timelines of H200s show, and other GPUs are assumed to do the same: of programs that the L2 holds up, those on 24 of
+its 132 SMs run ahead (on one H200, 18); and where an SM holds many warps that multiply float32 or float8, its programs
+end up staggered. `resident_programs` is assumed to be a multiple of `sms`.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from visualize.models.schedule import Schedule
 
-# The SMs that run ahead: so many of so many. Of fewer than eight SMs, the first one.
-AHEAD_SMS, OF_SMS = 18, 132
+# The SMs that run ahead: so many of so many. Of fewer than six SMs, the first one.
+AHEAD_SMS, OF_SMS = 24, 132
+
+# The standard deviation of starts that are spread evenly over a tile's time.
+_EVEN = 12**-0.5
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How SMs and their programs differ, as shares of a tile's time.
+
+    Attributes:
+        ahead: by how much those that run ahead are faster.
+        spread: up to how much the other SMs are slower or faster than the average.
+        first_jitter, jitter: standard deviation among programs of an SM, of its first ones and of the later ones.
+        stretch: by how much more what lies between two of an SM's programs grows with each tile, at first. Programs
+            that start together come apart until their starts are spread evenly: who is behind finds the L2 busier.
+    """
+
+    ahead: float = 0.0
+    spread: float = 0.0
+    first_jitter: float = 0.0
+    jitter: float = 0.0
+    stretch: float = 0.0
+
+
+class Run(NamedTuple):
+    """When each tile is begun, how long it takes, and the SM that computes it: (tiles,) each."""
+
+    begun: np.ndarray
+    took: np.ndarray
+    sm: np.ndarray
 
 
 def lockstep(schedule: Schedule) -> np.ndarray:
@@ -26,30 +59,36 @@ def staggered(schedule: Schedule) -> np.ndarray:
     return schedule.step + schedule.tiles.program % schedule.resident_programs // schedule.sms / per_sm
 
 
-def by_pace(schedule: Schedule, ahead: float, spread: float, jitter: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def by_pace(schedule: Schedule, pace: Pace) -> Run:
     """Each SM begins the next program as soon as it has ended one, and not all are equally fast.
 
-    Returns:
-        When each tile is begun, and how long it takes: (tiles,) each.
-
-    Args:
-        ahead: by how much of a tile's time those that run ahead are faster.
-        spread: up to how much the others are slower or faster than the average.
-        jitter: standard deviation of the programs of one SM, as a share. The same numbers are drawn each time.
+    The same numbers are drawn each time.
     """
+    random, per_sm = np.random.default_rng(0), schedule.resident_programs // schedule.sms
     is_ahead = np.arange(schedule.sms) * AHEAD_SMS % OF_SMS < AHEAD_SMS
-    pace = np.full(schedule.sms, 1 - ahead)
-    pace[~is_ahead] = np.linspace(1 - spread, 1 + spread, np.count_nonzero(~is_ahead))
-    pace = np.tile(pace, schedule.resident_programs // schedule.sms)
-    # Enough programs for each slot, even if all were as slow as the slowest and this one the fastest.
-    slowest = 1 + spread + 5 * jitter
-    rounds = int(np.ceil(schedule.programs / schedule.resident_programs * slowest / pace.min())) + 1
-    took = np.broadcast_to(pace, (rounds, len(pace)))
-    if jitter:
-        took = took * np.random.default_rng(0).normal(1, jitter, took.shape)
-    free = np.cumsum(took, axis=0) - took
+    of_sm = np.full(schedule.sms, 1.0 - pace.ahead)
+    of_sm[~is_ahead] = np.linspace(1 - pace.spread, 1 + pace.spread, np.count_nonzero(~is_ahead))
+    free = np.zeros((per_sm, schedule.sms))
+    begun: list[np.ndarray] = []
+    took: list[np.ndarray] = []
+    # Rounds of all slots, until no slot that gets free later would begin one of these programs.
+    while not _is_enough(begun, free, schedule.programs):
+        jitter = pace.jitter if begun else pace.first_jitter
+        behind = free - free.mean(0)
+        to_go = max(0.0, 1 - float(np.sqrt(np.square(behind).mean())) / _EVEN)
+        took.append(of_sm * (1 + random.normal(0, jitter, free.shape)) + pace.stretch * to_go * behind)
+        begun.append(free)
+        free = free + took[-1]
     # Programs go to slots in the order in which these get free.
-    first = np.argsort(free, axis=None, kind="stable")[: schedule.programs]
-    begun, each = free.reshape(-1)[first], took.reshape(-1)[first]
+    all_begun = np.concatenate(begun, axis=None)
+    first = np.argsort(all_begun, kind="stable")[: schedule.programs]
     program = schedule.tiles.program
-    return begun[program] * schedule.turns + schedule.turn * each[program], each[program]
+    start, each = all_begun[first][program], np.concatenate(took, axis=None)[first][program]
+    return Run(start * schedule.turns + schedule.turn * each, each, (first % schedule.sms)[program])
+
+
+def _is_enough(begun: list[np.ndarray], free: np.ndarray, programs: int) -> bool:
+    """Whether so many programs have been begun by the time that the first slot is free again."""
+    if len(begun) * free.size < programs:
+        return False
+    return sum(np.count_nonzero(one <= free.min()) for one in begun) >= programs

@@ -1,21 +1,21 @@
 """Bytes of panels that orders of the same programs fetch: as is expected, and if programs went along otherwise.
 
 How programs go along is one of three ways. Below a pressure on the L2 they start wave by wave, and waves dissolve a
-little. Above it some SMs run ahead and each program reads at its own pace, unless a column panel that many share holds
-them together. And programs of one SM may be evenly staggered.
+little. Above it programs come apart, some SMs run ahead, and each program reads at its own pace, unless a column panel
+that many share holds them together. And programs of one SM may be evenly staggered.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models import reuse_gaps
-from visualize.models.dispatch import by_pace, lockstep, staggered
+from visualize.models.dispatch import Pace, Run, by_pace, lockstep, staggered
 from visualize.models.lru import Programs, fetched_bytes
 from visualize.models.reuse_constants import Constants, ahead
 from visualize.models.schedule import Schedule
@@ -28,10 +28,14 @@ PIECES, MOST_STEPS = 10, 512
 # Cells (order × step × panel) that are modelled together: some tens of megabytes.
 _MOST_CELLS = 1 << 23
 
-# How wrong may be, as a factor: the L2's capacity, and how much some SMs are faster than others.
-_UNSURE = 0.9, 1.12
-_UNSURE_SPREAD = 0.5
-# Up to so many times the pressure from which on SMs run ahead they may not: short launches' L2 rate is a tenth higher.
+# The L2's capacity as a share of what it is, as far as it may seem: as it is, less, and more.
+_CAPACITIES = 1.0, 0.9, 1.12
+
+# How wrong may be, as a factor: how unlike the programs of an SM are, and how unlike SMs that are not pressed.
+_UNSURE_JITTER = 0.5
+_UNSURE_SPREAD = 3.0
+# Up to so many times the pressure from which on programs come apart they may not: short launches' L2 rate is a tenth
+# higher.
 _UNSURE_PRESSURE = 1.1
 
 
@@ -65,8 +69,9 @@ def panel_reads(
     runs_ahead = 0.0
     if _is_staggered(launch, orders[0], constants):
         likely, others = fetched.at_once(staggered(orders[0])), [fetched.together]
-    elif runs_ahead := ahead(l2_pressure, constants):
-        likely, others = _running_ahead(fetched, runs_ahead, l2_pressure)
+    elif l2_pressure > constants.pressed_from:
+        runs_ahead = ahead(l2_pressure, constants)
+        likely, others = _coming_apart(fetched, l2_pressure)
     else:
         likely, others = _dissolving(fetched, l2_pressure)
     other = np.stack([one[:, 0] for one in others])
@@ -99,51 +104,54 @@ class _Fetched:
         steps = len(np.unique(start))
         batches = -(-len(self.read_by) * steps * max(len(panel_bytes), steps) // _MOST_CELLS)
         places = np.array_split(np.arange(len(self.read_by)), min(batches, len(self.read_by)))
-        capacities = self._capacities(self.constants.evicted_at)
+        low, high = (self._l2_bytes * share for share in (self.constants.evicted_from, self.constants.evicted_at))
+        capacities = [(low * by, high * by) for by in _CAPACITIES]
         return np.concatenate(
             [fetched_bytes(programs, [self.read_by[place] for place in batch], capacities) for batch in places]
         )
 
-    def apart(self, runs: Sequence[tuple[np.ndarray, np.ndarray]], evicted_at: float) -> list[np.ndarray]:
-        """Each program reads its panels at its own pace: for each run of when they begin, and how long they take."""
+    def apart(self, runs: Sequence[Run]) -> list[np.ndarray]:
+        """Each program reads its panels at its own pace: for each run."""
         row_bytes, column_bytes = (each.astype(float) for each in (self._read.row_bytes, self._read.column_bytes))
         known = reuse_gaps.PanelBytes(row_bytes, column_bytes, self._written)
-        return list(reuse_gaps.fetched_bytes(known, runs, self.read_by, self._capacities(evicted_at)))
-
-    def _capacities(self, evicted_at: float) -> list[tuple[float, float]]:
-        """Bytes from which on things are evicted, and at which all are: as expected, if less is kept, if more is."""
-        low, high = self._l2_bytes * self.constants.evicted_from, self._l2_bytes * evicted_at
-        return [(low * by, high * by) for by in (1.0, *_UNSURE)]
+        capacities = [self._l2_bytes * by for by in _CAPACITIES]
+        return list(reuse_gaps.fetched_bytes(known, runs, self.read_by, capacities))
 
 
-def _running_ahead(fetched: _Fetched, runs_ahead: float, l2_pressure: float) -> tuple[np.ndarray, list[np.ndarray]]:
+def _coming_apart(fetched: _Fetched, l2_pressure: float) -> tuple[np.ndarray, list[np.ndarray]]:
     """What is likely, and what may be, where the L2 holds programs up."""
     constants, together = fetched.constants, fetched.together
-    share = _apart_share(fetched, l2_pressure)
-    spread = max(constants.spread * runs_ahead, constants.slow_spread * l2_pressure)
-    begun, took = by_pace(fetched.schedule, runs_ahead, spread, constants.jitter)
-    narrower = by_pace(fetched.schedule, runs_ahead, _UNSURE_SPREAD * spread, constants.jitter)
-    all_alike = begun, np.ones_like(took)
-    own, *rest = fetched.apart([(begun, took), narrower, all_alike], constants.apart_evicted_at)
+    pressed, share = l2_pressure - constants.pressed_from, _apart_share(fetched, l2_pressure)
+    expected = Pace(
+        ahead=ahead(l2_pressure, constants),
+        spread=constants.spread * l2_pressure,
+        first_jitter=constants.first_jitter * pressed,
+        jitter=constants.jitter,
+        stretch=min(constants.stretch * pressed, 1.0),
+    )
+    alike = replace(
+        expected, first_jitter=_UNSURE_JITTER * expected.first_jitter, jitter=_UNSURE_JITTER * expected.jitter
+    )
+    own, *rest = fetched.apart([by_pace(fetched.schedule, pace) for pace in (expected, alike)])
     # Only where coming apart costs reads do programs wait for each other.
     likely, *others = (np.where(one > together, together + share * (one - together), one) for one in (own, *rest))
-    is_unsure = (share < 1) | (l2_pressure < _UNSURE_PRESSURE * constants.ahead_from)
+    is_unsure = (share < 1) | (l2_pressure < _UNSURE_PRESSURE * constants.pressed_from)
     return likely, others + [np.where(is_unsure, one, likely) for one in (together, own)]
 
 
 def _dissolving(fetched: _Fetched, l2_pressure: float) -> tuple[np.ndarray, list[np.ndarray]]:
     """What is likely, and what may be, where waves dissolve slowly, or not at all."""
     constants, together = fetched.constants, fetched.together
-    if not (spread := constants.slow_spread * l2_pressure):
+    if not (spread := constants.spread * l2_pressure):
         return together, [together]
-    (slow,) = fetched.apart([by_pace(fetched.schedule, 0.0, spread)], constants.evicted_at)
-    return together * (slow / together) ** constants.slow_share, [together, slow]
+    slow, slower = fetched.apart([by_pace(fetched.schedule, Pace(spread=by * spread)) for by in (1.0, _UNSURE_SPREAD)])
+    return together * (slow / together) ** constants.slow_share, [together, slower]
 
 
 def _apart_share(fetched: _Fetched, l2_pressure: float) -> np.ndarray:
     """How far each order's programs come apart, from 0, lockstep, to 1: (orders, 1)."""
     constants = fetched.constants
-    way = (l2_pressure - constants.ahead_from) / (constants.apart_from - constants.ahead_from)
+    way = (l2_pressure - constants.pressed_from) / (constants.apart_from - constants.pressed_from)
     runs = np.array([1 + np.count_nonzero(np.diff(columns)) for _, columns in fetched.read_by])
     shared_by = min(constants.shared_by, fetched.schedule.resident_programs)
     is_shared = len(fetched.read_by[0][1]) >= shared_by * runs

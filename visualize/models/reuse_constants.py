@@ -1,7 +1,7 @@
-"""What the model of DRAM traffic was fitted with: the comparisons of GROUP_SIZE and timelines recorded on an H200.
+"""What the model of DRAM traffic knows of GPUs: read from timelines of H200s, or fitted to counts of an H200.
 
-`ahead_slope`, `spread`, `apart_evicted_at` and `slow_spread` were chosen on all shapes but the 13 that were drawn at
-random first; `shared_by` and `apart_from` with these in view, `slow_share` with all. Many others near them do as well.
+The counts are the comparisons of GROUP_SIZE in `records/h200_reuse.jsonl`; timelines were taken as launches are
+counted: one by one, on a GPU that is cool. Many constants near these do as well.
 """
 
 from __future__ import annotations
@@ -13,38 +13,40 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Constants:
-    """What was fitted to counts and read from timelines.
+    """What was fitted to counts, within what timelines show.
 
     Attributes:
-        evicted_from, evicted_at: bytes read since, as a share of the L2, from which on what was read before begins to
-            be evicted, and at which all of it is. About a half: what SMs on both sides of the L2 read is kept in both
-            its halves.
-        apart_evicted_at: the latter where programs run ahead.
-        ahead_from: the pressure on the L2 from which on some SMs run ahead.
-        ahead_slope: by how much of a tile's time, for each unit of pressure more.
-        spread: how much faster or slower the other SMs are then, as a share of that, but no less than without, and
-        jitter: how much, by standard deviation, the programs of one SM, as timelines show it.
+        evicted_from, evicted_at: in lockstep, bytes read since, as a share of the L2, from which on what was read
+            before begins to be evicted, and at which all of it is. About a half: what SMs on both sides of the L2 read
+            is kept in both its halves.
+        pressed_from: the pressure on the L2 from which on programs come apart, and each reads at its own pace.
+        first_jitter, stretch: how unlike programs of an SM are when they start, and how quickly they come apart, for
+            each unit of pressure more. Timelines show 0.055 and 0.5 of 64 × 64 tiles, at a pressure of 2.2.
+        jitter: how unlike they are later. Timelines show 0.015 to 0.03.
+        ahead_from, ahead_slope: the pressure from which on some SMs run ahead, and by how much of a tile's time for
+            each unit more. Timelines show 0.04 to 0.13 at a pressure of 1.7, and 0.21 to 0.32 at 2.2.
+        spread: how much faster or slower the other SMs are, for each unit of pressure.
         shared_by: consecutive programs from which on their common column panel holds them together: the L2 answers
             several SMs at once (of 64 × 128 tiles at 8192³ it reads 84 to 91 % of what they receive, else 92 to 96 %).
         apart_from: the pressure from which on they come apart all the same; below, reads are in between.
-        slow_spread: how much faster or slower SMs are below `ahead_from`, for each unit of pressure. Waves dissolve
-            slowly then, or not at all where early programs wait for DRAM, and
-        slow_share: so far are reads on the way from lockstep to that, by logarithm.
+        slow_share: how far reads are, by logarithm, on the way from lockstep to each SM's own pace, where programs are
+            not pressed. Waves dissolve slowly then, or not at all where early programs wait for DRAM.
         staggered_warps: warps per SM from which on its programs are evenly staggered if they multiply float32 or
             float8: so it was in 36 of 43 such launches, but with fewer warps in 3 of 15.
     """
 
     evicted_from: float = 0.2
     evicted_at: float = 0.64
-    apart_evicted_at: float = 0.62
-    ahead_from: float = 1.2
-    ahead_slope: float = 0.28
-    spread: float = 0.12
-    jitter: float = 0.03
+    pressed_from: float = 1.2
+    first_jitter: float = 0.016
+    stretch: float = 1.0
+    jitter: float = 0.018
+    ahead_from: float = 1.32
+    ahead_slope: float = 0.245
+    spread: float = 0.003
     shared_by: int = 24
-    apart_from: float = 2.0
-    slow_spread: float = 0.009
-    slow_share: float = 0.1
+    apart_from: float = 1.9
+    slow_share: float = 0.2
     staggered_warps: int = 12
 
 
