@@ -122,9 +122,9 @@ def _print_cross_validation(launches: Sequence[Compared]) -> None:
 
     candidates = grid(
         evicted_at=(0.58, 0.64, 0.7),
-        apart_evicted_at=(0.58, 0.62, 0.66),
-        ahead_slope=(0.2, 0.28, 0.36),
-        spread=(0.08, 0.12, 0.16),
+        jitter=(0.014, 0.018, 0.022),
+        ahead_slope=(0.2, 0.245, 0.29),
+        stretch=(0.8, 1.0),
     )
     found = [rows(launches, one) for one in candidates]
     fits = {"least mean |log error|": misfit, "most within 20 %": lambda part: (-within(part), misfit(part))}

@@ -56,7 +56,7 @@ DRAWN = (
 )
 DRAWN_TILES = (*TILES[:2], (128, 64, 32, 4), *TILES[2:])
 
-# Drawn anew, and counted before the model before this one was done; it was compared with them after that.
+# Drawn anew, once a first model with runs of their own pace was done; the present one was fitted to these as well.
 DRAWN_ANEW = (
     (14336, 11264, 8832),
     (4608, 4864, 2176),

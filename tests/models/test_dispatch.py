@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.models.dispatch import by_pace, lockstep, staggered
+from visualize.models.dispatch import Pace, by_pace, lockstep, staggered
 from visualize.models.schedule import schedule
 
 H200 = GPUS["H200"]
@@ -41,31 +41,48 @@ def played(planned, pace):
 @pytest.mark.parametrize("programs_per_sm", [1, 2, 3])
 def test_without_differences_of_pace_waves_stay_whole(programs_per_sm):
     one = planned(programs_per_sm, sms=20)
-    assert by_pace(one, 0.0, 0.0)[0].tolist() == lockstep(one).tolist() == one.step.tolist()
+    assert by_pace(one, Pace()).begun.tolist() == lockstep(one).tolist() == one.step.tolist()
 
 
-@given(st.floats(0, 0.8), st.floats(0, 0.1), st.floats(0, 0.05), st.integers(1, 3), st.integers(8, 40))
-def test_as_many_programs_run_at_a_time_as_fit(ahead, spread, jitter, programs_per_sm, sms):
+@given(st.floats(0, 0.8), st.floats(0, 0.1), st.floats(0, 0.05), st.floats(0, 1), st.integers(1, 3), st.integers(8, 40))
+def test_as_many_programs_run_at_a_time_as_fit(ahead, spread, jitter, stretch, programs_per_sm, sms):
     """More would have begun within the shortest time that one takes, or fewer within the longest."""
-    one = planned(programs_per_sm, sms)
-    begun, took = by_pace(one, ahead, spread, jitter)
+    one, pace = planned(programs_per_sm, sms), Pace(ahead, spread, jitter, jitter, stretch)
+    begun, took, _ = by_pace(one, pace)
     assert np.count_nonzero(begun == 0) == one.resident_programs
-    assert by_pace(one, ahead, spread, jitter)[0].tolist() == begun.tolist(), "the same numbers each time"
-    shortest = min(1 - ahead, 1 - spread) * (1 - 5 * jitter)
-    longest = (1 + spread) * (1 + 5 * jitter)
-    assert shortest <= took.min() <= took.max() <= longest
+    assert by_pace(one, pace).begun.tolist() == begun.tolist(), "the same numbers each time"
+    if not stretch:
+        assert min(1 - ahead, 1 - spread) * (1 - 5 * jitter) <= took.min()
+        assert took.max() <= (1 + spread) * (1 + 5 * jitter)
     for time in (0.5, 1.5, 2.5):
         if time < begun.max():
-            assert np.count_nonzero((begun > time - shortest) & (begun <= time)) <= one.resident_programs
-            assert np.count_nonzero((begun > time - longest) & (begun <= time)) >= one.resident_programs
+            assert np.count_nonzero((begun > time - took.min()) & (begun <= time)) <= one.resident_programs
+            assert np.count_nonzero((begun > time - took.max()) & (begun <= time)) >= one.resident_programs
 
 
-def test_18_of_132_sms_run_ahead_as_was_seen():
+def test_24_of_132_sms_run_ahead_as_was_seen():
     """In the time of ten programs they end 20 each, the others ten."""
     one = planned(side=16384, BLOCK_M=128, BLOCK_N=128)
-    begun, took = by_pace(one, 0.5, 0.0)
-    assert np.count_nonzero(begun < 10) == 18 * 20 + 114 * 10
+    begun, took, sm = by_pace(one, Pace(ahead=0.5))
+    assert np.count_nonzero(begun < 10) == 24 * 20 + 108 * 10
     assert set(took.tolist()) == {0.5, 1.0}
+    assert len(set(sm[took == 0.5].tolist())) == 24
+    assert not set(sm[took == 0.5].tolist()) & set(sm[took == 1.0].tolist())
+
+
+def test_programs_that_start_together_come_apart_until_their_starts_are_even():
+    """And their order stays: what lies between two of them grows."""
+    one = planned(4, sms=20, side=16384, BLOCK_M=64, BLOCK_N=64)
+    deviations = {}
+    for stretch in (0.0, 0.5, 1.0):
+        begun, _, sm = by_pace(one, Pace(first_jitter=0.01, stretch=stretch))
+        # Of each SM the first twelve times four programs.
+        rounds = np.stack([np.sort(begun[sm == which])[: 12 * 4].reshape(12, 4) for which in range(20)])
+        deviations[stretch] = rounds.std(axis=-1).mean(axis=0)
+    assert deviations[0.0][1:] == pytest.approx(deviations[0.0][1], rel=1e-6)
+    assert all(np.diff(deviations[0.5]) > 0)
+    assert deviations[0.5][2] == pytest.approx(1.5 * deviations[0.5][1], rel=0.1)
+    assert 0.7 * 12**-0.5 < deviations[1.0][-1] < 1.05 * 12**-0.5
 
 
 @pytest.mark.parametrize("kernel", ["matmul.grouped", "matmul.persistent"])
@@ -73,20 +90,20 @@ def test_18_of_132_sms_run_ahead_as_was_seen():
 def test_it_is_what_slots_that_take_the_next_program_do(kernel, programs_per_sm):
     one = planned(programs_per_sm, sms=22, kernel=kernel)
     ahead, spread = 0.3, 0.05
-    begun, took = by_pace(one, ahead, spread)
+    begun, took, sm = by_pace(one, Pace(ahead, spread))
     slot_pace = np.full(22, 1 - ahead)
     others = np.ones(22, bool)
-    others[np.arange(22) * 18 % 132 < 18] = False
+    others[np.arange(22) * 24 % 132 < 24] = False
     slot_pace[others] = np.linspace(1 - spread, 1 + spread, others.sum())
-    assert np.count_nonzero(~others) == 3
+    assert np.count_nonzero(~others) == 4
     assert begun == pytest.approx(played(one, slot_pace))
-    assert set(took.tolist()) <= set(slot_pace.tolist())
+    assert took.tolist() == slot_pace[sm].tolist()
 
 
 def test_a_program_that_loops_begins_each_tile_as_it_ends_the_one_before():
     one = planned(kernel="matmul.persistent", side=4096)
     assert one.turns > 2
-    begun, took = by_pace(one, 0.4, 0.02)
+    begun, took, _ = by_pace(one, Pace(0.4, 0.02))
     assert begun[one.turn == 0].tolist() == [0] * one.programs
     first = begun[one.turn == 1]
     again = begun[one.turn == 2]

@@ -31,8 +31,8 @@ _MOST_CELLS = 1 << 23
 # The L2's capacity as a share of what it is, as far as it may seem: as it is, less, and more.
 _CAPACITIES = 1.0, 0.9, 1.12
 
-# How wrong may be, as a factor: how unlike the programs of an SM are, and how unlike SMs that are not pressed.
-_UNSURE_JITTER = 0.5
+# How wrong may be, as a factor: how quickly programs come apart, and how unlike SMs are that are not pressed.
+_UNSURE_HASTE = 1.4
 _UNSURE_SPREAD = 3.0
 # Up to so many times the pressure from which on programs come apart they may not: short launches' L2 rate is a tenth
 # higher.
@@ -129,10 +129,12 @@ def _coming_apart(fetched: _Fetched, l2_pressure: float) -> tuple[np.ndarray, li
         jitter=constants.jitter,
         stretch=min(constants.stretch * pressed, 1.0),
     )
-    alike = replace(
-        expected, first_jitter=_UNSURE_JITTER * expected.first_jitter, jitter=_UNSURE_JITTER * expected.jitter
+    sooner = replace(
+        expected,
+        **{name: _UNSURE_HASTE * getattr(expected, name) for name in ("first_jitter", "jitter", "stretch")},
+        ahead=min(_UNSURE_HASTE * expected.ahead, 0.9),
     )
-    own, *rest = fetched.apart([by_pace(fetched.schedule, pace) for pace in (expected, alike)])
+    own, *rest = fetched.apart([by_pace(fetched.schedule, pace) for pace in (expected, sooner)])
     # Only where coming apart costs reads do programs wait for each other.
     likely, *others = (np.where(one > together, together + share * (one - together), one) for one in (own, *rest))
     is_unsure = (share < 1) | (l2_pressure < _UNSURE_PRESSURE * constants.pressed_from)

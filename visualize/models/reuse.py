@@ -3,12 +3,13 @@
 A program of a product reads a panel of A (its rows, all of K) and one of B, piece by piece along K. Programs that
 start together run in lockstep, so one fetch serves all that share a panel. Later programs find it if less has been read
 in between than the L2 keeps (least recently used first). Programs start wave by wave. Where the L2 has more to deliver
-than it can, some SMs run ahead, and waves dissolve: then each program reads at its own pace. A family without panels
-reads each input once.
+than it can, programs come apart and some SMs run ahead: then each program reads at its own pace. A family without
+panels reads each input once.
 
 Constants come from the comparisons of GROUP_SIZE recorded on an H200 (`records/h200_reuse.jsonl`), and from timelines
-of the same launches. Left out: which of the L2's halves holds what, how sets and replacement really work, how far early
-programs of a wave wait for what late ones find, and the rest of the machine.
+of the same launches. What is least known is when programs start: with timelines in place of the expected course, 48 of
+52 counts that nothing was fitted to were within 20 %. Left out: how far early programs of a wave wait for
+what late ones find, how replacement really works, and the rest of the machine.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ MOST_WAVES = 2048
 # each way to start: fitted on one x86 server core.
 _CELL_S = 3e-8
 
-# From which ratio to what may be instead a prediction is called sensitive to it. Of 671 recorded orders that were known
-# when it was chosen 31 % are, and all that are more than 20 % off but two (20 and 21 %).
+# From which ratio to what may be instead a prediction is called sensitive to it.
 _UNSURE_RATIO = 1.12
 
 # DRAM needs little time, if at most so much of the L2's.
@@ -54,7 +54,7 @@ class Reuse:
         read_bytes: read from DRAM.
         low_bytes, high_bytes: the same with an L2 that keeps an eighth more, or a tenth less.
         otherwise_bytes: the same if programs start or read otherwise, what is furthest off: in lockstep where they are
-            expected not to, or the reverse; and where some run ahead, with half the spread, or reading all alike.
+            expected not to, or the reverse; and where they come apart, if they do so sooner.
         compulsory_bytes: each input once.
         asked_bytes: what all programs ask for together: reads without any reuse.
         write_bytes: the output once.
