@@ -43,7 +43,7 @@ MODELS = (
         ("return np.minimum(np.stack(missed, -1) + panel_bytes.sum(), asked)", "return np.stack(missed, -1)"),
         ("run.begun + at * run.took", "run.begun + at"),
         ("_touched(used_by_side, windows, ends) / 2", "_touched(used_by_side, windows, ends)"),
-        ("for ways in range(1, _WAYS + 1)", "for ways in range(1, _WAYS // 2 + 1)"),
+        ("for come in range(1, ways + 1)", "for come in range(1, ways // 2 + 1)"),
     ),
     *planted(
         "visualize/models",

@@ -306,7 +306,8 @@ def test_another_file_of_counts_agrees_as_far_as_it_agrees_with_the_records(laun
     """It was counted with several metrics at once: caches warm from the pass before, another state in each.
 
     Where nothing is flagged, both ways of counting are within 10 % of each other; where something is, they differ by up
-    to a half, and a prediction from these by up to 58 %. All predictions but three are within 20 % of these, all but one of the records; all three are flagged.
+    to a half, and a prediction from these by up to 58 %. All predictions but three are within 20 % of these, all but
+    one of the records; all three are flagged.
     """
     several = list(truth(launches))
     assert len(several) == 10

@@ -91,4 +91,4 @@ def _is_enough(begun: list[np.ndarray], free: np.ndarray, programs: int) -> bool
     """Whether so many programs have been begun by the time that the first slot is free again."""
     if len(begun) * free.size < programs:
         return False
-    return sum(np.count_nonzero(one <= free.min()) for one in begun) >= programs
+    return bool(sum(np.count_nonzero(one <= free.min()) for one in begun) >= programs)

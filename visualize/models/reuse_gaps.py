@@ -14,6 +14,7 @@ and the rest, comes to some 10 % on average of two halves that are played throug
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,9 @@ _TICKS = 1 << _TICK_BITS
 
 # Ways of a set of the L2: fitted, and 16 to 32 do nearly as well.
 _WAYS = 24
+
+# Multiples of the L2 that are worked out. Of four times as much no set keeps anything.
+_TOUCHED = np.linspace(0, 4, 4097)
 
 # What is written is in the half whose memory it is for; if the SM is on the other side, in that half too.
 _WRITTEN_HALVES = 1.5
@@ -84,11 +88,17 @@ def _evicted(touched: np.ndarray) -> np.ndarray:
     Args:
         touched: bytes, as a multiple of the L2's.
     """
-    per_set = np.minimum(_WAYS * touched, 8.0 * _WAYS)
+    return np.interp(touched, _TOUCHED, _full_sets(_WAYS))
+
+
+@functools.cache
+def _full_sets(ways: int) -> np.ndarray:
+    """The same for each of `_TOUCHED`."""
+    per_set = ways * _TOUCHED
     fewer, term = np.zeros_like(per_set), np.exp(-per_set)
-    for ways in range(1, _WAYS + 1):
+    for come in range(1, ways + 1):
         fewer += term
-        term = term * per_set / ways
+        term = term * per_set / come
     return 1 - fewer
 
 
@@ -110,31 +120,39 @@ def _used(
         place, weights = _sampled(panels, every, random)
         number_type = np.int32 if 2 * len(weights) << bits < 1 << 31 else np.int64
         times = [np.tile(((run.begun + at * run.took) * _TICKS).astype(number_type), 2) for run in runs]
-
-        def counted(use: np.ndarray, numbers: int) -> np.ndarray:
-            """Bytes by cell of sorted uses, each a panel, one of 2 ** `numbers` of it, and then its time."""
-            of = use >> bits
-            is_first = np.append(True, of[1:] != of[:-1])
-            gap = np.diff(use, prepend=use[:1])
-            gap[is_first] = 0
-            ago = bin_of[gap]
-            ago[is_first] = bins
-            span = (use & ((1 << bits) - 1)) - (gap >> 1) >> _TICK_BITS
-            return np.bincount(span * (bins + 1) + ago, weights[of >> numbers], used.shape[-1])
-
         for number, order in enumerate(orders):
             panel = place[np.concatenate(order)]
             looked_at = np.flatnonzero(panel >= 0)
             panel = panel[looked_at].astype(number_type)
             for run, (time, side) in enumerate(zip(times, sides, strict=True)):
                 tick = time[looked_at]
-                used[run, number] += counted(np.sort((panel << bits) + tick), 0)
-                used_by_side[run, number] += counted(np.sort((2 * panel + side[looked_at] << bits) + tick), 1)
+                used[run, number] += _binned((panel << bits) + tick, bits, weights, bin_of, used.shape[-1])
+                key = (2 * panel + side[looked_at] << bits) + tick
+                used_by_side[run, number] += _binned(key, bits, np.repeat(weights, 2), bin_of, used.shape[-1])
     windows = np.append(0, np.exp2((np.arange(1, bins) - 0.5) / _BINS)) / _TICKS
     used, used_by_side = (
         each.reshape(len(runs), len(orders), spans, bins + 1) / len(_AT) for each in (used, used_by_side)
     )
     return used, used_by_side, windows
+
+
+def _binned(use: np.ndarray, bits: int, weights: np.ndarray, bin_of: np.ndarray, cells: int) -> np.ndarray:
+    """Bytes by span and bin, which is the last one for what was not used before: (cells,).
+
+    Args:
+        use: the number of what is used, and in the last `bits` bits when.
+        weights: bytes, by number.
+        bin_of: by ticks since the use before.
+    """
+    use, bins = np.sort(use), int(bin_of[-1]) + 1
+    of = use >> bits
+    is_first = np.append(True, of[1:] != of[:-1])
+    gap = np.diff(use, prepend=use[:1])
+    gap[is_first] = 0
+    ago = bin_of[gap]
+    ago[is_first] = bins
+    span = (use & ((1 << bits) - 1)) - (gap >> 1) >> _TICK_BITS
+    return np.bincount(span * (bins + 1) + ago, weights[of], cells)
 
 
 def _side(sm: np.ndarray) -> np.ndarray:
