@@ -112,7 +112,7 @@ def test_dram_reads_are_gigabytes_coloured_by_flag_beside_the_band_that_is_no_mi
     figure = scoreboard_figure(reads, DRAM)
     assert points(figure) == {0: (2, 1), 1: (1, 1)}
     assert figure.layout.xaxis.title.text == "GB read from DRAM, predicted"
-    assert {one.name for one in traces(figure)} == {"flagged beforehand", "no flag"}
+    assert {one.name for one in traces(figure)} == {"flagged", "no flag"}
     (band,) = [one for one in figure.data if one.fill == "toself"]
     edges = [x / y - 1 for x, y in zip(band.x, band.y, strict=True)]
     assert edges == pytest.approx([0.2, 0.2, -0.2, -0.2])

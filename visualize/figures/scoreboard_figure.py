@@ -22,8 +22,8 @@ _UNITS = {
 }
 # A GPU has the same symbol whichever others are shown, and neighbours in the table have different ones.
 _SYMBOLS = dict(zip(GPUS, itertools.cycle(("square", "circle", "diamond", "triangle-up"))))
-# DRAM's bytes are of one operation: colours say whether the model doubted them before they were counted.
-_FLAGS = {"no flag": theme.MODEL, "flagged beforehand": theme.CATEGORIES[7]}
+# DRAM's bytes are of one operation: colours say whether the model, which does not know the counts, doubts them.
+_FLAGS = {"no flag": theme.MODEL, "flagged": theme.CATEGORIES[7]}
 _COLORS = theme.OPERATIONS | _FLAGS
 _OUTLINE = "rgba(15,23,42,0.5)"
 _BAND = "rgba(91,108,230,0.14)"

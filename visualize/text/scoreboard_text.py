@@ -65,7 +65,7 @@ def _of_dram(shown: Scoreboard) -> Markup:
     )
     unflagged = [one for one in shown.misses if not one.is_flagged]
     doubt = say(
-        "The model flagged {:,} of them before they were counted. Of the others, {} further off.",
+        "The model flags {:,} of them, from the launch alone. Of the others, {} further off.",
         len(flagged),
         f"{len(unflagged):,} {'is' if len(unflagged) == 1 else 'are'}",
     )
