@@ -15,12 +15,14 @@ from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS
 from tests.models.test_schedule import REDUCING, launches
 from visualize.models import panel_reads
+from visualize.models.dispatch import Pace, by_pace
 from visualize.models.reuse import (
     MOST_WAVES,
     Reuse,
     by_group_size,
     fewest_bytes,
     group_sizes,
+    read_bytes_on,
     recommended,
     reuse,
 )
@@ -195,6 +197,18 @@ def test_some_sms_run_ahead_from_a_pressure_on_and_ever_more():
     assert several[-1] < 1
     assert ahead(CONSTANTS.ahead_from) == 0 < ahead(CONSTANTS.ahead_from + 0.1)
     assert ahead(1.3, replace(CONSTANTS, ahead_from=1.5)) == 0
+
+
+def test_a_launch_whose_course_is_known_reads_what_that_course_fetches():
+    """That of programs which come apart as is expected reads as is predicted; in lockstep it reads less."""
+    launch = launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=8)
+    planned, pressed = schedule(GROUPED, launch, 8), 2.2 - CONSTANTS.pressed_from
+    expected = Pace(
+        ahead(2.2), 2.2 * CONSTANTS.spread, CONSTANTS.first_jitter * pressed, CONSTANTS.jitter, CONSTANTS.stretch
+    )
+    known = read_bytes_on(GROUPED, launch, planned, by_pace(planned, expected))
+    assert known == pytest.approx(reuse(GROUPED, launch, planned, 2.2).read_bytes)
+    assert read_bytes_on(GROUPED, launch, planned, by_pace(planned, Pace())) < 0.9 * known
 
 
 def test_programs_that_share_a_column_panel_come_apart_the_more_the_l2_is_pressed():

@@ -1,8 +1,8 @@
 """When each tile of a launch is begun, in units of a tile's time: in lockstep, staggered, or as each SM gets to it.
 
 Timelines of H200s show, and other GPUs are assumed to do the same: of programs that the L2 holds up, those on 24 of
-its 132 SMs run ahead (on one H200, 18); and where an SM holds many warps that multiply float32 or float8, its programs
-end up staggered. `resident_programs` is assumed to be a multiple of `sms`.
+its 132 SMs run ahead (on one H200 18, on an H100 12: that is each device's own); and where an SM holds many warps that
+multiply float32 or float8, its programs end up staggered. `resident_programs` is assumed to be a multiple of `sms`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models import reuse_gaps
 from visualize.models.dispatch import Pace, Run, by_pace, lockstep, staggered
 from visualize.models.lru import Programs, fetched_bytes
-from visualize.models.reuse_constants import Constants, ahead
+from visualize.models.reuse_constants import CONSTANTS, Constants, ahead
 from visualize.models.schedule import Schedule
 from visualize.models.steps import Panels
 
@@ -77,6 +77,18 @@ def panel_reads(
     other = np.stack([one[:, 0] for one in others])
     furthest = np.abs(np.log(other / likely[:, 0])).argmax(0)
     return PanelReads(likely, np.take_along_axis(other, furthest[None], 0)[0], runs_ahead)
+
+
+def fetched_on(kernel: Kernel, launch: Launch, order: Schedule, read: Panels, run: Run) -> float:
+    """Bytes of panels that one order fetches, where it is known when each tile was begun and how long it took.
+
+    Args:
+        order: the launch's programs.
+        read: the panels' bytes.
+        run: times in units of a tile's time, and the SM of each tile.
+    """
+    (fetched,) = _Fetched(kernel, launch, [order], read, CONSTANTS).apart([run])
+    return float(fetched[0, 0])
 
 
 class _Fetched:
