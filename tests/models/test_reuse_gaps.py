@@ -75,7 +75,7 @@ def test_it_is_near_a_cache_that_is_played_through(ahead, monkeypatch):
     for group_size in (1, 8, 48):
         planned, order = order_of(group_size, 48, 36, 4)
         known, run = panels(48, 36), by_pace(planned, Pace(ahead, 0.05, 0.03, 0.03))
-        for capacity in (10, 24, 50):
+        for capacity in (10, 24, 50, 80):
             found = fetched_bytes(known, [run], [order], [capacity])[0, 0, 0]
             off.append(np.log(found / played(known, run, order, capacity)))
     assert -0.13 < np.mean(off) < 0.05, off
