@@ -56,7 +56,7 @@ DRAWN = (
 )
 DRAWN_TILES = (*TILES[:2], (128, 64, 32, 4), *TILES[2:])
 
-# Drawn anew, once a first model with runs of their own pace was done; the present one was fitted to these as well.
+# Drawn anew, once a first model with runs of their own pace was done.
 DRAWN_ANEW = (
     (14336, 11264, 8832),
     (4608, 4864, 2176),
@@ -74,8 +74,8 @@ DRAWN_ANEW = (
     (8704, 8448, 9216),
 )
 
-# Drawn and counted once the present model was done.
-DRAWN_LAST = (
+# Drawn and counted once a model with an L2 of two halves was done.
+DRAWN_THIRD = (
     (13568, 3072, 5632),
     (5376, 13056, 1536),
     (8704, 7680, 1408),
@@ -90,6 +90,24 @@ DRAWN_LAST = (
     (14336, 3328, 1536),
     (2816, 13568, 1664),
     (4096, 8192, 1664),
+)
+
+# Drawn and counted once the present model was done, whose pace was read from timelines of other launches.
+DRAWN_FOURTH = (
+    (12032, 13312, 9216),
+    (5376, 5632, 2560),
+    (11520, 8960, 7424),
+    (5632, 3072, 2304),
+    (4352, 9728, 5504),
+    (4608, 13824, 1920),
+    (7424, 8192, 8704),
+    (13568, 7936, 1792),
+    (3584, 7168, 1920),
+    (10496, 12032, 4992),
+    (5888, 10496, 2944),
+    (13056, 7936, 7808),
+    (9216, 11264, 7168),
+    (12288, 13312, 7936),
 )
 
 OTHERS: tuple[dict[str, Any], ...] = (
@@ -138,7 +156,7 @@ def wanted() -> Iterator[dict[str, Any]]:
     """The payloads, each with some GROUP_SIZE."""
     yield from (_grouped(shape, tile) for shape in SHAPES for tile in TILES)
     yield from OTHERS
-    for drawn in (DRAWN, DRAWN_ANEW, DRAWN_LAST):
+    for drawn in (DRAWN, DRAWN_ANEW, DRAWN_THIRD, DRAWN_FOURTH):
         yield from map(_grouped, drawn, itertools.cycle(DRAWN_TILES))
 
 

@@ -1,8 +1,8 @@
 """When each tile of a launch is begun, in units of a tile's time: in lockstep, staggered, or as each SM gets to it.
 
-Timelines of H200s show, and other GPUs are assumed to do the same: of programs that the L2 holds up, those on 24 of
-its 132 SMs run ahead (on one H200 18, on an H100 12: that is each device's own); and where an SM holds many warps that
-multiply float32 or float8, its programs end up staggered. `resident_programs` is assumed to be a multiple of `sms`.
+Timelines show, of programs that the L2 holds up, that those on some of the SMs run ahead: 24 of 132 on two H200s and on
+an H100, 12 or 18 on others; that is each device's own. And where an SM holds many warps that multiply float32 or
+float8, its programs end up staggered. `resident_programs` is assumed to be a multiple of `sms`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ AHEAD_SMS, OF_SMS = 24, 132
 _EVEN = 12**-0.5
 
 
+# How much slower, of an SM's first programs, the last one is than the first: by the power of e, and then so that the
+# mean is 0 and the standard deviation 1. Timelines show −1.1, −0.9, −0.7, −0.5, −0.2, 0.4, 0.8 and 2.0 of eight.
+_YOUNGEST = 2.2
+
+
 @dataclass(frozen=True)
 class Pace:
     """How SMs and their programs differ, as shares of a tile's time.
@@ -28,16 +33,15 @@ class Pace:
     Attributes:
         ahead: by how much those that run ahead are faster.
         spread: up to how much the other SMs are slower or faster than the average.
-        first_jitter, jitter: standard deviation among programs of an SM, of its first ones and of the later ones.
-        stretch: by how much more what lies between two of an SM's programs grows with each tile, at first. Programs
-            that start together come apart until their starts are spread evenly: who is behind finds the L2 busier.
+        by_age: standard deviation among programs of an SM that is due to when they started: the older is served first.
+            The more evenly their starts are spread already, the less it is.
+        jitter: standard deviation of what is left.
     """
 
     ahead: float = 0.0
     spread: float = 0.0
-    first_jitter: float = 0.0
+    by_age: float = 0.0
     jitter: float = 0.0
-    stretch: float = 0.0
 
 
 class Run(NamedTuple):
@@ -68,15 +72,14 @@ def by_pace(schedule: Schedule, pace: Pace) -> Run:
     is_ahead = np.arange(schedule.sms) * AHEAD_SMS % OF_SMS < AHEAD_SMS
     of_sm = np.full(schedule.sms, 1.0 - pace.ahead)
     of_sm[~is_ahead] = np.linspace(1 - pace.spread, 1 + pace.spread, np.count_nonzero(~is_ahead))
+    age = _by_age(per_sm)[:, None]
     free = np.zeros((per_sm, schedule.sms))
     begun: list[np.ndarray] = []
     took: list[np.ndarray] = []
     # Rounds of all slots, until no slot that gets free later would begin one of these programs.
     while not _is_enough(begun, free, schedule.programs):
-        jitter = pace.jitter if begun else pace.first_jitter
-        behind = free - free.mean(0)
-        to_go = max(0.0, 1 - float(np.sqrt(np.square(behind).mean())) / _EVEN)
-        took.append(of_sm * (1 + random.normal(0, jitter, free.shape)) + pace.stretch * to_go * behind)
+        together = max(0.0, 1 - float(np.sqrt((free - free.mean(0)).var())) / _EVEN)
+        took.append(of_sm * (1 + random.normal(0, pace.jitter, free.shape) + pace.by_age * together * age))
         begun.append(free)
         free = free + took[-1]
     # Programs go to slots in the order in which these get free.
@@ -85,6 +88,14 @@ def by_pace(schedule: Schedule, pace: Pace) -> Run:
     program = schedule.tiles.program
     start, each = all_begun[first][program], np.concatenate(took, axis=None)[first][program]
     return Run(start * schedule.turns + schedule.turn * each, each, (first % schedule.sms)[program])
+
+
+def _by_age(per_sm: int) -> np.ndarray:
+    """How much slower each of an SM's programs is, the oldest first, with a standard deviation of 1: (per_sm,)."""
+    if per_sm == 1:
+        return np.zeros(1)
+    slower = np.exp(np.linspace(0, _YOUNGEST, per_sm))
+    return (slower - slower.mean()) / slower.std()
 
 
 def _is_enough(begun: list[np.ndarray], free: np.ndarray, programs: int) -> bool:

@@ -1,8 +1,9 @@
 """Bytes of panels that orders of the same programs fetch: as is expected, and if programs went along otherwise.
 
-How programs go along is one of three ways. Below a pressure on the L2 they start wave by wave, and waves dissolve a
-little. Above it programs come apart, some SMs run ahead, and each program reads at its own pace, unless a column panel
-that many share holds them together. And programs of one SM may be evenly staggered.
+Programs come apart as timelines show, and each reads at its own pace: `expected_pace`. What holds them together is DRAM:
+who is ahead waits for it, and the others find in the L2 what came. So where coming apart costs reads, reads are
+between those of lockstep, wave by wave, and those of each at its own pace. And programs of one SM may be evenly
+staggered.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import numpy as np
 
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models import reuse_gaps
-from visualize.models.dispatch import Pace, Run, by_pace, lockstep, staggered
+from visualize.models.bounds import l2_gbps
+from visualize.models.dispatch import Run, by_pace, lockstep, staggered
+from visualize.models.expected_pace import expected_pace
 from visualize.models.lru import Programs, fetched_bytes
-from visualize.models.reuse_constants import CONSTANTS, Constants, ahead
+from visualize.models.reuse_constants import CONSTANTS, Constants
 from visualize.models.schedule import Schedule
 from visualize.models.steps import Panels
 
@@ -31,12 +34,8 @@ _MOST_CELLS = 1 << 23
 # The L2's capacity as a share of what it is, as far as it may seem: as it is, less, and more.
 _CAPACITIES = 1.0, 0.9, 1.12
 
-# How wrong may be, as a factor: how quickly programs come apart, and how unlike SMs are that are not pressed.
-_UNSURE_HASTE = 1.4
-_UNSURE_SPREAD = 3.0
-# Up to so many times the pressure from which on programs come apart they may not: short launches' L2 rate is a tenth
-# higher.
-_UNSURE_PRESSURE = 1.1
+# How wrong may be, as a factor: how quickly programs come apart.
+_HASTE = 1.4
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,15 @@ def panel_reads(
     runs_ahead = 0.0
     if _is_staggered(launch, orders[0], constants):
         likely, others = fetched.at_once(staggered(orders[0])), [fetched.together]
-    elif l2_pressure > constants.pressed_from:
-        runs_ahead = ahead(l2_pressure, constants)
-        likely, others = _coming_apart(fetched, l2_pressure)
+    elif l2_pressure and orders[0].turns == 1:
+        pace = expected_pace(kernel, launch, orders[0].resident_programs // orders[0].sms, l2_pressure, constants)
+        sooner = replace(pace, **{name: _HASTE * value for name, value in vars(pace).items()})
+        runs_ahead = pace.ahead
+        own, other = fetched.apart([by_pace(orders[0], one) for one in (pace, sooner)])
+        likely, other = (_held(fetched, one, launch, l2_pressure) for one in (own, other))
+        others = [other, own]
     else:
-        likely, others = _dissolving(fetched, l2_pressure)
+        likely, others = fetched.together, [fetched.together]
     other = np.stack([one[:, 0] for one in others])
     furthest = np.abs(np.log(other / likely[:, 0])).argmax(0)
     return PanelReads(likely, np.take_along_axis(other, furthest[None], 0)[0], runs_ahead)
@@ -96,6 +99,8 @@ class _Fetched:
 
     Attributes:
         together: if they start wave by wave, in lockstep.
+        asked: bytes that all programs ask for.
+        is_shared: whether many consecutive programs share a column panel: (orders, 1).
     """
 
     def __init__(
@@ -106,6 +111,10 @@ class _Fetched:
         self._l2_bytes, self._read = launch.gpu.l2_bytes, read
         self._written = math.prod(kernel.output_tile(launch) or ()) * DTYPE_BYTES[launch.problem.dtype]
         self.together = self.at_once(lockstep(self.schedule))
+        rows, columns = orders[0].pieces
+        self.asked = int(read.row_bytes[rows].sum() + read.column_bytes[columns].sum())
+        runs = np.array([1 + np.count_nonzero(np.diff(columns)) for _, columns in self.read_by])
+        self.is_shared = (len(rows) >= min(constants.shared_by, self.schedule.resident_programs) * runs)[:, None]
 
     def at_once(self, begun: np.ndarray) -> np.ndarray:
         """Programs that begin at the same step read their panels together, as many orders at once as memory holds."""
@@ -130,46 +139,22 @@ class _Fetched:
         return list(reuse_gaps.fetched_bytes(known, runs, self.read_by, capacities))
 
 
-def _coming_apart(fetched: _Fetched, l2_pressure: float) -> tuple[np.ndarray, list[np.ndarray]]:
-    """What is likely, and what may be, where the L2 holds programs up."""
-    constants, together = fetched.constants, fetched.together
-    pressed, share = l2_pressure - constants.pressed_from, _apart_share(fetched, l2_pressure)
-    expected = Pace(
-        ahead=ahead(l2_pressure, constants),
-        spread=constants.spread * l2_pressure,
-        first_jitter=constants.first_jitter * pressed,
-        jitter=constants.jitter,
-        stretch=min(constants.stretch * pressed, 1.0),
-    )
-    sooner = replace(
-        expected,
-        **{name: _UNSURE_HASTE * getattr(expected, name) for name in ("first_jitter", "jitter", "stretch")},
-        ahead=min(_UNSURE_HASTE * expected.ahead, 0.9),
-    )
-    own, *rest = fetched.apart([by_pace(fetched.schedule, pace) for pace in (expected, sooner)])
-    # Only where coming apart costs reads do programs wait for each other.
-    likely, *others = (np.where(one > together, together + share * (one - together), one) for one in (own, *rest))
-    is_unsure = (share < 1) | (l2_pressure < _UNSURE_PRESSURE * constants.pressed_from)
-    return likely, others + [np.where(is_unsure, one, likely) for one in (together, own)]
+def _held(fetched: _Fetched, own: np.ndarray, launch: Launch, l2_pressure: float) -> np.ndarray:
+    """What is fetched where programs that are ahead wait for DRAM: (orders, 3).
 
-
-def _dissolving(fetched: _Fetched, l2_pressure: float) -> tuple[np.ndarray, list[np.ndarray]]:
-    """What is likely, and what may be, where waves dissolve slowly, or not at all."""
-    constants, together = fetched.constants, fetched.together
-    if not (spread := constants.spread * l2_pressure):
-        return together, [together]
-    slow, slower = fetched.apart([by_pace(fetched.schedule, Pace(spread=by * spread)) for by in (1.0, _UNSURE_SPREAD)])
-    return together * (slow / together) ** constants.slow_share, [together, slower]
-
-
-def _apart_share(fetched: _Fetched, l2_pressure: float) -> np.ndarray:
-    """How far each order's programs come apart, from 0, lockstep, to 1: (orders, 1)."""
-    constants = fetched.constants
-    way = (l2_pressure - constants.pressed_from) / (constants.apart_from - constants.pressed_from)
-    runs = np.array([1 + np.count_nonzero(np.diff(columns)) for _, columns in fetched.read_by])
-    shared_by = min(constants.shared_by, fetched.schedule.resident_programs)
-    is_shared = len(fetched.read_by[0][1]) >= shared_by * runs
-    return np.where(is_shared, min(way, 1.0), 1.0)[:, None]
+    Args:
+        own: what is fetched if each goes on at its own pace.
+    """
+    constants, gpu, together = fetched.constants, launch.gpu, fetched.together
+    # How busy DRAM is, in the time that the L2 or what is slower needs.
+    busy = own / fetched.asked * min(1.0, l2_pressure) * (l2_gbps(gpu) / gpu.dram_gbps if gpu.dram_gbps else 0.0)
+    apart = np.ones_like(busy)
+    if l2_pressure < constants.calm_until:
+        apart /= 1 + constants.calm_wait * np.maximum(0, busy - constants.calm_from)
+    if l2_pressure < constants.apart_from:
+        by_column = 1 / (1 + constants.held_wait * busy) if l2_pressure >= 1 else np.zeros_like(busy)
+        apart = np.where(fetched.is_shared, by_column, apart)
+    return np.where(own > together, together + apart * (own - together), own)
 
 
 def _is_staggered(launch: Launch, schedule: Schedule, constants: Constants) -> bool:

@@ -36,8 +36,8 @@ MOST_WAVES = 2048
 # each way to start: fitted on one x86 server core.
 _CELL_S = 3e-8
 
-# From which ratio to what may be instead a prediction is called sensitive to it.
-_UNSURE_RATIO = 1.12
+# From which ratio to what may be instead a prediction is called sensitive: to how programs go along, to the L2's size.
+_UNSURE_COURSE, _UNSURE_SIZE = 1.18, 1.12
 
 # DRAM needs little time, if at most so much of the L2's.
 _LITTLE = 0.2
@@ -74,12 +74,12 @@ class Reuse:
     @property
     def is_drift(self) -> bool:
         """Whether the prediction is a rough one, as it is sensitive to how far programs run in lockstep."""
-        return _ratio(self.read_bytes, self.otherwise_bytes) > _UNSURE_RATIO
+        return _ratio(self.read_bytes, self.otherwise_bytes) > _UNSURE_COURSE
 
     @property
     def is_edge(self) -> bool:
         """Whether what is reused is about as large as the L2, so that reads are sensitive to its exact capacity."""
-        return any(_ratio(self.read_bytes, one) > _UNSURE_RATIO for one in (self.low_bytes, self.high_bytes))
+        return any(_ratio(self.read_bytes, one) > _UNSURE_SIZE for one in (self.low_bytes, self.high_bytes))
 
 
 def _ratio(one: float, other: float) -> float:
