@@ -91,9 +91,10 @@ def _frame(rows: Sequence[Row]) -> DataFrame:
 
 def _draw(shape: tuple[int, ...]) -> str:
     """How a shape came into the records."""
-    from scripts.record_group_sizes import DRAWN, DRAWN_ANEW
+    from scripts.record_group_sizes import DRAWN, DRAWN_ANEW, DRAWN_FOURTH, DRAWN_THIRD
 
-    return "drawn at random" if shape in DRAWN else "drawn anew" if shape in DRAWN_ANEW else "chosen"
+    draws = {"first": DRAWN, "second": DRAWN_ANEW, "third": DRAWN_THIRD, "fourth": DRAWN_FOURTH}
+    return next((f"{name} draw" for name, shapes in draws.items() if shape in shapes), "chosen")
 
 
 def _print_errors(title: str, rows: DataFrame, by: str) -> None:
@@ -122,9 +123,9 @@ def _print_cross_validation(launches: Sequence[Compared]) -> None:
 
     candidates = grid(
         evicted_at=(0.58, 0.64, 0.7),
-        jitter=(0.014, 0.018, 0.022),
-        ahead_slope=(0.2, 0.245, 0.29),
-        stretch=(0.8, 1.0),
+        by_age=(0.0014, 0.0018, 0.0022),
+        held_wait=(0.9, 1.3, 1.7),
+        slow_rate=(0.9, 0.92),
     )
     found = [rows(launches, one) for one in candidates]
     fits = {"least mean |log error|": misfit, "most within 20 %": lambda part: (-within(part), misfit(part))}

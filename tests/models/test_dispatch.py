@@ -44,14 +44,16 @@ def test_without_differences_of_pace_waves_stay_whole(programs_per_sm):
     assert by_pace(one, Pace()).begun.tolist() == lockstep(one).tolist() == one.step.tolist()
 
 
-@given(st.floats(0, 0.8), st.floats(0, 0.1), st.floats(0, 0.05), st.floats(0, 1), st.integers(1, 3), st.integers(8, 40))
-def test_as_many_programs_run_at_a_time_as_fit(ahead, spread, jitter, stretch, programs_per_sm, sms):
+@given(
+    st.floats(0, 0.8), st.floats(0, 0.1), st.floats(0, 0.05), st.floats(0, 0.1), st.integers(1, 3), st.integers(8, 40)
+)
+def test_as_many_programs_run_at_a_time_as_fit(ahead, spread, jitter, by_age, programs_per_sm, sms):
     """More would have begun within the shortest time that one takes, or fewer within the longest."""
-    one, pace = planned(programs_per_sm, sms), Pace(ahead, spread, jitter, jitter, stretch)
+    one, pace = planned(programs_per_sm, sms), Pace(ahead, spread, by_age, jitter)
     begun, took, _ = by_pace(one, pace)
     assert np.count_nonzero(begun == 0) == one.resident_programs
     assert by_pace(one, pace).begun.tolist() == begun.tolist(), "the same numbers each time"
-    if not stretch:
+    if not by_age:
         assert min(1 - ahead, 1 - spread) * (1 - 5 * jitter) <= took.min()
         assert took.max() <= (1 + spread) * (1 + 5 * jitter)
     for time in (0.5, 1.5, 2.5):
@@ -70,19 +72,25 @@ def test_24_of_132_sms_run_ahead_as_was_seen():
     assert not set(sm[took == 0.5].tolist()) & set(sm[took == 1.0].tolist())
 
 
-def test_programs_that_start_together_come_apart_until_their_starts_are_even():
-    """And their order stays: what lies between two of them grows."""
-    one = planned(4, sms=20, side=16384, BLOCK_M=64, BLOCK_N=64)
-    deviations = {}
-    for stretch in (0.0, 0.5, 1.0):
-        begun, _, sm = by_pace(one, Pace(first_jitter=0.01, stretch=stretch))
-        # Of each SM the first twelve times four programs.
-        rounds = np.stack([np.sort(begun[sm == which])[: 12 * 4].reshape(12, 4) for which in range(20)])
-        deviations[stretch] = rounds.std(axis=-1).mean(axis=0)
-    assert deviations[0.0][1:] == pytest.approx(deviations[0.0][1], rel=1e-6)
-    assert all(np.diff(deviations[0.5]) > 0)
-    assert deviations[0.5][2] == pytest.approx(1.5 * deviations[0.5][1], rel=0.1)
-    assert 0.7 * 12**-0.5 < deviations[1.0][-1] < 1.05 * 12**-0.5
+def test_programs_of_a_sm_come_apart_by_age_until_their_starts_are_even():
+    """The first tile takes the older less time by so much; with each tile it is less, and their order stays."""
+    one = planned(8, sms=20, side=16384, BLOCK_M=64, BLOCK_N=64)
+    begun, took, sm = by_pace(one, Pace(by_age=0.05))
+    of_first = took[:160].reshape(8, 20)
+    assert (of_first == of_first[:, :1]).all(), "on each SM the same"
+    assert (np.diff(of_first[:, 0]) > 0).all()
+    assert (of_first[:, 0].mean(), of_first[:, 0].std()) == pytest.approx((1, 0.05))
+    assert np.diff(of_first[:, 0])[-1] > 4 * np.diff(of_first[:, 0])[0], "the youngest is the slowest by far"
+    # Of each SM the first 24 times eight programs.
+    rounds = np.stack([np.sort(begun[sm == which])[: 24 * 8].reshape(24, 8) for which in range(20)])
+    deviations = rounds.std(axis=-1).mean(axis=0)
+    assert deviations[0] == 0
+    assert deviations[1:3] == pytest.approx([0.05, 0.05 + 0.05 * (1 - 0.05 * 12**0.5)], rel=1e-6)
+    assert 0.9 * 12**-0.5 < deviations[-1] < 1.05 * 12**-0.5
+
+
+def test_a_program_alone_on_its_sm_is_neither_older_nor_younger():
+    assert by_pace(planned(1, sms=20), Pace(by_age=0.1)).took.tolist() == [1.0] * len(planned(1, sms=20).tiles.program)
 
 
 @pytest.mark.parametrize("kernel", ["matmul.grouped", "matmul.persistent"])

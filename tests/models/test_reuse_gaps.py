@@ -17,7 +17,7 @@ from visualize.models.schedule import schedule
 
 GROUPED = discover()["matmul.grouped"]
 ENDLESS, NONE = 1e18, 1e-9
-PACE = Pace(0.3, 0.05, 0.03, 0.03)
+PACE = Pace(0.3, 0.05, jitter=0.03)
 
 
 def order_of(group_size, m=32, n=24, programs_per_sm=2):
@@ -74,7 +74,7 @@ def test_it_is_near_a_cache_that_is_played_through(ahead, monkeypatch):
     off = []
     for group_size in (1, 8, 48):
         planned, order = order_of(group_size, 48, 36, 4)
-        known, run = panels(48, 36), by_pace(planned, Pace(ahead, 0.05, 0.03, 0.03))
+        known, run = panels(48, 36), by_pace(planned, Pace(ahead, 0.05, jitter=0.03))
         for capacity in (10, 24, 50, 80):
             found = fetched_bytes(known, [run], [order], [capacity])[0, 0, 0]
             off.append(np.log(found / played(known, run, order, capacity)))
@@ -120,7 +120,7 @@ def test_all_is_fetched_once_where_nothing_is_evicted_and_no_more_than_is_asked_
 
 def test_several_runs_and_orders_are_what_they_are_by_themselves():
     orders = [order_of(size)[1] for size in (1, 5, 32)]
-    runs = [by_pace(order_of(1)[0], Pace(0.3, spread, 0.03, 0.03)) for spread in (0.02, 0.05)]
+    runs = [by_pace(order_of(1)[0], Pace(0.3, spread, jitter=0.03)) for spread in (0.02, 0.05)]
     capacities = [24, 60]
     together = fetched_bytes(panels(), runs, orders, capacities)
     for run, several in zip(runs, together, strict=True):

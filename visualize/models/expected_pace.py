@@ -35,15 +35,15 @@ def expected_pace(
 def ahead(gpu: Gpu, l2_pressure: float, constants: Constants = CONSTANTS) -> float:
     """By how much of a tile's time some SMs run ahead, where the L2 needs `l2_pressure` times as long as the next."""
     rate = l2_gbps(gpu) / gpu.sms
-    asked, known, received = l2_pressure * rate, constants.asked_gbps, constants.received_gbps
-    if asked <= known[0]:
-        return 0.0
+    slow, asked = constants.slow_rate * rate, l2_pressure * rate
+    known, received = constants.asked_gbps, constants.received_gbps
     slope = (received[-1] - received[-2]) / (known[-1] - known[-2])
     most = float(np.interp(asked, known, received)) + max(0.0, asked - known[-1]) * slope
-    return float(np.clip(1 - constants.slow_rate * rate / most, 0, constants.most_ahead))
+    return min(1 - slow / most, constants.most_ahead) if most > slow else 0.0
 
 
 def _is_strided(kernel: Kernel, launch: Launch, constants: Constants) -> bool:
     """Whether rows of an input lie so far apart that they compete for the same parts of the L2."""
     tensors, size = kernel.family.tensors(launch.problem), DTYPE_BYTES[launch.problem.dtype]
-    return any(tensors[name].shape[-1] * size % constants.stride_bytes == 0 for name in kernel.family.panels or ())
+    read = [tensors[name] for name in kernel.family.panels or ()]
+    return any(one.stored[1] * size % constants.stride_bytes == 0 for one in read)

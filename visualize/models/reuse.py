@@ -2,14 +2,13 @@
 
 A program of a product reads a panel of A (its rows, all of K) and one of B, piece by piece along K. Programs that
 start together run in lockstep, so one fetch serves all that share a panel. Later programs find it if less has been read
-in between than the L2 keeps (least recently used first). Programs start wave by wave. Where the L2 has more to deliver
-than it can, programs come apart and some SMs run ahead: then each program reads at its own pace. A family without
-panels reads each input once.
+in between than the L2 keeps (least recently used first). Programs start wave by wave, and come apart as timelines show:
+SMs differ, the older of an SM's programs are served first, and where the L2 has more to deliver than it can some SMs
+run ahead. A busy DRAM holds them together. A family without panels reads each input once.
 
-Constants come from the comparisons of GROUP_SIZE recorded on an H200 (`records/h200_reuse.jsonl`), and from timelines
-of the same launches. What is least known is when programs start: `benchmarks/timelines.py` takes timelines in place of
-the expected course, and has 97 % of counts within 20 %. Left out: how far early programs of a wave wait for
-what late ones find, how replacement really works, and the rest of the machine.
+Constants come from timelines of H200s and an H100, and of lockstep from the comparisons of GROUP_SIZE recorded on an
+H200 (`records/h200_reuse.jsonl`). What is left out: how replacement really works, and what is each device's own, such
+as which SMs run ahead; `benchmarks/timelines.py` takes timelines in place of the expected course.
 """
 
 from __future__ import annotations

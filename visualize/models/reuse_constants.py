@@ -39,8 +39,8 @@ class Constants:
     evicted_from: float = 0.2
     evicted_at: float = 0.64
     slow_rate: float = 0.92
-    asked_gbps: tuple[float, ...] = (85.0, 129.0, 171.0)
-    received_gbps: tuple[float, ...] = (70.5, 79.0, 95.0)
+    asked_gbps: tuple[float, ...] = (0.0, 64.0, 85.0, 129.0, 171.0)
+    received_gbps: tuple[float, ...] = (0.0, 62.0, 70.5, 79.0, 95.0)
     most_ahead: float = 1 / 3
     spread: tuple[tuple[float, float], ...] = ((0.0, 0.0), (0.9, 0.007), (1.15, 0.015), (1.75, 0.026), (2.3, 0.02))
     by_age: float = 0.0018
