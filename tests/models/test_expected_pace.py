@@ -92,4 +92,6 @@ def test_rows_a_multiple_of_8_kib_apart_keep_programs_closer(changed, is_strided
 
 
 def test_jitter_grows_with_the_pressure():
-    assert expected_pace(GROUPED, launch_of(), 1, 2.0).jitter == 2 * expected_pace(GROUPED, launch_of(), 1, 1.0).jitter > 0
+    assert (
+        expected_pace(GROUPED, launch_of(), 1, 2.0).jitter == 2 * expected_pace(GROUPED, launch_of(), 1, 1.0).jitter > 0
+    )

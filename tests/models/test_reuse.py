@@ -241,6 +241,10 @@ def test_where_the_l2_is_hardly_pressed_a_busy_dram_holds_all_programs_back():
     assert busy > CONSTANTS.calm_from + 0.2
     apart = 1 / (1 + CONSTANTS.calm_wait * (busy - CONSTANTS.calm_from))
     assert one.read_bytes == pytest.approx(together + apart * (own - together))
+    strided = launch_of(12544, 12288, 8576, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
+    one, together, own, busy = of_ways(strided, 2, 1.11)
+    apart = 1 / (1 + CONSTANTS.calm_wait * (CONSTANTS.strided_busy * busy - CONSTANTS.calm_from))
+    assert one.read_bytes == pytest.approx(together + apart * (own - together))
     idle_one = replace(busy_one, config=replace(busy_one.config, GROUP_SIZE=8))
     one, _, own, busy = of_ways(idle_one, 2, 1.11)
     assert busy < CONSTANTS.calm_from
@@ -265,8 +269,8 @@ def test_without_staging_waves_dissolve_a_little_even_where_the_l2_is_not_presse
 
 
 def test_what_hangs_on_how_far_programs_go_along_together_is_said():
-    """At 8192³, groups of 32 rows of 64 × 64 tiles: their A is kept if most go along; of 1024³, all fits."""
-    for sides, size, is_so in ((8192, 32, True), (1024, 32, False)):
+    """At 7936³, groups of 32 rows of 64 × 64 tiles: their A is kept if most go along; of 1024³, all fits."""
+    for sides, size, is_so in ((7936, 32, True), (1024, 32, False)):
         launch = launch_of(sides, sides, sides, BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=size)
         one = reuse(GROUPED, launch, schedule(GROUPED, launch, 8), 2.2)
         assert one.is_drift == is_so

@@ -18,7 +18,7 @@ from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models import reuse_gaps
 from visualize.models.bounds import l2_gbps
 from visualize.models.dispatch import Run, by_pace, lockstep, staggered
-from visualize.models.expected_pace import expected_pace
+from visualize.models.expected_pace import expected_pace, is_strided
 from visualize.models.lru import Programs, fetched_bytes
 from visualize.models.reuse_constants import CONSTANTS, Constants
 from visualize.models.schedule import Schedule
@@ -35,7 +35,7 @@ _MOST_CELLS = 1 << 23
 _CAPACITIES = 1.0, 0.9, 1.12
 
 # How wrong may be, as a factor: how quickly programs come apart.
-_HASTE = 1.4
+_HASTE = 1.27
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ class _Fetched:
         together: if they start wave by wave, in lockstep.
         asked: bytes that all programs ask for.
         is_shared: whether many consecutive programs share a column panel: (orders, 1).
+        is_strided: whether rows of the inputs compete for the same parts of the L2, and of DRAM.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class _Fetched:
         self._l2_bytes, self._read = launch.gpu.l2_bytes, read
         self._written = math.prod(kernel.output_tile(launch) or ()) * DTYPE_BYTES[launch.problem.dtype]
         self.together = self.at_once(lockstep(self.schedule))
+        self.is_strided = is_strided(kernel, launch, constants)
         rows, columns = orders[0].pieces
         self.asked = int(read.row_bytes[rows].sum() + read.column_bytes[columns].sum())
         runs = np.array([1 + np.count_nonzero(np.diff(columns)) for _, columns in self.read_by])
@@ -150,7 +152,8 @@ def _held(fetched: _Fetched, own: np.ndarray, launch: Launch, l2_pressure: float
     busy = own / fetched.asked * min(1.0, l2_pressure) * (l2_gbps(gpu) / gpu.dram_gbps if gpu.dram_gbps else 0.0)
     apart = np.ones_like(busy)
     if l2_pressure < constants.calm_until:
-        apart /= 1 + constants.calm_wait * np.maximum(0, busy - constants.calm_from)
+        busier = constants.strided_busy * busy if fetched.is_strided else busy
+        apart /= 1 + constants.calm_wait * np.maximum(0, busier - constants.calm_from)
     if l2_pressure < constants.apart_from:
         by_column = 1 / (1 + constants.held_wait * busy) if l2_pressure >= 1 else np.zeros_like(busy)
         apart = np.where(fetched.is_shared, by_column, apart)

@@ -38,7 +38,9 @@ _CELL_S = 3e-8
 # From which ratio to what may be instead a prediction is called sensitive: to how programs go along, to the L2's size.
 _UNSURE_COURSE, _UNSURE_SIZE = 1.18, 1.12
 
-# DRAM needs little time, if at most so much of the L2's.
+# The L2 holds programs up where some SMs run ahead by so much of a tile's time. DRAM needs little time, if at most so
+# much of the L2's.
+_HELD_UP = 0.1
 _LITTLE = 0.2
 
 # Tiles of all orders together, times waves, that are modelled: a few hundred milliseconds. Where one order per octave
@@ -259,7 +261,7 @@ def recommended(found: Mapping[int, Reuse], launch: Launch) -> int:
     a panel: then the largest for which DRAM needs little of the L2's time.
     """
     fewest = fewest_bytes(found)
-    if not found[fewest].ahead or not launch.gpu.dram_gbps:
+    if found[fewest].ahead < _HELD_UP or not launch.gpu.dram_gbps:
         return fewest
     little = _LITTLE * launch.gpu.dram_gbps / l2_gbps(launch.gpu)
     return max((size for size, one in found.items() if one.read_bytes <= little * one.asked_bytes), default=fewest)

@@ -32,6 +32,7 @@ class Constants:
         held_wait: how much less programs that share a column panel come apart the busier DRAM is, from idle to busy
             all the time.
         calm_wait, calm_from: the same of programs that are ahead where the pressure is low, and how busy it must be.
+        strided_busy: how much busier DRAM is for them where rows are a multiple of `stride_bytes` apart.
         staggered_warps: warps per SM from which on its programs are evenly staggered if they multiply float32 or
             float8: so it was in 36 of 43 such launches, but with fewer warps in 3 of 15.
     """
@@ -53,8 +54,9 @@ class Constants:
     calm_until: float = 1.3
     apart_from: float = 2.0
     held_wait: float = 1.3
-    calm_wait: float = 2.0
-    calm_from: float = 0.3
+    calm_wait: float = 3.0
+    calm_from: float = 0.4
+    strided_busy: float = 2.0
     staggered_warps: int = 12
 
 
