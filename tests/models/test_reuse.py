@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import astuple, replace
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

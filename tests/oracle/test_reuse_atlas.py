@@ -1,7 +1,7 @@
 """Predicted DRAM reads against what GPUs counted, by GROUP_SIZE, and the recommended one against measured times.
 
-The model's constants were fitted to an H200's counts, so the bars are held again with each shape left out of the fit,
-on launches that were drawn at random and counted afterwards, and on those of an H100.
+The model's constants were read from timelines, and fitted to them and to counts, so the bars are held again with each
+shape left out of the fit, and on launches that were drawn at random and counted afterwards, on an H200 and on an H100.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import csv
 import re
 import statistics
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from kernels.spec import DTYPE_BYTES
-from scripts.record_group_sizes import DRAWN, DRAWN_ANEW, DRAWN_THIRD
+from scripts.record_group_sizes import DRAWN, DRAWN_ANEW, DRAWN_FOURTH, DRAWN_THIRD
 from tests.covering import covering
 from tests.oracle.recorded_reuse import (
     STUDIES,
@@ -43,7 +43,7 @@ PINNED = re.search(r"triton==([\d.]+)", (FILE.parents[2] / "requirements.txt").r
 pytestmark = pytest.mark.xdist_group("reuse")
 
 # Three of the constants, of three or fewer values each: coarse, so that it is quick.
-COARSE = grid(evicted_at=(0.58, 0.64), jitter=(0.014, 0.018), ahead_slope=(0.2, 0.245, 0.29))
+COARSE = grid(evicted_at=(0.58, 0.64), by_age=(0.0014, 0.0018, 0.0022), held_wait=(0.9, 1.3))
 
 
 @pytest.fixture(scope="session")
@@ -104,10 +104,10 @@ def test_every_group_size_was_counted_five_times_and_the_counts_agree(launches):
     assert statistics.mean(spread < 0.05 for spread in spreads) > 0.8
 
 
-def test_half_of_the_orders_are_within_2_percent_and_91_of_100_within_20(predicted, sampled):
-    assert median_error(predicted) <= 0.022
-    assert within(predicted) >= 0.915
-    assert within(row for row in rows(sampled) if not row.predicted.is_drift) >= 0.94
+def test_half_of_the_orders_are_within_3_percent_and_94_of_100_within_20(predicted, sampled):
+    assert median_error(predicted) <= 0.03
+    assert within(predicted) >= 0.935
+    assert within(row for row in rows(sampled) if not row.predicted.is_drift) >= 0.95
 
 
 def test_the_scoreboards_predictions_are_these(everywhere, all_combinations):
@@ -122,94 +122,90 @@ def test_the_scoreboards_predictions_are_these(everywhere, all_combinations):
         assert [number for _, number, _ in one.reads] == pytest.approx(bytes_read, rel=1e-6), str(launch)
 
 
-def test_what_is_further_off_was_flagged_before(predicted):
-    """But for three orders of 72, up to 36 % off; four of ten are flagged."""
+def test_what_is_further_off_is_flagged(predicted):
+    """But for four orders of 60, up to 37 % off; 35 % are flagged."""
     plain = [row for row in predicted if not row.is_flagged]
-    assert len(plain) > 0.59 * len(predicted), "a flag on everything would say nothing"
+    assert len(plain) > 0.645 * len(predicted), "a flag on everything would say nothing"
     missed = [row for row in plain if abs(row.error) > 0.2]
-    assert len(missed) <= 3, sentence(missed)
-    assert all(abs(row.error) < 0.36 for row in missed), sentence(missed)
-    assert median_error(plain) < 0.01
+    assert len(missed) <= 4, sentence(missed)
+    assert all(abs(row.error) < 0.38 for row in missed), sentence(missed)
+    assert median_error(plain) < 0.015
 
 
 def test_on_three_shapes_that_an_earlier_model_had_not_seen_most_holds(predicted):
     judged = [row for row in predicted if row.of.shape in UNSEEN]
     assert len(judged) > 100
-    assert median_error(judged) <= 0.02
+    assert median_error(judged) <= 0.021
     assert within(judged) >= 0.96
 
 
-def test_on_launches_drawn_at_random_every_miss_is_flagged(predicted):
-    """Thirteen, a tile each, which the model's form was chosen with in view: half within 3.1 %, 94 % within 20 %."""
-    judged = [row for row in predicted if row.of.shape in DRAWN]
-    assert len({row.of.shape for row in judged}) == len(DRAWN) == 13
-    assert median_error(judged) <= 0.031
-    assert within(judged) >= 0.94
-    assert within(row for row in judged if not row.is_flagged) == 1
-    regrets = {str(row.of): row.of.regret for row in judged}
-    assert sum(regret > 0.016 for regret in regrets.values()) <= 1
-    assert max(regrets.values()) < 0.046
+@dataclass(frozen=True)
+class Draw:
+    """Launches drawn at random, a tile each, and what is held of them.
 
-
-def test_on_more_launches_drawn_at_random_every_miss_is_flagged(predicted):
-    """Fourteen that an earlier model had not seen, and this one was fitted to as well: 2.5 %, and 97 % within 20 %."""
-    judged = [row for row in predicted if row.of.shape in DRAWN_ANEW]
-    assert len({row.of.shape for row in judged}) == len(DRAWN_ANEW) == 14
-    assert median_error(judged) <= 0.025
-    assert within(judged) >= 0.97
-    assert within(row for row in judged if not row.is_flagged) == 1
-    assert all(row.of.regret <= 0.02 for row in judged)
-
-
-def test_on_launches_that_the_model_had_not_seen_four_of_five_orders_are_within_20_percent(predicted):
-    """Fourteen, drawn and counted once it was done: half within 5.1 %, 82 % within 20 %.
-
-    Half are flagged, and all of the 19 that are further off but one: what is flagged was chosen with these in view.
-    Eight of the 19 are of one launch. The recommended GROUP_SIZE is within 2 % of the best in eleven, and at most 4.3 %
-    slower.
+    Attributes:
+        median, within: the median error, and the share within 20 %.
+        plain: the share without a flag.
+        missed: how many orders without a flag are further off.
+        slower: how many launches are more than 2 % slower with the recommended GROUP_SIZE than with the best; and by
+            how much at most.
     """
-    judged = [row for row in predicted if row.of.shape in DRAWN_THIRD]
-    assert len({row.of.shape for row in judged}) == len(DRAWN_THIRD) == 14
-    assert median_error(judged) <= 0.051
-    assert within(judged) >= 0.82
+
+    gpu: str
+    shapes: tuple[tuple[int, int, int], ...]
+    median: float
+    within: float
+    plain: float
+    missed: int
+    slower: tuple[int, float]
+
+
+# Pace was read from timelines of other launches, and of the first three draws on an H200. The fourth was counted once
+# the model was done: how it judges launches without a flag was chosen afterwards, and what a busy DRAM does at low
+# pressure; neither moved its medians, nor its shares within 20 %, but the H100's median (4.9 % before).
+DRAWS = {
+    "first": Draw("H200", DRAWN, 0.038, 0.94, 0.7, 0, (1, 0.046)),
+    "second": Draw("H200", DRAWN_ANEW, 0.029, 0.96, 0.58, 1, (0, 0.02)),
+    "third": Draw("H200", DRAWN_THIRD, 0.048, 0.925, 0.5, 1, (2, 0.028)),
+    "fourth": Draw("H200", DRAWN_FOURTH, 0.038, 0.925, 0.58, 0, (0, 0.02)),
+    "first, on an H100": Draw("H100", DRAWN, 0.037, 0.93, 0.66, 1, (2, 0.042)),
+    "fourth, on an H100": Draw("H100", DRAWN_FOURTH, 0.045, 0.905, 0.59, 1, (2, 0.049)),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_on_launches_drawn_at_random_nine_of_ten_orders_are_within_20_percent(predicted_everywhere, draw):
+    judged = [row for row in predicted_everywhere if (row.of.launch.gpu.name, row.of.shape) in draw_of(draw)]
+    assert {row.of.shape for row in judged} == set(draw.shapes)
+    assert len(judged) >= 100
+    assert median_error(judged) <= draw.median
+    assert within(judged) >= draw.within
     plain = [row for row in judged if not row.is_flagged]
-    assert len(plain) >= 0.5 * len(judged)
-    assert sum(abs(row.error) > 0.2 for row in plain) <= 1, sentence(plain)
-    regrets = {str(row.of): row.of.regret for row in judged}
-    assert sum(regret > 0.02 for regret in regrets.values()) <= 3
-    assert max(regrets.values()) < 0.044
-
-
-def test_on_another_gpu_84_of_100_orders_are_within_20_percent(predicted_everywhere):
-    """An H100, of which the model knows the L2's rate alone: half within 4.3 %, 45 % flagged, four misses of 16 not.
-
-    Three of the four are of one launch of 128 × 128 tiles. The recommended GROUP_SIZE is within 2 % of the best in 11
-    of 13 launches, and 3.5 and 4.1 % slower in the others.
-    """
-    judged = [row for row in predicted_everywhere if row.of.launch.gpu.name == "H100"]
-    assert {row.of.shape for row in judged} == set(DRAWN)
-    assert median_error(judged) <= 0.043
-    assert within(judged) >= 0.84
-    plain = [row for row in judged if not row.is_flagged]
-    assert len(plain) >= 0.54 * len(judged)
+    assert len(plain) >= draw.plain * len(judged)
     missed = [row for row in plain if abs(row.error) > 0.2]
-    assert len(missed) <= 4, sentence(missed)
+    assert len(missed) <= draw.missed, sentence(missed)
     regrets = {str(row.of): row.of.regret for row in judged}
-    assert sum(regret > 0.02 for regret in regrets.values()) <= 2
-    assert max(regrets.values()) < 0.042
+    several, most = draw.slower
+    assert sum(regret > 0.02 for regret in regrets.values()) <= several, regrets
+    assert max(regrets.values()) < most
+
+
+def draw_of(draw):
+    return {(draw.gpu, shape) for shape in draw.shapes}
 
 
 def test_nearly_all_are_within_a_factor_of_two(predicted_everywhere):
-    """But for three orders of large GROUP_SIZEs."""
+    """But for an order of float8."""
     off = [row for row in predicted_everywhere if not 0.5 < row.read_bytes / row.counted < 2]
-    assert len(off) <= 3, sentence(off)
+    assert len(off) <= 1, sentence(off)
 
 
 def test_the_constants_matter(sampled):
     """So that the bars above are held by the model, and not by what any model would say."""
-    assert within(rows(sampled, replace(CONSTANTS, evicted_at=0.4))) < 0.88
-    together = rows(sampled, replace(CONSTANTS, pressed_from=9.0))
-    assert within(row for row in together if row.of.pressure > 2) < 0.7
+    lockstep = replace(CONSTANTS, spread=((0.0, 0.0), (1.0, 0.0)), by_age=0.0, most_ahead=0.0, jitter=0.0)
+    assert within(rows(sampled, lockstep)) < 0.7
+    assert within(row for row in rows(sampled, replace(CONSTANTS, by_age=0.0)) if row.of.pressure > 2) < 0.65
+    assert within(row for row in rows(sampled, replace(CONSTANTS, held_wait=0.0)) if 1 < row.of.pressure < 2) < 0.9
     never_apart = rows(sampled, replace(CONSTANTS, staggered_warps=1000))
     assert within(row for row in never_apart if row.of.launch.problem.dtype.startswith("float8")) < 0.7
 

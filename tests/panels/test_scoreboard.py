@@ -105,7 +105,7 @@ def test_the_headline_is_of_what_the_picture_shows(panel, count):
     assert "on H200" in said
     if count == DRAM:
         assert said.startswith(f"{100 * shown.median_error:.2g} % median error of DRAM reads")
-        assert f"{len(shown.scores)} orders of 125 launches" in said
+        assert f"{len(shown.scores)} orders of 139 launches" in said
     else:
         assert said.startswith(f"{shown.exact:,} of {len(shown.scores):,} ")
         assert f"{shown.launches} launches" in said

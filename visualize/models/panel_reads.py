@@ -1,9 +1,9 @@
 """Bytes of panels that orders of the same programs fetch: as is expected, and if programs went along otherwise.
 
-Programs come apart as timelines show, and each reads at its own pace: `expected_pace`. What holds them together is DRAM:
-who is ahead waits for it, and the others find in the L2 what came. So where coming apart costs reads, reads are
-between those of lockstep, wave by wave, and those of each at its own pace. And programs of one SM may be evenly
-staggered.
+Programs come apart as timelines show, and each reads at its own pace: `expected_pace`. What holds them together is
+DRAM: who is ahead waits for it, and the others find in the L2 what came. So where coming apart costs reads, reads are
+between those of lockstep, wave by wave, and those of each at its own pace. Programs that loop stay in lockstep, and
+those of one SM may be evenly staggered.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A half holds what SMs on its side read; what lies in memory on its side, it also holds for the other. What is in neither
 is fetched. Sets are picked by a hash, so where as many pieces have come as fill the L2, a set has on average as many as
-it has ways, and some have more. On timelines that were taken as launches are counted that is within 20 % of 360 of 372
-counts of an H200, and of 43 of 43 of an H100 (`benchmarks/timelines.py`).
+it has ways, and some have more. On timelines that were taken as launches are counted that is within 20 % of 402 of 418
+counts of an H200, and of 87 of 89 of an H100 (`benchmarks/timelines.py`).
 
 An estimate from how long ago a piece was used before, and how much is touched in so long: the pieces whose last use is
 older than that when they are used next (the footprint of a window: Xiang et al., HOTL, ASPLOS 2013), averaged over a
