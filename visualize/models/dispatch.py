@@ -1,8 +1,8 @@
 """When each tile of a launch is begun, in units of a tile's time: in lockstep, staggered, or as each SM gets to it.
 
-Timelines show, of programs that the L2 holds up, that those on some of the SMs run ahead: 24 of 132 on most of the H200s
-and H100s that were looked at, 12 or 18 on others; that is each device's own. And where an SM holds many warps that
-multiply float32 or float8, its programs end up staggered. `resident_programs` is assumed to be a multiple of `sms`.
+Timelines show, of programs that the L2 holds up, that those on some SMs run ahead: 24 of 132 on most of the H200s and
+H100s that were looked at, 12 or 18 on others; that is each device's own. And where an SM holds many warps that multiply
+float32 or float8, its programs end up staggered. `resident_programs` is assumed to be a multiple of `sms`.
 """
 
 from __future__ import annotations
