@@ -1,0 +1,139 @@
+"""How programs go along, and what they read so: apart as is expected, held together by DRAM, in lockstep, staggered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernels import discover
+from tests.models.test_reuse import GROUPED, H200, launch_of
+from visualize.models.bounds import l2_gbps
+from visualize.models.dispatch import Pace, by_pace
+from visualize.models.expected_pace import ahead, expected_pace
+from visualize.models.reuse import read_bytes_on, reuse
+from visualize.models.reuse_constants import CONSTANTS
+from visualize.models.schedule import schedule
+
+
+def test_a_launch_whose_course_is_known_reads_what_that_course_fetches():
+    """That of programs which come apart as is expected reads as is predicted; in lockstep it reads less."""
+    launch = launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=8)
+    planned = schedule(GROUPED, launch, 8)
+    expected = expected_pace(GROUPED, launch, 8, 2.2)
+    known = read_bytes_on(GROUPED, launch, planned, by_pace(planned, expected))
+    assert known == pytest.approx(reuse(GROUPED, launch, planned, 2.2).read_bytes)
+    assert read_bytes_on(GROUPED, launch, planned, by_pace(planned, Pace())) < 0.9 * known
+
+
+def of_ways(launch, programs_per_sm, pressure):
+    """What is predicted, what lockstep reads, what each at its own pace, and how busy DRAM would be then."""
+    planned = schedule(GROUPED, launch, programs_per_sm)
+    one, together = (reuse(GROUPED, launch, planned, pressed) for pressed in (pressure, 0.0))
+    own = read_bytes_on(
+        GROUPED, launch, planned, by_pace(planned, expected_pace(GROUPED, launch, programs_per_sm, pressure))
+    )
+    busy = own / one.asked_bytes * min(1.0, pressure) * l2_gbps(launch.gpu) / launch.gpu.dram_gbps
+    return one, together.read_bytes, own, busy
+
+
+def test_programs_that_share_a_column_panel_come_apart_the_less_the_busier_dram_is():
+    """Unless the L2 holds up all: then, and where they share none, each goes on at its own pace."""
+    launch = launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=128, GROUP_SIZE=128)
+    one, together, own, busy = of_ways(launch, 4, 1.67)
+    apart = 1 / (1 + CONSTANTS.held_wait * busy)
+    assert 0.4 < apart < 0.8
+    assert one.read_bytes == pytest.approx(together + apart * (own - together))
+    assert one.otherwise_bytes >= own * (1 - 1e-9)
+    slow_dram = replace(launch, gpu=replace(H200, dram_gbps=1e-9))
+    assert of_ways(slow_dram, 4, 1.67)[0].read_bytes == pytest.approx(together)
+    unknown = replace(launch, gpu=replace(H200, dram_gbps=0.0))
+    planned = schedule(GROUPED, unknown, 4)
+    assert reuse(GROUPED, unknown, planned, 1.67).read_bytes == pytest.approx(own)
+    low = of_ways(launch, 4, 0.9)
+    assert low[0].read_bytes == pytest.approx(low[1]), "where the L2 is not pressed they stay together"
+    high, _, own, _ = of_ways(launch, 4, 2.2)
+    assert high.read_bytes == pytest.approx(own)
+    row_by_row = replace(launch, config=replace(launch.config, GROUP_SIZE=1))
+    alone, _, own, _ = of_ways(row_by_row, 4, 1.67)
+    assert alone.read_bytes == pytest.approx(own), "they share none"
+
+
+def test_where_the_l2_is_hardly_pressed_a_busy_dram_holds_all_programs_back():
+    busy_one = launch_of(12544, 10752, 8576, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
+    one, together, own, busy = of_ways(busy_one, 2, 1.11)
+    assert busy > CONSTANTS.calm_from + 0.2
+    apart = 1 / (1 + CONSTANTS.calm_wait * (busy - CONSTANTS.calm_from))
+    assert one.read_bytes == pytest.approx(together + apart * (own - together))
+    strided = launch_of(12544, 12288, 8576, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
+    one, together, own, busy = of_ways(strided, 2, 1.11)
+    apart = 1 / (1 + CONSTANTS.calm_wait * (CONSTANTS.strided_busy * busy - CONSTANTS.calm_from))
+    assert one.read_bytes == pytest.approx(together + apart * (own - together))
+    idle_one = replace(busy_one, config=replace(busy_one.config, GROUP_SIZE=8))
+    one, _, own, busy = of_ways(idle_one, 2, 1.11)
+    assert busy < CONSTANTS.calm_from
+    assert one.read_bytes == pytest.approx(own)
+
+
+def test_programs_that_loop_stay_in_lockstep():
+    """As timelines show: all SMs have ended within a part in 2,000."""
+    looping = discover()["matmul.persistent"]
+    launch = launch_of(16384, 16384, 4096, looping, BLOCK_M=128, BLOCK_N=256, GROUP_SIZE=8)
+    planned = schedule(looping, launch, 1)
+    assert planned.turns > 2
+    assert reuse(looping, launch, planned, 1.1) == reuse(looping, launch, planned, 0.0)
+
+
+def test_without_staging_waves_dissolve_a_little_even_where_the_l2_is_not_pressed():
+    launch = launch_of(13312, 10240, 9216, BLOCK_M=128, BLOCK_N=256, GROUP_SIZE=2)
+    planned = schedule(GROUPED, launch, 1)
+    staged, one, more = (reuse(GROUPED, launch, planned, pressure) for pressure in (0.0, 0.5, 0.9))
+    assert staged.read_bytes == staged.otherwise_bytes < one.read_bytes < more.read_bytes < 1.5 * staged.read_bytes
+    assert not one.ahead
+
+
+def test_what_hangs_on_how_far_programs_go_along_together_is_said():
+    """At 7936³, groups of 32 rows of 64 × 64 tiles: their A is kept if most go along; of 1024³, all fits."""
+    for sides, size, is_so in ((7936, 32, True), (1024, 32, False)):
+        launch = launch_of(sides, sides, sides, BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=size)
+        one = reuse(GROUPED, launch, schedule(GROUPED, launch, 8), 2.2)
+        assert one.is_drift == is_so
+        ratio = max(one.read_bytes, one.otherwise_bytes) / min(one.read_bytes, one.otherwise_bytes)
+        assert (ratio > 1.18) == is_so
+
+
+@pytest.mark.parametrize(
+    ("dtype", "num_warps", "programs_per_sm", "is_apart"),
+    [
+        ("float32", 8, 2, True),
+        ("float8_e4m3fn", 4, 4, True),
+        ("float32", 4, 2, False),
+        ("float32", 16, 1, False),
+        ("float16", 8, 2, False),
+    ],
+)
+def test_float32_and_float8_programs_of_many_warps_are_evenly_apart(dtype, num_warps, programs_per_sm, is_apart):
+    """Of 8192 × 8192, row by row, each wave's B comes more often than once where the programs of a SM are apart."""
+    launch = launch_of(8192, 8192, 8192, dtype=dtype, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1, num_warps=num_warps)
+    planned = schedule(GROUPED, launch, programs_per_sm)
+    one, staged = (reuse(GROUPED, launch, planned, pressure) for pressure in (1.0, 0.0))
+    together, never = (
+        reuse(GROUPED, launch, planned, pressure, False, replace(CONSTANTS, staggered_warps=1000))
+        for pressure in (0.0, 1.0)
+    )
+    assert (staged.read_bytes > 1.5 * together.read_bytes) == is_apart
+    assert (one == staged) == is_apart, "whatever the pressure"
+    assert (one.otherwise_bytes == together.read_bytes) == is_apart
+    assert (one == never) != is_apart
+
+
+def test_programs_that_are_apart_do_not_run_ahead_and_those_alone_on_their_sm_are_not_apart():
+    grouped = launch_of(8192, 8192, 8192, dtype="float32", BLOCK_M=128, BLOCK_N=128, num_warps=8)
+    assert reuse(GROUPED, grouped, schedule(GROUPED, grouped, 2), 2.0).ahead == 0
+    assert reuse(GROUPED, grouped, schedule(GROUPED, grouped, 1), 2.0).ahead == ahead(H200, 2.0)
+    looping = discover()["matmul.persistent"]
+    launch = launch_of(8192, 8192, 8192, looping, dtype="float32", BLOCK_M=128, BLOCK_N=128, num_warps=8)
+    planned = schedule(looping, launch, 2)
+    assert planned.programs == planned.sms
+    never = reuse(looping, launch, planned, 2.0, False, replace(CONSTANTS, staggered_warps=1000))
+    assert reuse(looping, launch, planned, 2.0) == never
