@@ -26,7 +26,7 @@ def expected_pace(
     if programs_per_sm > 1:
         room = max(0.0, constants.age_until - runs_ahead)
         by_age = constants.by_age * programs_per_sm**constants.age_power * room
-        by_age *= constants.strided if is_strided(kernel, launch, constants) else 1.0
+        by_age *= constants.strided if _is_strided(kernel, launch, constants) else 1.0
     pressures, spreads = zip(*constants.spread, strict=True)
     spread = float(np.interp(l2_pressure, pressures, spreads))
     return Pace(runs_ahead, spread, by_age, constants.jitter * l2_pressure)
@@ -42,7 +42,7 @@ def ahead(gpu: Gpu, l2_pressure: float, constants: Constants = CONSTANTS) -> flo
     return min(1 - slow / most, constants.most_ahead) if most > slow else 0.0
 
 
-def is_strided(kernel: Kernel, launch: Launch, constants: Constants) -> bool:
+def _is_strided(kernel: Kernel, launch: Launch, constants: Constants) -> bool:
     """Whether rows of an input lie so far apart that they compete for the same parts of the L2."""
     tensors, size = kernel.family.tensors(launch.problem), DTYPE_BYTES[launch.problem.dtype]
     read = [tensors[name] for name in kernel.family.panels or ()]

@@ -16,9 +16,8 @@ import numpy as np
 
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.models import reuse_gaps
-from visualize.models.bounds import l2_gbps
 from visualize.models.dispatch import Run, by_pace, lockstep, staggered
-from visualize.models.expected_pace import expected_pace, is_strided
+from visualize.models.expected_pace import expected_pace
 from visualize.models.lru import Programs, fetched_bytes
 from visualize.models.reuse_constants import CONSTANTS, Constants
 from visualize.models.schedule import Schedule
@@ -73,7 +72,7 @@ def panel_reads(
         sooner = replace(pace, **{name: _HASTE * value for name, value in vars(pace).items()})
         runs_ahead = pace.ahead
         own, other = fetched.apart([by_pace(orders[0], one) for one in (pace, sooner)])
-        likely, other = (_held(fetched, one, launch, l2_pressure) for one in (own, other))
+        likely, other = (_held(fetched, one, l2_pressure) for one in (own, other))
         others = [other, own]
     else:
         likely, others = fetched.together, [fetched.together]
@@ -100,8 +99,8 @@ class _Fetched:
     Attributes:
         together: if they start wave by wave, in lockstep.
         asked: bytes that all programs ask for.
+        row_bytes: bytes of a row of A that a tile reads.
         is_shared: whether many consecutive programs share a column panel: (orders, 1).
-        is_strided: whether rows of the inputs compete for the same parts of the L2, and of DRAM.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class _Fetched:
         self._l2_bytes, self._read = launch.gpu.l2_bytes, read
         self._written = math.prod(kernel.output_tile(launch) or ()) * DTYPE_BYTES[launch.problem.dtype]
         self.together = self.at_once(lockstep(self.schedule))
-        self.is_strided = is_strided(kernel, launch, constants)
+        self.row_bytes = float(read.row_bytes.max()) / (kernel.output_tile(launch) or (1, 1))[0]
         rows, columns = orders[0].pieces
         self.asked = int(read.row_bytes[rows].sum() + read.column_bytes[columns].sum())
         runs = np.array([1 + np.count_nonzero(np.diff(columns)) for _, columns in self.read_by])
@@ -141,22 +140,20 @@ class _Fetched:
         return list(reuse_gaps.fetched_bytes(known, runs, self.read_by, capacities))
 
 
-def _held(fetched: _Fetched, own: np.ndarray, launch: Launch, l2_pressure: float) -> np.ndarray:
-    """What is fetched where programs that are ahead wait for DRAM: (orders, 3).
+def _held(fetched: _Fetched, own: np.ndarray, l2_pressure: float) -> np.ndarray:
+    """What is fetched where programs that are ahead wait for DRAM, and the others catch up: (orders, 3).
+
+    The more is missed, the more; and the less, the longer a tile takes beside a wait.
 
     Args:
         own: what is fetched if each goes on at its own pace.
     """
-    constants, gpu, together = fetched.constants, launch.gpu, fetched.together
-    # How busy DRAM is, in the time that the L2 or what is slower needs.
-    busy = own / fetched.asked * min(1.0, l2_pressure) * (l2_gbps(gpu) / gpu.dram_gbps if gpu.dram_gbps else 0.0)
-    apart = np.ones_like(busy)
-    if l2_pressure < constants.calm_until:
-        busier = constants.strided_busy * busy if fetched.is_strided else busy
-        apart /= 1 + constants.calm_wait * np.maximum(0, busier - constants.calm_from)
+    constants, together = fetched.constants, fetched.together
+    apart = np.ones_like(own)
     if l2_pressure < constants.apart_from:
-        by_column = 1 / (1 + constants.held_wait * busy) if l2_pressure >= 1 else np.zeros_like(busy)
-        apart = np.where(fetched.is_shared, by_column, apart)
+        waits = 1 / (1 + own / fetched.asked * constants.wait_bytes / fetched.row_bytes)
+        shared = waits if l2_pressure >= 1 else 0.0
+        apart = np.where(fetched.is_shared, shared, waits if l2_pressure < constants.calm_until else 1.0)
     return np.where(own > together, together + apart * (own - together), own)
 
 

@@ -36,7 +36,7 @@ MOST_WAVES = 2048
 _CELL_S = 3e-8
 
 # From which ratio to what may be instead a prediction is called sensitive: to how programs go along, to the L2's size.
-_UNSURE_COURSE, _UNSURE_SIZE = 1.18, 1.12
+_UNSURE_COURSE, _UNSURE_SIZE = 1.18, 1.14
 
 # The L2 holds programs up where some SMs run ahead by so much of a tile's time. DRAM needs little time, if at most so
 # much of the L2's.

@@ -28,12 +28,11 @@ class Constants:
         strided: how much of that is left where rows of A or B are a multiple of `stride_bytes` apart.
         jitter: how unlike programs are otherwise, for each unit of pressure.
         shared_by: consecutive programs from which on their common column panel holds them together.
-        calm_until: the pressure below which programs that are ahead wait for DRAM all the more.
+        calm_until: the pressure below which that, too, holds programs back which share none; from 1 on those of a
+            common panel stay in lockstep less than wholly.
         apart_from: the pressure from which on a common panel no longer holds programs together.
-        held_wait: how much less programs that share a column panel come apart the busier DRAM is, from idle to busy
-            all the time.
-        calm_wait, calm_from: the same of programs that are ahead where the pressure is low, and how busy it must be.
-        strided_busy: how much busier DRAM is for them where rows are a multiple of `stride_bytes` apart.
+        wait_bytes: how much programs that are ahead are held back by what they do not find in the L2: a tile that
+            finds nothing, and reads so many bytes of each row, comes half as far apart.
         staggered_warps: warps per SM from which on its programs are evenly staggered if they multiply float32 or
             float8: so it was in 36 of 43 such launches, but with fewer warps in 3 of 15.
     """
@@ -54,10 +53,7 @@ class Constants:
     shared_by: int = 12
     calm_until: float = 1.3
     apart_from: float = 2.0
-    held_wait: float = 1.3
-    calm_wait: float = 3.0
-    calm_from: float = 0.4
-    strided_busy: float = 2.0
+    wait_bytes: float = 48_000.0
     staggered_warps: int = 12
 
 
