@@ -91,9 +91,10 @@ def _frame(rows: Sequence[Row]) -> DataFrame:
 
 def _draw(shape: tuple[int, ...]) -> str:
     """How a shape came into the records."""
-    from scripts.record_group_sizes import DRAWN, DRAWN_ANEW, DRAWN_FOURTH, DRAWN_THIRD
+    from scripts.record_group_sizes import DRAWN, DRAWN_ANEW, DRAWN_FIFTH, DRAWN_FOURTH, DRAWN_THIRD
 
-    draws = {"first": DRAWN, "second": DRAWN_ANEW, "third": DRAWN_THIRD, "fourth": DRAWN_FOURTH}
+    several = (DRAWN, DRAWN_ANEW, DRAWN_THIRD, DRAWN_FOURTH, DRAWN_FIFTH)
+    draws = dict(zip(("first", "second", "third", "fourth", "fifth"), several, strict=True))
     return next((f"{name} draw" for name, shapes in draws.items() if shape in shapes), "chosen")
 
 
@@ -124,7 +125,7 @@ def _print_cross_validation(launches: Sequence[Compared]) -> None:
     candidates = grid(
         evicted_at=(0.58, 0.64, 0.7),
         by_age=(0.0014, 0.0018, 0.0022),
-        held_wait=(0.9, 1.3, 1.7),
+        wait_bytes=(36_000.0, 48_000.0, 60_000.0),
         slow_rate=(0.9, 0.92),
     )
     found = [rows(launches, one) for one in candidates]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
+from kernels.spec import DTYPE_BYTES
 from tests.models.test_reuse import GROUPED, H200, launch_of
-from visualize.models.bounds import l2_gbps
 from visualize.models.dispatch import Pace, by_pace
 from visualize.models.expected_pace import ahead, expected_pace
 from visualize.models.reuse import read_bytes_on, reuse
@@ -27,29 +27,24 @@ def test_a_launch_whose_course_is_known_reads_what_that_course_fetches():
 
 
 def of_ways(launch, programs_per_sm, pressure):
-    """What is predicted, what lockstep reads, what each at its own pace, and how busy DRAM would be then."""
+    """What is predicted, what lockstep reads, what each at its own pace, and how far apart programs are held."""
     planned = schedule(GROUPED, launch, programs_per_sm)
     one, together = (reuse(GROUPED, launch, planned, pressed) for pressed in (pressure, 0.0))
     own = read_bytes_on(
         GROUPED, launch, planned, by_pace(planned, expected_pace(GROUPED, launch, programs_per_sm, pressure))
     )
-    busy = own / one.asked_bytes * min(1.0, pressure) * l2_gbps(launch.gpu) / launch.gpu.dram_gbps
-    return one, together.read_bytes, own, busy
+    row_bytes = launch.problem.K * DTYPE_BYTES[launch.problem.dtype]
+    apart = 1 / (1 + own / one.asked_bytes * CONSTANTS.wait_bytes / row_bytes)
+    return one, together.read_bytes, own, apart
 
 
-def test_programs_that_share_a_column_panel_come_apart_the_less_the_busier_dram_is():
+def test_programs_that_share_a_column_panel_come_apart_the_less_the_more_they_miss():
     """Unless the L2 holds up all: then, and where they share none, each goes on at its own pace."""
     launch = launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=128, GROUP_SIZE=128)
-    one, together, own, busy = of_ways(launch, 4, 1.67)
-    apart = 1 / (1 + CONSTANTS.held_wait * busy)
+    one, together, own, apart = of_ways(launch, 4, 1.67)
     assert 0.4 < apart < 0.8
     assert one.read_bytes == pytest.approx(together + apart * (own - together))
     assert one.otherwise_bytes >= own * (1 - 1e-9)
-    slow_dram = replace(launch, gpu=replace(H200, dram_gbps=1e-9))
-    assert of_ways(slow_dram, 4, 1.67)[0].read_bytes == pytest.approx(together)
-    unknown = replace(launch, gpu=replace(H200, dram_gbps=0.0))
-    planned = schedule(GROUPED, unknown, 4)
-    assert reuse(GROUPED, unknown, planned, 1.67).read_bytes == pytest.approx(own)
     low = of_ways(launch, 4, 0.9)
     assert low[0].read_bytes == pytest.approx(low[1]), "where the L2 is not pressed they stay together"
     high, _, own, _ = of_ways(launch, 4, 2.2)
@@ -59,20 +54,23 @@ def test_programs_that_share_a_column_panel_come_apart_the_less_the_busier_dram_
     assert alone.read_bytes == pytest.approx(own), "they share none"
 
 
-def test_where_the_l2_is_hardly_pressed_a_busy_dram_holds_all_programs_back():
-    busy_one = launch_of(12544, 10752, 8576, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
-    one, together, own, busy = of_ways(busy_one, 2, 1.11)
-    assert busy > CONSTANTS.calm_from + 0.2
-    apart = 1 / (1 + CONSTANTS.calm_wait * (busy - CONSTANTS.calm_from))
-    assert one.read_bytes == pytest.approx(together + apart * (own - together))
-    strided = launch_of(12544, 12288, 8576, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
-    one, together, own, busy = of_ways(strided, 2, 1.11)
-    apart = 1 / (1 + CONSTANTS.calm_wait * (CONSTANTS.strided_busy * busy - CONSTANTS.calm_from))
-    assert one.read_bytes == pytest.approx(together + apart * (own - together))
-    idle_one = replace(busy_one, config=replace(busy_one.config, GROUP_SIZE=8))
-    one, _, own, busy = of_ways(idle_one, 2, 1.11)
-    assert busy < CONSTANTS.calm_from
-    assert one.read_bytes == pytest.approx(own)
+def test_where_the_l2_is_hardly_pressed_misses_hold_all_programs_back():
+    launch = launch_of(12544, 10752, 8576, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
+    for group_size in (1, 8, 64):
+        this = replace(launch, config=replace(launch.config, GROUP_SIZE=group_size))
+        one, together, own, apart = of_ways(this, 2, 1.11)
+        assert one.read_bytes == pytest.approx(together + apart * (own - together) if own > together else own)
+
+
+def test_a_tile_that_takes_longer_is_held_back_less():
+    """Of float8, twice K takes as long."""
+    shares = []
+    for k, dtype in ((4096, "float16"), (8192, "float16"), (8192, "float8_e4m3fn")):
+        launch = launch_of(12544, 10752, k, dtype=dtype, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
+        one, together, own, apart = of_ways(launch, 1, 1.11)
+        assert one.read_bytes == pytest.approx(together + apart * (own - together))
+        shares.append((1 / apart - 1) * one.asked_bytes / own)
+    assert shares == pytest.approx([2 * shares[1], shares[1], 2 * shares[1]])
 
 
 def test_programs_that_loop_stay_in_lockstep():

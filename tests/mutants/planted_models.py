@@ -31,10 +31,9 @@ MODELS = (
         ("per_sm > 1 and per_sm * launch.config.num_warps", "per_sm > 1 and launch.config.num_warps"),
         ("together + apart * (own - together)", "together + apart * own"),
         (".argmax(0)", ".argmin(0)"),
-        ("np.where(fetched.is_shared, by_column, apart)", "np.where(fetched.is_shared, apart, by_column)"),
-        ("busier - constants.calm_from", "busier"),
-        ("constants.strided_busy * busy if", "busy if"),
-        ("if l2_pressure >= 1 else np.zeros_like(busy)", "if l2_pressure >= 0.5 else np.zeros_like(busy)"),
+        ("waits if l2_pressure >= 1 else 0.0", "waits"),
+        ("waits if l2_pressure < constants.calm_until else 1.0", "1.0"),
+        ("constants.wait_bytes / fetched.row_bytes", "constants.wait_bytes / 16384"),
         ("l2_pressure and orders[0].turns == 1", "l2_pressure"),
     ),
     *planted(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kernels.spec import DTYPE_BYTES
-from scripts.record_group_sizes import DRAWN, DRAWN_ANEW, DRAWN_FOURTH, DRAWN_THIRD
+from scripts.record_group_sizes import DRAWN, DRAWN_ANEW, DRAWN_FIFTH, DRAWN_FOURTH, DRAWN_THIRD
 from tests.covering import covering
 from tests.oracle.recorded_reuse import (
     STUDIES,
@@ -43,7 +43,7 @@ PINNED = re.search(r"triton==([\d.]+)", (FILE.parents[2] / "requirements.txt").r
 pytestmark = pytest.mark.xdist_group("reuse")
 
 # Three of the constants, of three or fewer values each: coarse, so that it is quick.
-COARSE = grid(evicted_at=(0.58, 0.64), by_age=(0.0014, 0.0018, 0.0022), held_wait=(0.9, 1.3))
+COARSE = grid(evicted_at=(0.58, 0.64), by_age=(0.0014, 0.0018, 0.0022), wait_bytes=(36_000.0, 48_000.0))
 
 
 @pytest.fixture(scope="session")
@@ -104,9 +104,9 @@ def test_every_group_size_was_counted_five_times_and_the_counts_agree(launches):
     assert statistics.mean(spread < 0.05 for spread in spreads) > 0.8
 
 
-def test_half_of_the_orders_are_within_3_percent_and_94_of_100_within_20(predicted, sampled):
+def test_half_of_the_orders_are_within_3_percent_and_95_of_100_within_20(predicted, sampled):
     assert median_error(predicted) <= 0.03
-    assert within(predicted) >= 0.935
+    assert within(predicted) >= 0.95
     assert within(row for row in rows(sampled) if not row.predicted.is_drift) >= 0.95
 
 
@@ -123,13 +123,13 @@ def test_the_scoreboards_predictions_are_these(everywhere, all_combinations):
 
 
 def test_what_is_further_off_is_flagged(predicted):
-    """But for four orders of 60, up to 37 % off; 35 % are flagged."""
+    """But for six orders of 49, up to 37 % off; 32 % are flagged."""
     plain = [row for row in predicted if not row.is_flagged]
-    assert len(plain) > 0.645 * len(predicted), "a flag on everything would say nothing"
+    assert len(plain) > 0.675 * len(predicted), "a flag on everything would say nothing"
     missed = [row for row in plain if abs(row.error) > 0.2]
-    assert len(missed) <= 4, sentence(missed)
+    assert len(missed) <= 6, sentence(missed)
     assert all(abs(row.error) < 0.38 for row in missed), sentence(missed)
-    assert median_error(plain) < 0.015
+    assert median_error(plain) < 0.016
 
 
 def test_on_three_shapes_that_an_earlier_model_had_not_seen_most_holds(predicted):
@@ -160,16 +160,17 @@ class Draw:
     slower: tuple[int, float]
 
 
-# Pace was read from timelines of other launches, and of the first three draws on an H200. The fourth was counted once
-# the model was done: how it judges launches without a flag was chosen afterwards, and what a busy DRAM does at low
-# pressure; neither moved its medians, nor its shares within 20 %, but the H100's median (4.9 % before).
+# Pace was read from timelines of other launches, and of the first three draws on an H200. The fourth was counted a step
+# before the model was done, which was then within 20 % of 93 % of its orders, and of 91 % on an H100. The fifth was
+# counted once it was done.
 DRAWS = {
-    "first": Draw("H200", DRAWN, 0.038, 0.94, 0.7, 0, (1, 0.046)),
-    "second": Draw("H200", DRAWN_ANEW, 0.029, 0.96, 0.58, 1, (0, 0.02)),
-    "third": Draw("H200", DRAWN_THIRD, 0.048, 0.925, 0.5, 1, (2, 0.028)),
-    "fourth": Draw("H200", DRAWN_FOURTH, 0.038, 0.925, 0.58, 0, (0, 0.02)),
-    "first, on an H100": Draw("H100", DRAWN, 0.037, 0.93, 0.66, 1, (2, 0.042)),
-    "fourth, on an H100": Draw("H100", DRAWN_FOURTH, 0.045, 0.905, 0.59, 1, (2, 0.049)),
+    "first": Draw("H200", DRAWN, 0.038, 0.96, 0.72, 0, (1, 0.046)),
+    "second": Draw("H200", DRAWN_ANEW, 0.031, 0.97, 0.61, 1, (0, 0.02)),
+    "third": Draw("H200", DRAWN_THIRD, 0.049, 0.935, 0.54, 1, (2, 0.028)),
+    "fourth": Draw("H200", DRAWN_FOURTH, 0.036, 0.97, 0.62, 0, (0, 0.02)),
+    "fifth": Draw("H200", DRAWN_FIFTH, 0.036, 0.96, 0.66, 0, (0, 0.005)),
+    "first, on an H100": Draw("H100", DRAWN, 0.036, 0.94, 0.69, 1, (2, 0.042)),
+    "fourth, on an H100": Draw("H100", DRAWN_FOURTH, 0.045, 0.915, 0.64, 1, (2, 0.049)),
 }
 
 
@@ -177,7 +178,7 @@ DRAWS = {
 def test_on_launches_drawn_at_random_nine_of_ten_orders_are_within_20_percent(predicted_everywhere, draw):
     judged = [row for row in predicted_everywhere if (row.of.launch.gpu.name, row.of.shape) in draw_of(draw)]
     assert {row.of.shape for row in judged} == set(draw.shapes)
-    assert len(judged) >= 100
+    assert len(judged) > 50
     assert median_error(judged) <= draw.median
     assert within(judged) >= draw.within
     plain = [row for row in judged if not row.is_flagged]
@@ -205,7 +206,7 @@ def test_the_constants_matter(sampled):
     lockstep = replace(CONSTANTS, spread=((0.0, 0.0), (1.0, 0.0)), by_age=0.0, most_ahead=0.0, jitter=0.0)
     assert within(rows(sampled, lockstep)) < 0.7
     assert within(row for row in rows(sampled, replace(CONSTANTS, by_age=0.0)) if row.of.pressure > 2) < 0.65
-    assert within(row for row in rows(sampled, replace(CONSTANTS, held_wait=0.0)) if 1 < row.of.pressure < 2) < 0.9
+    assert within(row for row in rows(sampled, replace(CONSTANTS, wait_bytes=0.0)) if 1 < row.of.pressure < 2) < 0.9
     never_apart = rows(sampled, replace(CONSTANTS, staggered_warps=1000))
     assert within(row for row in never_apart if row.of.launch.problem.dtype.startswith("float8")) < 0.7
 
@@ -301,18 +302,18 @@ def truth(launches):
 def test_another_file_of_counts_agrees_as_far_as_it_agrees_with_the_records(launches):
     """It was counted with several metrics at once: caches warm from the pass before, another state in each.
 
-    Where nothing is flagged, both ways of counting are within 10 % of each other; where something is, they differ by up
-    to a half, and a prediction from these by up to 58 %. All predictions but three are within 20 % of these, all but
-    one of the records; all three are flagged.
+    Three of ten counts differ from the records' by 15 to 48 %. Of the others all predictions are within 20 % of both.
+    All but two are within 20 % of these, all but one of the records.
     """
     several = list(truth(launches))
     assert len(several) == 10
-    for counted, recorded, found in several:
-        is_flagged = found.is_drift or found.is_edge
-        assert found.read_bytes == pytest.approx(counted, rel=0.58 if is_flagged else 0.2)
-        assert recorded == pytest.approx(counted, rel=0.5 if is_flagged else 0.1)
+    alike = [one for one in several if one[1] == pytest.approx(one[0], rel=0.1)]
+    assert len(alike) == 7
+    for counted, recorded, found in alike:
+        assert found.read_bytes == pytest.approx(counted, rel=0.2)
+        assert found.read_bytes == pytest.approx(recorded, rel=0.2)
     errors = [abs(found.read_bytes / counted - 1) for counted, _, found in several]
     assert statistics.median(errors) < 0.16
-    assert sum(error > 0.2 for error in errors) <= 3
+    assert sum(error > 0.2 for error in errors) <= 2
     recorded_errors = [abs(found.read_bytes / recorded - 1) for _, recorded, found in several]
     assert sum(error > 0.2 for error in recorded_errors) <= 1

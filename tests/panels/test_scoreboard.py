@@ -95,7 +95,7 @@ def test_dram_reads_are_approximate_and_what_is_far_off_was_flagged():
     reads = scoreboard().part((DRAM,))
     assert 0 < reads.median_error < 0.05
     assert reads.within_allowed > 0.9
-    assert sum(not one.is_flagged for one in reads.misses) <= 7
+    assert sum(not one.is_flagged for one in reads.misses) <= 8
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -105,7 +105,7 @@ def test_the_headline_is_of_what_the_picture_shows(panel, count):
     assert "on H200" in said
     if count == DRAM:
         assert said.startswith(f"{100 * shown.median_error:.2g} % median error of DRAM reads")
-        assert f"{len(shown.scores)} orders of 139 launches" in said
+        assert f"{len(shown.scores):,} orders of 146 launches" in said
     else:
         assert said.startswith(f"{shown.exact:,} of {len(shown.scores):,} ")
         assert f"{shown.launches} launches" in said

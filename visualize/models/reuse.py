@@ -4,7 +4,8 @@ A program of a product reads a panel of A (its rows, all of K) and one of B, pie
 start together run in lockstep, so one fetch serves all that share a panel. Later programs find it if less has been read
 in between than the L2 keeps (least recently used first). Programs start wave by wave, and come apart as timelines show:
 SMs differ, the older of an SM's programs are served first, and where the L2 has more to deliver than it can some SMs
-run ahead. A busy DRAM holds them together. A family without panels reads each input once.
+run ahead. What they miss holds them together, as who is ahead waits for it. A family without panels reads each input
+once.
 
 Constants come from timelines of H200s and an H100, and of lockstep from the comparisons of GROUP_SIZE recorded on an
 H200 (`records/h200_reuse.jsonl`). What is left out: how replacement really works, and what is each device's own, such

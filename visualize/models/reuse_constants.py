@@ -27,12 +27,11 @@ class Constants:
             power; less, the more some SMs run ahead, and not at all where they are ahead by so much.
         strided: how much of that is left where rows of A or B are a multiple of `stride_bytes` apart.
         jitter: how unlike programs are otherwise, for each unit of pressure.
-        shared_by: consecutive programs from which on their common column panel holds them together.
-        calm_until: the pressure below which that, too, holds programs back which share none; from 1 on those of a
-            common panel stay in lockstep less than wholly.
-        apart_from: the pressure from which on a common panel no longer holds programs together.
-        wait_bytes: how much programs that are ahead are held back by what they do not find in the L2: a tile that
-            finds nothing, and reads so many bytes of each row, comes half as far apart.
+        wait_bytes: how far programs that are ahead are held back by what they miss: where a tile finds nothing in the
+            L2, and reads so many bytes of each row of A, they come half as far apart.
+        calm_until: the pressure below which all programs are held back so.
+        shared_by, apart_from: consecutive programs from which on they are whose column panel is the same, up to this
+            pressure; and where it is below 1, these stay in lockstep.
         staggered_warps: warps per SM from which on its programs are evenly staggered if they multiply float32 or
             float8: so it was in 36 of 43 such launches, but with fewer warps in 3 of 15.
     """
@@ -50,10 +49,10 @@ class Constants:
     strided: float = 0.65
     stride_bytes: int = 8192
     jitter: float = 0.0075
-    shared_by: int = 12
-    calm_until: float = 1.3
-    apart_from: float = 2.0
     wait_bytes: float = 48_000.0
+    calm_until: float = 1.3
+    shared_by: int = 12
+    apart_from: float = 2.0
     staggered_warps: int = 12
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # What the model's error is against the recorded comparisons (tests/oracle/test_reuse_atlas.py holds bars just below).
 ERROR = (
-    "half of 996 orders within 2.9 %, 94 % within 20 %, and all but four of those without a flag. Of 108 orders of "
-    "launches drawn at random, counted once the model was done, 93 % are within 20 %; of the same on an H100 91 %"
+    "half of 1,047 orders within 2.9 %, 95 % within 20 %, and all but six of those without a flag. Of 51 orders of "
+    "launches drawn at random, counted once the model was done, 96 % are within 20 %; of 208 on an H100 93 %"
 )
 
 
@@ -98,8 +98,8 @@ def _with_panels(here: DramTraffic) -> tuple[str, ...]:
         "The L2 evicts what was least recently used. What SMs on both sides of the L2 read is kept in both its halves, "
         "so most of it goes from half of the capacity on.",
         "Programs come apart as timelines show: SMs differ, and the older of an SM's programs are served first. Where "
-        f"the L2 has more to deliver than it can, {AHEAD_SMS} of {OF_SMS} SMs run ahead. A busy DRAM holds programs "
-        "together, above all those that share a column panel.",
+        f"the L2 has more to deliver than it can, {AHEAD_SMS} of {OF_SMS} SMs run ahead. Who is ahead waits for DRAM: "
+        "that holds programs together, above all those that share a column panel.",
         "Only reads are modelled: an output is assumed to be written once.",
         f"Against counts on an H200: {ERROR}.",
         "The constants are of H200s and an H100; for other GPUs they are assumed.",
