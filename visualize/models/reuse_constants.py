@@ -1,6 +1,6 @@
 """What the model of DRAM traffic knows of GPUs: read from timelines of H200s and an H100, or fitted to them.
 
-The timelines are of 1,700 launches of float16 products, one by one, on a GPU that is cool, as launches are counted.
+The timelines are of 1,800 launches of float16 products, one by one, on a GPU that is cool, as launches are counted.
 What they fetch is what the model of the L2 makes of each (`benchmarks/timelines.py`). Many constants near these do as
 well.
 """
