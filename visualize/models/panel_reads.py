@@ -112,10 +112,11 @@ class _Fetched:
         self._written = math.prod(kernel.output_tile(launch) or ()) * DTYPE_BYTES[launch.problem.dtype]
         self.together = self.at_once(lockstep(self.schedule))
         self.row_bytes = float(read.row_bytes.max()) / (kernel.output_tile(launch) or (1, 1))[0]
-        rows, columns = orders[0].pieces
-        self.asked = int(read.row_bytes[rows].sum() + read.column_bytes[columns].sum())
-        runs = np.array([1 + np.count_nonzero(np.diff(columns)) for _, columns in self.read_by])
-        self.is_shared = (len(rows) >= min(constants.shared_by, self.schedule.resident_programs) * runs)[:, None]
+        self.asked = read.asked_bytes(orders[0])
+        columns = [columns for _, columns in self.read_by]
+        runs = np.array([1 + np.count_nonzero(np.diff(one)) for one in columns])
+        fewest = min(constants.shared_by, self.schedule.resident_programs)
+        self.is_shared = (len(columns[0]) >= fewest * runs)[:, None]
 
     def at_once(self, begun: np.ndarray) -> np.ndarray:
         """Programs that begin at the same step read their panels together, as many orders at once as memory holds."""

@@ -26,7 +26,7 @@ from visualize.models.lru import evicted
 from visualize.models.panel_reads import MOST_STEPS, PIECES, fetched_on, panel_reads
 from visualize.models.reuse_constants import CONSTANTS, Constants
 from visualize.models.schedule import MOST_TILES, Schedule
-from visualize.models.steps import panels
+from visualize.models.steps import Panels, panels
 
 # Steps that are modelled, of waves or of turns of a loop: time and memory grow with their square, to some 5 s of a core
 # and half a gigabyte for so many and every octave of GROUP_SIZE.
@@ -148,16 +148,14 @@ def _predicted(
 ) -> list[Reuse]:
     """The traffic of several orders of the same programs."""
     schedule = several[0][1]
-    read = panels(kernel, launch, schedule)
-    assert read is not None, "only launches with panels come here"
-    panel_bytes = int(read.row_bytes.sum() + read.column_bytes.sum())
-    once, added = _once_bytes(kernel, launch), _added_bytes(kernel, launch, schedule, panel_bytes, constants)
+    read = _read(kernel, launch, schedule)
+    besides = _besides_panels(kernel, launch, schedule, read, constants)
     found = panel_reads(kernel, launch, [order for _, order in several], read, l2_pressure, constants)
-    likely, otherwise = (each + once + added for each in (found.likely, found.otherwise))
-    written = _output_bytes(kernel, launch)
+    likely, otherwise = (each + besides for each in (found.likely, found.otherwise))
+    compulsory, written = read.total_bytes + _once_bytes(kernel, launch), _output_bytes(kernel, launch)
     asked = asked_bytes(kernel, launch, schedule)
     return [
-        Reuse(read_bytes, fewest, most, other, panel_bytes + once, asked, written, found.ahead)
+        Reuse(read_bytes, fewest, most, other, compulsory, asked, written, found.ahead)
         for (read_bytes, most, fewest), other in zip(likely.tolist(), otherwise.tolist(), strict=True)
     ]
 
@@ -169,11 +167,15 @@ def read_bytes_on(kernel: Kernel, launch: Launch, schedule: Schedule, run: Run) 
         schedule: of the same launch.
         run: times in units of a tile's time, and the SM of each tile.
     """
+    read = _read(kernel, launch, schedule)
+    besides = _besides_panels(kernel, launch, schedule, read, CONSTANTS)
+    return fetched_on(kernel, launch, schedule, read, run) + besides
+
+
+def _read(kernel: Kernel, launch: Launch, schedule: Schedule) -> Panels:
     read = panels(kernel, launch, schedule)
     assert read is not None, "only launches with panels come here"
-    panel_bytes = int(read.row_bytes.sum() + read.column_bytes.sum())
-    added = _added_bytes(kernel, launch, schedule, panel_bytes, CONSTANTS)
-    return fetched_on(kernel, launch, schedule, read, run) + _once_bytes(kernel, launch) + added
+    return read
 
 
 def asked_bytes(kernel: Kernel, launch: Launch, schedule: Schedule) -> int:
@@ -181,8 +183,7 @@ def asked_bytes(kernel: Kernel, launch: Launch, schedule: Schedule) -> int:
     read = panels(kernel, launch, schedule)
     if read is None:
         return _input_bytes(kernel, launch)
-    rows, columns = schedule.pieces
-    return int(read.row_bytes[rows].sum() + read.column_bytes[columns].sum()) + _once_bytes(kernel, launch)
+    return read.asked_bytes(schedule) + _once_bytes(kernel, launch)
 
 
 def _input_bytes(kernel: Kernel, launch: Launch) -> int:
@@ -197,6 +198,11 @@ def _once_bytes(kernel: Kernel, launch: Launch) -> int:
     """Bytes of inputs that are read once for each tile, besides panels."""
     bytes_of, panel_inputs = kernel.family.tensor_bytes(launch.problem), kernel.family.panels or ()
     return _input_bytes(kernel, launch) - sum(bytes_of[name] for name in panel_inputs)
+
+
+def _besides_panels(kernel: Kernel, launch: Launch, schedule: Schedule, read: Panels, constants: Constants) -> float:
+    """Bytes that are read from DRAM besides panels: inputs that are read once, and an output that is added to."""
+    return _once_bytes(kernel, launch) + _added_bytes(kernel, launch, schedule, read.total_bytes, constants)
 
 
 def _added_bytes(kernel: Kernel, launch: Launch, schedule: Schedule, panel_bytes: int, constants: Constants) -> float:

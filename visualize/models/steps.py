@@ -38,6 +38,16 @@ class Panels:
     column_bytes: np.ndarray
     slice_blocks: np.ndarray
 
+    @property
+    def total_bytes(self) -> int:
+        """Each piece once."""
+        return int(self.row_bytes.sum() + self.column_bytes.sum())
+
+    def asked_bytes(self, schedule: Schedule) -> int:
+        """What all tiles ask for together."""
+        rows, columns = schedule.pieces
+        return int(self.row_bytes[rows].sum() + self.column_bytes[columns].sum())
+
 
 def panels(kernel: Kernel, launch: Launch, schedule: Schedule) -> Panels | None:
     """The panels of a launch; None where each input is read once."""
