@@ -110,7 +110,7 @@ DRAWN_FOURTH = (
     (12288, 13312, 7936),
 )
 
-# Drawn and counted once the present model was done: it has one rule for what DRAM does, which needs no rate of it.
+# Drawn and counted once the present model was done.
 DRAWN_FIFTH = (
     (5632, 13824, 1152),
     (3328, 13824, 3328),

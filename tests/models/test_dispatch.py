@@ -73,7 +73,7 @@ def test_24_of_132_sms_run_ahead_as_was_seen():
 
 
 def test_programs_of_a_sm_come_apart_by_age_until_their_starts_are_even():
-    """The first tile takes the older less time by so much; with each tile it is less, and their order stays."""
+    """The first tile takes an older program less time; with each tile that is less, until starts are even."""
     one = planned(8, sms=20, side=16384, BLOCK_M=64, BLOCK_N=64)
     begun, took, sm = by_pace(one, Pace(by_age=0.05))
     of_first = took[:160].reshape(8, 20)
@@ -87,6 +87,12 @@ def test_programs_of_a_sm_come_apart_by_age_until_their_starts_are_even():
     assert deviations[0] == 0
     assert deviations[1:3] == pytest.approx([0.05, 0.05 + 0.05 * (1 - 0.05 * 12**0.5)], rel=1e-6)
     assert 0.9 * 12**-0.5 < deviations[-1] < 1.05 * 12**-0.5
+
+
+def test_however_unlike_programs_are_none_ends_before_it_begins():
+    one = planned(16, sms=20, side=4096, BLOCK_M=64, BLOCK_N=64, num_warps=1)
+    assert by_pace(one, Pace(by_age=1.0)).took.min() > 0.5
+    assert by_pace(one, Pace(by_age=1.0)).begun.tolist() == by_pace(one, Pace(by_age=12**-0.5)).begun.tolist()
 
 
 def test_a_program_alone_on_its_sm_is_neither_older_nor_younger():

@@ -10,9 +10,11 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.models.dispatch import Pace
+from visualize.models.dispatch import Pace, by_pace
 from visualize.models.expected_pace import ahead, expected_pace
+from visualize.models.reuse import reuse
 from visualize.models.reuse_constants import CONSTANTS
+from visualize.models.schedule import schedule
 
 H100, H200 = GPUS["H100"], GPUS["H200"]
 GROUPED = discover()["matmul.grouped"]
@@ -95,3 +97,16 @@ def test_jitter_grows_with_the_pressure():
     assert (
         expected_pace(GROUPED, launch_of(), 1, 2.0).jitter == 2 * expected_pace(GROUPED, launch_of(), 1, 1.0).jitter > 0
     )
+
+
+@pytest.mark.parametrize("programs_per_sm", [1, 2, 8, 16, 32])
+@pytest.mark.parametrize("pressure", [0.5, 1.1, 2.2, 9.0])
+def test_no_tile_takes_less_than_no_time_however_many_programs_a_sm_holds(programs_per_sm, pressure):
+    launch = replace(launch_of(), config=GROUPED.config(num_warps=1))
+    pace = expected_pace(GROUPED, launch, programs_per_sm, pressure)
+    planned = schedule(GROUPED, launch, programs_per_sm)
+    for by in (1.0, 1.3):
+        run = by_pace(planned, Pace(*(by * value for value in vars(pace).values())))
+        assert run.took.min() > 0.05
+        assert np.diff(run.begun[np.argsort(planned.tiles.program)]).min() >= 0, "in launch order"
+    assert 0 < reuse(GROUPED, launch, planned, pressure).read_bytes < 1e12

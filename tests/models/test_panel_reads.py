@@ -56,19 +56,22 @@ def test_programs_that_share_a_column_panel_come_apart_the_less_the_more_they_mi
 
 def test_where_the_l2_is_hardly_pressed_misses_hold_all_programs_back():
     launch = launch_of(12544, 10752, 8576, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
+    costs = []
     for group_size in (1, 8, 64):
         this = replace(launch, config=replace(launch.config, GROUP_SIZE=group_size))
         one, together, own, apart = of_ways(this, 2, 1.11)
+        costs.append(own > together)
         assert one.read_bytes == pytest.approx(together + apart * (own - together) if own > together else own)
+    assert costs == [True, False, True]
 
 
 def test_a_tile_that_takes_longer_is_held_back_less():
-    """Of float8, twice K takes as long."""
+    """A float8 tile takes as long as a float16 tile of half the K."""
     shares = []
     for k, dtype in ((4096, "float16"), (8192, "float16"), (8192, "float8_e4m3fn")):
         launch = launch_of(12544, 10752, k, dtype=dtype, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
-        one, together, own, apart = of_ways(launch, 1, 1.11)
-        assert one.read_bytes == pytest.approx(together + apart * (own - together))
+        one, together, own, _ = of_ways(launch, 1, 1.11)
+        apart = (one.read_bytes - together) / (own - together)
         shares.append((1 / apart - 1) * one.asked_bytes / own)
     assert shares == pytest.approx([2 * shares[1], shares[1], 2 * shares[1]])
 

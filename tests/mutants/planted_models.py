@@ -21,7 +21,7 @@ MODELS = (
         ("(1 + (schedule.slices - 1) * ", "(1 + schedule.slices * "),
         ("(-round(found[size].read_bytes), size)", "(-round(found[size].read_bytes), -size)"),
         ("if one.read_bytes <= little * one.asked_bytes", "if one.read_bytes <= one.asked_bytes"),
-        ("if found[fewest].ahead < _HELD_UP or", "if not found[fewest].ahead or"),
+        ("return self.ahead >= _HELD_UP", "return self.ahead > 0"),
         ("for one in (self.low_bytes, self.high_bytes))", "for one in (self.read_bytes,))"),
     ),
     *planted(
@@ -97,8 +97,9 @@ MODELS = (
         "tests/models/test_dispatch.py",
         ("np.full(schedule.sms, 1.0 - pace.ahead)", "np.full(schedule.sms, 1.0 + pace.ahead)"),
         ("free = free + took[-1]", "free = free + 1"),
-        ("pace.by_age * together * age", "pace.by_age * age"),
-        ("np.exp(np.linspace(0, _YOUNGEST, per_sm))", "np.linspace(0, 1, per_sm)"),
+        ("+ together * age)", "+ age)"),
+        ("min(pace.by_age, _EVEN)", "pace.by_age"),
+        ("np.exp(np.linspace(0, _AGE_EXPONENT, per_sm))", "np.linspace(0, 1, per_sm)"),
         ("np.count_nonzero(one <= free.min()) for one in begun) >= programs", "one.size for one in begun) >= programs"),
     ),
     *planted(

@@ -1,8 +1,8 @@
 """When each tile of a launch is begun, in units of a tile's time: in lockstep, staggered, or as each SM gets to it.
 
-Timelines show, of programs that the L2 holds up, that those on some SMs run ahead: 24 of 132 on most of the H200s and
-H100s that were looked at, 12 or 18 on others; that is each device's own. And where an SM holds many warps that multiply
-float32 or float8, its programs end up staggered. `resident_programs` is assumed to be a multiple of `sms`.
+Timelines show that, where the L2 holds programs up, some SMs run ahead: 24 of 132 on most of the H200s and H100s that
+were looked at, 12 or 18 on others. The number differs by device. And where an SM holds many warps that multiply float32
+or float8, its programs end up staggered. `resident_programs` is assumed to be a multiple of `sms`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ AHEAD_SMS, OF_SMS = 24, 132
 # The standard deviation of starts that are spread evenly over a tile's time.
 _EVEN = 12**-0.5
 
-
-# How much slower, of an SM's first programs, the last one is than the first: by the power of e, and then so that the
-# mean is 0 and the standard deviation 1. Timelines show −1.1, −0.9, −0.7, −0.5, −0.2, 0.4, 0.8 and 2.0 of eight.
-_YOUNGEST = 2.2
+# The lag by age grows as exp(x), x from 0 for the oldest to this for the youngest, and is then scaled to mean 0 and
+# standard deviation 1. Timelines show −1.1, −0.9, −0.7, −0.5, −0.2, 0.4, 0.8 and 2.0 for eight programs.
+_AGE_EXPONENT = 2.2
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def staggered(schedule: Schedule) -> np.ndarray:
 
 
 def by_pace(schedule: Schedule, pace: Pace) -> Run:
-    """Each SM begins the next program as soon as it has ended one, and not all are equally fast.
+    """Each slot of an SM begins the next program as soon as its last one ends, and not all are equally fast.
 
     The same numbers are drawn each time.
     """
@@ -72,14 +71,15 @@ def by_pace(schedule: Schedule, pace: Pace) -> Run:
     is_ahead = np.arange(schedule.sms) * AHEAD_SMS % OF_SMS < AHEAD_SMS
     of_sm = np.full(schedule.sms, 1.0 - pace.ahead)
     of_sm[~is_ahead] = np.linspace(1 - pace.spread, 1 + pace.spread, np.count_nonzero(~is_ahead))
-    age = _by_age(per_sm)[:, None]
+    # Starts are spread evenly after one tile at the earliest.
+    age = min(pace.by_age, _EVEN) * _by_age(per_sm)[:, None]
     free = np.zeros((per_sm, schedule.sms))
     begun: list[np.ndarray] = []
     took: list[np.ndarray] = []
     # Rounds of all slots, until no slot that gets free later would begin one of these programs.
     while not _is_enough(begun, free, schedule.programs):
         together = max(0.0, 1 - float(np.sqrt((free - free.mean(0)).var())) / _EVEN)
-        took.append(of_sm * (1 + random.normal(0, pace.jitter, free.shape) + pace.by_age * together * age))
+        took.append(of_sm * (1 + random.normal(0, pace.jitter, free.shape) + together * age))
         begun.append(free)
         free = free + took[-1]
     # Programs go to slots in the order in which these get free.
@@ -94,7 +94,7 @@ def _by_age(per_sm: int) -> np.ndarray:
     """How much slower each of an SM's programs is, the oldest first, with a standard deviation of 1: (per_sm,)."""
     if per_sm == 1:
         return np.zeros(1)
-    slower = np.exp(np.linspace(0, _YOUNGEST, per_sm))
+    slower = np.exp(np.linspace(0, _AGE_EXPONENT, per_sm))
     return (slower - slower.mean()) / slower.std()
 
 

@@ -1,9 +1,9 @@
 """Bytes of panels that orders of the same programs fetch: as is expected, and if programs went along otherwise.
 
 Programs come apart as timelines show, and each reads at its own pace: `expected_pace`. What holds them together is
-DRAM: who is ahead waits for it, and the others find in the L2 what came. So where coming apart costs reads, reads are
-between those of lockstep, wave by wave, and those of each at its own pace. Programs that loop stay in lockstep, and
-those of one SM may be evenly staggered.
+DRAM: who is ahead waits for it, and the others find in the L2 what came. So where coming apart costs reads, they lie
+between those of lockstep, wave by wave, and those of each at its own pace, unless the L2 holds programs up more than
+DRAM does (`_held`). Programs that loop stay in lockstep, and those of one SM may be evenly staggered.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _MOST_CELLS = 1 << 23
 # The L2's capacity as a share of what it is, as far as it may seem: as it is, less, and more.
 _CAPACITIES = 1.0, 0.9, 1.12
 
-# How wrong may be, as a factor: how quickly programs come apart.
-_HASTE = 1.27
+# Programs may come apart so many times as fast as is expected.
+_UNSURE_PACE = 1.27
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def panel_reads(
         likely, others = fetched.at_once(staggered(orders[0])), [fetched.together]
     elif l2_pressure and orders[0].turns == 1:
         pace = expected_pace(kernel, launch, orders[0].resident_programs // orders[0].sms, l2_pressure, constants)
-        sooner = replace(pace, **{name: _HASTE * value for name, value in vars(pace).items()})
+        faster = replace(pace, **{name: _UNSURE_PACE * value for name, value in vars(pace).items()})
         runs_ahead = pace.ahead
-        own, other = fetched.apart([by_pace(orders[0], one) for one in (pace, sooner)])
+        own, other = fetched.apart([by_pace(orders[0], one) for one in (pace, faster)])
         likely, other = (_held(fetched, one, l2_pressure) for one in (own, other))
         others = [other, own]
     else:
@@ -111,7 +111,9 @@ class _Fetched:
         self._l2_bytes, self._read = launch.gpu.l2_bytes, read
         self._written = math.prod(kernel.output_tile(launch) or ()) * DTYPE_BYTES[launch.problem.dtype]
         self.together = self.at_once(lockstep(self.schedule))
-        self.row_bytes = float(read.row_bytes.max()) / (kernel.output_tile(launch) or (1, 1))[0]
+        assert kernel.family.panels is not None, "only launches with panels come here"
+        rows = kernel.family.tensors(launch.problem)[kernel.family.panels[0]].shape[0]
+        self.row_bytes = float(read.row_bytes.max()) / min((kernel.output_tile(launch) or (rows, 1))[0], rows)
         self.asked = read.asked_bytes(orders[0])
         columns = [columns for _, columns in self.read_by]
         runs = np.array([1 + np.count_nonzero(np.diff(one)) for one in columns])
@@ -144,7 +146,9 @@ class _Fetched:
 def _held(fetched: _Fetched, own: np.ndarray, l2_pressure: float) -> np.ndarray:
     """What is fetched where programs that are ahead wait for DRAM, and the others catch up: (orders, 3).
 
-    The more is missed, the more; and the less, the longer a tile takes beside a wait.
+    The more they miss, and the shorter a tile, the closer reads are to those of lockstep. That is so below
+    `calm_until`, and of programs that share a column panel below `apart_from`; else, and wherever it reads less, each
+    goes on at its own pace.
 
     Args:
         own: what is fetched if each goes on at its own pace.

@@ -56,12 +56,13 @@ class Reuse:
     Attributes:
         read_bytes: read from DRAM.
         low_bytes, high_bytes: the same with an L2 that keeps an eighth more, or a tenth less.
-        otherwise_bytes: the same if programs start or read otherwise, what is furthest off: in lockstep where they are
-            expected not to, or the reverse; and where they come apart, if they do so sooner.
+        otherwise_bytes: the same if programs behave otherwise, whichever is furthest off. Staggered programs: in
+            lockstep. Programs that come apart: if they do so faster, or are not held back by what they miss. Programs
+            in lockstep: the same as `read_bytes`.
         compulsory_bytes: each input once.
         asked_bytes: what all programs ask for together: reads without any reuse.
         write_bytes: the output once.
-        ahead: by how much of a tile's time some SMs run ahead, as the L2 holds the programs up; 0 where it does not.
+        ahead: by how much of a tile's time some SMs run ahead; 0 where none do.
     """
 
     read_bytes: float
@@ -77,6 +78,11 @@ class Reuse:
     def is_drift(self) -> bool:
         """Whether the prediction is a rough one, as it is sensitive to how far programs run in lockstep."""
         return _ratio(self.read_bytes, self.otherwise_bytes) > _UNSURE_COURSE
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the L2 holds programs up."""
+        return self.ahead >= _HELD_UP
 
     @property
     def is_edge(self) -> bool:
@@ -268,7 +274,7 @@ def recommended(found: Mapping[int, Reuse], launch: Launch) -> int:
     a panel: then the largest for which DRAM needs little of the L2's time.
     """
     fewest = fewest_bytes(found)
-    if found[fewest].ahead < _HELD_UP or not launch.gpu.dram_gbps:
+    if not found[fewest].is_held_up or not launch.gpu.dram_gbps:
         return fewest
     little = _LITTLE * launch.gpu.dram_gbps / l2_gbps(launch.gpu)
     return max((size for size, one in found.items() if one.read_bytes <= little * one.asked_bytes), default=fewest)

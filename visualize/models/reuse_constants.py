@@ -1,8 +1,8 @@
-"""What the model of DRAM traffic knows of GPUs: read from timelines of H200s and an H100, or fitted to them.
+"""What the model of DRAM traffic knows of GPUs: from timelines of H200s and an H100, or fitted to those or to counts.
 
-The timelines are of 1,800 launches of float16 products, one by one, on a GPU that is cool, as launches are counted.
-What they fetch is what the model of the L2 makes of each (`benchmarks/timelines.py`). Many constants near these do as
-well.
+The pace comes from timelines of 1,800 launches of float16 products, taken one by one on a GPU that is cool, as launches
+are counted. What each fetches is what the model of the L2 makes of its timeline (`benchmarks/timelines.py`). Many
+constants near these do as well.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Constants:
-    """What was read from timelines or fitted to them, and of lockstep to counts.
+    """Lockstep's were fitted to counts, the others read from timelines or fitted to what they fetch.
 
     Attributes:
         evicted_from, evicted_at: in lockstep, bytes read since, as a share of the L2, from which on what was read
             before begins to be evicted, and at which all of it is. About a half: what SMs on both sides of the L2 read
             is kept in both its halves.
         slow_rate: what SMs that do not run ahead receive from the L2, as a share of the GPU's rate.
-        asked_gbps, received_gbps: what SMs that run ahead receive, by what programs would ask for if nothing but
-            arithmetic held them up: both per SM. Beyond, it goes on at the same rate.
+        asked_gbps, received_gbps: what SMs that run ahead receive, by what programs would ask for if the L2 did not
+            hold them up: both per SM. Beyond the last point: linear, with the last slope.
         most_ahead: by how much of a tile's time they run ahead at most, as if four SMs had what elsewhere six share.
-        spread: how much faster or slower the other SMs are, by the pressure on the L2.
+        spread: up to how much the other SMs are faster or slower, evenly distributed, by the pressure on the L2.
         by_age, age_power, age_until: how unlike programs of an SM become with each tile, by their number to this
             power; less, the more some SMs run ahead, and not at all where they are ahead by so much.
         strided: how much of that is left where rows of A or B are a multiple of `stride_bytes` apart.
         jitter: how unlike programs are otherwise, for each unit of pressure.
-        wait_bytes: how far programs that are ahead are held back by what they miss: where a tile finds nothing in the
-            L2, and reads so many bytes of each row of A, they come half as far apart.
-        calm_until: the pressure below which all programs are held back so.
-        shared_by, apart_from: consecutive programs from which on they are whose column panel is the same, up to this
-            pressure; and where it is below 1, these stay in lockstep.
+        wait_bytes: how far misses hold programs together. Bytes of a row of A stand for a tile's time. Where a tile
+            finds nothing in the L2 and its rows are this long, programs come half as far apart.
+        calm_until: the pressure below which misses hold all programs together, also those that share no panel.
+        shared_by: consecutive programs, on average, from which on a common column panel holds them together.
+        apart_from: the pressure from which on it does not. Below a pressure of 1 they stay in lockstep.
         staggered_warps: warps per SM from which on its programs are evenly staggered if they multiply float32 or
             float8: so it was in 36 of 43 such launches, but with fewer warps in 3 of 15.
     """

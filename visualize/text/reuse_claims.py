@@ -197,7 +197,7 @@ def _doubt(here: DramTraffic) -> tuple[Sentence | str, ...]:
     if here.schedule.panels is None:
         return (_IN_PARTS if own.read_bytes > own.compulsory_bytes else "",)
     if own.is_drift:
-        why = "The L2 has more to deliver than it can, so programs fall out of lockstep." if own.ahead else ""
+        why = "The L2 has more to deliver than it can, so programs fall out of lockstep." if own.is_held_up else ""
         otherwise = bytes_of(own.otherwise_bytes)
         return (
             why,

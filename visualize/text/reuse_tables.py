@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # What the model's error is against the recorded comparisons (tests/oracle/test_reuse_atlas.py holds bars just below).
 ERROR = (
-    "half of 1,047 orders within 2.9 %, 95 % within 20 %, and all but six of those without a flag. Of 51 orders of "
-    "launches drawn at random, counted once the model was done, 96 % are within 20 %; of 208 on an H100 93 %"
+    "on an H200 half of 1,047 orders are within 2.9 %, 95 % within 20 %, and all but six of the others are flagged. Of "
+    "51 drawn at random and counted once the model was done, 96 % are within 20 %; on an H100, 93 % of 208"
 )
 
 
@@ -94,13 +94,14 @@ def small_print(here: DramTraffic) -> Markup:
 def _with_panels(here: DramTraffic) -> tuple[str, ...]:
     """What is assumed of programs that read panels of their inputs."""
     return (
-        f"Programs start in launch order, {here.schedule.resident_programs:,} at a time, and go through K in lockstep.",
+        f"Programs start in launch order, {here.schedule.resident_programs:,} at a time. Those that loop over tiles "
+        "run in lockstep; others drift apart.",
         "The L2 evicts what was least recently used. What SMs on both sides of the L2 read is kept in both its halves, "
         "so most of it goes from half of the capacity on.",
-        "Programs come apart as timelines show: SMs differ, and the older of an SM's programs are served first. Where "
-        f"the L2 has more to deliver than it can, {AHEAD_SMS} of {OF_SMS} SMs run ahead. Who is ahead waits for DRAM: "
-        "that holds programs together, above all those that share a column panel.",
+        "They drift apart as measured timelines show: SMs differ, and an SM serves its oldest program first. Where the "
+        f"L2 cannot deliver what is asked, {AHEAD_SMS} of {OF_SMS} SMs run ahead. Programs that run ahead wait for "
+        "DRAM, so the others catch up, above all those that share a column panel.",
         "Only reads are modelled: an output is assumed to be written once.",
-        f"Against counts on an H200: {ERROR}.",
-        "The constants are of H200s and an H100; for other GPUs they are assumed.",
+        f"Against counts: {ERROR}.",
+        "The constants come from H200s and an H100; for other GPUs they are assumed to be the same.",
     )
