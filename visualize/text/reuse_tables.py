@@ -98,7 +98,7 @@ def _with_panels(here: DramTraffic) -> tuple[str, ...]:
         "run in lockstep; others drift apart.",
         "The L2 evicts what was least recently used. What SMs on both sides of the L2 read is kept in both its halves, "
         "so most of it goes from half of the capacity on.",
-        "They drift apart as measured timelines show: SMs differ, and an SM serves its oldest program first. Where the "
+        "Programs drift apart as timelines show: SMs differ, and an SM serves its oldest program first. Where the "
         f"L2 cannot deliver what is asked, {AHEAD_SMS} of {OF_SMS} SMs run ahead. Programs that run ahead wait for "
         "DRAM, so the others catch up, above all those that share a column panel.",
         "Only reads are modelled: an output is assumed to be written once.",
