@@ -65,17 +65,17 @@ def panel_reads(
     """
     fetched = _Fetched(kernel, launch, orders, read, constants)
     runs_ahead = 0.0
+    others: tuple[np.ndarray, ...]
     if _is_staggered(launch, orders[0], constants):
-        likely, others = fetched.at_once(staggered(orders[0])), [fetched.together]
+        likely, others = fetched.at_once(staggered(orders[0])), (fetched.together,)
     elif l2_pressure and orders[0].turns == 1:
         pace = expected_pace(kernel, launch, orders[0].resident_programs // orders[0].sms, l2_pressure, constants)
         faster = replace(pace, **{name: _UNSURE_PACE * value for name, value in vars(pace).items()})
         runs_ahead = pace.ahead
-        own, other = fetched.apart([by_pace(orders[0], one) for one in (pace, faster)])
-        likely, other = (_held(fetched, one, l2_pressure) for one in (own, other))
-        others = [other, own]
+        own, own_faster = fetched.apart([by_pace(orders[0], one) for one in (pace, faster)])
+        likely, others = _held(fetched, own, l2_pressure), (_held(fetched, own_faster, l2_pressure), own)
     else:
-        likely, others = fetched.together, [fetched.together]
+        likely, others = fetched.together, (fetched.together,)
     other = np.stack([one[:, 0] for one in others])
     furthest = np.abs(np.log(other / likely[:, 0])).argmax(0)
     return PanelReads(likely, np.take_along_axis(other, furthest[None], 0)[0], runs_ahead)
