@@ -29,13 +29,14 @@ def group_of(pid, num_pid_n, GROUP_SIZE):
 
 
 @triton.jit
-def grouped(pid, num_pid_m, num_pid_n, GROUP_SIZE):
+def grouped(pid, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS=False):
     """Tile (pid_m, pid_n) when programs go down GROUP_SIZE rows before they step one column.
 
-    The last group may have fewer rows; then it steps by those.
+    The last group may have fewer rows; then it steps by those. With WHOLE_GROUPS it has not: then the division by its
+    rows is one by a constant.
     """
     first_row = group_of(pid, num_pid_n, GROUP_SIZE) * GROUP_SIZE
-    rows = min(num_pid_m - first_row, GROUP_SIZE)
+    rows = GROUP_SIZE if WHOLE_GROUPS else min(num_pid_m - first_row, GROUP_SIZE)
     within = pid % (GROUP_SIZE * num_pid_n)
     return first_row + within % rows, within // rows
 

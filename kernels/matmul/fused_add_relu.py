@@ -50,6 +50,7 @@ def matmul_fused_add_relu(
     GROUP_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
     USE_TMA: tl.constexpr,
+    WHOLE_GROUPS: tl.constexpr,
     FLATTEN: tl.constexpr,
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
@@ -58,7 +59,7 @@ def matmul_fused_add_relu(
     num_pid_n = tl.cdiv(N, BLOCK_N)
     # Flattened, the next tile's loads start while this tile is written.
     for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0), flatten=FLATTEN):
-        pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE)
+        pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
         if USE_TMA:
             accumulator = tile.multiply_tma(
                 a, b, pid_m, pid_n, K, A_TRANSPOSED, B_TRANSPOSED, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION
@@ -100,12 +101,10 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
 
 def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
     d = tensors["D"]
+    shared = persistent_tiles.arguments(tensors, _tensors(launch.problem), {"C": 2, "D": 2}, launch)
     # Tiles of C and D of 4 bytes per element leave too little shared memory for the next tile's operands.
-    flatten = DTYPE_BYTES[launch.problem.dtype] <= 2
-    return {
-        **{"d": d, "stride_dm": d.stride(0), "stride_dn": d.stride(1)},
-        **persistent_tiles.arguments(tensors, _tensors(launch.problem), ("C", "D"), launch, flatten),
-    }
+    flatten = shared["USE_TMA"] and DTYPE_BYTES[launch.problem.dtype] <= 2
+    return {"d": d, "stride_dm": d.stride(0), "stride_dn": d.stride(1), **shared, "FLATTEN": flatten}
 
 
 def note(launch: Launch[Problem, Config]) -> str:

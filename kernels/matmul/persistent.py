@@ -13,7 +13,10 @@ from kernels.matmul.persistent_tiles import grid, half_columns, programs_per_sm,
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped, tile_start
 from kernels.source import memory_lines
-from kernels.spec import Kernel, Launch, Preset
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset
+
+# Of a tile that is stored whole: beside it, four stages of the largest tiles have room on an SM of Hopper.
+_WHOLE_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True)
@@ -47,25 +50,56 @@ def matmul_persistent(
     GROUP_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
     USE_TMA: tl.constexpr,
-    FLATTEN: tl.constexpr,
+    WHOLE_GROUPS: tl.constexpr,
+    IN_HALVES: tl.constexpr,
+    RIGHT_LATER: tl.constexpr,
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
 ):
     num_pid_m = tl.cdiv(M, BLOCK_M)
     num_pid_n = tl.cdiv(N, BLOCK_N)
-    # Flattened, the next tile's loads start while this tile is written.
-    for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0), flatten=FLATTEN):
-        pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE)
-        if USE_TMA:
-            accumulator = tile.multiply_tma(
-                a, b, pid_m, pid_n, K, A_TRANSPOSED, B_TRANSPOSED, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION
-            )
-            # In halves, so that the tile on its way to memory takes half the room.
-            left, right = tile.halves(accumulator, BLOCK_M, BLOCK_N)
-            row, column = tile_start(pid_m, BLOCK_M), tile_start(2 * pid_n, BLOCK_N // 2)
-            c.store([row, column], left.to(c.dtype))
-            c.store([row, column + BLOCK_N // 2], right.to(c.dtype))
-        else:
+    num_tiles = num_pid_m * num_pid_n
+    first, programs = tl.program_id(0), tl.num_programs(0)
+    if USE_TMA:
+        # One loop over the steps of all tiles, so that the next tile's loads start while this tile is multiplied.
+        steps = tl.cdiv(K, BLOCK_K)
+        end = tl.cdiv(num_tiles - first, programs) * steps
+        place, step = first - programs, steps - 1
+        row, column = 0, 0
+        # Not a constant: of one, ptxas makes two moves for each register of the accumulator.
+        zero = (end < 0).to(tl.float32)
+        accumulator = tl.full((BLOCK_M, BLOCK_N), zero, tl.float32)
+        if RIGHT_LATER:
+            # The right half waits until the left one has left shared memory: three steps into the next tile.
+            due = min(3, steps - 1)
+            waiting = tl.zeros((BLOCK_M, BLOCK_N // 2), c.dtype)
+            waiting_row, waiting_column = 0, 0
+        for i in range(0, end):
+            step = tl.where(step == steps - 1, 0, step + 1)
+            if step == 0:
+                place += programs
+                pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
+                row, column = tile_start(pid_m, BLOCK_M), tile_start(pid_n, BLOCK_N)
+            a_tile, b_tile = tile.load_tma(a, b, row, column, tile_start(step, BLOCK_K), A_TRANSPOSED, B_TRANSPOSED)
+            accumulator = tile.add_product(a_tile, b_tile, accumulator, PRECISION)
+            if step == steps - 1:
+                left = accumulator
+                if IN_HALVES:
+                    left, right = tile.halves(accumulator, BLOCK_M, BLOCK_N)
+                c.store([row, column], left.to(c.dtype))
+                if RIGHT_LATER:
+                    waiting = right.to(c.dtype)
+                    waiting_row, waiting_column = row, column + BLOCK_N // 2
+                elif IN_HALVES:
+                    c.store([row, column + BLOCK_N // 2], right.to(c.dtype))
+                accumulator = tl.full((BLOCK_M, BLOCK_N), zero, tl.float32)
+            if RIGHT_LATER:
+                is_due = (step == due) & ((i >= steps) | (due == steps - 1))
+                if is_due | (i == end - 1):
+                    c.store([waiting_row, waiting_column], waiting)
+    else:
+        for place in range(first, num_tiles, programs):
+            pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
             accumulator = tile.multiply(
                 a, b, pid_m, pid_n, 0, tl.cdiv(K, BLOCK_K), M, N, K,
                 stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
@@ -76,14 +110,29 @@ def matmul_persistent(
 def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     if note(launch):
         return family.accesses(launch)
-    m, _, _ = family.axes(launch)
-    stores = zip(half_columns(launch), memory_lines(matmul_persistent), strict=True)
-    halves = (Access("descriptor", "C", m, columns, ("m", "n"), line) for columns, line in stores)
-    return *family.tma_loads(launch), *halves
+    m, n, _ = family.axes(launch)
+    first, at_once, later = memory_lines(matmul_persistent)
+    lines = first, later if _is_right_later(launch) else at_once
+    pieces = zip(half_columns(launch), lines, strict=True) if _is_in_halves(launch) else [(n, first)]
+    stores = (Access("descriptor", "C", m, columns, ("m", "n"), line) for columns, line in pieces)
+    return *family.tma_loads(launch), *stores
 
 
 def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
-    return persistent_tiles.arguments(tensors, FAMILY.tensors(launch.problem), ("C",), launch)
+    is_in_halves = _is_in_halves(launch)
+    shared = persistent_tiles.arguments(tensors, FAMILY.tensors(launch.problem), {"C": 1 + is_in_halves}, launch)
+    return {**shared, "IN_HALVES": is_in_halves, "RIGHT_LATER": _is_right_later(launch)}
+
+
+def _is_in_halves(launch: Launch[Problem, Config]) -> bool:
+    """Whether a tile is stored as its left and its right half: one after the other, they take half the room."""
+    config = launch.config
+    return config.BLOCK_M * config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype] > _WHOLE_BYTES
+
+
+def _is_right_later(launch: Launch[Problem, Config]) -> bool:
+    """Whether the right half is stored during the next tile. Of float32 it would take too many registers."""
+    return _is_in_halves(launch) and DTYPE_BYTES[launch.problem.dtype] <= 2
 
 
 def note(launch: Launch[Problem, Config]) -> str:

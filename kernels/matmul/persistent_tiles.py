@@ -82,26 +82,25 @@ def tma_fallback_reason(tensors: dict[str, TensorSpec], launch: Launch[Problem, 
 def arguments(
     tensors: Mapping[str, Any],
     specs: dict[str, TensorSpec],
-    halved: tuple[str, ...],
+    pieces: Mapping[str, int],
     launch: Launch[Problem, GroupedConfig],
-    flatten: bool = True,
 ) -> dict[str, Any]:
     """Arguments of a persistent matmul: descriptors in place of tensors, where they can be made.
 
     Args:
-        halved: the tensors that are copied half a tile at a time.
-        flatten: whether the next tile's loads start while this tile is written. Then shared memory holds both.
+        pieces: the tensors that are copied tile by tile, and in how many pieces, side by side.
     """
     config, problem = launch.config, launch.problem
-    plain = {**family.arguments(tensors, launch), "GROUP_SIZE": config.GROUP_SIZE}
+    are_whole = extents(launch)["m"] % config.GROUP_SIZE == 0
+    plain = {**family.arguments(tensors, launch), "GROUP_SIZE": config.GROUP_SIZE, "WHOLE_GROUPS": are_whole}
     if tma_fallback_reason(specs, launch) or not all(_fits_descriptor(tensors[name]) for name in specs):
-        return {**plain, "USE_TMA": False, "FLATTEN": False, "A_TRANSPOSED": False, "B_TRANSPOSED": False}
+        return {**plain, "USE_TMA": False, "A_TRANSPOSED": False, "B_TRANSPOSED": False}
     blocks = {"A": (config.BLOCK_M, config.BLOCK_K), "B": (config.BLOCK_K, config.BLOCK_N)}
-    blocks |= dict.fromkeys(halved, (config.BLOCK_M, config.BLOCK_N // 2))
+    blocks |= {name: (config.BLOCK_M, config.BLOCK_N // count) for name, count in pieces.items()}
     descriptors = {name.lower(): _descriptor(tensors[name], specs[name], blocks[name]) for name in blocks}
     a_transposed, b_transposed = (letter == "T" for letter in problem.layout)
     stored = {"A_TRANSPOSED": a_transposed, "B_TRANSPOSED": b_transposed}
-    return {**plain, **descriptors, "USE_TMA": True, "FLATTEN": flatten, **stored}
+    return {**plain, **descriptors, "USE_TMA": True, **stored}
 
 
 def _fits_descriptor(tensor: Any) -> bool:

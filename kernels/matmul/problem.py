@@ -106,9 +106,9 @@ def operand_loads(launch: Launch[Problem, TileConfig]) -> tuple[Access, Access]:
 
 
 def tma_loads(launch: Launch[Problem, TileConfig]) -> tuple[Access, Access]:
-    """The copies of `tile.multiply_tma`: for each operand a line of its own where it is stored transposed."""
+    """The copies of `tile.load_tma`: for each operand a line of its own where it is stored transposed."""
     m, n, k = axes(launch)
-    a_transposed, a_plain, b_transposed, b_plain = memory_lines(tile.multiply_tma)
+    a_transposed, a_plain, b_transposed, b_plain = memory_lines(tile.load_tma)
     a, b = (letter == "T" for letter in launch.problem.layout)
     return (
         _operand("descriptor", "A", m, k, launch, a_transposed if a else a_plain),

@@ -69,17 +69,23 @@ def multiply_tma(
     column = tile_start(pid_n, BLOCK_N)
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for step in range(0, tl.cdiv(K, BLOCK_K)):
-        inner = tile_start(step, BLOCK_K)
-        if A_TRANSPOSED:
-            a_tile = a.load([inner, row]).T
-        else:
-            a_tile = a.load([row, inner])
-        if B_TRANSPOSED:
-            b_tile = b.load([column, inner]).T
-        else:
-            b_tile = b.load([inner, column])
+        a_tile, b_tile = load_tma(a, b, row, column, tile_start(step, BLOCK_K), A_TRANSPOSED, B_TRANSPOSED)
         accumulator = add_product(a_tile, b_tile, accumulator, PRECISION)
     return accumulator
+
+
+@triton.jit
+def load_tma(a, b, row, column, inner, A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr):
+    """One step's blocks: of A from (row, inner) on, of B from (inner, column) on."""
+    if A_TRANSPOSED:
+        a_tile = a.load([inner, row]).T
+    else:
+        a_tile = a.load([row, inner])
+    if B_TRANSPOSED:
+        b_tile = b.load([column, inner]).T
+    else:
+        b_tile = b.load([inner, column])
+    return a_tile, b_tile
 
 
 @triton.jit

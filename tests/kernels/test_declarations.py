@@ -36,15 +36,16 @@ ROOT = Path(package.__file__).parent.parent
 
 @pytest.fixture
 def launches(kernel, configs, launch_of, all_combinations):
-    """Launches of at most some 100,000 tiles, in every layout: where rows are whole 16 bytes, and where they aren't."""
+    """Launches of at most some 100,000 tiles, in each type and layout, with rows of whole 16 bytes and without."""
+    types = kernel.problem_knobs()["dtype"].choices
     every = [
-        (shape, name, layout)
-        for shape, name, layout in itertools.product(SHAPES, configs, LAYOUTS)
+        (shape, name, layout, dtype)
+        for shape, name, layout, dtype in itertools.product(SHAPES, configs, LAYOUTS, types)
         if not (name == "smallest" and shape[0] * shape[1] > 300_000)
     ]
     several = (
-        launch_of(shape, configs[name], layout=layout)
-        for shape, name, layout in (every if all_combinations else covering(every))
+        launch_of(shape, configs[name], dtype, layout=layout)
+        for shape, name, layout, dtype in (every if all_combinations else covering(every))
     )
     return [launch for launch in several if accepted(kernel, launch.problem, launch.config)]
 
@@ -277,6 +278,9 @@ def test_grouped_order_is_the_walk_down_each_group():
         pid_m, pid_n = on_arrays(orders.grouped)(pids, rows, columns, group_size)
         group = on_arrays(orders.group_of)(pids, columns, group_size)
         assert list(zip(pid_m, pid_n, group, strict=True)) == list(walk_of_groups(rows, columns, group_size))
+        if rows % group_size == 0:
+            whole = on_arrays(orders.grouped)(pids, rows, columns, group_size, WHOLE_GROUPS=True)
+            assert np.array_equal(whole, (pid_m, pid_n))
 
 
 @pytest.mark.parametrize(("steps", "slices"), [(1, 1), (1, 8), (7, 8), (8, 8), (17, 8), (512, 16), (129, 2)])
@@ -288,7 +292,15 @@ def test_slices_of_k_are_its_steps_one_after_the_other(steps, slices):
 
 
 JITTED_ORDERS = [value for value in vars(orders).values() if hasattr(value, "fn")]
-ARGUMENTS = {"num_pid_m": 7, "num_pid_n": 129, "GROUP_SIZE": 4, "BLOCK": 1, "steps": 577, "SPLIT_K": 8}
+ARGUMENTS = {
+    "num_pid_m": 7,
+    "num_pid_n": 129,
+    "GROUP_SIZE": 4,
+    "BLOCK": 1,
+    "steps": 577,
+    "SPLIT_K": 8,
+    "WHOLE_GROUPS": False,
+}
 
 
 @pytest.mark.parametrize("jitted", JITTED_ORDERS, ids=lambda jitted: jitted.fn.__name__)

@@ -51,7 +51,7 @@ MUTANTS = {
     ),
     "the tail group dropped": Mutant(
         "kernels/orders.py",
-        (("rows = min(num_pid_m - first_row, GROUP_SIZE)", "rows = GROUP_SIZE"),),
+        (("min(num_pid_m - first_row, GROUP_SIZE)", "GROUP_SIZE"),),
         "matmul.grouped",
         {"M": 448, "N": 256, "K": 64},
         {},

@@ -40,7 +40,8 @@ def test_a_run_comes_back_as_it_was(run):
     assert back.is_of(replace(run, recorded=run))
     assert not back.is_of(replace(run, note="Another one."))
     assert kept_run.read(written(replace(run, recorded=run)), state).run.recorded is None
-    other = state_of(replace(run.experiment, problem=replace(run.experiment.problem, M=run.experiment.problem.M + 1)))
+    problem = run.experiment.problem
+    other = state_of(replace(run.experiment, problem=replace(problem, M=1 + problem.M % 16_384)))
     assert kept_run.read(written(run), other) is None
     assert kept_run.read(written(run, "A100"), state) is None
 
