@@ -45,6 +45,7 @@ def test_what_no_lane_asks_for_is_not_issued():
     )
     assert "not issued" in title_of(nobody, 0, "request {}")
     assert "1 sector: 4 of 32 bytes" in title_of(drawn, 0, "request {}")
+    assert "4 sectors: all 128 bytes wanted" in title_of(laid([range(0, 128, 4)]), 0, "request {}")
 
 
 def test_wide_lanes_all_have_their_numbers_and_narrow_ones_every_fourth():

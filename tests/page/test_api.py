@@ -245,8 +245,9 @@ def test_a_race_says_so_in_its_note(client: Client) -> None:
 
 
 def test_a_descriptor_is_named_and_so_is_its_fallback(client: Client) -> None:
-    ops = client.predict({"kernel": "matmul.persistent"}, api_name="/coalescing")["ops"]
-    assert [(op["op"], op["tensor"]) for op in ops] == [("descriptor", name) for name in "ABCC"]
+    for config, tensors in (({}, "ABC"), ({"BLOCK_N": 256, "num_warps": 8}, "ABCC")):
+        ops = client.predict({"kernel": "matmul.persistent", "config": config}, api_name="/coalescing")["ops"]
+        assert [(op["op"], op["tensor"]) for op in ops] == [("descriptor", name) for name in tensors]
     odd = {"kernel": "matmul.persistent", "problem": {"M": 64, "N": 64, "K": 63}}
     assert [op["op"] for op in client.predict(odd, api_name="/coalescing")["ops"]] == ["load", "load", "store"]
     note = client.predict(odd, api_name="/run")["note"]

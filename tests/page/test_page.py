@@ -8,6 +8,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from kernels.matmul import tile
+from kernels.source import memory_lines
 from tests.page.conftest import Tab
 
 pytestmark = pytest.mark.browser
@@ -177,7 +179,8 @@ def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(t
     tab.says("#compiler-claim", "registers")
     for name in ("Source", "TTGIR", "PTX", "SASS"):
         assert tab.page.locator(f'#listing [data-name="{name}"] .marked').count() > 0
-    tab.page.get_by_label("memory operation").select_option(label="store C, tile.py:110")
+    ((_, line),) = memory_lines(tile.store)
+    tab.page.get_by_label("memory operation").select_option(label=f"store C, tile.py:{line}")
     assert "tl.store" in tab.page.locator('#listing [data-name="Source"] .marked').first.inner_text()
     assert "STG" in tab.page.locator('#listing [data-name="SASS"] .marked').first.inner_text()
     tab.page.get_by_label("search", exact=True).fill("mma")

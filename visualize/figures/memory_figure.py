@@ -110,8 +110,9 @@ def title_of(drawn: RequestLines, place: int, name: str) -> str:
     name = name.format(f"{drawn.number[place] + 1:,}")
     if not sectors:
         return f"<b>{name}</b><br>not issued: no lane is active"
-    units = "sector" if sectors == 1 else "sectors"
-    return f"<b>{name}</b><br>{sectors:,} {units}: {wanted:,} of {sectors * drawn.sector_bytes:,} bytes wanted"
+    units, moved = "sector" if sectors == 1 else "sectors", sectors * drawn.sector_bytes
+    of_all = "all" if wanted == moved else f"{wanted:,} of"
+    return f"<b>{name}</b><br>{sectors:,} {units}: {of_all} {moved:,} bytes wanted"
 
 
 def labels_of(drawn: RequestLines) -> np.ndarray:
