@@ -32,8 +32,8 @@ def group_of(pid, num_pid_n, GROUP_SIZE):
 def grouped(pid, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS=False):
     """Tile (pid_m, pid_n) when programs go down GROUP_SIZE rows before they step one column.
 
-    The last group may have fewer rows; then it steps by those. With WHOLE_GROUPS it has not: then the division by its
-    rows is one by a constant.
+    The last group may have fewer rows; then it steps by those. WHOLE_GROUPS promises that none has fewer, so that the
+    divisor is the constant GROUP_SIZE.
     """
     first_row = group_of(pid, num_pid_n, GROUP_SIZE) * GROUP_SIZE
     rows = GROUP_SIZE if WHOLE_GROUPS else min(num_pid_m - first_row, GROUP_SIZE)

@@ -88,7 +88,7 @@ def arguments(
     """Arguments of a persistent matmul: descriptors in place of tensors, where they can be made.
 
     Args:
-        pieces: the tensors that are copied tile by tile, and in how many pieces, side by side.
+        pieces: for each tensor that is copied once per tile, into how many pieces, side by side, a tile is split.
     """
     config, problem = launch.config, launch.problem
     are_whole = extents(launch)["m"] % config.GROUP_SIZE == 0

@@ -85,7 +85,7 @@ def test_any_gpu_of_the_table_is_compiled_for(session, kernels, gpu):
 
 
 @pytest.mark.parametrize("kernel", ["matmul.persistent", "matmul.fused_add_relu"])
-def test_a_flattened_loop_leaves_room_for_the_default_tile_in_the_widest_type(session, kernels, kernel):
+def test_the_default_tile_fits_in_shared_memory_in_the_widest_type(session, kernels, kernel):
     compiled = session.compiled(experiment(kernels[kernel], "H200", dtype="float32"))
     assert isinstance(compiled, Compiled), compiled
 
@@ -166,13 +166,18 @@ def test_what_became_of_every_access_is_read_for_any_gpu(session, kernels, kerne
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tile", "expected"),
-    [("float8_e4m3fn", 32, [32, 32, 32]), ("float16", 32, [64, 64, 64]), ("float32", 64, [128, 128, 128])],
+    ("name", "dtype", "tile", "expected"),
+    [
+        ("persistent", "float8_e4m3fn", 32, [32, 32, 32]),
+        ("persistent", "float16", 32, [64, 64, 64]),
+        ("persistent", "float32", 64, [128, 128, 128]),
+        ("fused_add_relu", "float8_e4m3fn", 32, [32, 32, 0, 0, 0, 0]),
+    ],
 )
 @pytest.mark.parametrize("gpu", ["H200", "B200"])
-def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(session, kernels, gpu, dtype, tile, expected):
+def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(session, kernels, gpu, name, dtype, tile, expected):
     """0 for rows of 16 bytes, which no swizzle is narrow enough for; the widest, 128, for longer ones, in two boxes."""
-    kernel = kernels["matmul.persistent"]
+    kernel = kernels[f"matmul.{name}"]
     config = kernel.config(BLOCK_M=tile, BLOCK_N=tile, BLOCK_K=tile, num_warps=4)
     chosen = Experiment(kernel.id, kernel.family.problem(dtype=dtype), config, gpu)
     compiled = session.compiled(chosen)
