@@ -40,7 +40,11 @@ def test_each_half_of_each_tile_is_stored(session: Session, shape: tuple[int, in
     assert found.check.nonfinite == 0
 
 
-@pytest.mark.xdist_group("compiled")
+def launch_of(dtype: str, block_m: int, block_n: int) -> Launch[Any, Any]:
+    config = KERNEL.config(BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=32, num_warps=8)
+    return Launch(KERNEL.family.problem(dtype=dtype), config, GPUS["H200"])
+
+
 @pytest.mark.parametrize(
     ("dtype", "tile", "blocks"),
     [
@@ -52,14 +56,16 @@ def test_each_half_of_each_tile_is_stored(session: Session, shape: tuple[int, in
         ("float32", (128, 128), [64, 64]),
     ],
 )
-def test_a_tile_of_more_than_32_kib_is_stored_in_halves(
-    session: Session, dtype: str, tile: tuple[int, int], blocks: list[int]
-) -> None:
-    """And the compiler's texts have each store on the line that is said."""
-    config = KERNEL.config(BLOCK_M=tile[0], BLOCK_N=tile[1], BLOCK_K=32, num_warps=8)
-    launch: Launch[Any, Any] = Launch(KERNEL.family.problem(dtype=dtype), config, GPUS["H200"])
-    stores = [one for one in KERNEL.accesses(launch) if isinstance(one, Access) and one.tensor == "C"]
-    assert [one.columns.block for one in stores] == blocks
-    compiled = session.compiled(Experiment(KERNEL.id, launch.problem, config, "H200"))
+def test_a_tile_of_more_than_32_kib_is_stored_in_halves(dtype: str, tile: tuple[int, int], blocks: list[int]) -> None:
+    stores = [one for one in KERNEL.accesses(launch_of(dtype, *tile)) if one.tensor == "C"]
+    assert [one.columns.block for one in stores if isinstance(one, Access)] == blocks
+
+
+@pytest.mark.xdist_group("compiled")
+@pytest.mark.parametrize(("dtype", "tile"), [("float16", (128, 256)), ("float32", (128, 128))])
+def test_each_half_is_stored_on_the_line_that_is_said(session: Session, dtype: str, tile: tuple[int, int]) -> None:
+    """The right half waits in 16-bit types, and is stored at once in float32."""
+    launch = launch_of(dtype, *tile)
+    compiled = session.compiled(Experiment(KERNEL.id, launch.problem, launch.config, "H200"))
     assert isinstance(compiled, Compiled), compiled
     assert not compiled.unreadable
