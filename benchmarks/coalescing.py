@@ -21,10 +21,10 @@ def main() -> None:
     from kernels.experiment import Experiment
     from kernels.gpus import GPUS
     from kernels.knobs import knobs
+    from kernels.measuring.session import Session
     from kernels.results import Compiled
-    from kernels.runner.session import Session
     from kernels.spec import Launch
-    from visualize.models.coalescing import operations
+    from visualize.predict.coalescing import operations
 
     with tempfile.TemporaryDirectory() as cache:
         session = Session(None, Path(cache))

@@ -1,4 +1,4 @@
-"""How long Triton's interpreter takes: fits the constants of `kernels.runner.interpreter`.
+"""How long Triton's interpreter takes: fits the constants of `kernels.measuring.interpreter`.
 
 python -m benchmarks.interpreter
 """
@@ -14,9 +14,9 @@ def main() -> None:
     from kernels import discover
     from kernels.experiment import from_json
     from kernels.gpus import GPUS
+    from kernels.measuring.interpreter import estimated_seconds
+    from kernels.measuring.session import Session
     from kernels.results import Failure
-    from kernels.runner.interpreter import estimated_seconds
-    from kernels.runner.session import Session
     from kernels.spec import Launch
 
     payloads = [

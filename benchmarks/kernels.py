@@ -21,9 +21,9 @@ from benchmarks.kernel_table import Entry, Table
 
 if TYPE_CHECKING:
     from kernels.gpus import Gpu
+    from kernels.measuring.prepared import Prepared
+    from kernels.measuring.sampling import Samples
     from kernels.results import Check
-    from kernels.runner.prepared import Prepared
-    from kernels.runner.sampling import Samples
 
 FOLDER = Path(__file__).parent / "measured"
 SECONDS = 4.0
@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the table's files")
     flags = parser.parse_args()
 
-    from kernels.runner import worker
+    from kernels.measuring import worker
 
     with tempfile.TemporaryDirectory() as cache:
         worker.start("cuda", cache)
@@ -53,10 +53,10 @@ def main() -> int:
 
 def _benchmark(cases: list[Case], seconds: float, folder: Path) -> int:
     from kernels.gpus import this_gpu
+    from kernels.measuring import worker
+    from kernels.measuring.sampling import Effort
+    from kernels.measuring.timing import in_turns
     from kernels.results import Failure
-    from kernels.runner import worker
-    from kernels.runner.sampling import Effort
-    from kernels.runner.timing import in_turns
 
     gpu = this_gpu()
     if gpu is None:
@@ -130,7 +130,7 @@ class _Timed:
     """
 
     def __init__(self, case: Case, experiment: Any, gpu: Gpu, take: Callable[[list[Call], str], Samples]) -> None:
-        from kernels.runner.prepared import prepare
+        from kernels.measuring.prepared import prepare
 
         given = prepare(experiment, gpu)
         launch, run = _ours(case, given)
@@ -172,7 +172,7 @@ class _Timed:
 
 def _ours(case: Case, given: Prepared) -> tuple[Call, Prepared]:
     """What is timed as the kernel, and the launch whose output is checked."""
-    from kernels.runner.measurements.layouts_measurement import ways_of_b
+    from kernels.measuring.measurements.layouts_measurement import ways_of_b
 
     if not case.is_b_transposed_first:
         return given.ready(), given
@@ -192,7 +192,7 @@ def _library(given: Prepared, output: Any, wanted: list[str]) -> tuple[dict[str,
     Args:
         output: what they write into, those that don't return a result of their own.
     """
-    from kernels.runner.measurements.run_measurement import library_calls
+    from kernels.measuring.measurements.run_measurement import library_calls
 
     found, missing = library_calls(given.kernel.family, given.inputs, output, given.experiment.problem)
     calls: dict[str, Call] = dict(found)

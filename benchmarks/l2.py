@@ -25,8 +25,8 @@ _LONG_MS = 0.9
 def main() -> int:
     """Print the table, and the rate; returns how many launches could not be timed."""
     from kernels.gpus import this_gpu
+    from kernels.measuring import worker
     from kernels.results import Failure
-    from kernels.runner import worker
 
     gpu = this_gpu()
     if gpu is None:
@@ -54,12 +54,12 @@ def _received(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
 
     from kernels import discover
     from kernels.experiment import Experiment
-    from kernels.runner.prepared import prepare
-    from kernels.runner.sampling import Effort
-    from kernels.runner.timing import in_turns
+    from kernels.measuring.prepared import prepare
+    from kernels.measuring.sampling import Effort
+    from kernels.measuring.timing import in_turns
     from kernels.spec import Launch, shape_text
-    from visualize.models.reuse import asked_bytes
-    from visualize.models.schedule import schedule
+    from visualize.predict.reuse import asked_bytes
+    from visualize.predict.schedule import schedule
 
     kernel = discover()["matmul.grouped"]
     effort = Effort(0.005, fewest=20, most=400, least_ms=50.0, most_s=1.0, warm_s=0.2)

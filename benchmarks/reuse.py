@@ -53,7 +53,7 @@ def main(csv: Path | None = None) -> None:
 
 def _print_times(launches: Sequence[Compared]) -> None:
     """The median over some repeats, at three pressures on the L2: 0, and where some SMs run ahead."""
-    from visualize.models.reuse import by_group_size, group_sizes
+    from visualize.predict.reuse import by_group_size, group_sizes
 
     print(f"{SIDE}³, all GROUP_SIZEs; ms where the L2 needs 0, 1.5 and 2.2 times as long as the next resource")
     for one in launches:
@@ -136,7 +136,7 @@ def _print_cross_validation(launches: Sequence[Compared]) -> None:
 
 def _print_regret(launches: Sequence[Compared]) -> None:
     """Of the GROUP_SIZEs that were timed, the recommended one against the fastest."""
-    from visualize.models.reuse import recommended
+    from visualize.predict.reuse import recommended
 
     print(f"\n{'launch':62} {'pressure':>8} {'recommended':>11} {'fastest':>8} {'slower by':>9}")
     compared = [one for one in launches if None not in one.rows]

@@ -20,7 +20,7 @@ from kernels.gpus import GPUS, Gpu
 from kernels.results import Device, Failure, Prediction, Strategy, Sweep, SweepRow
 from kernels.sweep.device import NO_TIMES, Build, Outcome, Outcomes, Trial
 from kernels.sweep.sweeping import Sweeping
-from visualize.models.predicted_order import predicted
+from visualize.predict.predicted_order import predicted
 
 # Configs that are timed before we look how good the best of them is.
 FIRST = 8

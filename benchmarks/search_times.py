@@ -16,13 +16,13 @@ import numpy as np
 
 from kernels import discover
 from kernels.experiment import Experiment, from_json
+from kernels.measuring.session import Session
 from kernels.results import Device, Failure
-from kernels.runner.session import Session
 from kernels.space import Space, space, space_from_json
 from kernels.sweep.builder import LocalBuilder
 from kernels.sweep.device import Build, Builder, Trial, TrialDevice
 from kernels.sweep.local_device import LocalDevice
-from visualize.models.predicted_order import predicted
+from visualize.predict.predicted_order import predicted
 
 # M, N and K. The first five were in use while the model was made, the last three were not.
 SHAPES = (

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kernels.experiment import Experiment
     from kernels.gpus import Gpu
     from kernels.results import GroupSizeRow, GroupSizeStudy
-    from visualize.models.dispatch import Run
+    from visualize.predict.dispatch import Run
 
 GROUP_SIZES = 1, 4, 16, 64
 NAMES = "as is expected", "on the timeline"
@@ -40,7 +40,7 @@ _FLUSHED_BYTES = 256 << 20
 def main() -> int:
     """Launch, predict and print; returns 1 where there is no GPU, or none of its comparisons."""
     from kernels.gpus import this_gpu
-    from kernels.runner import worker
+    from kernels.measuring import worker
 
     gpu = this_gpu()
     if gpu is None:
@@ -72,7 +72,7 @@ def main() -> int:
 def _studies(gpu: Gpu) -> list[GroupSizeStudy]:
     """The recorded comparisons of float16 products in grouped order, but for the largest."""
     from kernels import records
-    from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES as MEASUREMENT
+    from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES as MEASUREMENT
 
     studies = [recording.measured for recording in records.shipped(MEASUREMENT.form) if recording.gpu == gpu.name]
     of = [(study, study.experiment.kernel, study.experiment.problem) for study in studies]
@@ -99,7 +99,7 @@ def _sizes(of: Any, names: Iterable[str]) -> str:
 def _compile(payload: dict[str, Any], gpu: str) -> None:
     """Into the cache that the environment names, in a process of its own."""
     from kernels import discover
-    from kernels.compiled.compiler import compile_timed_for
+    from kernels.compiling.compiler import compile_timed_for
     from kernels.experiment import from_json
     from kernels.gpus import GPUS
 
@@ -110,9 +110,9 @@ def _course(experiment: Experiment, gpu: Gpu) -> Run:
     """When each program ran, in units of the median program's time, and on which SM."""
     import torch
 
-    from kernels.compiled.instrumented import FIELDS, timed
-    from kernels.runner.prepared import prepare
-    from visualize.models.dispatch import Run
+    from kernels.compiling.instrumented import FIELDS, timed
+    from kernels.measuring.prepared import prepare
+    from visualize.predict.dispatch import Run
 
     plain = prepare(experiment, gpu)
     record = torch.empty((plain.kernel.programs(plain.setting), len(FIELDS)), dtype=torch.int64, device="cuda")
@@ -141,9 +141,9 @@ def _played(study: GroupSizeStudy, experiment: Experiment, gpu: Gpu) -> float:
     """Bytes read on the course that a launch took."""
     from kernels import discover
     from kernels.spec import Launch
-    from visualize.models.occupancy import occupancy
-    from visualize.models.reuse import read_bytes_on
-    from visualize.models.schedule import schedule
+    from visualize.predict.occupancy import occupancy
+    from visualize.predict.reuse import read_bytes_on
+    from visualize.predict.schedule import schedule
 
     kernel, launch = discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)
     registers, shared_bytes = study.rows[0].registers, study.rows[0].shared_bytes

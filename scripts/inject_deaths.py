@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 # Worker processes import this file again, before they are told whether to interpret: so kernels are imported below.
 if TYPE_CHECKING:
     from kernels.experiment import Experiment
-    from kernels.runner.session import Session
+    from kernels.measuring.session import Session
 
 READY_S, READY_ON_GPU_S = 5.0, 8.0
 PATIENCE_S = 120.0
@@ -62,8 +62,8 @@ def inject(session: Session, deaths: int, seed: int) -> Deaths:
     """Kill until so many runs have failed."""
     from kernels import discover
     from kernels.experiment import from_json
+    from kernels.measuring import worker
     from kernels.results import Failure, RunResult
-    from kernels.runner import worker
 
     found, draw = Deaths(), random.Random(seed)
     long, quick = (from_json(payload, discover()) for payload in (LONG_ON_GPU if session.gpu else LONG, QUICK))
@@ -99,7 +99,7 @@ def _took_s(session: Session, experiment: Experiment) -> float:
 
 def main(deaths: int, seed: int) -> None:
     from kernels.gpus import this_gpu
-    from kernels.runner.session import Session
+    from kernels.measuring.session import Session
 
     with tempfile.TemporaryDirectory() as cache:
         session = Session(this_gpu(), Path(cache))

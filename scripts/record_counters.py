@@ -29,8 +29,8 @@ from scripts.recording import Wanted, flags_of, record
 if TYPE_CHECKING:
     from kernels.experiment import Experiment
     from kernels.gpus import Gpu
+    from kernels.measuring.processes import Workers
     from kernels.results import Compiled, Counters, Failure
-    from kernels.runner.processes import Workers
 
 # Launches that one ncu counts: if it fails, so many are lost.
 BATCH = 40
@@ -45,8 +45,8 @@ def counted(
         most: how many are counted: those that don't compile are not.
         repeat: how often each is counted.
     """
+    from kernels.measuring.processes import Workers
     from kernels.results import Failure
-    from kernels.runner.processes import Workers
 
     rest = iter(wanted)
     with tempfile.TemporaryDirectory() as cache:
@@ -68,16 +68,16 @@ def counted(
 def _compiled(
     batch: Sequence[Experiment], gpu: Gpu, workers: Workers
 ) -> Iterator[tuple[Experiment, Compiled | Failure]]:
-    from kernels.compiled.compiler import compiled_for
-    from kernels.runner.processes import outcome
+    from kernels.compiling.compiler import compiled_for
+    from kernels.measuring.processes import outcome
 
     calls = [workers.submit(compiled_for, "compile", experiment, gpu) for experiment in batch]
     yield from zip(batch, [outcome(call, "compile") for call in calls], strict=True)
 
 
 def _counted(batch: Sequence[tuple[Experiment, Compiled]], cache: str) -> Iterator[tuple[Wanted, Counters | Failure]]:
-    from kernels.runner import ncu
-    from kernels.runner.measurements.counters_measurement import METRICS, counters
+    from kernels.measuring import ncu
+    from kernels.measuring.measurements.counters_measurement import METRICS, counters
 
     if not batch:
         return
@@ -107,8 +107,8 @@ class Tally:
         """Sectors and requests of the launch, predicted and counted."""
         from kernels import discover
         from kernels.spec import Launch
-        from visualize.models.agreement import launch_totals, verdicts
-        from visualize.models.textbook import Textbook
+        from visualize.predict.agreement import launch_totals, verdicts
+        from visualize.predict.textbook import Textbook
 
         experiment = found.experiment
         launch = Launch(experiment.problem, experiment.config, self.gpu)

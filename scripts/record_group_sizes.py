@@ -200,7 +200,7 @@ def _held(file: Path) -> list[dict[str, Any]]:
     """Those payloads that the file holds a comparison of."""
     from kernels import discover
     from kernels.experiment import from_json
-    from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
+    from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
 
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     held = {GROUP_SIZES.key(GROUP_SIZES.form.recording(line).measured.experiment) for line in lines}

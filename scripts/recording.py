@@ -45,9 +45,9 @@ def record(
         The number of failures.
     """
     from kernels.gpus import this_gpu
+    from kernels.measuring.measurements import MEASUREMENTS
     from kernels.records import Recording
     from kernels.results import Failure
-    from kernels.runner.measurements import MEASUREMENTS
 
     gpu, failed = this_gpu(), 0
     if gpu is None:
@@ -85,7 +85,7 @@ def unrecorded(wanted: Sequence[Wanted], file: Path) -> list[Wanted]:
     """What is wanted and a file holds no recording of, from whatever GPU: `file` is one GPU's."""
     from kernels import discover
     from kernels.experiment import from_json
-    from kernels.runner.measurements import MEASUREMENTS
+    from kernels.measuring.measurements import MEASUREMENTS
 
     held = {(word, key) for word, _, key in map(_what, file.read_text(encoding="utf-8").splitlines())}
     return [
@@ -97,7 +97,7 @@ def unrecorded(wanted: Sequence[Wanted], file: Path) -> list[Wanted]:
 
 def _what(line: str) -> tuple[str, str, Any]:
     """What a line is a recording of: its kind, its GPU, and the experiment that stands for all with the same result."""
-    from kernels.runner.measurements import MEASUREMENTS
+    from kernels.measuring.measurements import MEASUREMENTS
 
     fields = json.loads(line)
     form = next(one.form for one in MEASUREMENTS.values() if one.form.word in fields)
@@ -108,7 +108,7 @@ def submitted(wanted: Sequence[Wanted]) -> Iterator[tuple[Wanted, Any]]:
     """Each of what is wanted with its outcome, in order, as a session on this machine measures it."""
     from kernels import discover
     from kernels.experiment import from_json
-    from kernels.runner.session import Session
+    from kernels.measuring.session import Session
 
     session = Session.here()
     try:

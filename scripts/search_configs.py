@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kernels.experiment import Experiment
+    from kernels.measuring.session import Session
     from kernels.recommended import Recommended
     from kernels.results import Sweep
-    from kernels.runner.session import Session
 
 # What is tried: lists of knobs and their values; a space is the union of its lists' products.
 Space = Sequence[Mapping[str, Sequence[int]]]
@@ -142,7 +142,7 @@ def _compared(found: Sweep) -> int:
 def main() -> int:
     """Search; returns the number of cases in which no config was right."""
     from kernels.gpus import this_gpu
-    from kernels.runner.session import Session
+    from kernels.measuring.session import Session
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)

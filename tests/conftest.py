@@ -19,7 +19,7 @@ from hypothesis import settings
 from kernels import discover
 from kernels.gpus import GPUS, this_gpu
 from kernels.knobs import ConfigError, knobs
-from kernels.runner.session import Session
+from kernels.measuring.session import Session
 from kernels.spec import Launch
 from kernels.store import Store
 from tests.grown import contract, grown, grown_app, grown_client, grown_page  # noqa: F401

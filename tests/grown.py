@@ -21,7 +21,7 @@ ADDED = ("test_new_family", "test_new_kernel", "test_new_panel")
 CONTRACT = (
     "tests/kernels/test_contract.py",
     "tests/kernels/test_declarations.py",
-    "tests/models/test_textbook.py",
+    "tests/predict/test_textbook.py",
     "tests/oracle/test_interpreter_addresses.py",
 )
 WORDS = "(row_blocks and not test_interpreter_addresses) or column_strip"

@@ -36,7 +36,7 @@ def _small(case):
 
 def _taken(calls, timer):
     """Made-up times: each call's is its place, so that the kernel is first and the last call the slowest."""
-    from kernels.runner.sampling import Samples
+    from kernels.measuring.sampling import Samples
 
     for call in calls:
         call()
@@ -54,7 +54,7 @@ def rows_under_the_interpreter():
 def rows_of_a_wrong_result():
     """The rows of a case whose kernel writes nothing. In the run worker."""
     from benchmarks import kernels
-    from kernels.runner import prepared
+    from kernels.measuring import prepared
 
     ready, prepared.Prepared.ready = prepared.Prepared.ready, lambda self: lambda: None
     try:

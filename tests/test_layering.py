@@ -90,16 +90,16 @@ def is_module(name):
 
 # What each package may import of the project, besides itself. The first prefix that fits counts.
 _DECLARED = tuple(f"kernels.{name}" for name in DECLARATIONS)
-_MODELS = ("visualize.models", "kernels.results", *_DECLARED)
+_MODELS = ("visualize.predict", "kernels.results", *_DECLARED)
 ALLOWED = {
     "app": ("kernels", "visualize"),
     "kernels.results": _DECLARED,
-    "kernels.compiled": ("kernels",),
+    "kernels.compiling": ("kernels",),
     "kernels.records": ("kernels",),
     "kernels.store": ("kernels",),
     "kernels.export": ("kernels",),
     "kernels": ("kernels",),
-    "visualize.models": _MODELS,
+    "visualize.predict": _MODELS,
     "visualize.figures": _MODELS,
     "visualize.text": ("kernels", *_MODELS),
     "visualize.widgets": ("visualize.figures", "visualize.text", *_MODELS),
@@ -107,25 +107,32 @@ ALLOWED = {
     "visualize.scoreboard": ("kernels", "visualize.state", *_MODELS),
     "visualize.panels": ("kernels", "visualize"),
     "visualize.tours": ("kernels", "visualize"),
-    "visualize.command": ("kernels", "visualize.models"),
+    "visualize.command": ("kernels", "visualize.predict"),
     "visualize.page": ("kernels", "visualize"),
 }
 
 # Of these, packages that it may not import, wherever the import stands.
 NEVER = {
     "kernels.results": ("gradio", "plotly", "torch", "triton"),
-    "kernels.compiled": ("kernels.sweep", "kernels.runner", "kernels.records", "gradio", "plotly"),
-    "kernels.records": ("kernels.sweep", "kernels.runner", "kernels.store", "gradio", "plotly"),
+    "kernels.compiling": ("kernels.sweep", "kernels.measuring", "kernels.records", "gradio", "plotly"),
+    "kernels.records": ("kernels.sweep", "kernels.measuring", "kernels.store", "gradio", "plotly"),
     "kernels.store": (
-        *("kernels.sweep", "kernels.runner", "kernels.compiled", "kernels.export"),
+        *("kernels.sweep", "kernels.measuring", "kernels.compiling", "kernels.export"),
         *("gradio", "plotly", "torch", "triton"),
     ),
-    "kernels.export": ("kernels.sweep", "kernels.runner", "kernels.records", "kernels.compiled", "gradio", "plotly"),
-    "kernels.runner": ("kernels.sweep", "gradio", "plotly"),
+    "kernels.export": (
+        "kernels.sweep",
+        "kernels.measuring",
+        "kernels.records",
+        "kernels.compiling",
+        "gradio",
+        "plotly",
+    ),
+    "kernels.measuring": ("kernels.sweep", "gradio", "plotly"),
     "kernels": ("gradio", "plotly"),
-    "visualize.models": ("gradio", "plotly", "torch", "triton"),
+    "visualize.predict": ("gradio", "plotly", "torch", "triton"),
     "visualize.figures": ("gradio", "torch", "triton"),
-    "visualize.text": ("kernels.runner", "kernels.records", "gradio", "plotly", "torch", "triton"),
+    "visualize.text": ("kernels.measuring", "kernels.records", "gradio", "plotly", "torch", "triton"),
     "visualize.widgets": ("torch", "triton"),
     "visualize.state": ("gradio", "torch", "triton"),
     "visualize.scoreboard": ("gradio", "plotly", "torch", "triton"),
@@ -193,16 +200,16 @@ def test_no_file_is_too_long():
 
 
 BROKEN = (
-    ("kernels.runner.worker", "from visualize.models import schedule"),
+    ("kernels.measuring.worker", "from visualize.predict import schedule"),
     ("kernels.records", "import visualize"),
-    ("kernels.runner.session", "import app"),
-    ("kernels.runner.session", "def f():\n    from app import main"),
-    ("kernels.runner.check", "import torch"),
-    ("kernels.runner.check", "class C:\n    import torch"),
-    ("kernels.runner.check", "try:\n    from torch import nn\nexcept ImportError:\n    pass"),
-    ("kernels.runner.session", "from kernels.sweep.search import Search"),
+    ("kernels.measuring.session", "import app"),
+    ("kernels.measuring.session", "def f():\n    from app import main"),
+    ("kernels.measuring.check", "import torch"),
+    ("kernels.measuring.check", "class C:\n    import torch"),
+    ("kernels.measuring.check", "try:\n    from torch import nn\nexcept ImportError:\n    pass"),
+    ("kernels.measuring.session", "from kernels.sweep.search import Search"),
     ("kernels.records", "def f():\n    from kernels.sweep import sweeping"),
-    ("kernels.sweep.search", "from visualize.models.predicted_order import predicted"),
+    ("kernels.sweep.search", "from visualize.predict.predicted_order import predicted"),
     ("kernels.sweep.cluster", "import distributed"),
     ("kernels.sweep.sweeping", "def f():\n    import distributed"),
     ("kernels.space", "import numpy"),
@@ -210,22 +217,22 @@ BROKEN = (
     ("kernels.matmul.grouped", "import plotly"),
     ("kernels.spec", "import numpy as np"),
     ("kernels.spec", "def f():\n    import numpy as np"),
-    ("kernels.spec", "from kernels.runner import results"),
+    ("kernels.spec", "from kernels.measuring import results"),
     ("kernels.gpus", "from kernels import orders"),
     ("kernels.experiment", "from kernels import discover"),
-    ("visualize.models.reuse", "import plotly.graph_objects as go"),
-    ("visualize.models.reuse", "def f():\n    import torch"),
-    ("visualize.models.reuse", "if TYPE_CHECKING:\n    import gradio"),
-    ("visualize.models.reuse", "import triton"),
-    ("visualize.models.reuse", "from kernels import discover"),
-    ("visualize.models.reuse", "from kernels.matmul import grouped"),
-    ("visualize.models.reuse", "from kernels.runner.check import check"),
+    ("visualize.predict.reuse", "import plotly.graph_objects as go"),
+    ("visualize.predict.reuse", "def f():\n    import torch"),
+    ("visualize.predict.reuse", "if TYPE_CHECKING:\n    import gradio"),
+    ("visualize.predict.reuse", "import triton"),
+    ("visualize.predict.reuse", "from kernels import discover"),
+    ("visualize.predict.reuse", "from kernels.matmul import grouped"),
+    ("visualize.predict.reuse", "from kernels.measuring.check import check"),
     ("kernels.results.timeline", "from kernels import records"),
-    ("kernels.records", "from kernels.runner import session"),
-    ("kernels.store.store", "from kernels.runner.session import Session"),
+    ("kernels.records", "from kernels.measuring import session"),
+    ("kernels.store.store", "from kernels.measuring.session import Session"),
     ("kernels.records", "from kernels.store import Store"),
-    ("kernels.compiled.listing", "from kernels.records import find"),
-    ("kernels.export.script", "from kernels.runner.check import check"),
+    ("kernels.compiling.listing", "from kernels.records import find"),
+    ("kernels.export.script", "from kernels.measuring.check import check"),
     ("visualize.text.why", "import gradio as gr"),
     ("visualize.text.why", "from visualize.panels import schedule_tab"),
     ("visualize.scoreboard.board", "import plotly"),
@@ -233,13 +240,13 @@ BROKEN = (
     ("visualize.panels.reuse_tab", "from visualize.page import page"),
     ("visualize.panels.tabs", "from visualize.tours import tours"),
     ("visualize.tours.fact", "from visualize.page.guide import Guide"),
-    ("visualize.models.reuse", "from visualize.figures import theme"),
-    ("visualize.models.reuse", "from ..panels import page"),
+    ("visualize.predict.reuse", "from visualize.figures import theme"),
+    ("visualize.predict.reuse", "from ..panels import page"),
     ("visualize.figures.theme", "import gradio as gr"),
     ("visualize.figures.theme", "def f():\n    import triton"),
     ("visualize.figures.theme", "from torch import Tensor"),
     ("visualize.figures.theme", "from visualize.page.page import page"),
-    ("visualize.figures.theme", "from kernels.runner.session import Session"),
+    ("visualize.figures.theme", "from kernels.measuring.session import Session"),
     ("visualize.command.sweep_command", "import gradio"),
     ("visualize.command.sweep_command", "from visualize.panels import tabs"),
     ("visualize.page.page", "from app import main"),
@@ -249,17 +256,17 @@ BROKEN = (
 FINE = (
     ("app", "import torch"),
     ("kernels.jit", "try:\n    import triton\nexcept ImportError:\n    pass"),
-    ("kernels.runner.check", "def f():\n    import torch"),
+    ("kernels.measuring.check", "def f():\n    import torch"),
     ("kernels.sweep.cluster", "def f():\n    import distributed"),
-    ("kernels.sweep.search", "from kernels.runner.sampling import Effort\nimport numpy"),
-    ("kernels.runner.check", "if TYPE_CHECKING:\n    import torch"),
+    ("kernels.sweep.search", "from kernels.measuring.sampling import Effort\nimport numpy"),
+    ("kernels.measuring.check", "if TYPE_CHECKING:\n    import torch"),
     ("kernels.spec", "if TYPE_CHECKING:\n    import numpy as np"),
     ("kernels.experiment", "from kernels.gpus import GPUS\nimport dataclasses"),
-    ("visualize.models.reuse", "from kernels import orders\nfrom kernels.jit import on_arrays\nimport numpy"),
-    ("visualize.figures.theme", "import plotly\nfrom visualize.models import schedule"),
+    ("visualize.predict.reuse", "from kernels import orders\nfrom kernels.jit import on_arrays\nimport numpy"),
+    ("visualize.figures.theme", "import plotly\nfrom visualize.predict import schedule"),
     (
         "visualize.page.page",
-        "import gradio\nfrom kernels import discover\nfrom kernels.runner.session import Session",
+        "import gradio\nfrom kernels import discover\nfrom kernels.measuring.session import Session",
     ),
 )
 
@@ -275,7 +282,7 @@ def test_an_import_that_is_allowed_is_let_be(module, source):
 
 
 def test_every_layer_has_sources_here():
-    for layer in ("kernels/runner", "visualize/models", "visualize/figures", "visualize/panels"):
+    for layer in ("kernels/measuring", "visualize/predict", "visualize/figures", "visualize/panels"):
         assert any(path.is_relative_to(ROOT / layer) for path in SOURCES), layer
 
 

@@ -21,11 +21,11 @@ import json
 from visualize.page.quick_import import quick_import
 with quick_import():
     import gradio as gr
-from kernels.runner.session import Session
+from kernels.measuring.session import Session
 from visualize.figures.player_data import player_data
 from visualize.figures.schedule_figure import Order, schedule_figure
-from visualize.models.schedule import row_major
-from visualize.models.steps import panels, steps
+from visualize.predict.schedule import row_major
+from visualize.predict.steps import panels, steps
 from visualize.page.page import Page
 from visualize.panels.controls import experiment_form
 from visualize.panels.tabs import SETTINGS

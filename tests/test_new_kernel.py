@@ -74,7 +74,7 @@ import gradio as gr
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.results import Failure
-from kernels.runner.session import Session
+from kernels.measuring.session import Session
 from visualize.page.api import kernels_reply
 from visualize.page.page import Page
 from visualize.panels import coalescing_tab, schedule_tab

@@ -25,10 +25,10 @@ from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.records import RecordForm
 from kernels.results import Device
-from kernels.runner.measurements.measurement import Measurement
-from kernels.runner.prepared import prepare
-from kernels.runner.stages import Stages
-from kernels.runner.worker import as_failure
+from kernels.measuring.measurements.measurement import Measurement
+from kernels.measuring.prepared import prepare
+from kernels.measuring.stages import Stages
+from kernels.measuring.worker import as_failure
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ from pathlib import Path
 if __name__ == "__main__":
     from kernels import discover, records
     from kernels.experiment import Run, from_json
-    from kernels.runner import session as sessions
-    from kernels.runner.measurements import MEASUREMENTS
+    from kernels.measuring import session as sessions
+    from kernels.measuring.measurements import MEASUREMENTS
 
     sessions.MOST_KEPT = 1
     session = sessions.Session(None, Path(sys.argv[1]))
@@ -118,8 +118,8 @@ def tree(tmp_path_factory):
     folder = tree / "kernels" / "runner" / "measurements"
     (folder / "programs_measurement.py").write_text(FILE, encoding="utf-8")
     listed = (folder / "__init__.py").read_text(encoding="utf-8")
-    first = "from kernels.runner.measurements.run_measurement"
-    imported = "from kernels.runner.measurements.programs_measurement import PROGRAMS"
+    first = "from kernels.measuring.measurements.run_measurement"
+    imported = "from kernels.measuring.measurements.programs_measurement import PROGRAMS"
     listed = listed.replace(first, f"{imported}\n{first}")
     listed = listed.replace("        TIMELINE,\n", "        TIMELINE,\n        PROGRAMS,\n")
     assert listed.count("PROGRAMS") == 2

@@ -47,7 +47,7 @@ class TilesPanel(Panel):
 
 PAGE = """
 from types import SimpleNamespace
-from kernels.runner.session import Session
+from kernels.measuring.session import Session
 from visualize.page.page import Page, page
 from visualize.panels.tabs import SETTINGS
 from visualize.widgets import settings

@@ -14,7 +14,7 @@ import pytest
 
 from kernels import discover, records
 from kernels.experiment import from_json
-from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
+from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

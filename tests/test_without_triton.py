@@ -12,7 +12,7 @@ import gradio as gr
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.results import Failure
-from kernels.runner.session import Session
+from kernels.measuring.session import Session
 from visualize.panels.tabs import SETTINGS, TABS
 from visualize.state.known import Known
 

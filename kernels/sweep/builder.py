@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from kernels import discover
-from kernels.compiled.compiler import compiled_for
+from kernels.compiling.compiler import compiled_for
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
+from kernels.measuring.processes import Workers, died, outcome
+from kernels.measuring.worker import as_failure
 from kernels.results import Failure, SweepRow
-from kernels.runner.processes import Workers, died, outcome
-from kernels.runner.worker import as_failure
 from kernels.spec import Launch
 from kernels.sweep.device import NO_WORKER, Build, Predict
 

@@ -20,9 +20,9 @@ from typing import Any
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices
 from kernels.knobs import ConfigError
+from kernels.measuring.cache_directory import default_cache_directory
+from kernels.measuring.processes import DEADLINES_S, cancelled, died
 from kernels.results import Device, Failure, Strategy
-from kernels.runner.cache_directory import default_cache_directory
-from kernels.runner.processes import DEADLINES_S, cancelled, died
 from kernels.space import Space
 from kernels.store import Store
 from kernels.sweep import cluster_worker

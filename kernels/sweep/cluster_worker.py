@@ -34,7 +34,7 @@ def described(cache: str, host: str) -> bytes:
         from kernels.results import Failure
 
         return pickle.dumps((Failure("worker", "error", str(error)), gpu, place()))
-    from kernels.runner.worker import describe
+    from kernels.measuring.worker import describe
 
     return pickle.dumps((describe(), gpu, place()))
 
@@ -49,7 +49,7 @@ def attempted(payload: bytes, cache: str, host: str) -> bytes:
     from kernels.gpus import this_gpu
 
     _start("interpreter" if this_gpu() is None else "cuda", cache, host)
-    from kernels.runner.worker import finish
+    from kernels.measuring.worker import finish
     from kernels.sweep.trial import attempted as carried_out
 
     trial, gpu = pickle.loads(payload)
@@ -73,10 +73,10 @@ def _start(backend: str, cache: str, host: str) -> None:
     global _started
     if _started == backend:
         return
-    from kernels.runner import worker
+    from kernels.measuring import worker
 
     if host != socket.gethostname():
-        from kernels.runner.cache_directory import default_cache_directory
+        from kernels.measuring.cache_directory import default_cache_directory
 
         cache = str(default_cache_directory() / "triton")
     worker.start(backend, cache)

@@ -16,8 +16,8 @@ import numpy as np
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.lanes import CompiledFacts
+from kernels.measuring.sampling import Effort
 from kernels.results import Device, Failure, Prediction
-from kernels.runner.sampling import Effort
 from kernels.spec import Kernel, Launch
 
 # A model's time of one launch: before it is compiled (None), and after. Handed to a sweep, which knows no model.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernels.experiment import Experiment, resolved_gpu
+from kernels.measuring.session import Session
 from kernels.results import Strategy
-from kernels.runner.session import Session
 from kernels.space import Space
 from kernels.sweep.builder import LocalBuilder
 from kernels.sweep.device import Predict, Refuse, no_prediction, nothing_refused

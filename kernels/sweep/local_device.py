@@ -15,11 +15,11 @@ from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
+from kernels.measuring.interpreter import refuse_what_takes_too_long
+from kernels.measuring.job import Job
+from kernels.measuring.processes import cancelled
+from kernels.measuring.stages import Machine, Stages, Stopped
 from kernels.results import Device, Failure
-from kernels.runner.interpreter import refuse_what_takes_too_long
-from kernels.runner.job import Job
-from kernels.runner.processes import cancelled
-from kernels.runner.stages import Machine, Stages, Stopped
 from kernels.spec import Launch
 from kernels.sweep.device import GONE, Outcomes, Trial
 from kernels.sweep.trial import attempted

@@ -14,13 +14,13 @@ import numpy as np
 
 from kernels.experiment import Run
 from kernels.gpus import Gpu
+from kernels.measuring.device_memory import DoesNotFit
+from kernels.measuring.held_stream import HeldStream
+from kernels.measuring.measurements.run_measurement import library_calls
+from kernels.measuring.prepared import Prepared, interprets, prepare
+from kernels.measuring.sampling import sampled
+from kernels.measuring.worker import as_failure
 from kernels.results import Check, Failure
-from kernels.runner.device_memory import DoesNotFit
-from kernels.runner.held_stream import HeldStream
-from kernels.runner.measurements.run_measurement import library_calls
-from kernels.runner.prepared import Prepared, interprets, prepare
-from kernels.runner.sampling import sampled
-from kernels.runner.worker import as_failure
 from kernels.spec import Allowance
 from kernels.sweep.device import NO_TIMES, Outcome, Outcomes, Trial
 

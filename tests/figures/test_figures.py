@@ -13,8 +13,8 @@ from kernels.spec import Launch
 from visualize.figures import theme
 from visualize.figures.coalescing_figure import tile_figure
 from visualize.figures.diff_figure import closeup_figure, diff_figure
-from visualize.models.coalescing import tile as compiled_tile
-from visualize.models.textbook import Textbook, requests, tile
+from visualize.predict.coalescing import tile as compiled_tile
+from visualize.predict.textbook import Textbook, requests, tile
 
 
 def block(kernel_id, operation, board, first=(0, 0), **sizes):

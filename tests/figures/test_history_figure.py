@@ -10,8 +10,8 @@ import pytest
 from tests.kernels.results_made_up import START, noisy
 from visualize.figures import theme
 from visualize.figures.history_figure import history_figure
-from visualize.models.changes import Times
-from visualize.models.past_runs import PastRuns
+from visualize.predict.changes import Times
+from visualize.predict.past_runs import PastRuns
 
 OLD, NEW = ("2.11.0", "3.6.0"), ("2.13.0", "3.7.1")
 

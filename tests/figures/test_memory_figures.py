@@ -7,9 +7,9 @@ import pytest
 
 from visualize.figures.memory_figure import frames, labels_of, memory_figure, title_of
 from visualize.figures.sectors_figure import sectors_figure
-from visualize.models.request_lines import request_lines
-from visualize.models.side_by_side import Cost, SideBySide
-from visualize.models.traffic import Requests
+from visualize.predict.request_lines import request_lines
+from visualize.predict.side_by_side import Cost, SideBySide
+from visualize.predict.traffic import Requests
 
 
 def laid(addresses, width=4, numbers=None, rows=(8, 64)):

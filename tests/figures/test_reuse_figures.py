@@ -6,8 +6,8 @@ import pytest
 
 from visualize.figures.bounds_figure import TAIL, bounds_figure
 from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
-from visualize.models.bounds import Bound
-from visualize.models.reuse import Reuse
+from visualize.predict.bounds import Bound
+from visualize.predict.reuse import Reuse
 from visualize.text.words import bytes_of
 
 GB = 1_000_000_000

@@ -13,8 +13,8 @@ from visualize.figures.composite import MOST_CELLS, composite
 from visualize.figures.loads_figure import loads_figure
 from visualize.figures.player_data import player_data
 from visualize.figures.schedule_figure import COLORS, Order, schedule_figure
-from visualize.models.schedule import row_major, schedule, slice_blocks
-from visualize.models.steps import first_reads, panels, steps
+from visualize.predict.schedule import row_major, schedule, slice_blocks
+from visualize.predict.steps import first_reads, panels, steps
 
 
 def planned(kernel_id, problem, config, by="wave"):

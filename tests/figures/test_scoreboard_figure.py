@@ -12,7 +12,7 @@ from kernels import discover
 from kernels.experiment import from_json
 from visualize.figures import theme
 from visualize.figures.scoreboard_figure import scoreboard_figure
-from visualize.models.scores import DRAM, Score
+from visualize.predict.scores import DRAM, Score
 
 
 def score(predicted, counted, operation="load", gpu="H200", count="sectors", **more):

@@ -12,11 +12,11 @@ import pytest
 
 from kernels import discover, records
 from kernels.gpus import GPUS
-from kernels.runner.measurements.timeline_measurement import TIMELINE
+from kernels.measuring.measurements.timeline_measurement import TIMELINE
 from kernels.spec import Launch
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
-from visualize.models.execution import Course, tile_times
-from visualize.models.schedule import schedule
+from visualize.predict.execution import Course, tile_times
+from visualize.predict.schedule import schedule
 from visualize.widgets.plot import drawn
 
 RECORDED = records.experiments(TIMELINE.form, "H200")

@@ -8,7 +8,7 @@ import torch
 
 from kernels.matmul.problem import FAMILY as MATMUL
 from kernels.matmul.rounding import Arithmetic, allowance
-from kernels.runner.check import check
+from kernels.measuring.check import check
 from kernels.spec import DTYPE_BYTES
 from kernels.transpose.problem import FAMILY as TRANSPOSE
 

@@ -30,7 +30,7 @@ def run(kernel, launch, margin, device):
     """Launch on slices, and check."""
     import torch
 
-    from kernels.runner.check import check
+    from kernels.measuring.check import check
     from kernels.spec import Rounding
 
     dtype = getattr(torch, launch.problem.dtype)

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 
-from kernels.runner.measurements import MEASUREMENTS
+from kernels.measuring.measurements import MEASUREMENTS
 from kernels.store import Store, Wanted
 from tests.kernels.results_made_up import START, experiment
 from tests.kernels.trees import ROOT
@@ -41,7 +41,7 @@ def counted(path):
 WRITING = """
 import sys
 from pathlib import Path
-from kernels.runner.measurements import MEASUREMENTS
+from kernels.measuring.measurements import MEASUREMENTS
 from kernels.store import Store
 from tests.kernels.results_made_up import START, experiment, run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.runner.bounded_cache import BoundedCache
+from kernels.measuring.bounded_cache import BoundedCache
 
 
 def test_the_cache_forgets_what_was_used_least_recently():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.runner.cache_directory import default_cache_directory
+from kernels.measuring.cache_directory import default_cache_directory
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from kernels import discover
-from kernels.compiled import compiler, disassembly
-from kernels.compiled.cache_entry import CutOff, assert_whole, disk_full
+from kernels.compiling import compiler, disassembly
+from kernels.compiling.cache_entry import CutOff, assert_whole, disk_full
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
+from kernels.measuring.processes import Workers
 from kernels.results import Compiled
-from kernels.runner.processes import Workers
 
 GPU = GPUS["H200"]
 

@@ -11,8 +11,8 @@ import torch
 
 from kernels.matmul.problem import FAMILY as MATMUL
 from kernels.matmul.rounding import Arithmetic, allowance
-from kernels.runner import check as checks
-from kernels.runner.check import MAX_CELLS, check
+from kernels.measuring import check as checks
+from kernels.measuring.check import MAX_CELLS, check
 from kernels.spec import DTYPE_BYTES
 from tests.covering import values_of
 from tests.kernels.products import (

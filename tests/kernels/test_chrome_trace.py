@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kernels import discover, records
 from kernels.export.chrome_trace import chrome_trace, packed
 from kernels.gpus import GPUS
-from kernels.runner.measurements.timeline_measurement import TIMELINE
+from kernels.measuring.measurements.timeline_measurement import TIMELINE
 from kernels.spec import Launch
 
 RECORDED = records.experiments(TIMELINE.form, "H200")

@@ -16,8 +16,8 @@ from kernels.compile_cost import (
 from kernels.experiment import from_json, resolved_gpu
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
+from kernels.measuring.measurements import MEASUREMENTS
 from kernels.recommended import shipped
-from kernels.runner.measurements import MEASUREMENTS
 from kernels.spec import Launch
 from visualize.panels.tabs import SETTINGS
 from visualize.tours import tours

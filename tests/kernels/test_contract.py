@@ -14,9 +14,9 @@ import pytest
 from kernels import discover
 from kernels.experiment import Experiment, Run
 from kernels.matmul.problem import LAYOUTS, PRECISIONS
+from kernels.measuring import worker
+from kernels.measuring.interpreter import estimated_seconds
 from kernels.results import RunResult
-from kernels.runner import worker
-from kernels.runner.interpreter import estimated_seconds
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.covering import covering

@@ -9,11 +9,11 @@ import time
 import pytest
 
 from kernels import discover
-from kernels.compiled.listing import instructions
+from kernels.compiling.listing import instructions
 from kernels.experiment import from_json
+from kernels.measuring import ncu
+from kernels.measuring.measurements.counters_measurement import METRICS, of_operations
 from kernels.results import Compiled, Counters, Failure
-from kernels.runner import ncu
-from kernels.runner.measurements.counters_measurement import METRICS, of_operations
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -187,7 +187,7 @@ def test_a_column_that_is_missing_is_an_error(compiled):
 
 
 def test_an_instruction_on_another_line_goes_to_the_operation_that_lacks_one(compiled):
-    from kernels.compiled.global_memory import carried_out
+    from kernels.compiling.global_memory import carried_out
 
     listed = instructions(compiled.sass)
     found = carried_out(listed, compiled.operations)

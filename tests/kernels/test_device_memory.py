@@ -8,10 +8,10 @@ import torch
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.runner import check as checks
-from kernels.runner import prepared
-from kernels.runner.device_memory import DoesNotFit, refuse_what_does_not_fit
-from kernels.runner.worker import as_failure
+from kernels.measuring import check as checks
+from kernels.measuring import prepared
+from kernels.measuring.device_memory import DoesNotFit, refuse_what_does_not_fit
+from kernels.measuring.worker import as_failure
 
 GIB = 2**30
 LARGE = {"kernel": "matmul.grouped", "problem": {"M": 16384, "N": 16384, "K": 16384}}

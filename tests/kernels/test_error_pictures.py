@@ -11,11 +11,11 @@ import pytest
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
+from kernels.measuring.measurements.run_measurement import RUN
 from kernels.records import Recording, UnreadableRecording
 from kernels.results import Closeup, Diff
 from kernels.results.picture_forms import CELLS, ELEMENTS, LEVELS, pooled
 from kernels.results.run_result import MOST_RECORDED_CELLS
-from kernels.runner.measurements.run_measurement import RUN
 from scripts import record_runs, recording
 
 LOST = records.find(RUN.form, from_json({"kernel": "matmul.split_k_race"}, discover()), "H200")

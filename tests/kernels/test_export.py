@@ -21,8 +21,8 @@ from kernels.export.described import CannotBeWritten
 from kernels.export.inlined import Inlined
 from kernels.export.notebook import notebook
 from kernels.gpus import GPUS
+from kernels.measuring.check import check
 from kernels.operands import values
-from kernels.runner.check import check
 from kernels.spec import Launch, Rounding
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.kernels.products import product

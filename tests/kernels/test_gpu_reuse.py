@@ -8,12 +8,12 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
+from kernels.measuring import ncu
+from kernels.measuring.measurements.group_sizes_measurement import REPEATS
 from kernels.results import GroupSizeStudy
-from kernels.runner import ncu
-from kernels.runner.measurements.group_sizes_measurement import REPEATS
 from kernels.spec import Launch
-from visualize.models.reuse import reuse
-from visualize.models.schedule import schedule
+from visualize.predict.reuse import reuse
+from visualize.predict.schedule import schedule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 

@@ -10,11 +10,11 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
+from kernels.measuring import processes, worker
 from kernels.results import Counters, Failure, LayoutStudy, RunResult
-from kernels.runner import processes, worker
 from kernels.spec import Launch
-from visualize.models.agreement import agreement, count_of, verdicts
-from visualize.models.textbook import Textbook
+from visualize.predict.agreement import agreement, count_of, verdicts
+from visualize.predict.textbook import Textbook
 
 pytestmark = pytest.mark.gpu
 

@@ -6,8 +6,8 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
+from kernels.measuring import worker
 from kernels.results import Failure, Timeline
-from kernels.runner import worker
 from kernels.spec import Launch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.measuring import held_stream
+from kernels.measuring.held_stream import HeldStream
+from kernels.measuring.sampling import MOST_TURNS
 from kernels.pairs import pair
-from kernels.runner import held_stream
-from kernels.runner.held_stream import HeldStream
-from kernels.runner.sampling import MOST_TURNS
 
 
 class Host:

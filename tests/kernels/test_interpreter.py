@@ -12,7 +12,7 @@ import pytest
 
 import kernels as package
 from kernels.knobs import ConfigError, knobs
-from kernels.runner.interpreter import LIMIT_S, estimated_seconds, refuse_what_takes_too_long
+from kernels.measuring.interpreter import LIMIT_S, estimated_seconds, refuse_what_takes_too_long
 from kernels.spec import Launch
 from tests.conftest import FEW_SMS
 
@@ -122,7 +122,7 @@ print(0 < searches(8) == searches(0))
 
 MEND = """
 if "mend" in sys.argv:
-    from kernels.runner.interpreter import mend_small_floats, patch_language_once_per_launch
+    from kernels.measuring.interpreter import mend_small_floats, patch_language_once_per_launch
     mend_small_floats()
     patch_language_once_per_launch()
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.runner.overhead import launch_overhead
+from kernels.measuring.overhead import launch_overhead
 
 
 class Machine:

@@ -17,11 +17,11 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS, sliced
+from kernels.measuring import leased, worker
+from kernels.measuring.leased import LeasedWorkers
+from kernels.measuring.processes import DEADLINES_S, outcome
+from kernels.measuring.session import Session
 from kernels.results import Device, Failure
-from kernels.runner import leased, worker
-from kernels.runner.leased import LeasedWorkers
-from kernels.runner.processes import DEADLINES_S, outcome
-from kernels.runner.session import Session
 from kernels.sweep.local_device import LocalDevice
 from tests.waiting import until
 

@@ -11,11 +11,11 @@ import pytest
 from kernels import discover
 from kernels.experiment import Run, from_json
 from kernels.gpus import GPUS
+from kernels.measuring import worker
+from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.measurements.measurement import Incomplete
+from kernels.measuring.session import Session
 from kernels.results import Failure, RunResult
-from kernels.runner import worker
-from kernels.runner.measurements import MEASUREMENTS
-from kernels.runner.measurements.measurement import Incomplete
-from kernels.runner.session import Session
 from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("deviceless")
@@ -123,7 +123,7 @@ def test_what_takes_a_gpu_is_refused_without_one_in_its_own_words(session, name)
 
 
 def test_a_result_is_known_until_as_many_others_have_been_used_since(session, tmp_path, monkeypatch):
-    monkeypatch.setattr("kernels.runner.session.MOST_KEPT", 2)
+    monkeypatch.setattr("kernels.measuring.session.MOST_KEPT", 2)
     other = Session(None, tmp_path)
     other._machine.close()
     monkeypatch.setattr(other, "_machine", session._machine)  # whose worker has been started

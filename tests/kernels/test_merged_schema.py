@@ -8,7 +8,7 @@ from kernels import discover
 from kernels.knobs import knobs
 from kernels.merged_schema import merged_fields, merged_schema, object_schema
 from kernels.schema import declared_parts, experiment_schema
-from visualize.models.textbook import Textbook
+from visualize.predict.textbook import Textbook
 
 
 def test_every_field_of_every_kernel_is_in_it_with_all_it_allows(kernel):

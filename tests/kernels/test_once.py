@@ -6,8 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from kernels import records
+from kernels.measuring.measurements import MEASUREMENTS
 from kernels.once import once
-from kernels.runner.measurements import MEASUREMENTS
 
 
 def test_threads_that_ask_while_it_is_made_wait_for_it():

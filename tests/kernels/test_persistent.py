@@ -10,8 +10,8 @@ from kernels import discover
 from kernels.accesses import Access
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import GPUS
+from kernels.measuring.session import Session
 from kernels.results import Compiled, RunResult
-from kernels.runner.session import Session
 from kernels.spec import Launch
 
 KERNEL = discover()["matmul.persistent"]

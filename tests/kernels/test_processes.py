@@ -14,8 +14,8 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.runner import processes, worker
-from kernels.runner.processes import Workers, outcome
+from kernels.measuring import processes, worker
+from kernels.measuring.processes import Workers, outcome
 from kernels.sweep import builder
 from kernels.sweep.builder import LocalBuilder
 from tests.kernels.trees import ROOT, children, is_alive
@@ -30,7 +30,7 @@ from pathlib import Path
 if __name__ == "__main__":
     from kernels import discover
     from kernels.experiment import from_json
-    from kernels.runner.session import Session
+    from kernels.measuring.session import Session
 
     session = Session(None, Path(sys.argv[1]))
     tile = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 16, "num_warps": 2}

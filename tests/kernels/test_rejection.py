@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kernels import discover, source
-from kernels.compiled.listing import with_shown_paths
-from kernels.compiled.rejection import captured_output, rejection
+from kernels.compiling.listing import with_shown_paths
+from kernels.compiling.rejection import captured_output, rejection
 from kernels.gpus import GPUS
 from kernels.source import shown_path
 from kernels.spec import Launch
@@ -33,7 +33,7 @@ TARGET = (
 
 COMPILE = """
 from kernels import discover
-from kernels.compiled.compiler import compiled_for
+from kernels.compiling.compiler import compiled_for
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 

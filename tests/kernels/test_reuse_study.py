@@ -11,10 +11,8 @@ import pytest
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.results import Device, Failure, GroupSizeRow, GroupSizeStudy
-from kernels.results.group_size_study import any_group_size
-from kernels.runner import ncu
-from kernels.runner.measurements.group_sizes_measurement import (
+from kernels.measuring import ncu
+from kernels.measuring.measurements.group_sizes_measurement import (
     DRAM,
     GROUP_SIZES,
     L2,
@@ -25,6 +23,8 @@ from kernels.runner.measurements.group_sizes_measurement import (
     row,
     variants,
 )
+from kernels.results import Device, Failure, GroupSizeRow, GroupSizeStudy
+from kernels.results.group_size_study import any_group_size
 from kernels.spec import Launch
 from scripts.record_group_sizes import wanted
 

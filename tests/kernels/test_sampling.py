@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels.pairs import pair
-from kernels.results import Clocks
-from kernels.runner.clocks import Nvml, megahertz, named_limits
-from kernels.runner.sampling import (
+from kernels.measuring.clocks import Nvml, megahertz, named_limits
+from kernels.measuring.sampling import (
     DRIVERS,
     MEASURED,
     MOST_TURNS,
@@ -18,6 +16,8 @@ from kernels.runner.sampling import (
     clocks_of,
     sampled,
 )
+from kernels.pairs import pair
+from kernels.results import Clocks
 
 MEGA = 1_000_000
 

@@ -17,12 +17,12 @@ from kernels import discover
 from kernels.experiment import Experiment, Run, from_json
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
+from kernels.measuring import processes, worker
+from kernels.measuring.interpreter import LIMIT_S, estimated_seconds
+from kernels.measuring.measurements.run_measurement import RUN, checked
+from kernels.measuring.session import Session
+from kernels.measuring.turns import Client
 from kernels.results import STAGES, Compiled, Failure, RunResult
-from kernels.runner import processes, worker
-from kernels.runner.interpreter import LIMIT_S, estimated_seconds
-from kernels.runner.measurements.run_measurement import RUN, checked
-from kernels.runner.session import Session
-from kernels.runner.turns import Client
 from kernels.spec import Launch
 from tests.waiting import until
 
@@ -201,7 +201,7 @@ def test_more_runs_than_anyone_would_wait_for_are_refused(session, monkeypatch):
     """Whatever the one under way is at: here it waits, so that no worker need be ended."""
     held, let_go = threading.Event(), Failure("queued", "cancelled", "It was let go.")
     with monkeypatch.context() as patch:
-        patch.setattr("kernels.runner.session.MOST_JOBS", 1)
+        patch.setattr("kernels.measuring.session.MOST_JOBS", 1)
         patch.setattr(RUN, "measure", lambda *_: held.wait(PATIENCE_S) and let_go)
         job = session.submit(QUICK)
         outcome = session.submit(QUICK).result(0)
@@ -259,7 +259,7 @@ from pathlib import Path
 if __name__ == "__main__":
     from kernels import discover
     from kernels.experiment import from_json
-    from kernels.runner.session import Session
+    from kernels.measuring.session import Session
 
     session = Session(None, Path(sys.argv[1]))
     result = session.submit(from_json({"kernel": sys.argv[2], "problem": {"M": 1, "N": 129}}, discover())).result()
@@ -293,7 +293,7 @@ def test_a_compile_that_takes_too_long_is_a_timeout_and_the_next_one_is_unharmed
 
 
 def test_a_compile_that_nobody_wants_any_more_is_ended(session, monkeypatch):
-    monkeypatch.setattr("kernels.runner.under_way.PATIENCE_S", 0.5)
+    monkeypatch.setattr("kernels.measuring.under_way.PATIENCE_S", 0.5)
     slow = {"kernel": "matmul.grouped", "gpu": "H200", "config": {**SLOW_TO_COMPILE, "num_stages": 2}}
     began = time.monotonic()
     outcome = session.compiled(

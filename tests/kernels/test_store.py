@@ -11,7 +11,7 @@ import pytest
 
 from kernels import records
 from kernels.experiment import Run, from_json
-from kernels.runner.measurements import MEASUREMENTS
+from kernels.measuring.measurements import MEASUREMENTS
 from kernels.store import Store, StoredRow, StoredSweep, Wanted, machine_store
 from kernels.store.experiment_key import experiment_of, key_of, text_of
 from kernels.store.pruning import Bounds

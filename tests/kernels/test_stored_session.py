@@ -10,12 +10,12 @@ import pytest
 
 from kernels import records
 from kernels.gpus import GPUS
+from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.measurements.counters_measurement import COUNTERS
+from kernels.measuring.measurements.measurement import Incomplete
+from kernels.measuring.measurements.run_measurement import RUN
+from kernels.measuring.session import Session
 from kernels.results import Device, Failure, RunResult
-from kernels.runner.measurements import MEASUREMENTS
-from kernels.runner.measurements.counters_measurement import COUNTERS
-from kernels.runner.measurements.measurement import Incomplete
-from kernels.runner.measurements.run_measurement import RUN
-from kernels.runner.session import Session
 from kernels.store import Store, Wanted
 from tests.kernels.results_made_up import H200, INTERPRETER, START, experiment, run
 from tests.kernels.stores import counted, put

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from kernels import discover, records
-from kernels.compiled import compiler
+from kernels.compiling import compiler
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
+from kernels.measuring.measurements.timeline_measurement import MOST_PROGRAMS, TIMELINE, written_once
+from kernels.measuring.processes import Workers, outcome
 from kernels.records import Recording
 from kernels.results import Compiled, Device, Failure, Timeline, Timing
-from kernels.runner.measurements.timeline_measurement import MOST_PROGRAMS, TIMELINE, written_once
-from kernels.runner.processes import Workers, outcome
 from kernels.spec import Launch
 from tests.conftest import in_turns
 from visualize.panels.endpoint import Api

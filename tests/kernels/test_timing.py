@@ -6,8 +6,8 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
+from kernels.measuring.sampling import MEASURED
 from kernels.results import Failure, RunResult
-from kernels.runner.sampling import MEASURED
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 
@@ -96,7 +96,7 @@ def _colder_by_more():
     import numpy as np
     import torch
 
-    from kernels.runner.held_stream import HeldStream, flusher
+    from kernels.measuring.held_stream import HeldStream, flusher
 
     source = torch.zeros(2 << 20, dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
@@ -119,7 +119,7 @@ def _clock_of_a_spin():
     """The clock by a spin of known cycles, timed by events, and by the probes around it. In the run worker."""
     import torch
 
-    from kernels.runner.clocks import Probe
+    from kernels.measuring.clocks import Probe
 
     cycles, probe = 20_000_000, Probe()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -143,9 +143,9 @@ def _beside_itself():
     """The paired ratio of a copy to the same copy. In the run worker."""
     import torch
 
+    from kernels.measuring.sampling import RUN
+    from kernels.measuring.timing import in_turns
     from kernels.pairs import pair
-    from kernels.runner.sampling import RUN
-    from kernels.runner.timing import in_turns
 
     source = torch.zeros(16 << 20, dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
@@ -171,7 +171,7 @@ def test_the_driver_says_what_limits_the_clock_or_why_it_cannot_be_asked(gpu):
 
 def _driver():
     """What the driver can't tell, "" where it told clock and limits. In the run worker."""
-    from kernels.runner.clocks import Nvml, nvml
+    from kernels.measuring.clocks import Nvml, nvml
 
     driver = nvml()
     if not isinstance(driver, Nvml):

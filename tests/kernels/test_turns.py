@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from kernels.measuring import turns
+from kernels.measuring.processes import Call
+from kernels.measuring.turns import OURS, Client, Shared
 from kernels.results import Failure
-from kernels.runner import turns
-from kernels.runner.processes import Call
-from kernels.runner.turns import OURS, Client, Shared
 
 QUICK, SLOW = 1.0, 30.0
 ANN, BEN = Client("10.0.0.1", "ann"), Client("10.0.0.2", "ben")

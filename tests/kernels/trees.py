@@ -22,7 +22,7 @@ if __name__ == "__main__":
     from kernels import discover
     from kernels.experiment import from_json
     from kernels.gpus import this_gpu
-    from kernels.runner.session import Session
+    from kernels.measuring.session import Session
 
     session = Session(this_gpu() if sys.argv[2] == "cuda" else None, Path(sys.argv[1]))
     for payload in json.load(sys.stdin):
@@ -40,11 +40,11 @@ import torch
 def checks(tree, payloads):
     os.chdir(tree)
     sys.path.insert(0, tree)
-    from kernels.runner import worker
+    from kernels.measuring import worker
     worker.start("interpreter", "cache")
     from kernels import discover
     from kernels.experiment import from_json, resolved_gpu
-    from kernels.runner.measurements.run_measurement import checked, launch
+    from kernels.measuring.measurements.run_measurement import checked, launch
     found = []
     for payload in payloads:
         experiment = from_json(payload, discover())

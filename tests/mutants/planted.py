@@ -16,26 +16,26 @@ from tests.mutants.planted_times import TIMES
 
 COMPILED = (
     *planted(
-        "kernels/compiled",
+        "kernels/compiling",
         "global_memory.py",
         "tests/oracle/test_truth.py",
         ("* int(vector[1] if vector else 1) // 8", "// 8"),
         ("(linear.reg_bases, linear.lane_bases, linear.warp_bases)", "(linear.reg_bases, linear.warp_bases, ())"),
     ),
     *planted(
-        "kernels/compiled",
+        "kernels/compiling",
         "listing.py",
         "tests/oracle/test_compiled.py -k innermost",
         ("current = (place,) if fresh else (*current, place)", "current = (place,)"),
     ),
     *planted(
-        "kernels/compiled",
+        "kernels/compiling",
         "compiler.py",
         "tests/panels/test_whatif.py -k unknown_divisibility",
         ("else arguments[name] | 1", "else arguments[name]"),
     ),
     *planted(
-        "kernels/compiled",
+        "kernels/compiling",
         "rejection.py",
         "tests/kernels/test_rejection.py",
         ("_registers(int(match[2]), int(match[1]), launch)", "_registers(int(match[1]), int(match[2]), launch)"),
@@ -54,7 +54,7 @@ COMPILED = (
 
 RUNNER = (
     *planted(
-        "kernels/runner",
+        "kernels/measuring",
         "check.py",
         "tests/kernels/test_check.py",
         ("worst = (value, first + row, column,", "worst = (value, row, column,"),
@@ -68,32 +68,32 @@ RUNNER = (
         ("nonfinite = ~torch.isfinite(got) & (got != right)", "nonfinite = torch.isinf(got) & (got != right)"),
     ),
     *planted(
-        "kernels/runner",
+        "kernels/measuring",
         "measurements/timeline_measurement.py",
         "tests/kernels/test_timeline.py -k write_once",
         ("(writes != _POISON + 1)", "(writes == _POISON)"),
     ),
     *planted(
-        "kernels/runner",
+        "kernels/measuring",
         "ncu.py",
         "tests/kernels/test_counters.py",
         ('float((text or "").replace(",", ""))', 'float((text or "0").split(",")[0])'),
         ('if size != "byte" and (', "if not size and ("),
     ),
     *planted(
-        "kernels/runner",
+        "kernels/measuring",
         "job.py",
         "tests/kernels/test_session.py",
         ("self._jobs.append(job)", "self._jobs.insert(0, job)"),
     ),
     *planted(
-        "kernels/runner",
+        "kernels/measuring",
         "under_way.py",
         "tests/kernels/test_session.py -k share_it",
         ("work = self._work.get(key)", "work = None"),
     ),
     *planted(
-        "kernels/runner",
+        "kernels/measuring",
         "session.py",
         "tests/kernels/test_session.py -k wait_for_are_refused",
         ("if len(self._jobs) < MOST_JOBS:", "if len(self._jobs) <= MOST_JOBS:"),

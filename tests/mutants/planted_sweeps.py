@@ -19,7 +19,7 @@ SWEEPS = (
         ("/ self._devices) * self._devices", ")"),
     ),
     *planted(
-        "kernels/runner",
+        "kernels/measuring",
         "held_stream.py",
         "tests/kernels/test_held_stream.py",
         ("_QUEUED // queued)", "2 * _QUEUED // queued)"),
@@ -33,7 +33,7 @@ SWEEPS = (
         ("np.put_along_axis(times_ms, order,", "np.put_along_axis(times_ms, np.sort(order),"),
     ),
     *planted(
-        "kernels/runner",
+        "kernels/measuring",
         "leased.py",
         "tests/kernels/test_leased.py",
         ("if time.monotonic() > deadline:", "if False:"),
@@ -106,9 +106,9 @@ SWEEPS = (
         ("(once[place], once[0])", "(once[place], again[0])"),
     ),
     *planted(
-        "visualize/models",
+        "visualize/predict",
         "predicted_order.py",
-        "tests/models/test_predicted_order.py",
+        "tests/predict/test_predicted_order.py",
         (" / SUSTAINED / (1.0 if groups else _OLDER_RATE)", " / SUSTAINED"),
         ("max(config.num_stages - 1, _UNPIPELINED)", "_UNPIPELINED"),
     ),

@@ -15,7 +15,7 @@ TIMES = (
         ("_tick_ms(ours, theirs) / 2", "0.0"),
     ),
     *planted(
-        "kernels/runner",
+        "kernels/measuring",
         "sampling.py",
         "tests/kernels/test_sampling.py",
         ("if taken < look_at or times_ms.sum() * stream.launches_per_sample < effort.least_ms:", "if taken < look_at:"),
@@ -25,14 +25,14 @@ TIMES = (
         ("min(stream.most_turns, int(", "min(MOST_TURNS, int("),
     ),
     *planted(
-        "kernels/runner",
+        "kernels/measuring",
         "overhead.py",
         "tests/kernels/test_launch_overhead.py",
         ("statistics.median(enqueue_ms)", "max(enqueue_ms)"),
         ("        call()\n        synchronize()\n", "        call()\n"),
     ),
     *planted(
-        "kernels/runner",
+        "kernels/measuring",
         "clocks.py",
         "tests/kernels/test_sampling.py",
         ("spans[spans[:, 1] >= _LEAST_NS]", "spans[spans[:, 1] > 0]"),
@@ -45,7 +45,7 @@ TIMES = (
         ("cost.enqueue_ms <= timing.median_ms", "cost.enqueue_ms >= timing.median_ms"),
     ),
     *planted(
-        "visualize/models",
+        "visualize/predict",
         "roofline.py",
         "tests/panels/test_roofline.py",
         ("return min(self.tflops, self.gbps * intensity / 1000)", "return self.tflops"),

@@ -109,7 +109,7 @@ def main():
     from kernels import discover
     from kernels.experiment import from_json
     from kernels.gpus import GPUS
-    from kernels.runner.interpreter import patch_language_once_per_launch
+    from kernels.measuring.interpreter import patch_language_once_per_launch
     from kernels.spec import Launch
 
     patch_language_once_per_launch()

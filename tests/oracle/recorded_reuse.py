@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernels import discover, records
-from kernels.compiled.compiler import compiled_for
+from kernels.compiling.compiler import compiled_for
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
+from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy
 from kernels.results.group_size_study import any_group_size
-from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.spec import Kernel, Launch
-from visualize.models.bounds import bounds, l2_pressure, writes_in_parts
-from visualize.models.coalescing import operations
-from visualize.models.occupancy import occupancy
-from visualize.models.reuse import Reuse, asked_bytes, by_group_size, recommended, reuse
-from visualize.models.reuse_constants import CONSTANTS, Constants
-from visualize.models.schedule import Schedule, schedule
-from visualize.models.traffic import Operation
+from visualize.predict.bounds import bounds, l2_pressure, writes_in_parts
+from visualize.predict.coalescing import operations
+from visualize.predict.occupancy import occupancy
+from visualize.predict.reuse import Reuse, asked_bytes, by_group_size, recommended, reuse
+from visualize.predict.reuse_constants import CONSTANTS, Constants
+from visualize.predict.schedule import Schedule, schedule
+from visualize.predict.traffic import Operation
 from visualize.scoreboard.predictions import shipped
 
 # Shapes that were counted after the constants of a first model had been chosen.

@@ -10,11 +10,11 @@ import pytest
 
 from kernels import discover, records
 from kernels.gpus import GPUS
-from kernels.runner.measurements.counters_measurement import COUNTERS as COUNTED
+from kernels.measuring.measurements.counters_measurement import COUNTERS as COUNTED
 from kernels.spec import Launch
-from visualize.models.agreement import Verdicts, agreement, count_of
-from visualize.models.banks import wavefronts_per_instruction
-from visualize.models.occupancy import occupancy
+from visualize.predict.agreement import Verdicts, agreement, count_of
+from visualize.predict.banks import wavefronts_per_instruction
+from visualize.predict.occupancy import occupancy
 from visualize.scoreboard.predictions import beside_counters, of_counters, shipped
 
 # What is predicted for a launch is computed once, for all tests that hold it to what was counted.

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
-from kernels.compiled.global_memory import Unreadable, operations
-from kernels.compiled.listing import locations, memory_lines
+from kernels.compiling.global_memory import Unreadable, operations
+from kernels.compiling.listing import locations, memory_lines
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.knobs import knobs

@@ -28,10 +28,10 @@ from tests.oracle.recorded_reuse import (
     scoreboards,
     within,
 )
-from visualize.models.bounds import bounds
-from visualize.models.reuse import reuse
-from visualize.models.reuse_constants import CONSTANTS, Constants
-from visualize.models.schedule import schedule
+from visualize.predict.bounds import bounds
+from visualize.predict.reuse import reuse
+from visualize.predict.reuse_constants import CONSTANTS, Constants
+from visualize.predict.schedule import schedule
 from visualize.scoreboard.predictions import shipped
 
 FILE = Path(__file__).parent / "h200_dram.csv"

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from kernels import discover
-from kernels.compiled.compiler import disassembled
+from kernels.compiling.compiler import disassembled
 from kernels.gpus import GPUS
 from kernels.results import Compiled
 from kernels.spec import Launch
 from tests.oracle.counted_kernels import KERNELS, Config
-from visualize.models.coalescing import operations
-from visualize.models.traffic import NOTHING
+from visualize.predict.coalescing import operations
+from visualize.predict.traffic import NOTHING
 
 DTYPES = {"f32": "float32", "f16": "float16"}
 FILE = Path(__file__).parent / "h200_requests_sectors.csv"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from kernels.runner.measurements import MEASUREMENTS
+from kernels.measuring.measurements import MEASUREMENTS
 from kernels.store import Store
 from tests.kernels.results_made_up import NEWER, START, experiment, noisy, run
 from tests.page.conftest import Tab, served

@@ -12,8 +12,8 @@ from kernels.gpus import GPUS
 from kernels.spec import Launch
 from tests.page.conftest import Tab
 from visualize.figures.composite import composite
-from visualize.models.schedule import Schedule, loads_at, row_major, schedule
-from visualize.models.steps import panels, steps
+from visualize.predict.schedule import Schedule, loads_at, row_major, schedule
+from visualize.predict.steps import panels, steps
 
 pytestmark = pytest.mark.browser
 

@@ -9,11 +9,11 @@ import pytest
 
 from kernels import discover, records
 from kernels.gpus import GPUS
-from kernels.runner.measurements.timeline_measurement import TIMELINE
+from kernels.measuring.measurements.timeline_measurement import TIMELINE
 from kernels.spec import Launch
 from tests.page.conftest import Tab
-from visualize.models.execution import Course, ideal_clock, tile_times
-from visualize.models.schedule import schedule
+from visualize.predict.execution import Course, ideal_clock, tile_times
+from visualize.predict.schedule import schedule
 from visualize.text.words import counted
 
 pytestmark = pytest.mark.browser

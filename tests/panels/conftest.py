@@ -9,7 +9,7 @@ import gradio as gr
 import pytest
 from gradio.routes import App
 
-from kernels.runner.session import Session
+from kernels.measuring.session import Session
 from tests.panels.sweeps_made_up import Started
 from visualize.page.page import Page
 from visualize.panels import running_sweeps

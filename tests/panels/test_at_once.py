@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from kernels.measuring.turns import Client
 from kernels.results import Failure
-from kernels.runner.turns import Client
 from visualize.panels import endpoint
 from visualize.panels.endpoint import Api
 from visualize.panels.reuse_tab import ReusePanel

@@ -14,11 +14,10 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
+from kernels.measuring.processes import DEADLINES_S
+from kernels.measuring.session import Session
 from kernels.results import Failure
-from kernels.runner.processes import DEADLINES_S
-from kernels.runner.session import Session
 from tests.panels.sent import named, opened, request, set_to
-from visualize.models.reuse import MOST_WAVES, reuse_seconds
 from visualize.page import drawing as page_drawing
 from visualize.page.page import Page
 from visualize.panels import beside as panels_beside
@@ -27,6 +26,7 @@ from visualize.panels.beside import NEAR_S
 from visualize.panels.endpoint import Api
 from visualize.panels.reuse_tab import ReusePanel
 from visualize.panels.tabs import SETTINGS
+from visualize.predict.reuse import MOST_WAVES, reuse_seconds
 from visualize.tours import tours
 
 # Some seconds of a core. A GPU that nobody compiles for here: the kernel stays unknown.

@@ -10,8 +10,8 @@ import pytest
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.runner.measurements.timeline_measurement import TIMELINE
-from kernels.runner.session import Session
+from kernels.measuring.measurements.timeline_measurement import TIMELINE
+from kernels.measuring.session import Session
 from tests.panels.sent import opened
 from visualize.panels.endpoint import Api
 from visualize.panels.export_panel import ExportPanel

@@ -15,13 +15,13 @@ import pytest
 from kernels import records
 from kernels.experiment import Run
 from kernels.gpus import GPUS
+from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.measurements.timeline_measurement import TIMELINE
 from kernels.results import Failure
-from kernels.runner.measurements import MEASUREMENTS
-from kernels.runner.measurements.timeline_measurement import TIMELINE
 from tests.panels.sent import named, opened, request, set_to
-from visualize.models.textbook import Textbook
 from visualize.panels.schedule_tab import SchedulePanel
 from visualize.panels.tabs import SETTINGS
+from visualize.predict.textbook import Textbook
 from visualize.state import kept_run
 from visualize.widgets import link
 

@@ -13,9 +13,9 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
+from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import Session
 from kernels.results import Failure
-from kernels.runner.measurements import MEASUREMENTS
-from kernels.runner.session import Session
 from visualize.page import health
 from visualize.page.health import HealthRoute
 from visualize.page.logs import JsonLines

@@ -14,8 +14,8 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
-from kernels.runner.measurements import MEASUREMENTS
-from kernels.runner.session import Session
+from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import Session
 from kernels.store import Store, Wanted
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
 from visualize.panels.endpoint import Api

@@ -12,7 +12,7 @@ import pytest
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
-from kernels.runner.measurements import MEASUREMENTS
+from kernels.measuring.measurements import MEASUREMENTS
 from visualize.panels import recorded_tab
 from visualize.panels.recorded_tab import KINDS, PAGE, SHOWN_ON, RecordedPanel, entries, reply
 from visualize.panels.tabs import SETTINGS

@@ -10,9 +10,9 @@ import numpy as np
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
+from kernels.measuring.measurements.layouts_measurement import LAYOUTS
+from kernels.measuring.measurements.run_measurement import RUN
 from kernels.results import Closeup, Diff
-from kernels.runner.measurements.layouts_measurement import LAYOUTS
-from kernels.runner.measurements.run_measurement import RUN
 from kernels.spec import Launch
 from visualize.figures.time_figure import layouts_figure
 from visualize.panels import result_tab

@@ -11,12 +11,12 @@ from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
+from kernels.measuring.measurements.counters_measurement import COUNTERS
+from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.results import Failure
-from kernels.runner.measurements.counters_measurement import COUNTERS
-from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.spec import Launch
-from visualize.models.dram_traffic import dram_traffic
 from visualize.panels import reuse_tab
+from visualize.predict.dram_traffic import dram_traffic
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.state.view import View

@@ -12,13 +12,13 @@ import pytest
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
+from kernels.measuring.measurements.run_measurement import RUN
 from kernels.results import Peak
-from kernels.runner.measurements.run_measurement import RUN
 from kernels.spec import Launch
 from visualize.figures.roofline_figure import roofline_figure
-from visualize.models.roofline import Point, Roof, intensity, points, predicted, roofs
-from visualize.models.schedule import schedule
 from visualize.panels.roofline_picture import drawn_roofline
+from visualize.predict.roofline import Point, Roof, intensity, points, predicted, roofs
+from visualize.predict.schedule import schedule
 from visualize.widgets.plot import NONE
 
 EXPERIMENT = from_json({"kernel": "matmul.grouped"}, discover())

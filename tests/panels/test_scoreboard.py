@@ -14,12 +14,12 @@ from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
-from kernels.runner.measurements.counters_measurement import COUNTERS
-from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
-from visualize.models.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
+from kernels.measuring.measurements.counters_measurement import COUNTERS
+from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
 from visualize.panels import compare
 from visualize.panels.scoreboard_tab import ScoreboardPanel, ScoreboardView, address, picture, reply
 from visualize.panels.tabs import SETTINGS
+from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.scoreboard import board as board_file
 from visualize.scoreboard.board import scoreboard
 from visualize.scoreboard.predictions import FILE, UnreadablePrediction, beside_counters, of_counters, read, shipped

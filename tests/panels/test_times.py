@@ -13,9 +13,9 @@ import pytest
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
+from kernels.measuring.measurements.run_measurement import RUN
 from kernels.records import Recording
 from kernels.results import Baseline, Clocks, LaunchOverhead, RunResult, Timing
-from kernels.runner.measurements.run_measurement import RUN
 from kernels.spec import Launch
 from visualize.figures import theme
 from visualize.figures.time_figure import ENQUEUED, OURS, WAITED, time_figure

@@ -11,16 +11,16 @@ import pytest
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
+from kernels.measuring.measurements.counters_measurement import COUNTERS
 from kernels.results import Compiled
-from kernels.runner.measurements.counters_measurement import COUNTERS
 from kernels.spec import Launch
 from visualize.figures.memory_figure import title_of
-from visualize.models import coalescing, textbook
-from visualize.models.agreement import Count, agreement
-from visualize.models.agreement import verdicts as all_verdicts
-from visualize.models.side_by_side import side_by_side
-from visualize.models.textbook import Textbook
 from visualize.panels.memory_picture import Execution
+from visualize.predict import coalescing, textbook
+from visualize.predict.agreement import Count, agreement
+from visualize.predict.agreement import verdicts as all_verdicts
+from visualize.predict.side_by_side import side_by_side
+from visualize.predict.textbook import Textbook
 from visualize.text import bank_conflicts, coalescing_text, verdicts, why
 from visualize.text.prose import html, plain
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kernels import records
-from kernels.runner.measurements import MEASUREMENTS
+from kernels.measuring.measurements import MEASUREMENTS
 from visualize.panels.tabs import SETTINGS
 from visualize.state import kept_run
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernels.knobs import ConfigError
-from visualize.models.textbook import Textbook
 from visualize.panels.memory_picture import LaneView
 from visualize.panels.tabs import SETTINGS
+from visualize.predict.textbook import Textbook
 from visualize.state.view import ScheduleView, View
 
 

@@ -86,7 +86,7 @@ import sys
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.results import Strategy
-from kernels.runner.session import Session
+from kernels.measuring.session import Session
 from kernels.space import space
 from kernels.sweep.here import sweeping_here
 

@@ -12,8 +12,8 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
+from kernels.measuring.session import Session
 from kernels.results import Check, Failure, SweepRow
-from kernels.runner.session import Session
 from kernels.sweep.builder import unbuilt
 from kernels.sweep.device import GONE, Trial, seconds_text
 from kernels.sweep.local_device import LocalDevice

@@ -10,8 +10,8 @@ import pytest
 import torch
 from fakes import grid
 
+from kernels.measuring.sampling import Effort
 from kernels.results import Check, Failure
-from kernels.runner.sampling import Effort
 from kernels.sweep import trial as trials
 from kernels.sweep.device import Trial
 

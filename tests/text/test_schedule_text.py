@@ -10,9 +10,9 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.models.first_loads import FirstLoads
-from visualize.models.schedule import schedule
-from visualize.models.steps import steps
+from visualize.predict.first_loads import FirstLoads
+from visualize.predict.schedule import schedule
+from visualize.predict.steps import steps
 from visualize.text.prose import Link, html
 from visualize.text.schedule_text import Bought, loads_headline, sharing, timing
 

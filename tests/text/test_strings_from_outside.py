@@ -11,20 +11,20 @@ import pytest
 
 from kernels import discover, records
 from kernels.gpus import GPUS
+from kernels.measuring.measurements.counters_measurement import COUNTERS
+from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
+from kernels.measuring.measurements.layouts_measurement import LAYOUTS
+from kernels.measuring.measurements.run_measurement import RUN
+from kernels.measuring.measurements.timeline_measurement import TIMELINE
 from kernels.results import Failure
-from kernels.runner.measurements.counters_measurement import COUNTERS
-from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
-from kernels.runner.measurements.layouts_measurement import LAYOUTS
-from kernels.runner.measurements.run_measurement import RUN
-from kernels.runner.measurements.timeline_measurement import TIMELINE
 from kernels.spec import Launch
-from visualize.models.agreement import verdicts
-from visualize.models.dram_traffic import dram_traffic
-from visualize.models.execution import Course
-from visualize.models.occupancy import Residency, occupancy
-from visualize.models.schedule import schedule
-from visualize.models.steps import steps
-from visualize.models.textbook import Textbook
+from visualize.predict.agreement import verdicts
+from visualize.predict.dram_traffic import dram_traffic
+from visualize.predict.execution import Course
+from visualize.predict.occupancy import Residency, occupancy
+from visualize.predict.schedule import schedule
+from visualize.predict.steps import steps
+from visualize.predict.textbook import Textbook
 from visualize.text import (
     bank_conflicts,
     compiler_text,

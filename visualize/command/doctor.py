@@ -14,10 +14,10 @@ from kernels import discover
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
+from kernels.measuring import ncu, worker
+from kernels.measuring.cache_directory import default_cache_directory
+from kernels.measuring.session import Session
 from kernels.results import Failure, RunResult
-from kernels.runner import ncu, worker
-from kernels.runner.cache_directory import default_cache_directory
-from kernels.runner.session import Session
 from kernels.store import Store, machine_store
 from visualize.command import listening
 

@@ -14,10 +14,10 @@ from kernels import discover
 from kernels.compile_cost import hopeless
 from kernels.export.autotune import config_line
 from kernels.knobs import ConfigError
+from kernels.measuring.cache_directory import default_cache_directory
+from kernels.measuring.session import Session
 from kernels.records.record_form import UnreadableRecording
 from kernels.results import Sweep, SweepRow
-from kernels.runner.cache_directory import default_cache_directory
-from kernels.runner.session import Session
 from kernels.store import machine_store
 from kernels.sweep.cluster import SCHEDULER, client_of, sweeping_there
 from kernels.sweep.device import seconds_text
@@ -27,7 +27,7 @@ from kernels.sweep.rows_file import write
 from kernels.sweep.sweep_progress import Progress, estimated_s
 from kernels.sweep.sweeping import Sweeping
 from visualize.command.sweep_flags import Asked, asked, parser
-from visualize.models.predicted_order import predicted
+from visualize.predict.predicted_order import predicted
 
 FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 

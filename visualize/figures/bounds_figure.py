@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from visualize.figures import theme
-from visualize.models.bounds import Bound
+from visualize.predict.bounds import Bound
 
 TAIL = "tail wave"
 

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from visualize.figures import theme
-from visualize.models.traffic import SECTOR_BYTES, Tile
+from visualize.predict.traffic import SECTOR_BYTES, Tile
 
 # What the colour of an element can show.
 COLORS = ("request", "warp", "lane", "register")

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from visualize.models.schedule import Schedule, slice_blocks
+from visualize.predict.schedule import Schedule, slice_blocks
 
 # Cells drawn along each side at most: more than a screen shows would only make the page slower.
 MOST_CELLS = 256

@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 from markupsafe import escape
 
 from visualize.figures import theme
-from visualize.models.changes import Change
-from visualize.models.past_runs import PastRuns
+from visualize.predict.changes import Change
+from visualize.predict.past_runs import PastRuns
 
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "cross")
 # Names of days that have room on a phone.

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from visualize.figures import theme
-from visualize.models.request_lines import ABSENT, WANTED, RequestLines
+from visualize.predict.request_lines import ABSENT, WANTED, RequestLines
 
 MARGIN = {"l": 62, "r": 8, "t": 60, "b": 44}
 

@@ -10,7 +10,7 @@ import numpy as np
 from visualize.figures import theme
 from visualize.figures.composite import Composite, composite
 from visualize.figures.schedule_figure import Order
-from visualize.models.schedule import slice_blocks
+from visualize.predict.schedule import slice_blocks
 
 
 def player_data(orders: Sequence[Order], color: str, step: int, first: int, bound: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from visualize.figures import theme
-from visualize.models.reuse import Reuse
+from visualize.predict.reuse import Reuse
 
 _PREDICTED, _MEASURED, _OWN = theme.MODEL, theme.HARDWARE, theme.WRONG
 

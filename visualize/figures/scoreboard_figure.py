@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from kernels.gpus import GPUS
 from visualize.figures import theme
-from visualize.models.scores import ALLOWED_ERROR, DRAM, Score
+from visualize.predict.scores import ALLOWED_ERROR, DRAM, Score
 
 # What is counted, in short and with its unit, and by how much its numbers are divided.
 _UNITS = {

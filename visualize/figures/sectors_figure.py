@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from visualize.figures import theme
 from visualize.figures.memory_figure import MARGIN, two_line_layout
-from visualize.models.side_by_side import Cost, SideBySide
+from visualize.predict.side_by_side import Cost, SideBySide
 
 _SOURCES = ("textbook", "compiled", "counted")
 _SIGNS = {"equal": " ✓", "at least": " ≥", "undercounted": " ✓", "different": " ≠"}

@@ -10,8 +10,8 @@ from plotly.colors import sample_colorscale
 
 from visualize.figures import theme
 from visualize.figures.composite import MOST_CELLS
-from visualize.models.execution import Course
-from visualize.models.schedule import Schedule
+from visualize.predict.execution import Course
+from visualize.predict.schedule import Schedule
 
 # Shades that tell pids apart, first to last: each is one shape of its own.
 _SHADES = 16

@@ -9,9 +9,9 @@ from typing import Any
 from kernels import discover
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import Knob, knobs
+from kernels.measuring.session import Session
 from kernels.merged_schema import merged_schema
 from kernels.recommended import shipped
-from kernels.runner.session import Session
 from kernels.schema import experiment_schema
 from visualize.page.registration import register
 from visualize.page.tools import tools

@@ -12,8 +12,8 @@ from typing import Any
 import gradio as gr
 
 from kernels.knobs import ConfigError
+from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
-from kernels.runner.session import Session
 from visualize.page.guide import expanded
 from visualize.page.tab_drawing import TabDrawing, Values, values
 from visualize.panels import compare

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.knobs import ConfigError
-from kernels.runner.session import Session
+from kernels.measuring.session import Session
 from visualize.panels.tabs import SETTINGS
 from visualize.text import tour_text
 from visualize.text.tour_text import Answer, Number, Place

@@ -18,8 +18,8 @@ import gradio as gr
 from kernels import discover
 from kernels.experiment import kernel_named
 from kernels.knobs import ConfigError
+from kernels.measuring.job import Job
 from kernels.results import Failure
-from kernels.runner.job import Job
 from visualize.page.drawing import DRAWN, Components, Drawing
 from visualize.page.runs import Runs
 from visualize.panels.asker import asker

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from kernels.jit import HAS_TRITON
-from kernels.runner.session import MOST_JOBS, Session
+from kernels.measuring.session import MOST_JOBS, Session
 
 # A worker that has nothing to do answers within milliseconds; one that starts, in a few seconds.
 _PATIENCE_S = 1.0

@@ -12,8 +12,8 @@ from typing import Any
 import gradio as gr
 from gradio.blocks import Block
 
-from kernels.runner.measurements import MEASUREMENTS
-from kernels.runner.session import Session
+from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import Session
 from visualize.page.api import endpoints
 from visualize.page.drawing import Components, Drawing
 from visualize.page.guide import Guide

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from kernels.experiment import Experiment
-from kernels.runner.job import Job
-from kernels.runner.session import Session
+from kernels.measuring.job import Job
+from kernels.measuring.session import Session
 from visualize.panels.asker import asker
 
 

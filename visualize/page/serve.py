@@ -9,7 +9,7 @@ import sys
 import gradio as gr
 from starlette.middleware import Middleware
 
-from kernels.runner.session import Session
+from kernels.measuring.session import Session
 from visualize.command.listening import ask_itself_directly
 from visualize.figures.theme import variables
 from visualize.page.fair_share import FairShare

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernels.knobs import knobs
+from kernels.measuring.session import Session
 from kernels.merged_schema import JsonSchema, gpu_field, kernel_field, merged_fields
-from kernels.runner.session import Session
 from kernels.spec import Kernel
 from visualize.panels.endpoint import EXPERIMENT, Endpoint, answered
 

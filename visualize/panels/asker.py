@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradio.context import LocalContext
 
-from kernels.runner.turns import OURS, Client
+from kernels.measuring.turns import OURS, Client
 
 # Characters of a page's name that are kept: it is the client's own choice.
 _LONGEST = 64

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from kernels.measuring.processes import Workers
+from kernels.measuring.session import Session
+from kernels.measuring.turns import Shared, Turn
+from kernels.measuring.under_way import UnderWay
 from kernels.results import Failure
-from kernels.runner.processes import Workers
-from kernels.runner.session import Session
-from kernels.runner.turns import Shared, Turn
-from kernels.runner.under_way import UnderWay
 from visualize.panels.asker import asker
 from visualize.state.known import Known
 

@@ -14,15 +14,15 @@ from kernels.merged_schema import JsonSchema, object_schema
 from kernels.results import Compiled, Counters, Failure
 from visualize.figures.coalescing_figure import COLORS, tile_figure
 from visualize.figures.sectors_figure import sectors_figure
-from visualize.models import agreement, textbook
-from visualize.models.agreement import Verdicts
-from visualize.models.side_by_side import side_by_side, worst
-from visualize.models.textbook import Textbook
-from visualize.models.traffic import SECTOR_BYTES, Operation
 from visualize.panels.endpoint import Api, Endpoint, Reply, answered
 from visualize.panels.memory_picture import MODELS, LaneView, accesses, execution, pictures
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.summaries import request_numbers
+from visualize.predict import agreement, textbook
+from visualize.predict.agreement import Verdicts
+from visualize.predict.side_by_side import side_by_side, worst
+from visualize.predict.textbook import Textbook
+from visualize.predict.traffic import SECTOR_BYTES, Operation
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.text import bank_conflicts, caption, coalescing_text, status_text, verdicts, why

@@ -8,15 +8,15 @@ from typing import Any
 
 import gradio as gr
 
-from kernels.compiled.listing import memory_lines
+from kernels.compiling.listing import memory_lines
 from kernels.results import Compiled
 from kernels.source import file_of, last_line, lines_of
 from kernels.spec import Kernel, Launch
-from visualize.models.occupancy import occupancy
 from visualize.panels.endpoint import Api, Endpoint, Reply
 from visualize.panels.memory_picture import LaneView
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import compiled_numbers
+from visualize.predict.occupancy import occupancy
 from visualize.state.known import Known
 from visualize.text import compiler_text, status_text, tables
 from visualize.text.numbers import Number

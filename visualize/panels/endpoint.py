@@ -15,11 +15,11 @@ import numpy as np
 from kernels import discover, experiment
 from kernels.experiment import Experiment, resolved_gpu
 from kernels.knobs import ConfigError, checked_fields, knobs
+from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import Session
+from kernels.measuring.turns import Client
 from kernels.merged_schema import JsonSchema, object_schema
 from kernels.results import Compiled, Failure
-from kernels.runner.measurements import MEASUREMENTS
-from kernels.runner.session import Session
-from kernels.runner.turns import Client
 from visualize.panels.asker import asker
 from visualize.panels.beside import NEAR_S, Beside
 from visualize.state.known import Known

@@ -14,17 +14,17 @@ from markupsafe import Markup, escape
 from kernels import discover
 from kernels.experiment import GPU_CHOICES, Experiment
 from kernels.knobs import ConfigError, checked_fields, knob
+from kernels.measuring.measurements import MEASUREMENTS
 from kernels.merged_schema import JsonSchema
-from kernels.runner.measurements import MEASUREMENTS
 from kernels.store import Store, Stored, Wanted
 from kernels.store.experiment_key import key_of
 from visualize.figures.history_figure import history_figure
-from visualize.models.changes import Change, Times
-from visualize.models.past_runs import PastRuns
 from visualize.panels import stored_sweeps
 from visualize.panels.endpoint import Api, Endpoint, answered, from_payload, schemas_of, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.recorded_tab import ALL, SHOWN_ON, payload
+from visualize.predict.changes import Change, Times
+from visualize.predict.past_runs import PastRuns
 from visualize.state.known import Known
 from visualize.state.state import short_experiment
 from visualize.text import caption, history_text

@@ -14,10 +14,10 @@ from kernels.knobs import knob
 from kernels.results import Compiled
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, TensorSpec
 from visualize.figures.memory_figure import FEWEST_LINES, MOST_LINES, frames, memory_figure, nothing_figure
-from visualize.models import boxes, coalescing, textbook
-from visualize.models.request_lines import RequestLines, request_lines, same_place
-from visualize.models.textbook import Textbook
-from visualize.models.traffic import LINE_BYTES, SECTOR_BYTES, Requests, Tile
+from visualize.predict import boxes, coalescing, textbook
+from visualize.predict.request_lines import RequestLines, request_lines, same_place
+from visualize.predict.textbook import Textbook
+from visualize.predict.traffic import LINE_BYTES, SECTOR_BYTES, Requests, Tile
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.widgets.plot import drawn

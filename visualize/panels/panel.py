@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import gradio as gr
 from gradio.blocks import Block
 
-from kernels.runner.session import Session
+from kernels.measuring.session import Session
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.state.known import Known
 from visualize.state.state import State
@@ -26,7 +26,7 @@ class Measure:
     """A button that has something measured, and what its outcome draws.
 
     Attributes:
-        measurement: the name of one of `kernels.runner.measurements`.
+        measurement: the name of one of `kernels.measuring.measurements`.
         shown: (outcome, what is known now) → what is drawn of it.
         outputs: the components that `shown` may draw.
         is_dated: the drawing says which Experiment it belongs to, so it is shown even if another one was set meanwhile.

@@ -11,8 +11,8 @@ from kernels import discover, records
 from kernels.experiment import Experiment, nested
 from kernels.gpus import GPUS
 from kernels.knobs import checked_fields, knob
+from kernels.measuring.measurements import MEASUREMENTS
 from kernels.once import once
-from kernels.runner.measurements import MEASUREMENTS
 from visualize.panels.endpoint import Api, Endpoint, answered, schemas_of, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known

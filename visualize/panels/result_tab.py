@@ -15,10 +15,10 @@ from kernels.results import Closeup, Diff, RunResult
 from kernels.spec import Kernel, Launch
 from visualize.figures.diff_figure import closeup_figure, diff_figure
 from visualize.figures.time_figure import time_figure
-from visualize.models.schedule import schedule
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.roofline_picture import drawn_roofline
+from visualize.predict.schedule import schedule
 from visualize.state import kept_run
 from visualize.state.known import Known
 from visualize.text import caption, run_report, status_text, time_text

@@ -12,11 +12,11 @@ from kernels.knobs import knob
 from kernels.results import GroupSizeStudy
 from visualize.figures.bounds_figure import bounds_figure
 from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
-from visualize.models.dram_traffic import DramTraffic, dram_traffic
-from visualize.models.reuse import fewest_bytes, recommended, reuse_seconds
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.summaries import reuse_numbers
+from visualize.predict.dram_traffic import DramTraffic, dram_traffic
+from visualize.predict.reuse import fewest_bytes, recommended, reuse_seconds
 from visualize.state.known import Known
 from visualize.text import caption, prose, reuse_claims, status_text
 from visualize.text.numbers import Number

@@ -9,14 +9,14 @@ from markupsafe import Markup
 from kernels import discover, records
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
+from kernels.measuring.measurements.run_measurement import RUN
 from kernels.results import RunResult
-from kernels.runner.measurements.run_measurement import RUN
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.figures.roofline_figure import roofline_figure
-from visualize.models import roofline
-from visualize.models.bounds import Bound
-from visualize.models.roofline import Point, Roof
-from visualize.models.schedule import schedule
+from visualize.predict import roofline
+from visualize.predict.bounds import Bound
+from visualize.predict.roofline import Point, Roof
+from visualize.predict.schedule import schedule
 from visualize.text import caption, prose, roofline_text
 from visualize.text.numbers import source as source_of
 from visualize.widgets.link import dated

@@ -11,14 +11,14 @@ from kernels.compile_cost import hopeless
 from kernels.experiment import resolved_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
+from kernels.measuring.session import Session
 from kernels.results import Strategy, Sweep
-from kernels.runner.session import Session
 from kernels.space import Space
 from kernels.store import Store
 from kernels.sweep.here import sweeping_here
 from kernels.sweep.kept_sweep import Before, kept, stamp
 from kernels.sweep.sweeping import Sweeping
-from visualize.models.predicted_order import predicted
+from visualize.predict.predicted_order import predicted
 
 # Rows of ended sweeps that are kept in memory, of all together; the oldest sweep goes first.
 MOST_ROWS = 20_000

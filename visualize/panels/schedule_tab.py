@@ -15,13 +15,13 @@ from kernels.spec import Kernel
 from visualize.figures.loads_figure import loads_figure
 from visualize.figures.player_data import player_data
 from visualize.figures.schedule_figure import Order, schedule_figure
-from visualize.models.dram_traffic import predicted_bytes
-from visualize.models.first_loads import FirstLoads, first_loads, first_programs
-from visualize.models.schedule import loads, loads_at, row_major
-from visualize.models.steps import panels, steps
 from visualize.panels.endpoint import Api, Endpoint, Plain
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import schedule_numbers
+from visualize.predict.dram_traffic import predicted_bytes
+from visualize.predict.first_loads import FirstLoads, first_loads, first_programs
+from visualize.predict.schedule import loads, loads_at, row_major
+from visualize.predict.steps import panels, steps
 from visualize.state.known import Known
 from visualize.state.view import PlayerView, ScheduleView
 from visualize.text import caption, schedule_text

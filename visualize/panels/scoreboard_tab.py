@@ -16,10 +16,10 @@ from kernels.gpus import GPUS
 from kernels.knobs import knob
 from kernels.merged_schema import JsonSchema
 from visualize.figures.scoreboard_figure import scoreboard_figure
-from visualize.models.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.panels.endpoint import Api, Endpoint, answered, schemas_of, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.recorded_tab import ALL, SHOWN_ON, payload
+from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.scoreboard.board import scoreboard
 from visualize.state.known import Known
 from visualize.state.state import short_experiment

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from kernels.results import Counters
-from visualize.models import agreement, coalescing
-from visualize.models.dram_traffic import DramTraffic
-from visualize.models.occupancy import occupancy
-from visualize.models.schedule import loads_at
+from visualize.predict import agreement, coalescing
+from visualize.predict.dram_traffic import DramTraffic
+from visualize.predict.occupancy import occupancy
+from visualize.predict.schedule import loads_at
 from visualize.state.known import Known
 from visualize.text.numbers import Number, key_numbers
 

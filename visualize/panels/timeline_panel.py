@@ -10,13 +10,13 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels import records
+from kernels.measuring.measurements.timeline_measurement import TIMELINE
 from kernels.results import Timeline
-from kernels.runner.measurements.timeline_measurement import TIMELINE
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
-from visualize.models.execution import Course, ideal_clock, tile_times
-from visualize.models.steps import steps
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.predict.execution import Course, ideal_clock, tile_times
+from visualize.predict.steps import steps
 from visualize.state.known import Known
 from visualize.state.view import ScheduleView
 from visualize.text import caption, prose, tables, timeline_text

@@ -18,15 +18,15 @@ from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knob
 from kernels.lanes import CompiledFacts
 from kernels.matmul.transposed_operands import with_transposed
+from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
-from kernels.runner.session import Session
 from kernels.spec import Launch
 from visualize.figures.cliff_figure import cliff_figure
-from visualize.models import coalescing
-from visualize.models.occupancy import occupancy
-from visualize.models.traffic import Operation
 from visualize.panels.asker import asker
 from visualize.panels.panel import Ask, Drawn, Panel, Question
+from visualize.predict import coalescing
+from visualize.predict.occupancy import occupancy
+from visualize.predict.traffic import Operation
 from visualize.state.state import State
 from visualize.text import caption, prose, status_text, tables, whatif_text
 from visualize.text.whatif_text import DIVISOR

@@ -9,14 +9,14 @@ from typing import Any
 
 from kernels import records
 from kernels.experiment import Experiment
+from kernels.measuring.measurements.counters_measurement import COUNTERS
+from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.once import once
 from kernels.records import RecordForm, Recording
 from kernels.results import Counters, GroupSizeStudy
 from kernels.results.group_size_study import with_group_size
-from kernels.runner.measurements.counters_measurement import COUNTERS
-from kernels.runner.measurements.group_sizes_measurement import GROUP_SIZES
-from visualize.models.agreement import counted_total
-from visualize.models.scores import DRAM, Score, Scoreboard
+from visualize.predict.agreement import counted_total
+from visualize.predict.scores import DRAM, Score, Scoreboard
 from visualize.scoreboard.predictions import Prediction, shipped
 
 # A recording, its launch with the GPU, and its prediction → their scores.

@@ -21,8 +21,8 @@ from kernels.once import once
 from kernels.records import Recording
 from kernels.results import Counters
 from kernels.spec import Launch
-from visualize.models.agreement import Verdicts, launch_totals
-from visualize.models.coalescing import operations
+from visualize.predict.agreement import Verdicts, launch_totals
+from visualize.predict.coalescing import operations
 from visualize.state.state import short_experiment
 
 FILE = Path(__file__).parent / "predictions.jsonl"

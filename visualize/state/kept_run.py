@@ -8,9 +8,9 @@ import json
 from dataclasses import dataclass
 
 from kernels.equivalence import on_any_gpu
+from kernels.measuring.measurements import MEASUREMENTS
 from kernels.records import Recording, UnreadableRecording
 from kernels.results import RunResult
-from kernels.runner.measurements import MEASUREMENTS
 from visualize.state.state import State
 
 # Characters. A run with its picture takes up to some 14,000; what is longer was not written here.

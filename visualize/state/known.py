@@ -12,9 +12,9 @@ from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
 from kernels.spec import Launch
 from kernels.store import Store
-from visualize.models import occupancy
-from visualize.models.occupancy import Residency
-from visualize.models.schedule import Schedule, schedule
+from visualize.predict import occupancy
+from visualize.predict.occupancy import Residency
+from visualize.predict.schedule import Schedule, schedule
 from visualize.state.state import State
 from visualize.state.view import ScheduleView
 

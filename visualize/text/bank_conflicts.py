@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from kernels.lanes import CompiledFacts, Conversion, SharedOperation
 from kernels.results import Counters, SharedCounts
-from visualize.models.banks import wavefronts_per_instruction
+from visualize.predict.banks import wavefronts_per_instruction
 from visualize.text.prose import Code, Hint, Sourced, hint, term
 from visualize.text.tables import frame
 from visualize.text.tables import table as plain_table

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from visualize.models.agreement import Verdicts
-from visualize.models.textbook import Textbook
-from visualize.models.traffic import Operation
+from visualize.predict.agreement import Verdicts
+from visualize.predict.textbook import Textbook
+from visualize.predict.traffic import Operation
 from visualize.text import verdicts, why
 from visualize.text.headline import headline
 from visualize.text.prose import Code, Sentence, Sourced, Strong, hint, say

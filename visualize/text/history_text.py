@@ -10,8 +10,8 @@ from markupsafe import Markup, escape
 
 from kernels.experiment import Experiment
 from kernels.spec import shape_text
-from visualize.models.changes import FEWEST, LEAST, Change
-from visualize.models.past_runs import PastRuns
+from visualize.predict.changes import FEWEST, LEAST, Change
+from visualize.predict.past_runs import PastRuns
 from visualize.text.headline import headline
 from visualize.text.prose import Link, Mark, Sentence, Sourced, hint, say
 from visualize.text.recorded_text import Facet, chips, config, dtype, kind_name

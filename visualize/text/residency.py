@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from kernels.results import Compiled
 from kernels.spec import Launch
-from visualize.models.occupancy import Residency, occupancy
-from visualize.models.schedule import Schedule, held_programs
-from visualize.models.steps import with_programs_per_sm
+from visualize.predict.occupancy import Residency, occupancy
+from visualize.predict.schedule import Schedule, held_programs
+from visualize.predict.steps import with_programs_per_sm
 from visualize.text.prose import Sentence, Sourced, claim, hint, say, term
 from visualize.text.tables import frame, table
 from visualize.text.words import percent

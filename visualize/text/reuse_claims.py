@@ -11,14 +11,14 @@ from markupsafe import Markup
 from kernels.gpus import GPUS
 from kernels.pairs import pair
 from kernels.results import GroupSizeRow
-from visualize.models.reuse import by_group_size, fewest_bytes, recommended
-from visualize.models.schedule import held_programs, schedule
+from visualize.predict.reuse import by_group_size, fewest_bytes, recommended
+from visualize.predict.schedule import held_programs, schedule
 from visualize.text.headline import headline
 from visualize.text.prose import Mark, Sentence, Sourced, Strong, say
 from visualize.text.words import bytes_of, milliseconds, percent, significant
 
 if TYPE_CHECKING:
-    from visualize.models.dram_traffic import DramTraffic
+    from visualize.predict.dram_traffic import DramTraffic
 
 # Fewer bytes by less than this factor are no difference.
 _ALIKE = 1.05

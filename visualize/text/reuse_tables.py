@@ -8,15 +8,15 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels.results import GroupSizeRow
-from visualize.models.dispatch import AHEAD_SMS, OF_SMS
-from visualize.models.reuse import Reuse
-from visualize.models.traffic import SECTOR_BYTES
+from visualize.predict.dispatch import AHEAD_SMS, OF_SMS
+from visualize.predict.reuse import Reuse
+from visualize.predict.traffic import SECTOR_BYTES
 from visualize.text.funnel import Stage, funnel
 from visualize.text.prose import Listed, html, term
 from visualize.text.tables import frame, table
 
 if TYPE_CHECKING:
-    from visualize.models.dram_traffic import DramTraffic
+    from visualize.predict.dram_traffic import DramTraffic
 
 # What the model's error is against the recorded comparisons (tests/oracle/test_reuse_atlas.py holds bars just below).
 ERROR = (

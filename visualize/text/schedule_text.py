@@ -9,9 +9,9 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.gpus import Gpu
-from visualize.models.first_loads import FirstLoads
-from visualize.models.schedule import Schedule
-from visualize.models.steps import Steps
+from visualize.predict.first_loads import FirstLoads
+from visualize.predict.schedule import Schedule
+from visualize.predict.steps import Steps
 from visualize.text.headline import headline
 from visualize.text.prose import Link, Listed, Sentence, Sourced, Strong, say
 from visualize.text.words import counted, enumerated, milliseconds, percent

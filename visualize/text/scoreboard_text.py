@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.spec import shape_text
-from visualize.models.scores import ALLOWED_ERROR, DRAM, EXACT_COUNTS, Score, Scoreboard
+from visualize.predict.scores import ALLOWED_ERROR, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.text.headline import headline
 from visualize.text.prose import Link, Mark, Sentence, Sourced, hint, say
 from visualize.text.recorded_text import config, dtype

@@ -11,10 +11,10 @@ from pandas import DataFrame
 from kernels.experiment import Experiment
 from kernels.results import Timeline
 from kernels.spec import shape_text
-from visualize.models.execution import Course, round_robin_share, spread_ns
-from visualize.models.occupancy import Residency
-from visualize.models.schedule import Schedule
-from visualize.models.steps import steps
+from visualize.predict.execution import Course, round_robin_share, spread_ns
+from visualize.predict.occupancy import Residency
+from visualize.predict.schedule import Schedule
+from visualize.predict.steps import steps
 from visualize.text.prose import Link, Listed, Mark, Sentence, Sourced, Strong, say
 from visualize.text.tables import frame
 from visualize.text.words import milliseconds, percent

@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from visualize.models.agreement import Count, LaunchTotals, Verdicts, agreement, count_of, launch_totals
-from visualize.models.traffic import SECTOR_BYTES, Operation
+from visualize.predict.agreement import Count, LaunchTotals, Verdicts, agreement, count_of, launch_totals
+from visualize.predict.traffic import SECTOR_BYTES, Operation
 from visualize.text import why
 from visualize.text.funnel import Stage
 from visualize.text.funnel import funnel as bars

@@ -9,8 +9,8 @@ from pandas import DataFrame
 
 from kernels.lanes import CompiledFacts
 from kernels.results import Compiled, Failure
-from visualize.models.occupancy import Occupancy
-from visualize.models.traffic import Operation
+from visualize.predict.occupancy import Occupancy
+from visualize.predict.traffic import Operation
 from visualize.text.prose import Hint, Listed, Sentence, Sourced, Strong, say
 from visualize.text.tables import frame
 from visualize.text.words import enumerated, percent

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kernels.lanes import Layout, MemoryOperation
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
-from visualize.models import boxes
-from visualize.models.agreement import Verdicts
-from visualize.models.traffic import SECTOR_BYTES, Operation
+from visualize.predict import boxes
+from visualize.predict.agreement import Verdicts
+from visualize.predict.traffic import SECTOR_BYTES, Operation
 from visualize.text.words import counted
 
 # The widest access of one lane, and what the launcher records of a number: whether this divides it.

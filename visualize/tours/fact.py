@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
-from kernels.runner.session import Session
-from visualize.models.textbook import Textbook
 from visualize.panels import coalescing_tab, compiler_tab, reuse_tab, schedule_tab
 from visualize.panels.endpoint import Reply, known
 from visualize.panels.tabs import SETTINGS
+from visualize.predict.textbook import Textbook
 from visualize.state.known import Known
 from visualize.text.numbers import source as source_of
 from visualize.text.words import written

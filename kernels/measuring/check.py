@@ -1,0 +1,182 @@
+"""Is the output right? Bit for bit, or within what its family allows for rounding. Torch; runs in the worker.
+
+Where rounding is allowed for, the reference is computed in a wider type, so it is known what the right result rounds
+to. An element may err by that rounding, and beyond it by its Allowance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernels.deviation import as_stored, compared_in, deviations, in_limits, rms_limit
+from kernels.measuring.device_memory import refuse_what_does_not_fit
+from kernels.results import Check, Closeup, Diff
+from kernels.spec import Allowance, Family
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_CELLS = 128
+_CLOSEUP_CELLS, _WINDOW = 96, 3
+_CHUNK_BYTES = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Some rows of the output beside the reference, element by element."""
+
+    got: torch.Tensor
+    expected: torch.Tensor
+    error: torch.Tensor
+    scale: torch.Tensor
+    rounding: torch.Tensor
+    typical: torch.Tensor
+    units: torch.Tensor
+    nonfinite: torch.Tensor
+
+
+class _Comparison:
+    """The output and the reference, compared some rows at a time, so that 16,384 × 16,384 fits beside the tensors."""
+
+    def __init__(
+        self, output: torch.Tensor, inputs: dict[str, Any], family: Family, allowance: Allowance | None
+    ) -> None:
+        self.output, self.family, self.allowance = output, family, allowance
+        wide = compared_in(output.dtype, allowance.reference_dtype if allowance else "")
+        has_scale = allowance is not None and family.error_scale is not None
+        if output.is_cuda:
+            each = (0 if wide == output.dtype else wide.itemsize) + (4 if has_scale else 0)
+            needed = each * sum(tensor.numel() for tensor in inputs.values())
+            refuse_what_does_not_fit(needed, "The operands of the check, in a wider type,")
+        self.inputs = {name: tensor.to(wide) for name, tensor in inputs.items()}
+        self.absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if has_scale else {}
+
+    def rows(self, part: slice) -> _Compared:
+        import torch
+
+        expected = self.family.reference(self.inputs, part)
+        got = self.output[part].to(expected.dtype)
+        right = expected if self.allowance is None else as_stored(expected, self.output.dtype)
+        nonfinite, error, rounding = deviations(got, expected, right)
+        scale = self._scale(expected, part)
+        typical, units = torch.zeros_like(error), error
+        if allowed := self.allowance:
+            limit = allowed.of_value * expected.abs() + allowed.of_scale * scale
+            typical = allowed.expected_of_value * expected.abs() + allowed.expected_of_scale * scale
+            units = in_limits(got, right, error, rounding, limit)
+        return _Compared(
+            got, expected, error, scale, rounding, typical, torch.where(nonfinite, torch.inf, units), nonfinite
+        )
+
+    def _scale(self, expected: torch.Tensor, part: slice) -> torch.Tensor:
+        """The scale of each element's error."""
+        if not self.absolute or self.family.error_scale is None:
+            return expected.abs()
+        return self.family.error_scale(self.absolute, part).to(expected.dtype)
+
+
+def check(
+    output: torch.Tensor,
+    inputs: dict[str, torch.Tensor],
+    family: Family,
+    allowance: Allowance | None,
+    tile: tuple[int, int] | None = None,
+) -> tuple[Check, Diff]:
+    """Compare `output` with the family's reference.
+
+    Args:
+        output: (rows, columns), poisoned with NaN before the launch.
+        allowance: what rounding explains; None where every element must equal the reference, bit for bit.
+        tile: rows and columns of the output's tiles, which the closeup of the worst element keeps to.
+
+    Raises:
+        DoesNotFit: before anything is allocated.
+    """
+    import numpy as np
+    import torch
+
+    rows, columns = output.shape
+    comparison, is_exact = _Comparison(output, inputs, family, allowance), allowance is None
+    cell = (-(-rows // MAX_CELLS), -(-columns // MAX_CELLS))
+    chunk = max(1, _CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
+    # Σ error², Σ reference², Σ (rounding² + typical²)
+    totals = torch.zeros(3, dtype=torch.float64, device=output.device)
+    max_abs = max_scaled = 0.0
+    mismatched = nonfinite = 0
+    worst = (-1.0, 0, 0, 0.0, 0.0)
+    pictures = []
+    for first in range(0, rows, chunk):
+        part = comparison.rows(slice(first, min(first + chunk, rows)))
+        squares = ((part.error,), (part.expected,), (part.rounding, part.typical))
+        totals += torch.stack([torch.stack([(x.double() ** 2).sum() for x in group]).sum() for group in squares])
+        max_abs = max(max_abs, part.error.max().item())
+        scaled = torch.where(part.scale > 0, part.error / part.scale, torch.where(part.error > 0, torch.inf, 0))
+        max_scaled = max(max_scaled, scaled.max().item())
+        mismatched += int((part.units > (0 if is_exact else 1)).sum().item())
+        nonfinite += int(part.nonfinite.sum().item())
+        place = int(part.units.argmax().item())
+        if (value := part.units.view(-1)[place].item()) > worst[0]:
+            row, column = divmod(place, columns)
+            worst = (value, first + row, column, part.got[row, column].item(), part.expected[row, column].item())
+        pictures.append(_pooled(part.units, cell))
+    error_2, reference_2, typical_2 = totals.tolist()
+    scale = math.sqrt(reference_2) or 1.0
+    relative_rms = math.sqrt(error_2) / scale
+    tolerance = rms_limit(math.sqrt(typical_2), scale, output.numel())
+    passed = mismatched == 0 and relative_rms <= tolerance
+    closeup = None if passed and is_exact else _closeup(comparison, (worst[1], worst[2]), tile)
+    return (
+        Check(
+            passed=passed,
+            relative_rms=relative_rms,
+            tolerance=tolerance,
+            max_abs_error=max_abs,
+            max_scaled_error=max_scaled,
+            mismatched=mismatched,
+            nonfinite=nonfinite,
+            elements=output.numel(),
+            worst_index=(worst[1], worst[2]),
+            worst_got=worst[3],
+            worst_expected=worst[4],
+            worst_over_allowed=worst[0],
+        ),
+        Diff(np.concatenate(pictures), cell, (rows, columns), is_exact, tile, closeup),
+    )
+
+
+def _closeup(comparison: _Comparison, worst: tuple[int, int], tile: tuple[int, int] | None) -> Closeup:
+    """The worst element's tile and its neighbours, and the elements next to it."""
+    sides = tile or (_CLOSEUP_CELLS // 3, _CLOSEUP_CELLS // 3)
+    shape = comparison.output.shape
+    near = [slice(max(0, at - _WINDOW), min(room, at + _WINDOW + 1)) for at, room in zip(worst, shape, strict=True)]
+    # A tile of fewer rows than are shown as numbers has more neighbours than one.
+    first = [
+        min(max(0, (at // side - 1) * side), shown.start // side * side)
+        for at, side, shown in zip(worst, sides, near, strict=True)
+    ]
+    last = [
+        min(room, max((at // side + 2) * side, -(-shown.stop // side) * side))
+        for at, side, room, shown in zip(worst, sides, shape, near, strict=True)
+    ]
+    part = comparison.rows(slice(first[0], last[0]))
+    cell = (-(-(last[0] - first[0]) // _CLOSEUP_CELLS), -(-(last[1] - first[1]) // _CLOSEUP_CELLS))
+    rows = slice(near[0].start - first[0], near[0].stop - first[0])
+    return Closeup(
+        cells=_pooled(part.units[:, first[1] : last[1]], cell),
+        cell=cell,
+        first=(first[0], first[1]),
+        shape=(last[0] - first[0], last[1] - first[1]),
+        near=(near[0].start, near[1].start),
+        got=part.got[rows, near[1]].float().cpu().numpy(),
+        expected=part.expected[rows, near[1]].float().cpu().numpy(),
+        units=part.units[rows, near[1]].float().cpu().numpy(),
+    )
+
+
+def _pooled(units: torch.Tensor, cell: tuple[int, int]) -> Any:
+    """The largest of each cell."""
+    import torch
+
+    return torch.nn.functional.max_pool2d(units.float()[None, None], cell, ceil_mode=True)[0, 0].cpu().numpy()

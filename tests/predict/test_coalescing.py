@@ -1,0 +1,286 @@
+"""The compiled model against plain counting: every program, warp, lane, register and byte, one by one.
+
+Layouts are drawn at random; what the compiler really chooses, and what hardware counted, is in tests/oracle.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import operator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels import discover
+from kernels.gpus import GPUS
+from kernels.knobs import knobs
+from kernels.lanes import Layout, MemoryOperation
+from kernels.spec import Access, FlatAccess, Launch
+from visualize.predict.coalescing import operations, requests, tile
+from visualize.predict.lane_vectors import vectors
+from visualize.predict.traffic import Traffic, at_places, bypassing, traffic
+
+OPS = {"load": ("load", "async copy"), "store": ("store",), "atomic": ("atomic",)}
+
+
+def element(layout, register, lane, warp):
+    """The place of one element: the exclusive or of the bases of the bits that are set."""
+    place = [0] * len(layout.shape)
+    for bases, number in ((layout.register, register), (layout.lane, lane), (layout.warp, warp)):
+        for bit, base in enumerate(bases):
+            if number >> bit & 1:
+                place = [a ^ b for a, b in zip(place, base, strict=True)]
+    return tuple(place)
+
+
+def has_copies(bases, number):
+    return any(not any(base) and number >> bit & 1 for bit, base in enumerate(bases))
+
+
+def executions(access, extents):
+    for index in itertools.product(*(range(extents[name]) for name in access.over)):
+        yield dict(zip(access.over, index, strict=True))
+
+
+def where(access, index, place, shape):
+    """Row and column, in the tensor as it is stored, of an element of the block."""
+    if isinstance(access, FlatAccess):
+        number = int(access.run.start(index[access.run.index], access.run.block)) + place[0]
+        return (number % shape[0], number // shape[0]) if access.transposed else divmod(number, shape[1])
+    along = dict(zip(access.dims, place, strict=True))
+    return tuple(
+        int(axis.start(index[axis.index], axis.block)) + along[axis.index] for axis in (access.rows, access.columns)
+    )
+
+
+def counted(access, made, shape, extents, size):
+    """Every instruction of every warp, as sets of bytes."""
+    layout, length = made.layout, made.width_bytes // made.element_bytes
+    originals = [r for r in range(1 << len(layout.register)) if not has_copies(layout.register, r)]
+    requests = sectors = lines = ideal = wanted = extra = repeated = 0
+    for index in executions(access, extents):
+        for warp, first in itertools.product(range(1 << len(layout.warp)), range(0, len(originals), length)):
+            touched, active, pairs, pair_sectors = set(), 0, set(), set()
+            for lane in range(32):
+                if made.op != "load" and (has_copies(layout.lane, lane) or has_copies(layout.warp, warp)):
+                    continue
+                row, column = where(access, index, element(layout, originals[first], lane, warp), shape)
+                if row < shape[0] and column < shape[1]:
+                    start = (row * shape[1] + column) * size
+                    touched |= set(range(start, start + made.width_bytes))
+                    active += 1
+                    pairs.add((lane // 2, start // 128))
+                    pair_sectors.add((lane // 2, start // 32))
+            requests += active > 0
+            distinct = len({byte // 32 for byte in touched})
+            sectors += len(pairs) if made.bypasses_l1 else distinct
+            extra += len(pairs) - distinct if made.bypasses_l1 else 0
+            repeated += len(pair_sectors) - distinct if made.bypasses_l1 else 0
+            lines += len({byte // 128 for byte in touched})
+            ideal += -(-len(touched) // 32)
+            wanted += active * made.width_bytes
+    return Traffic(requests, sectors, lines, ideal, wanted, extra, repeated)
+
+
+@st.composite
+def layouts(draw, shape, fast, vector):
+    """A layout of a block: `vector` neighbours along dimension `fast` first, all other bits anywhere, copies too."""
+    bits = [[tuple((1 << b) * (d == dim) for d in range(len(shape))) for b in range(size.bit_length() - 1)]
+            for dim, size in enumerate(shape)]  # fmt: skip
+    first, bits[fast] = bits[fast][:vector], bits[fast][vector:]
+    rest = draw(st.permutations([base for bases in bits for base in bases]))
+    zero = (0,) * len(shape)
+    warps, extra = draw(st.integers(0, 3)), draw(st.integers(0, 2))
+    rest += [zero] * max(0, 5 + warps + extra - len(rest))
+    rest = draw(st.permutations(rest))
+    return Layout(shape, (*first, *rest[5 + warps :]), tuple(rest[:5]), tuple(rest[5 : 5 + warps]))
+
+
+@st.composite
+def launches(draw):
+    """A small launch of any kernel with pointers, and for each access an operation with a layout drawn at random."""
+    kernel = draw(st.sampled_from([k for k in discover().values() if k.id != "matmul.persistent"]))
+    dtype = draw(st.sampled_from(kernel.problem_knobs()["dtype"].choices))
+    sizes = {name: draw(st.integers(1, 40)) for name in ("M", "N", "K") if name in kernel.problem_knobs()}
+    if "layout" in kernel.problem_knobs():
+        sizes["layout"] = draw(st.sampled_from(("NN", "NT", "TN", "TT")))
+    smallest = {n: min(k.choices) for n, k in knobs(kernel.config).items() if k.choices and k.group == "Tile"}
+    config = {name: draw(st.sampled_from((low, 2 * low, 4 * low))) for name, low in smallest.items()}
+    if dtype.startswith("float8") and "BLOCK_K" in config:
+        config["BLOCK_K"] = 32
+    # An old GPU: without descriptors.
+    launch = Launch(kernel.family.problem(**sizes, dtype=dtype), kernel.config(**config), GPUS["A100-40GB"])
+    made = []
+    for access in kernel.accesses(launch):
+        size = {"float32": 4, "float16": 2, "bfloat16": 2}.get(dtype, 1)
+        shape = kernel.family.tensors(launch.problem)[access.tensor].stored
+        if isinstance(access, FlatAccess):
+            block, fast, pitch = (access.run.block,), 0, (1 if access.transposed else shape[0] * shape[1])
+        else:
+            lengths = {axis.index: axis.block for axis in (access.rows, access.columns)}
+            block, fast, pitch = (
+                tuple(lengths[i] for i in access.dims),
+                access.dims.index(access.columns.index),
+                shape[1],
+            )
+        # A vector must be aligned, wholly in the tensor or wholly out of it, and no longer than the block.
+        widest = min(block[fast].bit_length() - 1, (pitch & -pitch).bit_length() - 1, 4 - (size.bit_length() - 1))
+        vector = draw(st.integers(0, widest))
+        # A run is copied by no loop, and Triton copies asynchronously in loops alone.
+        op = access.op if isinstance(access, FlatAccess) else draw(st.sampled_from(OPS[access.op]))
+        width = size << vector
+        instruction = "cp.async.cg.shared.global" if op == "async copy" and width == 16 else ""
+        made.append(MemoryOperation(op, ("", 0), draw(layouts(block, fast, vector)), size, width, instruction, 1, ()))
+    return kernel, launch, tuple(made)
+
+
+@given(launches())
+def test_a_launch_costs_what_counting_every_lane_gives(case):
+    kernel, launch, made = case
+    extents, tensors = kernel.extents(launch), kernel.family.tensors(launch.problem)
+    for op, operation in zip(operations(kernel, launch, made), made, strict=True):
+        shape = tensors[op.access.tensor].stored
+        assert op.launch == counted(op.access, operation, shape, extents, operation.element_bytes), op.access
+
+
+@pytest.mark.parametrize("lane", [((1,), (2,), (4,), (8,), (16,)), ((16,), (8,), (4,), (2,), (1,))])
+def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(kernels, lane):
+    """Of all small shapes: inside a sector, at its end, in the middle of a request."""
+    kernel = kernels["transpose.flat"]
+    layout = Layout((32,), (), lane, ())
+    for rows, columns in itertools.product(range(1, 15), repeat=2):
+        launch = Launch(kernel.family.problem(M=rows, N=columns), kernel.config(BLOCK=32), GPUS["H200"])
+        made = [MemoryOperation(op, ("", 0), layout, 4, 4, "", 1, ()) for op in ("load", "store")]
+        for op, operation in zip(operations(kernel, launch, tuple(made)), made, strict=True):
+            shape = kernel.family.tensors(launch.problem)[op.access.tensor].stored
+            expected = counted(op.access, operation, shape, kernel.extents(launch), 4)
+            assert op.launch == expected, (rows, columns, op.access.op)
+
+
+@given(launches())
+def test_the_pictured_tile_has_each_element_once(case):
+    kernel, launch, made = case
+    tensors = kernel.family.tensors(launch.problem)
+    for access, operation in zip(kernel.accesses(launch), made, strict=True):
+        first = (0,) if isinstance(access, FlatAccess) else (0, 0)
+        drawn = tile(access, operation, tensors[access.tensor].stored, first, operation.element_bytes)
+        lanes = requests(access, operation, tensors[access.tensor].stored, first, operation.element_bytes)
+        begins = lanes.address[drawn.request, drawn.lane]
+        assert ((begins <= drawn.address) & (drawn.address < begins + operation.width_bytes)).all()
+        assert len(drawn.row) == access.elements
+        assert len(set(zip(drawn.row.tolist(), drawn.column.tolist(), strict=True))) == access.elements
+        for place in range(0, access.elements, 7):
+            registers = operation.layout.register
+            at = element(operation.layout, drawn.register[place], drawn.lane[place], drawn.warp[place])
+            index = dict.fromkeys(access.over, 0)
+            assert where(access, index, at, tensors[access.tensor].stored) == (drawn.row[place], drawn.column[place])
+            assert not has_copies(registers, int(drawn.register[place]))
+
+
+@given(st.data())
+def test_vectors_leave_out_copies_in_registers_and_mark_those_in_lanes(data):
+    layout = data.draw(layouts((4, 8), 1, data.draw(st.integers(0, 2))))
+    found = vectors(layout, 1)
+    copied = sum(not any(base) for base in layout.register)
+    assert len(found.register) == 1 << len(layout.register) - copied + len(layout.warp)
+    owners = [tuple(found.place[:, r, lane]) for r, lane in zip(*np.nonzero(found.owner), strict=True)]
+    assert sorted(owners) == sorted(itertools.product(range(4), range(8)))
+
+
+def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
+    # Four lanes of 16 bytes a row: rows of 144 bytes begin at 0, 144, 288 and 432, every second one inside a sector.
+    row, column = np.divmod(np.arange(16)[None], 4)
+    within = at_places(row, 16 * column, True, (4, 144), 1, 16)
+    assert traffic(within).sectors == 2 + 3 + 2 + 3
+    assert (bypassing(within).sectors, bypassing(within).touched_sectors) == (8, 10)
+    # ncu's count of the instruction: two sectors of each pair that begins inside one.
+    assert bypassing(within).repeated_sectors == 2 * 1
+    # Seven lanes from byte 112 on: the first one of a pair before a line's end, the second one behind it.
+    column = 112 + 16 * np.arange(8)[None]
+    across = at_places(0 * column, column, True, (1, 224), 1, 16)
+    assert traffic(across).sectors == 1 + 3
+    assert (bypassing(across).sectors, bypassing(across).touched_sectors) == (1 + 4, 4)
+
+
+def test_a_launch_of_copies_past_l1_costs_what_counting_every_lane_gives(kernels):
+    """Float8 rows of 144 bytes, 64 of which a block takes: they begin inside sectors, and the last ones are masked."""
+    kernel = kernels["matmul.grouped"]
+    problem = kernel.family.problem(M=19, N=19, K=144, dtype="float8_e4m3fn", layout="NT")
+    launch = Launch(problem, kernel.config(16, 16, 64), GPUS["H200"])
+    lanes = Layout((16, 64), ((0, 1), (0, 2), (0, 4), (0, 8)), ((0, 16), (0, 32), (1, 0), (2, 0), (4, 0)), ((8, 0),))
+    turned = Layout(
+        (64, 16), *(tuple(base[::-1] for base in bases) for bases in (lanes.register, lanes.lane, lanes.warp))
+    )
+    loads = [
+        MemoryOperation("async copy", ("", 0), layout, 1, 16, "cp.async.cg.shared.global", 1, ())
+        for layout in (lanes, turned)
+    ]
+    bits = tuple((1 << bit, 0) for bit in range(4)) + tuple((0, 1 << bit) for bit in range(4))
+    store = MemoryOperation("store", ("", 0), Layout((16, 16), (), bits[:5], bits[5:]), 1, 1, "", 1, ())
+    made = (*loads, store)
+    found = operations(kernel, launch, made)
+    for op, operation in zip(found, made, strict=True):
+        shape = kernel.family.tensors(problem)[op.access.tensor].stored
+        assert op.launch == counted(op.access, operation, shape, kernel.extents(launch), 1)
+    assert [op.launch.extra_sectors != 0 for op in found] == [True, True, False]
+
+
+def test_a_loop_that_swaps_words_is_a_load_and_at_least_one_turn():
+    layout = Layout((16, 16), (), ((0, 1), (0, 2), (0, 4), (0, 8), (1, 0)), ((2, 0), (4, 0), (8, 0)))
+    made = MemoryOperation("atomic", ("", 0), layout, 2, 2, "", 1, ("LDG.E", "ATOMG.E.CAS.STRONG.GPU"))
+    kernel = discover()["matmul.split_k_atomic"]
+    launch = Launch(
+        kernel.family.problem(M=16, N=16, K=16, dtype="float16"), kernel.config(16, 16, 16, 1), GPUS["H200"]
+    )
+    plain = MemoryOperation("load", ("", 0), layout, 2, 2, "", 1, ())
+    found = operations(kernel, launch, (plain, plain, made))
+    assert [(op.number, op.access.op, op.is_lower_bound) for op in found] == [
+        (0, "load", False), (1, "load", False), (2, "load", False), (2, "atomic", True),
+    ]  # fmt: skip
+    assert found[2].launch == found[3].launch
+
+
+@pytest.mark.parametrize("kernel_id", ["transpose.flat", "transpose.tiled"])
+def test_counting_grows_with_classes_and_not_with_programs(kernel_id, monkeypatch):
+    """As many blocks are looked at for 16,384 rows as for 2,048."""
+    from visualize.predict import traffic
+
+    looked_at = []
+    count = traffic._of_each
+    monkeypatch.setattr(
+        traffic, "_of_each", lambda lanes, *units: looked_at.append(lanes.row.size) or count(lanes, *units)
+    )
+    kernel = discover()[kernel_id]
+    sizes = collections.defaultdict(int)
+    for rows in (2048, 16384):
+        launch = Launch(kernel.family.problem(M=rows, N=4096), kernel.config(), GPUS["H200"])
+        blocks = [functools.reduce(operator.mul, (1, a.elements)) for a in kernel.accesses(launch)]
+        made = []
+        for access, elements in zip(kernel.accesses(launch), blocks, strict=True):
+            shape = (elements,) if isinstance(access, FlatAccess) else (access.rows.block, access.columns.block)
+            bits = [(1 << b,) for b in range(elements.bit_length() - 1)]
+            if len(shape) == 2:
+                inner = shape[1].bit_length() - 1
+                bits = [(0, 1 << b) for b in range(inner)] + [(1 << b, 0) for b in range(shape[0].bit_length() - 1)]
+            made.append(
+                MemoryOperation("store", ("", 0), Layout(shape, tuple(bits[7:]), tuple(bits[:5]), tuple(bits[5:7])),
+                                4, 4, "", 1, ())
+            )  # fmt: skip
+        looked_at.clear()
+        operations(kernel, launch, tuple(made))
+        sizes[rows] = sum(looked_at)
+    assert sizes[16384] == sizes[2048] > 0
+
+
+def test_an_access_without_pointers_of_its_own_has_those_of_rows_and_columns(kernels):
+    launch = Launch(
+        kernels["transpose.row_strip"].family.problem(), kernels["transpose.row_strip"].config(), GPUS["H200"]
+    )
+    load, store = kernels["transpose.row_strip"].accesses(launch)
+    assert isinstance(load, Access)
+    assert load.dims == ("m", "n")
+    assert (store.rows.index, store.columns.index, store.dims) == ("n", "m", ("m", "n"))

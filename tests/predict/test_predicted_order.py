@@ -1,0 +1,139 @@
+"""The model that orders a sweep: against recorded launches, and in what must hold between configs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import pytest
+
+from kernels import discover, records
+from kernels.compile_cost import hopeless
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.knobs import ConfigError
+from kernels.lanes import CompiledFacts
+from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
+from kernels.spec import Launch
+from visualize.predict.predicted_order import predicted
+
+H200 = GPUS["H200"]
+KERNEL = discover()["matmul.grouped"]
+
+
+def launch_of(gpu=H200, kernel="matmul.grouped", problem=None, **config):
+    problem = problem or {"M": 4096, "N": 4096, "K": 4096}
+    experiment = from_json({"kernel": kernel, "problem": problem, "config": config}, discover())
+    return Launch(experiment.problem, experiment.config, gpu)
+
+
+def facts(registers, shared_bytes, spilled_bytes=0):
+    return CompiledFacts(registers, spilled_bytes, shared_bytes, (), (), (), "Operations were not recorded.")
+
+
+def recorded():
+    """(launch, compiled, ms) of float16 products, by problem: those with several tiles at one."""
+    found = []
+    for one in records.shipped(GROUP_SIZES.form):
+        study = one.measured
+        if one.gpu != "H200" or study.experiment.kernel != KERNEL.id or study.experiment.problem.dtype != "float16":
+            continue
+        config = study.experiment.config
+        row = next(row for row in study.rows if row.group_size == config.GROUP_SIZE)
+        launch = Launch(study.experiment.problem, config, H200)
+        found.append((launch, facts(row.registers, row.shared_bytes), float(np.median(row.times_ms))))
+    by_problem = groupby(sorted(found, key=lambda one: repr(one[0].problem)), key=lambda one: one[0].problem)
+    several = [list(group) for _, group in by_problem]
+    return [group for group in several if len(group) >= 5]
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["before a compile", "compiled"])
+def test_the_tile_that_it_names_is_within_1_percent_of_the_fastest_recorded_one(is_compiled):
+    groups = recorded()
+    assert len(groups) == 14
+    for group in groups:
+        times = [ms for _, _, ms in group]
+        named = [predicted(KERNEL, launch, compiled if is_compiled else None).ms for launch, compiled, _ in group]
+        assert times[int(np.argmin(named))] <= 1.01 * min(times), group[0][0].problem
+
+
+def test_times_of_launches_whose_operands_are_copied_past_registers_are_within_a_quarter():
+    """K of 3,000 is no multiple of 16 bytes' elements: its loads are staged, and no facts of that are recorded."""
+    off = [
+        predicted(KERNEL, launch, compiled).ms / ms
+        for group in recorded()
+        for launch, compiled, ms in group
+        if launch.problem.K % 16 == 0
+    ]
+    assert len(off) == 65
+    assert max(abs(math.log(ratio)) for ratio in off) < math.log(1.35)
+    assert np.median(np.abs(np.log(off))) < math.log(1.1)
+
+
+def test_it_names_the_resource_that_takes_the_longest():
+    for launch in (launch_of(BLOCK_M=64, BLOCK_N=64), launch_of(BLOCK_M=128, BLOCK_N=256, num_warps=8)):
+        found = predicted(KERNEL, launch, None)
+        by_resource = dict(found.by_resource)
+        assert by_resource[found.resource] == max(by_resource.values())
+        assert found.ms >= max(by_resource.values())
+    assert predicted(KERNEL, launch_of(BLOCK_M=64, BLOCK_N=64), None).resource == "L2"
+
+
+def test_spilled_registers_cost():
+    launch = launch_of(BLOCK_M=128, BLOCK_N=128)
+    plain, spilled = (predicted(KERNEL, launch, facts(255, 49152, amount)) for amount in (0, 296))
+    assert spilled.resource == "spills"
+    assert spilled.ms > 2 * plain.ms
+
+
+def test_fewer_stages_hide_less_latency():
+    times = [predicted(KERNEL, launch_of(BLOCK_K=32, num_stages=stages), None) for stages in (1, 2, 3, 4)]
+    latency = [dict(one.by_resource)["latency"] for one in times]
+    assert latency == sorted(latency, reverse=True)
+
+
+def test_hopper_multiplies_faster_in_groups_of_four_warps_and_64_rows():
+    whole, few_warps, few_rows = (
+        dict(predicted(KERNEL, launch_of(BLOCK_N=128, **config), None).by_resource)["arithmetic"]
+        for config in ({"BLOCK_M": 64, "num_warps": 4}, {"BLOCK_M": 64, "num_warps": 2}, {"BLOCK_M": 32})
+    )
+    assert few_warps > 1.5 * whole
+    assert few_rows > 1.5 * whole
+
+
+def test_what_fits_on_no_sm_has_no_time():
+    assert predicted(KERNEL, launch_of(), facts(64, H200.shared_bytes_per_program + 1)) is None
+
+
+def test_an_accumulator_larger_than_the_registers_is_hopeless_and_others_are_not():
+    said = hopeless(KERNEL, launch_of(BLOCK_M=256, BLOCK_N=256, num_warps=4))
+    assert "512 registers per thread with num_warps 4" in said
+    assert not hopeless(KERNEL, launch_of(BLOCK_M=128, BLOCK_N=256, num_warps=8))
+    assert not hopeless(discover()["transpose.tiled"], transposed(BLOCK_M=256, BLOCK_N=256, num_warps=1))
+
+
+def transposed(**config):
+    return launch_of(kernel="transpose.tiled", problem={"M": 8192, "N": 8192, "dtype": "float32"}, **config)
+
+
+@pytest.mark.parametrize("gpu", ["H200", "A100-80GB", "T4", "B200"])
+def test_every_kernel_has_a_time_on_every_gpu(kernel, gpu):
+    """Before a compile, two defaults do not fit a T4."""
+    launch = Launch(kernel.family.problem(), kernel.config(), GPUS[gpu])
+    for compiled in (None, facts(64, 16384)):
+        found = predicted(kernel, launch, compiled)
+        if compiled is None and gpu == "T4" and found is None:
+            assert kernel.id in ("matmul.persistent", "matmul.fused_add_relu")
+            continue
+        assert found.ms > 0
+        assert all(ms >= 0 and math.isfinite(ms) for _, ms in found.by_resource)
+
+
+def test_too_many_tiles_to_schedule_are_told_once_it_is_compiled():
+    launch = launch_of(problem={"M": 16384, "N": 16384, "K": 64}, BLOCK_M=16, BLOCK_N=16)
+    assert predicted(KERNEL, launch, None).ms > 0
+    many = replace(launch, config=replace(launch.config, BLOCK_M=4, BLOCK_N=4))
+    with pytest.raises(ConfigError, match="too many to schedule"):
+        predicted(KERNEL, many, facts(64, 16384))

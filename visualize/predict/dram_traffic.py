@@ -1,0 +1,114 @@
+"""A launch's way to DRAM: what is predicted of it, with what was counted and timed beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels.knobs import ConfigError, knobs
+from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy
+from kernels.spec import Kernel, Launch
+from visualize.predict import coalescing
+from visualize.predict.bounds import Bound, bounds, l2_pressure, writes_in_parts
+from visualize.predict.occupancy import residency
+from visualize.predict.reuse import MOST_WAVES, Reuse, asked_bytes, by_group_size, group_sizes, reuse
+from visualize.predict.schedule import Schedule, schedule
+from visualize.predict.traffic import Operation
+
+
+@dataclass(frozen=True)
+class DramTraffic:
+    """What is known of a launch's way to DRAM.
+
+    Attributes:
+        own: of this order.
+        sizes: of each GROUP_SIZE; {} for a kernel that has none.
+        operations: what the launch asks of memory; () where that is not known.
+        bounds: what each resource needs.
+        study: counted and timed; None where it wasn't.
+        row: the study's row of this order, if it has it.
+    """
+
+    kernel: Kernel
+    launch: Launch
+    schedule: Schedule
+    compiled: Compiled | None
+    operations: tuple[Operation, ...]
+    own: Reuse
+    sizes: dict[int, Reuse]
+    bounds: tuple[Bound, ...]
+    study: GroupSizeStudy | None
+    row: GroupSizeRow | None
+
+    @property
+    def group_size(self) -> int | None:
+        return getattr(self.launch.config, "GROUP_SIZE", None)
+
+    def source(self, live: str) -> str:
+        """Where the study's numbers come from: recorded on another day, or `live`."""
+        return "recorded" if self.study and self.study.backend == "recorded" else live
+
+    @property
+    def measured_ms(self) -> float | None:
+        return float(np.median(self.row.times_ms)) if self.row else None
+
+
+def predicted_bytes(
+    kernel: Kernel, launch: Launch, compiled: Compiled | None, sizes: tuple[int, int]
+) -> tuple[float, float] | None:
+    """Bytes read from DRAM with either GROUP_SIZE; None for too many waves."""
+    ideal, operations = _asked(kernel, launch, compiled)
+    pressure = l2_pressure(
+        bounds(kernel, launch, ideal, operations, 0.0, asked_bytes(kernel, launch, ideal)), operations
+    )
+    found = by_group_size(kernel, launch, ideal, pressure, sizes)
+    return (found[sizes[0]].read_bytes, found[sizes[1]].read_bytes) if found else None
+
+
+def _asked(kernel: Kernel, launch: Launch, compiled: Compiled | None) -> tuple[Schedule, tuple[Operation, ...]]:
+    """The launch in ideal waves, and what it asks of memory."""
+    resident = residency(launch, compiled)
+    ideal = schedule(kernel, launch, resident.programs_per_sm, resident.source)
+    readable = compiled and not compiled.unreadable
+    return ideal, coalescing.operations(kernel, launch, compiled.operations) if compiled and readable else ()
+
+
+def _refuse_many_waves(ideal: Schedule, launch: Launch) -> None:
+    """Refuse what would take minutes and gigabytes.
+
+    Raises:
+        ConfigError: for more than MOST_WAVES of a launch with panels.
+    """
+    if ideal.panels is None or (waves := int(ideal.step.max()) + 1) <= MOST_WAVES:
+        return
+    name = "waves" if ideal.turns == 1 else "turns of the programs' loop"
+    raise ConfigError(
+        "too_many_tiles",
+        f"{waves:,} {name} are too many to predict here; at most {MOST_WAVES:,} are allowed. "
+        "Make the tile larger or the shape smaller.",
+        next(iter(knobs(type(launch.config)))),
+    )
+
+
+def dram_traffic(
+    kernel: Kernel, launch: Launch, compiled: Compiled | None, study: GroupSizeStudy | None
+) -> DramTraffic:
+    """Predict, and lay beside it what was measured.
+
+    Raises:
+        ConfigError: where the problem has too many tiles.
+    """
+    ideal, operations = _asked(kernel, launch, compiled)
+    _refuse_many_waves(ideal, launch)
+    in_parts = writes_in_parts(operations)
+    asked = asked_bytes(kernel, launch, ideal)
+    pressure = l2_pressure(bounds(kernel, launch, ideal, operations, 0.0, asked), operations)
+    own = reuse(kernel, launch, ideal, pressure, in_parts)
+    assert own is not None, "what has too many waves was refused"
+    size = getattr(launch.config, "GROUP_SIZE", None)
+    sizes = by_group_size(kernel, launch, ideal, pressure, group_sizes(ideal)) if size else {}
+    row = next((row for row in study.rows if row.group_size == size), None) if study else None
+    moved, clock_mhz = own.read_bytes + own.write_bytes, study.clock_mhz if study else None
+    needed = bounds(kernel, launch, ideal, operations, moved, asked, clock_mhz)
+    return DramTraffic(kernel, launch, ideal, compiled, operations, own, sizes, needed, study, row)
