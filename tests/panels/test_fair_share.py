@@ -23,14 +23,21 @@ class Server:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def asked(share, address, path=REDRAW, method="POST"):
+async def asked(share, address, path=REDRAW, method="POST", root_path=""):
     """The status, and the body."""
     sent = []
 
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "method": method, "path": path, "client": (address, 1), "headers": []}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "root_path": root_path,
+        "client": (address, 1),
+        "headers": [],
+    }
     await share(scope, None, send)
     return sent[0]["status"], sent[1]["body"]
 
@@ -84,5 +91,14 @@ def test_what_is_queued_or_read_is_not_counted():
         ask("10.0.0.1", 5, method="GET", path="/")
         await settled()
         assert len(server.at_work) == 10
+
+    run(scene)
+
+
+def test_redraws_below_a_root_path_take_turns():
+    async def scene(server, ask, settled):
+        ask("10.0.0.1", 5, path=f"/tools/x{REDRAW}", root_path="/tools/x")
+        await settled()
+        assert len(server.at_work) == AT_ONCE
 
     run(scene)

@@ -131,3 +131,13 @@ def test_an_argument_of_another_name_is_refused_and_leaves_no_trace():
     assert (refused.status_code, "Parameter `x` is not" in refused.text) == (400, True)
     with pytest.raises(TypeError):
         ours.get("/elsewhere")
+
+
+def test_closed_routes_stay_closed_below_a_root_path():
+    """Starlette serves a path with and without its root path in front, so a proxy may strip it or not."""
+    app = Starlette(routes=[Route("/{path:path}", length, methods=["POST"])], middleware=[Middleware(Guard, hosts=())])
+    below = TestClient(app, root_path="/tools/x")
+    for path in ("/gradio_api/upload", "/upload", "/gradio_api/proxy=http://169.254.169.254/"):
+        for prefix in ("", "/tools/x"):
+            assert below.post(prefix + path).status_code == 404, prefix + path
+    assert below.post("/tools/x/gradio_api/run/predict").status_code == 200

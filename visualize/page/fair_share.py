@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import Counter
 
+from starlette._utils import get_route_path
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -28,7 +29,7 @@ class FairShare:
         self._turns: dict[str, asyncio.Semaphore] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not _INSTANT.match(scope["path"]):
+        if scope["type"] != "http" or scope["method"] != "POST" or not _INSTANT.match(get_route_path(scope)):
             await self._app(scope, receive, send)
             return
         address = str((scope.get("client") or ("",))[0])

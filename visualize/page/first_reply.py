@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl
 
+from starlette._utils import get_route_path
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -32,7 +33,7 @@ class FirstReply:
         self._compressed = GZipMiddleware(self._with_picture, compresslevel=4)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != "/":
+        if scope["type"] != "http" or get_route_path(scope) != "/":
             await self._app(scope, receive, send)
             return
 

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Sequence
 
+from starlette._utils import get_route_path  # the path that routes match: without the root path
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
@@ -109,7 +110,7 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *self._headers]
             await send(message)
 
-        if refusal := self._refusal(Headers(scope=scope), scope["path"]):
+        if refusal := self._refusal(Headers(scope=scope), get_route_path(scope)):
             await refusal(scope, receive, marked)
             return
         try:
@@ -119,7 +120,7 @@ class Guard:
                 raise
         except TypeError as error:
             # Gradio finds no place for an argument of another name, and says so to nobody.
-            if is_answered or "/call/" not in scope["path"]:
+            if is_answered or "/call/" not in get_route_path(scope):
                 raise
             await _said(400, f"The arguments can't be read: {str(error)[:200]}")(scope, receive, marked)
 
