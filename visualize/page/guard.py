@@ -1,32 +1,43 @@
-"""What is asked of the page's server is looked at before Gradio sees it: by whom, how much, and whether we serve it.
+"""Check each HTTP request before Gradio sees it: its host, origin, route and size, and its address's share of redraws.
 
-Gradio 6.31 takes any Host, bodies of any size, and files from anybody, whether a page has a use for them or not.
+Gradio 6.31 accepts any host, bodies of any size and files from anybody.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
+from http import HTTPStatus
 
 from starlette._utils import get_route_path  # the path that routes match: without the root path
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from visualize.command.listening import AUTH
 
-# Bytes of a request's body. The page's own, with the last run that a browser has kept, have some 30,000.
-LARGEST_BODY = 64 * 1024
+# Bytes of a request's body, and seconds to receive it. The page's own, with a saved run, take about 30,000 bytes.
+MAX_BODY_BYTES, BODY_DEADLINE_S = 64 * 1024, 10.0
 
-# Gradio's routes that take files, fetch other addresses, or are for those who write pages with it: the page uses none.
+# Redraws that run at once for one address, which may be a classroom behind one router, and those that run or wait.
+# A redraw keeps a core busy: more at once would not end sooner.
+MAX_RUNNING_REDRAWS, MAX_OPEN_REDRAWS = 2, 256
+
+# Gradio's routes for events that bypass its queue: the page's redraws.
+_REDRAW = re.compile(r"/(?:gradio_api/)?(?:run|api)/")
+
+# Gradio's routes for files, other addresses and page authors. The page uses none of them.
 _CLOSED = re.compile(
     r"/(?:gradio_api/)?(?:upload|upload_progress|component_server|process_recording|proxy=|stream|custom_component|deep_link"
     r"|vibe-|undo-vibe|dev/|runs|run-history|monitoring|profiling)"
 )
 
-# With every answer: it is of the type that it says, addresses stay on this site, and no device of the visitor is used.
+# Every reply has the type that it declares, keeps addresses on this site and uses none of the visitor's devices.
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "strict-origin-when-cross-origin",
@@ -35,119 +46,169 @@ _HEADERS = {
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 
-# Variable with names by which the page may be asked for, besides its own: of a proxy before it, say.
+# Environment variable with further host names of the page, for example a proxy's.
 HOSTS = "TILESCOPE_HOSTS"
 
 
 def allowed_hosts(listening_on: str) -> tuple[str, ...]:
-    """Names by which the page may be asked for; none for any.
+    """Return the host names that requests may use; none for any.
 
-    A page on this machine alone is asked for by this machine's names: another site could else have its own name lead
-    here, and read what only its visitor can reach. A page that listens for others has any name, unless they are given.
+    A page for this machine alone accepts only this machine's names. Otherwise a site that points its hostname here (DNS
+    rebinding) could read what only the visitor can reach. A page for others accepts any name unless some are listed.
 
     Args:
-        listening_on: the host that the server is told to listen on.
+        listening_on: the host that the server listens on.
     """
-    given = tuple(name.strip().lower() for name in os.environ.get(HOSTS, "").split(",") if name.strip())
+    listed = tuple(name.strip().lower() for name in os.environ.get(HOSTS, "").split(",") if name.strip())
     is_local = listening_on in ("localhost", "127.0.0.1", "::1")
-    return (*given, *_THIS_MACHINE) if given or is_local else ()
+    return (*listed, *_THIS_MACHINE) if listed or is_local else ()
 
 
-# Variable with sites that may show the page in a frame; "*" for any.
+# Environment variable with sites that may show the page in a frame; "*" for any.
 FRAMES = "TILESCOPE_FRAMES"
 
-_HUB, _ITSELF = "https://huggingface.co", "'self'"
+_HUGGING_FACE, _SELF = "https://huggingface.co", "'self'"
 
 
 def framing_sites() -> tuple[str, ...]:
-    """Sites that may show the page in a frame, besides its own; none for any.
+    """Return the sites, besides its own, that may show the page in a frame; none for any.
 
-    A page of one's own goes into any slide or blog, and has no login that a frame could misuse. A Space goes into its
-    hub alone, and a page with a login nowhere, unless sites are named.
+    By default, any site may embed a page without a login, only Hugging Face a Space, and no site a page with a login,
+    which a frame could misuse.
     """
-    given = tuple(os.environ.get(FRAMES, "").replace(",", " ").split())
-    if "*" in given:
+    listed = tuple(os.environ.get(FRAMES, "").replace(",", " ").split())
+    if "*" in listed:
         return ()
-    hub = (_HUB,) if "SPACE_ID" in os.environ else ()
-    return (*hub, *given) or ((_ITSELF,) if os.environ.get(AUTH) else ())
+    hub = (_HUGGING_FACE,) if "SPACE_ID" in os.environ else ()
+    return (*hub, *listed) or ((_SELF,) if os.environ.get(AUTH) else ())
 
 
 class Guard:
-    """ASGI middleware.
+    """ASGI middleware that refuses bad requests and lets each address redraw in turns.
+
+    It reads the whole body first: a client that sends slowly holds no turn. It sends the reply of a redraw after the
+    turn: a client that reads slowly holds none.
+
+    The address is the connection's, or the one that a proxy on this machine reports, as for compiles.
 
     Args:
-        hosts: as `allowed_hosts` says.
-        frames: as `framing_sites` says.
+        hosts: see `allowed_hosts`.
+        frames: see `framing_sites`.
+        body_deadline_s: seconds in which a body must arrive.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str], frames: Sequence[str] = ()) -> None:
-        self._app, self._hosts = app, hosts
+    def __init__(
+        self, app: ASGIApp, hosts: Sequence[str], frames: Sequence[str] = (), body_deadline_s: float = BODY_DEADLINE_S
+    ) -> None:
+        self._app, self._hosts, self._body_deadline_s = app, hosts, body_deadline_s
         self._headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
         if frames:
-            policy = f"frame-ancestors {' '.join(dict.fromkeys((_ITSELF, *frames)))}"
+            policy = f"frame-ancestors {' '.join(dict.fromkeys((_SELF, *frames)))}"
             self._headers.append((b"content-security-policy", policy.encode()))
+        self._open_redraws: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Semaphore] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        taken, is_answered = 0, False
+        has_reply = False
 
-        async def counted() -> Message:
-            nonlocal taken, is_answered
-            message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > LARGEST_BODY and not is_answered:
-                is_answered = True
-                await _too_large(f"more than {taken - 1:,}")(scope, receive, marked)
-                raise ClientDisconnect
-            return message
-
-        async def marked(message: Message) -> None:
-            nonlocal is_answered
+        async def send_with_headers(message: Message) -> None:
+            nonlocal has_reply
             if message["type"] == "http.response.start":
-                is_answered = True
+                has_reply = True
                 message["headers"] = [*message.get("headers", ()), *self._headers]
             await send(message)
 
-        if refusal := self._refusal(Headers(scope=scope), get_route_path(scope)):
-            await refusal(scope, receive, marked)
-            return
+        path = get_route_path(scope)
         try:
-            await self._app(scope, counted, marked)
-        except ClientDisconnect:
-            if taken <= LARGEST_BODY:
-                raise
-        except TypeError as error:
-            # Gradio finds no place for an argument of another name, and says so to nobody.
-            if is_answered or "/call/" not in get_route_path(scope):
-                raise
-            await _said(400, f"The arguments can't be read: {str(error)[:200]}")(scope, receive, marked)
+            self._check_head(Headers(scope=scope), path)
+            unread = [await self._read_body(receive)]
 
-    def _refusal(self, headers: Headers, path: str) -> PlainTextResponse | None:
+            async def replay_body() -> Message:
+                return unread.pop() if unread else await receive()
+
+            if scope["method"] == "POST" and _REDRAW.match(path):
+                await self._redraw(scope, replay_body, send_with_headers)
+            else:
+                await self._app(scope, replay_body, send_with_headers)
+        except ClientDisconnect:
+            return
+        except HTTPException as refusal:
+            response = PlainTextResponse(f"{refusal.detail}\n", refusal.status_code, refusal.headers)
+            await response(scope, receive, send_with_headers)
+        except TypeError as error:
+            # Gradio raises it for an argument of an unknown name, and replies with nothing.
+            if has_reply or "/call/" not in path:
+                raise
+            sentence = f"The arguments can't be read: {str(error)[:200]}\n"
+            await PlainTextResponse(sentence, HTTPStatus.BAD_REQUEST)(scope, receive, send_with_headers)
+
+    def _check_head(self, headers: Headers, path: str) -> None:
         host = headers.get("host", "")
-        if self._hosts and _name(host) not in self._hosts:
+        if self._hosts and _without_port(host) not in self._hosts:
             known = ", ".join(self._hosts)
-            return _said(400, f"The page is not served as {host[:100]!r}; it is as {known}. {HOSTS} adds names.")
+            raise HTTPException(
+                400, f"The page is not served as {host[:100]!r}, but as {known}. Add a name with {HOSTS}."
+            )
         origin = headers.get("origin")
-        if self._hosts and origin is not None and _name(origin.partition("://")[2]) not in self._hosts:
-            return _said(403, f"Pages of {origin[:100]!r} may not ask this one. {HOSTS} adds names that may.")
+        if self._hosts and origin is not None and _without_port(origin.partition("://")[2]) not in self._hosts:
+            raise HTTPException(
+                403, f"Pages of {origin[:100]!r} may not send requests here. Allow their host with {HOSTS}."
+            )
         if _CLOSED.match(path):
-            return _said(404, "The page takes no files, and has nothing here.")
+            raise HTTPException(404, "The page takes no files and serves nothing here.")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
-            return _said(400, f"The length of the body is {length[:100]!r}; it must be a whole number.")
-        return _too_large(f"{int(length[:20]):,}") if int(length[:20]) > LARGEST_BODY else None
+            raise HTTPException(400, f"The length of the body is {length[:100]!r}; it must be a whole number.")
+        if int(length[:20]) > MAX_BODY_BYTES:
+            raise _too_large(f"{int(length[:20]):,}")
+
+    async def _read_body(self, receive: Receive) -> Message:
+        """Return the whole body as one message."""
+        body, has_more = b"", True
+        try:
+            async with asyncio.timeout(self._body_deadline_s):
+                while has_more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    body += message.get("body", b"")
+                    has_more = message.get("more_body", False)
+                    if len(body) > MAX_BODY_BYTES:
+                        raise _too_large(f"more than {MAX_BODY_BYTES:,}")
+        except TimeoutError:
+            sentence = f"The body did not arrive within {self._body_deadline_s:g} s."
+            raise HTTPException(408, sentence, {"connection": "close"}) from None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def _redraw(self, scope: Scope, receive: Receive, send: Send) -> None:
+        address = str((scope.get("client") or ("",))[0])
+        if self._open_redraws[address] >= MAX_OPEN_REDRAWS:
+            sentence = f"{MAX_OPEN_REDRAWS} requests of this address are open, which is the maximum. Try again later."
+            raise HTTPException(429, sentence)
+        reply: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            reply.append(message)
+
+        self._open_redraws[address] += 1
+        try:
+            async with self._turns.setdefault(address, asyncio.Semaphore(MAX_RUNNING_REDRAWS)):
+                await self._app(scope, receive, keep)
+        finally:
+            self._open_redraws[address] -= 1
+            if not self._open_redraws[address]:
+                del self._open_redraws[address], self._turns[address]
+        for message in reply:
+            await send(message)
 
 
-def _name(host: str) -> str:
-    """A host without its port."""
+def _without_port(host: str) -> str:
     return re.sub(r":\d*$", "", host).lower()
 
 
-def _too_large(size: str) -> PlainTextResponse:
-    return _said(413, f"The request has {size} bytes; at most {LARGEST_BODY:,} are taken.")
-
-
-def _said(status: int, sentence: str) -> PlainTextResponse:
-    return PlainTextResponse(f"{sentence}\n", status)
+def _too_large(size: str) -> HTTPException:
+    sentence = f"The request has {size} bytes; the maximum is {MAX_BODY_BYTES:,}."
+    return HTTPException(413, sentence, {"connection": "close"})

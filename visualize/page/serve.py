@@ -12,7 +12,6 @@ from starlette.middleware import Middleware
 from kernels.measuring.session import Session
 from visualize.command.listening import ask_itself_directly
 from visualize.figures.theme import variables
-from visualize.page.fair_share import FairShare
 from visualize.page.first_picture import first_picture
 from visualize.page.first_reply import FirstReply
 from visualize.page.guard import Guard, allowed_hosts, framing_sites
@@ -72,7 +71,6 @@ def serve(
         app_kwargs={
             "middleware": [
                 Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites()),
-                Middleware(FairShare),
                 # What a login hides, its page does not show.
                 Middleware(FirstReply, picture="" if login else first_picture(session.gpu)),
             ],
