@@ -172,11 +172,24 @@ class _Timed:
 
 def _ours(case: Case, given: Prepared) -> tuple[Call, Prepared]:
     """What is timed as the kernel, and the launch whose output is checked."""
-    from kernels.measuring.measurements.layouts_measurement import ways_of_b
+    from kernels import discover
+    from kernels.matmul.transposed_operands import with_transposed
+    from kernels.measuring.prepared import prepare
 
     if not case.is_b_transposed_first:
         return given.ready(), given
-    _, transposition, product = ways_of_b(given)
+    experiment, tiled = given.experiment, discover()["transpose.tiled"]
+    stored = tiled.family.problem(M=experiment.problem.K, N=experiment.problem.N, dtype=experiment.problem.dtype)
+    transposition = prepare(
+        dataclasses.replace(experiment, kernel=tiled.id, problem=stored, config=tiled.config()), given.gpu
+    )
+    transposition.inputs["A"] = given.inputs["B"]
+    product = dataclasses.replace(
+        given,
+        experiment=with_transposed(experiment, "B"),
+        inputs={**given.inputs, "B": transposition.output.t()},
+        output=given.output.clone(),
+    )
     first, second = transposition.ready(), product.ready()
 
     def transpose_and_multiply() -> None:

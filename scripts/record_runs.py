@@ -1,7 +1,7 @@
-"""Record runs and comparisons of layouts on this machine's GPU: `python -m scripts.record_runs FILE [--append]`.
+"""Record runs on this machine's GPU: `python -m scripts.record_runs FILE [--append]`.
 
-Every kernel's default and presets in every dtype, comparisons of layouts, races, the configs that a search found, and
-then every kernel and dtype over several shapes and tiles. The file holds one recording a line. `--most N` ends after
+Every kernel's default and presets in every dtype, races, the configs that a search found, and then every kernel and
+dtype over several shapes and tiles. The file holds one recording a line. `--most N` ends after
 the first N.
 The picture of the error is kept of those runs whose error has something to show. To record these alone, and put them in
 the place of what another file holds of them:
@@ -23,15 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from scripts.recording import Wanted, flags_of, record, submitted, unrecorded
-
-# Whose layouts are compared: the large square product in every type that has a story there.
-COMPARED: list[dict[str, Any]] = [
-    {"kernel": kernel, "problem": {"M": 4096, "N": 4096, "K": 4096, "dtype": dtype}, "config": config}
-    for dtype, block_k in (("float16", 64), ("float32", 32), ("float8_e4m3fn", 128))
-    for kernel in ("matmul.grouped", "matmul.persistent")
-    for config in ({"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": block_k, "GROUP_SIZE": 8, "num_warps": 8},)
-]
-
 
 # A race that loses less than all: two or four slices of K per tile, and tiles that don't divide the shape.
 RACES: list[dict[str, Any]] = [
@@ -70,12 +61,11 @@ _ROUGH = ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float32")
 
 
 def experiments() -> Iterator[Wanted]:
-    """The payloads that are recorded, each once, with its measurement: "run" or "layouts"."""
+    """The payloads that are recorded, each once, with its measurement."""
     from kernels import discover
     from kernels.experiment import from_json
     from kernels.recommended import shipped
 
-    yield from ((compared, "layouts") for compared in COMPARED)
     seen: set[object] = set()
     searched = (one.experiment.to_json() for one in shipped())
     for payload in itertools.chain(_defaults_and_presets(), RACES, searched, _broad()):
@@ -111,12 +101,12 @@ def _broad() -> Iterator[dict[str, Any]]:
 
 def is_pictured(wanted: Wanted) -> bool:
     """Whether the picture of its error is kept: a race's, but for the broad ones, and the default's in coarse types."""
-    payload, name = wanted
+    payload, _ = wanted
     kernel, problem = payload["kernel"], payload["problem"]
     sizes = {field: value for field, value in problem.items() if isinstance(value, int)}
     is_race = kernel == "matmul.split_k_race" and (payload in RACES or sizes not in SHAPES["matmul"])
     is_default = kernel == "matmul.grouped" and not payload.get("config") and not sizes
-    return name == "run" and (is_race or (is_default and problem.get("dtype") in _ROUGH))
+    return is_race or (is_default and problem.get("dtype") in _ROUGH)
 
 
 def main() -> int:
@@ -143,12 +133,8 @@ def without_picture(wanted: Wanted, outcome: Any) -> Any:
 
 
 def _said(measured: Any) -> str:
-    from kernels.results import RunResult
-
-    timing = measured.timing if isinstance(measured, RunResult) else measured.rows[0].timing
-    pictured = ", with its picture" if isinstance(measured, RunResult) and measured.diff else ""
-    wrong = f"{measured.check.mismatched:,} wrong" if isinstance(measured, RunResult) else ""
-    return (f"{timing.median_ms:.4f} ms" if timing else wrong) + pictured
+    time = f"{measured.timing.median_ms:.4f} ms" if measured.timing else f"{measured.check.mismatched:,} wrong"
+    return time + ", with its picture" * bool(measured.diff)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ FUSED_K = (256, 512, 1024, 2048, 8192, 16384)
 # "A tail wave": (M, N) of 132 and 133 tiles of 128 × 256, of 16 whole waves on 132 SMs, and of 16 tiles more.
 TAILS = ((1536, 2816), (2432, 1792), (6144, 11264), (7168, 9728))
 
+# "tf32: who pays for a row-major B": (dtype, BLOCK_K) of the runs with a K-major B.
+K_MAJOR = (("float32", 32), ("float16", 64))
+
 # "A race you can see, and one you can't": (M = N, SPLIT_K). Slices of a tile are as many programs apart as there are
 # tiles. 512 is the kernel's default.
 RACES = ((1024, 8), (2048, 8), (4096, 8), (4096, 2))
@@ -28,7 +31,7 @@ RACES = ((1024, 8), (2048, 8), (4096, 8), (4096, 2))
 def experiments() -> Iterator[Wanted]:
     """The payloads that are recorded, each with its measurement."""
     for k in FUSED_K:
-        problem = {"M": 4096, "N": 4096, "K": k}
+        problem: dict[str, Any] = {"M": 4096, "N": 4096, "K": k}
         yield {"kernel": "matmul.fused_add_relu", "problem": problem, "config": _WIDE}, "run"
     # An output of eight tiles.
     yield {"kernel": "matmul.fused_add_relu", "config": _WIDE}, "run"
@@ -41,6 +44,9 @@ def experiments() -> Iterator[Wanted]:
     launch = {"kernel": "matmul.grouped", "problem": {"M": m, "N": n, "K": 4096}, "config": square}
     yield launch, "run"
     yield launch, "timeline"
+    for dtype, block_k in K_MAJOR:
+        problem = {"M": 4096, "N": 4096, "K": 4096, "dtype": dtype, "layout": "NT"}
+        yield {"kernel": "matmul.grouped", "problem": problem, "config": {**_WIDE, "BLOCK_K": block_k}}, "run"
     for size, slices in RACES:
         problem = {"M": size, "N": size, "K": 4096}
         yield {"kernel": "matmul.split_k_race", "problem": problem, "config": {"SPLIT_K": slices}}, "run"

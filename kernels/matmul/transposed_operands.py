@@ -1,4 +1,4 @@
-"""Does the layout of B matter? The experiments compared: B as given, stored transposed, and transposed first."""
+"""The same product with an operand stored transposed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import dataclasses
 from kernels.experiment import Experiment
 from kernels.knobs import ConfigError
 from kernels.matmul.problem import Problem
-from kernels.transpose import tiled
-from kernels.transpose.problem import Problem as TransposeProblem
 
 
 def with_transposed(experiment: Experiment, operand: str) -> Experiment:
@@ -26,11 +24,3 @@ def with_transposed(experiment: Experiment, operand: str) -> Experiment:
     other = {"N": "T", "T": "N"}
     layout = other[a] + b if operand == "A" else a + other[b]
     return dataclasses.replace(experiment, problem=dataclasses.replace(problem, layout=layout))
-
-
-def transposition(experiment: Experiment) -> Experiment:
-    """The launch of transpose.tiled that transposes B as it is stored."""
-    problem = experiment.problem
-    rows, columns = (problem.K, problem.N) if problem.layout[1] == "N" else (problem.N, problem.K)
-    stored = TransposeProblem(rows, columns, problem.dtype)
-    return dataclasses.replace(experiment, kernel=tiled.KERNEL.id, problem=stored, config=tiled.Config())

@@ -4,7 +4,6 @@ from kernels.results.compiled_kernel import Compiled
 from kernels.results.counters import Counters, OpCounts, SharedCounts
 from kernels.results.failure import STAGES, Failure
 from kernels.results.group_size_study import GroupSizeRow, GroupSizeStudy
-from kernels.results.layout_study import LayoutRow, LayoutStudy
 from kernels.results.measured import Measured
 from kernels.results.run_result import Check, Closeup, Diff, RunResult
 from kernels.results.run_times import Baseline, Clocks, Device, LaunchOverhead, Peak, RunTimes, Timing
@@ -36,8 +35,6 @@ __all__ = [
     "GroupSizeRow",
     "GroupSizeStudy",
     "LaunchOverhead",
-    "LayoutRow",
-    "LayoutStudy",
     "Measured",
     "OpCounts",
     "Peak",

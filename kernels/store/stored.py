@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from kernels.experiment import Experiment
-from kernels.results import LayoutStudy, Measured, RunResult, Timeline, Timing
+from kernels.results import Measured, RunResult, Timeline, Timing
 from kernels.store.experiment_key import experiment_of
 
 
@@ -94,11 +94,6 @@ def _of_run(run: RunResult) -> Marks:
         return marks
     ratios = (run.baseline.ratio, run.baseline.ratio_low, run.baseline.ratio_high)
     return Marks(marks.median_ms, marks.p20_ms, marks.p80_ms, marks.samples, *ratios, marks.passed)
-
-
-@marks_of.register
-def _of_layouts(study: LayoutStudy) -> Marks:
-    return _timed(study.rows[0].timing, all(row.passed for row in study.rows))
 
 
 @marks_of.register

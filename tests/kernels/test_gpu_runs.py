@@ -11,7 +11,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.measuring import processes, worker
-from kernels.results import Counters, Failure, LayoutStudy, RunResult
+from kernels.results import Counters, Failure, RunResult
 from kernels.spec import Launch
 from visualize.predict.agreement import agreement, count_of, verdicts
 from visualize.predict.textbook import Textbook
@@ -108,19 +108,12 @@ def test_a_config_that_needs_too_much_shared_memory_is_refused_with_the_figures(
 @pytest.mark.parametrize(
     ("shape", "dtype"), [((129, 64, 1), "float16"), ((64, 1, 48), "float32"), ((256, 512, 128), "float8_e4m3fn")]
 )
-def test_every_way_to_store_b_is_right_and_timed(gpu, shape, dtype, layout):
+def test_every_layout_is_right_and_timed(gpu, shape, dtype, layout):
     problem = {**dict(zip("MNK", shape, strict=True)), "dtype": dtype, "layout": layout}
-    experiment = from_json({"kernel": "matmul.grouped", "problem": problem}, discover())
-    study = gpu.submit(experiment, "layouts").result()
-    assert isinstance(study, LayoutStudy), study
-    given, transposed, transposed_first = study.rows
-    assert all(row.passed for row in study.rows)
-    assert (given.layout, transposed.layout, transposed_first.layout) == (
-        layout,
-        layout[0] + "TN"["NT".index(layout[1])],
-        layout,
-    )
-    assert 0 < transposed_first.transposition_ms < transposed_first.timing.median_ms
+    result = run(gpu, {"kernel": "matmul.grouped", "problem": problem})
+    assert isinstance(result, RunResult), result
+    assert result.check.passed
+    assert result.timing.median_ms > 0
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_compile_that_fails_leaves_the_worker_of_another_run_alone(deviceless,
 @pytest.mark.parametrize("name", ["tmeline", "", "Run"])
 def test_an_unknown_name_is_an_error_that_lists_those_there_are(session, name):
     for ask in (session.submit, session.known):
-        with pytest.raises(ValueError, match="run, check, layouts, counters, reuse, timeline") as error:
+        with pytest.raises(ValueError, match="run, check, counters, reuse, timeline") as error:
             ask(QUICK, name)
         assert repr(name) in str(error.value)
 

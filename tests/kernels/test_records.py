@@ -21,7 +21,7 @@ def lines(word):
 
 def test_every_shipped_line_is_of_a_kind_that_can_be_measured():
     assert records.words() <= set(FORMS)
-    assert {"run", "layouts", "counters", "reuse", "timeline"} <= records.words()
+    assert {"run", "counters", "reuse", "timeline"} <= records.words()
 
 
 @pytest.mark.parametrize("word", FORMS)
@@ -63,7 +63,7 @@ UNREADABLE = {
     "another field": (changed("reuse", "reuse", "speed", value=1), "reuse.speed"),
     "an unknown kernel": (changed("counters", "counters", "experiment", "kernel", value="sort"), "kernel is 'sort'"),
     "no tool": (lines("counters")[0].replace('"tool"', '"fool"'), "counters.tool"),
-    "no date": (lines("layouts")[0].replace('"date"', '"day"'), "besides gpu and date"),
+    "no date": (lines("timeline")[0].replace('"date"', '"day"'), "besides gpu and date"),
     "half a line": (lines("run")[0][:100], "this is no JSON"),
     "a list": ("[]", "besides gpu and date"),
 }

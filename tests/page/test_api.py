@@ -221,20 +221,20 @@ def test_compile_gives_facts_and_texts_for_the_gpu_that_is_named(client: Client)
     assert reply["triton"]
 
 
-def test_layouts_that_were_recorded_are_told_without_a_gpu(client: Client) -> None:
+def test_layouts_have_their_recorded_runs_without_a_gpu(client: Client) -> None:
     problem = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"}
     config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8}
     reply = client.predict({"kernel": "matmul.grouped", "problem": problem, "config": config}, api_name="/layouts")
-    given, transposed, transposed_first = reply["rows"]
-    assert (reply["backend"], reply["gpu"]) == ("recorded", "H200")
-    assert [row["way"] for row in reply["rows"]] == ["given", "transposed", "transposed first"]
-    assert transposed["timing"]["median_ms"] < transposed_first["timing"]["median_ms"] < given["timing"]["median_ms"]
-    assert transposed_first["transposition_ms"] < transposed_first["timing"]["median_ms"]
+    runs = {row["layout"]: row["run"] for row in reply["rows"]}
+    assert reply["gpu"] == "H200"
+    assert [name for name, run in runs.items() if run is None] == ["TN", "TT"]
+    assert (runs["NN"]["backend"], runs["NT"]["experiment"]["problem"]["layout"]) == ("recorded", "NT")
+    assert runs["NT"]["timing"]["median_ms"] < runs["NN"]["timing"]["median_ms"]
 
 
-def test_layouts_that_were_not_recorded_or_are_no_product_say_so(client: Client) -> None:
-    for kernel, kind in (("matmul.grouped", "not_recorded"), ("transpose.flat", "not_a_choice")):
-        assert client.predict({"kernel": kernel}, api_name="/layouts")["failure"]["kind"] == kind
+def test_layouts_of_a_kernel_without_them_are_refused(client: Client) -> None:
+    reply = client.predict({"kernel": "transpose.flat"}, api_name="/layouts")
+    assert reply["failure"]["kind"] == "not_a_choice"
 
 
 def test_a_race_says_so_in_its_note(client: Client) -> None:

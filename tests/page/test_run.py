@@ -207,18 +207,3 @@ def test_the_worst_tile_is_drawn_with_its_program_and_its_values(tab: Tab) -> No
     row, column = re.search(r"Around the worst element \[(\d+), (\d+)\]", said).groups()
     assert tab.page.locator("#result-tables .around th", has_text=f"column {column}").count() == 1
     assert tab.page.locator("#result-tables .around td", has_text=row).count() >= 1
-
-
-def test_layouts_are_compared_as_recorded_where_there_is_no_gpu(tab: Tab) -> None:
-    config = "BLOCK_M=128&BLOCK_N=256&BLOCK_K=32&GROUP_SIZE=8&num_warps=8"
-    tab.open(f"?kernel=matmul.grouped&M=4096&N=4096&K=4096&dtype=float32&{config}&tab=result")
-    tab.fold("layouts-fold")
-    tab.page.wait_for_selector("#layouts table")
-    assert tab.page.locator("#compare-layouts").is_disabled(), "what was recorded is drawn without being asked for"
-    for part in ("transpose.tiled transposes B, then this kernel", "recorded"):
-        tab.says("#layouts", part)
-    tab.says("#layouts-claim .number", "4.22 × as fast with B transposed (NT)")
-    tab.wait_for_draw("layouts-plot")
-    tab.follow("?kernel=transpose.flat&tab=result")
-    tab.page.wait_for_selector("#compare-layouts", state="hidden")  # a transpose offers none
-    tab.page.wait_for_selector("#layouts-picture", state="hidden")

@@ -10,13 +10,11 @@ import numpy as np
 from kernels import discover, records
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.layouts_measurement import LAYOUTS
 from kernels.measuring.measurements.run_measurement import RUN
 from kernels.results import Closeup, Diff
 from kernels.spec import Launch
-from visualize.figures.time_figure import layouts_figure
 from visualize.panels import result_tab
-from visualize.text import layouts_text, words
+from visualize.text import words
 from visualize.widgets.plot import NONE
 
 EXPERIMENT = from_json({"kernel": "matmul.grouped"}, discover())
@@ -104,29 +102,6 @@ def test_a_launch_that_falls_back_on_pointers_says_why():
     _, claim, *_ = drawn(replace(recorded(), experiment=experiment))
     assert "A row of A takes 8,190 bytes, no multiple of 16" in claim
     assert "falls back on pointers" in claim
-
-
-def test_the_layouts_of_tf32_are_told_from_the_recorded_times():
-    problem = {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"}
-    config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8}
-    experiment = from_json({"kernel": "matmul.grouped", "problem": problem, "config": config}, discover())
-    study = records.find(LAYOUTS.form, experiment, "H200")
-    given, transposed, transposed_first = study.rows
-    assert [row.layout for row in study.rows] == ["NN", "NT", "NN"]
-    assert transposed_first.timing.median_ms > transposed.timing.median_ms
-    claim, rows = layouts_text.claim(study), layouts_text.rows(study, "torch.matmul")
-    assert f"{given.timing.median_ms / transposed.timing.median_ms:.2f} ×" in claim
-    assert words.milliseconds(transposed_first.transposition_ms) in claim
-    assert len({one.split()[1] for one in rows["median"]}) == 1, "one unit for a column"
-    assert list(rows.iloc[:, 0]).count("torch.matmul") == 2
-    (bars,) = layouts_figure(study, "torch.matmul").data
-    assert list(zip(bars.y, bars.x, strict=True)) == [
-        ("this kernel, NN", given.timing.median_ms),
-        ("torch.matmul, NN", given.baseline.median_ms),
-        ("this kernel, NT", transposed.timing.median_ms),
-        ("torch.matmul, NT", transposed.baseline.median_ms),
-        ("transpose, then NT", transposed_first.timing.median_ms),
-    ]
 
 
 def test_an_error_that_only_shows_as_a_whole_is_not_called_zero_wrong_elements():

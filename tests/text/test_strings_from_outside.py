@@ -13,7 +13,6 @@ from kernels import discover, records
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.counters_measurement import COUNTERS
 from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
-from kernels.measuring.measurements.layouts_measurement import LAYOUTS
 from kernels.measuring.measurements.run_measurement import RUN
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
 from kernels.results import Failure
@@ -28,7 +27,6 @@ from visualize.predict.textbook import Textbook
 from visualize.text import (
     bank_conflicts,
     compiler_text,
-    layouts_text,
     reuse_claims,
     reuse_tables,
     run_report,
@@ -90,12 +88,6 @@ def test_a_comparison_of_group_sizes():
     assert HOSTILE in plain(reuse_claims.sentences(here))
     assert is_text(reuse_tables.comparison(here), 3)
     assert "<script" not in reuse_tables.way(here) + reuse_tables.small_print(here)
-
-
-def test_a_comparison_of_layouts():
-    study, _, _ = measured(LAYOUTS)
-    assert is_text(table(layouts_text.rows(study, HOSTILE), layouts_text.caption(study)), 3)
-    assert "<script" not in claim(*layouts_text.claim(study))
 
 
 def test_a_timeline():

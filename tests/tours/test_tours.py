@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from visualize.panels.layouts_panel import ResultView
 from visualize.state.view import ScheduleView
 from visualize.text import tour_text
 from visualize.text.tour_text import Answer, Number, Place
@@ -70,18 +69,14 @@ def test_every_sentence_states_a_fact_and_uses_what_it_asks(stop) -> None:
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_a_stop_that_counts_on_a_timeline_or_on_layouts_shows_them(stop, session) -> None:
+def test_a_stop_that_counts_on_a_timeline_shows_it(stop, session) -> None:
     """Talk mode shows one picture: the one that the sentence speaks of."""
     state, told = stop.state(), {fact.endpoint for fact in stop.facts.values()}
-    picture, result_picture = state.view.of(ScheduleView).picture, state.view.of(ResultView).result_picture
-    for endpoint, tab, is_shown in (
-        ("timeline", "schedule", picture == "timeline"),
-        ("layouts", "result", result_picture == "layouts"),
-    ):
-        assert is_shown == (endpoint in told)
-        if is_shown:
-            assert state.view.tab == tab
-            assert session.known(state.experiment, endpoint) is not None
+    is_shown = state.view.of(ScheduleView).picture == "timeline"
+    assert is_shown == ("timeline" in told)
+    if is_shown:
+        assert state.view.tab == "schedule"
+        assert session.known(state.experiment, "timeline") is not None
 
 
 def test_every_tour_asks_for_a_prediction() -> None:

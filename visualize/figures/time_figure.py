@@ -1,4 +1,4 @@
-"""Times as bars: of a run beside the library's calls and what a call from Python costs; of each way to store B."""
+"""Times as bars: of a run beside the library's calls and what a call from Python costs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from kernels.results import LayoutStudy, RunResult, Timing
+from kernels.results import RunResult, Timing
 from visualize.figures import theme
 
 OURS, ENQUEUED, WAITED = "this kernel", "launch from Python", "launch and wait"
@@ -47,21 +47,6 @@ def time_figure(result: RunResult) -> go.Figure:
     if result.timing is None:
         raise ValueError("Only a run that was timed has a picture of its time.")
     return _figure(_bars(result, result.timing), result.device.name, result.backend, result.timing.samples)
-
-
-def layouts_figure(study: LayoutStudy, library: str) -> go.Figure:
-    """The same bars for a product in every way of storing B, with the library's call on the same operands.
-
-    Args:
-        library: the name of that call.
-    """
-    bars = []
-    for row in study.rows[:2]:
-        bars.append(_timed(f"{OURS}, {row.layout}", _KERNEL, row.timing))
-        if row.baseline:
-            bars.append(_timed(f"{library}, {row.layout}", _LIBRARY, row.baseline))
-    bars.append(_timed(f"transpose, then {study.rows[1].layout}", _KERNEL, study.rows[2].timing))
-    return _figure(bars, study.device.name, study.backend, study.rows[0].timing.samples)
 
 
 def _figure(bars: Sequence[_Bar], device: str, backend: str, samples: int) -> go.Figure:

@@ -30,7 +30,7 @@ ALL = "all"
 PAGE = 40
 
 # The tab that shows a kind of measurement; one that is not named here is opened where a page opens.
-SHOWN_ON = {"run": "result", "layouts": "result", "timeline": "schedule", "counters": "coalescing", "reuse": "reuse"}
+SHOWN_ON = {"run": "result", "timeline": "schedule", "counters": "coalescing", "reuse": "reuse"}
 
 # Kinds in the order in which they are offered, by the word of their recordings.
 KINDS = tuple(dict.fromkeys(one.form.word for one in MEASUREMENTS.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -11,11 +12,12 @@ from markupsafe import Markup
 
 from kernels import discover
 from kernels.knobs import ConfigError
+from kernels.measuring.session import Session
 from kernels.results import Closeup, Diff, RunResult
 from kernels.spec import Kernel, Launch
 from visualize.figures.diff_figure import closeup_figure, diff_figure
 from visualize.figures.time_figure import time_figure
-from visualize.panels.endpoint import Api, Endpoint
+from visualize.panels.endpoint import Api, Endpoint, Reply
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.roofline_picture import drawn_roofline
 from visualize.predict.schedule import schedule
@@ -103,7 +105,15 @@ class ResultPanel(Panel):
             """
             return await api.measured(experiment, "run", reply)
 
-        return (Endpoint("run", run, at_once=None, launches=True),)
+        async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
+            """Lists a matmul in each layout of A and B, with the latest known run of each. Launches nothing.
+
+            `rows` has an entry for each of NN, NT, TN and TT: `experiment`, to pass to `run`, and `run`, the reply of
+            an earlier run on this machine or a recorded one; null if there is none.
+            """
+            return api.predicted(experiment, lambda known: layouts_reply(known, api.session))
+
+        return Endpoint("run", run, at_once=None, launches=True), Endpoint("layouts", layouts, launches=True)
 
 
 def reply(outcome: RunResult, known: Known) -> dict[str, Any]:
@@ -113,6 +123,24 @@ def reply(outcome: RunResult, known: Known) -> dict[str, Any]:
     working_set_bytes = kernel.family.minimal_bytes(launch.problem)
     fits_l2 = working_set_bytes <= launch.gpu.l2_bytes
     return {**outcome.to_json(), "note": note, "working_set_bytes": working_set_bytes, "fits_l2": fits_l2}
+
+
+def layouts_reply(known: Known, session: Session) -> Reply:
+    """Build the body of /layouts: one row per layout, with the latest known run.
+
+    Raises:
+        ConfigError: if the kernel takes no layout.
+    """
+    experiment, layout = known.state.experiment, known.state.kernel.problem_knobs().get("layout")
+    if layout is None:
+        message = f"kernel is {experiment.kernel}, which takes no layout; a matmul does."
+        raise ConfigError("not_a_choice", message, "kernel")
+    rows = []
+    for name in layout.choices or ():
+        variant = replace(experiment, problem=replace(experiment.problem, layout=name))
+        run = session.known(variant, "run")
+        rows.append({"layout": name, "experiment": variant.to_json(), "run": run and run.to_json()})
+    return {"rows": rows}
 
 
 def drawn_result(result: RunResult, launch: Launch, when: Markup | str = "") -> tuple[str, str, str, str, str, str]:

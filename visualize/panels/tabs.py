@@ -8,7 +8,6 @@ from visualize.panels.coalescing_tab import CoalescingPanel
 from visualize.panels.compiler_tab import CompilerPanel
 from visualize.panels.export_panel import ExportPanel
 from visualize.panels.history_tab import HistoryPanel
-from visualize.panels.layouts_panel import LayoutsPanel
 from visualize.panels.panel import Panel
 from visualize.panels.recorded_tab import RecordedPanel
 from visualize.panels.result_tab import ResultPanel
@@ -31,7 +30,7 @@ class Tab:
 
 
 TABS = (
-    Tab("result", "Result", (ResultPanel, LayoutsPanel, ExportPanel)),
+    Tab("result", "Result", (ResultPanel, ExportPanel)),
     Tab("schedule", "Schedule", (SchedulePanel, TimelinePanel)),
     Tab("reuse", "Reuse", (ReusePanel,)),
     Tab("coalescing", "Coalescing", (CoalescingPanel, WhatIfPanel)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.results import Counters, GroupSizeStudy, LayoutStudy, RunResult, Timeline
+from kernels.results import Counters, GroupSizeStudy, RunResult, Timeline
 from visualize.text.words import written
 
 
@@ -52,12 +52,6 @@ def _of_run(run: RunResult) -> tuple[Number, ...]:
         rate, unit = (timing.tflops, "TFLOP/s") if timing.tflops is not None else (timing.gbps or 0.0, "GB/s")
         return Number("time", timing.median_ms, "ms", of), Number("rate", rate, unit, of)
     return (Number("wrong elements", run.check.mismatched, "", of),)
-
-
-@key_numbers.register
-def _of_layouts(study: LayoutStudy) -> tuple[Number, ...]:
-    of = source(study.backend)
-    return tuple(Number(f"time, {row.layout}", row.timing.median_ms, "ms", of) for row in study.rows[:2])
 
 
 @key_numbers.register

@@ -19,7 +19,6 @@ from visualize.text.words import counted, enumerated
 # What a kind of recording is called: one, and several.
 _KINDS = {
     "run": ("run", "Runs"),
-    "layouts": ("layout study", "Layout studies"),
     "counters": ("counts", "Counts"),
     "reuse": ("GROUP_SIZE study", "GROUP_SIZE studies"),
     "timeline": ("timeline", "Timelines"),

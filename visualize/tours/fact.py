@@ -41,7 +41,6 @@ OF_RESULTS = {
     "run": ("run", "measured"),
     "counters": ("counters", "counted"),
     "timeline": ("timeline", "measured"),
-    "layouts": ("layouts", "measured"),
     "study": ("reuse", "counted"),
 }
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from kernels.measuring.measurements.counters_measurement import COUNTERS
 from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
-from kernels.measuring.measurements.layouts_measurement import LAYOUTS
 from kernels.measuring.measurements.measurement import Measurement
 from kernels.measuring.measurements.run_measurement import CHECK, RUN
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
@@ -16,7 +15,6 @@ MEASUREMENTS: dict[str, Measurement[Any]] = {
     for measurement in (
         RUN,
         CHECK,
-        LAYOUTS,
         COUNTERS,
         GROUP_SIZES,
         TIMELINE,
