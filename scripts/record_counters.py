@@ -114,13 +114,14 @@ class Tally:
         launch = Launch(experiment.problem, experiment.config, self.gpu)
         totals = launch_totals(verdicts(discover()[experiment.kernel], launch, Textbook(), None, found))
         parts = []
-        for total in totals:
-            pairs = {"requests": total.requests, "sectors": total.sectors}
-            numbers = (f"{p:,} {what} predicted, {c:,} counted" for what, (p, c) in pairs.items() if c is not None)
-            parts.append(f"{total.kind}: {', '.join(numbers)}: {total.agreement}")
+        for kind, (predicted, counted) in totals.items():
+            names = ("requests", "sectors") if counted.has_requests else ("sectors",)
+            pairs = {name: (getattr(predicted, name), getattr(counted, name)) for name in names}
+            numbers = (f"{p:,} {what} predicted, {c:,} counted" for what, (p, c) in pairs.items())
+            parts.append(f"{kind}: {', '.join(numbers)}: {counted.agreement}")
         text = "; ".join(parts)
         self.counted += 1
-        if any(total.agreement == "different" for total in totals):
+        if any(counted.agreement == "different" for _, counted in totals.values()):
             self.different.append(f"{experiment.kernel} {experiment.to_json()}: {text}")
         return text
 

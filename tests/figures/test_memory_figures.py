@@ -8,8 +8,7 @@ import pytest
 from visualize.figures.memory_figure import frames, labels_of, memory_figure, title_of
 from visualize.figures.sectors_figure import sectors_figure
 from visualize.predict.request_lines import request_lines
-from visualize.predict.side_by_side import Cost, SideBySide
-from visualize.predict.traffic import Requests
+from visualize.predict.traffic import Cost, Requests
 
 
 def laid(addresses, width=4, numbers=None, rows=(8, 64)):
@@ -91,20 +90,19 @@ def test_the_browser_is_told_of_every_request_what_the_figure_shows(width):
 
 
 def test_bars_have_one_scale_and_what_is_not_known_says_why():
-    textbook = Cost("textbook", "textbook", 10, 40, 40)
-    compiled = Cost("compiled", "predicted", 10, 160, 40)
-    wanted, wasted = sectors_figure(SideBySide(("B",), (textbook, compiled)), {"counted": "not counted yet"}).data
+    costs = {"textbook": Cost(10, 40, 40, 40), "compiled": Cost(10, 160, 160, 40)}
+    figure = sectors_figure(["B"], costs, {"compiled": "predicted"}, {"counted": "not counted yet"})
+    wanted, wasted = figure.data
     assert list(wanted.x) == [1280, 1280, 0]
     assert list(wasted.x) == [0, 3840, 0]
-    figure = sectors_figure(SideBySide(("B",), (textbook, compiled)), {"counted": "not counted yet"})
     assert figure.layout.xaxis.range == (0, 5120)
     assert "10 × 16 sectors, 25 % wanted" in figure.layout.annotations[1].text
     assert "not counted yet" in figure.layout.annotations[2].text
 
 
 def test_counted_numbers_carry_their_mark_and_whether_they_agree():
-    counted = Cost("counted", "recorded", None, 4, 4, "different", "H200")
-    figure = sectors_figure(SideBySide(("A", "B"), (counted,)), {})
+    counted = Cost(0, 4, 4, 4, has_requests=False, agreement="different")
+    figure = sectors_figure(["A", "B"], {"counted": counted}, {"counted": "recorded, H200"}, {})
     said = figure.layout.annotations[2].text
     assert said == "<b>counted</b> ≠ (recorded, H200)<br>4 sectors, 100 % wanted"
     assert "A and B" in figure.layout.title.text

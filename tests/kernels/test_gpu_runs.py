@@ -13,7 +13,7 @@ from kernels.experiment import from_json
 from kernels.measuring import processes, worker
 from kernels.results import Counters, Failure, RunResult
 from kernels.spec import Launch
-from visualize.predict.agreement import agreement, count_of, verdicts
+from visualize.predict.agreement import count_of, verdicts
 from visualize.predict.textbook import Textbook
 
 pytestmark = pytest.mark.gpu
@@ -138,7 +138,7 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
     assert counted.launch["registers"] == compiled.registers
     kernel = discover()[experiment.kernel]
     found = verdicts(kernel, Launch(experiment.problem, experiment.config, gpu.gpu), Textbook(), compiled, counted)
-    kinds = {agreement(op, count) for op in found.predicted if (count := count_of(op, found))}
+    kinds = {count.agreement for op in found.predicted if (count := count_of(op, found))}
     assert kinds <= {"equal", "undercounted"}
     for op, names in (("load", ("ld",)), ("store", ("st",)), ("atomic", ("red", "atom"))):
         mine = [o.launch for o in found.predicted if o.access.op == op and o.compiled.layout]

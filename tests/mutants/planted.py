@@ -177,7 +177,7 @@ FIGURES = (
         "visualize/figures",
         "sectors_figure.py",
         "tests/figures/test_memory_figures.py",
-        ("wasted = [cost.wasted_bytes", "wasted = [cost.wanted_bytes"),
+        ("cost.sector_bytes * cost.sectors - _wanted_bytes(cost)", "_wanted_bytes(cost)"),
     ),
 )
 

@@ -12,7 +12,7 @@ from kernels import discover, records
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.counters_measurement import COUNTERS as COUNTED
 from kernels.spec import Launch
-from visualize.predict.agreement import Verdicts, agreement, count_of
+from visualize.predict.agreement import Verdicts, count_of
 from visualize.predict.banks import wavefronts_per_instruction
 from visualize.predict.occupancy import occupancy
 from visualize.scoreboard.predictions import beside_counters, of_counters, shipped
@@ -82,7 +82,7 @@ def test_the_hardwares_counters_are_what_the_model_predicts(case, found):
         for what in ("requests", "sectors"):
             predicted = sum(getattr(o.launch, what) for o in mine)
             count = sum(counted.launch[f"{name}_{what}"] for name in names)
-            if any(o.is_lower_bound for o in mine):
+            if any(o.launch.is_lower_bound for o in mine):
                 assert count >= predicted, (op, what)
             else:
                 assert count == predicted, (op, what)
@@ -123,12 +123,14 @@ def test_the_counts_of_each_instruction_are_what_the_model_predicts(case, found)
         if op.compiled.layout is None:
             assert count is None
             continue
-        agreed = agreement(op, count)
-        assert agreed in (("at least",) if op.is_lower_bound and agreed != "equal" else ("equal", "undercounted")), (
+        agreed = count.agreement
+        assert agreed in (
+            ("at least",) if op.launch.is_lower_bound and agreed != "equal" else ("equal", "undercounted")
+        ), (
             op,
             count,
         )
-        if not op.is_lower_bound:
+        if not op.launch.is_lower_bound:
             assert count.lines == op.launch.lines
             assert count.executed >= op.launch.requests
 
@@ -137,7 +139,7 @@ def test_few_instructions_are_undercounted():
     """ncu's own defect stays one: of copies past the L1 alone, and never of a launch's counters."""
     kinds = collections.Counter()
     for found in map(found_of, range(len(ATLAS))):
-        kinds.update(agreement(op, count) for op in found.predicted if (count := count_of(op, found)))
+        kinds.update(count.agreement for op in found.predicted if (count := count_of(op, found)))
     assert kinds["different"] == 0
     assert kinds["undercounted"] < kinds["equal"] / 20, kinds
 
@@ -152,7 +154,7 @@ def test_what_ncu_calls_ideal_counts_copies_as_wanted(found):
     """Our ideal counts distinct bytes. ncu counts those of all lanes, copies too; before a swap, whole words."""
     for op in found.predicted:
         count = count_of(op, found)
-        if count and not op.is_lower_bound and agreement(op, count) == "equal":
+        if count and not op.launch.is_lower_bound and count.agreement == "equal":
             assert op.launch.ideal_sectors <= count.ideal_sectors <= count.sectors
             if op.compiled.issued_by_owners and not op.compiled.swaps:
                 assert count.ideal_sectors == op.launch.ideal_sectors

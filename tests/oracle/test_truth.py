@@ -15,7 +15,7 @@ from kernels.results import Compiled
 from kernels.spec import Launch
 from tests.oracle.counted_kernels import KERNELS, Config
 from visualize.predict.coalescing import operations
-from visualize.predict.traffic import NOTHING
+from visualize.predict.traffic import NO_COST
 
 DTYPES = {"f32": "float32", "f16": "float16"}
 FILE = Path(__file__).parent / "h200_requests_sectors.csv"
@@ -48,10 +48,10 @@ def test_the_model_gives_what_was_counted(row, compiled_before, monkeypatch):
     kernel = KERNELS[case.kernel]
     compiled = disassembled(kernel, case.launch)
     assert isinstance(compiled, Compiled), compiled
-    totals = dict.fromkeys(("ld", "st"), NOTHING)
+    totals = dict.fromkeys(("ld", "st"), NO_COST)
     for op in operations(kernel, case.launch, compiled.operations):
         name = "ld" if op.access.op == "load" else "st"
-        totals[name] = totals[name].plus(op.launch)
+        totals[name] += op.launch
     got = {name: (total.requests, total.sectors) for name, total in totals.items()}
     assert got == case.expected
 

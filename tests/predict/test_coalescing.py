@@ -5,10 +5,9 @@ Layouts are drawn at random; what the compiler really chooses, and what hardware
 
 from __future__ import annotations
 
-import collections
-import functools
 import itertools
-import operator
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,9 +19,8 @@ from kernels.gpus import GPUS
 from kernels.knobs import knobs
 from kernels.lanes import Layout, MemoryOperation
 from kernels.spec import Access, FlatAccess, Launch
-from visualize.predict.coalescing import operations, requests, tile
-from visualize.predict.lane_vectors import vectors
-from visualize.predict.traffic import Traffic, at_places, bypassing, traffic
+from visualize.predict.coalescing import operations, requests, tile, vectors
+from visualize.predict.traffic import Cost, count, count_bypassing, make_requests
 
 OPS = {"load": ("load", "async copy"), "store": ("store",), "atomic": ("atomic",)}
 
@@ -83,7 +81,7 @@ def counted(access, made, shape, extents, size):
             lines += len({byte // 128 for byte in touched})
             ideal += -(-len(touched) // 32)
             wanted += active * made.width_bytes
-    return Traffic(requests, sectors, lines, ideal, wanted, extra, repeated)
+    return Cost(requests, sectors, lines, ideal, wanted, extra, repeated)
 
 
 @st.composite
@@ -194,16 +192,16 @@ def test_vectors_leave_out_copies_in_registers_and_mark_those_in_lanes(data):
 def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
     # Four lanes of 16 bytes a row: rows of 144 bytes begin at 0, 144, 288 and 432, every second one inside a sector.
     row, column = np.divmod(np.arange(16)[None], 4)
-    within = at_places(row, 16 * column, True, (4, 144), 1, 16)
-    assert traffic(within).sectors == 2 + 3 + 2 + 3
-    assert (bypassing(within).sectors, bypassing(within).touched_sectors) == (8, 10)
+    within = make_requests(row, 16 * column, True, (4, 144), 1, 16)
+    assert count(within).sectors == 2 + 3 + 2 + 3
+    assert (count_bypassing(within).sectors, count_bypassing(within).touched_sectors) == (8, 10)
     # ncu's count of the instruction: two sectors of each pair that begins inside one.
-    assert bypassing(within).repeated_sectors == 2 * 1
+    assert count_bypassing(within).repeated_sectors == 2 * 1
     # Seven lanes from byte 112 on: the first one of a pair before a line's end, the second one behind it.
     column = 112 + 16 * np.arange(8)[None]
-    across = at_places(0 * column, column, True, (1, 224), 1, 16)
-    assert traffic(across).sectors == 1 + 3
-    assert (bypassing(across).sectors, bypassing(across).touched_sectors) == (1 + 4, 4)
+    across = make_requests(0 * column, column, True, (1, 224), 1, 16)
+    assert count(across).sectors == 1 + 3
+    assert (count_bypassing(across).sectors, count_bypassing(across).touched_sectors) == (1 + 4, 4)
 
 
 def test_a_launch_of_copies_past_l1_costs_what_counting_every_lane_gives(kernels):
@@ -238,42 +236,32 @@ def test_a_loop_that_swaps_words_is_a_load_and_at_least_one_turn():
     )
     plain = MemoryOperation("load", ("", 0), layout, 2, 2, "", 1, ())
     found = operations(kernel, launch, (plain, plain, made))
-    assert [(op.number, op.access.op, op.is_lower_bound) for op in found] == [
+    assert [(op.number, op.access.op, op.launch.is_lower_bound) for op in found] == [
         (0, "load", False), (1, "load", False), (2, "load", False), (2, "atomic", True),
     ]  # fmt: skip
-    assert found[2].launch == found[3].launch
+    assert replace(found[2].launch, is_lower_bound=True) == found[3].launch
 
 
 @pytest.mark.parametrize("kernel_id", ["transpose.flat", "transpose.tiled"])
-def test_counting_grows_with_classes_and_not_with_programs(kernel_id, monkeypatch):
-    """As many blocks are looked at for 16,384 rows as for 2,048."""
-    from visualize.predict import traffic
-
-    looked_at = []
-    count = traffic._of_each
-    monkeypatch.setattr(
-        traffic, "_of_each", lambda lanes, *units: looked_at.append(lanes.row.size) or count(lanes, *units)
-    )
+def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernel_id):
+    """Program classes are counted, not programs."""
     kernel = discover()[kernel_id]
-    sizes = collections.defaultdict(int)
-    for rows in (2048, 16384):
-        launch = Launch(kernel.family.problem(M=rows, N=4096), kernel.config(), GPUS["H200"])
-        blocks = [functools.reduce(operator.mul, (1, a.elements)) for a in kernel.accesses(launch)]
-        made = []
-        for access, elements in zip(kernel.accesses(launch), blocks, strict=True):
-            shape = (elements,) if isinstance(access, FlatAccess) else (access.rows.block, access.columns.block)
-            bits = [(1 << b,) for b in range(elements.bit_length() - 1)]
-            if len(shape) == 2:
-                inner = shape[1].bit_length() - 1
-                bits = [(0, 1 << b) for b in range(inner)] + [(1 << b, 0) for b in range(shape[0].bit_length() - 1)]
-            made.append(
-                MemoryOperation("store", ("", 0), Layout(shape, tuple(bits[7:]), tuple(bits[:5]), tuple(bits[5:7])),
-                                4, 4, "", 1, ())
-            )  # fmt: skip
-        looked_at.clear()
-        operations(kernel, launch, tuple(made))
-        sizes[rows] = sum(looked_at)
-    assert sizes[16384] == sizes[2048] > 0
+    launch = Launch(kernel.family.problem(M=16384, N=4096), kernel.config(), GPUS["H200"])
+    made = []
+    for access in kernel.accesses(launch):
+        shape = (access.run.block,) if isinstance(access, FlatAccess) else (access.rows.block, access.columns.block)
+        bits = [
+            tuple((1 << bit) * (side == dimension) for side in range(len(shape)))
+            for dimension in reversed(range(len(shape)))
+            for bit in range(shape[dimension].bit_length() - 1)
+        ]
+        layout = Layout(shape, tuple(bits[7:]), tuple(bits[:5]), tuple(bits[5:7]))
+        made.append(MemoryOperation("store", ("", 0), layout, 4, 4, "", 1, ()))
+    tracemalloc.start()
+    operations(kernel, launch, tuple(made))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 8 * 16384 * 4096 / 16
 
 
 def test_an_access_without_pointers_of_its_own_has_those_of_rows_and_columns(kernels):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from visualize.predict.request_lines import ABSENT, UNTOUCHED, WANTED, WASTED, request_lines, same_place
-from visualize.predict.traffic import Requests, traffic
+from visualize.predict.traffic import Requests, count
 
 
 def of_addresses(addresses, active=None, width=4, columns=64):
@@ -77,7 +77,7 @@ def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, 
     mask = data.draw(st.lists(st.booleans(), min_size=len(units), max_size=len(units)))
     lanes = of_addresses(width * np.array(units).reshape(shape), np.array(mask).reshape(shape), width)
     drawn = laid(lanes)
-    counted = traffic(lanes)
+    counted = count(lanes)
     assert (drawn.sectors.sum(), drawn.lines.sum()) == (counted.sectors, counted.lines)
     for request in range(shape[0]):
         row, cell = np.nonzero(drawn.state[request] == WANTED)

@@ -17,7 +17,7 @@ from kernels.knobs import ConfigError, knobs
 from kernels.matmul.problem import LAYOUTS
 from kernels.spec import Access, Axis, FlatAccess, Launch
 from visualize.predict.textbook import Textbook, operations, requests, textbook
-from visualize.predict.traffic import NOTHING, Traffic
+from visualize.predict.traffic import NO_COST, Cost, count
 
 BLACKBOARD = Textbook(warp_size=4, line_bytes=16)
 
@@ -45,12 +45,13 @@ def counted(access, shape, first, size, board):
             start = (row * shape[1] + column) * size
             warps[lane // board.warp_size] |= set(range(start, start + size))
     sector = min(32, board.line_bytes)
-    return Traffic(
+    return Cost(
         requests=len(warps),
         sectors=sum(len({byte // sector for byte in touched}) for touched in warps.values()),
         lines=sum(len({byte // board.line_bytes for byte in touched}) for touched in warps.values()),
         ideal_sectors=sum(-(-len(touched) // sector) for touched in warps.values()),
         bytes_wanted=sum(len(touched) for touched in warps.values()),
+        sector_bytes=sector,
     )
 
 
@@ -59,11 +60,11 @@ def counted_launch(kernel, launch, board):
     extents, tensors = kernel.extents(launch), kernel.family.tensors(launch.problem)
     size = board.bytes_of(launch.problem.dtype)
     for access in kernel.accesses(launch):
-        total = NOTHING
+        total = NO_COST
         for place in itertools.product(*(range(extents[index]) for index in access.over)):
             index = dict(zip(access.over, place, strict=True))
             first = tuple(int(axis.start(np.array([index[axis.index]]), axis.block)[0]) for axis in axes_of(access))
-            total = total.plus(counted(access, tensors[access.tensor].stored, first, size, board))
+            total += counted(access, tensors[access.tensor].stored, first, size, board)
         yield total
 
 
@@ -166,34 +167,34 @@ def block(rows, columns, transposed=False):
 
 
 def one(access, shape, first, size=4, board=Textbook()):  # noqa: B008, a frozen dataclass
-    return board.count(requests(access, shape, first, size, board))
+    return count(requests(access, shape, first, size, board), board.sector_bytes, board.line_bytes)
 
 
 def test_a_row_of_32_floats_is_one_request_of_four_sectors():
-    assert one(block(1, 32), (2, 32), (0, 0)) == Traffic(1, 4, 1, 4, 128)
+    assert one(block(1, 32), (2, 32), (0, 0)) == Cost(1, 4, 1, 4, 128)
 
 
 def test_misaligned_start_costs_one_more_sector():
     # Row 1 of a matrix of 33 columns begins at byte 132, 4 bytes into a sector.
     assert one(block(1, 32), (2, 33), (0, 0)).sectors == 4
-    assert one(block(1, 32), (2, 33), (1, 0)) == Traffic(1, 5, 2, 4, 128)
+    assert one(block(1, 32), (2, 33), (1, 0)) == Cost(1, 5, 2, 4, 128)
     for columns in range(33, 40):
         assert one(block(1, 32), (2, columns), (1, 0)).sectors == (5 if columns * 4 % 32 else 4)
 
 
 def test_a_column_of_32_floats_is_32_sectors():
-    assert one(block(32, 1), (32, 1000), (0, 0)) == Traffic(1, 32, 32, 4, 128)
+    assert one(block(32, 1), (32, 1000), (0, 0)) == Cost(1, 32, 32, 4, 128)
 
 
 def test_lanes_of_one_sector_share_it():
-    assert one(block(32, 1), (32, 1), (0, 0), size=1) == Traffic(1, 1, 1, 1, 32)
+    assert one(block(32, 1), (32, 1), (0, 0), size=1) == Cost(1, 1, 1, 1, 32)
 
 
 def test_requests_that_are_masked_off_are_not_issued():
-    assert one(block(1, 64), (1, 32), (0, 0)) == Traffic(1, 4, 1, 4, 128)
-    assert one(block(64, 1), (1, 1), (0, 0)) == Traffic(1, 1, 1, 1, 4)
-    assert one(block(4, 32), (3, 32), (2, 0)) == Traffic(1, 4, 1, 4, 128)
-    assert one(block(4, 32), (3, 32), (3, 0)) == NOTHING
+    assert one(block(1, 64), (1, 32), (0, 0)) == Cost(1, 4, 1, 4, 128)
+    assert one(block(64, 1), (1, 1), (0, 0)) == Cost(1, 1, 1, 1, 4)
+    assert one(block(4, 32), (3, 32), (2, 0)) == Cost(1, 4, 1, 4, 128)
+    assert one(block(4, 32), (3, 32), (3, 0)) == NO_COST
 
 
 def test_a_request_with_one_lane_is_issued():
@@ -201,7 +202,7 @@ def test_a_request_with_one_lane_is_issued():
 
 
 def test_nothing_is_as_good_as_ideal():
-    assert NOTHING.efficiency == 1.0
+    assert NO_COST.efficiency == 1.0
 
 
 def test_an_element_larger_than_a_line_is_refused():

@@ -16,8 +16,7 @@ def operation(requests, sectors=8, width=16, number=0):
         number=number,
         access=SimpleNamespace(op="load", tensor="A", source=("kernels/x.py", 7)),
         width_bytes=width,
-        launch=SimpleNamespace(requests=requests, sectors=sectors),
-        is_lower_bound=False,
+        launch=SimpleNamespace(requests=requests, sectors=sectors, is_lower_bound=False),
         compiled=None,
     )
 

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import plotly.graph_objects as go
 
 from visualize.figures import theme
 from visualize.figures.memory_figure import MARGIN, two_line_layout
-from visualize.predict.side_by_side import Cost, SideBySide
+from visualize.predict.traffic import Cost
 
 _SOURCES = ("textbook", "compiled", "counted")
 _SIGNS = {"equal": " ✓", "at least": " ≥", "undercounted": " ✓", "different": " ≠"}
 
 
-def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
-    """Bars of the bytes of all sectors that an operation touches: of those that would do, and of the rest.
+def sectors_figure(
+    tensors: Sequence[str], costs: Mapping[str, Cost], notes: Mapping[str, str], missing: Mapping[str, str]
+) -> go.Figure:
+    """Bars of the bytes of all sectors that an operation touches: those needed, and the rest.
 
     Args:
-        missing: why one of the sources has no number, by the source's name.
+        tensors: names of the tensors that it addresses.
+        costs: by source: "textbook", "compiled" and "counted".
+        notes: where a cost comes from, by source.
+        missing: why a source has no cost.
     """
-    costs = [found.of(source) for source in _SOURCES]
+    known = [costs.get(source) for source in _SOURCES]
     lines = [
-        [f"<b>{source}</b>", missing.get(source, "")] if cost is None else _words(cost)
-        for source, cost in zip(_SOURCES, costs, strict=True)
+        [f"<b>{source}</b>", missing.get(source, "")] if cost is None else _words(source, cost, notes.get(source, ""))
+        for source, cost in zip(_SOURCES, known, strict=True)
     ]
-    wanted = [cost.wanted_bytes if cost else 0 for cost in costs]
-    wasted = [cost.wasted_bytes if cost else 0 for cost in costs]
+    wanted = [_wanted_bytes(cost) if cost else 0 for cost in known]
+    wasted = [cost.sector_bytes * cost.sectors - _wanted_bytes(cost) if cost else 0 for cost in known]
     bars = [
         go.Bar(
             x=values,
@@ -33,7 +40,7 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
             width=0.3,
             marker={"color": color},
             name=name,
-            customdata=[cost.efficiency if cost else 0 for cost in costs],
+            customdata=[min(1, cost.efficiency) if cost else 0 for cost in known],
             hovertemplate=f"%{{x:,}} bytes {name}; %{{customdata:.3p}} wanted<extra></extra>",
         )
         for name, values, color in (("wanted", wanted, theme.WANTED), ("moved for nothing", wasted, theme.WASTED))
@@ -55,7 +62,7 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
     return go.Figure(
         bars,
         two_line_layout(
-            f"<b>Whole launch</b><br>all requests for {' and '.join(found.tensors)}, × sectors of each",
+            f"<b>Whole launch</b><br>all requests for {' and '.join(tensors)}, × sectors of each",
             margin={**MARGIN, "l": 12, "r": 20},
             barmode="stack",
             xaxis={
@@ -72,16 +79,19 @@ def sectors_figure(found: SideBySide, missing: dict[str, str]) -> go.Figure:
     )
 
 
-def _words(cost: Cost) -> list[str]:
+def _wanted_bytes(cost: Cost) -> int:
+    return cost.sector_bytes * min(cost.ideal_sectors, cost.sectors)
+
+
+def _words(source: str, cost: Cost, note: str) -> list[str]:
     """The lines above a bar: whose it is, then its requests, times the sectors of each, and what of them is wanted.
 
     There is room for two lines on a projector, and for 40 characters in a window of 1280 pixels.
     """
-    where = ", ".join(filter(None, [cost.mark if cost.mark != cost.source else "", cost.note]))
-    first = f"<b>{cost.source}</b>{_SIGNS.get(cost.agreement, '')}" + (f" ({where})" if where else "")
+    first = f"<b>{source}</b>{_SIGNS.get(cost.agreement, '')}" + (f" ({note})" if note else "")
     if cost.requests:
         each = f"{cost.sectors / cost.requests:.3g}"
         sectors = f"{cost.requests:,} × {each} sector{'' if each == '1' else 's'}"
     else:
         sectors = f"{cost.sectors:,} sector{'' if cost.sectors == 1 else 's'}"
-    return [first, f"{sectors}, {100 * cost.efficiency:.3g} % wanted"]
+    return [first, f"{sectors}, {100 * min(1, cost.efficiency):.3g} % wanted"]

@@ -19,8 +19,7 @@ from visualize.panels.memory_picture import MODELS, LaneView, accesses, executio
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.summaries import request_numbers
 from visualize.predict import agreement, textbook
-from visualize.predict.agreement import Verdicts
-from visualize.predict.side_by_side import side_by_side, worst
+from visualize.predict.agreement import Verdicts, compare_costs, worst
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import SECTOR_BYTES, Operation
 from visualize.state.known import Known
@@ -98,7 +97,7 @@ class CoalescingPanel(Panel):
             return caption.about(state.experiment, state.gpu.name, *sources)
 
         on_board, as_compiled = pictures(shown, lanes.request, why_not, about)
-        beside = side_by_side(found, number, board.sector_bytes)
+        tensors, costs = compare_costs(found, number)
         recorded = "recorded" if counters and counters.backend == "recorded" else "counted"
         sources = ["textbook", *(["compiled"] if compiled else []), *([recorded] if counters else [])]
         missing = {"compiled": why_not or f"Compiling for {state.gpu.name}", "counted": "not counted yet"}
@@ -109,7 +108,7 @@ class CoalescingPanel(Panel):
             self.claim: _status(known) + _claim(known, found, number, wasteful),
             self.board: on_board,
             self.request: as_compiled,
-            self.bars: drawn(sectors_figure(beside, missing), shown.anew, about=about(*sources)),
+            self.bars: drawn(sectors_figure(tensors, costs, found.notes, missing), shown.anew, about=about(*sources)),
             self.forms[LaneView]: lanes_form(state),
             self.table: verdicts.table(found),
             self.totals: verdicts.funnel(found) + verdicts.totals(found) or coalescing_text.not_known(),

@@ -14,7 +14,7 @@ from kernels.knobs import knob
 from kernels.results import Compiled
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, TensorSpec
 from visualize.figures.memory_figure import FEWEST_LINES, MOST_LINES, frames, memory_figure, nothing_figure
-from visualize.predict import boxes, coalescing, textbook
+from visualize.predict import coalescing, textbook
 from visualize.predict.request_lines import RequestLines, request_lines, same_place
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import LINE_BYTES, SECTOR_BYTES, Requests, Tile
@@ -85,8 +85,8 @@ class Execution:
     @property
     def compiled_name(self) -> str:
         """What is compiled, with {} for the number of a request."""
-        if self.code and self.is_box and isinstance(self.access, Access):
-            count = boxes.boxes(self.access, self.code.operations[self.number], self.dtype_bytes)
+        if self.code and self.is_box:
+            count = coalescing.box_count(self.access, self.code.operations[self.number], self.dtype_bytes)
             return f"Compiled: {'one TMA box' if count == 1 else f'{count} TMA boxes'}"
         count = 0 if self.compiled is None else len(self.compiled.row)
         return f"Compiled: request {{}} of {count:,}"

@@ -1,50 +1,37 @@
-"""Textbook, compiled and counted side by side: what is known of a launch's memory operations, and how it agrees."""
+"""Textbook, compiled and counted costs of a launch's memory operations, and whether predictions and counts agree."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernels.results import Compiled, Counters
-from kernels.spec import Kernel, Launch
+from kernels.spec import Access, FlatAccess, Kernel, Launch
 from visualize.predict import coalescing, textbook
-from visualize.predict.traffic import Operation
+from visualize.predict.traffic import NO_COST, Cost, Operation
 
-# Which of the hardware's counters an operation counts for.
+# Hardware counters of the whole launch: of operations that lanes issue, and of boxes that the TMA copies.
 COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
-
-# The tensor memory accelerator has counters of its own: of the sectors of boxes.
 BOX_COUNTERS = {"TMA load": ("tma_ld",), "TMA store": ("tma_st",)}
 
-# ncu's count of one instruction's sectors misses some of these, another number in every run; its lines, and the
-# launch's own counter, do not.
+# Nsight Compute's per-instruction sectors of this opcode miss some, a different number in every run. Its lines and the
+# launch's own counter miss none.
 _UNDERCOUNTED = "LDGSTS.E.BYPASS"
 
 
 @dataclass(frozen=True)
-class Count:
-    """What was counted of one operation. `requests` is None where the counter holds others', too."""
-
-    executed: int
-    requests: int | None
-    sectors: int
-    lines: int
-    ideal_sectors: int
-    opcodes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Verdicts:
-    """All that is known of a launch's memory operations.
+    """Everything known about the cost of a launch's memory operations.
 
     Attributes:
         board: with textbook lanes.
-        gpu_board: the same with a GPU's 32 lanes and lines of 128 bytes.
-        code: the compiled kernel; None while it is not known.
-        compiled: the operations as compiled here; None while that is not known.
-        counters: what was counted; None where nothing was.
-        predicted: the model on what was compiled for the counted launch.
+        gpu_board: the same with a GPU's 32 lanes and 128-byte lines.
+        code: the compiled kernel; None until it is known.
+        compiled: the operations as compiled here; None until they are known.
+        counters: None if nothing was counted.
+        predicted: the compiled model on the code that was counted.
     """
 
     kernel: Kernel
@@ -58,144 +45,175 @@ class Verdicts:
 
     @property
     def counted_is_compiled(self) -> bool:
-        """Whether what was counted has the layouts and widths of what was compiled here."""
+        """Whether the counted code has the layouts and widths of the code compiled here."""
         if self.counters is None or self.code is None:
             return False
         counted, compiled = (
-            [(one.op, one.layout, one.width_bytes) for one in code.operations]
+            [(operation.op, operation.layout, operation.width_bytes) for operation in code.operations]
             for code in (self.counters.compiled, self.code)
         )
         return counted == compiled
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """Where compiled and counted costs come from."""
+        notes = {"compiled": "predicted"}
+        if self.counters:
+            device = self.counters.device
+            other = self.compiled is not None and not self.counted_is_compiled
+            notes["counted"] = device.name + (f", as Triton {device.triton} compiled it" if other else "")
+            if self.counters.backend == "recorded":
+                notes["counted"] = f"recorded, {notes['counted']}"
+        return notes
+
+    def reads(self, access: Access | FlatAccess) -> bool:
+        return self.kernel.family.tensors(self.launch.problem)[access.tensor].is_input
 
 
 def verdicts(
     kernel: Kernel, launch: Launch, board: textbook.Textbook, code: Compiled | None, counters: Counters | None
 ) -> Verdicts:
-    """Ask all models."""
-    gpu = textbook.Textbook()
-    drawn = textbook.operations(kernel, launch, board)
-    readable = code is not None and not code.unreadable
+    """Run all models on a launch."""
+    gpu, drawn = textbook.Textbook(), textbook.operations(kernel, launch, board)
     return Verdicts(
         kernel=kernel,
         launch=launch,
         board=drawn,
         gpu_board=drawn if board == gpu else textbook.operations(kernel, launch, gpu),
         code=code,
-        compiled=coalescing.operations(kernel, launch, code.operations) if code and readable else None,
+        compiled=coalescing.operations(kernel, launch, code.operations) if code and not code.unreadable else None,
         counters=counters,
         predicted=coalescing.operations(kernel, launch, counters.compiled.operations) if counters else (),
     )
 
 
-def count_of(op: Operation, found: Verdicts) -> Count | None:
-    """What was counted of an operation; None where nothing was, as of a tensor descriptor's."""
+def count_of(op: Operation, found: Verdicts) -> Cost | None:
+    """Return what Nsight Compute counted of one operation; None if nothing, as for a descriptor copy."""
     counters = found.counters
     if counters is None or not op.has_lanes:
         return None
-    rows = [row for row in counters.ops if row.operation == op.number and (".CAS" in row.opcode) == op.is_lower_bound]
+    predicted = op.launch
+    rows = [
+        row for row in counters.ops if row.operation == op.number and (".CAS" in row.opcode) == predicted.is_lower_bound
+    ]
     kind = COUNTERS[op.access.op]
-    alone = sum(COUNTERS[one.access.op] == kind for one in found.predicted if one.has_lanes) == 1
-    return Count(
-        executed=sum(row.executed for row in rows),
-        requests=int(sum(counters.launch[f"{name}_requests"] for name in kind)) if alone else None,
-        sectors=sum(row.sectors for row in rows),
-        lines=sum(row.lines for row in rows),
-        ideal_sectors=sum(row.ideal_sectors for row in rows),
-        opcodes=tuple(row.opcode for row in rows),
-    )
+    alone = sum(COUNTERS[each.access.op] == kind for each in found.predicted if each.has_lanes) == 1
+    sums = {name: sum(getattr(row, name) for row in rows) for name in ("executed", "sectors", "lines", "ideal_sectors")}
+    requests = counted_total(op.access.op, "requests", counters) if alone else 0
+    counted = Cost(requests, **sums, has_requests=alone, opcodes=tuple(row.opcode for row in rows))
+    # Per instruction, ncu counts the sectors that are touched: for a copy that bypasses L1, by each pair of lanes.
+    by_instruction = replace(predicted, sectors=predicted.touched_sectors + predicted.repeated_sectors)
+    return replace(counted, agreement=agreement(by_instruction, counted))
 
 
-def agreement(op: Operation, count: Count) -> str:
-    """How the two agree: "equal", "at least" (of a loop that repeats), "undercounted" (by ncu) or "different".
-
-    ncu's count of an instruction is of the sectors that it touches; of a copy that bypasses L1, of those of each pair
-    of lanes.
-    """
-    touched = op.launch.touched_sectors + op.launch.repeated_sectors
-    same_lines = op.launch.lines == count.lines and count.requests in (None, op.launch.requests)
-    if same_lines and touched == count.sectors:
+def agreement(predicted: Cost, counted: Cost) -> str:
+    """Return "equal", "at least" (a loop that retries), "undercounted" (by Nsight Compute) or "different"."""
+    names = ("sectors", "lines", *(["requests"] if counted.has_requests else []))
+    pairs = {name: (getattr(predicted, name), getattr(counted, name)) for name in names}
+    different = [name for name, (expected, actual) in pairs.items() if expected != actual]
+    if not different:
         return "equal"
-    no_fewer = count.lines >= op.launch.lines and (count.requests or op.launch.requests) >= op.launch.requests
-    if op.is_lower_bound and no_fewer and count.sectors >= touched:
+    if predicted.is_lower_bound and all(expected <= actual for expected, actual in pairs.values()):
         return "at least"
-    if same_lines and count.sectors < touched and all(o.startswith(_UNDERCOUNTED) for o in count.opcodes):
+    misses_some = different == ["sectors"] and counted.sectors < predicted.sectors
+    if misses_some and counted.opcodes and all(opcode.startswith(_UNDERCOUNTED) for opcode in counted.opcodes):
         return "undercounted"
     return "different"
 
 
-@dataclass(frozen=True)
-class LaunchTotals:
-    """What is predicted for some of the launch's own counters, and what they hold.
-
-    Attributes:
-        kind: "load", "store" or "atomic"; "TMA load" or "TMA store" of tensor descriptors.
-        requests, sectors: predicted and counted. The accelerator counts no requests: None.
-        agreement: as of `agreement`.
-    """
-
-    kind: str
-    requests: tuple[int, int | None]
-    sectors: tuple[int, int]
-    agreement: str
-    is_lower_bound: bool = False
-
-
 def counted_total(kind: str, what: str, counters: Counters) -> int:
-    """What the hardware's counters of the whole launch hold of one kind of operation.
+    """Return what the launch's hardware counters hold of one kind of operation.
 
     Args:
-        kind: as of `LaunchTotals`.
-        what: "sectors", or of operations that lanes issue "requests".
+        kind: a key of COUNTERS or BOX_COUNTERS.
+        what: "sectors", or "requests" of operations that lanes issue.
     """
     names = (COUNTERS | BOX_COUNTERS)[kind]
     return int(sum(counters.launch[f"{name}_{what}"] for name in names))
 
 
-def launch_totals(found: Verdicts) -> tuple[LaunchTotals, ...]:
-    """The hardware's counters of the whole launch beside what is predicted for them; () where nothing was counted."""
+def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
+    """Return predicted and counted cost of the launch per kind of operation; {} if nothing was counted."""
+    totals: dict[str, tuple[Cost, Cost]] = {}
     if found.counters is None:
-        return ()
-    return (*_of_lanes(found, found.counters), *_of_boxes(found, found.counters))
-
-
-def _of_lanes(found: Verdicts, counters: Counters) -> list[LaunchTotals]:
-    rows = []
-    for kind in COUNTERS:
-        mine = [op for op in found.predicted if op.access.op == kind and op.has_lanes]
-        requests, sectors = (
-            (sum(getattr(op.launch, what) for op in mine), counted_total(kind, what, counters))
-            for what in ("requests", "sectors")
+        return totals
+    for kind in (*COUNTERS, *BOX_COUNTERS):
+        is_box = kind in BOX_COUNTERS
+        predicted = sum_costs(
+            op
+            for op in found.predicted
+            if (kind == f"TMA {'load' if found.reads(op.access) else 'store'}" if op.is_box else kind == op.access.op)
         )
-        if not mine and not requests[1] and not sectors[1]:
-            continue
-        is_lower_bound = any(op.is_lower_bound for op in mine)
-        pairs = (requests, sectors)
-        no_fewer = is_lower_bound and all(predicted <= counted for predicted, counted in pairs)
-        is_equal = all(predicted == counted for predicted, counted in pairs)
-        sign = "equal" if is_equal else "at least" if no_fewer else "different"
-        rows.append(LaunchTotals(kind, requests, sectors, sign, is_lower_bound))
-    return rows
+        requests = 0 if is_box else counted_total(kind, "requests", found.counters)
+        sectors = counted_total(kind, "sectors", found.counters)
+        # No counter of the launch holds lines, and none requests of the TMA.
+        counted = replace(predicted, requests=requests, sectors=sectors, has_requests=not is_box, is_lower_bound=False)
+        if any((predicted.requests, predicted.sectors, requests, sectors)):
+            totals[kind] = predicted, replace(counted, agreement=agreement(predicted, counted))
+    return totals
 
 
-def _of_boxes(found: Verdicts, counters: Counters) -> list[LaunchTotals]:
-    """The sectors of descriptors' boxes."""
-    tensors = found.kernel.family.tensors(found.launch.problem)
-    rows = []
-    for kind, reads in zip(BOX_COUNTERS, (True, False), strict=True):
-        mine = [op for op in found.predicted if op.is_box and tensors[op.access.tensor].is_input == reads]
-        predicted, counted = sum(op.launch.sectors for op in mine), counted_total(kind, "sectors", counters)
-        if predicted or counted:
-            sign = "equal" if predicted == counted else "different"
-            rows.append(LaunchTotals(kind, (0, None), (predicted, counted), sign))
-    return rows
+def sum_costs(operations: Iterable[Operation]) -> Cost:
+    """Add up the cost of some operations over the launch."""
+    return sum((op.launch for op in operations), NO_COST)
 
 
-def to_json(op: Operation, reason: str, count: Count | None) -> dict[str, Any]:
-    """One operation in a reply of /coalescing.
+def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[str, Cost]]:
+    """Return textbook, compiled and counted cost, as far as known, of an operation and those in the same counter.
+
+    Boxes that are read (or written) share one counter. Otherwise, loads (stores) of one tensor are added up: an output
+    written in halves has two stores.
+
+    Returns:
+        The tensors, and the cost by source: "textbook", "compiled", "counted".
+    """
+    (access,) = (op.access for op in found.board if op.number == number)
+    numbers = {op.number for op in found.predicted if op.is_box and found.reads(op.access) == found.reads(access)}
+    if number not in numbers:
+        numbers = {op.number for op in found.board if (op.access.op, op.access.tensor) == (access.op, access.tensor)}
+    board, compiled, predicted = (
+        [op for op in operations or () if op.number in numbers]
+        for operations in (found.board, found.compiled, found.predicted)
+    )
+    costs = {"textbook": sum_costs(board)}
+    if compiled:
+        costs["compiled"] = sum_costs(compiled)
+    if found.counters:
+        counts = [count for op in predicted if (count := count_of(op, found))]
+        if counts:
+            kinds = [count.agreement for count in counts]
+            worst_kind = next((kind for kind in kinds if kind != "equal"), "equal")
+            costs["counted"] = replace(sum(counts, NO_COST), agreement=worst_kind)
+        else:
+            _, costs["counted"] = launch_totals(found)["TMA load" if found.reads(access) else "TMA store"]
+    return tuple(dict.fromkeys(op.access.tensor for op in board)), costs
+
+
+def worst(found: Verdicts, on_the_board: bool = False) -> int:
+    """Return the number of the operation that wastes the most sectors.
+
+    If none wastes any: the one with the most wasted textbook sectors, else a transposed one, else the largest.
+
+    Args:
+        on_the_board: judge by the textbook model instead of the compiled kernel.
+    """
+
+    def key(board: Operation) -> tuple[int, int, bool, int]:
+        judged = found.board if on_the_board or found.compiled is None else found.compiled
+        cost = sum_costs(op for op in judged if op.number == board.number)
+        return cost.wasted_sectors, board.launch.wasted_sectors, board.access.transposed, cost.sectors
+
+    return max(found.board, key=key).number
+
+
+def to_json(op: Operation, reason: str, count: Cost | None) -> dict[str, Any]:
+    """Return one operation of a reply of /coalescing.
 
     Args:
         reason: why it costs what it costs.
     """
+    tile = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted", "extra_sectors", "repeated_sectors")
+    counted = ("executed", "sectors", "lines", "ideal_sectors", "opcodes", "agreement")
     return {
         "op": op.access.op,
         "tensor": op.access.tensor,
@@ -203,16 +221,20 @@ def to_json(op: Operation, reason: str, count: Count | None) -> dict[str, Any]:
         "line": op.access.source[1],
         "width_bytes": op.width_bytes,
         **costs([op]),
-        "tile": {**vars(op.tile), "efficiency": op.tile.efficiency},
+        "tile": {name: getattr(op.tile, name) for name in (*tile, "efficiency")},
         "why": reason,
-        "at_least": op.is_lower_bound,
-        "compiled": op.compiled and op.compiled.to_json(),
-        "counted": count and {**vars(count), "agreement": agreement(op, count)},
+        "at_least": op.launch.is_lower_bound,
+        "compiled": op.compiled and dataclasses.asdict(op.compiled),
+        "counted": count
+        and {
+            **{name: getattr(count, name) for name in counted},
+            "requests": count.requests if count.has_requests else None,
+        },
     }
 
 
 def costs(operations: Sequence[Operation]) -> dict[str, float]:
-    """The costs of some operations together."""
-    names = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted", "touched_sectors")
-    sums: dict[str, float] = {name: sum(getattr(op.launch, name) for op in operations) for name in names}
-    return {**sums, "efficiency": sums["ideal_sectors"] / sums["sectors"] if sums["sectors"] else 1.0}
+    """Return the costs of some operations together, as in a reply of /coalescing."""
+    names = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted", "touched_sectors", "efficiency")
+    total = sum_costs(operations)
+    return {name: getattr(total, name) for name in names}

@@ -1,7 +1,7 @@
-"""Wavefronts of instructions on shared memory: its 32 banks of 4 bytes serve one word each per wavefront.
+"""Wavefronts of shared-memory instructions: 32 banks of 4 bytes, each of which serves one word per wavefront.
 
-Any number of lanes may share that word (CUDA C++ Programming Guide 13.0, "Shared Memory"). Wider accesses go in parts
-of 128 bytes: half a warp with 8 bytes per lane, a quarter with 16, and a matrix's 8 rows of 16 bytes.
+Any number of lanes may share that word (CUDA C++ Programming Guide 13.0, "Shared Memory"). Wider accesses are split
+into parts of 128 bytes: half a warp with 8 bytes per lane, a quarter with 16, and a matrix's 8 rows of 16 bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.lanes import SharedOperation
+from visualize.predict.coalescing import expand_bases
 
 _BANKS, _WORD_BYTES, _LANES = 32, 4, 32
 _WAVEFRONT_BYTES = _BANKS * _WORD_BYTES
@@ -19,48 +20,31 @@ _WAVEFRONT_BYTES = _BANKS * _WORD_BYTES
 
 @dataclass(frozen=True)
 class Wavefronts:
-    """Wavefronts of one instruction of every warp: what they take, and what they would without a bank conflict."""
+    """Wavefronts of one instruction of every warp; `ideal` without bank conflicts."""
 
     wavefronts: int
     ideal: int
     warps: int
 
-    @property
-    def each(self) -> float:
-        """Wavefronts of one warp's instruction."""
-        return self.wavefronts / self.warps
-
 
 def wavefronts(operation: SharedOperation) -> Wavefronts:
-    """Count one instruction of every warp of a program."""
-    lanes = _spread(operation.lane)
+    """Count the wavefronts of one instruction of every warp of a program."""
+    lanes = expand_bases(operation.lane, 1)
     lanes_at_once = min(_LANES, _WAVEFRONT_BYTES // max(operation.width_bytes, _WORD_BYTES))
     total = ideal = 0
-    for start in _spread(operation.warp):
+    for start in expand_bases(operation.warp, 1):
         address = start ^ lanes
         for first in range(0, len(address), lanes_at_once):
             part = address[first : first + lanes_at_once]
-            words = np.unique((part[:, None] + np.arange(0, operation.width_bytes, _WORD_BYTES)).ravel() // _WORD_BYTES)
+            words = np.unique((part + np.arange(0, operation.width_bytes, _WORD_BYTES)) // _WORD_BYTES)
             total += int(np.bincount(words % _BANKS).max())
-            ideal += 1  # its words are as many as there are banks, or fewer
+            ideal += 1  # at most as many words as banks
     return Wavefronts(total, ideal, 1 << len(operation.warp))
 
 
-def wavefronts_per_instruction(alike: Iterable[SharedOperation]) -> tuple[float, float]:
-    """Wavefronts of one warp's instruction, on average: those it takes, and those without a bank conflict."""
-    total = ideal = warps = 0
-    for operation in alike:
-        one = wavefronts(operation)
-        total += operation.count * one.wavefronts
-        ideal += operation.count * one.ideal
-        warps += operation.count * one.warps
+def wavefronts_per_instruction(operations: Iterable[SharedOperation]) -> tuple[float, float]:
+    """Return the mean wavefronts of one warp's instruction, with and without bank conflicts."""
+    counts = [(operation.count, wavefronts(operation)) for operation in operations]
+    warps = sum(count * each.warps for count, each in counts)
+    total, ideal = (sum(count * getattr(each, name) for count, each in counts) for name in ("wavefronts", "ideal"))
     return total / warps, ideal / warps
-
-
-def _spread(bases: tuple[int, ...]) -> np.ndarray:
-    """The offset of every number of so many bits."""
-    numbers = np.arange(1 << len(bases))
-    offsets = np.zeros(len(numbers), dtype=np.int64)
-    for bit, base in enumerate(bases):
-        offsets ^= np.where(numbers >> bit & 1, base, 0)
-    return offsets

@@ -1,132 +1,195 @@
-"""What the compiled kernel asks of memory: layouts and widths from the compiler, addresses from the declared accesses.
+"""Requests of the compiled kernel: layouts and widths from the compiler, addresses from the declared accesses.
 
-Counted as Nsight Compute counts: a request is one instruction of one warp with at least one active lane, its sectors
-are the distinct 32-byte units of its lanes' addresses. Loads are issued by every warp and lane; stores, atomics and
-asynchronous copies by those that hold no copy. `traffic.bypassing` counts the sectors of those past L1, and `boxes` the
-sectors of a descriptor's copy, which takes no request.
-An atomic that the GPU can't do by itself is a load, and a loop that compares and swaps until nobody came in between:
-its first turn is counted, and how many follow depends on values and on time.
+Counted as Nsight Compute counts. A request is one instruction of one warp with at least one active lane; its sectors
+are the distinct 32-byte units of its lanes' addresses. All warps and lanes issue loads; only owners, which hold no
+copy, issue stores, atomics and asynchronous copies. For copies that bypass L1 see `traffic.count_bypassing`.
+
+An atomic that the GPU has no instruction for is a load and a compare-and-swap loop. Only its first iteration is
+counted: the number of retries depends on values and timing.
+
+The tensor memory accelerator (TMA) copies a descriptor's block without a request, in boxes no wider than their swizzle
+in shared memory, box row by box row. A box row costs the sectors that its bytes touch, counted for this row alone: two
+rows of 16 bytes in one sector cost two. Bytes past the tensor's edge arrive as zeros: a load still counts a sector per
+32 bytes of a row, rounded up; a store omits them. `l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum` and
+`l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum` count the same for every recorded launch on H200 and H100.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from kernels.knobs import ConfigError
-from kernels.lanes import MemoryOperation
+from kernels.lanes import Layout, MemoryOperation, copies
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
-from visualize.predict import boxes
-from visualize.predict import traffic as counting
-from visualize.predict.lane_vectors import vectors
 from visualize.predict.traffic import (
-    LINE_BYTES,
+    SECTOR_BYTES,
+    Cost,
     Operation,
     Requests,
     Tile,
-    Traffic,
-    at_places,
-    of_run,
-    over_blocks,
-    over_runs,
+    count,
+    count_access,
+    count_bypassing,
+    make_requests,
+    run_elements,
 )
+
+# TMA requires rows of a multiple of 16 bytes, so box rows consist of such granules.
+_GRANULE_BYTES = 16
+# The widest swizzle is also the widest box row.
+_WIDEST_BYTES = 128
+# Most elements along each axis of a box (CUDA driver API, cuTensorMapEncodeTiled: boxDim).
+_MOST_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Warp requests of one execution, in the order of warps, then registers.
+
+    Attributes:
+        place: (dimensions, requests, lanes) int64, coordinates in the block of the first element of each lane.
+        owner: (requests, lanes) bool, false for lanes and warps that hold copies.
+        register, warp: (requests,) int64, the first register moved, and the warp that issues the request.
+    """
+
+    place: np.ndarray
+    owner: np.ndarray
+    register: np.ndarray
+    warp: np.ndarray
+
+
+@functools.lru_cache(maxsize=256)
+def vectors(layout: Layout, length: int) -> Vectors:
+    """Split each lane's registers, without copies, into vectors of `length`: one instruction moves one vector."""
+    rank = len(layout.shape)
+    registers, warps, lanes = (np.arange(1 << len(bases)) for bases in (layout.register, layout.warp, layout.lane))
+    registers = registers[(registers & copies(layout.register)) == 0][::length]
+    place = (
+        expand_bases(layout.warp, rank)[:, None, None]
+        ^ expand_bases(layout.register, rank)[registers][:, None]
+        ^ expand_bases(layout.lane, rank)
+    ).reshape(-1, len(lanes), rank)
+    warp = np.repeat(warps, len(registers))
+    owner = ((lanes & copies(layout.lane)) == 0) & ((warp & copies(layout.warp)) == 0)[:, None]
+    return Vectors(np.moveaxis(place, 2, 0), owner, np.tile(registers, len(warps)), warp)
+
+
+def expand_bases(bases: Sequence[Any], rank: int) -> np.ndarray:
+    """Return the place of each number, (2 ** bits, rank) int64: the exclusive or of the bases of its set bits."""
+    places = np.zeros((1, rank), dtype=np.int64)
+    for base in bases:
+        places = np.concatenate([places, places ^ np.array(base, dtype=np.int64)])
+    return places
 
 
 def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, ...]) -> tuple[Operation, ...]:
     """Count every operation of a launch.
 
     Args:
-        compiled: each of the kernel's accesses as compiled.
+        compiled: the kernel's accesses as compiled, in their order.
     """
-    found = []
-    for number, (access, operation) in enumerate(zip(kernel.accesses(launch), compiled, strict=True)):
-        if operation.swaps:
-            found.append(_counted(number, kernel, launch, replace(access, op="load"), operation))
-        found.append(replace(_counted(number, kernel, launch, access, operation), is_lower_bound=operation.swaps))
-    return tuple(found)
+    size = DTYPE_BYTES[launch.problem.dtype]
 
+    def count_operation(number: int, access: Access | FlatAccess, made: MemoryOperation) -> Operation:
+        tensor = kernel.family.tensors(launch.problem)[access.tensor]
+        whole, tile = count_access(
+            access,
+            tensor.stored,
+            kernel.extents(launch),
+            size,
+            lambda block, shape, first: requests(block, made, shape, first, size),
+            lambda first: cost(access, made, tensor, first, size),
+        )
+        whole = replace(whole, is_lower_bound=made.swaps and access.op == "atomic")
+        return Operation(number, access, made.width_bytes, whole, tile, made)
 
-def _counted(
-    number: int, kernel: Kernel, launch: Launch, access: Access | FlatAccess, operation: MemoryOperation
-) -> Operation:
-    tensor = kernel.family.tensors(launch.problem)[access.tensor]
-    shape, size = tensor.stored, DTYPE_BYTES[launch.problem.dtype]
-
-    def one(first: tuple[int, ...]) -> Traffic:
-        return cost(access, operation, tensor, first, size)
-
-    if isinstance(access, FlatAccess):
-        one_run = requests(replace(access, transposed=False), operation, (1, access.run.block), (0,), size)
-        total, start = over_runs(access, shape, size, access.run.block, one_run), one((0,))
-    else:
-        total = over_blocks(access, shape, kernel.extents(launch), size, LINE_BYTES, one)
-        start = one(tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns)))
-    return Operation(number, access, operation.width_bytes, total, start, operation)
+    return tuple(
+        count_operation(number, replace(access, op=op), made)
+        for number, (access, made) in enumerate(zip(kernel.accesses(launch), compiled, strict=True))
+        for op in (("load", access.op) if made.swaps else (access.op,))
+    )
 
 
 def cost(
     access: Access | FlatAccess, operation: MemoryOperation, tensor: TensorSpec, first: tuple[int, ...], size: int
-) -> Traffic:
-    """What one execution costs.
+) -> Cost:
+    """Count one execution.
 
     Args:
-        tensor: the one that it addresses.
-        first, size: as of `requests`.
+        tensor: the tensor that it addresses.
+        first, size: as for `requests`.
     """
-    if operation.layout is None:
-        return boxes.cost(_block(access), operation, tensor.stored, first, size, loads=tensor.is_input)
-    count = counting.bypassing if operation.bypasses_l1 else counting.traffic
-    return count(requests(access, operation, tensor.stored, first, size))
+    lanes = requests(access, operation, tensor.stored, first, size)
+    if operation.layout is not None:
+        return count_bypassing(lanes) if operation.bypasses_l1 else count(lanes)
+    granules = row_bytes(access, operation, size) // _GRANULE_BYTES
+    parts = {name: getattr(lanes, name).reshape(-1, granules) for name in ("row", "column", "address", "active")}
+    rows = replace(lanes, **parts)
+    inside, outside = count(rows), 0
+    if tensor.is_input:
+        outside_bytes = _GRANULE_BYTES * np.count_nonzero(~rows.active, axis=1)
+        outside = int((-(-outside_bytes // SECTOR_BYTES)).sum())
+    return replace(inside, requests=0, sectors=inside.sectors + outside, extra_sectors=outside)
 
 
 def requests(
     access: Access | FlatAccess, operation: MemoryOperation, shape: tuple[int, int], first: tuple[int, ...], size: int
 ) -> Requests:
-    """Every lane of every request of one execution. A descriptor's block is one request, with 16 bytes for each lane.
+    """Return the warp requests of one execution. A descriptor's block is one request, with a lane per 16 bytes.
 
     Args:
-        shape: rows and columns of the tensor as it is stored, row-major, its start aligned to a line.
-        first: row and column of the block's first element; of a run the number of its first element.
-        size: bytes of an element.
+        shape: rows and columns of the tensor as stored: row-major, its start aligned to a line.
+        first: (row, column) of the block's first element, which may be past the edge; of a run, (element,).
+        size: bytes per element.
     """
     if operation.layout is None:
-        return boxes.block(_block(access), shape, first, size)
+        step = _GRANULE_BYTES // size
+        place = np.divmod(np.arange(access.elements // step)[None], _columns(access) // step)
+        return make_requests(first[0] + place[0], first[1] + step * place[1], True, shape, size, _GRANULE_BYTES)
     lanes = vectors(operation.layout, operation.width_bytes // operation.element_bytes)
     owner = lanes.owner if operation.issued_by_owners else True
     if isinstance(access, FlatAccess):
-        row, column = of_run(access, shape, first[0] + lanes.place[0])
+        row, column = run_elements(access, shape, first[0] + lanes.place[0])
     else:
         row, column = (lanes.place[access.dims.index(axis.index)] for axis in (access.rows, access.columns))
         row, column = row + first[0], column + first[1]
-    return at_places(row, column, owner, shape, size, operation.width_bytes)
+    return make_requests(row, column, owner, shape, size, operation.width_bytes)
 
 
 def tile(
     access: Access | FlatAccess, operation: MemoryOperation, shape: tuple[int, int], first: tuple[int, ...], size: int
 ) -> Tile:
-    """The elements of one execution. A descriptor's have no lane; its request is the whole block."""
+    """Return the elements of one execution. A descriptor's elements have no lane; its request is the whole block."""
     if operation.layout is None:
-        block = boxes.block(_block(access), shape, first, size)
-        within = np.arange(boxes.GRANULE_BYTES // size, dtype=np.int64)
-        row, column = (part[0][:, None] + step for part, step in ((block.row, 0 * within), (block.column, within)))
-        active = np.repeat(block.active[0], len(within))
-        none = np.zeros(active.shape, dtype=np.int64)
-        address = (row * shape[1] + column) * size
-        return Tile(row.ravel(), column.ravel(), address.ravel(), active, none, none, none, none)
+        row, column = np.divmod(np.arange(access.elements), _columns(access))
+        block = make_requests(first[0] + row, first[1] + column, True, shape, size, size)
+        return Tile(block.row, block.column, block.address, block.active, *[np.zeros_like(row)] * 4)
     length = operation.width_bytes // operation.element_bytes
-    one = vectors(operation.layout, 1)
+    single = vectors(operation.layout, 1)
     lanes = requests(access, replace(operation, width_bytes=size), shape, first, size)
-    # A warp's registers are whole vectors, so vectors are counted through all warps.
-    request = np.arange(len(one.register)) // length
-    held_by = np.broadcast_arrays(
-        request[:, None], one.warp[:, None], np.arange(one.owner.shape[1]), one.register[:, None]
+    # A warp's registers are whole vectors, so vectors are numbered through all warps.
+    request = np.arange(len(single.register)) // length
+    holders = np.broadcast_arrays(
+        request[:, None], single.warp[:, None], np.arange(single.owner.shape[1]), single.register[:, None]
     )
-    parts = (lanes.row, lanes.column, lanes.address, lanes.active, *held_by)
-    return Tile(*(part[one.owner] for part in parts))
+    parts = (lanes.row, lanes.column, lanes.address, lanes.active, *holders)
+    return Tile(*(part[single.owner] for part in parts))
 
 
-def _block(access: Access | FlatAccess) -> Access:
-    if isinstance(access, FlatAccess):
-        raise ConfigError("not_compiled", "A descriptor copies blocks, not runs.")
-    return access
+def row_bytes(access: Access | FlatAccess, operation: MemoryOperation, size: int) -> int:
+    """Return the bytes of a descriptor's box row: the width of the swizzle, or of a narrower block."""
+    return min(operation.swizzle_bytes or _WIDEST_BYTES, _columns(access) * size)
+
+
+def box_count(access: Access | FlatAccess, operation: MemoryOperation, size: int) -> int:
+    """Return the number of boxes of a descriptor's block."""
+    rows, across = access.elements // _columns(access), _columns(access) * size // row_bytes(access, operation, size)
+    return across * -(-rows // _MOST_ROWS)
+
+
+def _columns(access: Access | FlatAccess) -> int:
+    return access.elements if isinstance(access, FlatAccess) else access.columns.block

@@ -1,34 +1,23 @@
-"""The blackboard's picture: lane i of a warp takes element i of the tile, row-major in the tensor that is addressed.
+"""The textbook model: lane i of a warp takes element i of the tile, row-major in the tensor that is addressed.
 
-What the compiler really chooses (layout, width) is left out here; so are the caches behind the L1.
+Omits what the compiler really chooses (layout and width), and the caches behind L1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from kernels.knobs import ConfigError, checked_fields, knob, powers
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, ProblemFields
-from visualize.predict.traffic import (
-    Operation,
-    Requests,
-    Tile,
-    Traffic,
-    at_places,
-    of_run,
-    over_blocks,
-    over_runs,
-    traffic,
-)
+from visualize.predict.traffic import Operation, Requests, Tile, count, count_access, make_requests, run_elements
 
 
 @dataclass(frozen=True)
 class Textbook:
-    """The blackboard's machine. A real GPU has 32 lanes, lines of 128 bytes, and sectors of 32."""
+    """Warp, line and element of the textbook model. A GPU has 32 lanes, 128-byte lines and 32-byte sectors."""
 
     warp_size: int = knob(32, "Blackboard", "Lanes of a warp.", choices=powers(2, 64))
     line_bytes: int = knob(128, "Blackboard", "Bytes of a cache line.", choices=powers(8, 512))
@@ -44,14 +33,19 @@ class Textbook:
 
     @property
     def sector_bytes(self) -> int:
-        """A line has four sectors of 32 bytes on a GPU; the small lines of a blackboard have one."""
+        """Return the bytes of a sector. A GPU's line has four of 32 bytes; a shorter textbook line has one."""
         return min(32, self.line_bytes)
 
     def refuse(self, problem: ProblemFields) -> None:
-        """Raise ConfigError where an element of the problem does not fit in a line."""
+        """Raise ConfigError if an element of the problem does not fit in a line."""
         self.bytes_of(problem.dtype)
 
     def bytes_of(self, dtype: str) -> int:
+        """Return the bytes of an element.
+
+        Raises:
+            ConfigError: if an element does not fit in a line.
+        """
         size = DTYPE_BYTES[dtype] if self.element_bytes == "dtype" else int(self.element_bytes)
         if size > self.line_bytes:
             raise ConfigError(
@@ -61,12 +55,9 @@ class Textbook:
             )
         return size
 
-    def count(self, lanes: Requests) -> Traffic:
-        return traffic(lanes, self.sector_bytes, self.line_bytes)
-
 
 def textbook(options: object) -> Textbook:
-    """A blackboard from JSON: any of its fields, or None for a GPU's own numbers."""
+    """Return a textbook machine from JSON: some of its fields, or None for a GPU's numbers."""
     if options is None:
         return Textbook()
     if not isinstance(options, Mapping):
@@ -77,28 +68,28 @@ def textbook(options: object) -> Textbook:
 def requests(
     access: Access | FlatAccess, shape: tuple[int, int], first: tuple[int, ...], size: int, board: Textbook
 ) -> Requests:
-    """Give every element of one block, or of one run, to a lane.
+    """Assign every element of one block or run to a lane.
 
     Args:
-        shape: rows and columns of the tensor as it is stored, row-major, its start aligned to a line.
-        first: row and column of the block's first element; of a run the number of its first element.
-        size: bytes of an element.
+        shape: rows and columns of the tensor as stored: row-major, its start aligned to a line.
+        first: (row, column) of the block's first element; of a run, (element,).
+        size: bytes per element.
     """
     element = np.arange(access.elements, dtype=np.int64).reshape(-1, min(board.warp_size, access.elements))
     if isinstance(access, FlatAccess):
-        row, column = of_run(access, shape, first[0] + element)
+        row, column = run_elements(access, shape, first[0] + element)
     else:
         rows, columns = access.rows.block, access.columns.block
         if access.transposed and board.lanes == "loaded":
-            row, column = element % rows, element // rows
+            column, row = np.divmod(element, rows)
         else:
-            row, column = element // columns, element % columns
+            row, column = np.divmod(element, columns)
         row, column = row + first[0], column + first[1]
-    return at_places(row, column, True, shape, size, size)
+    return make_requests(row, column, True, shape, size, size)
 
 
 def tile(lanes: Requests) -> Tile:
-    """The elements of one execution: a lane has one, a warp one request."""
+    """Return the elements of one execution: a lane holds one element, a warp issues one request."""
     request, lane = np.indices(lanes.row.shape)
     parts = (lanes.row, lanes.column, lanes.address, lanes.active, request, request, lane, np.zeros_like(lane))
     return Tile(*(part.ravel() for part in parts))
@@ -107,24 +98,19 @@ def tile(lanes: Requests) -> Tile:
 def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
     """Count every operation of a launch."""
     size = board.bytes_of(launch.problem.dtype)
-    extents = kernel.extents(launch)
-    tensors = kernel.family.tensors(launch.problem)
-    counted = []
-    for number, access in enumerate(kernel.accesses(launch)):
-        shape = tensors[access.tensor].stored
+    units = board.sector_bytes, board.line_bytes
 
-        def one(start: tuple[int, ...], access: Any = access, shape: tuple[int, int] = shape) -> Traffic:
-            return board.count(requests(access, shape, start, size, board))
+    def count_operation(number: int, access: Access | FlatAccess) -> Operation:
+        shape = kernel.family.tensors(launch.problem)[access.tensor].stored
+        costs = count_access(
+            access,
+            shape,
+            kernel.extents(launch),
+            size,
+            lambda block, shape, first: requests(block, shape, first, size, board),
+            lambda first: count(requests(access, shape, first, size, board), *units),
+            *units,
+        )
+        return Operation(number, access, size, *costs)
 
-        if isinstance(access, FlatAccess):
-            # One run follows the other, so requests do: the run's length doesn't matter.
-            length = min(board.warp_size, access.run.block)
-            run = FlatAccess(access.op, access.tensor, replace(access.run, block=length), access.over, access.source)
-            lanes = requests(run, (1, length), (0,), size, board)
-            total = over_runs(access, shape, size, length, lanes, board.sector_bytes, board.line_bytes)
-            first: tuple[int, ...] = (0,)
-        else:
-            total = over_blocks(access, shape, extents, size, board.line_bytes, one)
-            first = tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns))
-        counted.append(Operation(number, access, size, total, one(first)))
-    return tuple(counted)
+    return tuple(count_operation(number, access) for number, access in enumerate(kernel.accesses(launch)))

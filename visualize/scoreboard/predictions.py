@@ -112,8 +112,11 @@ def of_counters(recording: Recording[Counters], found: Verdicts) -> Prediction:
     return Prediction(
         flat(counted.experiment, recording.gpu),
         counted.device.triton or "",
-        operations={one.kind: (None if one.requests[1] is None else one.requests[0], one.sectors[0]) for one in totals},
-        lower_bounds=tuple(one.kind for one in totals if one.is_lower_bound),
+        operations={
+            kind: (predicted.requests if counted.has_requests else None, predicted.sectors)
+            for kind, (predicted, counted) in totals.items()
+        },
+        lower_bounds=tuple(kind for kind, (predicted, _) in totals.items() if predicted.is_lower_bound),
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import starmap
 from typing import Any
 
 from markupsafe import Markup
 
-from visualize.predict.agreement import Count, LaunchTotals, Verdicts, agreement, count_of, launch_totals
-from visualize.predict.traffic import SECTOR_BYTES, Operation
+from visualize.predict.agreement import Verdicts, count_of, launch_totals, sum_costs
+from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation
 from visualize.text import why
 from visualize.text.funnel import Stage
 from visualize.text.funnel import funnel as bars
@@ -109,25 +110,25 @@ def _reasons(found: Verdicts, number: int) -> list[str]:
 
 
 def _label(op: Operation, verdict: str) -> str:
-    return f"{verdict}, its load" if op.compiled and op.compiled.swaps and not op.is_lower_bound else verdict
+    return f"{verdict}, its load" if op.compiled and op.compiled.swaps and not op.launch.is_lower_bound else verdict
 
 
 def _predicted(verdict: str, op: Operation) -> tuple[Any, ...]:
-    cost, sign = op.launch, "≥ " if op.is_lower_bound else ""
+    cost, sign = op.launch, "≥ " if op.launch.is_lower_bound else ""
     numbers = (f"{sign}{value:,}" for value in (cost.requests, cost.sectors, cost.lines, cost.ideal_sectors))
     width = f"{op.width_bytes} B" if op.width_bytes else ""
     return (_label(op, verdict), width, *numbers, percent(cost.efficiency), "")
 
 
-def _counted(op: Operation, count: Count) -> tuple[Any, ...]:
+def _counted(op: Operation, count: Cost) -> tuple[Any, ...]:
     executed = f"{count.executed:,} warp instructions, including those without an active lane"
     label = Hint(_label(op, "counted"), f"{', '.join(count.opcodes)}: {executed}")
     requests: Any = Hint("below", "The counter holds all operations of this kind.", "hint")
-    if count.requests is not None:
+    if count.has_requests:
         requests = f"{count.requests:,}"
     numbers = (f"{value:,}" for value in (count.sectors, count.lines, count.ideal_sectors))
     efficiency = percent(count.ideal_sectors / count.sectors) if count.sectors else ""
-    return (label, "", requests, *numbers, efficiency, _sign(agreement(op, count)))
+    return (label, "", requests, *numbers, efficiency, _sign(count.agreement))
 
 
 def totals(found: Verdicts) -> Markup | str:
@@ -137,17 +138,20 @@ def totals(found: Verdicts) -> Markup | str:
         return ""
     header = ("counters of the launch", "requests predicted", "counted", "sectors predicted", "counted", "agrees")
     caption = f"{counters.tool}, {counters.device.name}, Triton {counters.device.triton}. {counters.note}"
-    return plain_table(frame(header, map(_total, launch_totals(found))), caption.strip())
+    return plain_table(frame(header, starmap(_total, launch_totals(found).items())), caption.strip())
 
 
-def _total(row: LaunchTotals) -> tuple[Any, ...]:
-    sign = "≥ " if row.is_lower_bound else ""
-    pairs = [
-        cell
-        for predicted, counted in (row.requests, row.sectors)
-        for cell in (f"{sign}{predicted:,}", "" if counted is None else f"{counted:,}")
-    ]
-    return (_TOTALS[row.kind], *pairs, _sign(row.agreement))
+def _total(kind: str, costs: tuple[Cost, Cost]) -> tuple[Any, ...]:
+    predicted, counted = costs
+    sign = "≥ " if predicted.is_lower_bound else ""
+    return (
+        _TOTALS[kind],
+        f"{sign}{predicted.requests:,}",
+        f"{counted.requests:,}" if counted.has_requests else "",
+        f"{sign}{predicted.sectors:,}",
+        f"{counted.sectors:,}",
+        _sign(counted.agreement),
+    )
 
 
 def funnel(found: Verdicts) -> Markup | str:
@@ -155,10 +159,10 @@ def funnel(found: Verdicts) -> Markup | str:
     operations = found.compiled
     if operations is None:
         return ""
-    sectors = sum(op.launch.sectors for op in operations)
+    cost = sum_costs(operations)
     stages: list[Stage] = [
-        ("wanted by lanes and boxes", sum(op.launch.bytes_wanted for op in operations), "predicted"),
-        ("moved in sectors, through L1", SECTOR_BYTES * sectors, "predicted"),
+        ("wanted by lanes and boxes", cost.bytes_wanted, "predicted"),
+        ("moved in sectors, through L1", SECTOR_BYTES * cost.sectors, "predicted"),
         ("least: each tensor once", found.kernel.family.minimal_bytes(found.launch.problem), "predicted"),
     ]
     if found.counters:
@@ -172,24 +176,23 @@ def claim(found: Verdicts) -> tuple[Sentence | str, ...]:
     operations = found.compiled
     if operations is None:
         return ()
-    sectors = sum(op.launch.sectors for op in operations)
-    touched = Sourced(Strong(f"{sectors:,} sectors"), "predicted")
+    cost = sum_costs(operations)
+    touched = Sourced(Strong(f"{cost.sectors:,} sectors"), "predicted")
     gpu = found.launch.gpu.name
     if not any(op.has_lanes for op in operations):
         return (
             say("As compiled for {}, no lane issues a request: the TMA copies boxes of {}.", gpu, touched),
             _counted_claim(found),
         )
-    requests, ideal = (sum(getattr(op.launch, what) for op in operations) for what in ("requests", "ideal_sectors"))
-    least = "at least " if any(op.is_lower_bound for op in operations) else ""
+    least = "at least " if cost.is_lower_bound else ""
     return (
         say(
             "As compiled for {}, the launch issues {}{} that touch {}; {} of them are needed.",
             gpu,
             least,
-            Strong(f"{requests:,} requests"),
+            Strong(f"{cost.requests:,} requests"),
             touched,
-            Strong(percent(ideal / sectors if sectors else 1)),
+            Strong(percent(cost.efficiency)),
         ),
         _counted_claim(found),
     )
@@ -199,18 +202,18 @@ def _counted_claim(found: Verdicts) -> Sentence | str:
     counters = found.counters
     if counters is None:
         return ""
-    kinds = [agreement(op, count) for op in found.predicted if (count := count_of(op, found))]
-    kinds += [total.agreement for total in launch_totals(found)]
+    kinds = [count.agreement for op in found.predicted if (count := count_of(op, found))]
+    kinds += [counted.agreement for _, counted in launch_totals(found).values()]
     source = "recorded" if counters.backend == "recorded" else "counted"
     if "different" in kinds:
         return say("{}: see the rows marked ≠.", Sourced("Nsight Compute counted different numbers", source))
     if not found.counted_is_compiled:
-        requests = sum(op.launch.requests for op in found.predicted)
+        requests = sum_costs(found.predicted).requests
         return say(
             "Nsight Compute counted different code, from {}: {:,} requests, as predicted for it.",
             Sourced(f"Triton {counters.device.triton}", source),
             requests,
         )
-    repeats = ", except for the atomics, which retry" if any(op.is_lower_bound for op in found.predicted) else ""
+    repeats = ", except for the atomics, which retry" if sum_costs(found.predicted).is_lower_bound else ""
     where = Sourced(f"{counters.device.name}{repeats}", source)
     return say("Nsight Compute counted {} on {}.", Strong("the same"), where)

@@ -79,7 +79,7 @@ def reason(outcome: Compiled | Failure) -> str:
 
 
 def _identity(op: Operation) -> tuple[int, str, bool]:
-    return op.number, op.access.tensor, op.is_lower_bound
+    return op.number, op.access.tensor, op.launch.is_lower_bound
 
 
 def _width(op: Operation) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kernels.lanes import Layout, MemoryOperation
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
-from visualize.predict import boxes
 from visualize.predict.agreement import Verdicts
+from visualize.predict.coalescing import row_bytes
 from visualize.predict.traffic import SECTOR_BYTES, Operation
 from visualize.text.words import counted
 
@@ -21,7 +21,7 @@ def on_the_blackboard(op: Operation) -> str:
             "A tensor descriptor copies the whole block, so no warp issues these requests. Textbook lanes would issue "
             "them for the same bytes."
         )
-    if not _wasted(op):
+    if not op.launch.wasted_sectors:
         return "Adjacent lanes access adjacent elements, so every sector is fully used."
     return _partly_used(op)
 
@@ -56,9 +56,9 @@ def of_operation(op: Operation, found: Verdicts) -> str:
 def in_short(op: Operation) -> str:
     """Why an operation wastes sectors, or none: a clause."""
     access, tensor = op.access, op.access.tensor
-    if op.is_box and op.launch.extra_sectors > _wasted(op) / 2:
+    if op.is_box and op.launch.extra_sectors > op.launch.wasted_sectors / 2:
         return f"its boxes reach past the edge of {tensor}"
-    if not _wasted(op):
+    if not op.launch.wasted_sectors:
         if op.is_box:
             return "the TMA copies whole sectors"
         if (
@@ -81,10 +81,6 @@ def in_short(op: Operation) -> str:
     return f"the tile's rows begin or end inside sectors of {tensor}"
 
 
-def _wasted(op: Operation) -> int:
-    return op.launch.sectors - op.launch.ideal_sectors
-
-
 def _lanes_follow(access: Access, layout: Layout) -> bool:
     """Whether a tile is stored transposed, and adjacent lanes store adjacent elements all the same."""
     along = access.dims.index(access.columns.index)
@@ -103,13 +99,13 @@ def compiled(op: Operation, textbook: Operation, kernel: Kernel, launch: Launch,
     """
     if op.compiled is None:
         raise ValueError("A textbook operation was not compiled.")
-    if op.is_box and isinstance(op.access, Access):
-        row = boxes.row_bytes(op.access, op.compiled, DTYPE_BYTES[launch.problem.dtype])
+    if op.is_box:
+        row = row_bytes(op.access, op.compiled, DTYPE_BYTES[launch.problem.dtype])
         return _of_box(op, row, textbook)
     if op.compiled.swaps:
         return _swapping(op, launch)
     sentences = list(_of_layout(op, kernel, launch, shared_bytes))
-    if _wasted(op):
+    if op.launch.wasted_sectors:
         sentences.append(_partial(op))
     if op.launch.extra_sectors:
         sentences.append(
@@ -130,14 +126,14 @@ def _of_box(op: Operation, row_bytes: int, textbook: Operation) -> str:
     if outside:
         where = f"{outside:,} of the sectors lie past the edge of {op.access.tensor}"
         sentences.append(f"{where}: they arrive as zeros, and are counted.")
-    if _wasted(op) > outside:
+    if op.launch.wasted_sectors > outside:
         sentences.append(_partly_used(op))
     return " ".join(sentences)
 
 
 def _swapping(op: Operation, launch: Launch) -> str:
     """An atomic that the GPU has no instruction for: a load, and a loop."""
-    if not op.is_lower_bound:
+    if not op.launch.is_lower_bound:
         return "The compare-and-swap below begins with this load: each lane reads the word that it will change."
     return (
         f"The GPU has no atomic for a single {launch.problem.dtype}: a lane changes a copy of its word, swaps it in, "

@@ -16,17 +16,17 @@ from kernels import discover
 from kernels.accesses import Access, Axis
 from kernels.gpus import GPUS
 from kernels.lanes import MemoryOperation
-from kernels.spec import DTYPE_BYTES, Launch
-from visualize.predict import boxes
+from kernels.spec import DTYPE_BYTES, Launch, TensorSpec
+from visualize.predict import coalescing
 from visualize.predict.coalescing import operations
-from visualize.predict.traffic import NOTHING, Traffic
+from visualize.predict.traffic import NO_COST, Cost
 
 COPY = MemoryOperation("descriptor", ("", 0), None, 0, 0, "", 1, ())
 
 
 def counted(access, made, tensor, extents, size):
     """Every byte of every box row of every execution, as sets of sectors and lines."""
-    (rows, columns), total = tensor.stored, NOTHING
+    (rows, columns), total = tensor.stored, NO_COST
     row_bytes = min(made.swizzle_bytes or 128, access.columns.block * size)
     for place in itertools.product(*(range(extents[index]) for index in access.over)):
         index = dict(zip(access.over, place, strict=True))
@@ -41,7 +41,7 @@ def counted(access, made, tensor, extents, size):
                 outside = -(-(row_bytes - len(inside)) // 32) if tensor.is_input else 0
                 touched = [len({byte // unit for byte in inside}) for unit in (32, 128)]
                 ideal = -(-len(inside) // 32)
-                total = total.plus(Traffic(0, touched[0] + outside, touched[1], ideal, len(inside), outside))
+                total += Cost(0, touched[0] + outside, touched[1], ideal, len(inside), outside)
     return total
 
 
@@ -79,12 +79,13 @@ def block(rows, columns):
 
 
 def one(access, shape, first=(0, 0), size=2, swizzle_bytes=128, loads=True):
-    return boxes.cost(access, replace(COPY, swizzle_bytes=swizzle_bytes), shape, first, size, loads)
+    tensor = TensorSpec(shape, is_input=loads)
+    return coalescing.cost(access, replace(COPY, swizzle_bytes=swizzle_bytes), tensor, first, size)
 
 
 @pytest.mark.parametrize("loads", [True, False])
 def test_whole_rows_cost_their_bytes_and_no_request(loads):
-    assert one(block(64, 64), (64, 64), loads=loads) == Traffic(0, 256, 64, 256, 8192)
+    assert one(block(64, 64), (64, 64), loads=loads) == Cost(0, 256, 64, 256, 8192)
 
 
 def test_a_row_that_begins_inside_a_sector_costs_one_more():
@@ -109,7 +110,7 @@ def test_what_lies_past_the_edge_is_counted_where_it_is_loaded_and_not_where_it_
 def test_a_block_past_the_edge_costs_all_of_it_loaded_and_nothing_stored():
     loaded, stored = (one(block(8, 16), (8, 8), (0, 16), swizzle_bytes=32, loads=loads) for loads in (True, False))
     assert (loaded.sectors, loaded.ideal_sectors, loaded.bytes_wanted) == (8, 0, 0)
-    assert stored == NOTHING
+    assert stored == NO_COST
 
 
 @pytest.mark.parametrize(("swizzle_bytes", "sectors"), [(32, 8 + 8), (64, 8 + 4), (128, 8 + 2)])
@@ -117,9 +118,9 @@ def test_narrower_boxes_pay_at_more_seams(swizzle_bytes, sectors):
     # Two rows of 264 bytes' pitch, 256 of which are copied: the second begins inside a sector, as do its seams.
     access = block(2, 128)
     assert one(access, (2, 136), swizzle_bytes=swizzle_bytes).sectors == 8 + sectors
-    assert boxes.boxes(access, replace(COPY, swizzle_bytes=swizzle_bytes), 2) == 256 // swizzle_bytes
+    assert coalescing.box_count(access, replace(COPY, swizzle_bytes=swizzle_bytes), 2) == 256 // swizzle_bytes
 
 
 def test_a_box_has_at_most_256_rows():
-    assert boxes.boxes(block(512, 64), COPY, 2) == 2
-    assert boxes.row_bytes(block(512, 64), COPY, 1) == 64
+    assert coalescing.box_count(block(512, 64), COPY, 2) == 2
+    assert coalescing.row_bytes(block(512, 64), COPY, 1) == 64

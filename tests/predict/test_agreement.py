@@ -1,0 +1,108 @@
+"""Textbook, compiled and counted cost of one operation, whether they agree, and the most wasteful operation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernels import discover, records
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.measuring.measurements.counters_measurement import COUNTERS
+from kernels.spec import Launch
+from visualize.predict.agreement import agreement, compare_costs, verdicts, worst
+from visualize.predict.textbook import Textbook
+from visualize.predict.traffic import Cost
+
+
+def recorded(kernel_id, board=None, **payload):
+    """What is known about a recorded launch, with its code as the code compiled here."""
+    experiment = from_json({"kernel": kernel_id, "gpu": "H200", **payload}, discover())
+    counters = records.find(COUNTERS.form, experiment, "H200")
+    assert counters is not None
+    launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
+    found = verdicts(discover()[kernel_id], launch, board or Textbook(), None, counters)
+    return replace(found, compiled=found.predicted, code=counters.compiled)
+
+
+@pytest.mark.parametrize(
+    ("counted", "expected"),
+    [
+        ({}, "equal"),
+        ({"sectors": 9}, "different"),
+        ({"sectors": 7}, "different"),
+        ({"lines": 3}, "different"),
+        ({"sectors": 7, "opcodes": ("LDGSTS.E.BYPASS.128",)}, "undercounted"),
+        ({"sectors": 9, "opcodes": ("LDGSTS.E.BYPASS.128",)}, "different"),
+        ({"sectors": 7, "lines": 3, "opcodes": ("LDGSTS.E.BYPASS.128",)}, "different"),
+        ({"requests": 3}, "different"),
+        ({"requests": 3, "has_requests": False}, "equal"),
+    ],
+)
+def test_costs_agree_only_if_they_are_equal(counted, expected):
+    cost = Cost(2, 8, 4, 8)
+    assert agreement(cost, replace(cost, **{"opcodes": ("LDG.E.128",), **counted})) == expected
+
+
+@pytest.mark.parametrize(("sectors", "expected"), [(8, "equal"), (9, "at least"), (7, "different")])
+def test_a_loop_that_retries_costs_at_least_its_first_iteration(sectors, expected):
+    assert agreement(Cost(2, 8, 4, 8, is_lower_bound=True), Cost(2, sectors, 4, 8)) == expected
+
+
+def test_textbook_compiled_and_counted_all_say_that_a_flat_store_wastes_most():
+    found = recorded("transpose.flat")
+    assert worst(found) == 1
+    tensors, costs = compare_costs(found, 1)
+    assert (tensors, list(costs)) == (("B",), ["textbook", "compiled", "counted"])
+    assert {(cost.sectors, cost.efficiency) for cost in costs.values()} == {(1024 * 1024, 0.125)}
+    assert (costs["counted"].agreement, costs["counted"].requests) == ("equal", 32768)
+    assert found.notes == {"compiled": "predicted", "counted": "recorded, H200"}
+
+
+def test_two_stores_of_one_output_are_added_up():
+    kernel = discover()["matmul.fused_add_relu"]
+    launch = Launch(kernel.family.problem(), kernel.config(BLOCK_N=256), GPUS["H200"])
+    found = verdicts(kernel, launch, Textbook(), None, None)
+    halves = [op for op in found.board if op.access.tensor == "D"]
+    assert len(halves) == 2
+    for half in halves:
+        assert compare_costs(found, half.number)[1]["textbook"].sectors == 512 * 512 * 2 // 32
+        assert half.launch.sectors == 512 * 512 // 32
+
+
+def test_the_most_wasteful_operation_is_not_the_one_that_moves_most():
+    """Rows of A begin inside a sector; B, of which more is moved, is read in whole ones."""
+    problem = {"M": 900, "N": 512, "K": 124, "dtype": "float16", "precision": "tf32_rounded"}
+    config = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_SIZE": 4, "num_warps": 8, "num_stages": 4}
+    found = recorded("matmul.fused_add_relu", problem=problem, config={**config, "PROGRAMS_PER_SM": 1})
+    a, b = found.compiled[:2]
+    assert a.launch.sectors < b.launch.sectors
+    assert worst(found) == 0
+
+
+def test_without_waste_the_transposed_store_or_the_textbooks_worst_is_chosen():
+    assert worst(recorded("transpose.tiled")) == 1
+    found = recorded("transpose.tiled", Textbook(lanes="loaded"))
+    assert worst(found) == worst(found, on_the_board=True) == 1
+    assert [compare_costs(found, 1)[1][source].efficiency for source in ("textbook", "compiled")] == [0.125, 1]
+
+
+def test_boxes_that_are_read_share_one_counter():
+    tensors, costs = compare_costs(recorded("matmul.persistent"), 0)
+    assert tensors == ("A", "B")
+    assert (costs["compiled"].requests, costs["counted"].requests) == (0, 0)
+    assert costs["compiled"].sectors == costs["counted"].sectors
+    assert costs["counted"].agreement == "equal"
+
+
+def test_the_counter_of_requests_does_not_tell_two_loads_apart():
+    counted = compare_costs(recorded("matmul.grouped"), 0)[1]["counted"]
+    assert not counted.has_requests
+    assert counted.sectors > 0
+
+
+def test_textbook_sectors_have_the_size_of_the_textbooks_machine():
+    found = recorded("transpose.tiled", Textbook(warp_size=4, line_bytes=16))
+    textbook = compare_costs(found, 0)[1]["textbook"]
+    assert (textbook.sector_bytes, textbook.sectors, textbook.efficiency) == (16, 4 * 1024 * 1024 // 16, 1)
