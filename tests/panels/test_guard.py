@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from starlette.applications import Starlette
@@ -154,6 +155,37 @@ def test_closed_routes_stay_closed_below_a_root_path():
     assert below.post("/tools/x/gradio_api/run/predict").status_code == 200
 
 
+@pytest.mark.parametrize(("length", "status"), [(64, 200), (65, 400), (60_000, 400)])
+def test_a_session_hash_over_64_characters_is_refused_wherever_gradio_reads_one(length, status):
+    """In a body, also in an encoding and spelling that only a JSON reader knows; in a query; in a path."""
+    name = "é" + "x" * (length - 1)
+    body = json.dumps({"data": [], "session_hash": name})
+    page = client()
+    replies = [
+        *(
+            page.post(f"/gradio_api/{path}", content=body)
+            for path in ("run/predict", "api/predict/", "queue/join", "cancel")
+        ),
+        page.post("/gradio_api/call/schedule", content=body.replace('"session_hash"', '"\\u0073ession_hash"')),
+        page.get("/gradio_api/queue/data", params={"session_hash": name}),
+        page.get(f"/gradio_api/heartbeat/{name}"),
+    ]
+    if length < 10_000:
+        replies.append(page.post("/run/predict", content=body.encode("utf-16")))
+    assert [reply.status_code for reply in replies] == [status] * len(replies)
+    if status == 400:
+        assert {reply.text for reply in replies} == {
+            f"The session hash has {length:,} characters; the maximum is 64.\n"
+        }
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[" * 5000, b"\xff", b'{"session_hash": 7}', b'["session_hash"]', b"1" * 5000]
+)
+def test_a_body_without_a_session_hash_reaches_the_app(body):
+    assert client().post("/gradio_api/run/predict", content=body).text == str(len(body))
+
+
 class App:
     """An ASGI app whose replies wait until a test sets `go`."""
 
@@ -191,7 +223,14 @@ class Page:
                 await asyncio.Event().wait()
             sent.append(message)
 
-        scope = {"type": "http", "method": method, "path": path, "root_path": root_path, "headers": []}
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "root_path": root_path,
+            "query_string": b"",
+            "headers": [],
+        }
         await self._guard({**scope, "client": (address, 1)}, receive, send)
         return sent[0]["status"], sent[1]["body"]
 

@@ -1,11 +1,12 @@
 """Check each HTTP request before Gradio sees it: its host, origin, route and size, and its address's share of redraws.
 
-Gradio 6.31 accepts any host, bodies of any size and files from anybody.
+Gradio 6.31 accepts any host, bodies and session hashes of any size, and files from anybody.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from collections import Counter
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette._utils import get_route_path  # the path that routes match: without the root path
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
@@ -24,12 +25,18 @@ from visualize.command.listening import AUTH
 # Bytes of a request's body, and seconds to receive it. The page's own, with a saved run, take about 30,000 bytes.
 MAX_BODY_BYTES, BODY_DEADLINE_S = 64 * 1024, 10.0
 
+# Characters of a session hash, which Gradio keeps as a key. Its own have 11.
+MAX_SESSION_HASH = 64
+
 # Redraws that run at once for one address, which may be a classroom behind one router, and those that run or wait.
 # A redraw keeps a core busy: more at once would not end sooner.
 MAX_RUNNING_REDRAWS, MAX_OPEN_REDRAWS = 2, 256
 
 # Gradio's routes for events that bypass its queue: the page's redraws.
 _REDRAW = re.compile(r"/(?:gradio_api/)?(?:run|api)/")
+
+# Gradio's route that has a session hash in its path.
+_HEARTBEAT = re.compile(r"/(?:gradio_api/)?heartbeat/")
 
 # Gradio's routes for files, other addresses and page authors. The page uses none of them.
 _CLOSED = re.compile(
@@ -125,6 +132,7 @@ class Guard:
         try:
             self._check_head(Headers(scope=scope), path)
             unread = [await self._read_body(receive)]
+            _check_session_hashes(path, QueryParams(scope["query_string"]), unread[0]["body"])
 
             async def replay_body() -> Message:
                 return unread.pop() if unread else await receive()
@@ -203,6 +211,19 @@ class Guard:
                 del self._open_redraws[address], self._turns[address]
         for message in reply:
             await send(message)
+
+
+def _check_session_hashes(path: str, query: QueryParams, body: bytes) -> None:
+    hashes: list[object] = [*query.getlist("session_hash"), _HEARTBEAT.sub("", path) if _HEARTBEAT.match(path) else ""]
+    try:
+        content = json.loads(body or b"null")
+    except (ValueError, RecursionError):
+        content = None  # Gradio refuses it
+    if isinstance(content, dict):
+        hashes.append(content.get("session_hash"))
+    longest = max(len(value) for value in hashes if isinstance(value, str))
+    if longest > MAX_SESSION_HASH:
+        raise HTTPException(400, f"The session hash has {longest:,} characters; the maximum is {MAX_SESSION_HASH}.")
 
 
 def _without_port(host: str) -> str:

@@ -21,7 +21,7 @@ from kernels.knobs import ConfigError
 from kernels.measuring.job import Job
 from kernels.results import Failure
 from visualize.page.drawing import DRAWN, Components, Drawing
-from visualize.page.runs import Runs
+from visualize.page.open_pages import OpenPage, OpenPages
 from visualize.panels.asker import asker
 from visualize.panels.panel import Ask, Drawn, Measure
 from visualize.panels.tabs import SETTINGS
@@ -44,17 +44,9 @@ class Handlers:
     def __init__(self, drawing: Drawing, components: Components) -> None:
         self.drawing = drawing
         self.session = drawing.session
-        self.runs = Runs(self.session)
+        self._pages = OpenPages()
         self._asked = ThreadPoolExecutor(_QUESTIONS, "answers a question")
         self._at = components
-        # How often something was set on each open page, and the compile that it has asked for last: an answer to what
-        # was set before comes too late.
-        self._changes: dict[str, int] = {}
-        self._compiles: dict[str, int] = {}
-        # What was drawn last on each open page, as its address: a compile draws that again, and nothing older.
-        self._shown: dict[str, str] = {}
-        # What goes on is drawn once on each open page: for what was drawn last.
-        self._movings: dict[str, int] = {}
 
     def read(self, settings: object, tab: str = "") -> State:
         """What the controls say together.
@@ -84,26 +76,27 @@ class Handlers:
         """
         self.drawing.beside.warm_up()
         asked = {name: value for name, value in request.query_params.items() if not name.startswith("__")}
-        return self._answered(request, self.drawing.opened(asked or SETTINGS.opening, kept))
+        return self._answered(self._pages.find(request), self.drawing.opened(asked or SETTINGS.opening, kept))
 
     def on_change(self, request: gr.Request, settings: str) -> Drawn:
         """A value changed: redraw."""
-        page = str(request.session_hash)
-        change = self._changed(page)
+        page = self._pages.find(request)
+        page.changes = change = page.changes + 1
         try:
             answer = self.drawing.redrawn(self.read(settings))
         except ConfigError as error:
             answer = self.drawing.refused(error)
-        return self._answered(request, answer) if self._changes.get(page) == change else self.drawing.nothing
+        return self._answered(page, answer) if page.changes == change else self.drawing.nothing
 
     def on_follow(self, request: gr.Request, wanted: str) -> Drawn:
         """A link within the page, or Back or Forward: open what it describes."""
-        self._changed(str(request.session_hash))
+        page = self._pages.find(request)
+        page.changes += 1
         try:
             flat = link.followed(wanted)
         except ConfigError as error:
             return self.drawing.refused(error)
-        return self._answered(request, self.drawing.opened(flat))
+        return self._answered(page, self.drawing.opened(flat))
 
     def opening(self, name: str) -> Callable[[gr.Request, str], Drawn]:
         """The handler of a tab that is opened: draw it. What was wrong with a value stays said."""
@@ -117,7 +110,7 @@ class Handlers:
                 if flat.get("tab") == name:
                     # Gradio tells of a tab that an answer has opened, too: the same answer has drawn it.
                     return {self._at.tab: name}
-                answer = self._answered(request, self.drawing.redrawn(self.read(settings, name)))
+                answer = self._answered(self._pages.find(request), self.drawing.redrawn(self.read(settings, name)))
             except ConfigError:
                 answer = {}
             return {**answer, self._at.problems: gr.skip(), self._at.tab: name}
@@ -126,18 +119,19 @@ class Handlers:
 
     def on_select(self, request: gr.Request, settings: str) -> Drawn:
         """Another kernel, or a preset: the forms themselves change."""
-        self._changed(str(request.session_hash))
+        page = self._pages.find(request)
+        page.changes += 1
         try:
-            return self._answered(request, self.drawing.everything(self.read(settings)))
+            return self._answered(page, self.drawing.everything(self.read(settings)))
         except ConfigError as error:
             return self.drawing.refused(error)
 
     async def on_compile(self, request: gr.Request, wanted: object) -> AsyncIterator[Drawn]:
         """Compile what is wanted, unless something else is meanwhile, or all of it was known and drawn."""
-        page = str(request.session_hash)
-        self._compiles[page] = turn = self._compiles.get(page, 0) + 1
+        page = self._pages.find(request)
+        page.compiles = turn = page.compiles + 1
         query = wanted.partition(" ")[2] if isinstance(wanted, str) else ""
-        still = lambda: self._compiles.get(page) == turn and self._shown.get(page, query) == query  # noqa: E731
+        still = lambda: page.compiles == turn and page.query in (None, query)  # noqa: E731
         flat = link.fields(query)
         if "kernel" not in flat:
             return  # the page itself wants no such thing
@@ -165,20 +159,20 @@ class Handlers:
 
     async def on_moving(self, request: gr.Request, moving: object, settings: str) -> AsyncIterator[Drawn]:
         """Something goes on in the open tab: draw it as it does, until it ends or something else is drawn."""
-        page = str(request.session_hash)
-        self._movings[page] = turn = self._movings.get(page, 0) + 1
+        page = self._pages.find(request)
+        page.streams = turn = page.streams + 1
         try:
             known = self.drawing.known(self.read(settings))
         except ConfigError:
             return  # the sentence stands next to its cause
         for panel in self.drawing.moving_panels(known.state) if moving else ():
-            answers = panel.following(known, page)
+            answers = panel.following(known, str(request.session_hash))
             try:
-                while self._movings.get(page) == turn:
+                while page.streams == turn:
                     answer = await asyncio.to_thread(next, answers, None)
                     if answer is None:
                         break
-                    if answer and self._movings.get(page) == turn:
+                    if answer and page.streams == turn:
                         yield answer
                     await asyncio.sleep(_FOLLOW_S)
             finally:
@@ -200,25 +194,27 @@ class Handlers:
             except ConfigError as error:
                 yield self.drawing.refused(error)
                 return
-            page = str(request.session_hash)
-            turn = self._compiles.get(page)
-            job = self.runs.start(page, current.experiment, action.measurement)
+            page = self._pages.find(request)
+            turn = page.compiles
+            job = self.session.submit(current.experiment, action.measurement, asker())
+            page.replace_job(job)
             said: Drawn = {at.problems: form.placed({})}
-            while not job.done.done() and self.runs.is_latest(page, job):
+            while not job.done.done() and page.job is job:
                 yield {**said, at.status: self._progress(job), at.cancel: gr.Button(interactive=True)}
                 said = {}
                 await asyncio.wait([asyncio.wrap_future(job.done)], timeout=0.25)
-            if not self.runs.is_latest(page, job):
+            if page.job is not job:
                 # Another run has replaced it: it has nothing more to say. (Gradio sends what was yielded last again.)
                 yield self.drawing.nothing
                 return
+            page.job = None
             outcome = job.result()
             ended = {**said, at.status: status_text.finished(outcome), at.cancel: gr.Button(interactive=False)}
             if isinstance(outcome, Failure):
                 if outcome.field:
                     ended[at.problems] = form.placed({outcome.field: outcome.message})
                 yield ended
-            elif action.is_dated or self._compiles.get(page) == turn:
+            elif action.is_dated or page.compiles == turn:
                 drawn = await asyncio.to_thread(self.drawing.shown, action, outcome, self.drawing.known(current))
                 # Made here: where the page is laid out, a component would become a part of it.
                 opened: Drawn = {at.tab: opens, at.tabs: gr.Tabs(selected=opens)} if opens else {}
@@ -259,26 +255,17 @@ class Handlers:
         return await asyncio.get_running_loop().run_in_executor(self._asked, lambda: context.run(next, answers, None))
 
     def on_cancel(self, request: gr.Request) -> None:
-        self.runs.cancel(str(request.session_hash))
+        if job := self._pages.find(request).job:
+            job.cancel()
 
     def on_unload(self, request: gr.Request) -> None:
-        page = str(request.session_hash)
-        self.runs.forget(page)
-        self._compiles.pop(page, None)
-        self._movings.pop(page, None)
-        self._changes.pop(page, None)
-        self._shown.pop(page, None)
+        self._pages.close(request)
 
-    def _answered(self, request: gr.Request, answer: Drawn) -> Drawn:
+    def _answered(self, page: OpenPage, answer: Drawn) -> Drawn:
         """An answer, of which is kept what it shows."""
         if shown := answer.get(self._at.link):
-            self._shown[str(request.session_hash)] = link.shown_query(shown)
+            page.query = link.shown_query(shown)
         return answer
-
-    def _changed(self, page: str) -> int:
-        """The number of a change on an open page."""
-        self._changes[page] = number = self._changes.get(page, 0) + 1
-        return number
 
     def _progress(self, job: Job) -> str:
         now = job.progress
