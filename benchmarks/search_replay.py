@@ -20,7 +20,7 @@ from kernels.gpus import GPUS, Gpu
 from kernels.results import Device, Failure, Prediction, Strategy, Sweep, SweepRow
 from kernels.sweep.device import NO_TIMES, Build, Outcome, Outcomes, Trial
 from kernels.sweep.sweeping import Sweeping
-from visualize.predict.predicted_order import predicted
+from visualize.predict.launch_time import predict_time
 
 # Configs that are timed before we look how good the best of them is.
 FIRST = 8
@@ -133,7 +133,7 @@ def replayed(found: Found) -> Replayed:
 def swept(found: Found, strategy: Strategy, seed: int) -> Sweep:
     """A sweep to its end."""
     sweeping = Sweeping(
-        found.space, strategy, [ReplayedDevice(found, seed)], ReplayedBuilder(found), predicted, hopeless
+        found.space, strategy, [ReplayedDevice(found, seed)], ReplayedBuilder(found), predict_time, hopeless
     )
     sweeping.start()
     return sweeping.result(60)

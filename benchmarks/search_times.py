@@ -22,7 +22,7 @@ from kernels.space import Space, space, space_from_json
 from kernels.sweep.builder import LocalBuilder
 from kernels.sweep.device import Build, Builder, Trial, TrialDevice
 from kernels.sweep.local_device import LocalDevice
-from visualize.predict.predicted_order import predicted
+from visualize.predict.launch_time import predict_time
 
 # M, N and K. The first five were in use while the model was made, the last three were not.
 SHAPES = (
@@ -163,7 +163,7 @@ def record(path: Path, last: int = 0) -> None:
     session = Session.here()
     if session.gpu is None:
         raise SystemExit("There is no GPU here, so nothing can be timed.")
-    builder = LocalBuilder(session.gpu, predicted, Path(session.machine.cache))
+    builder = LocalBuilder(session.gpu, predict_time, Path(session.machine.cache))
     try:
         for within in spaces()[-last:]:
             device = LocalDevice(session.machine, within.base, session.gpu)

@@ -141,9 +141,8 @@ def _played(study: GroupSizeStudy, experiment: Experiment, gpu: Gpu) -> float:
     """Bytes read on the course that a launch took."""
     from kernels import discover
     from kernels.spec import Launch
-    from visualize.predict.occupancy import occupancy
     from visualize.predict.reuse import read_bytes_on
-    from visualize.predict.schedule import schedule
+    from visualize.predict.schedule import occupancy, schedule
 
     kernel, launch = discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)
     registers, shared_bytes = study.rows[0].registers, study.rows[0].shared_bytes

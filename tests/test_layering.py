@@ -209,7 +209,7 @@ BROKEN = (
     ("kernels.measuring.check", "try:\n    from torch import nn\nexcept ImportError:\n    pass"),
     ("kernels.measuring.session", "from kernels.sweep.search import Search"),
     ("kernels.records", "def f():\n    from kernels.sweep import sweeping"),
-    ("kernels.sweep.search", "from visualize.predict.predicted_order import predicted"),
+    ("kernels.sweep.search", "from visualize.predict.launch_time import predict_time"),
     ("kernels.sweep.cluster", "import distributed"),
     ("kernels.sweep.sweeping", "def f():\n    import distributed"),
     ("kernels.space", "import numpy"),

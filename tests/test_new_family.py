@@ -38,8 +38,9 @@ with gr.Blocks() as blocks:
 opened = SETTINGS.state({"kernel": "softmax.row_blocks", "M": 37, "N": 1008}, None)
 known = Known(opened)
 ours = known.schedule
-orders = [Order("this order", ours, steps(ours, panels(opened.kernel, opened.launch, ours)))]
-figure, told = schedule_figure(orders, "order"), player_data(orders, "order", 0, 0, 0)
+orders = [Order("this order", ours, steps(ours))]
+figure = schedule_figure(orders, "order")
+told = player_data(orders, panels(opened.kernel, opened.launch, ours), "order", 0, 0, 0)
 moved = SETTINGS.with_kernel({**opened.to_address(), "form_of": opened.kernel.id}, "transpose.tiled")
 said = {
     "form": json.loads(experiment_form(opened, None)),

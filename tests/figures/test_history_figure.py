@@ -10,8 +10,7 @@ import pytest
 from tests.kernels.results_made_up import START, noisy
 from visualize.figures import theme
 from visualize.figures.history_figure import history_figure
-from visualize.predict.changes import Times
-from visualize.predict.past_runs import PastRuns
+from visualize.predict.history import PastRuns
 
 OLD, NEW = ("2.11.0", "3.6.0"), ("2.13.0", "3.7.1")
 
@@ -26,7 +25,7 @@ def series(medians, places=None, versions=None, device="NVIDIA H200", spread=0.0
         tuple(START + every * int(place) for place in placed),
         tuple(versions or [OLD] * count),
         (100,) * count,
-        Times(median_ms, median_ms * (1 - spread), median_ms * (1 + spread)),
+        *(median_ms, median_ms * (1 - spread), median_ms * (1 + spread)),
     )
 
 
@@ -45,9 +44,9 @@ def test_every_run_is_a_point_at_its_place_with_its_interval():
     old, new = points(drawn(SLOWER))
     assert list(old.x) == [0, 1, 2, 3]
     assert list(new.x) == [4, 5, 6]
-    assert [*old.y, *new.y] == list(SLOWER.times.median_ms)
-    assert np.allclose(new.y + new.error_y.array, SLOWER.times.p80_ms[4:])
-    assert np.allclose(new.y - new.error_y.arrayminus, SLOWER.times.p20_ms[4:])
+    assert [*old.y, *new.y] == list(SLOWER.median_ms)
+    assert np.allclose(new.y + new.error_y.array, SLOWER.p80_ms[4:])
+    assert np.allclose(new.y - new.error_y.arrayminus, SLOWER.p20_ms[4:])
     assert list(new.text) == ["NVIDIA H200 4", "NVIDIA H200 5", "NVIDIA H200 6"]
 
 

@@ -14,7 +14,7 @@ from visualize.figures.loads_figure import loads_figure
 from visualize.figures.player_data import player_data
 from visualize.figures.schedule_figure import COLORS, Order, schedule_figure
 from visualize.predict.schedule import row_major, schedule, slice_blocks
-from visualize.predict.steps import first_reads, panels, steps
+from visualize.predict.steps import first_reads, steps
 
 
 def planned(kernel_id, problem, config, by="wave"):
@@ -22,9 +22,8 @@ def planned(kernel_id, problem, config, by="wave"):
     kernel = discover()[kernel_id]
     launch = Launch(kernel.family.problem(**problem), kernel.config(**config), GPUS["H200"])
     ours = schedule(kernel, launch)
-    read = panels(kernel, launch, ours)
     named = {"this order": ours, "row-major order": row_major(ours)}
-    return [Order(name, order, steps(order, read, by)) for name, order in named.items()]
+    return [Order(name, order, steps(order, by)) for name, order in named.items()]
 
 
 def grouped(m, n, size, k=2, by="wave"):
@@ -137,13 +136,13 @@ def test_a_copy_shows_what_it_reads_and_transposed_what_it_writes():
     layout = picture["layout"]
     assert [note["text"] for note in layout["annotations"]] == ["A as it is read", "B as it is written"]
     assert [layout[axis]["title"]["text"] for axis in ("xaxis", "xaxis2")] == ["pid_n", "pid_m"]
-    told = player_data(orders, "order", 0, 0, 0)
+    told = player_data(orders, None, "order", 0, 0, 0)
     assert (len(told["orders"]), told["transposed"], told["panels"]) == (1, [False, True], None), "no row-major twin"
 
 
 @pytest.mark.parametrize("orders", [grouped(30, 41, 8), split(3, 9, 4)], ids=["grouped", "split"])
 def test_the_player_gets_every_tile_step_after_step(orders):
-    told = player_data(orders, "order", 2, 9, 1)
+    told = player_data(orders, None, "order", 2, 9, 1)
     rows, columns = told["extents"]
     for order, one in zip(orders, told["orders"], strict=True):
         launch = order.schedule
@@ -161,13 +160,13 @@ def test_the_player_gets_every_tile_step_after_step(orders):
 
 def test_the_player_of_a_loop_goes_turn_by_turn_or_tile_by_tile():
     orders = planned("matmul.persistent", {"M": 2048, "N": 4096, "K": 64}, {})
-    told = player_data(orders, "order", 0, 0, 0)
+    told = player_data(orders, None, "order", 0, 0, 0)
     ours = told["orders"][0]
     assert (told["name"], told["unit"], told["slots"]) == ("turn", "tile", 132)
     assert ours["tiles"].tolist() == [132, 132, 132, 116]
     assert ours["programs"][:134].tolist() == [*range(132), 0, 1]
     single = planned("matmul.persistent", {"M": 2048, "N": 4096, "K": 64}, {}, by="program")
-    told = player_data(single, "order", 0, 0, 0)
+    told = player_data(single, None, "order", 0, 0, 0)
     assert (told["name"], told["orders"][0]["count"]) == ("tile", 512)
     assert "tiles" not in told["orders"][0], "one in each step"
 

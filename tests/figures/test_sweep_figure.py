@@ -12,7 +12,7 @@ from kernels.results import Failure, Strategy
 from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
 from visualize.figures import sweep_figure
 from visualize.figures.sweep_figure import bound_figure, convergence_figure, heatmap_figure, parallel_figure
-from visualize.predict.random_search import expected_best
+from visualize.predict.launch_time import expected_best
 
 VARY = {"BLOCK_M": [16, 32, 64], "BLOCK_N": [32, 64], "num_warps": [2, 4]}
 

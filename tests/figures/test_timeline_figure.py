@@ -15,7 +15,7 @@ from kernels.gpus import GPUS
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
 from kernels.spec import Launch
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
-from visualize.predict.execution import Course, tile_times
+from visualize.predict.execution import Execution
 from visualize.predict.schedule import schedule
 from visualize.widgets.plot import drawn
 
@@ -28,7 +28,7 @@ def recorded(experiment):
     kernel = discover()[experiment.kernel]
     ran = records.find(TIMELINE.form, experiment, "H200")
     plan = schedule(kernel, Launch(experiment.problem, experiment.config, GPUS["H200"]))
-    return Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), 132), plan
+    return Execution(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), 132), plan
 
 
 def bars(figure):
@@ -85,7 +85,7 @@ def test_axes_have_titles_with_units_and_sms_run_down():
 @pytest.mark.parametrize("experiment", RECORDED, ids=lambda e: e.kernel)
 def test_every_tile_has_its_cell_and_its_times(experiment):
     course, plan = recorded(experiment)
-    begun, done = tile_times(course, plan)
+    begun, done = course.tile_times(plan)
     told = moment_data(plan, begun, done)["moments"]
     figure = moment_figure(plan, "title")
     rows, columns = figure.data[0].z.shape
@@ -108,7 +108,7 @@ def test_8192_programs_are_sent_in_less_than_150_kb():
     random, pids = np.random.default_rng(0), np.arange(plan.programs)
     start = pids // 792 * 11_008 + random.integers(0, 60, plan.programs) * 32
     end = start + random.integers(200, 400, plan.programs) * 32
-    course = Course(pids * 7 % 132, start - start.min(), end - start.min(), 132)
+    course = Execution(pids * 7 % 132, start - start.min(), end - start.min(), 132)
     assert plan.programs == 8192
     for color in ("order", "wave"):
         sent = drawn(gantt_figure(course, plan, color, "title"), about="x")

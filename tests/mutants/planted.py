@@ -144,7 +144,7 @@ FIGURES = (
         "timeline_figure.py",
         "tests/figures/test_timeline_figure.py",
         ("schedule.tiles.pid_m // down * columns +", "schedule.tiles.pid_m * columns +"),
-        ("course.start_ns / 1000, course.end_ns / 1000", "course.start_ns / 1e6, course.end_ns / 1e6"),
+        ("execution.start_ns / 1000, execution.end_ns / 1000", "execution.start_ns / 1e6, execution.end_ns / 1e6"),
     ),
     *planted(
         "visualize/figures",

@@ -55,11 +55,11 @@ STORE = (
     ),
     *planted(
         "visualize/predict",
-        "changes.py",
-        "tests/predict/test_changes.py",
-        ("apart = change.low > 1 or change.high < 1", "apart = True"),
-        ("max(np.log1p(LEAST), SCATTERS * scatter)", "np.log1p(LEAST)"),
-        ("max(np.log1p(LEAST), SCATTERS * scatter)", "SCATTERS * scatter"),
+        "history.py",
+        "tests/predict/test_time_changes.py",
+        ("if c.low <= 1 <= c.high or abs", "if abs"),
+        ("max(np.log1p(MIN_CHANGE), SCATTERS * scatter)", "np.log1p(MIN_CHANGE)"),
+        ("max(np.log1p(MIN_CHANGE), SCATTERS * scatter)", "SCATTERS * scatter"),
         ("_moved(logs, start, place, end)", "place"),
     ),
 )

@@ -107,9 +107,9 @@ SWEEPS = (
     ),
     *planted(
         "visualize/predict",
-        "predicted_order.py",
-        "tests/predict/test_predicted_order.py",
-        (" / SUSTAINED / (1.0 if groups else _OLDER_RATE)", " / SUSTAINED"),
-        ("max(config.num_stages - 1, _UNPIPELINED)", "_UNPIPELINED"),
+        "launch_time.py",
+        "tests/predict/test_launch_time.py",
+        ("SUSTAINED * (1.0 if in_groups else _OLDER_RATE)", "SUSTAINED"),
+        ("max(0 if staged else config.num_stages - 1, _UNPIPELINED)", "_UNPIPELINED"),
     ),
 )

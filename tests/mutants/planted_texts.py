@@ -41,7 +41,7 @@ TEXTS = (
         ("Strong(percent(steps.tail_idle))", "Strong(percent(1 - steps.tail_idle))"),
         ("if len(steps.tiles) > 1:", "if len(steps.tiles) > 9:"),
         ("if schedule.slices == 1:", "if schedule.slices != 1:"),
-        ("if found.ours > found.reference:", "if found.ours < found.reference:"),
+        ("if found.blocks > found.row_major_blocks:", "if found.blocks < found.row_major_blocks:"),
         ("bought.times_ms[1] / bought.times_ms[0] - 1", "bought.times_ms[0] / bought.times_ms[1] - 1"),
     ),
     *planted(

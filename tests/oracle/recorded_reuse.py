@@ -20,10 +20,9 @@ from kernels.results.group_size_study import any_group_size
 from kernels.spec import Kernel, Launch
 from visualize.predict.bounds import bounds, l2_pressure, writes_in_parts
 from visualize.predict.coalescing import operations
-from visualize.predict.occupancy import occupancy
 from visualize.predict.reuse import Reuse, asked_bytes, by_group_size, recommended, reuse
 from visualize.predict.reuse_constants import CONSTANTS, Constants
-from visualize.predict.schedule import Schedule, schedule
+from visualize.predict.schedule import Schedule, occupancy, schedule
 from visualize.predict.traffic import Operation
 from visualize.scoreboard.predictions import shipped
 

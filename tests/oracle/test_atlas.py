@@ -14,7 +14,7 @@ from kernels.measuring.measurements.counters_measurement import COUNTERS as COUN
 from kernels.spec import Launch
 from visualize.predict.agreement import Verdicts, count_of
 from visualize.predict.banks import wavefronts_per_instruction
-from visualize.predict.occupancy import occupancy
+from visualize.predict.schedule import occupancy
 from visualize.scoreboard.predictions import beside_counters, of_counters, shipped
 
 # What is predicted for a launch is computed once, for all tests that hold it to what was counted.

@@ -12,8 +12,8 @@ from kernels.gpus import GPUS
 from kernels.spec import Launch
 from tests.page.conftest import Tab
 from visualize.figures.composite import composite
-from visualize.predict.schedule import Schedule, loads_at, row_major, schedule
-from visualize.predict.steps import panels, steps
+from visualize.predict.schedule import Schedule, loads, row_major, schedule
+from visualize.predict.steps import steps
 
 pytestmark = pytest.mark.browser
 
@@ -67,7 +67,7 @@ def assert_shows(tab: Tab, step: int, single: bool = False) -> None:
     """Both halves show this step, counted from 1, as the model has it."""
     for half, order in orders((576, 576, 288) if single else (2048, 2048, 512), 3 if single else 4):
         when = np.full(order.extents, -1)
-        when[order.tiles.pid_m, order.tiles.pid_n] = order.tiles.program if single else order.wave
+        when[order.tiles.pid_m, order.tiles.pid_n] = order.tiles.program if single else order.step
         now, before = when == step - 1, when < step - 1
         c, a, b = parts(tab, half, order)
         assert np.array_equal(c, np.where(now, NEW, before)), half
@@ -76,7 +76,7 @@ def assert_shows(tab: Tab, step: int, single: bool = False) -> None:
         assert all(np.array_equal(row, columns) for row in b), half
         blocks, said = count(tab, half)
         if single:
-            expected = loads_at(order, np.array([step]))
+            expected = loads(order, np.array([step]))
             assert expected is not None
             assert blocks == expected[0], half
             assert said == f"blocks loaded by {step} program{'s' if step > 1 else ''}"
@@ -264,8 +264,7 @@ def test_a_tile_of_split_k_says_how_many_of_its_slices_have_started(tab: Tab) ->
     _, a, _ = parts(tab, 0, schedule(kernel, launch))
     assert a.shape == (8, 8)
     assert np.array_equal(a[0], [1, 1, AGAIN, NEW, NEW, 0, 0, 0]), "pids 132 to 263 are of slices 2, 3 and 4"
-    read = panels(kernel, launch, schedule(kernel, launch))
-    assert count(tab, 0)[0] == steps(schedule(kernel, launch), read).blocks[1]
+    assert count(tab, 0)[0] == steps(schedule(kernel, launch)).blocks[1]
 
 
 @pytest.mark.all_combinations

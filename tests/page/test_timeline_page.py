@@ -12,7 +12,7 @@ from kernels.gpus import GPUS
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
 from kernels.spec import Launch
 from tests.page.conftest import Tab
-from visualize.predict.execution import Course, ideal_clock, tile_times
+from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.schedule import schedule
 from visualize.text.words import counted
 
@@ -35,8 +35,8 @@ def launch():
     )
     ran, kernel = records.find(TIMELINE.form, experiment, "H200"), discover()["matmul.grouped"]
     plan = schedule(kernel, Launch(experiment.problem, experiment.config, GPUS["H200"]))
-    course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), 132)
-    begun, done = tile_times(course, plan)
+    course = Execution(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), 132)
+    begun, done = course.tile_times(plan)
     return plan, course, begun, done, ideal_clock(begun, plan.step, course.span_ns)
 
 

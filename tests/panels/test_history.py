@@ -87,13 +87,6 @@ def test_noise_is_no_change_and_the_latest_time_leads(panel, store):
     assert "at least 3 %" in said, "the rule is told"
 
 
-def test_the_last_run_alone_is_only_a_suspicion(panel, store):
-    filled(store, [0.2, 0.2005, 0.1995, 0.2005, 0.22])
-    said = claimed(panel, store)
-    assert said.startswith("0.220 ms in the latest of 5 runs")
-    assert "The last run was 1.10 × slower than those before: 2 more runs will tell." in said
-
-
 def test_one_run_says_that_it_is_the_only_one(panel, store):
     filled(store, [0.2])
     assert "It is the only one so far." in claimed(panel, store)

@@ -17,7 +17,8 @@ from kernels.results import Peak
 from kernels.spec import Launch
 from visualize.figures.roofline_figure import roofline_figure
 from visualize.panels.roofline_picture import drawn_roofline
-from visualize.predict.roofline import Point, Roof, intensity, points, predicted, roofs
+from visualize.predict.bounds import Point, Roof, intensity, points, predicted_point, roofs
+from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.widgets.plot import NONE
 
@@ -74,9 +75,10 @@ def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
     problem = GROUPED.family.problem(M=8192, N=8192, K=8192)
     launch = Launch(problem, GROUPED.config(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, num_warps=8), H200)
     laid_out = schedule(GROUPED, launch)
-    point, slowest = predicted(GROUPED, launch, laid_out, 1830)
+    received = asked_bytes(GROUPED, launch, laid_out)
+    point, slowest = predicted_point(GROUPED, launch, laid_out, received, 1830)
     assert point.tflops == pytest.approx(2 * 8192**3 / slowest.ms / 1e9)
-    slower, resource = predicted(GROUPED, launch, laid_out, 600)
+    slower, resource = predicted_point(GROUPED, launch, laid_out, received, 600)
     assert resource.name == "arithmetic"
     assert slower.tflops == pytest.approx(989.4 * 600 / 1830, rel=1e-3)
 

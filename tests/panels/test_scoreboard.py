@@ -94,7 +94,7 @@ def test_requests_and_what_lanes_ask_for_are_exact_and_no_lower_bound_is_above_t
 def test_dram_reads_are_approximate_and_what_is_far_off_was_flagged():
     reads = scoreboard().part((DRAM,))
     assert 0 < reads.median_error < 0.05
-    assert reads.within_allowed > 0.9
+    assert len(reads.misses) < 0.1 * len(reads.scores)
     assert sum(not one.is_flagged for one in reads.misses) <= 8
 
 

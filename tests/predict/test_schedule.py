@@ -1,4 +1,4 @@
-"""The schedule against plain counting: every program, one after the other."""
+"""The schedule against plain counting, every program, one after the other; and the occupancy by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knobs
 from kernels.spec import Launch
 from tests.conftest import FEW_SMS
-from visualize.predict.schedule import held_programs, loads, row_major, schedule, tile_map
+from visualize.predict.schedule import loads, max_programs_per_sm, occupancy, row_major, schedule
 
 KERNELS = tuple(discover().values())
 H200 = GPUS["H200"]
@@ -37,13 +37,14 @@ def launches(draw, kernels=KERNELS):
     problem = kernel.family.problem(**{name: draw(SIZES) for name in fields})
     config = {}
     for name, knob in knobs(kernel.config).items():
-        allowed = (
-            [c for c in knob.choices if c >= 16 or not name.startswith("BLOCK")]
-            if knob.choices
-            else range(knob.low, knob.high + 1)
-        )
-        config[name] = draw(st.sampled_from(allowed))
+        choices = [c for c in knob.choices or () if c >= 16 or not name.startswith("BLOCK")]
+        config[name] = draw(st.sampled_from(choices or range(knob.low, knob.high + 1)))
     return kernel, Launch(problem, kernel.config(**config), draw(st.sampled_from((H200, GPUS["T4"], FEW_SMS))))
+
+
+def curve(order, most=1024):
+    """Blocks that the first 1, 2, … programs load."""
+    return loads(order, np.arange(1, min(order.programs, most) + 1))
 
 
 def counted_loads(planned, first):
@@ -63,34 +64,34 @@ def counted_loads(planned, first):
 def test_loads_are_the_distinct_blocks_of_the_first_programs(launch, first):
     planned = schedule(*launch)
     for order in (planned, row_major(planned)):
-        assert loads(order, first).tolist() == counted_loads(order, first)
+        expected = counted_loads(order, first)
+        assert curve(order, first).tolist() == expected
+        assert loads(order, np.array([len(expected)])).tolist() == expected[-1:]
 
 
 @given(launches(), st.integers(1, 4))
 def test_waves_are_filled_one_after_the_other(launch, programs_per_sm):
     kernel, launch = launch
-    gpu = launch.gpu
-    programs_per_sm = min(programs_per_sm, held_programs(gpu, launch.config.num_warps))
+    programs_per_sm = min(programs_per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps))
     planned = schedule(kernel, launch, programs_per_sm)
+    resident = launch.gpu.sms * programs_per_sm
     waves, left = [], kernel.programs(launch)
     while left > 0:
-        waves.append(min(left, gpu.sms * programs_per_sm))
+        waves.append(min(left, resident))
         left -= waves[-1]
-    assert planned.programs == sum(waves)
-    assert planned.resident_programs == gpu.sms * programs_per_sm
-    assert planned.waves == len(waves)
-    assert planned.tail_programs == (waves[-1] if waves[-1] < gpu.sms * programs_per_sm else 0)
-    of_program = np.array([wave for wave, count in enumerate(waves) for _ in range(count)])
-    assert np.array_equal(planned.wave, of_program[planned.tiles.program])
+    assert (planned.programs, planned.resident_programs, planned.waves) == (sum(waves), resident, len(waves))
+    assert planned.tail_programs == waves[-1] % resident
+    assert planned.tail_idle == pytest.approx(1 - waves[-1] / resident)
+    assert planned.idle == pytest.approx(1 - sum(waves) / (len(waves) * resident))
 
 
 @given(launches())
-def test_a_tile_map_holds_each_tiles_first_program(launch):
+def test_the_first_entry_of_each_tile_is_its_first_program(launch):
     planned = schedule(*launch)
-    programs = tile_map(planned, planned.tiles.program)
     expected = {}
     for program, m, n in zip(planned.tiles.program, planned.tiles.pid_m, planned.tiles.pid_n, strict=True):
         expected.setdefault((int(m), int(n)), int(program))
+    programs = planned.tiles.program[planned.first_of_tile]
     assert {place: int(program) for place, program in np.ndenumerate(programs)} == expected
 
 
@@ -122,50 +123,70 @@ def test_a_full_last_wave_has_no_tail(kernel):
         assert (planned.waves, planned.tail_programs) == (waves, tail), sms
 
 
+def test_round_robin_dispatch_gives_every_sm_as_many_programs_of_a_wave_give_or_take_one(kernel):
+    planned = schedule(kernel, default(kernel, FEW_SMS))
+    for first in range(0, planned.programs, planned.resident_programs):
+        programs = np.arange(first, min(first + planned.resident_programs, planned.programs))
+        held = np.bincount(planned.sm_of(programs), minlength=planned.sms)
+        assert held.max() - held.min() <= 1
+        assert held.max() <= planned.resident_programs // planned.sms
+
+
 def test_nine_programs_of_nine_by_nine_tiles_load_54_blocks_in_groups_of_three_and_90_row_by_row(kernels):
     kernel = kernels["matmul.grouped"]
     problem = kernel.family.problem(M=576, N=576, K=288)
     config = kernel.config(BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, GROUP_SIZE=3)
     grouped = schedule(kernel, Launch(problem, config, H200))
-    by_group, by_row = loads(grouped), loads(row_major(grouped))
+    by_group, by_row = curve(grouped), curve(row_major(grouped))
     assert (by_row[9 - 1], by_group[9 - 1]) == (90, 54)
     assert by_row[81 - 1] == by_group[81 - 1] == 2 * 81
-    assert len(by_row) == len(by_group) == 81
 
 
-def test_a_copy_has_no_loads_to_compare(kernels):
-    for kernel in kernels.values():
-        planned = schedule(kernel, default(kernel))
-        assert (loads(planned) is None) == (kernel not in REDUCING)
+def test_a_copy_has_no_loads_to_compare(kernel):
+    assert (curve(schedule(kernel, default(kernel))) is None) == (kernel not in REDUCING)
 
 
-def test_loads_end_after_the_first_1024_programs(kernel):
-    if kernel not in REDUCING:
-        return
-    assert len(loads(schedule(kernel, default(kernel, M=16384, N=16384)))) <= 1024
-
-
-def test_a_sm_holds_what_its_warps_and_programs_allow():
-    assert held_programs(GPUS["H200"], num_warps=1) == 32
-    assert held_programs(GPUS["H200"], num_warps=4) == 16
-    assert held_programs(GPUS["T4"], num_warps=4) == 8
-    assert held_programs(GPUS["L4"], num_warps=16) == 3
-    assert held_programs(GPUS["T4"], num_warps=64) == 1
-
-
-def test_more_programs_than_a_sm_holds_are_refused(kernel):
+def test_more_programs_than_an_sm_holds_are_refused(kernel):
     for gpu in GPUS.values():
-        held = held_programs(gpu, kernel.config().num_warps)
-        schedule(kernel, default(kernel, gpu), held)
-        with pytest.raises(ConfigError) as caught:
-            schedule(kernel, default(kernel, gpu), held + 1)
+        limit = max_programs_per_sm(gpu, kernel.config().num_warps)
+        schedule(kernel, default(kernel, gpu), limit)
+        with pytest.raises(ConfigError, match=rf"programs_per_sm is {limit + 1};.*at most {limit}\b") as caught:
+            schedule(kernel, default(kernel, gpu), limit + 1)
         assert (caught.value.kind, caught.value.field) == ("out_of_range", "programs_per_sm")
-        assert f"programs_per_sm is {held + 1};" in str(caught.value)
-        assert f"at most {held}" in str(caught.value)
 
 
-def test_more_tiles_than_memory_holds_are_refused_with_the_count():
-    kernel = discover()["transpose.tiled"]
+def test_more_tiles_than_memory_holds_are_refused_with_the_count(kernels):
+    kernel = kernels["transpose.tiled"]
     with pytest.raises(ConfigError, match="16,384 × 16,384 tiles are too many") as refusal:
         schedule(kernel, Launch(kernel.family.problem(16384, 16384), kernel.config(1, 1), H200))
     assert (refusal.value.kind, refusal.value.field) == ("too_many_tiles", "BLOCK_M")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "num_warps", "registers", "shared_bytes", "programs", "limited_by"),
+    [
+        ("H200", 4, 32, 0, 16, ("warps", "registers")),
+        ("H200", 1, 16, 0, 32, ("programs",)),
+        ("H200", 4, 114, 36864, 4, ("registers",)),
+        ("H200", 4, 97, 0, 4, ("registers",)),  # a warp has a multiple of 256: 104 per thread
+        ("H200", 4, 64, 100_000, 2, ("shared memory",)),
+        ("H200", 8, 255, 0, 1, ("registers",)),
+        ("A100-40GB", 4, 32, 163 * 1024, 1, ("shared memory",)),
+        ("L4", 16, 40, 0, 3, ("warps", "registers")),
+        ("T4", 4, 32, 65536, 1, ("shared memory",)),
+    ],
+)
+def test_an_sm_holds_what_its_scarcest_resource_allows(gpu, num_warps, registers, shared_bytes, programs, limited_by):
+    held = occupancy(GPUS[gpu], num_warps, registers, shared_bytes)
+    assert (held.programs_per_sm, held.limited_by) == (programs, limited_by)
+    assert held.occupancy == pytest.approx(programs * num_warps / GPUS[gpu].max_warps_per_sm)
+
+
+def test_shared_memory_is_used_to_the_last_byte():
+    room = H200.shared_bytes_per_sm // 2 - 1024
+    assert [occupancy(H200, 1, 16, room + more).limits["shared memory"] for more in (0, 1)] == [2, 1]
+
+
+def test_warps_and_program_slots_limit_an_sm_before_a_compile():
+    cases = ((H200, 1), (H200, 4), (GPUS["T4"], 4), (GPUS["L4"], 16), (GPUS["T4"], 64))
+    assert [max_programs_per_sm(gpu, warps) for gpu, warps in cases] == [32, 16, 8, 3, 1]

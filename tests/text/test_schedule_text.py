@@ -10,9 +10,8 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.predict.first_loads import FirstLoads
 from visualize.predict.schedule import schedule
-from visualize.predict.steps import steps
+from visualize.predict.steps import FirstLoads, steps
 from visualize.text.prose import Link, html
 from visualize.text.schedule_text import Bought, loads_headline, sharing, timing
 
@@ -23,7 +22,7 @@ def said(kernel_id, sizes, per_sm=1, **config):
     kernel = discover()[kernel_id]
     launch = Launch(kernel.family.problem(**sizes), kernel.config(**config), SEVEN_SMS)
     order = schedule(kernel, launch, per_sm)
-    return timing(order, steps(order, None), SEVEN_SMS, per_sm), sharing(order)
+    return timing(order, steps(order), SEVEN_SMS, per_sm), sharing(order)
 
 
 def test_a_last_wave_that_is_not_full_says_how_much_of_it_and_of_the_launch_is_idle():
@@ -87,7 +86,7 @@ def test_fewer_blocks_are_the_number_and_rows_and_columns_the_reason():
 def test_more_blocks_are_said_and_explained():
     found = FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (7360, 6336))
     number, claim, more = claimed(found)
-    assert number == "1,792 blocks for the first 132 programs; row-major order needs fewer, 1,600"
+    assert number == "1,792 blocks for the first 132 programs; row-major order needs 1,600"
     assert claim == "C is only 16 tiles wide, so grouping saves no blocks. Reuse shows what reaches DRAM."
     assert more.startswith(
         "The first 132 programs need 12 rows of A and 16 columns of B; row-major order needs 9 and 16."
@@ -104,7 +103,7 @@ def test_more_blocks_are_said_and_explained():
     ],
 )
 def test_no_difference_is_said_with_its_reason(same, first, said):
-    number, claim, _ = claimed(replace(DIFFERENT, ours=90, is_same_order=same, first=first))
+    number, claim, _ = claimed(replace(DIFFERENT, blocks=90, is_same_order=same, first=first))
     assert number == "90 blocks in either order"
     assert claim.startswith(said)
 
@@ -125,7 +124,7 @@ def test_what_fewer_blocks_buy_is_the_claim_where_it_was_counted():
 def test_a_claim_has_at_most_25_words():
     link = Link("All sizes", "tab=reuse")
     bought = Bought((8.6e9, 2.55e9), None, (3.70, 3.56), "recorded", link)
-    worse = replace(DIFFERENT, ours=91)
-    alike = [replace(DIFFERENT, ours=90, first=first) for first in (9, 81)]
+    worse = replace(DIFFERENT, blocks=91)
+    alike = [replace(DIFFERENT, blocks=90, first=first) for first in (9, 81)]
     for found, buys in ((DIFFERENT, bought), (DIFFERENT, None), (worse, None), *((one, None) for one in alike)):
         assert len(claimed(found, buys)[1].split()) <= 25

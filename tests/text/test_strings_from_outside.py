@@ -19,9 +19,8 @@ from kernels.results import Failure
 from kernels.spec import Launch
 from visualize.predict.agreement import verdicts
 from visualize.predict.dram_traffic import dram_traffic
-from visualize.predict.execution import Course
-from visualize.predict.occupancy import Residency, occupancy
-from visualize.predict.schedule import schedule
+from visualize.predict.execution import Execution
+from visualize.predict.schedule import Residency, occupancy, schedule
 from visualize.predict.steps import steps
 from visualize.predict.textbook import Textbook
 from visualize.text import (
@@ -93,11 +92,11 @@ def test_a_comparison_of_group_sizes():
 def test_a_timeline():
     ran, kernel, launch = measured(TIMELINE)
     order = schedule(kernel, launch)
-    course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), launch.gpu.sms)
+    course = Execution(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), launch.gpu.sms)
     assert is_text(claim(*timeline_text.claim(ran, course, order)), 2)
     assert "<script" not in table(timeline_text.rows(ran, course, order, Residency(1, "assumed")))
     assert is_text(html([timeline_text.hint(HOSTILE, [ran.experiment])]))
-    assert is_text(claim(schedule_text.timing(order, steps(order, None), launch.gpu, 1)))
+    assert is_text(claim(schedule_text.timing(order, steps(order), launch.gpu, 1)))
 
 
 def test_a_compiled_kernel():

@@ -27,7 +27,7 @@ from kernels.sweep.rows_file import write
 from kernels.sweep.sweep_progress import Progress, estimated_s
 from kernels.sweep.sweeping import Sweeping
 from visualize.command.sweep_flags import Asked, asked, parser
-from visualize.predict.predicted_order import predicted
+from visualize.predict.launch_time import predict_time
 
 FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 @contextmanager
 def _sweeping(wanted: Asked) -> Iterator[Sweeping]:
     """The sweep that is asked for, on this machine or on a cluster, whose processes are ended in the end."""
-    what = wanted.space, wanted.strategy, predicted, hopeless, _before(wanted)
+    what = wanted.space, wanted.strategy, predict_time, hopeless, _before(wanted)
     if wanted.gpus != 1 or os.environ.get(SCHEDULER):
         store = machine_store(default_cache_directory())
         try:

@@ -12,8 +12,7 @@ import plotly.graph_objects as go
 from markupsafe import escape
 
 from visualize.figures import theme
-from visualize.predict.changes import Change
-from visualize.predict.past_runs import PastRuns
+from visualize.predict.history import Change, PastRuns
 
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "cross")
 # Names of days that have room on a phone.
@@ -36,7 +35,7 @@ def history_figure(
         points: what each run says, by device.
         marked: changes to be named, with the words.
     """
-    slowest = max(float(one.times.p80_ms.max()) for one in series)
+    slowest = max(float(one.p80_ms.max()) for one in series)
     unit, scale = ("µs", 1000.0) if slowest < 0.1 else ("ms", 1.0)
     colors = (theme.HARDWARE,) if len(series) == 1 else theme.CATEGORIES
     symbols = dict(zip(dict.fromkeys(v for one in series for v in one.versions), itertools.cycle(_SYMBOLS)))
@@ -51,8 +50,7 @@ def _points(
     series: PastRuns, versions: tuple[str, str], said: Sequence[str], scale: float, color: str, symbol: str
 ) -> go.Scatter:
     mine = np.array([own == versions for own in series.versions])
-    times = series.times
-    median, low, high = (values[mine] * scale for values in (times.median_ms, times.p20_ms, times.p80_ms))
+    median, low, high = (values[mine] * scale for values in (series.median_ms, series.p20_ms, series.p80_ms))
     whiskers = {"type": "data", "symmetric": False, "array": high - median, "arrayminus": median - low}
     return go.Scatter(
         x=series.places[mine],
@@ -97,7 +95,7 @@ def _marked(marked: Sequence[tuple[PastRuns, Change, str]], count: int) -> dict[
 
 def _layout(series: Sequence[PastRuns], unit: str) -> dict[str, Any]:
     ended = {int(place): day for one in series for place, day in zip(one.places, one.ended, strict=True)}
-    medians = [float(np.median(one.times.median_ms)) for one in series]
+    medians = [float(np.median(one.median_ms)) for one in series]
     apart = max(medians) > _APART * min(medians)
     days = [ended[place].date() for place in sorted(ended)]
     years = " to ".join(dict.fromkeys(f"{day.year}" for day in (days[0], days[-1])))

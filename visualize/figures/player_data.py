@@ -11,20 +11,23 @@ from visualize.figures import theme
 from visualize.figures.composite import Composite, composite
 from visualize.figures.schedule_figure import Order
 from visualize.predict.schedule import slice_blocks
+from visualize.predict.steps import Panels
 
 
-def player_data(orders: Sequence[Order], color: str, step: int, first: int, bound: int) -> dict[str, Any]:
+def player_data(
+    orders: Sequence[Order], read: Panels | None, color: str, step: int, first: int, bound: int
+) -> dict[str, Any]:
     """Every tile of each order (slice, pid_m, pid_n as one number), step after step, and how they lie in the picture.
 
     All tiles are there, so that a cell that stands for several is right in every step.
 
     Args:
+        read: the panels of the inputs; None if each input is read once.
         step: the step to show first, from 1; 0 for the whole launch.
         first: programs that are marked in the picture; 0 for none.
         bound: the step at which playing stops, and then can go on; 0 for the last one.
     """
     launch = orders[0].schedule
-    read = orders[0].steps.read
     if launch.panels is None:
         orders = orders[:1]
     return {

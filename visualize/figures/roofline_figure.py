@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from visualize.figures import theme
-from visualize.predict.roofline import Point, Roof
+from visualize.predict.bounds import Point, Roof
 
 _OTHER = theme.BEFORE
 _LIBRARY = theme.CATEGORIES[7]

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from kernels.results import Sweep, SweepRow
 from visualize.figures import theme
-from visualize.predict.random_search import expected_best
+from visualize.predict.launch_time import expected_best
 
 _HOVER = "%{text}<extra></extra>"
 # Cells of a heatmap up to which each has its number written into it.

@@ -10,7 +10,7 @@ from plotly.colors import sample_colorscale
 
 from visualize.figures import theme
 from visualize.figures.composite import MOST_CELLS
-from visualize.predict.execution import Course
+from visualize.predict.execution import Execution
 from visualize.predict.schedule import Schedule
 
 # Shades that tell pids apart, first to last: each is one shape of its own.
@@ -23,7 +23,7 @@ _COLORED_BY = {
 }
 
 
-def gantt_figure(course: Course, schedule: Schedule, color: str, title: str) -> go.Figure:
+def gantt_figure(execution: Execution, schedule: Schedule, color: str, title: str) -> go.Figure:
     """Every program as a bar: SMs down, and on each the places of the programs that it runs at once.
 
     All bars of a colour are one filled shape, five points per bar (the last one a gap): thousands of bars are drawn in
@@ -40,7 +40,7 @@ def gantt_figure(course: Course, schedule: Schedule, color: str, title: str) -> 
     tiles = np.bincount(schedule.tiles.program, minlength=schedule.programs)
     its = schedule.tiles
     hover = np.stack([pids, its.pid_m[first], its.pid_n[first], its.pid_k[first], wave, tiles])
-    x, y = _bars(course)
+    x, y = _bars(execution)
     shade = {
         "order": pids * _SHADES // schedule.programs,
         "group": schedule.tiles.group[first] % len(theme.CATEGORIES),
@@ -60,28 +60,30 @@ def gantt_figure(course: Course, schedule: Schedule, color: str, title: str) -> 
         }
         for value in np.unique(shade)
     ]
-    return go.Figure(traces, _gantt_layout(course, f"{title}, coloured by {_COLORED_BY[color]}"))
+    return go.Figure(traces, _gantt_layout(execution, f"{title}, coloured by {_COLORED_BY[color]}"))
 
 
-def _bars(course: Course) -> tuple[np.ndarray, np.ndarray]:
+def _bars(execution: Execution) -> tuple[np.ndarray, np.ndarray]:
     """Corners of each program's bar, and a gap: (programs, 5) in µs, and in SMs."""
-    gap = np.full(len(course.sm), np.nan)
-    height = 0.92 / int(course.at_once.max())
+    gap = np.full(len(execution.sm), np.nan)
+    height = 0.92 / int(execution.max_concurrency.max())
     # On a grid of 1/64 numbers have few digits, and half as much is sent.
-    top, bottom = (course.sm + np.round(64 * (edge * height - 0.46)) / 64 for edge in (course.slot, course.slot + 1))
-    start, end = course.start_ns / 1000, course.end_ns / 1000
+    top, bottom = (
+        execution.sm + np.round(64 * (edge * height - 0.46)) / 64 for edge in (execution.slot, execution.slot + 1)
+    )
+    start, end = execution.start_ns / 1000, execution.end_ns / 1000
     x, y = (start, end, end, start, gap), (top, top, bottom, bottom, gap)
     return np.stack(x, axis=1).astype(np.float32), np.stack(y, axis=1).astype(np.float32)
 
 
-def _gantt_layout(course: Course, title: str) -> dict[str, Any]:
-    rows = len(course.at_once)
+def _gantt_layout(execution: Execution, title: str) -> dict[str, Any]:
+    rows = len(execution.max_concurrency)
     return theme.layout(
         title,
         height=470,
         hovermode=False,
         margin={"l": 60, "r": 10, "t": 34, "b": 48},
-        xaxis={"title": {"text": "time from the first start (µs)"}, "range": [0, course.span_ns / 1000]},
+        xaxis={"title": {"text": "time from the first start (µs)"}, "range": [0, execution.span_ns / 1000]},
         yaxis={"title": {"text": "SM"}, "range": [rows - 0.5, -0.5], "tick0": 0, "dtick": max(1, -(-rows // 100) * 10)},
     )
 

@@ -16,7 +16,7 @@ from visualize.panels.endpoint import Api, Endpoint, Reply
 from visualize.panels.memory_picture import LaneView
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import compiled_numbers
-from visualize.predict.occupancy import occupancy
+from visualize.predict.schedule import occupancy
 from visualize.state.known import Known
 from visualize.text import compiler_text, status_text, tables
 from visualize.text.numbers import Number

@@ -23,8 +23,7 @@ from visualize.panels import stored_sweeps
 from visualize.panels.endpoint import Api, Endpoint, answered, from_payload, schemas_of, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.recorded_tab import ALL, SHOWN_ON, payload
-from visualize.predict.changes import Change, Times
-from visualize.predict.past_runs import PastRuns
+from visualize.predict.history import Change, PastRuns
 from visualize.state.known import Known
 from visualize.state.state import short_experiment
 from visualize.text import caption, history_text
@@ -159,14 +158,14 @@ def past_runs(found: Sequence[Stored], gpu: str) -> list[PastRuns]:
 def _series(placed: Sequence[tuple[int, Stored]]) -> PastRuns:
     """Runs of one device, each with its place among all."""
     mine = [one for _, one in placed]
-    times = (np.array([getattr(one.marks, name) for one in mine]) for name in ("median_ms", "p20_ms", "p80_ms"))
+    times = {name: np.array([getattr(one.marks, name) for one in mine]) for name in ("median_ms", "p20_ms", "p80_ms")}
     return PastRuns(
         mine[0].device,
         places=np.array([place for place, _ in placed]),
         ended=tuple(one.ended for one in mine),
         versions=tuple((one.torch, one.triton) for one in mine),
         samples=tuple(one.marks.samples or 0 for one in mine),
-        times=Times(*times),
+        **times,
     )
 
 

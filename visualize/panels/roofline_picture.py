@@ -13,9 +13,8 @@ from kernels.measuring.measurements.run_measurement import RUN
 from kernels.results import RunResult
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.figures.roofline_figure import roofline_figure
-from visualize.predict import roofline
-from visualize.predict.bounds import Bound
-from visualize.predict.roofline import Point, Roof
+from visualize.predict.bounds import Bound, Point, Roof, points, predicted_point, roofs
+from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.text import caption, prose, roofline_text
 from visualize.text.numbers import source as source_of
@@ -34,14 +33,14 @@ def drawn_roofline(run: RunResult, gpu: Gpu) -> tuple[Markup | str, str]:
     launch = Launch(experiment.problem, experiment.config, gpu)
     if not kernel.family.work(launch.problem):
         return dated(experiment, prose.claim(roofline_text.NO_WORK)), NONE
-    roofs = _roofs(run, gpu.name)
-    here = next((roof for roof in roofs if roof.gpu == gpu.name), None)
+    measured = _roofs(run, gpu.name)
+    here = next((roof for roof in measured if roof.gpu == gpu.name), None)
     if here is None:
         return dated(experiment, prose.claim(roofline_text.NO_ROOF)), NONE
     timed = run if run.timing else run.recorded
-    own = roofline.points(kernel, timed, gpu.name, source_of(timed.backend)) if timed and run.check.passed else ()
+    own = points(kernel, timed, gpu.name, source_of(timed.backend)) if timed and run.check.passed else ()
     bound = _bound(kernel, launch, timed.clock_mhz if timed else None)
-    figure = roofline_figure(roofs, tuple(_recorded(run)), own, bound[0] if bound else None, gpu.name)
+    figure = roofline_figure(measured, tuple(_recorded(run)), own, bound[0] if bound else None, gpu.name)
     sources = dict.fromkeys([here.source, "recorded", *(point.source for point in own)])
     about = caption.about(experiment, gpu.name, *sources, *(["predicted"] if bound else []))
     said = roofline_text.claim(here, own[0] if own else None, bound)
@@ -51,7 +50,8 @@ def drawn_roofline(run: RunResult, gpu: Gpu) -> tuple[Markup | str, str]:
 def _bound(kernel: Kernel, launch: Launch, clock_mhz: int | None) -> tuple[Point, Bound] | None:
     """What is predicted for the launch; None where it has too many tiles to lay out."""
     try:
-        return roofline.predicted(kernel, launch, schedule(kernel, launch), clock_mhz)
+        ideal = schedule(kernel, launch)
+        return predicted_point(kernel, launch, ideal, asked_bytes(kernel, launch, ideal), clock_mhz)
     except ConfigError:
         return None
 
@@ -59,7 +59,7 @@ def _bound(kernel: Kernel, launch: Launch, clock_mhz: int | None) -> tuple[Point
 def _roofs(run: RunResult, gpu: str) -> tuple[Roof, ...]:
     """Those that were recorded, and this run's own in place of its GPU's."""
     shipped = ((one.gpu, one.measured) for one in records.shipped(RUN.form))
-    recorded = roofline.roofs(shipped, run.experiment.problem.dtype)
+    recorded = roofs(shipped, run.experiment.problem.dtype)
     if run.backend != "cuda" or not (run.peak and run.copy_gbps):
         return recorded
     own = Roof(gpu, run.copy_gbps, run.peak.rate, "measured")
@@ -76,5 +76,5 @@ def _recorded(run: RunResult) -> Iterator[Point]:
         if kernel.family.id != family.id or experiment.problem.dtype != dtype or not one.measured.check.passed:
             continue
         sizes = shape_text(experiment.problem)
-        for point in roofline.points(kernel, one.measured, one.gpu, "recorded")[:1]:
+        for point in points(kernel, one.measured, one.gpu, "recorded")[:1]:
             yield Point(f"{kernel.id} {sizes}", one.gpu, point.intensity, point.tflops, "recorded")

@@ -18,7 +18,7 @@ from kernels.store import Store
 from kernels.sweep.here import sweeping_here
 from kernels.sweep.kept_sweep import Before, kept, stamp
 from kernels.sweep.sweeping import Sweeping
-from visualize.predict.predicted_order import predicted
+from visualize.predict.launch_time import predict_time
 
 # Rows of ended sweeps that are kept in memory, of all together; the oldest sweep goes first.
 MOST_ROWS = 20_000
@@ -108,7 +108,7 @@ class RunningSweeps:
     def _begun(self, session: Session, space: Space, strategy: Strategy, before: _Ended | None) -> Sweeping:
         """A sweep that has just been started. With the lock held."""
         goes_on = before.before if before else Before()
-        sweeping = sweeping_here(session, space, strategy, predicted, hopeless, goes_on)
+        sweeping = sweeping_here(session, space, strategy, predict_time, hopeless, goes_on)
         self._running = _key(space, sweeping.gpu), sweeping
         self._search.append(sweeping)
         sweeping.start()

@@ -19,9 +19,8 @@ from visualize.panels.endpoint import Api, Endpoint, Plain
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import schedule_numbers
 from visualize.predict.dram_traffic import predicted_bytes
-from visualize.predict.first_loads import FirstLoads, first_loads, first_programs
-from visualize.predict.schedule import loads, loads_at, row_major
-from visualize.predict.steps import panels, steps
+from visualize.predict.schedule import loads, row_major
+from visualize.predict.steps import FirstLoads, first_loads, first_programs, panels, steps
 from visualize.state.known import Known
 from visualize.state.view import PlayerView, ScheduleView
 from visualize.text import caption, schedule_text
@@ -38,6 +37,7 @@ from visualize.widgets.plot import drawn, plot
 
 MOST_LISTED_PROGRAMS = 8192
 MOST_LISTED_TILES = 1 << 18
+COMPARED_PROGRAMS = 1024
 
 # Seconds that /schedule waits for the compiler: all but the occupancy is known without it.
 COMPILED_WITHIN_S = 0.15
@@ -68,11 +68,14 @@ class SchedulePanel(Panel):
         state, view, ours = known.state, known.state.view.of(ScheduleView), known.schedule
         orders = orders_of(known)
         first = first_programs(ours, orders[0].steps, view.first)
-        told = player_data(orders, view.color, state.view.of(PlayerView).step, *_marked(orders[0], view.first, first))
+        read = panels(state.kernel, state.launch, ours)
+        told = player_data(
+            orders, read, view.color, state.view.of(PlayerView).step, *_marked(orders[0], view.first, first)
+        )
         about = caption.about(state.experiment, state.gpu.name, "predicted")
         anew = f"{ours.extents} {state.kernel.id}"
         picture = drawn(schedule_figure(orders, view.color), anew, told, about=about)
-        waves = steps(ours, None) if orders[0].steps.is_single else orders[0].steps
+        waves = steps(ours) if orders[0].steps.is_single else orders[0].steps
         more = (
             schedule_text.sharing(ours),
             schedule_text.timing(ours, waves, state.gpu, known.residency.programs_per_sm),
@@ -117,10 +120,9 @@ def orders_of(known: Known) -> list[Order]:
     name = state.kernel.title
     if hasattr(state.experiment.config, "GROUP_SIZE"):
         name += f", GROUP_SIZE {state.experiment.config.GROUP_SIZE}"
-    touched = panels(state.kernel, state.launch, ours)
-    named = {name: ours} if touched is None else {name: ours, "row-major order": row_major(ours)}
+    named = {name: ours} if ours.panels is None else {name: ours, "row-major order": row_major(ours)}
     by = state.view.of(ScheduleView).by
-    return [Order(name, order, steps(order, touched, by)) for name, order in named.items()]
+    return [Order(name, order, steps(order, by)) for name, order in named.items()]
 
 
 def _marked(order: Order, wanted: int, first: int) -> tuple[int, int]:
@@ -135,7 +137,7 @@ def _marked(order: Order, wanted: int, first: int) -> tuple[int, int]:
 def _claim(known: Known, found: FirstLoads | None, what: str, more: tuple[Sentence | str, ...]) -> Markup:
     if found is None:
         return schedule_text.once_headline(known.schedule, more)
-    where = () if found.ours < found.reference else _where_it_matters(known.state.kernel)
+    where = () if found.blocks < found.row_major_blocks else _where_it_matters(known.state.kernel)
     inputs = known.schedule.panels or ("", "")
     return schedule_text.loads_headline(found, what, inputs, _bought(known), (*where, *more))
 
@@ -178,7 +180,7 @@ def _curve(orders: list[Order], first: int, what: str, about: str) -> str:
     counts = np.arange(1, programs + 1)
     if programs > CURVE_POINTS:
         counts = np.unique(np.append(np.geomspace(1, programs, CURVE_POINTS).round().astype(np.int64), first))
-    curves = {name: at for name, order in named.items() if (at := loads_at(order, counts)) is not None}
+    curves = {name: at for name, order in named.items() if (at := loads(order, counts)) is not None}
     inputs = orders[0].schedule.panels or ("", "")
     return drawn(loads_figure(counts, curves, first, what, inputs), f"{programs}", about=about)
 
@@ -192,7 +194,7 @@ def reply(known: Known) -> dict[str, Any]:
     ends = ends[ends <= MOST_LISTED_TILES]
     shown = slice(int(ends[-1]) if len(ends) else 0)
     listed = np.stack([tiles.pid_m[shown], tiles.pid_n[shown], tiles.pid_k[shown]], axis=1).tolist()
-    counted, note = loads(predicted), kernel.note(launch)
+    counted, note = loads(predicted, np.arange(1, min(predicted.programs, COMPARED_PROGRAMS) + 1)), kernel.note(launch)
     return {
         "programs": predicted.programs,
         "grid": list(kernel.grid(launch)),

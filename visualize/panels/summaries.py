@@ -7,8 +7,7 @@ import numpy as np
 from kernels.results import Counters
 from visualize.predict import agreement, coalescing
 from visualize.predict.dram_traffic import DramTraffic
-from visualize.predict.occupancy import occupancy
-from visualize.predict.schedule import loads_at
+from visualize.predict.schedule import loads, occupancy
 from visualize.state.known import Known
 from visualize.text.numbers import Number, key_numbers
 
@@ -17,7 +16,7 @@ def schedule_numbers(known: Known) -> tuple[Number, ...]:
     """Waves, and what the first of them loads."""
     ideal = known.schedule
     first = min(ideal.programs, ideal.resident_programs)
-    loaded = loads_at(ideal, np.array([first]))
+    loaded = loads(ideal, np.array([first]))
     return (
         Number("programs", ideal.programs, "", "predicted"),
         Number("waves", ideal.waves, "", "predicted"),

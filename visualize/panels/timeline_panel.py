@@ -15,7 +15,7 @@ from kernels.results import Timeline
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
-from visualize.predict.execution import Course, ideal_clock, tile_times
+from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.steps import steps
 from visualize.state.known import Known
 from visualize.state.view import ScheduleView
@@ -49,26 +49,26 @@ class TimelinePanel(Panel):
             plots: Drawn = dict.fromkeys((self.measured, self.ideal, self.gantt), NONE)
             return {self.claim: _hint(state.gpu.name), **plots, self.table: ""}
         schedule = known.schedule
-        course = Course(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
-        begun_ns, done_ns = tile_times(course, schedule)
+        execution = Execution(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
+        begun_ns, done_ns = execution.tile_times(schedule)
         real = "True time" if schedule.turns == 1 else "True time, tiles spread evenly (assumed)"
-        clock, step = ideal_clock(begun_ns, schedule.step, course.span_ns), schedule.step
-        name = steps(schedule, None).name
+        clock, step = ideal_clock(begun_ns, schedule.step, execution.span_ns), schedule.step
+        name = steps(schedule).name
         moments = {
             real: moment_data(schedule, begun_ns, done_ns),
             f"Ideal {name}s, as many tiles begun": moment_data(schedule, clock[step], clock[step + 1], name, clock),
         }
-        anew = f"{query(state.experiment.to_address())} {ran.backend} {course.span_ns}"
+        anew = f"{query(state.experiment.to_address())} {ran.backend} {execution.span_ns}"
         source = "recorded" if ran.backend == "recorded" else "measured"
         ran_text, ideal_text = (caption.about(state.experiment, state.gpu.name, one) for one in (source, "predicted"))
         measured, ideal = (
             drawn(moment_figure(schedule, title), anew, moment, about=text)
             for (title, moment), text in zip(moments.items(), (ran_text, ideal_text), strict=True)
         )
-        table = tables.table(timeline_text.rows(ran, course, schedule, known.residency), timeline_text.CAPTION)
-        gantt = gantt_figure(course, schedule, state.view.of(ScheduleView).color, f"{len(course.sm):,} programs")
-        told = {"span_ns": course.span_ns, "waves": schedule.waves, "slices": schedule.slices}
-        first, *more = timeline_text.claim(ran, course, schedule)
+        table = tables.table(timeline_text.rows(ran, execution, schedule, known.residency), timeline_text.CAPTION)
+        gantt = gantt_figure(execution, schedule, state.view.of(ScheduleView).color, f"{len(execution.sm):,} programs")
+        told = {"span_ns": execution.span_ns, "waves": schedule.waves, "slices": schedule.slices}
+        first, *more = timeline_text.claim(ran, execution, schedule)
         return {
             self.claim: prose.claim(first) + prose.claim(*more),
             self.measured: measured,

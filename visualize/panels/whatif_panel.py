@@ -25,7 +25,7 @@ from visualize.figures.cliff_figure import cliff_figure
 from visualize.panels.asker import asker
 from visualize.panels.panel import Ask, Drawn, Panel, Question
 from visualize.predict import coalescing
-from visualize.predict.occupancy import occupancy
+from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import Operation
 from visualize.state.state import State
 from visualize.text import caption, prose, status_text, tables, whatif_text

@@ -1,40 +1,45 @@
-"""What a launch needs of each resource, by itself: DRAM, L2, load and store units, arithmetic, and the tail wave.
+"""The time that a launch needs of each resource alone, and the roofline that follows from the peak rates.
 
-Each time is that of one resource kept busy all along, at the rate that is named; a real launch takes at least the
-longest of them. Left out: latency, launch overhead, shared memory's own traffic but for loads that are staged through
-registers, and how resources get in each other's way.
+A launch takes at least the longest of these times: each resource is busy throughout, at the stated rate. Omitted:
+latency, launch overhead, how resources interfere, and shared memory's own traffic except loads staged through
+registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from kernels.gpus import GPUS, Gpu
+from kernels.results import RunResult
 from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import Schedule
 from visualize.predict.traffic import Operation
 
-# What an SM receives from the L2 where that is what limits long launches is measured, GPU by GPU (`benchmarks.l2`).
-# Short ones, at a higher clock, reach 86 on an H200 in place of 77, and with blocks of K as long as a line 91. Where
-# nobody has measured it, an H200's is taken.
+# `benchmarks.l2` measures what an SM receives from the L2 in long launches that the L2 limits, GPU by GPU. Short ones,
+# at a higher clock, reach 86 on an H200 instead of 77, and 91 with blocks of K as long as a line. The H200's rate
+# stands in for GPUs without a measurement.
 _L2_ASSUMED = GPUS["H200"].l2_gbps_per_sm
 
-# The share of the datasheet's matrix rate that is sustained where nothing else is in the way: 0.68 to 0.77 by tiles of
-# 128 × 256 float16 in the same file, at the device's limit of power. Taken for other GPUs as well.
+# The sustained share of the datasheet's matrix rate if nothing else limits: 0.68 to 0.77 in tiles of 128 × 256 float16,
+# at the device's power limit, in the recordings of the same benchmark. Assumed for other GPUs.
 SUSTAINED = 0.73
 
 # Bytes of a load or store that an SM passes per cycle, and float32 multiply-adds per SM and cycle by compute capability
 # (64 in those named, else 128): CUDA C++ Programming Guide 13.0, table "Throughput of Native Arithmetic Instructions".
 _LSU_BYTES, _SECTOR_BYTES = 128, 32
-# Below this efficiency a store's sectors are written in parts, and not at its edges alone.
-_WHOLE = 0.9
 _MULTIPLY_ADDS, _FEWER = 128, {(7, 5): 64, (8, 0): 64}
+
+# A store below this efficiency writes sectors in parts, and not only at its edges.
+_WHOLE = 0.9
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One resource: `ms` is what it needs by itself, `why` the amount and the rate in words."""
+    """One resource: `ms` is the time that it needs alone, `why` states the amount and the rate."""
 
     name: str
     ms: float
@@ -50,62 +55,58 @@ def bounds(
     received_bytes: float,
     clock_mhz: float | None = None,
 ) -> tuple[Bound, ...]:
-    """What each resource needs, in the order from memory to arithmetic; what is not known is left out.
+    """Return the bound of each resource whose rate is known, from memory to arithmetic.
 
     Args:
-        operations: what it asks of memory; () where that is not known: nothing is said of load and store units.
+        operations: the launch's memory operations; () if unknown, which omits the load and store units.
         dram_bytes: read and written.
-        received_bytes: what SMs receive from the L2.
-        clock_mhz: the SM clock that was measured; else the one that the matrix rate is given at.
+        received_bytes: bytes that SMs receive from the L2.
+        clock_mhz: the measured SM clock; by default the clock of the table's matrix rate.
     """
     gpu, clock = launch.gpu, clock_mhz or launch.gpu.clock_mhz
-    found = []
+    rates = [("L2", received_bytes, l2_gbps(gpu), f" ({'measured' if gpu.l2_gbps_per_sm else 'assumed'})")]
     if gpu.dram_gbps:
-        found.append(Bound("DRAM", dram_bytes / gpu.dram_gbps / 1e6, _rate(dram_bytes, f"{gpu.dram_gbps:,.0f} GB/s")))
-    how = "measured" if gpu.l2_gbps_per_sm else "assumed"
-    rate = f"{l2_gbps(gpu):,.0f} GB/s ({how})"
-    found.append(Bound("L2", received_bytes / l2_gbps(gpu) / 1e6, _rate(received_bytes, rate)))
+        rates.insert(0, ("DRAM", dram_bytes, gpu.dram_gbps, ""))
+    result = [
+        Bound(name, amount / gbps / 1e6, f"{amount / 1e9:,.3g} GB at {gbps:,.0f} GB/s{source}")
+        for name, amount, gbps, source in rates
+    ]
     if operations:
-        found.append(_load_store(kernel, gpu, operations, clock))
+        result.append(_load_store(kernel, gpu, operations, clock))
     needed = arithmetic(kernel, launch, clock)
     if needed:
-        found.append(needed)
         tiles, sms = len(schedule.tiles.program), gpu.sms
         busiest = -(-tiles // sms)
         why = f"the busiest SM computes {busiest:,} tiles, the average {tiles / sms:,.1f}"
-        found.append(Bound("tail wave", needed.ms * (busiest * sms / tiles - 1), why))
-    return tuple(found)
+        result += [needed, Bound("tail wave", needed.ms * (busiest * sms / tiles - 1), why)]
+    return tuple(result)
 
 
 def l2_gbps(gpu: Gpu) -> float:
-    """What all SMs together receive from the L2 where that is what limits."""
+    """Return the rate at which all SMs together receive bytes from the L2."""
     return (gpu.l2_gbps_per_sm or _L2_ASSUMED) * gpu.sms
 
 
-def l2_pressure(found: Sequence[Bound], operations: Sequence[Operation]) -> float:
-    """The time that the L2 needs, over that of the slowest of load and store units and arithmetic; 0 if not known.
+def l2_pressure(limits: Sequence[Bound], operations: Sequence[Operation]) -> float:
+    """Return the L2's time over the slower of load and store units and arithmetic; 0 if unknown.
 
-    0, too, where operands are staged through registers: each step waits for its loads, and the L2 is not kept busy.
+    Also 0 if operands are staged through registers: each step waits for its loads, and the L2 is not kept busy.
     """
-    times = {bound.name: bound.ms for bound in found}
+    times = {bound.name: bound.ms for bound in limits}
     if "arithmetic" not in times or any(op.compiled is not None and op.compiled.op == "load" for op in operations):
         return 0.0
     return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
 
 
 def writes_in_parts(operations: Sequence[Operation]) -> bool:
-    """Whether a store's request covers only parts of the sectors that it touches."""
+    """Return whether a store's request covers only parts of the sectors that it touches."""
     return any(op.access.op == "store" and op.launch.efficiency < _WHOLE for op in operations)
 
 
-def _rate(amount: float, rate: str) -> str:
-    return f"{amount / 1e9:,.3g} GB at {rate}"
-
-
 def _load_store(kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock_mhz: float) -> Bound:
-    """Requests of one per cycle and SM, or more cycles where they move more than 128 bytes.
+    """One request per cycle and SM, or 128 bytes per cycle if that takes longer.
 
-    A load of a panel that is no asynchronous copy passes a second time: into shared memory.
+    A synchronous load of a panel passes twice: it is stored to shared memory.
     """
     cycles = requests = 0.0
     for op in operations:
@@ -120,25 +121,111 @@ def _load_store(kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock
 
 
 def arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> Bound | None:
-    """What the work takes at the full rate of the units that do it; None where there is none, or no rate is known."""
-    work = kernel.family.work(launch.problem)
-    if not work:
+    """Return the work at the full rate of its units; None without work or a known rate."""
+    gpu, dtype, work = launch.gpu, launch.problem.dtype, kernel.family.work(launch.problem)
+    passes = kernel.family.matrix_passes(launch.problem)
+    if gpu.compute_capability < (8, 0) or not passes:
+        units = "float32 units"
+        tflops = 2 * _FEWER.get(gpu.compute_capability, _MULTIPLY_ADDS) * gpu.sms * gpu.clock_mhz / 1e6
+    else:
+        units, is_float8 = "matrix units", dtype.startswith("float8")
+        tflops = gpu.matrix_tflops.get("float16" if is_float8 else dtype, 0.0) * (2 if is_float8 else 1) / passes
+    if not work or not tflops:
         return None
-    tflops, what = _tflops(kernel, launch)
-    if not tflops:
-        return None
-    scaled = tflops * clock_mhz / launch.gpu.clock_mhz
-    why = f"{work / 1e12:,.3g} TFLOP at {scaled:,.0f} TFLOP/s ({what}, {clock_mhz:,.0f} MHz)"
+    scaled = tflops * clock_mhz / gpu.clock_mhz
+    why = f"{work / 1e12:,.3g} TFLOP at {scaled:,.0f} TFLOP/s ({units}, {clock_mhz:,.0f} MHz)"
     return Bound("arithmetic", work / scaled / 1e9, why)
 
 
-def _tflops(kernel: Kernel, launch: Launch) -> tuple[float, str]:
-    """The rate at the clock of the table, and what has it."""
-    gpu, dtype, passes = launch.gpu, launch.problem.dtype, kernel.family.matrix_passes(launch.problem)
-    plain = 2 * _FEWER.get(gpu.compute_capability, _MULTIPLY_ADDS) * gpu.sms * gpu.clock_mhz / 1e6
-    if gpu.compute_capability < (8, 0) or not passes:
-        return plain, "float32 units"
-    rate = gpu.matrix_tflops.get(dtype, 0.0)
-    if dtype.startswith("float8"):
-        rate = 2 * gpu.matrix_tflops.get("float16", 0.0)
-    return rate / passes, "matrix units"
+@dataclass(frozen=True)
+class Roof:
+    """A GPU's measured peaks: the bandwidth of a copy, and the rate of the library's large product.
+
+    Attributes:
+        gpu: its name.
+        source: "measured" or "recorded".
+    """
+
+    gpu: str
+    gbps: float
+    tflops: float
+    source: str
+
+    @property
+    def ridge(self) -> float:
+        """The intensity in FLOP per byte above which arithmetic is the limit."""
+        return self.tflops * 1000 / self.gbps
+
+    def at(self, intensity: float) -> float:
+        """Return the highest TFLOP/s at an intensity."""
+        return min(self.tflops, self.gbps * intensity / 1000)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A launch in the roofline: its intensity in FLOP per byte and its rate in TFLOP/s.
+
+    The intensity counts each tensor once. A launch that reads panels again moves more bytes, so its true intensity is
+    lower; `reuse` predicts those bytes.
+
+    Attributes:
+        name: its label.
+        source: "measured", "recorded" or "predicted".
+    """
+
+    name: str
+    gpu: str
+    intensity: float
+    tflops: float
+    source: str
+
+
+def intensity(kernel: Kernel, problem: object) -> float:
+    """Return the FLOP per byte if each tensor moves once; 0 without arithmetic."""
+    return kernel.family.work(problem) / kernel.family.minimal_bytes(problem)
+
+
+def roofs(runs: Iterable[tuple[str, RunResult]], dtype: str) -> tuple[Roof, ...]:
+    """Return the roof of each GPU: the median of the peaks that its runs measured.
+
+    Args:
+        runs: each with the name of its GPU.
+        dtype: the element type whose matrix rate is the roof.
+    """
+    peaks: dict[tuple[str, bool], list[float]] = defaultdict(list)
+    for gpu, run in runs:
+        if run.peak and (run.peak.unit == "GB/s" or run.experiment.problem.dtype == dtype):
+            peaks[gpu, run.peak.unit == "GB/s"].append(run.peak.rate)
+    median = {key: float(np.median(rates)) for key, rates in peaks.items()}
+    return tuple(
+        Roof(gpu, median[gpu, True], tflops, "recorded")
+        for (gpu, is_copy), tflops in median.items()
+        if not is_copy and (gpu, True) in median
+    )
+
+
+def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point, ...]:
+    """Return the points of a timed run and of the library's calls beside it; () without arithmetic."""
+    if run.timing is None or not run.timing.tflops:
+        return ()
+    at = intensity(kernel, run.experiment.problem)
+    library = run.baselines or ((run.baseline,) if run.baseline else ())
+    timings = [("this kernel", run.timing), *((call.name, call.timing) for call in library)]
+    return tuple(Point(name, gpu, at, timing.tflops or 0.0, source) for name, timing in timings)
+
+
+def predicted_point(
+    kernel: Kernel, launch: Launch, schedule: Schedule, received_bytes: float, clock_mhz: float | None
+) -> tuple[Point, Bound] | None:
+    """Return the launch at the rate that its slowest resource allows, and that resource; None without arithmetic.
+
+    DRAM reads each input once.
+    """
+    work = kernel.family.work(launch.problem)
+    if not work:
+        return None
+    least = kernel.family.minimal_bytes(launch.problem)
+    limits = bounds(kernel, launch, schedule, (), least, received_bytes, clock_mhz)
+    slowest = max(limits, key=lambda bound: bound.ms)
+    at = intensity(kernel, launch.problem)
+    return Point("predicted bound", launch.gpu.name, at, work / slowest.ms / 1e9, "predicted"), slowest

@@ -11,9 +11,8 @@ from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy
 from kernels.spec import Kernel, Launch
 from visualize.predict import coalescing
 from visualize.predict.bounds import Bound, bounds, l2_pressure, writes_in_parts
-from visualize.predict.occupancy import residency
 from visualize.predict.reuse import MOST_WAVES, Reuse, asked_bytes, by_group_size, group_sizes, reuse
-from visualize.predict.schedule import Schedule, schedule
+from visualize.predict.schedule import Schedule, residency, schedule
 from visualize.predict.traffic import Operation
 
 

@@ -25,7 +25,7 @@ from visualize.predict.dispatch import Run
 from visualize.predict.lru import evicted
 from visualize.predict.panel_reads import MOST_STEPS, PIECES, fetched_on, panel_reads
 from visualize.predict.reuse_constants import CONSTANTS, Constants
-from visualize.predict.schedule import MOST_TILES, Schedule
+from visualize.predict.schedule import MAX_TILES, Schedule
 from visualize.predict.steps import Panels, panels
 
 # Steps that are modelled, of waves or of turns of a loop: time and memory grow with their square, to some 5 s of a core
@@ -239,7 +239,7 @@ def reuse_seconds(kernel: Kernel, launch: Launch, resident_programs: int) -> flo
     slices = extents.get("slice", 1)
     tiles, pieces = extents["m"] * extents["n"] * slices, (extents["m"] + extents["n"]) * slices
     waves = -(-tiles // max(1, min(resident_programs, kernel.programs(launch))))
-    if kernel.family.panels is None or waves > MOST_WAVES or tiles > MOST_TILES:
+    if kernel.family.panels is None or waves > MOST_WAVES or tiles > MAX_TILES:
         return 0.0  # read once, or refused
     sizes = len(_compared_sizes(extents["m"], tiles * waves)) if hasattr(launch.config, "GROUP_SIZE") else 0
     steps = waves if waves * 2 > MOST_STEPS else min(waves * PIECES, MOST_STEPS)

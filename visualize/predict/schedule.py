@@ -1,7 +1,7 @@
-"""Which program computes which tile, in which order, and what the first n of them must load.
+"""The schedule of a launch: how many programs an SM holds, which program computes which tile, and in which order.
 
-Left out here: how long a program runs. Waves are those of an ideal machine in which all programs take the same
-time, and `programs_per_sm` of them are resident on every SM.
+Omitted: how long a program runs, and how the driver divides an SM's memory into L1 and shared memory. Waves are those
+of an ideal machine: all programs take the same time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,86 @@ from kernels import orders
 from kernels.gpus import Gpu
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knobs
+from kernels.lanes import CompiledFacts
 from kernels.spec import Kernel, Launch, Tiles
 
-COMPARED_PROGRAMS = 1024
+# The most tiles of one schedule: arrays of this length stay within a few hundred megabytes and a second.
+MAX_TILES = 1 << 21
 
-# Tiles of one schedule at most: arrays of this many stay within a few hundred megabytes and a second.
-MOST_TILES = 1 << 21
+# NVIDIA's cuda_occupancy.h (CUDA 13.0): an SM has four partitions and allocates registers to a warp in units of 256.
+# It allocates shared memory to a program in units of 128 bytes, plus 1 KiB for the system from compute capability 8.0.
+_REGISTER_UNIT, _PARTITIONS = 256, 4
+_SHARED_UNIT, _SYSTEM_SHARED = 128, 1024
+_LANES = 32
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """The programs that one SM holds.
+
+    Attributes:
+        programs_per_sm: resident programs; 0 if not even one fits.
+        occupancy: resident warps / maximum warps per SM, 0 to 1.
+        limits: programs that each resource alone allows: "warps", "programs", "registers", "shared memory".
+        limited_by: the resources that allow the fewest.
+    """
+
+    programs_per_sm: int
+    occupancy: float
+    limits: dict[str, int]
+    limited_by: tuple[str, ...]
+
+
+def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Occupancy:
+    """Predict the occupancy of a compiled kernel by the rules of NVIDIA's cuda_occupancy.h.
+
+    Args:
+        registers: per thread.
+        shared_bytes: per program.
+
+    >>> from kernels.gpus import GPUS
+    >>> occupancy(GPUS["H200"], num_warps=8, registers=168, shared_bytes=0).limited_by
+    ('registers',)
+    """
+    registers_per_warp = -(-registers * _LANES // _REGISTER_UNIT) * _REGISTER_UNIT
+    system = _SYSTEM_SHARED if gpu.compute_capability >= (8, 0) else 0
+    shared = -(-(shared_bytes + system) // _SHARED_UNIT) * _SHARED_UNIT
+    warps_by_registers = gpu.registers_per_sm // _PARTITIONS // max(registers_per_warp, 1) * _PARTITIONS
+    limits = {
+        "warps": gpu.max_warps_per_sm // num_warps,
+        "programs": gpu.max_programs_per_sm,
+        "registers": warps_by_registers // num_warps,
+        "shared memory": gpu.shared_bytes_per_sm // shared if shared else gpu.max_programs_per_sm,
+    }
+    programs = min(limits.values())
+    limited_by = tuple(name for name, limit in limits.items() if limit == programs)
+    return Occupancy(programs, programs * num_warps / gpu.max_warps_per_sm, limits, limited_by)
+
+
+def max_programs_per_sm(gpu: Gpu, num_warps: int) -> int:
+    """Return the most programs of `num_warps` warps that an SM's warp slots and program slots hold."""
+    return max(1, min(gpu.max_programs_per_sm, gpu.max_warps_per_sm // num_warps))
+
+
+@dataclass(frozen=True)
+class Residency:
+    """How many programs an SM holds at once, and the source of that number: "assumed" or "compiled"."""
+
+    programs_per_sm: int
+    source: str
+
+
+def residency(launch: Launch, compiled: CompiledFacts | None, assumed: int = 0) -> Residency:
+    """Return the residency of a launch: `assumed` unless 0, else as compiled, else one program per SM."""
+    if assumed or compiled is None:
+        return Residency(assumed or 1, "assumed")
+    limit = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
+    return Residency(max(1, limit.programs_per_sm), "compiled")
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """How a tensor's tiles lie: by pid_m down and pid_n to the right, or `transposed`."""
+    """The arrangement of a tensor's tiles: pid_m counts down and pid_n to the right, unless `transposed`."""
 
     name: str
     is_input: bool
@@ -34,19 +103,19 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Schedule:
-    """One launch.
+    """The schedule of one launch.
 
     Attributes:
         programs: programs in the launch.
         tiles: program → tile, in launch order.
         extents: (num_pid_m, num_pid_n), tiles of the output along each side.
-        panels: the inputs that several tiles read again, by tile row and by tile column; None where none are.
-        maps: how the tiles of each tensor lie, inputs first.
-        k_blocks: blocks along the loop index "k" that one tile reads; 0 where there is none.
+        panels: the inputs that tiles share, by tile row and by tile column; None if each input is read once.
+        maps: the arrangement of each tensor's tiles, inputs first.
+        k_blocks: blocks along the loop index "k" that one tile reads; 0 without a loop.
         slices: programs that share a tile, each with its part of "k".
         sms: SMs of the GPU.
         resident_programs: programs that all SMs hold at once.
-        resident_source: "assumed", or "compiled" where registers and shared memory are known.
+        resident_source: "assumed", or "compiled" if registers and shared memory are known.
     """
 
     programs: int
@@ -66,27 +135,22 @@ class Schedule:
 
     @property
     def tail_programs(self) -> int:
-        """Programs of the last wave, 0 when it is full."""
+        """Programs of the last wave; 0 if it is full."""
         return self.programs % self.resident_programs
 
     @property
     def tail_idle(self) -> float:
-        """The share of the last wave that no program fills, 0 to 1."""
+        """The idle share of the last wave's program slots, 0 to 1."""
         return -self.programs % self.resident_programs / self.resident_programs
 
     @property
     def idle(self) -> float:
-        """The share of all waves that no program fills, 0 to 1."""
+        """The idle share of all waves' program slots, 0 to 1."""
         return 1 - self.programs / (self.waves * self.resident_programs)
 
     @cached_property
-    def wave(self) -> np.ndarray:
-        """The wave that the program of each tile belongs to, from 0."""
-        return self.tiles.program // self.resident_programs
-
-    @cached_property
     def turn(self) -> np.ndarray:
-        """Which of its program's tiles each one is, from 0: all 0 but where a program loops over tiles."""
+        """The iteration of its program's loop that computes each tile: (tiles,), all 0 without a loop over tiles."""
         program = self.tiles.program
         if len(program) == self.programs:
             return np.zeros_like(program)
@@ -94,18 +158,18 @@ class Schedule:
 
     @cached_property
     def turns(self) -> int:
-        """Most tiles that one program computes."""
+        """The most tiles that one program computes."""
         return int(self.turn.max(initial=0)) + 1
 
     @cached_property
     def step(self) -> np.ndarray:
-        """When each tile is computed, from 0, where all tiles take the same time: its wave, or its turn in the wave."""
-        return self.wave if self.turns == 1 else self.wave * self.turns + self.turn
+        """When each tile is computed if all tiles take the same time: its wave, or its turn in the wave, from 0."""
+        return self.tiles.program // self.resident_programs * self.turns + self.turn
 
     def sm_of(self, program: np.ndarray) -> np.ndarray:
-        """The SM that runs each program, where they are dealt out one per SM, round after round.
+        """Return the SM of each program under round-robin dispatch, one program per SM and round.
 
-        Assumed: a real GPU gives a program to whichever SM has room first.
+        Assumed: a real GPU gives a program to the first SM with room.
         """
         return program % self.sms
 
@@ -117,19 +181,19 @@ class Schedule:
 
     @cached_property
     def entry(self) -> np.ndarray:
-        """(slices, num_pid_m, num_pid_n): the one entry of `tiles` that computes each slice of each tile."""
+        """(slices, num_pid_m, num_pid_n): the entry of `tiles` that computes each slice of each tile."""
         entry = np.empty(len(self.place), dtype=np.int32)
         entry[self.place] = np.arange(len(self.place), dtype=np.int32)
         return entry.reshape(self.slices, *self.extents)
 
     @property
     def first_of_tile(self) -> np.ndarray:
-        """(num_pid_m, num_pid_n): the entry of `tiles` that computes each tile, the first where several do."""
+        """(num_pid_m, num_pid_n): the entry of `tiles` that computes each tile, or its first slice in launch order."""
         return self.entry.min(axis=0)
 
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray]:
-        """The piece of a row panel, and of a column panel, that each tile needs: pid times slices, plus its slice."""
+        """The piece of a row panel, and of a column panel, that each tile reads: pid times slices, plus its slice."""
         sides = self.tiles.pid_m, self.tiles.pid_n
         rows, columns = sides if self.slices == 1 else (pid * self.slices + self.tiles.pid_k for pid in sides)
         return rows, columns
@@ -138,7 +202,7 @@ class Schedule:
     def first_of_piece(self) -> tuple[np.ndarray, np.ndarray]:
         """The entry that reads each piece of a panel first in launch order: (num_pid_m, slices), (num_pid_n, slices).
 
-        A row of tiles needs one row panel, a column of tiles one column panel, and a slice of K a piece of either.
+        A row of tiles reads one row panel, a column of tiles one column panel, and a slice of K one piece of each.
         """
         return self.entry.min(axis=2).T, self.entry.min(axis=1).T
 
@@ -147,37 +211,38 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
     """Predict the schedule of one launch.
 
     Args:
-        programs_per_sm: how many programs an SM holds.
-        source: where that is from: "assumed", or "compiled" (`occupancy` of the compiled kernel).
+        programs_per_sm: programs that an SM holds.
+        source: the source of that number: "assumed", or "compiled" (the occupancy of the compiled kernel).
 
     Raises:
-        ConfigError: where the GPU can't hold that many, or the problem has more than MOST_TILES tiles.
+        ConfigError: the GPU can't hold that many programs, or the problem has more than MAX_TILES tiles.
     """
     extents, gpu, config = kernel.extents(launch), launch.gpu, launch.config
     slices = extents.get("slice", 1)
-    if extents["m"] * extents["n"] * slices > MOST_TILES:
+    if extents["m"] * extents["n"] * slices > MAX_TILES:
         split = f" × {slices:,}" if slices > 1 else ""
         raise ConfigError(
             "too_many_tiles",
             f"{extents['m']:,} × {extents['n']:,}{split} tiles are too many to schedule here; "
-            f"at most {MOST_TILES:,} are allowed. Make the tile larger or the shape smaller.",
+            f"at most {MAX_TILES:,} are allowed. Make the tile larger or the shape smaller.",
             next(iter(knobs(type(config)))),
         )
-    held = held_programs(gpu, config.num_warps)
-    if programs_per_sm > held:
+    if programs_per_sm > (limit := max_programs_per_sm(gpu, config.num_warps)):
         raise ConfigError(
             "out_of_range",
             f"programs_per_sm is {programs_per_sm}; "
-            f"an SM of {gpu.name} holds at most {held} of {config.num_warps} warps.",
+            f"an SM of {gpu.name} holds at most {limit} programs of {config.num_warps} warps.",
             "programs_per_sm",
         )
     pids = np.arange(kernel.programs(launch), dtype=np.int64)
+    tensors = kernel.family.tensors(launch.problem)
+    transposed = {access.tensor: access.transposed for access in reversed(kernel.accesses(launch))}
     return Schedule(
         programs=len(pids),
         tiles=kernel.tiles(pids, launch),
         extents=(extents["m"], extents["n"]),
         panels=kernel.family.panels,
-        maps=_maps(kernel, launch),
+        maps=tuple(TensorMap(name, tensor.is_input, transposed[name]) for name, tensor in tensors.items()),
         k_blocks=extents.get("k", 0),
         slices=slices,
         sms=gpu.sms,
@@ -186,22 +251,11 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
     )
 
 
-def _maps(kernel: Kernel, launch: Launch) -> tuple[TensorMap, ...]:
-    tensors = kernel.family.tensors(launch.problem)
-    first = {access.tensor: access for access in reversed(kernel.accesses(launch))}
-    return tuple(TensorMap(name, tensors[name].is_input, first[name].transposed) for name in tensors)
-
-
-def held_programs(gpu: Gpu, num_warps: int) -> int:
-    """Most programs of `num_warps` warps that one SM's warp slots and program slots hold."""
-    return max(1, min(gpu.max_programs_per_sm, gpu.max_warps_per_sm // num_warps))
-
-
 def row_major(like: Schedule) -> Schedule:
-    """The same tiles in row-major order: what `like` is compared with.
+    """Return the same tiles in row-major order, the order that `like` is compared with.
 
-    Of tiles with panels, by the same programs with the same number of tiles and the same slices each; else one tile per
-    program.
+    With panels, the same programs compute the same number of tiles and the same slices; without, each program computes
+    one tile.
     """
     tiles, num_pid_n = like.tiles, like.extents[1]
     if like.panels is None:
@@ -210,38 +264,30 @@ def row_major(like: Schedule) -> Schedule:
         return replace(like, programs=len(pids), tiles=Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_m))
     place = np.arange(len(tiles.program))
     if like.turns > 1:
-        # Entries in the order in which they are started, slice by slice.
-        place[ordered_by(tiles.pid_k * like.turns + like.turn)] = np.arange(len(place))
+        # Entries in the order in which they start, slice by slice.
+        place[stable_order(tiles.pid_k * like.turns + like.turn)] = np.arange(len(place))
     if like.slices > 1:
         place %= like.extents[0] * num_pid_n
     pid_m, pid_n = on_arrays(orders.row_major)(place, num_pid_n)
     return replace(like, tiles=Tiles(tiles.program, pid_m, pid_n, tiles.pid_k, group=pid_m))
 
 
-def ordered_by(key: np.ndarray) -> np.ndarray:
-    """Entries by their key, those of the same key as they are."""
-    return np.argsort(key.astype(np.min_scalar_type(int(key.max()))), kind="stable")  # the smaller, the quicker
-
-
-def tile_map(schedule: Schedule, of_tile: np.ndarray, stride: int = 1) -> np.ndarray:
-    """Lay a value of each entry of `schedule.tiles` on its tile: (num_pid_m, num_pid_n), or every `stride`th of them.
-
-    Where several programs share a tile (split-K), the first one's value.
-    """
-    return of_tile[schedule.first_of_tile[::stride, ::stride]]
+def stable_order(key: np.ndarray) -> np.ndarray:
+    """Return the entries sorted by key, ties in their present order."""
+    return np.argsort(key.astype(np.min_scalar_type(int(key.max()))), kind="stable")  # small integers sort faster
 
 
 def slice_blocks(schedule: Schedule) -> np.ndarray:
-    """Blocks along K that each slice sums: (slices,). The last ones may sum none."""
+    """Return the blocks along K that each slice sums: (slices,). The last ones may sum none."""
     start, end = on_arrays(orders.slice_of_k)(np.arange(schedule.slices), schedule.k_blocks, schedule.slices)
     return end - start
 
 
-def loads_at(schedule: Schedule, counts: np.ndarray) -> np.ndarray | None:
-    """Distinct blocks of panels, BLOCK_K deep, that the first n programs load, for each n of `counts`.
+def loads(schedule: Schedule, counts: np.ndarray) -> np.ndarray | None:
+    """Count the distinct blocks of panels, BLOCK_K deep, that the first n programs load, for each n of `counts`.
 
-    A program that computes tile (pid_m, pid_n) loads the blocks of row panel pid_m and of column panel pid_n, those of
-    its slice of K. None where each input is read once.
+    A program that computes tile (pid_m, pid_n) loads the blocks of row panel pid_m and of column panel pid_n in its
+    slice of K. None if each input is read once.
     """
     if schedule.panels is None:
         return None
@@ -250,8 +296,3 @@ def loads_at(schedule: Schedule, counts: np.ndarray) -> np.ndarray | None:
     order = np.argsort(first_program)
     total = np.concatenate([[0], np.cumsum(blocks[order])])
     return total[np.searchsorted(first_program[order], counts)]
-
-
-def loads(schedule: Schedule, first: int = COMPARED_PROGRAMS) -> np.ndarray | None:
-    """`loads_at` n = 1 … min(programs, first)."""
-    return loads_at(schedule, np.arange(1, min(schedule.programs, first) + 1))

@@ -12,9 +12,7 @@ from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
 from kernels.spec import Launch
 from kernels.store import Store
-from visualize.predict import occupancy
-from visualize.predict.occupancy import Residency
-from visualize.predict.schedule import Schedule, schedule
+from visualize.predict.schedule import Residency, Schedule, residency, schedule
 from visualize.state.state import State
 from visualize.state.view import ScheduleView
 
@@ -65,7 +63,7 @@ class Known:
     @cached_property
     def residency(self) -> Residency:
         """How many programs an SM holds: as it is set, or as compiled, or one."""
-        return occupancy.residency(self.launch, self.compiled, self.state.view.of(ScheduleView).programs_per_sm)
+        return residency(self.launch, self.compiled, self.state.view.of(ScheduleView).programs_per_sm)
 
     @cached_property
     def schedule(self) -> Schedule:

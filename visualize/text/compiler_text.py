@@ -7,7 +7,7 @@ from pandas import DataFrame
 
 from kernels.results import Compiled
 from kernels.spec import Launch
-from visualize.predict.occupancy import Occupancy
+from visualize.predict.schedule import Occupancy
 from visualize.text.headline import headline
 from visualize.text.prose import Mark, Sourced, Strong, say, term
 from visualize.text.tables import frame

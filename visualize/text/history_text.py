@@ -10,8 +10,7 @@ from markupsafe import Markup, escape
 
 from kernels.experiment import Experiment
 from kernels.spec import shape_text
-from visualize.predict.changes import FEWEST, LEAST, Change
-from visualize.predict.past_runs import PastRuns
+from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
 from visualize.text.headline import headline
 from visualize.text.prose import Link, Mark, Sentence, Sourced, hint, say
 from visualize.text.recorded_text import Facet, chips, config, dtype, kind_name
@@ -100,18 +99,18 @@ def _of_times(series: Sequence[PastRuns]) -> Markup:
     first, *others = series
     elsewhere = [say("On {}: {}", one.device, _in_short(one)) for one in others]
     rule = (
-        f"A change is one of at least {percent(LEAST)}, beyond the runs' own intervals and their scatter, that "
-        f"{counted(FEWEST, 'run')} on each side show."
+        f"A change is one of at least {percent(MIN_CHANGE)}, beyond the runs' own intervals and their scatter, that "
+        f"{counted(MIN_RUNS, 'run')} on each side show."
     )
     if not first.changes:
-        number = milliseconds(float(first.times.median_ms[-1]))
+        number = milliseconds(float(first.median_ms[-1]))
         what = say("in the latest of {} on {} {}", counted(len(first), "run"), first.device, Mark("recorded"))
         return headline(number, what, _unchanged(first), rule, *elsewhere)
     *earlier, last = first.changes
     number, word = _ratio(last)
     what = say("{} since {} {}", word, _day(first, last), Mark("recorded"))
     more = [say("Before: {} {} since {}{}.", *_ratio(one), _day(first, one), _when(first, one)) for one in earlier]
-    return headline(number, what, _levels(first, last), *_suspected(first), *more, rule, *elsewhere)
+    return headline(number, what, _levels(first, last), *more, rule, *elsewhere)
 
 
 def _levels(series: PastRuns, change: Change) -> Sentence:
@@ -132,28 +131,17 @@ def _levels(series: PastRuns, change: Change) -> Sentence:
 def _unchanged(series: PastRuns) -> Sentence | str:
     if len(series) == 1:
         return "It is the only one so far. Each further run is a point of the picture."
-    if suspected := _suspected(series):
-        return suspected[0]
-    medians = series.times.median_ms
+    medians = series.median_ms
     spread = (float(medians.max()) - float(medians.min())) / 2 / float(medians.mean())
     return say(
         "No change since {}: the medians lie within ± {}.", f"{series.ended[0]:%Y-%m-%d}", percent(max(spread, 0.0001))
     )
 
 
-def _suspected(series: PastRuns) -> tuple[Sentence, ...]:
-    found = series.suspicion
-    if found is None:
-        return ()
-    runs = "The last run was" if found.after == 1 else f"The last {found.after} runs were"
-    wanted = counted(FEWEST - found.after, "more run")
-    return (say("{} {} {} than those before{}: {} will tell.", runs, *_ratio(found), _when(series, found), wanted),)
-
-
 def _in_short(series: PastRuns) -> Sentence:
     runs = counted(len(series), "run")
     if not series.changes:
-        return say("{}, the latest {}; no change.", runs, milliseconds(float(series.times.median_ms[-1])))
+        return say("{}, the latest {}; no change.", runs, milliseconds(float(series.median_ms[-1])))
     last = series.changes[-1]
     return say("{} {} since {}{}, of {}.", *_ratio(last), _day(series, last), _when(series, last), runs)
 
@@ -183,11 +171,11 @@ def _when(series: PastRuns, change: Change) -> str:
 
 def point(series: PastRuns, place: int) -> str:
     """What a point of the picture says. Lines as Plotly breaks them, which takes some markup for its own."""
-    (torch, triton), times, device = map(escape, series.versions[place]), series.times, escape(series.device)
-    low, high = (milliseconds(float(one[place])) for one in (times.p20_ms, times.p80_ms))
+    (torch, triton), device = map(escape, series.versions[place]), escape(series.device)
+    low, high = (milliseconds(float(one[place])) for one in (series.p20_ms, series.p80_ms))
     return "<br>".join(
         (
-            f"<b>{milliseconds(float(times.median_ms[place]))}</b>, p20 to p80: {low} to {high}",
+            f"<b>{milliseconds(float(series.median_ms[place]))}</b>, p20 to p80: {low} to {high}",
             f"{series.ended[place]:%Y-%m-%d %H:%M} UTC, median of {series.samples[place]:,}",
             f"{device}, torch {torch}, triton {triton}",
         )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
 
 from kernels.results import Compiled
 from kernels.spec import Launch
-from visualize.predict.occupancy import Residency, occupancy
-from visualize.predict.schedule import Schedule, held_programs
-from visualize.predict.steps import with_programs_per_sm
+from visualize.predict.schedule import Residency, Schedule, max_programs_per_sm, occupancy
 from visualize.text.prose import Sentence, Sourced, claim, hint, say, term
 from visualize.text.tables import frame, table
 from visualize.text.words import percent
@@ -22,9 +21,9 @@ def residents(schedule: Schedule, launch: Launch, compiled: Compiled | None, res
     if schedule.turns > 1 and schedule.programs <= schedule.sms:
         said = "The launch has no more programs than SMs. Each loops over its tiles, even if an SM could hold more."
         return claim(said) + limits
-    held = held_programs(launch.gpu, launch.config.num_warps)
+    held = max_programs_per_sm(launch.gpu, launch.config.num_warps)
     shown = sorted({1, resident.programs_per_sm, held, *(count for count in (2, 4, 8, 16) if count < held)})
-    rows = [_row(with_programs_per_sm(schedule, count), count, resident) for count in shown]
+    rows = [_row(replace(schedule, resident_programs=schedule.sms * count), count, resident) for count in shown]
     header = (
         term("programs per SM"),
         Sourced(term("wave", "waves"), "predicted"),

@@ -12,7 +12,7 @@ from kernels.gpus import GPUS
 from kernels.pairs import pair
 from kernels.results import GroupSizeRow
 from visualize.predict.reuse import by_group_size, fewest_bytes, recommended
-from visualize.predict.schedule import held_programs, schedule
+from visualize.predict.schedule import max_programs_per_sm, schedule
 from visualize.text.headline import headline
 from visualize.text.prose import Mark, Sentence, Sourced, Strong, say
 from visualize.text.words import bytes_of, milliseconds, percent, significant
@@ -173,7 +173,7 @@ def _elsewhere(here: DramTraffic) -> Sentence | str:
         if name == here.launch.gpu.name or not rate:
             continue
         launch = replace(here.launch, gpu=gpu)
-        waves = schedule(here.kernel, launch, min(per_sm, held_programs(gpu, launch.config.num_warps)))
+        waves = schedule(here.kernel, launch, min(per_sm, max_programs_per_sm(gpu, launch.config.num_warps)))
         there = by_group_size(here.kernel, launch, waves, 0.0, (worst,))
         if not there:
             continue  # too many waves on so few SMs

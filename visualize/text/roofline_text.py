@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from visualize.predict.bounds import Bound
-from visualize.predict.roofline import Point, Roof
+from visualize.predict.bounds import Bound, Point, Roof
 from visualize.text.prose import Sentence, Sourced, Strong, say
 from visualize.text.words import percent, significant
 

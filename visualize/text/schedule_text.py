@@ -9,9 +9,8 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.gpus import Gpu
-from visualize.predict.first_loads import FirstLoads
 from visualize.predict.schedule import Schedule
-from visualize.predict.steps import Steps
+from visualize.predict.steps import FirstLoads, Steps
 from visualize.text.headline import headline
 from visualize.text.prose import Link, Listed, Sentence, Sourced, Strong, say
 from visualize.text.words import counted, enumerated, milliseconds, percent
@@ -30,24 +29,26 @@ def loads_headline(
         bought: what fewer blocks bought, where that was recorded.
         more: what else there is to say.
     """
-    if found.ours == found.reference:
-        return headline(f"{found.ours:,}", "blocks in either order", _no_difference(found, what), *_waves(found), *more)
-    beside = f"blocks of {enumerated(inputs)} instead of {found.reference:,}"
-    if found.ours > found.reference:
-        beside = f"blocks for the first {counted(found.first, what)}; row-major order needs fewer, {found.reference:,}"
+    if found.blocks == found.row_major_blocks:
+        return headline(
+            f"{found.blocks:,}", "blocks in either order", _no_difference(found, what), *_waves(found), *more
+        )
+    beside = f"blocks of {enumerated(inputs)} instead of {found.row_major_blocks:,}"
+    if found.blocks > found.row_major_blocks:
+        beside = f"blocks for the first {counted(found.first, what)}; row-major order needs {found.row_major_blocks:,}"
         wide = counted(found.regions[1][1], "tile")
         why = say("C is only {} wide, so grouping saves no blocks. Reuse shows what reaches DRAM.", wide)
-        return headline(f"{found.ours:,}", beside, why, _region(found, what, inputs), *_waves(found), *more)
+        return headline(f"{found.blocks:,}", beside, why, _region(found, what, inputs), *_waves(found), *more)
     if bought is None:
-        return headline(f"{found.ours:,}", beside, _region(found, what, inputs), *_waves(found), *more)
+        return headline(f"{found.blocks:,}", beside, _region(found, what, inputs), *_waves(found), *more)
     details = (_region(found, what, inputs), *_details(bought), *_waves(found))
-    return headline(f"{found.ours:,}", beside, _buys(found, what, bought), *details, *more)
+    return headline(f"{found.blocks:,}", beside, _buys(found, what, bought), *details, *more)
 
 
 def _no_difference(found: FirstLoads, what: str) -> Sentence:
     if found.is_same_order:
         return say("No difference: this is row-major order.")
-    if found.is_all:
+    if found.first == found.tiles:
         said = "No difference: all {} run at once, so each block is loaded whatever the order. Choose a larger shape."
         return say(said, counted(found.tiles, what))
     said = "No difference for the first {}: both orders need equally many rows and columns of tiles."
@@ -71,9 +72,9 @@ def _region(found: FirstLoads, what: str, inputs: Sequence[str]) -> Sentence:
 
 def _waves(found: FirstLoads) -> tuple[Sentence | str, ...]:
     """The blocks of all waves."""
-    if found.waves is None:
+    if found.wave_blocks is None:
         return ()
-    return (say("Added up over all waves: {:,} blocks; in row-major order {:,}.", *found.waves),)
+    return (say("Added up over all waves: {:,} blocks; in row-major order {:,}.", *found.wave_blocks),)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def _of_dram(shown: Scoreboard) -> Markup:
         orders,
         counted(shown.launches, "launch"),
         enumerated(shown.gpus),
-        percent(shown.within_allowed),
+        percent(1 - len(shown.misses) / len(shown.scores)),
         Mark("predicted"),
         percent(ALLOWED_ERROR),
         Mark("counted"),

@@ -11,9 +11,8 @@ from pandas import DataFrame
 from kernels.experiment import Experiment
 from kernels.results import Timeline
 from kernels.spec import shape_text
-from visualize.predict.execution import Course, round_robin_share, spread_ns
-from visualize.predict.occupancy import Residency
-from visualize.predict.schedule import Schedule
+from visualize.predict.execution import Execution
+from visualize.predict.schedule import Residency, Schedule
 from visualize.predict.steps import steps
 from visualize.text.prose import Link, Listed, Mark, Sentence, Sourced, Strong, say
 from visualize.text.tables import frame
@@ -48,15 +47,15 @@ def source(ran: Timeline) -> str:
     return "recorded" if ran.backend == "recorded" else "measured"
 
 
-def claim(ran: Timeline, course: Course, schedule: Schedule) -> tuple[Sentence | str, ...]:
+def claim(ran: Timeline, execution: Execution, schedule: Schedule) -> tuple[Sentence | str, ...]:
     """How long the launch took, what the instrumentation costs, and what is assumed."""
     return (
         say(
             "On {}, {} ran on {} SMs within {}, first start to last end.",
             ran.device.name,
-            Strong(f"{len(course.sm):,} programs"),
-            len(np.unique(course.sm)),
-            Sourced(Strong(_time(course.span_ns)), source(ran)),
+            Strong(f"{len(execution.sm):,} programs"),
+            len(np.unique(execution.sm)),
+            Sourced(Strong(_time(execution.span_ns)), source(ran)),
         ),
         say("CUDA events around that launch: {} (L2 {}).", milliseconds(ran.kernel_ms), ran.experiment.run.l2),
         *_overhead(ran),
@@ -94,31 +93,31 @@ def _loop(schedule: Schedule) -> Sentence | str:
     )
 
 
-def rows(ran: Timeline, course: Course, schedule: Schedule, resident: Residency) -> DataFrame:
+def rows(ran: Timeline, execution: Execution, schedule: Schedule, resident: Residency) -> DataFrame:
     """What ran beside the ideal waves."""
-    ideal = steps(schedule, None)
+    ideal = steps(schedule)
     header = ("", Sourced("as it ran", source(ran)), Sourced("ideal waves", "predicted"))
     ideal_idle = percent(ideal.tail_idle if schedule.turns == 1 else ideal.idle)
     return frame(
         header,
         (
-            ("most programs on one SM at once", str(course.at_once.max()), _held(schedule, resident)),
-            ("median time of a program", _time(course.median_ns), ""),
-            ("spread of starts within a wave", _spread(course, schedule), "0"),
-            (f"programs on SM pid mod {course.sms}", percent(round_robin_share(course, schedule)), "100 %"),
-            ("share of SM time without a program", percent(1 - course.busy), ""),
-            ("idle program slots after the last start", percent(course.tail_idle(ideal.slots)), ideal_idle),
+            ("most programs on one SM at once", str(execution.max_concurrency.max()), _held(schedule, resident)),
+            ("median time of a program", _time(execution.median_ns), ""),
+            ("spread of starts within a wave", _spread(execution, schedule), "0"),
+            (f"programs on SM pid mod {execution.sms}", percent(execution.round_robin_share(schedule)), "100 %"),
+            ("share of SM time without a program", percent(1 - execution.busy), ""),
+            ("idle program slots after the last start", percent(execution.tail_idle(ideal.slots)), ideal_idle),
         ),
     )
 
 
-def _spread(course: Course, schedule: Schedule) -> str:
+def _spread(execution: Execution, schedule: Schedule) -> str:
     """How far apart the programs of each ideal wave really started."""
-    spread = spread_ns(course, np.arange(schedule.programs) // schedule.resident_programs)
+    spread = execution.start_spread_ns(np.arange(schedule.programs) // schedule.resident_programs)
     listed = ", ".join(_time(int(ns)) for ns in spread[:_LISTED]) + (", …" if len(spread) > _LISTED else "")
     if len(spread) == 1:
         return listed
-    return f"{listed}; at most {percent(int(spread.max()) / max(course.median_ns, 1))} of a program's time"
+    return f"{listed}; at most {percent(int(spread.max()) / max(execution.median_ns, 1))} of a program's time"
 
 
 def _held(schedule: Schedule, resident: Residency) -> Sourced:

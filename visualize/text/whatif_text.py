@@ -9,7 +9,7 @@ from pandas import DataFrame
 
 from kernels.lanes import CompiledFacts
 from kernels.results import Compiled, Failure
-from visualize.predict.occupancy import Occupancy
+from visualize.predict.schedule import Occupancy
 from visualize.predict.traffic import Operation
 from visualize.text.prose import Hint, Listed, Sentence, Sourced, Strong, say
 from visualize.text.tables import frame
