@@ -71,8 +71,8 @@ def main() -> int:
 
 def _studies(gpu: Gpu) -> list[GroupSizeStudy]:
     """The recorded comparisons of float16 products in grouped order, but for the largest."""
-    from kernels import records
     from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES as MEASUREMENT
+    from kernels.results import records
 
     studies = [recording.measured for recording in records.shipped(MEASUREMENT.form) if recording.gpu == gpu.name]
     of = [(study, study.experiment.kernel, study.experiment.problem) for study in studies]

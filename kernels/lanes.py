@@ -143,9 +143,6 @@ class CompiledFacts:
     conversions: tuple[Conversion, ...]
     unreadable: str
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self.facts)
-
     @property
     def facts(self) -> CompiledFacts:
         """The facts alone, also of something that has more."""

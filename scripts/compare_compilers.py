@@ -16,12 +16,11 @@ from kernels.lanes import CompiledFacts
 
 def main() -> int:
     """Compile all, print each difference and a summary; returns the number of launches that could not be compiled."""
-    from kernels import records
     from kernels.compiling.compiler import compiled_for
     from kernels.gpus import GPUS
     from kernels.measuring.measurements.counters_measurement import COUNTERS
     from kernels.measuring.processes import Workers, outcome
-    from kernels.results import Compiled
+    from kernels.results import Compiled, records
 
     atlas = [(one.gpu, one.measured) for one in records.shipped(COUNTERS.form)]
     summary: collections.Counter[str] = collections.Counter()

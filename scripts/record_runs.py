@@ -6,11 +6,11 @@ the first N.
 The picture of the error is kept of those runs whose error has something to show. To record these alone, and put them in
 the place of what another file holds of them:
 
-    python -m scripts.record_runs NEW --pictured --replace kernels/records/h200.jsonl
+    python -m scripts.record_runs NEW --pictured --replace kernels/results/recorded/h200.jsonl
 
 To record what a file lacks, and write both:
 
-    python -m scripts.record_runs NEW --lacking --replace kernels/records/h200.jsonl
+    python -m scripts.record_runs NEW --lacking --replace kernels/results/recorded/h200.jsonl
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ def record(
     """
     from kernels.gpus import this_gpu
     from kernels.measuring.measurements import MEASUREMENTS
-    from kernels.records import Recording
     from kernels.results import Failure
+    from kernels.results.records import Recording
 
     gpu, failed = this_gpu(), 0
     if gpu is None:

@@ -93,9 +93,8 @@ _DECLARED = tuple(f"kernels.{name}" for name in DECLARATIONS)
 _MODELS = ("visualize.predict", "kernels.results", *_DECLARED)
 ALLOWED = {
     "app": ("kernels", "visualize"),
-    "kernels.results": _DECLARED,
+    "kernels.results": ("kernels",),
     "kernels.compiling": ("kernels",),
-    "kernels.records": ("kernels",),
     "kernels.store": ("kernels",),
     "kernels.export": ("kernels",),
     "kernels": ("kernels",),
@@ -113,9 +112,11 @@ ALLOWED = {
 
 # Of these, packages that it may not import, wherever the import stands.
 NEVER = {
-    "kernels.results": ("gradio", "plotly", "torch", "triton"),
-    "kernels.compiling": ("kernels.sweep", "kernels.measuring", "kernels.records", "gradio", "plotly"),
-    "kernels.records": ("kernels.sweep", "kernels.measuring", "kernels.store", "gradio", "plotly"),
+    "kernels.results": (
+        *("kernels.sweep", "kernels.measuring", "kernels.compiling", "kernels.export", "kernels.store"),
+        *("gradio", "plotly", "torch", "triton"),
+    ),
+    "kernels.compiling": ("kernels.sweep", "kernels.measuring", "kernels.results.records", "gradio", "plotly"),
     "kernels.store": (
         *("kernels.sweep", "kernels.measuring", "kernels.compiling", "kernels.export"),
         *("gradio", "plotly", "torch", "triton"),
@@ -123,16 +124,19 @@ NEVER = {
     "kernels.export": (
         "kernels.sweep",
         "kernels.measuring",
-        "kernels.records",
+        "kernels.results.records",
         "kernels.compiling",
         "gradio",
         "plotly",
     ),
     "kernels.measuring": ("kernels.sweep", "gradio", "plotly"),
     "kernels": ("gradio", "plotly"),
-    "visualize.predict": ("gradio", "plotly", "torch", "triton"),
+    "visualize.predict": (
+        *("kernels.results.codec", "kernels.results.records"),
+        *("gradio", "plotly", "torch", "triton"),
+    ),
     "visualize.figures": ("gradio", "torch", "triton"),
-    "visualize.text": ("kernels.measuring", "kernels.records", "gradio", "plotly", "torch", "triton"),
+    "visualize.text": ("kernels.measuring", "kernels.results.records", "gradio", "plotly", "torch", "triton"),
     "visualize.widgets": ("torch", "triton"),
     "visualize.state": ("gradio", "torch", "triton"),
     "visualize.scoreboard": ("gradio", "plotly", "torch", "triton"),
@@ -201,14 +205,14 @@ def test_no_file_is_too_long():
 
 BROKEN = (
     ("kernels.measuring.worker", "from visualize.predict import schedule"),
-    ("kernels.records", "import visualize"),
+    ("kernels.results.records", "import visualize"),
     ("kernels.measuring.session", "import app"),
     ("kernels.measuring.session", "def f():\n    from app import main"),
     ("kernels.measuring.check", "import torch"),
     ("kernels.measuring.check", "class C:\n    import torch"),
     ("kernels.measuring.check", "try:\n    from torch import nn\nexcept ImportError:\n    pass"),
     ("kernels.measuring.session", "from kernels.sweep.search import Search"),
-    ("kernels.records", "def f():\n    from kernels.sweep import sweeping"),
+    ("kernels.results.records", "def f():\n    from kernels.sweep import sweeping"),
     ("kernels.sweep.search", "from visualize.predict.launch_time import predict_time"),
     ("kernels.sweep.cluster", "import distributed"),
     ("kernels.sweep.sweeping", "def f():\n    import distributed"),
@@ -227,11 +231,11 @@ BROKEN = (
     ("visualize.predict.reuse", "from kernels import discover"),
     ("visualize.predict.reuse", "from kernels.matmul import grouped"),
     ("visualize.predict.reuse", "from kernels.measuring.check import check"),
-    ("kernels.results.timeline", "from kernels import records"),
-    ("kernels.records", "from kernels.measuring import session"),
+    ("visualize.predict.scores", "from kernels.results import records"),
+    ("kernels.results.records", "from kernels.measuring import session"),
     ("kernels.store.store", "from kernels.measuring.session import Session"),
-    ("kernels.records", "from kernels.store import Store"),
-    ("kernels.compiling.listing", "from kernels.records import find"),
+    ("kernels.results.records", "from kernels.store import Store"),
+    ("kernels.compiling.listing", "from kernels.results.records import find"),
     ("kernels.export.script", "from kernels.measuring.check import check"),
     ("visualize.text.why", "import gradio as gr"),
     ("visualize.text.why", "from visualize.panels import schedule_tab"),

@@ -14,17 +14,16 @@ FILE = '''"""How many programs a launch has, and in which process they ran."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
-from kernels.records import RecordForm
+from kernels.results.records import RecordForm
 from kernels.results import Device
+from kernels.results.fields import MeasuredExperiment
 from kernels.measuring.measurements.measurement import Measurement
 from kernels.measuring.prepared import prepare
 from kernels.measuring.stages import Stages
@@ -33,15 +32,12 @@ from kernels.measuring.worker import as_failure
 
 @dataclass(frozen=True)
 class ProgramCount:
-    experiment: Experiment
+    experiment: MeasuredExperiment
     backend: str
     device: Device
     programs: int
     process: int
     note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "experiment": self.experiment.to_json()}
 
 
 class ProgramsMeasurement(Measurement[ProgramCount]):
@@ -76,30 +72,35 @@ from dataclasses import replace
 from pathlib import Path
 
 if __name__ == "__main__":
-    from kernels import discover, records
+    from kernels import discover
+    from kernels.results import Failure, records
+    from kernels.results.codec import to_json
     from kernels.experiment import Run, from_json
     from kernels.measuring import session as sessions
     from kernels.measuring.measurements import MEASUREMENTS
+
+    def reply(outcome):
+        return {"failure": vars(outcome)} if isinstance(outcome, Failure) else to_json(outcome)
 
     sessions.MOST_KEPT = 1
     session = sessions.Session(None, Path(sys.argv[1]))
     form = MEASUREMENTS["programs"].form
     one = from_json({"kernel": "matmul.grid_2d", "problem": {"M": 100, "N": 70, "K": 16}}, discover())
     elsewhere = replace(one, gpu="A100-40GB")
-    said = {"recorded": session.submit(elsewhere, "programs").result().to_json()}
+    said = {"recorded": reply(session.submit(elsewhere, "programs").result())}
     if sys.argv[2] == "again":
         print(json.dumps(said))
         session.close()
         sys.exit()
     counted = session.submit(one, "programs").result()
-    said["counted"], said["here"] = counted.to_json(), os.getpid()
+    said["counted"], said["here"] = reply(counted), os.getpid()
     said["known"] = session.known(replace(one, run=Run(seed=5)), "programs") is counted
     said["known elsewhere"] = session.known(elsewhere, "programs") is counted
     job = session.submit(replace(one, run=Run(seed=99)), "programs")
     while job.progress.stage != "launch":
         time.sleep(0.01)
     job.cancel()
-    said["cancelled"] = job.result(60).to_json()
+    said["cancelled"] = reply(job.result(60))
     other = replace(one, problem=replace(one.problem, M=16))
     session.submit(other, "programs").result()
     said["forgotten"] = session.known(one, "programs") is None
@@ -115,7 +116,7 @@ if __name__ == "__main__":
 def tree(tmp_path_factory):
     """The project with one file more, and the list that names it."""
     tree = copied(tmp_path_factory.mktemp("measurement") / "tree")
-    folder = tree / "kernels" / "runner" / "measurements"
+    folder = tree / "kernels" / "measuring" / "measurements"
     (folder / "programs_measurement.py").write_text(FILE, encoding="utf-8")
     listed = (folder / "__init__.py").read_text(encoding="utf-8")
     first = "from kernels.measuring.measurements.run_measurement"

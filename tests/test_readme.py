@@ -12,9 +12,10 @@ from statistics import median
 
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.experiment import from_json
 from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
+from kernels.results import records
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,7 +41,7 @@ def test_the_screenshot_comes_first_and_is_there() -> None:
 
 
 def test_the_atlas_has_the_launches_that_are_named() -> None:
-    read = lambda name: (ROOT / "kernels" / "records" / name).read_text(encoding="utf-8").splitlines()  # noqa: E731
+    read = lambda name: (records.DIRECTORY / name).read_text(encoding="utf-8").splitlines()  # noqa: E731
     h200, h100 = read("h200_counters.jsonl"), read("h100_counters.jsonl")
     words = " ".join(README.split())
     assert (

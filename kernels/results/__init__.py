@@ -1,21 +1,20 @@
-"""What crosses from a worker to the page: frozen values, and nothing that makes them. A leaf package."""
+"""Results that cross from a worker to the page: frozen dataclasses. Importing them loads no pydantic and no SQLite."""
 
-from kernels.results.compiled_kernel import Compiled
-from kernels.results.counters import Counters, OpCounts, SharedCounts
-from kernels.results.failure import STAGES, Failure
-from kernels.results.group_size_study import GroupSizeRow, GroupSizeStudy
-from kernels.results.measured import Measured
-from kernels.results.run_result import Check, Closeup, Diff, RunResult
-from kernels.results.run_times import Baseline, Clocks, Device, LaunchOverhead, Peak, RunTimes, Timing
-from kernels.results.sweep_result import (
-    AgainstLibrary,
-    Final,
-    Finalist,
-    Prediction,
-    Strategy,
-    Sweep,
-    SweepRow,
+from kernels.results.counters import Counters, GroupSizeRow, GroupSizeStudy, OpCounts, SharedCounts
+from kernels.results.outcome import STAGES, Compiled, Device, Failure, Measured
+from kernels.results.run import (
+    Baseline,
+    Check,
+    Clocks,
+    Closeup,
+    Diff,
+    LaunchOverhead,
+    Peak,
+    RunResult,
+    RunTimes,
+    Timing,
 )
+from kernels.results.sweep import AgainstLibrary, Final, Finalist, Prediction, Strategy, Sweep, SweepRow
 from kernels.results.timeline import Timeline
 
 __all__ = [

@@ -1,25 +1,25 @@
-"""What Nsight Compute counted of one launch."""
+"""Counts by Nsight Compute: of one launch, and of one launch for each GROUP_SIZE."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from kernels.experiment import Experiment
 from kernels.lanes import CompiledFacts
-from kernels.results.run_times import Device
+from kernels.results.fields import MeasuredExperiment
+from kernels.results.outcome import Device
 
 
 @dataclass(frozen=True)
 class OpCounts:
-    """What Nsight Compute counted of one operation, summed over its instructions of one opcode.
+    """Counts of one memory operation, summed over its instructions of one opcode.
 
     Attributes:
-        operation: its number among the kernel's accesses; -1 where SASS does not tell.
-        executed: warp instructions, those included in which no lane was active.
-        lines: L1 tags looked up.
-        ideal_sectors: the sectors that the bytes asked for would fill.
+        operation: index into the kernel's accesses; -1 if SASS does not tell.
+        executed: warp instructions, including those without an active lane.
+        lines: L1 tag lookups.
+        ideal_sectors: sectors that the requested bytes would fill.
     """
 
     operation: int
@@ -32,9 +32,9 @@ class OpCounts:
 
 @dataclass(frozen=True)
 class SharedCounts:
-    """What was counted of a source line's instructions on shared memory, of one opcode.
+    """Counts of one source line's shared-memory instructions of one opcode.
 
-    `ideal_wavefronts` are those that would be left without bank conflicts.
+    `ideal_wavefronts` are the wavefronts without bank conflicts.
     """
 
     source: tuple[str, int]
@@ -49,13 +49,12 @@ class Counters:
     """One launch as Nsight Compute counted it.
 
     Attributes:
-        tool: what counted, with its version.
-        compiled: what the compiler made of it.
+        tool: the profiler and its version.
         launch: counts of the whole launch, by our names of the metrics: "ld_requests", "dram_read_bytes".
-        ops, shared: counts of instructions, on global and on shared memory.
+        ops, shared: counts of instructions on global and on shared memory.
     """
 
-    experiment: Experiment
+    experiment: MeasuredExperiment
     backend: str
     device: Device
     tool: str
@@ -65,16 +64,55 @@ class Counters:
     shared: tuple[SharedCounts, ...]
     note: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """The reply of `/counters`."""
-        return {
-            "experiment": self.experiment.to_json(),
-            "backend": self.backend,
-            "device": dataclasses.asdict(self.device),
-            "tool": self.tool,
-            "compiled": self.compiled.to_json(),
-            "launch": self.launch,
-            "ops": [dataclasses.asdict(op) for op in self.ops],
-            "shared": [dataclasses.asdict(row) for row in self.shared],
-            "note": self.note,
-        }
+
+@dataclass(frozen=True)
+class GroupSizeRow:
+    """Counts and times of one GROUP_SIZE.
+
+    Attributes:
+        group_size: None for a kernel without GROUP_SIZE.
+        registers, shared_bytes: per thread and per program.
+        dram_read_bytes, dram_write_bytes: one per counted launch.
+        received_bytes: bytes of global memory that SMs received, without L1 hits; None if not counted.
+        l2_read_bytes: bytes that the L2 looked up for them. One lookup can serve several SMs. None if not counted.
+        times_ms: one per turn.
+    """
+
+    group_size: int | None
+    registers: int
+    shared_bytes: int
+    dram_read_bytes: tuple[int, ...]
+    dram_write_bytes: tuple[int, ...]
+    received_bytes: int | None
+    l2_read_bytes: int | None
+    times_ms: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class GroupSizeStudy:
+    """The same launch with several GROUP_SIZEs, including the experiment's own.
+
+    Attributes:
+        tool: the profiler and its version.
+        rows: by GROUP_SIZE.
+    """
+
+    experiment: MeasuredExperiment
+    backend: str
+    device: Device
+    tool: str
+    rows: tuple[GroupSizeRow, ...]
+    clock_mhz: int | None = None
+    note: str = ""
+
+
+def with_group_size(experiment: Experiment, size: int | None) -> Experiment:
+    """Return the experiment with another GROUP_SIZE; unchanged if `size` is None."""
+    if size is None:
+        return experiment
+    return dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, GROUP_SIZE=size))
+
+
+def any_group_size(experiment: Experiment) -> Experiment:
+    """Return one experiment that represents all that differ in GROUP_SIZE alone."""
+    return with_group_size(experiment, 1 if hasattr(experiment.config, "GROUP_SIZE") else None)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from dataclasses import dataclass
 from typing import Any
 
-from kernels import records
 from kernels.experiment import Experiment
-from kernels.records import RecordForm, Recording
+from kernels.results import records
+from kernels.results.records import RecordForm, Recording
 from kernels.store.store import Kind, Store
 
 
@@ -48,6 +47,4 @@ def _found(form: RecordForm[Any], recording: Recording[Any], experiment: Experim
     measured, ended = recording.measured, datetime.datetime.fromisoformat(recording.date)
     note = f"{form.verb} earlier on this machine, {ended:%Y-%m-%d %H:%M} UTC. {measured.note}".strip()
     backend = "recorded" if measured.device.backend == "cuda" else measured.backend
-    device = dataclasses.replace(measured.device, backend=backend)
-    value = dataclasses.replace(measured, backend=backend, device=device, note=note)
-    return Found(form.fitted(value, experiment), ended)
+    return Found(form.recall(measured, experiment, note, backend), ended)

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kernels.experiment import Experiment
-from kernels.records import RecordForm, Recording, UnreadableRecording
 from kernels.results import Measured
+from kernels.results.records import RecordForm, Recording, UnreadableRecording
 from kernels.store import pruning, queries, sweeps
 from kernels.store.database import LOG, TROUBLE, Database, is_corrupt, why
 from kernels.store.experiment_key import key_of, text_of

@@ -18,6 +18,7 @@ from kernels.knobs import ConfigError
 from kernels.measuring.processes import Workers, died, outcome
 from kernels.measuring.worker import as_failure
 from kernels.results import Failure, SweepRow
+from kernels.results.sweep import Status
 from kernels.spec import Launch
 from kernels.sweep.device import NO_WORKER, Build, Predict
 
@@ -126,5 +127,5 @@ def unbuilt(row: SweepRow, failure: Failure) -> SweepRow | None:
     """The row of a config that was not compiled: set aside where it can't be, else failed; None where cancelled."""
     if failure.kind == "cancelled":
         return None
-    status = "set aside" if failure.kind in _OF_THE_CONFIG else "failed"
+    status: Status = "set aside" if failure.kind in _OF_THE_CONFIG else "failed"
     return dataclasses.replace(row, status=status, reason=failure.message)

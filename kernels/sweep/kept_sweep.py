@@ -9,15 +9,14 @@ import dataclasses
 import datetime
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kernels.gpus import Gpu
 from kernels.jit import triton
-from kernels.records import UnreadableRecording
-from kernels.records.sweep_form import rows_from_json, sweep_from_json
 from kernels.results import Sweep, SweepRow
+from kernels.results.codec import UnreadableRecording, from_json, to_json
 from kernels.space import Space
 from kernels.store import Store, StoredRow, StoredSweep
 
@@ -79,12 +78,12 @@ def kept(store: Store, space: Space, gpu: Gpu) -> Kept | None:
 
 def _sweep(stored: StoredSweep, rows: Sequence[StoredRow], space: Space) -> Sweep:
     """A stored sweep with its rows, and those of configs that were not tried."""
-    found = sweep_from_json({**stored.details, "rows": []}, f"stored sweep {stored.name}")
+    place = f"stored sweep {stored.name}"
+    found: Sweep = from_json(Sweep, {**stored.details, "rows": []}, place)
     experiments = space.experiments
     known = [row for row in rows if row.place < len(experiments)]
-    read = rows_from_json(
-        [row.details for row in known], [experiments[row.place] for row in known], f"stored sweep {stored.name}"
-    )
+    payloads = [{**row.details, "experiment": experiments[row.place].to_json()} for row in known]
+    read: tuple[SweepRow, ...] = from_json(tuple[SweepRow, ...], payloads, place)
     every = [SweepRow(one, "not tried", device=stored.gpu) for one in experiments]
     for row, one in zip(known, read, strict=True):
         every[row.place] = one
@@ -159,17 +158,13 @@ def kept_and_keeper(
 
 def _details(sweep: Sweep) -> dict[str, Any]:
     """A sweep without its rows."""
-    return dataclasses.replace(sweep, rows=()).to_json()
+    fields: dict[str, Any] = to_json(dataclasses.replace(sweep, rows=()))
+    return fields
 
 
 def _row(place: int, row: SweepRow) -> StoredRow:
     """A row without its experiment, which its place tells, and without what has its default."""
-    details = {name: value for name, value in row.to_json().items() if value != _USUAL.get(name)}
+    details = to_json(row, omit_defaults=True)
     del details["experiment"]
     passed = {"timed": True, "checked": True, "wrong": False}.get(row.status)
     return StoredRow(place, details, row.median_ms, passed)
-
-
-_USUAL: Mapping[str, Any] = {
-    field.name: field.default for field in dataclasses.fields(SweepRow) if field.default is not dataclasses.MISSING
-}

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernels.knobs import ConfigError
-from kernels.records.record_form import UnreadableRecording
-from kernels.records.sweep_form import row_from_json, sweep_from_json
 from kernels.results import Sweep, SweepRow
+from kernels.results.codec import UnreadableRecording, from_json, to_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,11 +68,11 @@ def text(suffix: str, sweep: Sweep) -> str:
 
 
 def _lines(sweep: Sweep) -> str:
-    return "".join(f"{json.dumps(row.to_json(), ensure_ascii=False)}\n" for row in sweep.rows)
+    return "".join(f"{json.dumps(to_json(row), ensure_ascii=False)}\n" for row in sweep.rows)
 
 
 def _whole(sweep: Sweep) -> str:
-    return json.dumps(sweep.to_json(), ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(to_json(sweep), ensure_ascii=False, indent=1) + "\n"
 
 
 def _table(sweep: Sweep) -> str:
@@ -90,9 +89,10 @@ def read(path: Path) -> tuple[SweepRow, ...]:
     """
     text = checked_path(path, RESUMABLE).read_text(encoding="utf-8")
     if path.suffix == ".json":
-        return sweep_from_json(_parsed(text, str(path)), str(path)).rows
+        sweep: Sweep = from_json(Sweep, _parsed(text, str(path)), str(path))
+        return sweep.rows
     lines = [(f"{path}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    return tuple(row_from_json(_parsed(line, place), place) for place, line in lines)
+    return tuple(from_json(SweepRow, _parsed(line, place), place) for place, line in lines)
 
 
 def _parsed(text: str, place: str) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import zlib
 import numpy as np
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
+from kernels.results import records
 from kernels.spec import Launch
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
 from visualize.predict.execution import Execution

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels import discover, records
+from kernels import discover
 from kernels.export.chrome_trace import chrome_trace, packed
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
+from kernels.results import records
 from kernels.spec import Launch
 
 RECORDED = records.experiments(TIMELINE.form, "H200")

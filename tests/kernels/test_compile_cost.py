@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.compile_cost import (
     COMPILE_DEADLINE_S,
     QUICK_COMPILE_S,
@@ -18,6 +18,7 @@ from kernels.gpus import GPUS
 from kernels.knobs import knobs
 from kernels.measuring.measurements import MEASUREMENTS
 from kernels.recommended import shipped
+from kernels.results import records
 from kernels.spec import Launch
 from visualize.panels.tabs import SETTINGS
 from visualize.tours import tours

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import gpus, records
+from kernels import gpus
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.lanes import CompiledFacts
 from kernels.measuring.measurements.counters_measurement import COUNTERS
-from kernels.results import Failure
+from kernels.results import Failure, records
 from kernels.spec import DTYPE_BYTES, Launch
 from scripts import record_counters
 from scripts.drawn_experiments import LARGEST, drawn, experiments, named, widely_drawn, with_descriptors

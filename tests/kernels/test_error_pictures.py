@@ -8,14 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.run_measurement import RUN
-from kernels.records import Recording, UnreadableRecording
-from kernels.results import Closeup, Diff
-from kernels.results.picture_forms import CELLS, ELEMENTS, LEVELS, pooled
-from kernels.results.run_result import MOST_RECORDED_CELLS
+from kernels.results import Closeup, Diff, records
+from kernels.results.codec import UnreadableRecording
+from kernels.results.fields import LEVELS
+from kernels.results.records import Recording
+from kernels.results.run import MOST_RECORDED_CELLS, pool_max
 from scripts import record_runs, recording
 
 LOST = records.find(RUN.form, from_json({"kernel": "matmul.split_k_race"}, discover()), "H200")
@@ -41,7 +42,7 @@ def read_back(diff):
 
 
 def test_a_picture_is_read_back_as_the_small_one_that_was_written():
-    small, back = picture().small(), read_back(picture())
+    small, back = picture().shrink(), read_back(picture())
     assert (back.cell, back.shape, back.exact, back.tile) == (small.cell, small.shape, small.exact, small.tile)
     assert max(back.cells.shape) <= MOST_RECORDED_CELLS
     for name in ("cell", "first", "shape", "near"):
@@ -72,7 +73,8 @@ def test_a_recording_without_a_picture_has_no_word_of_it():
 
 
 def test_every_code_stands_for_itself():
-    np.testing.assert_array_equal(CELLS.read(CELLS.written(LEVELS[None])), LEVELS[None])
+    every = Diff(LEVELS.reshape(16, 16), (1, 1), (16, 16), exact=False)
+    np.testing.assert_array_equal(read_back(every).cells, every.cells)
     assert len(LEVELS) == 256
     assert (np.diff(LEVELS) > 0).all()
     assert 1 in LEVELS, "the limit"
@@ -81,7 +83,7 @@ def test_every_code_stands_for_itself():
 def test_the_largest_of_each_cell_survives_pooling_where_nothing_divides():
     cells = np.zeros((129, 65), dtype=np.float32)
     cells[128, 64] = 7
-    small = pooled(cells, (3, 2))
+    small = pool_max(cells, (3, 2))
     assert small.shape == (43, 33)
     assert small[-1, -1] == small.max() == 7
 
@@ -152,4 +154,3 @@ def test_the_campaign_puts_pictured_runs_in_the_place_of_what_a_file_holds(tmp_p
     assert transposed.experiment.kernel == "transpose.tiled"
     assert transposed.diff is None
     assert recording.merged(lines, []) == lines
-    np.testing.assert_array_equal(ELEMENTS.read(ELEMENTS.written(LEVELS[None, 1:4])), LEVELS[None, 1:4])

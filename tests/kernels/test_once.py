@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from kernels import records
 from kernels.measuring.measurements import MEASUREMENTS
 from kernels.once import once
+from kernels.results import records
 
 
 def test_threads_that_ask_while_it_is_made_wait_for_it():
@@ -33,16 +33,9 @@ def test_threads_that_ask_while_it_is_made_wait_for_it():
     assert slow.__doc__ == "What it is for."
 
 
-def test_recordings_are_read_once_however_many_ask(monkeypatch):
-    """As when many pages are opened right after the start."""
-    reading = []
-    fields = records._fields
-    monkeypatch.setattr(records, "_fields", lambda *of: reading.append(1) or fields(*of))
-    for cached in (records._lines, records._shipped, records._index):
-        cached.cache_clear()
-    form = MEASUREMENTS["counters"].form
+def test_several_threads_read_the_shipped_recordings_once():
+    records.shipped.cache_clear()
     with ThreadPoolExecutor(4) as pool:
-        several = list(pool.map(lambda _: records.shipped(form), range(4)))
-    assert len(several[0]) > 100
-    assert all(one is several[0] for one in several)
-    assert len(reading) == sum(len(lines) for lines in records._lines().values())
+        first, *others = pool.map(lambda _: records.shipped(MEASUREMENTS["counters"].form), range(4))
+    assert len(first) > 100
+    assert all(recordings is first for recordings in others)

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from kernels import records
 from kernels.measuring.measurements import MEASUREMENTS
+from kernels.results import records
+from kernels.results.codec import UnreadableRecording
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
 FILES = sorted(records.DIRECTORY.glob("*.jsonl"))
@@ -63,20 +64,15 @@ UNREADABLE = {
     "another field": (changed("reuse", "reuse", "speed", value=1), "reuse.speed"),
     "an unknown kernel": (changed("counters", "counters", "experiment", "kernel", value="sort"), "kernel is 'sort'"),
     "no tool": (lines("counters")[0].replace('"tool"', '"fool"'), "counters.tool"),
-    "no date": (lines("timeline")[0].replace('"date"', '"day"'), "besides gpu and date"),
-    "half a line": (lines("run")[0][:100], "this is no JSON"),
-    "a list": ("[]", "besides gpu and date"),
+    "no date": (lines("timeline")[0].replace('"date"', '"day"'), "fields gpu, date"),
+    "half a line": (lines("run")[0][:100], "this is not JSON"),
+    "a list": ("[]", "fields gpu, date"),
 }
 
 
 @pytest.mark.parametrize(("line", "wrong"), UNREADABLE.values(), ids=UNREADABLE)
-def test_a_line_that_cannot_be_read_says_file_and_line_and_what_is_wrong(tmp_path, monkeypatch, line, wrong):
-    good = lines("run")[0]
-    (tmp_path / "mine.jsonl").write_text(f"{good}\n\n{line}\n", encoding="utf-8")
-    monkeypatch.setattr(records, "DIRECTORY", tmp_path)
-    for cached in (records._lines, records._shipped):
-        monkeypatch.setattr(records, cached.__name__, cached.__wrapped__)
-    with pytest.raises(records.UnreadableRecording) as error:
-        _ = [records.shipped(form) for form in FORMS.values()]
-    assert str(error.value).startswith("mine.jsonl, line 3: ")
+def test_a_line_that_cannot_be_read_says_file_and_line_and_what_is_wrong(tmp_path, line, wrong):
+    (tmp_path / "mine.jsonl").write_text(f"{lines('run')[0]}\n\n{line}\n", encoding="utf-8")
+    with pytest.raises(UnreadableRecording, match=r"^mine\.jsonl, line 3: ") as error:
+        _ = [records.shipped(form, tmp_path) for form in FORMS.values()]
     assert wrong in str(error.value)

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import records
 from kernels.experiment import Run, from_json
 from kernels.measuring.measurements import MEASUREMENTS
+from kernels.results import records
 from kernels.store import Store, StoredRow, StoredSweep, Wanted, machine_store
 from kernels.store.experiment_key import experiment_of, key_of, text_of
 from kernels.store.pruning import Bounds

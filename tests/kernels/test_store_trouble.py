@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import records
+from kernels.results import records
 from kernels.store import Store, StoredSweep, Wanted, database, migrations, writer
 from kernels.store.experiment_key import key_of, text_of
 from tests.kernels.results_made_up import START, experiment, run

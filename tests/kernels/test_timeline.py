@@ -8,17 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.compiling import compiler
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.timeline_measurement import MOST_PROGRAMS, TIMELINE, written_once
 from kernels.measuring.processes import Workers, outcome
-from kernels.records import Recording
-from kernels.results import Compiled, Device, Failure, Timeline, Timing
+from kernels.results import Compiled, Device, Failure, Timeline, Timing, records
+from kernels.results.records import Recording
 from kernels.spec import Launch
 from tests.conftest import in_turns
 from visualize.panels.endpoint import Api
+from visualize.panels.timeline_panel import timeline_json
 
 pytestmark = pytest.mark.xdist_group("timed builds")
 
@@ -119,12 +120,12 @@ def test_the_tick_divides_all_differences_and_the_step_is_the_smallest():
 
 
 def test_the_reply_lists_every_program_with_what_it_costs_to_know():
-    reply = json.loads(json.dumps(timeline(note="The clock is unknown.").to_json()))
+    reply = json.loads(json.dumps(timeline_json(timeline(note="The clock is unknown."))))
     assert reply["programs"][1] == {"sm": 131, "start_ns": 32, "end_ns": 960}
     assert len(reply["programs"]) == 3
     assert {"plain_ms": 0.25, "instrumented_ms": 0.26, "kernel_ms": 0.004}.items() <= reply.items()
     assert {"span_ns": 2080, "tick_ns": 32, "backend": "cuda", "registers": [32, 38]}.items() <= reply.items()
-    assert reply["note"].startswith("The clock is unknown. Each program reads the GPU's timer first thing")
+    assert reply["note"].startswith("The clock is unknown. Each program reads the GPU's timer first")
     assert "sm" not in reply
 
 
@@ -137,7 +138,7 @@ def test_a_recorded_timeline_says_the_same_again():
     assert again.measured == taken
     device = replace(taken.device, backend="recorded")
     note = "Recorded on H200, 2026-01-02."
-    assert form.recalled(again) == replace(taken, backend="recorded", device=device, note=note)
+    assert form.recall(taken, taken.experiment, note) == replace(taken, backend="recorded", device=device, note=note)
     assert form.line(again) == line
 
 
@@ -152,7 +153,7 @@ def test_without_a_gpu_there_is_what_was_recorded_or_a_sentence(session, monkeyp
     outcome = session.submit(odd, "timeline").result()
     assert outcome is recorded
     reply = Api(session).outcome(outcome)
-    assert (reply["gpu"], reply["backend"], len(reply["programs"])) == ("H200", "recorded", 3)
+    assert (reply["gpu"], reply["backend"], len(reply["sm"])) == ("H200", "recorded", 3)
 
 
 def test_more_programs_than_a_timeline_holds_are_refused_with_the_number(session):

@@ -23,11 +23,12 @@ if __name__ == "__main__":
     from kernels.experiment import from_json
     from kernels.gpus import this_gpu
     from kernels.measuring.session import Session
+    from kernels.results.codec import to_json
 
     session = Session(this_gpu() if sys.argv[2] == "cuda" else None, Path(sys.argv[1]))
     for payload in json.load(sys.stdin):
         outcome = session.submit(from_json(payload, discover()), name="check").result()
-        said = outcome.to_json()
+        said = to_json(outcome)
         print(json.dumps(said.get("check") or said))
     session.close()
 """
@@ -50,7 +51,7 @@ def checks(tree, payloads):
         experiment = from_json(payload, discover())
         failure = launch(experiment, resolved_gpu(experiment, None))
         check = checked()[0] if failure is None else None
-        found.append({"passed": check.passed, "mismatched": check.mismatched} if check else failure.to_json())
+        found.append({"passed": check.passed, "mismatched": check.mismatched} if check else vars(failure))
     return found
 
 for tree, payloads in json.load(sys.stdin):

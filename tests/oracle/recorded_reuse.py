@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernels import discover, records
+from kernels import discover
 from kernels.compiling.compiler import compiled_for
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
-from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy
-from kernels.results.group_size_study import any_group_size
+from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy, records
+from kernels.results.counters import any_group_size
 from kernels.spec import Kernel, Launch
 from visualize.predict.bounds import bounds, l2_pressure, writes_in_parts
 from visualize.predict.coalescing import operations

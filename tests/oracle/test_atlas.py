@@ -8,9 +8,10 @@ import json
 
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.counters_measurement import COUNTERS as COUNTED
+from kernels.results import records
 from kernels.spec import Launch
 from visualize.predict.agreement import Verdicts, count_of
 from visualize.predict.banks import wavefronts_per_instruction

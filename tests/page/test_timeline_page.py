@@ -7,9 +7,10 @@ import functools
 import numpy as np
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
+from kernels.results import records
 from kernels.spec import Launch
 from tests.page.conftest import Tab
 from visualize.predict.execution import Execution, ideal_clock

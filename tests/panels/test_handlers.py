@@ -12,12 +12,11 @@ from dataclasses import replace
 import gradio as gr
 import pytest
 
-from kernels import records
 from kernels.experiment import Run
 from kernels.gpus import GPUS
 from kernels.measuring.measurements import MEASUREMENTS
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
-from kernels.results import Failure
+from kernels.results import Failure, records
 from tests.panels.sent import named, opened, request, set_to
 from visualize.panels.schedule_tab import SchedulePanel
 from visualize.panels.tabs import SETTINGS

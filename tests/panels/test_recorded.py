@@ -9,10 +9,11 @@ from collections import Counter
 import gradio as gr
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.measurements import MEASUREMENTS
+from kernels.results import records
 from visualize.panels import recorded_tab
 from visualize.panels.recorded_tab import KINDS, PAGE, SHOWN_ON, RecordedPanel, entries, reply
 from visualize.panels.tabs import SETTINGS

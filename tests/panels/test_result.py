@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernels import discover, records
+from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.run_measurement import RUN
-from kernels.results import Closeup, Diff
+from kernels.results import Closeup, Diff, records
 from kernels.spec import Launch
 from visualize.panels import result_tab
 from visualize.text import words

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.measuring.measurements.counters_measurement import COUNTERS
 from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
-from kernels.results import Failure
+from kernels.results import Failure, records
 from kernels.spec import Launch
 from visualize.panels import reuse_tab
 from visualize.predict.dram_traffic import dram_traffic

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.run_measurement import RUN
-from kernels.results import Peak
+from kernels.results import Peak, records
 from kernels.spec import Launch
 from visualize.figures.roofline_figure import roofline_figure
 from visualize.panels.roofline_picture import drawn_roofline

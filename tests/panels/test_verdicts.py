@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.counters_measurement import COUNTERS
-from kernels.results import Compiled
+from kernels.results import Compiled, records
 from kernels.spec import Launch
 from visualize.figures.memory_figure import title_of
 from visualize.panels.memory_picture import Execution

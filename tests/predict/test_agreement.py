@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.counters_measurement import COUNTERS
+from kernels.results import records
 from kernels.spec import Launch
 from visualize.predict.agreement import agreement, compare_costs, verdicts, worst
 from visualize.predict.textbook import Textbook

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.counters_measurement import COUNTERS
+from kernels.results import records
 from kernels.spec import Launch
 from visualize.predict import coalescing
 from visualize.predict.bounds import SUSTAINED, bounds, l2_gbps, l2_pressure

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernels import discover, records
+from kernels import discover
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
+from kernels.results import records
 from kernels.spec import Launch
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.schedule import schedule

@@ -9,13 +9,14 @@ from itertools import groupby, permutations
 import numpy as np
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.compile_cost import hopeless
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.lanes import CompiledFacts
 from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
+from kernels.results import records
 from kernels.spec import Launch
 from visualize.predict.launch_time import expected_best, predict_time
 

@@ -10,7 +10,7 @@ import pytest
 from fakes import ALL, FakeBuilder, FakeDevice, grid, predicting, swept, true_ms
 
 from kernels.results import Failure, Strategy
-from kernels.results.sweep_result import PATIENCE
+from kernels.results.sweep import PATIENCE
 from kernels.sweep.correction import corrections, features
 from kernels.sweep.device import GONE
 from kernels.sweep.ranking import ETA, FINALISTS, median_interval

@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels import discover, records
+from kernels import discover
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.counters_measurement import COUNTERS
 from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.measuring.measurements.run_measurement import RUN
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
-from kernels.results import Failure
+from kernels.results import Failure, records
 from kernels.spec import Launch
 from visualize.predict.agreement import verdicts
 from visualize.predict.dram_traffic import dram_traffic

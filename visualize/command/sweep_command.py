@@ -16,8 +16,8 @@ from kernels.export.autotune import config_line
 from kernels.knobs import ConfigError
 from kernels.measuring.cache_directory import default_cache_directory
 from kernels.measuring.session import Session
-from kernels.records.record_form import UnreadableRecording
 from kernels.results import Sweep, SweepRow
+from kernels.results.codec import UnreadableRecording
 from kernels.store import machine_store
 from kernels.sweep.cluster import SCHEDULER, client_of, sweeping_there
 from kernels.sweep.device import seconds_text

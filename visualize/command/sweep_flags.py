@@ -12,7 +12,7 @@ from kernels import discover
 from kernels.experiment import Experiment, from_json
 from kernels.knobs import ConfigError
 from kernels.results import Strategy, SweepRow
-from kernels.results.sweep_result import PATIENCE, STRATEGIES
+from kernels.results.sweep import PATIENCE, STRATEGIES
 from kernels.space import Space, space, varied
 from kernels.sweep.rows_file import SUFFIXES, checked_path, read
 

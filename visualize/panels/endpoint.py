@@ -19,7 +19,7 @@ from kernels.measuring.measurements import MEASUREMENTS
 from kernels.measuring.session import Session
 from kernels.measuring.turns import Client
 from kernels.merged_schema import JsonSchema, object_schema
-from kernels.results import Compiled, Failure
+from kernels.results import Compiled, Failure, codec
 from visualize.panels.asker import asker
 from visualize.panels.beside import NEAR_S, Beside
 from visualize.state.known import Known
@@ -82,7 +82,7 @@ class Api:
         try:
             asked = self.session.compiling(from_payload(payload), client=client)
         except Exception as error:
-            return to_json(failure(error).to_json())
+            return to_json(failure(error))
         try:
             await asyncio.wait([asyncio.wrap_future(asked)], timeout=within_s)
         except asyncio.CancelledError:  # who asked has left
@@ -92,13 +92,13 @@ class Api:
         if outcome is None:
             self._goes_on(asked, client)
         if isinstance(outcome, Failure) and not or_not:
-            return to_json(outcome.to_json())
+            return to_json(outcome)
         found = await asyncio.to_thread(self._unless_far, payload, body, outcome, seconds)
         if isinstance(found, dict):
             return found
         known, needed_s = found
         reply = await asyncio.wrap_future(self.beside.asked(replied, known, body, seconds=needed_s))
-        return to_json(reply.to_json()) if isinstance(reply, Failure) else reply
+        return to_json(reply) if isinstance(reply, Failure) else reply
 
     def _unless_far(
         self,
@@ -112,7 +112,7 @@ class Api:
             known = self.known(from_payload(payload), outcome)
             needed_s = seconds(known)
         except Exception as error:
-            return to_json(failure(error).to_json())
+            return to_json(failure(error))
         return replied(known, body) if needed_s <= NEAR_S else (known, needed_s)
 
     def _goes_on(self, asked: Future[Compiled | Failure], client: Client) -> None:
@@ -134,25 +134,25 @@ class Api:
         try:
             known = self.known(from_payload(payload), compiled)
         except Exception as error:
-            return to_json(failure(error).to_json())
+            return to_json(failure(error))
         return replied(known, body)
 
     async def measured(
         self,
         payload: object,
         measurement: str,
-        body: Callable[[Any, Known], dict[str, Any]] = lambda outcome, _: outcome.to_json(),
+        body: Callable[[Any, Known], dict[str, Any]] = lambda outcome, _: codec.to_json(outcome),
     ) -> dict[str, Any]:
         """Measure, and answer with what `body` says of the outcome; by default all of it."""
         try:
             job = self.session.submit(from_payload(payload), measurement, asker())
         except Exception as error:
-            return to_json(failure(error).to_json())
+            return to_json(failure(error))
         # Waits without a thread: many may wait for their turn, and the page must stay quick.
         return await asyncio.to_thread(self.outcome, await asyncio.wrap_future(job.done), body)
 
     def outcome(
-        self, outcome: Any, body: Callable[[Any, Known], dict[str, Any]] = lambda outcome, _: outcome.to_json()
+        self, outcome: Any, body: Callable[[Any, Known], dict[str, Any]] = lambda outcome, _: codec.to_json(outcome)
     ) -> dict[str, Any]:
         """The reply to a measurement that has ended."""
 
@@ -228,7 +228,7 @@ def answered(body: Callable[[], Reply]) -> dict[str, Any]:
         reply = body()
     except Exception as error:
         reply = failure(error)
-    return to_json(reply.to_json() if isinstance(reply, Failure) else reply)
+    return to_json(reply)
 
 
 def failure(error: Exception) -> Failure:
@@ -255,6 +255,8 @@ def to_json(value: Any) -> Any:
     """Plain JSON: NumPy numbers converted; NaN and infinity null, with their count beside them as `not_finite`."""
     if isinstance(value, Plain):
         return value.json
+    if isinstance(value, Failure):
+        return {"failure": {"stage": value.stage, "kind": value.kind, "message": value.message}}
     if isinstance(value, dict):
         plain = {str(key): to_json(item) for key, item in value.items()}
         lost = sum(_count_not_finite(item) for item in value.values())

@@ -7,12 +7,13 @@ from typing import Any
 
 import gradio as gr
 
-from kernels import discover, records
+from kernels import discover
 from kernels.experiment import Experiment, nested
 from kernels.gpus import GPUS
 from kernels.knobs import checked_fields, knob
 from kernels.measuring.measurements import MEASUREMENTS
 from kernels.once import once
+from kernels.results import records
 from visualize.panels.endpoint import Api, Endpoint, answered, schemas_of, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known
@@ -113,7 +114,13 @@ def entries() -> tuple[Entry, ...]:
     """All recordings by kernel, kind and size."""
     forms = dict.fromkeys(one.form for one in MEASUREMENTS.values())
     found = [
-        Entry(form.word, one.measured.experiment, one.gpu, one.date, key_numbers(form.recalled(one)))
+        Entry(
+            form.word,
+            one.measured.experiment,
+            one.gpu,
+            one.date,
+            key_numbers(form.recall(one.measured, one.measured.experiment, "")),
+        )
         for form in forms
         for one in records.shipped(form)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from kernels import discover
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
 from kernels.results import Closeup, Diff, RunResult
+from kernels.results.codec import to_json
 from kernels.spec import Kernel, Launch
 from visualize.figures.diff_figure import closeup_figure, diff_figure
 from visualize.figures.time_figure import time_figure
@@ -122,7 +124,18 @@ def reply(outcome: RunResult, known: Known) -> dict[str, Any]:
     note = " ".join([outcome.note, *run_report.remarks(outcome, kernel, launch)])
     working_set_bytes = kernel.family.minimal_bytes(launch.problem)
     fits_l2 = working_set_bytes <= launch.gpu.l2_bytes
-    return {**outcome.to_json(), "note": note, "working_set_bytes": working_set_bytes, "fits_l2": fits_l2}
+    return {**run_json(outcome), "note": note, "working_set_bytes": working_set_bytes, "fits_l2": fits_l2}
+
+
+def run_json(run: RunResult) -> dict[str, Any]:
+    """Return a run as /run shows it: without the picture of its error, a library call's times beside its name."""
+    fields = to_json(dataclasses.replace(run, diff=None, recorded=None))
+    del fields["diff"]
+    for baseline in filter(None, (fields["baseline"], *fields["baselines"])):
+        baseline |= baseline.pop("timing")
+    options = run.experiment.run
+    recorded = run.recorded and run_json(run.recorded)
+    return {**fields, "l2": options.l2, "distribution": options.distribution, "recorded": recorded}
 
 
 def layouts_reply(known: Known, session: Session) -> Reply:
@@ -139,7 +152,7 @@ def layouts_reply(known: Known, session: Session) -> Reply:
     for name in layout.choices or ():
         variant = replace(experiment, problem=replace(experiment.problem, layout=name))
         run = session.known(variant, "run")
-        rows.append({"layout": name, "experiment": variant.to_json(), "run": run and run.to_json()})
+        rows.append({"layout": name, "experiment": variant.to_json(), "run": run and run_json(run)})
     return {"rows": rows}
 
 

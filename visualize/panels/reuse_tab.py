@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from kernels.knobs import knob
 from kernels.results import GroupSizeStudy
+from kernels.results.codec import to_json
 from visualize.figures.bounds_figure import bounds_figure
 from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
 from visualize.panels.endpoint import Api, Endpoint
@@ -146,6 +147,6 @@ def reply(known: Known) -> dict[str, Any]:
         "resident_programs": here.schedule.resident_programs,
         "resident_source": here.schedule.resident_source,
         "bounds": [{"name": one.name, "ms": one.ms, "why": one.why} for one in here.bounds],
-        "measured": here.study and here.study.to_json(),
+        "measured": here.study and to_json(here.study),
         "note": prose.plain(reuse_claims.sentences(here)) + why,
     }

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from kernels import discover, records
+from kernels import discover
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.measurements.run_measurement import RUN
-from kernels.results import RunResult
+from kernels.results import RunResult, records
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.figures.roofline_figure import roofline_figure
 from visualize.predict.bounds import Bound, Point, Roof, points, predicted_point, roofs

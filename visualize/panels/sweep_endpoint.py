@@ -72,7 +72,7 @@ async def answer(
                     break  # others take part in it: it goes on without this call
             found = sweeping.result() if sweeping.has_ended else sweeping.so_far()
     except Exception as error:
-        return to_json(failure(error).to_json())
+        return to_json(failure(error))
     return await asyncio.to_thread(answered, lambda: reply(found))
 
 

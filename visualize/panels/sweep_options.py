@@ -14,7 +14,7 @@ from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knob, knobs
 from kernels.results import Strategy
-from kernels.results.sweep_result import STRATEGIES
+from kernels.results.sweep import STRATEGIES
 from kernels.space import MOST_CONFIGS, Space, space, varied
 from kernels.spec import Launch
 from kernels.sweep.builder import compiles_at_once

@@ -9,9 +9,9 @@ import gradio as gr
 import numpy as np
 from markupsafe import Markup
 
-from kernels import records
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
-from kernels.results import Timeline
+from kernels.results import Timeline, records
+from kernels.results.codec import to_json
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
@@ -24,6 +24,11 @@ from visualize.widgets.link import query
 from visualize.widgets.markup import markup
 from visualize.widgets.player import replay
 from visualize.widgets.plot import NONE, drawn, plot
+
+WHAT_IS_TIMED = (
+    "Each program reads the GPU's timer first, and again after all its warps have issued their last store. "
+    "The launch itself, and writes still on their way to memory when a program ends, count for no program."
+)
 
 
 class TimelinePanel(Panel):
@@ -85,9 +90,23 @@ class TimelinePanel(Panel):
             build of the kernel. `instrumented_ms` beside `plain_ms` says what instrumentation costs. Without a GPU: a
             recorded timeline, or a failure.
             """
-            return await api.measured(experiment, "timeline")
+            return await api.measured(experiment, "timeline", lambda timeline, _: timeline_json(timeline))
 
         return (Endpoint("timeline", timeline, at_once=None, launches=True),)
+
+
+def timeline_json(timeline: Timeline) -> dict[str, Any]:
+    """Return a timeline as /timeline shows it: one object per program, and what follows from all of them."""
+    fields = to_json(timeline)
+    columns = {name: fields.pop(name) for name in ("sm", "start_ns", "end_ns")}
+    return {
+        **fields,
+        "programs": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+        **{name: getattr(timeline, name) for name in ("span_ns", "tick_ns", "step_ns")},
+        "plain_ms": timeline.plain.median_ms,
+        "instrumented_ms": timeline.instrumented.median_ms,
+        "note": f"{timeline.note} {WHAT_IS_TIMED}".strip(),
+    }
 
 
 # Drawn at each move of a slider, and the same for all experiments without a timeline.

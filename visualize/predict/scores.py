@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernels.experiment import Experiment
-from kernels.results.group_size_study import any_group_size
+from kernels.results.counters import any_group_size
 
 # Sectors and requests must be equal. DRAM's bytes depend on time, so their prediction is approximate.
 EXACT_COUNTS = ("sectors", "requests")

@@ -7,14 +7,13 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kernels import records
 from kernels.experiment import Experiment
 from kernels.measuring.measurements.counters_measurement import COUNTERS
 from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
 from kernels.once import once
-from kernels.records import RecordForm, Recording
-from kernels.results import Counters, GroupSizeStudy
-from kernels.results.group_size_study import with_group_size
+from kernels.results import Counters, GroupSizeStudy, records
+from kernels.results.counters import with_group_size
+from kernels.results.records import RecordForm, Recording
 from visualize.predict.agreement import counted_total
 from visualize.predict.scores import DRAM, Score, Scoreboard
 from visualize.scoreboard.predictions import Prediction, shipped

@@ -18,8 +18,8 @@ from kernels import discover
 from kernels.experiment import Experiment, from_json, nested
 from kernels.gpus import GPUS
 from kernels.once import once
-from kernels.records import Recording
 from kernels.results import Counters
+from kernels.results.records import Recording
 from kernels.spec import Launch
 from visualize.predict.agreement import Verdicts, launch_totals
 from visualize.predict.coalescing import operations

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from kernels.equivalence import on_any_gpu
 from kernels.measuring.measurements import MEASUREMENTS
-from kernels.records import Recording, UnreadableRecording
 from kernels.results import RunResult
+from kernels.results.codec import UnreadableRecording
+from kernels.results.records import Recording
 from visualize.state.state import State
 
 # Characters. A run with its picture takes up to some 14,000; what is longer was not written here.
@@ -30,12 +31,12 @@ class Kept:
 
     def is_of(self, result: RunResult) -> bool:
         """Whether it is this very run."""
-        return self.run.to_json() == _alone(result).to_json()
+        return _alone(self.run) == _alone(result)
 
 
 def _alone(result: RunResult) -> RunResult:
-    """A run without the recorded one beside it, which is found again."""
-    return dataclasses.replace(result, recorded=None)
+    """Return the run's own numbers, without the picture of its error and the recorded run beside it."""
+    return dataclasses.replace(result, diff=None, recorded=None)
 
 
 def written(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
@@ -45,7 +46,7 @@ def written(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
         gpu: the name of the GPU that it was shown for.
         ended: when it ended, with a time zone.
     """
-    return MEASUREMENTS["run"].form.line(Recording(gpu, ended.isoformat(timespec="minutes"), _alone(result)))
+    return MEASUREMENTS["run"].form.line(Recording(gpu, ended.isoformat(timespec="minutes"), result))
 
 
 def read(text: object, state: State) -> Kept | None:

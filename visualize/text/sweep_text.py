@@ -110,7 +110,7 @@ def claim(found: Sweep) -> Markup:
 
 
 def _tried(found: Sweep) -> str:
-    counts = Counter(row.status for row in found.rows)
+    counts = Counter[str](row.status for row in found.rows)
     words = ("timed", "checked", "predicted", "wrong", "set aside", "failed", "not tried")
     return f"{counted(len(found.rows), 'config')}: " + ", ".join(f"{counts[w]:,} {w}" for w in words if counts[w])
 

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
-from visualize.panels import coalescing_tab, compiler_tab, reuse_tab, schedule_tab
+from kernels.results.codec import to_json
+from visualize.panels import coalescing_tab, compiler_tab, result_tab, reuse_tab, schedule_tab, timeline_panel
 from visualize.panels.endpoint import Reply, known
 from visualize.panels.tabs import SETTINGS
 from visualize.predict.textbook import Textbook
@@ -35,13 +36,13 @@ OF_STATES: dict[str, tuple[Callable[[Known], Reply], str]] = {
     "compile": (compiler_tab.reply, "compiled"),
 }
 
-# What was measured here or recorded, by the endpoint ("study": what /reuse has under `measured`): the name of the
-# measurement, and the mark of what was measured here.
-OF_RESULTS = {
-    "run": ("run", "measured"),
-    "counters": ("counters", "counted"),
-    "timeline": ("timeline", "measured"),
-    "study": ("reuse", "counted"),
+# Results, measured here or recorded, by the endpoint ("study": /reuse's field `measured`): the measurement's name, the
+# mark of a result measured here, and the endpoint's reply.
+OF_RESULTS: dict[str, tuple[str, str, Callable[[Any], Reply]]] = {
+    "run": ("run", "measured", result_tab.run_json),
+    "counters": ("counters", "counted", to_json),
+    "timeline": ("timeline", "measured", timeline_panel.timeline_json),
+    "study": ("reuse", "counted", to_json),
 }
 
 
@@ -107,11 +108,11 @@ def _asked(fact: Fact, address: Mapping[str, str], session: Session) -> Found:
     state = SETTINGS.state(fact.fields(address), session.gpu)
     reply: Reply
     if fact.endpoint in OF_RESULTS:
-        name, source = OF_RESULTS[fact.endpoint]
+        name, source, reply_of = OF_RESULTS[fact.endpoint]
         measured = session.known(state.experiment, name)
         if measured is None:
             raise NoFact(f"No {name} of this experiment on {state.gpu.name} was measured here or recorded.")
-        reply = measured.to_json()
+        reply = reply_of(measured)
         source = source_of(measured.backend, source)
     else:
         body, source = OF_STATES[fact.endpoint]

@@ -17,8 +17,8 @@ from kernels.lanes import MemoryOperation
 from kernels.measuring import ncu
 from kernels.measuring.measurements.measurement import Incomplete, Measurement
 from kernels.measuring.stages import Stages
-from kernels.records import RecordForm
 from kernels.results import Compiled, Counters, Device, OpCounts, SharedCounts
+from kernels.results.records import RecordForm
 
 # What is asked of the whole launch, by the names of ncu 2025.3 on compute capability 9.0.
 METRICS = {

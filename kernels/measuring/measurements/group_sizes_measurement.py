@@ -22,9 +22,9 @@ from kernels.measuring.prepared import prepare
 from kernels.measuring.stages import Stages
 from kernels.measuring.timing import in_turns
 from kernels.measuring.worker import as_failure
-from kernels.records import RecordForm
 from kernels.results import GroupSizeRow, GroupSizeStudy
-from kernels.results.group_size_study import any_group_size, with_group_size
+from kernels.results.counters import any_group_size, with_group_size
+from kernels.results.records import RecordForm
 from kernels.spec import Kernel, Launch
 
 REPEATS = 5

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
-from kernels.records import RecordForm
 from kernels.results import Failure, Measured
+from kernels.results.records import RecordForm
 from kernels.store import Found
 
 if TYPE_CHECKING:

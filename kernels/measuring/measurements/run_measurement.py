@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels import discover, records
+from kernels import discover
 from kernels.equivalence import on_any_gpu
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
@@ -24,27 +24,16 @@ from kernels.measuring.prepared import Prepared, interprets, prepare
 from kernels.measuring.stages import Stages
 from kernels.measuring.worker import as_failure
 from kernels.pairs import FEWEST, pair
-from kernels.records import RecordForm
-from kernels.results import Baseline, Check, Diff, Failure, Peak, RunResult, RunTimes, Timing
+from kernels.results import Baseline, Check, Diff, Failure, Peak, RunResult, RunTimes, Timing, records
+from kernels.results.records import RecordForm
 from kernels.spec import DTYPE_BYTES, Family, Launch, shape_text
 from kernels.store import Found
-
-
-def _read(fields: dict[str, Any]) -> dict[str, Any]:
-    """A line's fields as RunResult has them: a line may hold no picture, and has the library's times beside its name.
-
-    It repeats two fields of the experiment, as the API's reply does.
-    """
-    plain = {name: value for name, value in fields.items() if name not in ("l2", "distribution")}
-    baseline = Baseline.nested(fields["baseline"]) if fields["baseline"] else None
-    baselines = [Baseline.nested(one) for one in fields.get("baselines", [])]
-    return {"diff": None, **plain, "baseline": baseline, "baselines": baselines}
 
 
 class RunMeasurement(Measurement[RunResult]):
     """A run ("run"), or one that is checked and not timed ("check")."""
 
-    form = RecordForm("run", RunResult, key=on_any_gpu, written=RunResult.to_record, read=_read, is_compact=False)
+    form = RecordForm("run", RunResult, key=on_any_gpu, compact=RunResult.compact)
     is_interpreted = True
 
     def __init__(self, name: str, is_timed: bool) -> None:

@@ -20,8 +20,8 @@ from kernels.measuring.sampling import timing
 from kernels.measuring.stages import Stages
 from kernels.measuring.timing import in_a_row, in_turns
 from kernels.measuring.worker import as_failure
-from kernels.records import RecordForm
 from kernels.results import Device, Failure, Timeline
+from kernels.results.records import RecordForm
 from kernels.spec import Launch
 
 MOST_PROGRAMS = 65_536
@@ -35,14 +35,7 @@ _POISON = -1
 
 class TimelineMeasurement(Measurement[Timeline]):
     name = "timeline"
-    form = RecordForm(
-        "timeline",
-        Timeline,
-        key=same_launch,
-        written=Timeline.to_record,
-        read=lambda fields: {"backend": "cuda", **fields},
-        keeps_run=True,
-    )
+    form = RecordForm("timeline", Timeline, key=same_launch, keeps_run=True)
     takes = "A timeline is taken on a GPU"
     missing = "none of this experiment on {gpu} was recorded"
 

@@ -1,0 +1,275 @@
+"""A checked and timed run: its verdict, the picture of its error, its times, and the library's."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from kernels.results.fields import Cells, Elements, MeasuredExperiment
+from kernels.results.outcome import Device
+
+# Cells per side of a recorded picture.
+MOST_RECORDED_CELLS = 64
+
+# A clock whose lowest rate is within this share of its highest counts as steady.
+STEADY_CLOCK = 0.03
+
+
+@dataclass(frozen=True)
+class Check:
+    """The kernel's output compared with the reference.
+
+    Attributes:
+        relative_rms: RMS of the error over RMS of the reference.
+        tolerance: the largest relative_rms that rounding explains: of the exact result, and of the sum before it.
+        max_abs_error: largest finite |error|.
+        max_scaled_error: largest |error| / (|A| @ |B|), element by element; for a transpose, |error| / |A|.
+        mismatched: elements whose error is larger than rounding explains, including those that are not finite.
+        nonfinite: elements that are NaN or infinite and should not be. The output starts as NaN, so an element that was
+            never written is one.
+        worst_index: [row, column] of the element with the largest error relative to its limit.
+        worst_got, worst_expected: its two values.
+        worst_over_allowed: its error beyond its rounding, over its limit; at most 1 passes. For an output that must
+            equal the reference: |error|.
+    """
+
+    passed: bool
+    relative_rms: float
+    tolerance: float
+    max_abs_error: float
+    max_scaled_error: float
+    mismatched: int
+    nonfinite: int
+    elements: int
+    worst_index: tuple[int, int]
+    worst_got: float
+    worst_expected: float
+    worst_over_allowed: float
+
+
+@dataclass(frozen=True)
+class Closeup:
+    """The worst element's tile and its neighbours as a picture, and the elements around the worst as numbers.
+
+    Attributes:
+        cells, cell: as in Diff.
+        first, shape: the pictured part of the output: its first element, its rows and columns.
+        near: [row, column] of the first element in `got`.
+        got, expected, units: (rows, columns) elements around the worst; `units` is the error in the unit of Diff.cells.
+    """
+
+    cells: Cells
+    cell: tuple[int, int]
+    first: tuple[int, int]
+    shape: tuple[int, int]
+    near: tuple[int, int]
+    got: Elements
+    expected: Elements
+    units: Elements
+
+    def __post_init__(self) -> None:
+        _check_cells(self.cells, self.cell, self.shape)
+        if not self.got.shape == self.expected.shape == self.units.shape:
+            raise ValueError("got, expected and units hold the same elements")
+
+
+@dataclass(frozen=True)
+class Diff:
+    """The error as a picture: (rows, columns) cells, each the largest error among `cell` elements.
+
+    The error is the part beyond the rounding of the exact result, in units of each element's limit. If `exact`, any
+    difference is wrong, and the error is |error|. inf marks a cell with an element that is not finite. `tile` is the
+    rows and columns of the output's tiles, None for an output without tiles.
+    """
+
+    cells: Cells
+    cell: tuple[int, int]
+    shape: tuple[int, int]
+    exact: bool
+    tile: tuple[int, int] | None = None
+    closeup: Closeup | None = None
+
+    def __post_init__(self) -> None:
+        _check_cells(self.cells, self.cell, self.shape)
+
+    def shrink(self) -> Diff:
+        """Return the picture in at most MOST_RECORDED_CELLS cells per side, and its closeup likewise."""
+        return _shrink(dataclasses.replace(self, closeup=self.closeup and _shrink(self.closeup)))
+
+
+Picture = TypeVar("Picture", Diff, Closeup)
+
+
+def pool_max(cells: np.ndarray, factor: tuple[int, int]) -> np.ndarray:
+    """Return the largest of each `factor` cells. The last ones of a row or column may cover fewer."""
+    rows, columns = cells.shape
+    pooled_rows = np.maximum.reduceat(cells, np.arange(0, rows, factor[0]), axis=0)
+    return np.maximum.reduceat(pooled_rows, np.arange(0, columns, factor[1]), axis=1)
+
+
+def _shrink(picture: Picture) -> Picture:
+    rows, columns = (-(-count // MOST_RECORDED_CELLS) for count in picture.cells.shape)
+    cell = picture.cell[0] * rows, picture.cell[1] * columns
+    return dataclasses.replace(picture, cells=pool_max(picture.cells, (rows, columns)), cell=cell)
+
+
+def _check_cells(cells: np.ndarray, cell: tuple[int, int], shape: tuple[int, int]) -> None:
+    """Raise ValueError unless the cells cover the elements exactly."""
+    if min(*cell, *shape) < 1 or cells.shape != tuple(-(-size // per) for size, per in zip(shape, cell, strict=True)):
+        raise ValueError(f"{cells.shape} cells of {cell} elements don't make a picture of {shape} elements")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times of one launch. Rates follow from the median: `tflops` for a reduction, `gbps` for a copy."""
+
+    median_ms: float
+    p20_ms: float
+    p80_ms: float
+    samples: int
+    tflops: float | None
+    gbps: float | None
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A library call, timed in alternating launches with the kernel.
+
+    Attributes:
+        ratio: the library's time over the kernel's, the median over pairs; above 1 the kernel is faster.
+        ratio_low, ratio_high: the ratio's 95 % interval; None for too few pairs, or if it was not recorded.
+    """
+
+    name: str
+    timing: Timing
+    ratio: float
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+
+    @property
+    def is_tie(self) -> bool:
+        """Return whether the interval contains 1, so that neither is known to be faster."""
+        return self.ratio_low is not None and self.ratio_high is not None and self.ratio_low <= 1 <= self.ratio_high
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The best measured rate of this device: `rate` in TFLOP/s or GB/s, by `what`; `share` is the kernel's over it."""
+
+    rate: float
+    unit: str
+    what: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The SM clock during timing, in MHz: median, lowest and highest over the batches.
+
+    Attributes:
+        how: the tool that read it.
+        limited_by: the driver's reasons for limiting the clock.
+    """
+
+    median_mhz: float
+    lowest_mhz: float
+    highest_mhz: float
+    how: str
+    limited_by: tuple[str, ...] = ()
+
+    @property
+    def spread(self) -> float:
+        """Return the difference between the highest and the lowest clock, as a share of the highest."""
+        return 1 - self.lowest_mhz / self.highest_mhz
+
+    @property
+    def note(self) -> str:
+        """Return how far the clock moved and what limited it; "" for a steady, unlimited clock.
+
+        >>> Clocks(1755, 1740, 1980, "NVML", ("power limit",)).note
+        'The SM clock moved between 1,740 and 1,980 MHz (12 %); the driver limited it: power limit.'
+        """
+        limited = f"the driver limited it: {', '.join(self.limited_by)}" if self.limited_by else ""
+        if self.spread <= STEADY_CLOCK:
+            return f"The SM clock stood at {self.median_mhz:,.0f} MHz; {limited}." if limited else ""
+        span = f"{self.lowest_mhz:,.0f} and {self.highest_mhz:,.0f} MHz ({100 * self.spread:.0f} %)"
+        return f"The SM clock moved between {span}{f'; {limited}' if limited else ''}."
+
+
+@dataclass(frozen=True)
+class LaunchOverhead:
+    """The cost of one call from Python, whatever the kernel's time: medians on the host's clock.
+
+    Attributes:
+        enqueue_ms: from the call to its return, in a series of calls without synchronization.
+        synchronized_ms: from the call to the end of its launch on an idle GPU.
+        calls: enqueued calls.
+    """
+
+    enqueue_ms: float
+    synchronized_ms: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class RunTimes:
+    """All times of one run.
+
+    Attributes:
+        baselines: the library's calls, the family's first choice first.
+        launches_per_sample: launches per timed sample; more than one if a graph of them is replayed.
+        copy_gbps: the best rate of a large copy on this device, bytes read plus bytes written.
+        note: what a reader must know.
+    """
+
+    timing: Timing
+    baselines: tuple[Baseline, ...]
+    peak: Peak | None
+    clocks: Clocks | None
+    launch_overhead: LaunchOverhead
+    launches_per_sample: int
+    copy_gbps: float
+    note: str
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """Return the family's first choice of a library call; None if it has none."""
+        return self.baselines[0] if self.baselines else None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run. Times are None under the interpreter, and after a failed check.
+
+    Attributes:
+        timing, baseline, peak: as in RunTimes, and so are the fields after `recorded`.
+        clock_mhz: the median SM clock during timing.
+        note: what a reader must know.
+        stages: seconds per stage.
+        recorded: an earlier run on the named GPU, shown beside a run without times.
+    """
+
+    experiment: MeasuredExperiment
+    backend: str
+    device: Device
+    check: Check
+    diff: Diff | None = None
+    timing: Timing | None = None
+    baseline: Baseline | None = None
+    peak: Peak | None = None
+    clock_mhz: int | None = None
+    note: str = ""
+    stages: dict[str, float] = field(default_factory=dict)
+    recorded: RunResult | None = None
+    baselines: tuple[Baseline, ...] = ()
+    clocks: Clocks | None = None
+    launch_overhead: LaunchOverhead | None = None
+    launches_per_sample: int = 1
+    copy_gbps: float | None = None
+
+    def compact(self) -> RunResult:
+        """Return what is recorded of a run: a small picture of its error, and no other run beside it."""
+        return dataclasses.replace(self, diff=self.diff and self.diff.shrink(), recorded=None)

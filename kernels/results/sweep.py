@@ -1,0 +1,232 @@
+"""A sweep: many configs of one kernel at one problem, what became of each, and which is best.
+
+Rows stream while a sweep runs; a row that is timed again, with more samples, replaces the earlier one. `Sweep` holds
+all rows of a sweep that has ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from kernels.experiment import Experiment
+from kernels.results.fields import SweptExperiment, SweptSpace
+from kernels.results.outcome import Device
+
+# "checked" and "predicted" occur on a machine that can't time a config: the interpreter's result was right, or the
+# config was only compiled.
+Status = Literal["timed", "checked", "predicted", "wrong", "set aside", "failed", "not tried"]
+
+# A resumed sweep skips configs of these statuses. It tries one that failed again.
+DONE = ("timed", "checked", "predicted", "wrong", "set aside")
+
+STRATEGIES = ("guided", "grid", "random")
+
+# A guided search ends after so many timed configs without an improvement: by the rule of three, with 95 % confidence at
+# most one in ten such configs would be an improvement, and the model predicts that the rest are slower.
+PATIENCE = 30
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The order in which a space is searched, and when the search ends.
+
+    Attributes:
+        name: "guided" (by predicted time, and ends early), "grid" (all, in order), "random" (all, shuffled).
+        seed: of "random".
+        budget: the most configs to time; None for no limit.
+        patience: "guided" ends after so many timed configs without an improvement.
+    """
+
+    name: str = "guided"
+    seed: int = 0
+    budget: int | None = None
+    patience: int = PATIENCE
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A time that a model predicts for one launch.
+
+    Attributes:
+        resource: the resource that takes longest.
+        by_resource: (resource, ms) of each.
+    """
+
+    ms: float
+    resource: str
+    by_resource: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """What became of one config.
+
+    Attributes:
+        reason: why it was not timed, or not to the end, as a sentence; "" for a timed config.
+        device: the name of the GPU that it was compiled for, or ran on. Times of different GPUs are never compared.
+        where: the device among several of that name: host and number; "" for a single one.
+        predicted: None without a prediction.
+        compile_s: seconds in the compiler; None if not compiled.
+        registers, spilled_bytes, shared_bytes: per thread, per thread, per program; None if not compiled.
+        median_ms, low_ms, high_ms: of one launch, and the median's 95 % interval; None if not timed.
+        samples: number of timed launches.
+        relative: its time over the time of the reference (the sweep's first right config), the median over pairs. A
+            moving clock cancels out, so configs are ranked by it.
+        turn: its position, from 0, in the order of first timing; None if not timed.
+    """
+
+    experiment: SweptExperiment
+    status: Status
+    reason: str = ""
+    device: str = ""
+    where: str = ""
+    predicted: Prediction | None = None
+    compile_s: float | None = None
+    registers: int | None = None
+    spilled_bytes: int | None = None
+    shared_bytes: int | None = None
+    median_ms: float | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
+    samples: int = 0
+    relative: float | None = None
+    turn: int | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether a resumed sweep skips this config."""
+        return self.status in DONE
+
+    @property
+    def is_right(self) -> bool:
+        """Return whether the config may be ranked: nothing is known against it."""
+        return self.status in ("timed", "checked", "predicted")
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """One of the last few configs, timed in alternating launches.
+
+    Attributes:
+        ratio: its time over the fastest finalist's, the median over pairs; 1 for the fastest.
+        low, high: the ratio's 95 % interval.
+        is_tie: the interval contains 1, so the config is not known to be slower than the fastest.
+    """
+
+    experiment: SweptExperiment
+    median_ms: float
+    samples: int
+    ratio: float
+    low: float
+    high: float
+    is_tie: bool
+
+
+@dataclass(frozen=True)
+class AgainstLibrary:
+    """The best config compared with a library call, in alternating launches.
+
+    Attributes:
+        ratio: the library's time over the best config's, the median over pairs; above 1 the config is faster.
+        low, high: the ratio's 95 % interval.
+    """
+
+    name: str
+    median_ms: float
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Final:
+    """The finalists, fastest first, and the best: the simplest finalist that ties with the fastest.
+
+    Attributes:
+        best: one of the finalists' experiments.
+        baselines: the library's calls, the family's first choice first; empty if it has none.
+    """
+
+    finalists: tuple[Finalist, ...]
+    best: SweptExperiment
+    baselines: tuple[AgainstLibrary, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The result of a sweep, complete or cancelled. All its times come from one kind of device.
+
+    Attributes:
+        backend: "cuda"; "interpreter" or "predicted" without times; "recorded" for an earlier sweep.
+        rows: of every config, in grid order.
+        final: None if no finals were timed.
+        ended: "complete" (every config was tried), "patience", "budget", "cancelled", "failed" (no device could be
+            started, or none was left), "running", or "cut off" (stored, and its end was never recorded).
+        seconds: duration.
+        note: what a reader must know, in sentences.
+    """
+
+    space: SweptSpace
+    strategy: Strategy
+    backend: str
+    device: Device
+    rows: tuple[SweepRow, ...]
+    final: Final | None
+    ended: str
+    seconds: float
+    note: str = ""
+
+    @property
+    def experiment(self) -> Experiment:
+        """Return the base of the space."""
+        return self.space.base
+
+    @property
+    def is_timed(self) -> bool:
+        """Return whether configs are ranked by time; otherwise they are ranked by predicted time."""
+        return any(row.status == "timed" for row in self.rows)
+
+    @property
+    def source(self) -> str:
+        """Return the source of the times that rank configs: "measured", "recorded" or "predicted"."""
+        if not self.is_timed:
+            return "predicted"
+        return "recorded" if self.backend == "recorded" else "measured"
+
+    @cached_property
+    def ranked(self) -> tuple[SweepRow, ...]:
+        """Return comparable rows, the best first: by time if any was timed, otherwise by prediction.
+
+        The best is first, then the other finalists by their paired ratio, then other timed rows by relative time.
+        """
+        if not self.is_timed:
+            right = [row for row in self.rows if row.is_right and row.predicted]
+            return tuple(sorted(right, key=lambda row: row.predicted.ms if row.predicted else math.inf))
+        finalists = [finalist.experiment for finalist in self.final.finalists] if self.final else []
+        place = {experiment: number for number, experiment in enumerate(finalists)}
+        best = self.final.best if self.final else None
+
+        def order(row: SweepRow) -> tuple[bool, int, float]:
+            return row.experiment != best, place.get(row.experiment, len(place)), row.relative or math.inf
+
+        return tuple(sorted((row for row in self.rows if row.status == "timed"), key=order))
+
+    @property
+    def best(self) -> SweepRow | None:
+        """Return the best config's row; None if no config was right."""
+        return self.ranked[0] if self.ranked else None
+
+    @property
+    def convergence(self) -> tuple[tuple[int, float], ...]:
+        """Return (configs timed, fastest median in ms up to then), in the order of first timing."""
+        timed = sorted((row.turn, row.median_ms) for row in self.rows if row.turn is not None and row.median_ms)
+        fastest = itertools.accumulate((median_ms for _, median_ms in timed), min)
+        return tuple(enumerate(fastest, 1))
+
+    def count(self, status: str) -> int:
+        """Count the rows of a status."""
+        return sum(row.status == status for row in self.rows)
