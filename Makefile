@@ -94,12 +94,14 @@ lock: ## Write requirements.lock anew, with the latest versions that requirement
 mutants: $(DEV_READY) ## Plant defects in a copy, one at a time, and see that tests find each (ARGS= names some)
 	@$(TIMED) $(VENV_PYTHON) -m tests.mutants $(ARGS)
 
-lint: $(DEV_READY) ## Check style, format and types, and the page's scripts
+lint: $(DEV_READY) ## Check style, format, types, layers and the page's scripts
 	@$(TIMED) set -ex; \
 	$(VENV_PYTHON) -m ruff check .; \
 	$(VENV_PYTHON) -m ruff format --check .; \
 	$(VENV_PYTHON) -m mypy; \
-	"$$($(VENV_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/oxlint" --deny-warnings visualize
+	scripts="$$($(VENV_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"; \
+	"$$scripts/lint-imports" --no-cache --no-logo; \
+	"$$scripts/oxlint" --deny-warnings visualize
 
 format: $(DEV_READY) ## Mend the style and format that can be mended by machine
 	$(VENV_PYTHON) -m ruff check --fix --exit-zero --quiet .
