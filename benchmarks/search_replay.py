@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.search_times import Found
-from kernels.compile_cost import hopeless
+from kernels.compiling.compile_cost import explain_spill
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS, Gpu
 from kernels.results import Device, Failure, Prediction, Strategy, Sweep, SweepRow
@@ -133,7 +133,7 @@ def replayed(found: Found) -> Replayed:
 def swept(found: Found, strategy: Strategy, seed: int) -> Sweep:
     """A sweep to its end."""
     sweeping = Sweeping(
-        found.space, strategy, [ReplayedDevice(found, seed)], ReplayedBuilder(found), predict_time, hopeless
+        found.space, strategy, [ReplayedDevice(found, seed)], ReplayedBuilder(found), predict_time, explain_spill
     )
     sweeping.start()
     return sweeping.result(60)

@@ -99,24 +99,24 @@ def _sizes(of: Any, names: Iterable[str]) -> str:
 def _compile(payload: dict[str, Any], gpu: str) -> None:
     """Into the cache that the environment names, in a process of its own."""
     from kernels import discover
-    from kernels.compiling.compiler import compile_timed_for
+    from kernels.compiling.compiler import compile_timed_build
     from kernels.experiment import from_json
     from kernels.gpus import GPUS
 
-    compile_timed_for(from_json(payload, discover()), GPUS[gpu])
+    compile_timed_build(from_json(payload, discover()), GPUS[gpu])
 
 
 def _course(experiment: Experiment, gpu: Gpu) -> Run:
     """When each program ran, in units of the median program's time, and on which SM."""
     import torch
 
-    from kernels.compiling.instrumented import FIELDS, timed
+    from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
     from kernels.measuring.prepared import prepare
     from visualize.predict.dispatch import Run
 
     plain = prepare(experiment, gpu)
-    record = torch.empty((plain.kernel.programs(plain.setting), len(FIELDS)), dtype=torch.int64, device="cuda")
-    launch = dataclasses.replace(plain, kernel=timed(plain.kernel, record)).ready()
+    record = torch.empty((plain.kernel.programs(plain.setting), len(TIMED_FIELDS)), dtype=torch.int64, device="cuda")
+    launch = dataclasses.replace(plain, kernel=add_timer(plain.kernel, record)).ready()
     launch()
     torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda").fill_(0)
     torch.cuda.synchronize()

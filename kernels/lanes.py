@@ -27,13 +27,16 @@ class Layout:
     warp: Bases
 
     @property
-    def copied_registers(self) -> int:
-        """The bits of a register's number that only make copies."""
-        return copies(self.register)
+    def original_registers(self) -> tuple[tuple[int, ...], ...]:
+        """Coordinates in the block of each register of lane 0 of warp 0, without copies."""
+        places: tuple[tuple[int, ...], ...] = ((0,) * len(self.shape),)
+        for base in filter(any, self.register):
+            places += tuple(tuple(a ^ b for a, b in zip(place, base, strict=True)) for place in places)
+        return places
 
 
-def copies(bases: Bases) -> int:
-    """The bits, as a mask, whose base is zero."""
+def copy_bits(bases: Bases) -> int:
+    """Return the bits, as a mask, whose base is zero: they only number copies."""
     return sum(1 << bit for bit, base in enumerate(bases) if not any(base))
 
 

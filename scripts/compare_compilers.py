@@ -16,7 +16,7 @@ from kernels.lanes import CompiledFacts
 
 def main() -> int:
     """Compile all, print each difference and a summary; returns the number of launches that could not be compiled."""
-    from kernels.compiling.compiler import compiled_for
+    from kernels.compiling.compiler import compile_experiment
     from kernels.gpus import GPUS
     from kernels.measuring.measurements.counters_measurement import COUNTERS
     from kernels.measuring.processes import Workers, outcome
@@ -28,7 +28,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as cache:
         workers = Workers("compile", cache, count=os.cpu_count() or 1)
         try:
-            calls = [workers.submit(compiled_for, "compile", one.experiment, GPUS[gpu]) for gpu, one in atlas]
+            calls = [workers.submit(compile_experiment, "compile", one.experiment, GPUS[gpu]) for gpu, one in atlas]
             for (_, recorded), call in zip(atlas, calls, strict=True):
                 experiment, made = recorded.experiment, outcome(call, "compile")
                 if not isinstance(made, Compiled):

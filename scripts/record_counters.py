@@ -68,10 +68,10 @@ def counted(
 def _compiled(
     batch: Sequence[Experiment], gpu: Gpu, workers: Workers
 ) -> Iterator[tuple[Experiment, Compiled | Failure]]:
-    from kernels.compiling.compiler import compiled_for
+    from kernels.compiling.compiler import compile_experiment
     from kernels.measuring.processes import outcome
 
-    calls = [workers.submit(compiled_for, "compile", experiment, gpu) for experiment in batch]
+    calls = [workers.submit(compile_experiment, "compile", experiment, gpu) for experiment in batch]
     yield from zip(batch, [outcome(call, "compile") for call in calls], strict=True)
 
 

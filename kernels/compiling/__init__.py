@@ -1,1 +1,1 @@
-"""What the compiler makes of a kernel, for any GPU: its texts, read back as facts. Triton; runs in a compile worker."""
+"""The compiler, for any GPU: its texts read back as facts. Needs Triton; runs in a compile worker."""

@@ -1,15 +1,17 @@
-"""Read a compiled kernel's memory operations: layouts from its TTGIR, widths from its PTX. In a compile worker.
+"""Read a compiled kernel's memory operations: layouts from its TTGIR, widths from its PTX. Runs in a compile worker.
 
-Triton's own bindings parse the TTGIR and turn each layout into bases. An operation is found again in the PTX by its
-whole location: line, column, and the calls that it was inlined through. SASS has lines alone, and ptxas gives some
-instruction the line of its neighbour, so there the opcode decides, too.
+Triton's bindings parse the TTGIR and convert each layout to bases. An operation is matched with the PTX by its whole
+location: line, column, and the calls that it was inlined through. SASS has lines only, and ptxas gives some
+instructions the line of a neighbour, so the opcode decides, too.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,11 +36,10 @@ _PTX = re.compile(
     r"\b(?P<name>(?:ld|st)\.global[\w.:]*|(?:red|atom)\.[\w.:]+|cp\.async\.c[ag]\.[\w.:]+|cp\.async\.bulk\.tensor[\w.:]+)"
 )
 _BITS = re.compile(r"(\d+)(x2)?$")
-_DESCRIPTOR = re.compile(r"!tt\.tensordesc<[^#]*(?P<layout>#\w+)>")
+_DESCRIPTOR = re.compile(r"!tt\.tensordesc<[^#]*(#\w+)>")
 _SWIZZLE = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{swizzlingByteWidth = (\d+)", re.MULTILINE)
 
-
-# What a SASS instruction may carry out. An atomic on halves of words loads the word before it swaps it.
+# Operations that a SASS instruction may implement. An atomic on half a word loads the word before it swaps it.
 SASS_KINDS = {
     "LDG": ("load", "atomic"),
     "LDGSTS": ("async copy",),
@@ -53,146 +54,121 @@ SASS_KINDS = {
 
 
 class Unreadable(Exception):
-    """The compiled kernel is not of a form that this reader knows."""
+    """The compiled kernel has a form that this reader does not know."""
 
 
-def operations(accesses: Sequence[Access | FlatAccess], ttgir: str, ptx: str, sass: str) -> tuple[MemoryOperation, ...]:
-    """Each declared access as compiled, in their order.
+def read_operations(
+    accesses: Sequence[Access | FlatAccess], shapes: Sequence[tuple[int, int]], ttgir: str, ptx: str, sass: str
+) -> tuple[MemoryOperation, ...]:
+    """Return each declared access as compiled, in the same order.
+
+    Args:
+        shapes: rows and columns of the tensor, as stored, that each access addresses.
 
     Raises:
-        Unreadable: where the texts contradict one another or the accesses.
+        Unreadable: the texts contradict one another or the accesses.
     """
-    found = _operations(ttgir, ptx)
+    in_ptx: dict[Location, list[tuple[str, int]]] = defaultdict(list)
+    for line, location in zip(ptx.splitlines(), locations(ptx, "ptx"), strict=True):
+        if location and (match := _PTX.search(line)):
+            in_ptx[location].append((match["name"], _ptx_width(match["name"], line)))
+    found: dict[Location, MemoryOperation] = {}
+    copies: Counter[Location] = Counter()  # a pipelined loop has an operation several times
+    for location, operation in _ttgir_operations(ttgir):
+        made = in_ptx[location]
+        if operation.op == "atomic":  # without the load before a compare-and-swap, which is of whole words
+            made = [
+                (name, operation.element_bytes if ".cas" in name else width)
+                for name, width in made
+                if name.startswith(("atom", "red"))
+            ]
+        if len(set(made)) != 1:
+            raise Unreadable(f"The {operation.op} at {location[0]} is {sorted(set(made)) or 'not in the PTX'}.")
+        operation = replace(operation, instruction=made[0][0], width_bytes=made[0][1], instructions=len(made))
+        if found.setdefault(location, operation) != operation:
+            raise Unreadable(f"The {operation.op} at {location[0]} has several layouts.")
+        copies[location] += 1
     declared = []
-    for access in accesses:
+    for access, shape in zip(accesses, shapes, strict=True):
         (file, first), last = access.source, last_line(access.source)
-        here = [o for o in found if o.source[0] == file.rsplit("/", 1)[-1] and first <= o.source[1] <= last]
+        here = [at for at in found if at[0][0] == file.rsplit("/", 1)[-1] and first <= at[0][1] <= last]
         if len(here) != 1:
             raise Unreadable(f"The {access.op} of {access.tensor} became {len(here)} operations, not one.")
-        declared += here
-    return _with_opcodes(tuple(declared), sass)
+        _check_count(found[here[0]], copies[here[0]], access, shape)
+        declared.append(found[here[0]])
+    opcodes: list[dict[str, None]] = [{} for _ in declared]
+    listed = instructions(sass)
+    for (opcode, _), number in zip(listed, match_instructions(listed, declared), strict=True):
+        if number is not None and number >= 0:
+            opcodes[number][opcode] = None
+    return tuple(replace(made, opcodes=tuple(names)) for made, names in zip(declared, opcodes, strict=True))
 
 
-def _operations(ttgir: str, ptx: str) -> tuple[MemoryOperation, ...]:
-    """The operations on global memory of a kernel, in the order of its TTGIR, each once.
+def match_instructions(
+    listed: Sequence[tuple[str, Location]], operations: Sequence[MemoryOperation]
+) -> list[int | None]:
+    """Return the number of the operation that each SASS instruction implements, or None if it implements none.
 
-    A loop that was pipelined has an operation several times: all must be alike.
+    It is the operation of its kind on its line. If ptxas names another line: the only one of the same width with fewer
+    instructions than in the PTX; -1 if that is ambiguous.
     """
-    in_ptx = _instructions(ptx)
-    layouts, swizzles = _layouts(ttgir), dict(_SWIZZLE.findall(ttgir))
-    found: dict[Location, MemoryOperation] = {}
-    times: dict[Location, int] = defaultdict(int)
-    for (name, line, location), layout in zip(_lines(ttgir), layouts, strict=True):
-        widths = set(_carried_out_by(_OPS[name], in_ptx[location], _element_bytes(line)))
-        if len(widths) != 1:
-            raise Unreadable(f"{name} at {location[0]} is {sorted(widths) or 'not in the PTX'}.")
-        ((instruction, width),) = widths
-        place = location[0]
-        swizzle_bytes = _swizzle_bytes(line, swizzles) if _OPS[name] == "descriptor" else 0
-        operation = MemoryOperation(
-            _OPS[name], place[:2], layout, _element_bytes(line), width, instruction, 0, (), swizzle_bytes
+    kinds = [SASS_KINDS.get(opcode.partition(".")[0], ()) for opcode, _ in listed]
+    numbers: list[int | None] = []
+    for (_, location), kind in zip(listed, kinds, strict=True):
+        places = (
+            number
+            for number, made in enumerate(operations)
+            if made.op in kind and location and made.source == location[0][:2]
         )
-        if found.setdefault(location, operation) != operation:
-            raise Unreadable(f"{name} at {place} has several layouts.")
-        times[location] += 1
-    counted = []
-    for location, operation in found.items():
-        count = len(_carried_out_by(operation.op, in_ptx[location], operation.element_bytes))
-        _check_count(operation, times[location], count)
-        counted.append(replace(operation, instructions=count))
-    return tuple(counted)
-
-
-def carried_out(listed: Sequence[tuple[str, Location]], operations: Sequence[MemoryOperation]) -> list[int | None]:
-    """For each SASS instruction the number of the operation that it carries out: None of those that carry out none.
-
-    Of the operations of its kind, the one on its line. Where ptxas says another line: one that is as wide and has fewer
-    instructions than in the PTX. -1 where that does not tell, either.
-    """
-    found: list[int | None] = []
-    have = [0] * len(operations)
-    for opcode, location in listed:
-        number = None
-        if kinds := SASS_KINDS.get(opcode.partition(".")[0]):
-            here = [
-                place
-                for place, operation in enumerate(operations)
-                if operation.op in kinds and location and operation.source == location[0][:2]
-            ]
-            number = here[0] if here else -1
-            if here:
-                have[number] += 1
-        found.append(number)
+        numbers.append(next(places, -1) if kind else None)
+    have = Counter(numbers)
     for place, (opcode, _) in enumerate(listed):
-        if found[place] == -1:
+        if numbers[place] == -1:
+            # LDG.E.128 moves 16 bytes per lane, LDG.E.U16 2, LDG.E 4.
+            width = next((int(bits[1]) // 8 for bits in re.finditer(r"\.[US]?(128|64|16|8)(?=\.|$)", opcode)), 4)
             lacking = [
                 number
-                for number, operation in enumerate(operations)
-                if operation.op in SASS_KINDS[opcode.partition(".")[0]]
-                and operation.width_bytes == _sass_width(opcode)
-                and have[number] < operation.instructions
+                for number, made in enumerate(operations)
+                if made.op in kinds[place] and made.width_bytes == width and have[number] < made.instructions
             ]
             if len(lacking) == 1:
-                found[place] = lacking[0]
+                numbers[place] = lacking[0]
                 have[lacking[0]] += 1
-    return found
+    return numbers
 
 
-def _sass_width(opcode: str) -> int:
-    """Bytes that a lane moves: LDG.E.128 16, LDG.E.U16 2, LDG.E 4."""
-    parts = opcode.split(".")
-    return next((bits // 8 for bits in (128, 64, 16, 8) if {str(bits), f"U{bits}", f"S{bits}"} & set(parts)), 4)
+def _check_count(operation: MemoryOperation, copies: int, access: Access | FlatAccess, shape: tuple[int, int]) -> None:
+    """Raise Unreadable unless the PTX has an instruction per group of registers, as often as the loop was unrolled.
 
-
-def _with_opcodes(operations: tuple[MemoryOperation, ...], sass: str) -> tuple[MemoryOperation, ...]:
-    listed = instructions(sass)
-    found: list[dict[str, None]] = [{} for _ in operations]
-    for (opcode, _), number in zip(listed, carried_out(listed, operations), strict=True):
-        if number is not None and number >= 0:
-            found[number][opcode] = None
-    return tuple(
-        replace(operation, opcodes=tuple(opcodes)) for operation, opcodes in zip(operations, found, strict=True)
-    )
-
-
-def _carried_out_by(op: str, instructions: list[tuple[str, int]], element_bytes: int) -> list[tuple[str, int]]:
-    """The instructions that carry out an operation: of an atomic, not the load before a swap, which is of words."""
-    if op != "atomic":
-        return instructions
-    atomics = [(name, width) for name, width in instructions if name.startswith(("atom", "red"))]
-    return [(name, element_bytes if ".cas" in name else width) for name, width in atomics]
-
-
-def _check_count(operation: MemoryOperation, times: int, count: int) -> None:
-    """As many instructions as there are groups of registers, copies left out; more times, where a loop was unrolled."""
+    LLVM removes an instruction whose mask it proves false: with N = 1, all columns but the first, if the access is a
+    branch (a compare-and-swap loop) and not inline assembly. So there may be fewer, but one for each group of registers
+    with an element inside the tensor. A removed instruction would have had no active lane, so it costs nothing.
+    """
     layout = operation.layout
     if layout is None:
         return
-    registers = 1 << (len(layout.register) - layout.copied_registers.bit_count())
-    expected = times * registers * operation.element_bytes // operation.width_bytes
-    if not count or count % expected:
+    length = operation.width_bytes // operation.element_bytes
+    expected = copies * len(layout.original_registers) // length
+    if isinstance(access, FlatAccess):
+        limits: tuple[int, ...] = (math.prod(shape),)
+    else:
+        limits = tuple(shape[0] if index == access.rows.index else shape[1] for index in access.dims)
+    # Lane 0 of warp 0 has the lowest coordinates of each register.
+    inside = [
+        all(at < limit for at, limit in zip(place, limits, strict=True))
+        for place in layout.original_registers[::length]
+    ]
+    count = operation.instructions
+    if not (count % expected == 0 or sum(inside) <= count < expected):
         where = f"{operation.instruction} at {operation.source}"
         raise Unreadable(f"{where} occurs {count} times in the PTX; expected {expected}.")
 
 
-def _lines(ttgir: str) -> list[tuple[str, str, Location]]:
-    """Each operation on global memory: its name, its line, and where it comes from."""
-    found = []
-    for line, location in zip(ttgir.splitlines(), locations(ttgir, "ttgir"), strict=True):
-        if match := _TTGIR.search(line):
-            if not location:
-                raise Unreadable(f"{match[1]} has no location.")
-            found.append((match[1], line, location))
-    return found
-
-
-def _layouts(ttgir: str) -> list[Layout | None]:
-    """The layout of the pointers of each operation on global memory, in the order of the text."""
-    import tempfile
-
+def _ttgir_operations(ttgir: str) -> Iterator[tuple[Location, MemoryOperation]]:
+    """Yield the operations on global memory with their locations, in the order of the text."""
     from triton._C.libtriton import gluon_ir, ir, nvidia
 
-    context = ir.context()  # must outlive all that is made from it
+    context = ir.context()  # must outlive everything made from it
     ir.load_dialects(context)
     nvidia.load_dialects(context)
     with tempfile.NamedTemporaryFile("w", suffix=".ttgir") as file:
@@ -200,73 +176,48 @@ def _layouts(ttgir: str) -> list[Layout | None]:
         file.flush()
         module = ir.parse_mlir_module(file.name, context)
     builder = gluon_ir.GluonOpBuilder(context)
-    shapes = iter([_shape(line) for _, line, _ in _lines(ttgir)])
-    found: list[Layout | None] = []
-
-    def visit(operation: Any) -> None:
-        if operation.get_name() in _OPS:
-            shape = next(shapes)
-            found.append(_layout(builder, operation.get_operand(0), shape) if shape else None)
-
-    module.walk(visit)
-    return found
-
-
-def _layout(builder: Any, tensor: Any, shape: tuple[int, ...]) -> Layout:
-    encoding = builder.get_gluon_layout_from_tensor(tensor)
-    linear = builder.to_linear_layout(encoding._to_ir(builder), list(shape))
-    register, lane, warp = (
-        tuple(tuple(base) for base in bases) for bases in (linear.reg_bases, linear.lane_bases, linear.warp_bases)
-    )
-    return Layout(shape, register, lane, warp)
-
-
-def _shape(line: str) -> tuple[int, ...] | None:
-    """The shape of a block of pointers; None where no pointers are named."""
-    match = _POINTERS.search(line)
-    return tuple(int(size) for size in match[1][:-1].split("x")) if match else None
-
-
-def _swizzle_bytes(line: str, swizzles: dict[str, str]) -> int:
-    """How wide the block of a descriptor is swizzled in shared memory.
-
-    Args:
-        swizzles: the width of each layout for matrix units that the TTGIR names.
-    """
-    match = _DESCRIPTOR.search(line)
-    if not match or match["layout"] not in swizzles:
-        raise Unreadable(f"Where does a descriptor copy to in {line.strip()!r}?")
-    return int(swizzles[match["layout"]])
+    pointers: list[Any] = []
+    module.walk(lambda made: pointers.append(made.get_operand(0)) if made.get_name() in _OPS else None)
+    lines = [
+        (match[1], line, location)
+        for line, location in zip(ttgir.splitlines(), locations(ttgir, "ttgir"), strict=True)
+        if (match := _TTGIR.search(line))
+    ]
+    swizzles = dict(_SWIZZLE.findall(ttgir))
+    for (name, line, location), pointer in zip(lines, pointers, strict=True):
+        if not location:
+            raise Unreadable(f"{name} has no location.")
+        layout, element_bytes, swizzle_bytes = None, 0, 0
+        if block := _POINTERS.search(line):
+            shape = tuple(int(size) for size in block[1][:-1].split("x"))
+            encoding = builder.get_gluon_layout_from_tensor(pointer)
+            linear = builder.to_linear_layout(encoding._to_ir(builder), list(shape))
+            register, lane, warp = (
+                tuple(map(tuple, bases)) for bases in (linear.reg_bases, linear.lane_bases, linear.warp_bases)
+            )
+            layout = Layout(shape, register, lane, warp)
+            bits = re.search(r"\d+", block[2])  # f16, bf16, f8E4M3FN, i32
+            if not bits:
+                raise Unreadable(f"An element is a {block[2]}.")
+            element_bytes = int(bits[0]) // 8
+        elif _OPS[name] == "descriptor":
+            match = _DESCRIPTOR.search(line)
+            if not match or match[1] not in swizzles:
+                raise Unreadable(f"The layout in shared memory is unknown in {line.strip()!r}.")
+            swizzle_bytes = int(swizzles[match[1]])
+        yield (
+            location,
+            MemoryOperation(_OPS[name], location[0][:2], layout, element_bytes, 0, "", 0, (), swizzle_bytes),
+        )
 
 
-def _element_bytes(line: str) -> int:
-    """Bytes of what a block of pointers points to, from its type's name: f16, bf16, f8E4M3FN, i32."""
-    match = _POINTERS.search(line)
-    if not match:
-        return 0
-    bits = re.search(r"\d+", match[2])
-    if not bits:
-        raise Unreadable(f"An element is a {match[2]}.")
-    return int(bits[0]) // 8
-
-
-def _instructions(ptx: str) -> dict[Location, list[tuple[str, int]]]:
-    """The instructions on global memory by where they come from: name, and bytes per lane."""
-    found: dict[Location, list[tuple[str, int]]] = defaultdict(list)
-    for line, location in zip(ptx.splitlines(), locations(ptx, "ptx"), strict=True):
-        if location and (match := _PTX.search(line)):
-            found[location].append((match["name"], _width(match["name"], line)))
-    return found
-
-
-def _width(name: str, line: str) -> int:
-    """Bytes that one lane moves."""
+def _ptx_width(name: str, line: str) -> int:
+    """Return the bytes that one lane moves."""
     if name.startswith("cp.async.bulk"):
         return 0
     if name.startswith("cp.async"):
         return int(line.split(",")[2].strip().rstrip(";"), 0)
-    vector = re.search(r"\.v(\d)\b", name)
-    bits = _BITS.search(name)
+    vector, bits = re.search(r"\.v(\d)\b", name), _BITS.search(name)
     if not bits:
-        raise Unreadable(f"How wide is {name}?")
+        raise Unreadable(f"The width of {name} is unknown.")
     return int(bits[1]) * (2 if bits[2] else 1) * int(vector[1] if vector else 1) // 8

@@ -1,8 +1,8 @@
-"""A build of a kernel in which each program writes down where and when it ran.
+"""Builds that read a GPU's clocks: a timed build of any kernel, and a probe of each SM's cycle counter.
 
-The kernel's own jitted function is called unchanged, by a function that is generated from its parameters: a jitted
-function's parameters are fixed in its source, and a tensor descriptor must be one of them to be launched (within a
-tuple of arguments it would not be). What surrounds the call is written out here.
+The timed build's programs record where and when they ran. The kernel's own jitted function is called unchanged, by a
+function that is generated from its parameters: a jitted function's parameters are fixed in its source, and a tensor
+descriptor must be one of them to be launched (inside a tuple argument it would not be).
 """
 
 from __future__ import annotations
@@ -17,30 +17,43 @@ from kernels.jit import tl, triton
 from kernels.spec import Kernel, Launch
 
 # What a program writes, in this order: one 32-byte sector of int64.
-FIELDS = ("start", "end", "sm", "writes")
+TIMED_FIELDS = ("start", "end", "sm", "writes")
+CLOCK_FIELDS = ("sm", "cycles", "time_ns", "written")
+
+
+@triton.jit
+def read_clocks(record):
+    """Record this program's SM, its cycles, and the time in ns, the last two one right after the other."""
+    mine = record + tl.program_id(0) * 4
+    cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+    time = tl.extra.cuda.globaltimer()
+    tl.store(mine, tl.extra.cuda.smid().to(tl.int64))
+    tl.store(mine + 1, cycles)
+    tl.store(mine + 2, time)
+    tl.store(mine + 3, 1)
 
 
 @triton.jit
 def place(record):
-    """Where this program writes: its row, by its linear id x + y·grid_x + z·grid_x·grid_y."""
+    """Return this program's row, by its linear id x + y·grid_x + z·grid_x·grid_y."""
     x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     return record + (x + tl.num_programs(0) * (y + tl.num_programs(1) * z)) * 4
 
 
 @triton.jit
 def enter(record):
-    """Write down the time before anything else, at once, so that no registers hold it while the kernel runs.
+    """Record the start before anything else, and at once, so that no register holds it while the kernel runs.
 
-    The first warp's clock counts; a program's warps start together.
+    The first warp's clock counts. A program's warps start together.
     """
     tl.store(place(record), tl.extra.cuda.globaltimer())
 
 
 @triton.jit
 def leave(record):
-    """Write down the time, once all warps of the program have come this far, and the SM.
+    """Record the end, once all warps of the program have arrived, and the SM.
 
-    By then each of the kernel's stores has been issued; what is still on its way to memory is not waited for.
+    By then each of the kernel's stores has been issued. Stores still on their way to memory are not waited for.
     """
     tl.debug_barrier()
     end = tl.extra.cuda.globaltimer()
@@ -50,28 +63,28 @@ def leave(record):
     tl.atomic_add(mine + 3, 1, sem="relaxed")
 
 
-def timed(kernel: Kernel, record: Any) -> Kernel:
-    """The same kernel with its time written down.
+def add_timer(kernel: Kernel, record: Any) -> Kernel:
+    """Return the kernel's timed build.
 
     Args:
-        record: (programs, 4) int64 on the device, FIELDS of each program; `writes` is added to.
+        record: (programs, 4) int64 on the device, TIMED_FIELDS of each program; `writes` is added to.
     """
 
     def arguments(tensors: Mapping[str, Any], launch: Launch) -> dict[str, Any]:
         return {"record": record, **kernel.arguments(tensors, launch)}
 
-    return dataclasses.replace(kernel, jitted=_surrounded(kernel.jitted), arguments=arguments)
+    return dataclasses.replace(kernel, jitted=_wrap(kernel.jitted), arguments=arguments)
 
 
 @functools.cache
-def _surrounded(jitted: Any) -> Any:
-    """A jitted function with the parameters of `jitted`, and `record` before them."""
+def _wrap(jitted: Any) -> Any:
+    """Return a jitted function with the parameters of `jitted`, and `record` before them."""
     name = f"{jitted.fn.__name__}_timed"
     parameters = ", ".join(p.name + (": tl.constexpr" if p.is_constexpr else "") for p in jitted.params)
     call = ", ".join(p.name for p in jitted.params)
     text = f"def {name}(record, {parameters}):\n    enter(record)\n    kernel({call})\n    leave(record)\n"
     file = f"<{name}>"
-    # Triton reads a function's source from where tracebacks do.
+    # Triton reads a function's source where tracebacks do.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     names: dict[str, Any] = {"tl": tl, "kernel": jitted, "enter": enter, "leave": leave, "__name__": __name__}
     exec(compile(text, file, "exec"), names)

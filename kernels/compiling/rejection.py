@@ -1,13 +1,15 @@
-"""Why the compiler rejected a config: what was too much, or the first error that it printed."""
+"""Why the compiler rejected a config: the resource that it exceeds, or the first error that was printed."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 
 from kernels.results import Failure
 from kernels.source import shown_path
@@ -22,29 +24,28 @@ _LANES = 32
 
 
 @contextmanager
-def captured_output() -> Iterator[Callable[[], str]]:
-    """Keep what is printed from the terminal, by native code, too: MLIR and ptxas dump whole kernels when they fail.
+def capture_output() -> Iterator[Callable[[], str]]:
+    """Keep output off the terminal, native output included: MLIR and ptxas dump whole kernels when they fail.
 
     Yields:
-        What gives the text that was printed so far.
+        A function that returns the text printed so far.
     """
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as kept:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
 
         def printed() -> str:
-            kept.flush()
-            kept.seek(0)
-            text = kept.read()
-            kept.seek(0, os.SEEK_END)
+            file.flush()
+            file.seek(0)
+            text = file.read()
+            file.seek(0, os.SEEK_END)
             return text
 
-        streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
-        for stream in streams:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
         saved = [os.dup(1), os.dup(2)]
         try:
             for number in (1, 2):
-                os.dup2(kept.fileno(), number)
-            with redirect_stdout(kept), redirect_stderr(kept):
+                os.dup2(file.fileno(), number)
+            with redirect_stdout(file), redirect_stderr(file):
                 yield printed
         finally:
             for number, before in zip((1, 2), saved, strict=True):
@@ -52,34 +53,33 @@ def captured_output() -> Iterator[Callable[[], str]]:
                 os.close(before)
 
 
-def rejection(error: Exception, printed: str, launch: Launch) -> Failure:
-    """The failure that an exception of the compiler comes to.
+def explain_rejection(error: Exception, printed: str, launch: Launch) -> Failure:
+    """Return the failure for an exception of the compiler.
 
     Args:
-        printed: what the compiler printed before it raised.
+        printed: output of the compiler before it raised.
     """
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Failure(
+            "compile",
+            "disk_full",
+            f"The disk of {Path(os.environ['TRITON_CACHE_DIR']).name} is full ({error.strerror}), so the compiled "
+            "kernel can't be kept. Free some space, or name another place by TILESCOPE_CACHE.",
+        )
     text = f"{error}\n{printed}"
     if match := _TOO_FEW_REGISTERS.search(text):
-        return _registers(int(match[2]), int(match[1]), launch)
-    reason = _PATH.sub(lambda match: shown_path(match[0]), _reason(error, text))
-    return Failure("compile", "compile_error", f"Triton could not compile this config: {reason}")
-
-
-def _registers(needed: int, allowed: int, launch: Launch) -> Failure:
-    threads = _LANES * launch.config.num_warps
-    return Failure(
-        "compile",
-        "out_of_resources",
-        f"This config needs at least {needed} registers per thread; with {threads} threads per program, "
-        f"{launch.gpu.name} allows {allowed}. Make the tile smaller.",
-    )
-
-
-def _reason(error: Exception, text: str) -> str:
-    """The compiler's first error line; of an exception of Python's, whose message ends with it, the last line."""
-    if match := _ERROR.search(text):
-        return match[1].strip()
+        return Failure(
+            "compile",
+            "out_of_resources",
+            f"This config needs at least {match[2]} registers per thread; with {_LANES * launch.config.num_warps} "
+            f"threads per program, {launch.gpu.name} allows {match[1]}. Make the tile smaller.",
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if lines and lines[0].startswith(_PTXAS):  # which died without a word; a command to repeat it follows
-        return lines[0].removeprefix(_PTXAS)
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+    if match := _ERROR.search(text):
+        reason = match[1].strip()
+    elif lines and lines[0].startswith(_PTXAS):  # it died without a message; a command to reproduce it follows
+        reason = lines[0].removeprefix(_PTXAS)
+    else:  # the message of a Python exception ends with the reason
+        reason = f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+    reason = _PATH.sub(lambda match: shown_path(match[0]), reason)
+    return Failure("compile", "compile_error", f"Triton could not compile this config: {reason}")

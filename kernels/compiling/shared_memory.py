@@ -1,7 +1,7 @@
-"""Read which addresses of shared memory a compiled kernel's lanes use, by working out its PTX. In a compile worker.
+"""Read which shared-memory addresses a kernel's lanes use, by evaluating its PTX. Runs in a compile worker.
 
-An address is a few whole-number operations on the thread's number. What is not known before the launch (arguments, the
-program's number, a loop's counter) is the same for all threads of a program, and taken as 0: it moves all addresses
+An address is a few integer operations on the thread's number. Values unknown before the launch (arguments, the
+program's number, a loop's counter) are equal for all threads of a program and taken as 0: they move all addresses
 together, by whole buffers.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,22 +31,29 @@ Values = np.ndarray
 
 
 def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
-    """The instructions on shared memory, with equal ones counted. Where an address is not linear, it is left out."""
+    """Return the instructions on shared memory with linear addresses. Equal instructions are counted."""
     threads = _Threads(ptx, num_warps)
-    found: Counter[SharedOperation] = Counter()
+    counts: Counter[SharedOperation] = Counter()
     for line, location in zip(ptx.splitlines(), locations(ptx, "ptx"), strict=True):
         match, address = _ON_SHARED.search(line), _ADDRESS.search(line)
         if not (match and address and location):
             continue
-        matrices = int(many[1]) if (many := re.search(r"matrix\..*\.x(\d)", line)) else 0
-        bases = _bases(threads.value(address[1]), 8 * matrices or _LANES)
+        name, kind, matrices = match["name"], "load" if match["name"].startswith("ld") else "store", 0
+        if many := re.search(r"matrix\..*\.x(\d)", line):
+            kind, matrices, width_bytes = f"{kind} matrix", int(many[1]), _MATRIX_ROW_BYTES
+        elif name.startswith("cp.async"):
+            kind, width_bytes = "async copy", int(line.split(",")[2], 0)
+        else:
+            vector, bits = re.search(r"\.v(\d)", name), re.search(r"[busf](\d+)$", name)
+            width_bytes = int(vector[1] if vector else 1) * int(bits[1] if bits else 32) // 8
+        bases = _linear_bases(threads.evaluate(address[1]), 8 * matrices or _LANES)
         if bases is not None:
-            found[_operation(match["name"], line, location[0][:2], matrices, *bases)] += 1
-    return tuple(SharedOperation(**{**vars(operation), "count": count}) for operation, count in found.items())
+            counts[SharedOperation(kind, location[0][:2], name, width_bytes, matrices, *bases, 0)] += 1
+    return tuple(replace(operation, count=count) for operation, count in counts.items())
 
 
 def conversions(ttgir: str) -> tuple[Conversion, ...]:
-    """The layout conversions, in the order of the TTGIR."""
+    """Return the layout conversions, in the order of the TTGIR."""
     found = []
     for line, location in zip(ttgir.splitlines(), locations(ttgir, "ttgir"), strict=True):
         if location and (match := _CONVERSION.search(line)):
@@ -56,96 +63,69 @@ def conversions(ttgir: str) -> tuple[Conversion, ...]:
     return tuple(found)
 
 
-def _operation(
-    name: str, line: str, source: tuple[str, int], matrices: int, lane: tuple[int, ...], warp: tuple[int, ...]
-) -> SharedOperation:
-    if matrices:
-        kind = "load matrix" if name.startswith("ld") else "store matrix"
-        return SharedOperation(kind, source, name, _MATRIX_ROW_BYTES, matrices, lane, warp, 0)
-    if name.startswith("cp.async"):
-        return SharedOperation("async copy", source, name, int(line.split(",")[2], 0), 0, lane, warp, 0)
-    vector, bits = re.search(r"\.v(\d)", name), re.search(r"[busf](\d+)$", name)
-    width = int(vector[1] if vector else 1) * int(bits[1] if bits else 32) // 8
-    return SharedOperation("load" if name.startswith("ld") else "store", source, name, width, 0, lane, warp, 0)
-
-
-def _bases(address: Values, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """What each bit of a lane's and of a warp's number adds to an address, as an exclusive or.
-
-    None where that is not all there is to it.
+def _linear_bases(address: Values, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return what each bit of a lane's and a warp's number changes in an address; None if that is not linear.
 
     Args:
-        lanes: how many lanes of a warp give an address that counts.
+        lanes: number of lanes per warp whose address counts.
     """
-    of_warp = address.reshape(-1, _LANES)[:, :lanes]
-    lane = tuple(int(of_warp[0, 1 << bit] ^ of_warp[0, 0]) for bit in range(lanes.bit_length() - 1))
-    warp = tuple(int(of_warp[1 << bit, 0] ^ of_warp[0, 0]) for bit in range(len(of_warp).bit_length() - 1))
-    linear = np.full_like(of_warp, of_warp[0, 0])
-    for bit, base in enumerate(lane):
-        linear ^= np.where(np.arange(lanes) >> bit & 1, base, 0)
-    for bit, base in enumerate(warp):
-        linear ^= np.where(np.arange(len(of_warp)) >> bit & 1, base, 0)[:, None]
-    return (lane, warp) if np.array_equal(linear, of_warp) else None
+    by_warp = address.reshape(-1, _LANES)[:, :lanes]
+    sides, linear = [], by_warp[:1, :1]
+    for axis in (1, 0):
+        along = by_warp[0] if axis else by_warp[:, 0]
+        sides.append(tuple(int(along[1 << bit] ^ along[0]) for bit in range(len(along).bit_length() - 1)))
+        for base in sides[-1]:
+            linear = np.concatenate([linear, linear ^ base], axis=axis)
+    return (sides[0], sides[1]) if np.array_equal(linear, by_warp) else None
 
 
 class _Threads:
-    """The values of registers for all threads of a program at once."""
+    """PTX registers, evaluated for all threads of a program at once."""
 
     def __init__(self, ptx: str, num_warps: int) -> None:
         self._thread = np.arange(_LANES * num_warps, dtype=np.int64)
-        self._values: dict[str, Values] = {}
-        self._defined: dict[str, tuple[str, list[str]]] = {}
+        self._values = {"%tid.x": self._thread}
+        self._definitions: dict[str, tuple[str, list[str]]] = {}
         for line in ptx.splitlines():
             if match := _DEFINITION.match(line):
-                # Of a register that a loop changes, what it begins with.
-                self._defined.setdefault(match[2], (match[1], [part.strip() for part in match[3].split(",")]))
+                # The first definition is the value before a loop that changes the register.
+                self._definitions.setdefault(match[2], (match[1], [part.strip() for part in match[3].split(",")]))
 
-    def value(self, operand: str) -> Values:
-        """The values of a register or a number: int64, unsigned."""
+    def evaluate(self, operand: str) -> Values:
+        """Return the unsigned 32-bit values of a register or number, int64."""
         if operand not in self._values:
-            self._values[operand] = np.zeros_like(self._thread)  # of a register that is defined by itself
-            self._values[operand] = self._worked_out(operand)
+            unknown = self._values[operand] = np.zeros_like(self._thread)  # ends the recursion of a loop's register
+            name, operands = self._definitions.get(operand, ("", []))
+            evaluate = _OPERATIONS.get(name.split(".")[0])
+            if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", operand):
+                self._values[operand] = unknown + (int(operand, 0) & _MASK)
+            elif evaluate:
+                self._values[operand] = evaluate(name, *map(self.evaluate, operands)) & _MASK
         return self._values[operand]
 
-    def _worked_out(self, operand: str) -> Values:
-        if operand == "%tid.x":
-            return self._thread
-        if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", operand):
-            return np.full_like(self._thread, int(operand, 0) & _MASK)
-        if operand not in self._defined:
-            return np.zeros_like(self._thread)
-        name, operands = self._defined[operand]
-        known = _OPERATIONS.get(name.split(".")[0])
-        if known is None:
-            return np.zeros_like(self._thread)
-        return known(name, *(self.value(part) for part in operands)) & _MASK
+
+def _signed(name: str, *operands: Values) -> list[Values]:
+    """Reinterpret the operands of a signed instruction."""
+    is_signed = ".s" in name
+    return [np.where(values > _MASK >> 1, values - (_MASK + 1), values) if is_signed else values for values in operands]
 
 
-def _signed(values: Values) -> Values:
-    return np.where(values > _MASK >> 1, values - (_MASK + 1), values)
-
-
-def _bit_field(name: str, values: Values, start: Values, length: Values) -> Values:
+def _extract_bits(name: str, values: Values, start: Values, length: Values) -> Values:
     field = values >> start & (1 << length) - 1
     return np.where((field >> length - 1 & 1) == 1, field - (1 << length), field) if name.endswith("s32") else field
 
 
-def _right(name: str, values: Values, by: Values) -> Values:
-    return (_signed(values) if ".s" in name else values) >> by
+def _compare(name: str, *operands: Values) -> Values:
+    a, b = _signed(name, *operands[:2])
+    results = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
+    return results.get(name.split(".")[1], a == b).astype(np.int64)
 
 
-def _chosen(name: str, a: Values, b: Values, chosen: Values) -> Values:
+def _select(_: str, a: Values, b: Values, chosen: Values) -> Values:
     return np.where(chosen != 0, a, b)
 
 
-def _compare(name: str, a: Values, b: Values, *_: Any) -> Values:
-    kind = name.split(".")[1]
-    a, b = (_signed(a), _signed(b)) if ".s" in name else (a, b)
-    results = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
-    return results.get(kind, a == b).astype(np.int64)
-
-
-def _from_lane(name: str, values: Values, lane: Values, *_: Any) -> Values:
+def _shuffle(_: str, values: Values, lane: Values, *__: Values) -> Values:
     threads = np.arange(len(values))
     return values[threads // _LANES * _LANES + lane % _LANES]
 
@@ -163,9 +143,9 @@ _OPERATIONS: dict[str, Callable[..., Values]] = {
     "not": lambda _, a: ~a,
     "neg": lambda _, a: -a,
     "shl": lambda _, a, b: a << b,
-    "shr": _right,
-    "bfe": _bit_field,
-    "selp": _chosen,
+    "shr": lambda name, a, b: _signed(name, a)[0] >> b,
+    "bfe": _extract_bits,
+    "selp": _select,
     "setp": _compare,
-    "shfl": _from_lane,
+    "shfl": _shuffle,
 }

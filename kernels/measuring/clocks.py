@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.clock_probe import FIELDS, read_clocks
+from kernels.compiling.instrumented import CLOCK_FIELDS, read_clocks
 
 # No GPU's clock is slower or faster, in MHz: what is beyond was no clock.
 _CAN_BE = (50.0, 5000.0)
@@ -40,7 +40,7 @@ def megahertz(before: np.ndarray, after: np.ndarray) -> float | None:
     """The clock between two probes: the median over the SMs that both ran on; None where they give none that can be.
 
     Args:
-        before, after: (programs, 4) int64, FIELDS of each program.
+        before, after: (programs, 4) int64, CLOCK_FIELDS of each program.
     """
     first, last = (_by_sm(rows) for rows in (before, after))
     both = sorted(first.keys() & last.keys())
@@ -64,7 +64,9 @@ class Probe:
         import torch
 
         self._programs = _PER_SM * torch.cuda.get_device_properties(0).multi_processor_count
-        self._records = [torch.zeros((self._programs, len(FIELDS)), dtype=torch.int64, device="cuda") for _ in range(2)]
+        self._records = [
+            torch.zeros((self._programs, len(CLOCK_FIELDS)), dtype=torch.int64, device="cuda") for _ in range(2)
+        ]
 
     def launch(self, place: int) -> None:
         """Read all SMs' clocks: 0 before what is timed, 1 after it."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 
 from kernels import discover
-from kernels.compile_cost import compile_seconds, never_compiled
 from kernels.compiling import compiler
+from kernels.compiling.compile_cost import compile_seconds, explain_refusal
 from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
@@ -51,7 +51,7 @@ class Compiles:
         return self._under_way.joined(
             (same_launch(experiment, gpu.name), specialization),
             lambda: self._workers.submit(
-                *(compiler.compiled_for, "compile", experiment, gpu, specialization),
+                *(compiler.compile_experiment, "compile", experiment, gpu, specialization),
                 client=client,
                 seconds=compile_seconds(*_launch(experiment, gpu)),
             ),
@@ -60,7 +60,7 @@ class Compiles:
 
 def refused_compile(kernel: Kernel, launch: Launch) -> Failure | None:
     """Why a launch is not compiled, where that would not end before its deadline."""
-    why = never_compiled(kernel, launch)
+    why = explain_refusal(kernel, launch)
     return Failure("compile", "too_slow_to_compile", why) if why else None
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import pebble
 
-from kernels.compile_cost import COMPILE_DEADLINE_S
+from kernels.compiling.compile_cost import COMPILE_DEADLINE_S
 from kernels.measuring import worker
 from kernels.results import Failure
 

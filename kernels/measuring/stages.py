@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from kernels import discover
-from kernels.compile_cost import QUICK_COMPILE_S, compile_seconds
 from kernels.compiling import compiler
+from kernels.compiling.compile_cost import QUICK_COMPILE_S, compile_seconds
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.measuring import worker
@@ -100,7 +100,7 @@ class Stages:
         return self._job.stages
 
     def compile(
-        self, experiment: Experiment, build: Callable[[Experiment, Gpu], Failure | None] = compiler.compile_for
+        self, experiment: Experiment, build: Callable[[Experiment, Gpu], Failure | None] = compiler.compile_into_cache
     ) -> None:
         """Compile in a compile worker, so that the run worker finds it done. Nothing, under the interpreter."""
         if self._machine.gpu is None:

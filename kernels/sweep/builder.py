@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels import discover
-from kernels.compiling.compiler import compiled_for
+from kernels.compiling.compiler import compile_experiment
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.jit import HAS_TRITON
@@ -40,7 +40,7 @@ def usable_cores() -> int:
 @as_failure("compile")
 def built(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure:
     """Compile into the shared cache, and predict from what the compiler made of it. In a compile worker."""
-    compiled = compiled_for(experiment, gpu)
+    compiled = compile_experiment(experiment, gpu)
     if isinstance(compiled, Failure):
         return compiled
     launch = Launch(experiment.problem, experiment.config, gpu)

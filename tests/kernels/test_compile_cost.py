@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from kernels import discover
-from kernels.compile_cost import (
+from kernels.compiling.compile_cost import (
     COMPILE_DEADLINE_S,
     QUICK_COMPILE_S,
     accumulator_registers,
     compile_seconds,
-    hopeless,
-    never_compiled,
+    explain_refusal,
+    explain_spill,
 )
 from kernels.experiment import from_json, resolved_gpu
 from kernels.gpus import GPUS
@@ -66,7 +66,7 @@ def test_a_large_transpose_on_one_warp_is_estimated_to_take_long():
 @pytest.mark.parametrize("warps", [1, 2])
 def test_a_compile_that_would_be_ended_before_it_is_done_is_refused_with_its_bound(gpu, warps):
     """256 × 256 × 64: the tile that stopped a page for minutes."""
-    why = never_compiled(*product(gpu, 256, 256, 64, warps))
+    why = explain_refusal(*product(gpu, 256, 256, 64, warps))
     assert f"takes {2048 // warps} registers per thread with num_warps {warps}; a thread has 255" in why
     assert f"{COMPILE_DEADLINE_S:.0f} s are allowed. Make the tile smaller or num_warps larger." in why
 
@@ -92,7 +92,7 @@ def everything_shown():
 def test_nothing_that_the_project_shows_is_refused():
     shown = list(everything_shown())
     assert len(shown) > 300
-    assert {why for payload in shown if (why := never_compiled(*launch_of(payload)))} == set()
+    assert {why for payload in shown if (why := explain_refusal(*launch_of(payload)))} == set()
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -111,6 +111,6 @@ def test_only_what_spills_is_refused(kernel):
     for warps in declared["num_warps"].choices:
         for gpu in GPUS.values():
             launch = Launch(kernel.family.problem(), kernel.config(**largest, num_warps=warps), gpu)
-            assert bool(never_compiled(kernel, launch)) <= bool(hopeless(kernel, launch))
+            assert bool(explain_refusal(kernel, launch)) <= bool(explain_spill(kernel, launch))
             if not accumulator_registers(kernel, launch):
-                assert never_compiled(kernel, launch) == ""
+                assert explain_refusal(kernel, launch) == ""

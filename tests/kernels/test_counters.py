@@ -187,13 +187,13 @@ def test_a_column_that_is_missing_is_an_error(compiled):
 
 
 def test_an_instruction_on_another_line_goes_to_the_operation_that_lacks_one(compiled):
-    from kernels.compiling.global_memory import carried_out
+    from kernels.compiling.global_memory import match_instructions
 
     listed = instructions(compiled.sass)
-    found = carried_out(listed, compiled.operations)
+    found = match_instructions(listed, compiled.operations)
     moved = found.index(0)
     elsewhere = [*listed[:moved], (listed[moved][0], (("tiled.py", 1, 0),)), *listed[moved + 1 :]]
-    assert carried_out(elsewhere, compiled.operations) == found
+    assert match_instructions(elsewhere, compiled.operations) == found
 
 
 def test_without_a_gpu_counts_come_from_the_atlas(session):

@@ -57,7 +57,7 @@ def both_builds(kernel_id, gpu):
     """A kernel's default on 8 warps, as others compile it, and its timed build, taken apart. In a compile worker."""
     declared = discover()[kernel_id]
     launch = Launch(declared.family.problem(), declared.config(num_warps=8), gpu)
-    return [compiler.disassembled(build, launch) for build in (declared, compiler.timed_build(declared, launch))]
+    return [compiler.compile_launch(build, launch) for build in (declared, compiler.timed_build(declared, launch))]
 
 
 @pytest.mark.parametrize(("kernel", "gpu"), in_turns("H200", "A100-40GB"), ids=lambda part: getattr(part, "id", part))

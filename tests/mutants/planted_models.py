@@ -157,7 +157,7 @@ MODELS = (
         ("count_bypassing(lanes) if operation.bypasses_l1 else count(lanes)", "count(lanes)"),
         ("lanes.owner if operation.issued_by_owners else True", "True"),
         ("request = np.arange(len(single.register)) // length", "request = np.arange(len(single.register))"),
-        ("(lanes & copies(layout.lane)) == 0) & ((warp", "(lanes & copies(layout.lane)) == 0) | ((warp"),
+        ("(lanes & copy_bits(layout.lane)) == 0) & ((warp", "(lanes & copy_bits(layout.lane)) == 0) | ((warp"),
     ),
     *planted(
         "visualize/predict",

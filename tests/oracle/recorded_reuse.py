@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernels import discover
-from kernels.compiling.compiler import compiled_for
+from kernels.compiling.compiler import compile_experiment
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
@@ -51,7 +51,7 @@ class Compared:
     @functools.cached_property
     def operations(self) -> tuple[Operation, ...]:
         """What it asks of memory, as the kernel is compiled here: when first asked, into Triton's cache directory."""
-        made = compiled_for(any_group_size(self.experiment), self.launch.gpu)
+        made = compile_experiment(any_group_size(self.experiment), self.launch.gpu)
         assert isinstance(made, Compiled), made
         return operations(self.kernel, self.launch, made.operations)
 

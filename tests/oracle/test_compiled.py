@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
-from kernels.compiling.global_memory import Unreadable, operations
+from kernels.compiling.global_memory import Unreadable, read_operations
 from kernels.compiling.listing import locations, memory_lines
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
@@ -20,6 +20,7 @@ from kernels.source import last_line, lines_of
 from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 from tests.conftest import in_turns
 from tests.covering import pairs_of
+from visualize.predict.coalescing import operations as count_operations
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -185,23 +186,77 @@ def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(session, kern
     assert [made.swizzle_bytes for made in compiled.operations] == expected
 
 
-def test_a_descriptor_whose_place_in_shared_memory_is_not_said_is_unreadable(session, kernels):
+def texts(kernel, compiled, **changed):
+    """The arguments of `read_operations` for a compiled default launch, with some changed."""
+    launch = Launch(kernel.family.problem(), kernel.config(num_warps=8), GPUS["H200"])
+    accesses, tensors = kernel.accesses(launch), kernel.family.tensors(launch.problem)
+    shapes = [tensors[access.tensor].stored for access in accesses]
+    names = {"ttgir": compiled.ttgir, "ptx": compiled.ptx, "sass": compiled.sass}
+    return {"accesses": accesses, "shapes": shapes, **names, **changed}
+
+
+def test_a_descriptor_without_a_layout_in_shared_memory_is_unreadable(session, kernels):
     kernel = kernels["matmul.persistent"]
-    chosen = experiment(kernel, "H200")
-    compiled = session.compiled(chosen)
-    accesses = kernel.accesses(Launch(chosen.problem, chosen.config, GPUS["H200"]))
+    compiled = session.compiled(experiment(kernel, "H200"))
     unnamed = compiled.ttgir.replace(" = #ttg.nvmma_shared", "  = #ttg.nvmma_shared")
-    with pytest.raises(Unreadable, match="Where does a descriptor copy to"):
-        operations(accesses, unnamed, compiled.ptx, compiled.sass)
+    with pytest.raises(Unreadable, match="layout in shared memory is unknown"):
+        read_operations(**texts(kernel, compiled, ttgir=unnamed))
 
 
-def test_two_accesses_on_one_line_are_said_to_be_unreadable(session, kernels):
+def test_texts_that_contradict_the_accesses_or_one_another_are_unreadable(session, kernels):
     kernel = kernels["transpose.tiled"]
     compiled = session.compiled(experiment(kernel, "H200"))
-    launch = Launch(kernel.family.problem(), kernel.config(num_warps=8), GPUS["H200"])
-    load, store = kernel.accesses(launch)
+    given = texts(kernel, compiled)
+    assert read_operations(**given) == compiled.operations
+    load, store = given["accesses"]
     with pytest.raises(Unreadable, match="became 0 operations"):
-        operations((replace(load, source=(load.source[0], 1)), store), compiled.ttgir, compiled.ptx, compiled.sass)
+        read_operations(**{**given, "accesses": (replace(load, source=(load.source[0], 1)), store)})
     narrower = compiled.ptx.replace("ld.global.v4.b32", "ld.global.v2.b32", 1)
     with pytest.raises(Unreadable, match=r"ld\.global\.v2\.b32"):
-        operations((load, store), compiled.ttgir, narrower, compiled.sass)
+        read_operations(**{**given, "ptx": narrower})
+    fewer = compiled.ptx.replace("ld.global.v4.b32", "ld.elsewhere", 1)
+    with pytest.raises(Unreadable, match=r"occurs \d+ times in the PTX; expected \d+"):
+        read_operations(**{**given, "ptx": fewer})
+
+
+# Below compute capability 9.0, Triton adds bfloat16 by a branch with a compare-and-swap loop, not by inline assembly.
+@pytest.mark.parametrize(
+    ("kernel_id", "gpu", "problem", "config"),
+    [
+        ("matmul.split_k_atomic", "L4", (2048, 1, 1000, "bfloat16", "NN"), (128, 32, 64, 2)),
+        ("matmul.split_k_atomic", "A10G", (2048, 1, 1000, "bfloat16", "NT"), (64, 32, 32, 2)),
+        ("matmul.split_k_atomic", "T4", (1, 1, 1, "bfloat16", "TT"), (64, 32, 32, 2)),
+        ("matmul.split_k_race", "B200", (1, 1, 1, "float16", "NN"), (64, 32, 64, 4)),
+        ("matmul.split_k_race", "B200", (1, 1, 1, "float32", "TT"), (64, 32, 32, 4)),
+    ],
+)
+def test_an_instruction_whose_mask_the_compiler_proves_false_costs_nothing(session, kernel_id, gpu, problem, config):
+    kernel = discover()[kernel_id]
+    problem = kernel.family.problem(**dict(zip(("M", "N", "K", "dtype", "layout"), problem, strict=True)))
+    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps")
+    config = kernel.config(**dict(zip(names, config, strict=True)))
+    compiled = session.compiled(Experiment(kernel.id, problem, config, gpu))
+    assert isinstance(compiled, Compiled), compiled
+    assert compiled.unreadable == ""
+    ops = count_operations(kernel, Launch(problem, config, GPUS[gpu]), compiled.operations)
+    assert all(op.launch.requests > 0 for op in ops)
+    if kernel_id == "matmul.split_k_atomic":
+        load, atomic = ops[-2:]
+        assert atomic.compiled.instructions < len(atomic.compiled.layout.original_registers)
+        assert (load.access.op, load.launch.is_lower_bound) == ("load", False)
+        assert (atomic.access.op, atomic.launch.is_lower_bound) == ("atomic", True)
+        assert atomic.launch.bytes_wanted == 2 * problem.M * problem.N * config.SPLIT_K, "each slice adds each element"
+
+
+def test_no_mask_can_be_proved_false_for_a_group_with_an_element_inside(session, kernels):
+    """Fewer instructions than such groups are a contradiction, even with N = 1."""
+    kernel = kernels["matmul.split_k_atomic"]
+    problem = kernel.family.problem(M=2048, N=1, K=1000, dtype="bfloat16")
+    config = kernel.config(BLOCK_M=128, BLOCK_N=32, BLOCK_K=64, num_warps=2)
+    compiled = session.compiled(Experiment(kernel.id, problem, config, "L4"))
+    accesses = kernel.accesses(Launch(problem, config, GPUS["L4"]))
+    tensors = kernel.family.tensors(problem)
+    shapes = [tensors[access.tensor].stored for access in accesses]
+    ptx = compiled.ptx.replace("atom.relaxed.gpu.global.cas.b32", "elsewhere", 1)
+    with pytest.raises(Unreadable, match="occurs 1 times in the PTX; expected 64"):
+        read_operations(accesses, shapes, compiled.ttgir, ptx, compiled.sass)

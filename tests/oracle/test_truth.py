@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernels import discover
-from kernels.compiling.compiler import disassembled
+from kernels.compiling.compiler import compile_launch
 from kernels.gpus import GPUS
 from kernels.results import Compiled
 from kernels.spec import Launch
@@ -46,7 +46,7 @@ def test_the_model_gives_what_was_counted(row, compiled_before, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
     case = counted(row)
     kernel = KERNELS[case.kernel]
-    compiled = disassembled(kernel, case.launch)
+    compiled = compile_launch(kernel, case.launch)
     assert isinstance(compiled, Compiled), compiled
     totals = dict.fromkeys(("ld", "st"), NO_COST)
     for op in operations(kernel, case.launch, compiled.operations):
@@ -73,7 +73,7 @@ def test_what_is_read_in_the_middle_of_sectors_and_past_edges_is_what_was_counte
     kernel = discover()[row["kernel"]]
     problem, config = values_of(row["problem"]), values_of(row["config"])
     launch = Launch(kernel.family.problem(**problem), kernel.config(**config), GPUS["H200"])
-    compiled = disassembled(kernel, launch)
+    compiled = compile_launch(kernel, launch)
     assert isinstance(compiled, Compiled), compiled
     tensors = kernel.family.tensors(launch.problem)
     read = [op for op in operations(kernel, launch, compiled.operations) if tensors[op.access.tensor].is_input]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kernels import discover
-from kernels.compile_cost import hopeless
+from kernels.compiling.compile_cost import explain_spill
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
@@ -107,11 +107,11 @@ def test_a_program_that_fits_on_no_sm_has_no_time():
     assert predict_time(KERNEL, launch_of(), facts(64, H200.shared_bytes_per_program + 1)) is None
 
 
-def test_an_accumulator_larger_than_the_registers_is_hopeless_and_others_are_not():
-    said = hopeless(KERNEL, launch_of(BLOCK_M=256, BLOCK_N=256, num_warps=4))
+def test_only_an_accumulator_larger_than_the_registers_spills():
+    said = explain_spill(KERNEL, launch_of(BLOCK_M=256, BLOCK_N=256, num_warps=4))
     assert "512 registers per thread with num_warps 4" in said
-    assert not hopeless(KERNEL, launch_of(BLOCK_M=128, BLOCK_N=256, num_warps=8))
-    assert not hopeless(discover()["transpose.tiled"], transposed(BLOCK_M=256, BLOCK_N=256, num_warps=1))
+    assert not explain_spill(KERNEL, launch_of(BLOCK_M=128, BLOCK_N=256, num_warps=8))
+    assert not explain_spill(discover()["transpose.tiled"], transposed(BLOCK_M=256, BLOCK_N=256, num_warps=1))
 
 
 def transposed(**config):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 from kernels import discover
-from kernels.compile_cost import hopeless
+from kernels.compiling.compile_cost import explain_spill
 from kernels.export.autotune import config_line
 from kernels.knobs import ConfigError
 from kernels.measuring.cache_directory import default_cache_directory
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 @contextmanager
 def _sweeping(wanted: Asked) -> Iterator[Sweeping]:
     """The sweep that is asked for, on this machine or on a cluster, whose processes are ended in the end."""
-    what = wanted.space, wanted.strategy, predict_time, hopeless, _before(wanted)
+    what = wanted.space, wanted.strategy, predict_time, explain_spill, _before(wanted)
     if wanted.gpus != 1 or os.environ.get(SCHEDULER):
         store = machine_store(default_cache_directory())
         try:

@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernels.compile_cost import hopeless
+from kernels.compiling.compile_cost import explain_spill
 from kernels.experiment import resolved_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
@@ -108,7 +108,7 @@ class RunningSweeps:
     def _begun(self, session: Session, space: Space, strategy: Strategy, before: _Ended | None) -> Sweeping:
         """A sweep that has just been started. With the lock held."""
         goes_on = before.before if before else Before()
-        sweeping = sweeping_here(session, space, strategy, predict_time, hopeless, goes_on)
+        sweeping = sweeping_here(session, space, strategy, predict_time, explain_spill, goes_on)
         self._running = _key(space, sweeping.gpu), sweeping
         self._search.append(sweeping)
         sweeping.start()

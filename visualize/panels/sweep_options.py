@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels import discover
-from kernels.compile_cost import hopeless
+from kernels.compiling.compile_cost import explain_spill
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knob, knobs
@@ -179,7 +179,7 @@ def plan(within: Space, gpu: Gpu, budget: int | None) -> Plan:
     kernel = discover()[within.base.kernel]
     refused = within.refused(kernel)
     for one in within.experiments:
-        if one not in refused and (why := hopeless(kernel, Launch(one.problem, one.config, gpu))):
+        if one not in refused and (why := explain_spill(kernel, Launch(one.problem, one.config, gpu))):
             refused[one] = why
     left = within.size - len(refused)
     return Plan(within, refused, estimated_s(min(left, budget or left), compiles_at_once()))

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.lanes import Layout, MemoryOperation, copies
+from kernels.lanes import Layout, MemoryOperation, copy_bits
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
 from visualize.predict.traffic import (
     SECTOR_BYTES,
@@ -67,14 +67,14 @@ def vectors(layout: Layout, length: int) -> Vectors:
     """Split each lane's registers, without copies, into vectors of `length`: one instruction moves one vector."""
     rank = len(layout.shape)
     registers, warps, lanes = (np.arange(1 << len(bases)) for bases in (layout.register, layout.warp, layout.lane))
-    registers = registers[(registers & copies(layout.register)) == 0][::length]
+    registers = registers[(registers & copy_bits(layout.register)) == 0][::length]
     place = (
         expand_bases(layout.warp, rank)[:, None, None]
         ^ expand_bases(layout.register, rank)[registers][:, None]
         ^ expand_bases(layout.lane, rank)
     ).reshape(-1, len(lanes), rank)
     warp = np.repeat(warps, len(registers))
-    owner = ((lanes & copies(layout.lane)) == 0) & ((warp & copies(layout.warp)) == 0)[:, None]
+    owner = ((lanes & copy_bits(layout.lane)) == 0) & ((warp & copy_bits(layout.warp)) == 0)[:, None]
     return Vectors(np.moveaxis(place, 2, 0), owner, np.tile(registers, len(warps)), warp)
 
 

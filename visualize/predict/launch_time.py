@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernels.compile_cost import LANES, MOST_REGISTERS, accumulator_registers, operands
+from kernels.compiling.compile_cost import LANES, MOST_REGISTERS, accumulator_registers, panel_loads
 from kernels.lanes import CompiledFacts
 from kernels.results import Prediction
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
@@ -68,7 +68,7 @@ def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None)
         registers, shared, spilled_bytes = compiled.registers, compiled.shared_bytes, compiled.spilled_bytes
     else:
         registers = min(MOST_REGISTERS, accumulator_registers(kernel, launch) + _OTHER_REGISTERS)
-        step = sum(access.elements for access in operands(kernel, launch)) * DTYPE_BYTES[launch.problem.dtype]
+        step = sum(access.elements for access in panel_loads(kernel, launch)) * DTYPE_BYTES[launch.problem.dtype]
         shared = step * config.num_stages
     programs_per_sm = occupancy(gpu, config.num_warps, registers, shared).programs_per_sm
     if shared > gpu.shared_bytes_per_program or not programs_per_sm:
@@ -120,7 +120,11 @@ def _on_chip(
     times = {"latency": rounds * steps * _LATENCY_NS / loads_in_flight / 1e6}
     if spilled_bytes:
         times["spills"] = 2 * spilled_bytes * LANES * warps * steps * busiest / _SPILLED_GBPS_PER_SM / 1e6
-    work, tile, loads = arithmetic(kernel, launch, gpu.clock_mhz), kernel.output_tile(launch), operands(kernel, launch)
+    work, tile, loads = (
+        arithmetic(kernel, launch, gpu.clock_mhz),
+        kernel.output_tile(launch),
+        panel_loads(kernel, launch),
+    )
     if work is None:
         return times
     rows, columns = tile or (0, 0)

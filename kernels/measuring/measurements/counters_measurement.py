@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-from kernels.compiling.global_memory import carried_out
+from kernels.compiling.global_memory import match_instructions
 from kernels.compiling.listing import instructions
 from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
@@ -115,7 +115,7 @@ def of_operations(
         raise ncu.CountingFailed("ncu_failed", "ncu counted other code than was compiled.")
     ops: dict[tuple[int, str], list[int]] = {}
     shared: dict[tuple[tuple[str, int], str], list[int]] = {}
-    numbers = carried_out(listed, operations)
+    numbers = match_instructions(listed, operations)
     for (opcode, location), number, row in zip(listed, numbers, rows, strict=True):
         kind = opcode.partition(".")[0]
         if kind in GLOBAL_OPCODES and number is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernels import discover
 from kernels.compiling import compiler
-from kernels.compiling.instrumented import FIELDS, timed
+from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
 from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
@@ -51,7 +51,7 @@ class TimelineMeasurement(Measurement[Timeline]):
 
     def measure(self, experiment: Experiment, stages: Stages) -> Timeline:
         stages.compile(experiment)
-        stages.compile(experiment, compiler.compile_timed_for)
+        stages.compile(experiment, compiler.compile_timed_build)
         return stages.work("time", timeline, experiment, stages.gpu, stages.device())
 
 
@@ -69,8 +69,8 @@ def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Fai
 
     plain = prepare(experiment, gpu)
     programs = plain.kernel.programs(plain.setting)
-    record = torch.full((programs, len(FIELDS)), _POISON, dtype=torch.int64, device="cuda")
-    instrumented = dataclasses.replace(plain, kernel=timed(plain.kernel, record))
+    record = torch.full((programs, len(TIMED_FIELDS)), _POISON, dtype=torch.int64, device="cuda")
+    instrumented = dataclasses.replace(plain, kernel=add_timer(plain.kernel, record))
     built = instrumented.launch()
     passed = instrumented.check()[0].passed
     registers = plain.launch().n_regs, built.n_regs
@@ -98,7 +98,7 @@ def written_once(rows: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...], tu
     """SM, start and end of each program, in ns from the first start.
 
     Args:
-        rows: (programs, 4) int64, FIELDS of each program, on fresh poison.
+        rows: (programs, 4) int64, TIMED_FIELDS of each program, on fresh poison.
     """
     start, end, sm, writes = rows.T
     wrong = (writes != _POISON + 1) | (start < 0) | (end < start) | (sm < 0)

@@ -1,0 +1,86 @@
+"""Estimate a compile before it starts: registers for the accumulator, and seconds. Standard library only."""
+
+from __future__ import annotations
+
+import math
+
+from kernels.spec import Access, Kernel, Launch
+
+LANES, MOST_REGISTERS = 32, 255
+
+# Seconds after which a compile is killed.
+COMPILE_DEADLINE_S = 60.0
+
+# A compile of at most so many seconds may use the worker reserved for short jobs.
+QUICK_COMPILE_S = 5.0
+
+# Factor by which the estimate may be wrong: on another machine, and by what it leaves out.
+_UNCERTAINTY = 2.0
+
+# Seconds that matrix units' kernels take while their accumulator fits in registers.
+_BASE_S = 3.0
+
+_SMALLER = "Make the tile smaller or num_warps larger."
+
+
+def explain_spill(kernel: Kernel, launch: Launch) -> str:
+    """Return why a config is not worth a compile, as a sentence, or "": its accumulator does not fit in registers.
+
+    Such a kernel can compile for minutes, and then keeps its accumulator in local memory.
+    """
+    spill = _describe_spill(kernel, launch)
+    return spill and f"{spill} {_SMALLER}"
+
+
+def explain_refusal(kernel: Kernel, launch: Launch) -> str:
+    """Return why a launch is not compiled, as a sentence, or "": it would spill and exceed its deadline."""
+    seconds, spill = compile_seconds(kernel, launch), _describe_spill(kernel, launch)
+    if not spill or seconds <= _UNCERTAINTY * COMPILE_DEADLINE_S:
+        return ""
+    return (
+        f"{spill} Compiling it for {launch.gpu.name} would take about {seconds:,.0f} s, and {COMPILE_DEADLINE_S:.0f} s "
+        f"are allowed. {_SMALLER}"
+    )
+
+
+def _describe_spill(kernel: Kernel, launch: Launch) -> str:
+    registers = accumulator_registers(kernel, launch)
+    if registers <= MOST_REGISTERS:
+        return ""
+    rows, columns = kernel.output_tile(launch) or (0, 0)
+    return (
+        f"The accumulator of a {rows} × {columns} tile takes {registers} registers per thread with num_warps "
+        f"{launch.config.num_warps}; a thread has {MOST_REGISTERS}, so it would spill."
+    )
+
+
+def accumulator_registers(kernel: Kernel, launch: Launch) -> int:
+    """Return the float32 sums per thread; 0 for a kernel that multiplies nothing."""
+    tile = kernel.output_tile(launch)
+    if tile is None or not kernel.family.work(launch.problem):
+        return 0
+    return -(-math.prod(tile) // (LANES * launch.config.num_warps))
+
+
+def compile_seconds(kernel: Kernel, launch: Launch) -> float:
+    """Estimate the seconds of one core that a compile takes: fitted to a dozen by Triton 3.7.1 on an x86 server core.
+
+    For matrix units: a few seconds while the sums fit in registers, and ten times as many for twice the sums. Without
+    matrix units, each product is an instruction of its own.
+    """
+    sums = accumulator_registers(kernel, launch)
+    if not sums:
+        most = max(access.elements for access in kernel.accesses(launch))
+        return 1.0 + 14.0 * (most // (LANES * launch.config.num_warps)) / 2048
+    # Triton multiplies on matrix units from compute capability 8.0, except plain float32.
+    if launch.gpu.compute_capability >= (8, 0) and kernel.family.matrix_passes(launch.problem):
+        return _BASE_S * max(1.0, sums / (MOST_REGISTERS + 1)) ** 3.3
+    rows, _ = kernel.output_tile(launch) or (1, 1)
+    depth = next((access.elements // rows for access in panel_loads(kernel, launch)), 1)
+    return 1.0 + 3.1 * (sums / 128) ** 1.45 * (depth / 16) ** 0.9
+
+
+def panel_loads(kernel: Kernel, launch: Launch) -> list[Access]:
+    """Return the loads of panels in a loop over K, by tile row first."""
+    panels = kernel.family.panels or ()
+    return [access for access in kernel.accesses(launch) if isinstance(access, Access) and access.tensor in panels]
