@@ -173,7 +173,7 @@ class _Timed:
 def _ours(case: Case, given: Prepared) -> tuple[Call, Prepared]:
     """What is timed as the kernel, and the launch whose output is checked."""
     from kernels import discover
-    from kernels.matmul.transposed_operands import with_transposed
+    from kernels.matmul.problem import transpose_operand
     from kernels.measuring.prepared import prepare
 
     if not case.is_b_transposed_first:
@@ -186,7 +186,7 @@ def _ours(case: Case, given: Prepared) -> tuple[Call, Prepared]:
     transposition.inputs["A"] = given.inputs["B"]
     product = dataclasses.replace(
         given,
-        experiment=with_transposed(experiment, "B"),
+        experiment=dataclasses.replace(experiment, problem=transpose_operand(experiment.problem, "B")),
         inputs={**given.inputs, "B": transposition.output.t()},
         output=given.output.clone(),
     )

@@ -1,24 +1,25 @@
-"""WHAT runs, and how it is run. `discover()` finds every kernel file that declares a KERNEL."""
+"""The kernels, and how they are compiled, run, measured and exported. `discover` finds every kernel file."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 import pkgutil
+import threading
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from kernels.spec import Kernel
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @functools.cache
 def discover() -> Mapping[str, Kernel[Any, Any]]:
     """Return every declared kernel by id, families and files in alphabetical order. A family has a `problem.py`."""
-    found: dict[str, Kernel[Any, Any]] = {}
+    kernels: dict[str, Kernel[Any, Any]] = {}
     for folder in pkgutil.iter_modules(__path__):
         if not folder.ispkg or importlib.util.find_spec(f"{__name__}.{folder.name}.problem") is None:
             continue
@@ -26,5 +27,22 @@ def discover() -> Mapping[str, Kernel[Any, Any]]:
         for file in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{file.name}")
             if kernel := getattr(module, "KERNEL", None):
-                found[kernel.id] = kernel
-    return MappingProxyType(found)
+                kernels[kernel.id] = kernel
+    return MappingProxyType(kernels)
+
+
+def once(function: F) -> F:
+    """Cache a function's results and compute each only once, even if several threads ask for it at the same time.
+
+    `functools.cache` computes it in each of them: on a page that has just started, forty threads would read all
+    recordings.
+    """
+    cached, lock = functools.cache(function), threading.RLock()
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        with lock:
+            return cached(*arguments)
+
+    call.cache_clear = cached.cache_clear  # type: ignore[attr-defined]
+    return call  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Experiment: the one value that walks through the house. Validation, JSON, address. Standard library only."""
+"""Experiment: a kernel, its settings and a GPU, read from JSON or from a URL. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu
-from kernels.knobs import ConfigError, checked_fields, knob, knobs, quoted
+from kernels.knobs import ConfigError, Knob, knob, knobs, quote, read_fields
 from kernels.spec import DTYPE_CAPABILITY, Kernel
 
 GPU_CHOICES = ("", "this", *GPUS)
+GPU = Knob(
+    "", "Kernel", f"The GPU that predictions are for. Default: this machine's, or the {DEFAULT_GPU} without one.",
+    choices=GPU_CHOICES, kind="unknown_gpu",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Run:
-    """How inputs are generated and how time is taken."""
+    """How inputs are generated and how time is measured."""
 
     distribution: str = knob(
         "normal", "Run", "Values of the inputs.", choices=("normal", "uniform", "integers", "zeros")
@@ -36,8 +40,8 @@ class Run:
 class Experiment:
     """A kernel, its problem and config, the GPU that predictions are for, and how to run it.
 
-    `gpu` is "" (left out: this device, or where there is none the default of the table), "this", or a name from
-    the GPU table. `problem` and `config` are the kernel's own frozen dataclasses.
+    `problem` and `config` are the kernel's own frozen dataclasses. `gpu` is a name from the GPU table, "this", or ""
+    for the default: this device, or DEFAULT_GPU without one.
     """
 
     kernel: str
@@ -47,123 +51,106 @@ class Experiment:
     run: Run = Run()
 
     def to_json(self) -> dict[str, Any]:
-        """The API's payload: every field, nested."""
-        payload = {
-            "kernel": self.kernel,
-            "problem": dataclasses.asdict(self.problem),
-            "config": dataclasses.asdict(self.config),
-            "gpu": self.gpu,
-            "run": dataclasses.asdict(self.run),
-        }
-        return payload if self.gpu else {k: v for k, v in payload.items() if k != "gpu"}
+        """Return the API's payload: every field, nested."""
+        parts = {name: dict(vars(getattr(self, name))) for name in ("problem", "config")}
+        gpu = {"gpu": self.gpu} if self.gpu else {}
+        return {"kernel": self.kernel, **parts, **gpu, "run": dict(vars(self.run))}
 
     def to_address(self) -> dict[str, int | str]:
-        """The page's address: every field, flat."""
-        nested = self.to_json()
-        return {
-            "kernel": self.kernel,
-            **nested["problem"],
-            **nested["config"],
-            **({"gpu": self.gpu} if self.gpu else {}),
-            **nested["run"],
-        }
+        """Return the page's URL parameters: every field, flat."""
+        gpu = {"gpu": self.gpu} if self.gpu else {}
+        return {"kernel": self.kernel, **vars(self.problem), **vars(self.config), **gpu, **vars(self.run)}
+
+
+def kernel_knob(kernels: Mapping[str, Kernel]) -> Knob:
+    """Return the choice of a kernel as a knob."""
+    return Knob("", "Kernel", "The kernel that is shown.", choices=tuple(kernels), kind="unknown_kernel")
+
+
+def find_kernel(name: object, kernels: Mapping[str, Kernel]) -> Kernel:
+    """Return the kernel of that id.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    return kernels[str(kernel_knob(kernels).validate("kernel", name))]
+
+
+def declared_parts(kernel: Kernel) -> dict[str, tuple[type, dict[str, Knob]]]:
+    """Return the parts of this kernel's experiments: name → (dataclass, its knobs by field name)."""
+    return {
+        "problem": (kernel.family.problem, kernel.problem_knobs()),
+        "config": (kernel.config, knobs(kernel.config)),
+        "run": (Run, knobs(Run)),
+    }
 
 
 def from_json(payload: object, kernels: Mapping[str, Kernel], *, together: bool = True) -> Experiment:
-    """Build an Experiment from the API's payload; what is left out takes the kernel's default.
+    """Build an Experiment from the API's payload. Omitted fields take the kernel's defaults.
 
     Args:
-        together: whether the family is asked if problem and config go together. A row of a sweep can be of a config
-            that it refuses.
+        together: whether the family may refuse a config that is incompatible with the problem. Rows of a sweep keep
+            such configs.
 
     Raises:
-        ConfigError: with what was wrong, the value, and what is allowed.
+        ConfigError: with what is wrong, the value, and what is allowed.
     """
     if not isinstance(payload, Mapping):
-        raise ConfigError(
-            "not_an_object", f"The experiment is a {type(payload).__name__}; it must be a JSON object with a kernel."
-        )
-    known = {field.name for field in dataclasses.fields(Experiment)}
+        given = type(payload).__name__
+        raise ConfigError("not_an_object", f"The experiment is a {given}; it must be a JSON object with a kernel.")
+    known = sorted(field.name for field in dataclasses.fields(Experiment))
     for name in payload:
         if name not in known:
-            raise ConfigError(
-                "unknown_field",
-                f"An experiment has no field {quoted(name)}; it has {', '.join(sorted(known))}.",
-                str(name),
-            )
-    kernel = kernel_named(payload.get("kernel"), kernels)
+            message = f"An experiment has no field {quote(name)}; it has {', '.join(known)}."
+            raise ConfigError("unknown_field", message, str(name))
+    kernel = find_kernel(payload.get("kernel"), kernels)
     parts = {}
-    for name, declared, allowed in (
-        ("problem", kernel.family.problem, kernel.problem_knobs()),
-        ("config", kernel.config, None),
-        ("run", Run, None),
-    ):
+    for name, (declared, allowed) in declared_parts(kernel).items():
         values = payload.get(name, {})
         if not isinstance(values, Mapping):
-            raise ConfigError("not_an_object", f"{name} is {quoted(values)}; it must be a JSON object.", name)
-        parts[name] = checked_fields(declared, values, f"{kernel.id}'s {name}" if name != "run" else "run", allowed)
+            raise ConfigError("not_an_object", f"{name} is {quote(values)}; it must be a JSON object.", name)
+        parts[name] = read_fields(declared, values, f"{kernel.id}'s {name}" if name != "run" else "run", allowed)
     if together:
         kernel.family.refuse(parts["problem"], parts["config"])
     gpu = payload.get("gpu")
-    gpu = "" if gpu is None else gpu
-    if not isinstance(gpu, str) or gpu not in GPU_CHOICES:
-        raise ConfigError("unknown_gpu", f"gpu is {quoted(gpu)}; allowed are this, {', '.join(GPUS)}.", "gpu")
-    return Experiment(kernel.id, gpu=gpu, **parts)
+    return Experiment(kernel.id, gpu="" if gpu is None else str(GPU.validate("gpu", gpu)), **parts)
 
 
-def kernel_named(name: object, kernels: Mapping[str, Kernel]) -> Kernel:
-    """The kernel of that id, or a ConfigError that lists those there are."""
-    if not isinstance(name, str) or name not in kernels:
-        raise ConfigError("unknown_kernel", f"kernel is {quoted(name)}; there are {', '.join(kernels)}.", "kernel")
-    return kernels[name]
-
-
-def nested(flat: Mapping[str, object], kernels: Mapping[str, Kernel]) -> dict[str, Any]:
-    """The API's payload from an address or a form. Fields of other things (a View's, say) are left aside.
+def nest(flat: Mapping[str, object], kernels: Mapping[str, Kernel]) -> dict[str, Any]:
+    """Return the API's payload for the URL parameters or the form that `flat` holds. Other fields are ignored.
 
     Raises:
-        ConfigError: where `flat` names no known kernel.
+        ConfigError: if `flat` names no known kernel.
     """
-    kernel = kernel_named(flat.get("kernel"), kernels)
-    payload: dict[str, Any] = {"kernel": kernel.id}
-    for name, declared in (("problem", kernel.family.problem), ("config", kernel.config), ("run", Run)):
-        payload[name] = {field: flat[field] for field in knobs(declared) if field in flat}
-    if flat.get("gpu"):
-        payload["gpu"] = flat["gpu"]
-    return payload
+    kernel = find_kernel(flat.get("kernel"), kernels)
+    parts = {
+        name: {field: flat[field] for field in allowed if field in flat}
+        for name, (_, allowed) in declared_parts(kernel).items()
+    }
+    return {"kernel": kernel.id, **parts, **({"gpu": flat["gpu"]} if flat.get("gpu") else {})}
 
 
-def resolved_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
-    """The GPU that predictions are for.
+def resolve_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
+    """Return the GPU that predictions are for.
 
     Args:
         this: this machine's GPU, or None.
 
     Raises:
-        ConfigError: kind no_gpu, where the experiment says "this" and there is none; kind unsupported_dtype, where the
-            GPU does not know the problem's type.
+        ConfigError: kind no_gpu if the experiment says "this" and there is none; kind unsupported_dtype if the GPU does
+            not support the problem's dtype.
     """
-    gpu = _named_gpu(experiment, this)
-    needed = DTYPE_CAPABILITY.get(experiment.problem.dtype, (0, 0))
-    if gpu.compute_capability < needed:
-        raise ConfigError(
-            "unsupported_dtype",
-            f"dtype is {experiment.problem.dtype}, which needs compute capability {needed[0]}.{needed[1]}; "
-            f"{gpu.name} has {gpu.compute_capability[0]}.{gpu.compute_capability[1]}.",
-            "dtype",
-        )
+    name = experiment.gpu
+    if name == "this" and this is None:
+        allowed = ", ".join(GPUS)
+        raise ConfigError("no_gpu", f'gpu is "this", but this machine has none; omit it or choose {allowed}.', "gpu")
+    if this is not None and name in ("", "this", this.name):
+        gpu = this
+    else:
+        gpu = GPUS[name or DEFAULT_GPU]
+    major, minor = DTYPE_CAPABILITY.get(experiment.problem.dtype, (0, 0))
+    if gpu.compute_capability < (major, minor):
+        has = f"{gpu.name} has {gpu.compute_capability[0]}.{gpu.compute_capability[1]}"
+        needs = f"dtype is {experiment.problem.dtype}, which needs compute capability {major}.{minor}"
+        raise ConfigError("unsupported_dtype", f"{needs}; {has}.", "dtype")
     return gpu
-
-
-def _named_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
-    if experiment.gpu in ("", "this"):
-        if this is not None:
-            return this
-        if experiment.gpu == "this":
-            raise ConfigError(
-                "no_gpu", f'gpu is "this", and this machine has none; leave it out or choose {", ".join(GPUS)}.', "gpu"
-            )
-        return GPUS[DEFAULT_GPU]
-    if this is not None and this.name == experiment.gpu:
-        return this
-    return GPUS[experiment.gpu]

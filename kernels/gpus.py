@@ -3,8 +3,8 @@
 Sources: compute capability limits (shared memory, registers, warps and programs per SM) from NVIDIA's CUDA
 C++ Programming Guide 13.0, table "Technical Specifications per Compute Capability"; SM counts, L2, DRAM
 bandwidth and dense matrix rates (float16 inputs, float32 sums; tf32) from the vendor's document named in
-each row. A datasheet rate is a ceiling at boost clock, not what a kernel reaches. What an SM receives from the L2
-is measured: by `benchmarks.l2`.
+each row. A datasheet rate is a ceiling at boost clock, not what a kernel reaches. `benchmarks.l2` measures the rate at
+which an SM receives data from the L2.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import functools
 import os
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -21,16 +22,16 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Gpu:
-    """What the models need to know of a GPU. Capacities in bytes, rates in decimal units per second.
+    """The properties of a GPU that the models need. Capacities in bytes, rates in decimal units per second.
 
     Attributes:
-        shared_bytes_per_sm, shared_bytes_per_program: shared memory of an SM, and the most one program may take.
-        matrix_tflops: dense matrix rate with float32 sums, by input dtype; empty where it is not known.
-        l2_gbps_per_sm: what an SM receives from the L2 in long launches that wait for nothing else; 0 where nobody has
-            measured it.
-        clock_mhz: the SM clock that this rate is given at; of a device that is not in the table, its highest.
-        assumed: what was not read from the device but taken from the table, in words; "" for a table row.
-        caveat: what a person who picks this GPU must know, or "".
+        shared_bytes_per_sm, shared_bytes_per_program: shared memory of an SM, and the limit for one program.
+        matrix_tflops: dense matrix rate with float32 sums, by input dtype; empty if unknown.
+        l2_gbps_per_sm: rate at which an SM receives data from the L2 in long launches limited by nothing else; 0 if not
+            measured.
+        clock_mhz: the SM clock of the matrix rates; the highest clock of a device that is not in the table.
+        assumed: a description of the values that were taken from the table instead of the device; "" for a table row.
+        caveat: a warning for whoever picks this GPU, or "".
     """
 
     name: str
@@ -51,7 +52,7 @@ class Gpu:
     l2_gbps_per_sm: float = 0.0
 
 
-# Shared memory per SM and per program (KiB), most warps and programs per SM. All of them have 65,536 registers per SM.
+# Shared memory per SM and per program (KiB), maximum warps and programs per SM. All have 65,536 registers per SM.
 _LIMITS = {
     (7, 5): (64, 64, 32, 16),
     (8, 0): (164, 163, 64, 32),
@@ -64,16 +65,9 @@ _LIMITS = {
 
 
 def _row(
-    name: str,
-    sms: int,
-    l2_mib: float,
-    gbps: float,
-    half: float,
-    tf32: float,
-    mhz: float,
-    cc: tuple[int, int],
-    source: str,
-) -> Gpu:
+    name: str, sms: int, l2_mib: float, gbps: float, half: float, tf32: float, mhz: float, cc: tuple[int, int],
+    source: str, **more: Any,
+) -> Gpu:  # fmt: skip
     shared, per_program, warps, programs = _LIMITS[cc]
     return Gpu(
         name=name,
@@ -89,59 +83,33 @@ def _row(
         clock_mhz=mhz,
         compute_capability=cc,
         source=source,
+        **more,
     )
 
 
-GPUS: dict[str, Gpu] = {
-    gpu.name: gpu
-    for gpu in (
-        replace(
-            _row(
-                "T4",
-                40,
-                4,
-                320,
-                65,
-                0,
-                1590,
-                (7, 5),
-                "NVIDIA Turing whitepaper; no bfloat16 or tf32 in its matrix units",
-            ),
-            caveat="Triton 3 no longer uses Turing's matrix units: a dot runs on the ordinary ones.",
-        ),
-        _row("A10G", 80, 6, 600, 70, 35, 1710, (8, 6), "AWS EC2 G5 and NVIDIA A10G product brief"),
-        _row("L4", 58, 48, 300, 121, 60, 2040, (8, 9), "NVIDIA L4 datasheet, dense; Ada whitepaper"),
-        _row("L40S", 142, 96, 864, 362, 183, 2520, (8, 9), "NVIDIA L40S datasheet, dense"),
-        _row("RTX4090", 128, 72, 1008, 165.2, 82.6, 2520, (8, 9), "NVIDIA Ada whitepaper, appendix A"),
-        _row("RTX5090", 170, 96, 1792, 209.5, 104.8, 2407, (12, 0), "NVIDIA RTX Blackwell whitepaper, appendix A"),
-        _row("RTXPRO6000", 188, 128, 1792, 503.8, 251.9, 2617, (12, 0), "NVIDIA RTX PRO Blackwell whitepaper"),
-        _row("A100-40GB", 108, 40, 1555, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM"),
-        _row("A100-80GB", 108, 40, 2039, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM"),
-        replace(
-            _row("H100", 132, 50, 3350, 989.4, 494.7, 1830, (9, 0), "NVIDIA H100 datasheet, SXM, dense"),
-            l2_gbps_per_sm=70.0,
-        ),
-        replace(
-            _row(
-                "H200",
-                132,
-                60,
-                4800,
-                989.4,
-                494.7,
-                1830,
-                (9, 0),
-                "NVIDIA H200 datasheet, dense; SMs and L2 read from a device",
-            ),
-            l2_gbps_per_sm=77.0,
-        ),
-        _row("B200", 148, 126, 8000, 2250, 1125, 1850, (10, 0), "NVIDIA DGX B200 datasheet, dense, a GPU's share"),
-    )
-}
+_TABLE = (
+    # Name, SMs, L2 (MiB), DRAM (GB/s), half types and tf32 (TFLOP/s), clock (MHz), compute capability, source.
+    _row("T4", 40, 4, 320, 65, 0, 1590, (7, 5), "NVIDIA Turing whitepaper; no bfloat16 or tf32 in its matrix units",
+         caveat="Triton 3 no longer uses Turing's matrix units: a dot runs on the ordinary ones."),
+    _row("A10G", 80, 6, 600, 70, 35, 1710, (8, 6), "AWS EC2 G5 and NVIDIA A10G product brief"),
+    _row("L4", 58, 48, 300, 121, 60, 2040, (8, 9), "NVIDIA L4 datasheet, dense; Ada whitepaper"),
+    _row("L40S", 142, 96, 864, 362, 183, 2520, (8, 9), "NVIDIA L40S datasheet, dense"),
+    _row("RTX4090", 128, 72, 1008, 165.2, 82.6, 2520, (8, 9), "NVIDIA Ada whitepaper, appendix A"),
+    _row("RTX5090", 170, 96, 1792, 209.5, 104.8, 2407, (12, 0), "NVIDIA RTX Blackwell whitepaper, appendix A"),
+    _row("RTXPRO6000", 188, 128, 1792, 503.8, 251.9, 2617, (12, 0), "NVIDIA RTX PRO Blackwell whitepaper"),
+    _row("A100-40GB", 108, 40, 1555, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM"),
+    _row("A100-80GB", 108, 40, 2039, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM"),
+    _row("H100", 132, 50, 3350, 989.4, 494.7, 1830, (9, 0), "NVIDIA H100 datasheet, SXM, dense", l2_gbps_per_sm=70.0),
+    _row("H200", 132, 60, 4800, 989.4, 494.7, 1830, (9, 0),
+         "NVIDIA H200 datasheet, dense; SMs and L2 read from a device", l2_gbps_per_sm=77.0),
+    _row("B200", 148, 126, 8000, 2250, 1125, 1850, (10, 0), "NVIDIA DGX B200 datasheet, dense, a GPU's share"),
+)  # fmt: skip
+
+GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _TABLE}
 
 DEFAULT_GPU = "H200"
 
-# Patterns in a device's own name, the more specific first: "NVIDIA A100-SXM4-80GB" is an A100-80GB.
+# Patterns in the names that devices report, the more specific first: "NVIDIA A100-SXM4-80GB" is an A100-80GB.
 _DEVICE_NAMES = (
     (r"RTX PRO 6000", "RTXPRO6000"),
     (r"RTX 5090\b(?! D| Laptop)", "RTX5090"),
@@ -164,7 +132,7 @@ _MEMORY_KHZ, _BUS_BITS, _CLOCK_KHZ = 36, 37, 13
 
 
 def table_name(device_name: str) -> str | None:
-    """The table's name for a device's own name, or None.
+    """Return the table's name for the name that a device reports, or None.
 
     >>> table_name("NVIDIA A100-SXM4-80GB")
     'A100-80GB'
@@ -172,13 +140,15 @@ def table_name(device_name: str) -> str | None:
     return next((name for pattern, name in _DEVICE_NAMES if re.search(pattern, device_name)), None)
 
 
-def is_lent() -> bool:
-    """Whether this is a Space on ZeroGPU, which lends a GPU for a run at a time."""
+def on_zero_gpu() -> bool:
+    """Return whether this is a Space on ZeroGPU, which lends a GPU for one run at a time."""
     return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
 
 
-def sliced(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu:
-    """A GPU or a slice of one, of which no more is known than these: the rest is the table's, in proportion to its SMs.
+def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu:
+    """Return a GPU, or a slice of one, of which only these facts are known.
+
+    The table provides the rest, in proportion to the SMs.
 
     Raises:
         ValueError: for a compute capability that is not in the table.
@@ -187,9 +157,10 @@ def sliced(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu:
     if capability not in _LIMITS:
         known = ", ".join(f"{major}.{minor}" for major, minor in _LIMITS)
         raise ValueError(f"{device_name} has compute capability {capability[0]}.{capability[1]}; known are {known}.")
+    source = f"reported for this device, {device_name}"
     if row is None:
-        read = _row(device_name, sms, 0, 0, 0, 0, 0, capability, f"said of this device, {device_name}")
-        return replace(read, matrix_tflops={}, assumed="nothing is known of its L2, its DRAM and its matrix rates")
+        gpu = _row(device_name, sms, 0, 0, 0, 0, 0, capability, source)
+        return replace(gpu, matrix_tflops={}, assumed="L2, DRAM and matrix rates are unknown")
     if row.sms == sms:
         return replace(row, assumed="all but the SMs, from the table")
     share = sms / row.sms
@@ -200,46 +171,42 @@ def sliced(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu:
         l2_bytes=int(row.l2_bytes * share),
         dram_gbps=row.dram_gbps * share,
         matrix_tflops={dtype: rate * share for dtype, rate in row.matrix_tflops.items()},
-        source=f"said of this device, {device_name}",
+        source=source,
         assumed=f"L2, DRAM bandwidth and matrix rates, as {sms} of the {row.sms} SMs of {row.name}",
-        caveat=f"A slice of {row.name}: others use the rest of it, so its times are no measure of a whole one.",
+        caveat=f"A slice of {row.name}: others use the rest of it, so its times say little about a whole one.",
     )
 
 
 def visible_devices() -> tuple[str, ...]:
-    """This host's GPUs by what CUDA_VISIBLE_DEVICES calls each; () where there is none.
+    """Return the GPUs that this process can see, by their names in CUDA_VISIBLE_DEVICES. Creates no CUDA context."""
+    _, count = _driver()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = chosen.split(",") if chosen is not None else map(str, range(count))
+    return tuple(name.strip() for name in numbers)[:count]
 
-    Asked without a context, and in this process alone: what is visible to it.
-    """
+
+def _driver() -> tuple[Any, int]:
+    """Load the CUDA driver; return it with the number of visible devices, 0 without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return ()
-    count = ctypes.c_int()  # of those that the variable leaves visible
-    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
-        return ()
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    numbers = chosen.split(",") if chosen is not None else map(str, range(count.value))
-    return tuple(name.strip() for name in numbers)[: count.value]
+        return None, 0
+    count = ctypes.c_int()
+    return cuda, 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
 
 
 @functools.cache
 def this_gpu() -> Gpu | None:
-    """Read the first visible GPU through the CUDA driver, or return None where there is none.
+    """Read the first visible GPU through the CUDA driver, or return None without one.
 
-    Queries attributes only: no context is created, no memory taken. A slice of a larger GPU (MIG, ZeroGPU)
+    Queries attributes only: it creates no context and takes no memory. A slice of a larger GPU (MIG, ZeroGPU)
     reports its own SMs and L2.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):
         return None
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-    count, device, buffer = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
-    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
-        return None
-    if cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetName(buffer, len(buffer), device):
+    cuda, count = _driver()
+    device, buffer = ctypes.c_int(), ctypes.create_string_buffer(128)
+    if not count or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetName(buffer, len(buffer), device):
         return None
 
     def read(attribute: int) -> int:
@@ -267,7 +234,7 @@ def this_gpu() -> Gpu | None:
         source=f"read from this device, {device_name}",
     )
     if row is None or row.sms != read_row.sms:
-        # Another model, or a slice of one: the table's name and rates are not its own.
+        # For another model, or a slice of one, the table's name and rates do not hold.
         return replace(read_row, name=device_name)
     return replace(
         read_row,
@@ -276,5 +243,5 @@ def this_gpu() -> Gpu | None:
         clock_mhz=row.clock_mhz,
         caveat=row.caveat,
         dram_gbps=gbps or row.dram_gbps,
-        assumed="matrix rates, and the clock they are given at, from the table",
+        assumed="matrix rates and their clock, from the table",
     )

@@ -1,17 +1,22 @@
-"""Triton where it is installed, and a stand-in where it is not (macOS).
+"""Jitted functions: compiled by Triton, evaluated on NumPy arrays, or read as source.
 
-Kernel files take `triton` and `tl` from here. With the stand-in a jitted function keeps its Python
-original in `.fn`, so that schedules and textbook models still work, and refuses to launch.
+Kernel files import `triton` and `tl` from here. Where Triton is not installed (macOS), a stand-in takes its place: a
+jitted function keeps its Python original in `.fn`, so schedules and textbook models still work, but it cannot launch.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
+import inspect
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+
+_ROOT = Path(__file__).resolve().parent.parent
 
 
 class ArrayLanguage:
@@ -29,7 +34,7 @@ class ArrayLanguage:
 
 
 class RefusesToLaunch:
-    """A jitted function on a machine without Triton: its Python original, and no launch."""
+    """A jitted function on a machine without Triton: its Python original, which cannot be launched."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
@@ -58,9 +63,9 @@ except ImportError:
 def on_arrays(jitted: Any) -> Callable[..., Any]:
     """Return the Python original of a jitted function, ready for NumPy arrays.
 
-    The names that it uses are rebound: `tl` to a NumPy stand-in, `min` and `max` to their elementwise
-    forms, and every jitted function that it calls to the same treatment. So a model evaluates the very
-    formula that the kernel compiles, for a million pids at once.
+    Its global names are rebound: `tl` to a NumPy stand-in, `min` and `max` to their elementwise forms, and every jitted
+    function that it calls to the same treatment. So a model evaluates the formula that the kernel compiles, for a
+    million pids at once.
     """
     original = jitted.fn
     names: dict[str, Any] = {"tl": ArrayLanguage, "min": np.minimum, "max": np.maximum}
@@ -71,3 +76,60 @@ def on_arrays(jitted: Any) -> Callable[..., Any]:
     return types.FunctionType(
         original.__code__, {**original.__globals__, **names}, original.__name__, original.__defaults__
     )
+
+
+@functools.cache
+def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
+    """Return (file, line) of each load, store and atomic of a jitted function, in source order.
+
+    Counts operations on pointers (`tl.load`) and on descriptors, which are arguments (`a.load`), but not those of
+    functions that it calls. Files are relative to the repository's root; lines count from 1.
+    """
+    text, first_line = inspect.getsourcelines(jitted.fn)
+    owners = {"tl", *inspect.signature(jitted.fn).parameters}
+    calls = [
+        node
+        for node in ast.walk(ast.parse("".join(text)))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in owners
+        and node.func.attr in ("load", "store", "atomic_add")
+    ]
+    name = source_file(jitted)
+    return tuple((name, first_line + call.lineno - 1) for call in sorted(calls, key=lambda c: (c.lineno, c.col_offset)))
+
+
+def source_file(jitted: Any) -> str:
+    """Return the file of a jitted function, relative to the repository's root."""
+    file = Path(inspect.getsourcefile(jitted.fn) or "").resolve()
+    return str(file.relative_to(_ROOT)) if file.is_relative_to(_ROOT) else file.name
+
+
+@functools.cache
+def display_path(path: str) -> str:
+    """Return a path relative to the repository, or a file's name alone if it lies outside.
+
+    Several checkouts may share a compile cache, so a path of another checkout is mapped to this one.
+    """
+    whole = Path(path)
+    if "site-packages" in whole.parts:
+        return whole.name
+    if whole.is_relative_to(_ROOT):
+        return whole.relative_to(_ROOT).as_posix()
+    tails = (Path(*whole.parts[place:]) for place, part in enumerate(whole.parts) if part == "kernels")
+    return next((tail.as_posix() for tail in tails if (_ROOT / tail).is_file()), whole.name)
+
+
+@functools.cache
+def last_line(source: tuple[str, int]) -> int:
+    """Return the line on which an operation ends that begins at (file, line)."""
+    file, line = source
+    tree = ast.parse("\n".join(source_lines(file)))
+    ends = (node.end_lineno or line for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == line)
+    return max(ends, default=line)
+
+
+def source_lines(file: str) -> list[str]:
+    """Return the lines of a source file of the repository."""
+    return (_ROOT / file).read_text(encoding="utf-8").splitlines()

@@ -1,6 +1,7 @@
-"""Knobs: what a person can set, its default and its bounds. Standard library only.
+"""Knobs: the settings of problems, configs, runs and the page's options. Standard library only.
 
-Controls on the page, validation, endpoints and addresses are generated from them, so a bound or a default exists once.
+Each setting is declared once, as a dataclass field with a Knob. Its control on the page, its validation, its JSON
+Schema and its URL parameter all follow from that declaration.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+# Characters of a value that an error message repeats.
+_LONGEST_QUOTE = 100
+
 
 class ConfigError(ValueError):
-    """A bad argument: what was wrong, the value, and what is allowed, in one sentence.
+    """A bad argument. The message says what is wrong, the value, and what is allowed.
 
     Attributes:
         kind: a word for programs, such as "out_of_range".
-        field: the knob or field that caused it, or "" where it is no single one.
+        field: the knob or field that caused it, or "" if no single one did.
     """
 
     def __init__(self, kind: str, message: str, field: str = "") -> None:
@@ -30,12 +34,17 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Knob:
-    """One setting: its default and what it allows: `choices`, text up to `longest`, or numbers from `low` to `high`.
+    """One setting: its default and the values it allows.
 
-    `stops` says how a slider over a range steps: "powers" (of two; any value can still be typed) or "ones". `reach` is
-    where the slider ends, if before `high`: what is beyond can still be typed. `only_with` names another knob and the
-    values of it with which this one makes a difference: with others its control is hidden.
-    Text is for a page's options: no kernel takes any.
+    Attributes:
+        group: the heading of its control; "" for a setting without a control.
+        choices: the allowed values, if they are listed.
+        low, high: the allowed whole numbers, if there are no choices.
+        stops: how the slider of a range steps: "powers" (of two; any value can still be typed) or "ones".
+        reach: the end of the slider, if below `high`. Values beyond it can still be typed.
+        only_with: another knob, and the values of it with which this one has an effect. Other values hide its control.
+        longest: the most characters of a text. Only options of the page are texts.
+        kind: the error kind for a value that is not among the choices.
     """
 
     default: int | str
@@ -48,55 +57,47 @@ class Knob:
     reach: int | None = None
     only_with: tuple[str, tuple[int | str, ...]] | None = None
     longest: int | None = None
+    kind: str = "not_a_choice"
 
-    def checked(self, name: str, value: object) -> int | str:
-        """Return `value` as this knob's type, or raise ConfigError with what is allowed."""
+    def validate(self, name: str, value: Any) -> int | str:
+        """Return `value` as this knob's type.
+
+        Raises:
+            ConfigError: if the knob does not allow it.
+        """
         if self.longest is not None:
-            return _text(name, value, self.longest)
-        if self.choices is not None and isinstance(self.choices[0], str):
-            if isinstance(value, str) and value in self.choices:
+            if isinstance(value, str) and len(value) <= self.longest and (value.isprintable() or not value):
                 return value
-            raise ConfigError("not_a_choice", f"{name} is {quoted(value)}; allowed are {_listed(self.choices)}.", name)
-        number = _whole(name, value)
+            allowed = f"allowed are up to {self.longest} printable characters"
+            raise ConfigError("not_a_text", f"{name} is {quote(value)}; {allowed}.", name)
+        if isinstance(self.default, int):
+            value = _whole_number(name, value)
         if self.choices is not None:
-            if number not in self.choices:
-                raise ConfigError("not_a_choice", f"{name} is {number}; allowed are {_listed(self.choices)}.", name)
-        elif not self.low <= number <= self.high:
-            raise ConfigError(
-                "out_of_range", f"{name} is {number}; allowed are whole numbers from {self.low} to {self.high}.", name
-            )
-        return number
+            if not isinstance(value, int | str) or value not in self.choices:
+                raise ConfigError(self.kind, f"{name} is {quote(value)}; allowed are {_list(self.choices)}.", name)
+        elif not self.low <= value <= self.high:
+            allowed = f"allowed are whole numbers from {self.low} to {self.high}"
+            raise ConfigError("out_of_range", f"{name} is {value}; {allowed}.", name)
+        return value
 
 
-def quoted(value: object) -> str:
-    """A value as a sentence about it holds it: what is long is cut.
+def quote(value: object) -> str:
+    """Return a value as an error message shows it, cut if it is long.
 
-    >>> quoted("abc"), len(quoted("a" * 5000))
+    >>> quote("abc"), len(quote("a" * 5000))
     ("'abc'", 100)
     """
     text = repr(value)
     return text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 1]}…"
 
 
-# Characters of a value that a sentence repeats.
-_LONGEST_QUOTE = 100
+def _list(choices: Sequence[object]) -> str:
+    *words, last = [str(choice) for choice in choices if choice != ""]
+    return f"{', '.join(words)} and {last}" if words else last
 
 
-def _listed(choices: Sequence[object]) -> str:
-    words = [str(c) for c in choices]
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1]
-
-
-def _text(name: str, value: object, longest: int) -> str:
-    if isinstance(value, str) and len(value) <= longest and (value.isprintable() or not value):
-        return value
-    raise ConfigError(
-        "not_a_text", f"{name} is {quoted(value)}; allowed are up to {longest} printable characters.", name
-    )
-
-
-def _whole(name: str, value: object) -> int:
-    """A whole number from JSON (4096, 4096.0) or from an address ("4096")."""
+def _whole_number(name: str, value: object) -> int:
+    """Read a whole number from JSON (4096, 4096.0) or from a URL ("4096")."""
     number = value
     if isinstance(value, str):
         try:
@@ -106,34 +107,21 @@ def _whole(name: str, value: object) -> int:
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int):
-        raise ConfigError("not_a_number", f"{name} is {quoted(value)}; it must be a whole number.", name)
-    if abs(number) >= 10**100:  # more digits than a sentence should hold
+        raise ConfigError("not_a_number", f"{name} is {quote(value)}; it must be a whole number.", name)
+    if abs(number) >= 10**100:  # more digits than a message should hold
         raise ConfigError("out_of_range", f"{name} has more than 100 digits; allowed are smaller whole numbers.", name)
     return number
 
 
-def knob(
-    default: int | str,
-    group: str,
-    help: str,
-    *,
-    choices: Sequence[int | str] | None = None,
-    low: int = 0,
-    high: int = 0,
-    stops: str = "ones",
-    reach: int | None = None,
-    only_with: tuple[str, tuple[int | str, ...]] | None = None,
-    longest: int | None = None,
-) -> Any:
-    """Declare a dataclass field that a person can set. See Knob for what the arguments mean."""
-    allowed = tuple(choices) if choices is not None else None
-    declared = Knob(default, group, help, allowed, low, high, stops, reach, only_with, longest)
-    declared.checked("default", default)
+def knob(default: int | str, group: str, help: str, **allowed: Any) -> Any:
+    """Declare a dataclass field as a knob. Knob documents the arguments."""
+    declared = Knob(default, group, help, **allowed)
+    declared.validate("default", default)
     return field(default=default, metadata={"knob": declared})
 
 
 def powers(low: int, high: int) -> tuple[int, ...]:
-    """The powers of two from `low` to `high`, both included.
+    """Return the powers of two from `low` to `high`, both included.
 
     >>> powers(16, 128)
     (16, 32, 64, 128)
@@ -141,29 +129,35 @@ def powers(low: int, high: int) -> tuple[int, ...]:
     return tuple(1 << e for e in range(low.bit_length() - 1, high.bit_length()))
 
 
-def knobs(declared: type) -> dict[str, Knob]:
-    """The knobs of a dataclass, by field name, in the order of declaration."""
-    return {f.name: f.metadata["knob"] for f in dataclasses.fields(declared) if "knob" in f.metadata}
+def knobs(declared: type, prefix: str = "") -> dict[str, Knob]:
+    """Return the knobs of a dataclass by field name without `prefix`, in the order of declaration."""
+    fields = (f for f in dataclasses.fields(declared) if "knob" in f.metadata)
+    return {f.name.removeprefix(prefix): f.metadata["knob"] for f in fields}
 
 
-def checked_fields(
-    declared: type, values: Mapping[str, object], what: str, allowed: Mapping[str, Knob] | None = None
+def read_fields(
+    declared: type,
+    values: Mapping[str, object],
+    owner: str,
+    allowed: Mapping[str, Knob] | None = None,
+    prefix: str = "",
 ) -> Any:
-    """Build a dataclass of knobs from `values`; what is left out takes its default.
+    """Build a dataclass of knobs from `values`. Omitted fields take their defaults.
 
     Args:
-        allowed: the knobs by field name, where they are not those declared.
+        owner: what has these fields, for the error message.
+        allowed: knobs by field name that replace the declared ones.
+        prefix: the start of all field names, which `values` and messages leave out.
 
     Raises:
         ConfigError: for an unknown field, or a value that its knob does not allow.
     """
-    allowed = knobs(declared) if allowed is None else allowed
+    allowed = knobs(declared, prefix) if allowed is None else allowed
     for name in values:
         if name not in allowed:
-            raise ConfigError(
-                "unknown_field", f"{what} has no field {quoted(name)}; it has {_listed(tuple(allowed))}.", str(name)
-            )
-    return declared(**{name: allowed[name].checked(name, value) for name, value in values.items()})
+            message = f"{owner} has no field {quote(name)}; it has {_list(tuple(allowed))}."
+            raise ConfigError("unknown_field", message, str(name))
+    return declared(**{prefix + name: allowed[name].validate(name, value) for name, value in values.items()})
 
 
 def num_warps() -> Any:

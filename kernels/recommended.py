@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernels import once
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import GPUS, Gpu
-from kernels.once import once
 from kernels.spec import Kernel
 
 FILE = Path(__file__).with_name("recommended.jsonl")

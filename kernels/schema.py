@@ -1,46 +1,147 @@
-"""The JSON Schema of an experiment, kernel by kernel, built from the knobs that check it."""
+"""JSON Schemas of experiments and of arguments, built from the knobs that validate them. Standard library only.
+
+`experiment_schema` is exact, for one kernel. `merged_schema` covers all kernels and is a sixth of the size of a union:
+a field allows what any kernel allows, and its description says which kernels have it, and with which default.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
-
-from kernels.experiment import GPU_CHOICES, Run
+from kernels.experiment import GPU, declared_parts, kernel_knob
 from kernels.knobs import Knob, knobs
 from kernels.spec import Kernel
 
-_CLOSED = ConfigDict(extra="forbid")
+JsonSchema = dict[str, Any]
 
 
-def experiment_model(kernel: Kernel) -> type[BaseModel]:
-    """A pydantic model of this kernel's experiments. What fields demand of each other is checked by `from_json` alone.
+def experiment_schema(kernel: Kernel) -> JsonSchema:
+    """Return the JSON Schema, 2020-12, of this kernel's experiments.
+
+    It does not express which fields are incompatible with each other. Only `from_json` checks that.
 
     >>> from kernels import discover
-    >>> experiment = experiment_model(discover()["matmul.grouped"])
-    >>> experiment.model_validate({"kernel": "matmul.grouped", "config": {"BLOCK_M": 128}}).config.BLOCK_M
-    128
+    >>> schema = experiment_schema(discover()["matmul.grouped"])
+    >>> schema["$defs"]["Config"]["properties"]["BLOCK_M"]["enum"]
+    [16, 32, 64, 128, 256]
     """
-    fields: dict[str, Any] = {"kernel": (Literal[kernel.id], Field(description=kernel.claim))}
-    for name, declared in declared_parts(kernel).items():
-        several: dict[str, Any] = {n: _field(knob) for n, knob in declared.items()}
-        part = create_model(name.title(), __config__=_CLOSED, **several)
-        fields[name] = (part, Field(default_factory=part))
-    fields["gpu"] = (Literal[GPU_CHOICES], Field("", description='"this", a name of the GPU table, or left out.'))
-    return create_model("Experiment", __config__=_CLOSED, **fields)
+    parts = declared_parts(kernel)
+    fields = {
+        "kernel": {"const": kernel.id, "description": kernel.headline, "title": "Kernel", "type": "string"},
+        **{name: {"$ref": f"#/$defs/{name.title()}"} for name in parts},
+        "gpu": _exact("gpu", GPU),
+    }
+    definitions = {
+        name.title(): _closed(name.title(), {field: _exact(field, knob) for field, knob in allowed.items()})
+        for name, (_, allowed) in parts.items()
+    }
+    return {"$defs": definitions, **_closed("Experiment", fields), "required": ["kernel"]}
 
 
-def declared_parts(kernel: Kernel) -> dict[str, dict[str, Knob]]:
-    """The knobs of each part of this kernel's experiments."""
-    return {"problem": kernel.problem_knobs(), "config": knobs(kernel.config), "run": knobs(Run)}
+def _closed(title: str, properties: JsonSchema) -> JsonSchema:
+    return {"title": title, "type": "object", "additionalProperties": False, "properties": properties}
 
 
-def experiment_schema(kernel: Kernel) -> dict[str, Any]:
-    """The same as JSON Schema, 2020-12."""
-    return experiment_model(kernel).model_json_schema()
+def _exact(name: str, knob: Knob) -> JsonSchema:
+    title = name.title().replace("_", " ")
+    return {**_allow([knob]), "default": knob.default, "description": knob.help, "title": title}
 
 
-def _field(knob: Knob) -> tuple[Any, Any]:
-    if knob.choices is not None:
-        return Literal[knob.choices], Field(knob.default, description=knob.help)
-    return int, Field(knob.default, description=knob.help, ge=knob.low, le=knob.high)
+def merged_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:
+    """Return the JSON Schema of an experiment of any kernel."""
+    parts = {part: {"type": "object", "properties": fields} for part, fields in merged_fields(kernels).items()}
+    return {
+        "type": "object",
+        "description": "What is looked at. Omitted fields take the kernel's default.",
+        "properties": {"kernel": kernel_schema(kernels), **parts, "gpu": gpu_schema()},
+        "required": ["kernel"],
+    }
+
+
+def merged_fields(kernels: Mapping[str, Kernel]) -> dict[str, dict[str, JsonSchema]]:
+    """Return part of an experiment (problem, config, run) → field → its schema.
+
+    >>> from kernels import discover
+    >>> group_size = merged_fields(discover())["config"]["GROUP_SIZE"]
+    >>> group_size["minimum"], group_size["maximum"]
+    (1, 1024)
+    """
+    parts: dict[str, dict[str, dict[str, Knob]]] = {}
+    for kernel in kernels.values():
+        for part, (_, allowed) in declared_parts(kernel).items():
+            for name, knob in allowed.items():
+                parts.setdefault(part, {}).setdefault(name, {})[kernel.id] = knob
+    return {
+        part: {name: _merge(by_kernel, tuple(kernels)) for name, by_kernel in fields.items()}
+        for part, fields in parts.items()
+    }
+
+
+def kernel_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:
+    """Return the schema of the choice of a kernel."""
+    return {**_allow([kernel_knob(kernels)]), "description": "The kernel. kernels says what each shows."}
+
+
+def gpu_schema() -> JsonSchema:
+    """Return the schema of the choice of a GPU, without the empty one."""
+    return {"type": "string", "enum": [name for name in GPU.choices or () if name], "description": GPU.help}
+
+
+def argument_schemas(declared: type, prefix: str = "") -> dict[str, JsonSchema]:
+    """Return the schemas of an endpoint's arguments: the knobs of a dataclass, by field name without `prefix`."""
+    return {name: _merge({"": knob}, ("",)) for name, knob in knobs(declared, prefix).items()}
+
+
+def _merge(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...]) -> JsonSchema:
+    merged = list(by_kernel.values())
+    schema = _allow(merged)
+    words = _group(by_kernel, kernels, lambda knob: knob.help.rstrip(".")) + "."
+    if "minimum" in schema:  # Gradio's Python type of it is a bare int
+        words += f" {schema['minimum']} to {schema['maximum']}."
+    words += " Default: " + _group(by_kernel, kernels, lambda knob: str(knob.default)) + "."
+    if len({knob.default for knob in merged}) == 1:
+        if len(by_kernel) == len(kernels):
+            schema["default"] = merged[0].default
+        else:
+            words += f" Only for {_name(list(by_kernel), kernels)}."
+    if len({(knob.choices, knob.low, knob.high) for knob in merged}) > 1:
+        words += " Some kernels allow fewer values."
+    return {**schema, "description": words}
+
+
+def _allow(knobs: list[Knob]) -> JsonSchema:
+    """Return a schema of the values that any of these knobs allows."""
+    if knobs[0].longest is not None:
+        return {"type": "string", "maxLength": max(knob.longest or 0 for knob in knobs)}
+    choices = list(dict.fromkeys(choice for knob in knobs for choice in knob.choices or ()))
+    if isinstance(knobs[0].default, str):
+        return {"type": "string", "enum": choices}
+    if all(knob.choices is not None for knob in knobs):
+        return {"type": "integer", "enum": sorted(choices, key=int)}
+    numbers = [int(number) for knob in knobs for number in knob.choices or (knob.low, knob.high)]
+    return {"type": "integer", "minimum": min(numbers), "maximum": max(numbers)}
+
+
+def _group(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...], word: Callable[[Knob], str]) -> str:
+    """Return the word of each group of kernels, or the word alone if all agree."""
+    groups: dict[str, list[str]] = {}
+    for kernel, knob in by_kernel.items():
+        groups.setdefault(word(knob), []).append(kernel)
+    if len(groups) == 1:
+        return next(iter(groups))
+    return "; ".join(f"{text} ({_name(ids, kernels)})" for text, ids in groups.items())
+
+
+def _name(ids: list[str], kernels: tuple[str, ...]) -> str:
+    """Join kernels' ids, with "matmul.*" for all kernels of a family.
+
+    >>> _name(["matmul.grouped", "transpose.flat"], ("matmul.grouped", "matmul.grid_2d", "transpose.flat"))
+    'matmul.grouped, transpose.*'
+    """
+    words: list[str] = []
+    for kernel in ids:
+        family = kernel.split(".")[0]
+        siblings = {other for other in kernels if other.split(".")[0] == family}
+        words.append(f"{family}.*" if siblings <= set(ids) else kernel)
+    return ", ".join(dict.fromkeys(words))

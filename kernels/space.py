@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from kernels.experiment import Experiment, from_json
-from kernels.knobs import ConfigError, Knob, knobs, quoted
+from kernels.knobs import ConfigError, Knob, knobs, quote
 from kernels.spec import Kernel
 
 # Configs of one space at most: at a second of compiling each, more than an hour on one core.
@@ -99,11 +99,11 @@ def space(base: Experiment, vary: Mapping[str, Sequence[object]], kernels: Mappi
         if name not in declared:
             raise ConfigError(
                 "unknown_field",
-                f"A sweep of {kernel.id} can't vary {quoted(name)}; the knobs of its config are {', '.join(declared)}.",
+                f"A sweep of {kernel.id} can't vary {quote(name)}; the knobs of its config are {', '.join(declared)}.",
                 str(name),
             )
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ConfigError("no_values", f"{name} is varied over {quoted(values)}; give a list of values.", name)
+            raise ConfigError("no_values", f"{name} is varied over {quote(values)}; give a list of values.", name)
     varied = tuple((name, _ordered(name, knob, vary[name])) for name, knob in declared.items() if name in vary)
     found = Space(base, varied)
     if found.size > MOST_CONFIGS:
@@ -130,7 +130,7 @@ def varied(given: Sequence[str], what: str) -> dict[str, list[str]]:
         name, equals, values = one.partition("=")
         if not equals or not name.strip() or not values.strip(" ,"):
             raise ConfigError(
-                "not_a_knob", f"{what} is {quoted(one)}; write KNOB=VALUE,VALUE, as in BLOCK_M=64,128.", what
+                "not_a_knob", f"{what} is {quote(one)}; write KNOB=VALUE,VALUE, as in BLOCK_M=64,128.", what
             )
         found.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
     return found
@@ -138,7 +138,7 @@ def varied(given: Sequence[str], what: str) -> dict[str, list[str]]:
 
 def _ordered(name: str, knob: Knob, values: Sequence[object]) -> tuple[int | str, ...]:
     """Each value once, checked: numbers ascending, choices as they are declared."""
-    checked = {knob.checked(name, value) for value in values}
+    checked = {knob.validate(name, value) for value in values}
     if knob.choices is not None:
         return tuple(choice for choice in knob.choices if choice in checked)
     return tuple(sorted(checked))

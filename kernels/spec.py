@@ -1,4 +1,4 @@
-"""What a kernel declares: its tensors, its family, and the Kernel that joins them. Standard library only."""
+"""The declarations of a kernel: its tensors, its family, and the Kernel that combines them. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 else:
     from typing import TypeVar
 
-# By torch's names.
+# Keys are torch's names.
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
-# Unit roundoff: half a unit in the last place, relative. IEEE 754; for float8 the OCP 8-bit formats 1.0.
+# Unit roundoff: half a unit in the last place, relative. Sources: IEEE 754; OCP 8-bit formats 1.0 for float8.
 DTYPE_ROUNDOFF = {
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
@@ -44,8 +44,8 @@ class TensorSpec:
 
     Attributes:
         shape: (rows, columns) as the kernel sees it.
-        is_input: whether it is read; the one that is not is the output.
-        transposed: it is stored as its transpose.
+        is_input: whether the kernel reads it. The only other tensor is the output.
+        transposed: whether memory holds its transpose.
     """
 
     shape: tuple[int, int]
@@ -54,7 +54,7 @@ class TensorSpec:
 
     @property
     def stored(self) -> tuple[int, int]:
-        """(rows, columns) in memory: row-major, contiguous, its start aligned to a line."""
+        """(rows, columns) in memory: row-major, contiguous, starting at a 128-byte line."""
         return (self.shape[1], self.shape[0]) if self.transposed else self.shape
 
     @property
@@ -64,59 +64,48 @@ class TensorSpec:
 
 
 class ProblemFields(Protocol):
-    """What every problem has, whatever its family: the type of its tensors, by torch's name."""
+    """The field that the problems of all families share: its tensors' dtype, by torch's name."""
 
     @property
     def dtype(self) -> str: ...
 
 
+# A family's problem and a kernel's config: frozen dataclasses of knobs. A bare `Kernel` has any problem and config.
+if TYPE_CHECKING:
+    P = TypeVar("P", bound=ProblemFields, default=Any)
+    C = TypeVar("C", default=Any)
+else:
+    P, C = TypeVar("P"), TypeVar("C")
+
+# Tensors by name.
+Tensors = Mapping[str, Any]
+
+
 def shape_text(problem: ProblemFields) -> str:
-    """A problem's sizes as they are written: 4096 × 4096 × 512."""
+    """Return a problem's sizes as text: 4096 × 4096 × 512."""
     return " × ".join(str(value) for value in vars(problem).values() if isinstance(value, int))
 
 
-class ConfigFields(Protocol):
-    """What every config has, whatever its kernel."""
-
-    @property
-    def num_warps(self) -> int: ...
-
-    @property
-    def num_stages(self) -> int: ...
-
-
-# A family's problem and a kernel's config: frozen dataclasses of knobs. To a type checker a bare `Kernel` is one of any
-# problem and config.
-if TYPE_CHECKING:
-    P = TypeVar("P", bound=ProblemFields, default=Any)
-    C = TypeVar("C", bound=ConfigFields, default=Any)
-    P_co = TypeVar("P_co", bound=ProblemFields, default=Any, covariant=True)
-    C_co = TypeVar("C_co", bound=ConfigFields, default=Any, covariant=True)
-else:
-    P, C = TypeVar("P"), TypeVar("C")
-    P_co, C_co = TypeVar("P_co", covariant=True), TypeVar("C_co", covariant=True)
-
-
 @dataclass(frozen=True)
-class Launch(Generic[P_co, C_co]):
-    """One launch: what is computed, how, and on which GPU."""
+class Launch(Generic[P, C]):
+    """One launch of a kernel: a problem, a config and the GPU."""
 
-    problem: P_co
-    config: C_co
+    problem: P
+    config: C
     gpu: Gpu
 
 
 @dataclass(frozen=True)
 class Rounding(Generic[P]):
-    """What the rounding errors of a launch depend on.
+    """The facts that determine a launch's rounding errors.
 
     Attributes:
         partial_sums: partial results that are rounded to the output's type and added up in it.
         distribution: of the inputs' values, as in `experiment.Run`.
-        interpreted: the launch is interpreted on the CPU, without matrix units.
+        interpreted: whether the launch is interpreted on the CPU, without matrix units.
     """
 
-    launch: Launch[P, Any]
+    launch: Launch[P]
     partial_sums: int
     distribution: str
     interpreted: bool
@@ -124,13 +113,13 @@ class Rounding(Generic[P]):
 
 @dataclass(frozen=True)
 class Allowance:
-    """How far an element may be off before it is rounded: `of_value` · |reference| + `of_scale` · scale.
+    """The error that an element may have before its final rounding: `of_value` · |reference| + `of_scale` · scale.
 
     The scale of an element's error is its family's `error_scale`.
 
     Attributes:
-        of_value, of_scale: the most that is allowed.
-        expected_of_value, expected_of_scale: the same on average (RMS).
+        of_value, of_scale: the maximum that is allowed.
+        expected_of_value, expected_of_scale: the expected error (RMS).
         reference_dtype: type in which the reference is computed; wider than the output's, unless that is float64.
     """
 
@@ -143,46 +132,45 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Family(Generic[P]):
-    """What kernels of one task share: the problem, its tensors, the reference, what may err, and the library's call.
+    """The declarations that all kernels of a task share.
 
     Attributes:
-        tensors: problem → the tensors, inputs first; the one that is no input is the output.
-        reference: (inputs, rows) → those rows of the right answer, in the inputs' type.
-        baseline: (inputs, output, problem) → the library's call, ready to be repeated, that writes into `output`; or a
-            sentence where the library has none.
-        baseline_name: problem → what the page calls the library's call.
-        alternatives: (inputs, output, problem) → further calls to compare with, by name: the library's other ways to
-            the same result, or a bound such as a plain copy.
-        magnitude: the scale of an element's error, in words.
-        limit_follows: what the limit on the error follows from, in words.
-        allowance: what rounding explains of an error; None where the output must equal the reference bit for bit.
+        tensors: problem → the tensors, inputs first. The only one that is not an input is the output.
+        reference: (inputs, rows) → those rows of the correct result, in the inputs' type.
+        baseline: (inputs, output, problem) → a repeatable library call that writes into `output`, or a sentence that
+            says why the library has none.
+        baseline_name: problem → the name of the library call on the page.
+        alternatives: (inputs, output, problem) → further calls to compare with, by name: other ways to the same
+            result, or a bound such as a plain copy.
+        magnitude: the formula of an element's error scale, as text.
+        limit_follows: what determines the limit on the error, as text.
+        allowance: the error that rounding can cause. None if the output must equal the reference bit for bit.
         error_scale: (absolute float32 inputs, rows) → the scale of those rows' errors; None for |reference|.
-        panels: the inputs that several tiles read again: one by tile row, one by tile column, each tile a panel as long
-            as the loop index "k", which all kernels of the family have then. None where each input is read once.
-        work: problem → floating-point operations that a speed is given in; 0 where it is given in bytes per second.
-        matrix_passes: problem → products on matrix units that one product takes; 0 for float32 units.
-        best: problem → the problem at which the library's call shows what the device can do; None where a plain copy
-            of memory does.
-        note: problem → what a reader must know of its arithmetic, or "".
-        refuse: (problem, config) → raises ConfigError where they don't go together.
-        essential: problem → the one that stands for all with the same launch: fields that make no difference at rest.
-        extends: the family that this one adds to: the same problem, so that both share a menu.
+        panels: two inputs that several tiles read, the first by tile row, the second by tile column. Each tile reads a
+            panel along the loop index "k", which all kernels of the family then have. None if each input is read once.
+        work: problem → floating-point operations, for a rate in TFLOP/s. 0 for a rate in bytes per second.
+        matrix_passes: problem → passes through the matrix units per product; 0 if float32 units multiply.
+        best: problem → a problem for which the library call reaches the device's peak; None if a memory copy does.
+        note: problem → a caveat about its arithmetic, or "".
+        refuse: (problem, config) → raises ConfigError if the two are incompatible.
+        essential: problem → the problem that represents all with the same launch: ineffective fields are at defaults.
+        extends: the family that this one adds to. Both have the same problem and share a menu.
     """
 
     id: str
     problem: type[P]
     tensors: Callable[[P], dict[str, TensorSpec]]
-    reference: Callable[[Mapping[str, Any], slice], Any]
-    baseline: Callable[[Mapping[str, Any], Any, P], Callable[[], None] | str]
+    reference: Callable[[Tensors, slice], Any]
+    baseline: Callable[[Tensors, Any, P], Callable[[], None] | str]
     baseline_name: Callable[[P], str]
     magnitude: str
     allowance: Callable[[Rounding[P]], Allowance] | None = None
-    error_scale: Callable[[Mapping[str, Any], slice], Any] | None = None
+    error_scale: Callable[[Tensors, slice], Any] | None = None
     panels: tuple[str, str] | None = None
     work: Callable[[P], int] = lambda problem: 0
     matrix_passes: Callable[[P], int] = lambda problem: 0
     best: Callable[[P], P | None] = lambda problem: None
-    alternatives: Callable[[Mapping[str, Any], Any, P], Mapping[str, Callable[[], Any]]] = lambda *_: {}
+    alternatives: Callable[[Tensors, Any, P], Mapping[str, Callable[[], Any]]] = lambda *_: {}
     note: Callable[[P], str] = lambda problem: ""
     refuse: Callable[[P, Any], None] = lambda problem, config: None
     essential: Callable[[P], P] = lambda problem: problem
@@ -196,30 +184,30 @@ class Family(Generic[P]):
 
     @property
     def root(self) -> Family[P]:
-        """The family that this one, and any that it extends, adds to; itself where it extends none."""
+        """The family at the end of the `extends` chain; itself if it extends none."""
         return self.extends.root if self.extends else self
 
     def extended(self, name: str, **changes: Any) -> Self:
-        """A family of the same problem that computes more; what is not changed is as here."""
+        """Return a family of the same problem that computes more, with some fields replaced."""
         return dataclasses.replace(self, id=f"{self.id}.{name}", extends=self, **changes)
 
     def output(self, problem: P) -> str:
-        """The name of the tensor that is written."""
+        """Return the name of the tensor that kernels write."""
         return next(name for name, tensor in self.tensors(problem).items() if not tensor.is_input)
 
     def tensor_bytes(self, problem: P) -> dict[str, int]:
-        """Bytes of each tensor."""
+        """Return the bytes of each tensor."""
         size = DTYPE_BYTES[problem.dtype]
         return {name: math.prod(tensor.shape) * size for name, tensor in self.tensors(problem).items()}
 
     def minimal_bytes(self, problem: P) -> int:
-        """Bytes that must move if each tensor is read or written once."""
+        """Count the bytes that move if each tensor is read or written once."""
         return sum(self.tensor_bytes(problem).values())
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One click: a problem and config with a name, and view options (by name) that show what it is for."""
+    """A named problem and config, with view options (by name) that show its point."""
 
     title: str
     problem: Mapping[str, int | str]
@@ -233,23 +221,23 @@ class Kernel(Generic[P, C]):
 
     Attributes:
         id: "family.variant".
-        title, claim: a name, and what the kernel shows in a sentence.
+        headline: one sentence on what the kernel shows.
         jitted: the `@triton.jit` function.
         grid: launch → programs along x, y, z.
-        extents: launch → tiles along each loop index: "m", "n", for a reduction "k", and "slice" where it is split.
+        extents: launch → tiles along each loop index: "m", "n", "k" for a reduction, and "slice" if that is split.
         tiles: (pids, launch) → Tiles of those programs.
         accesses: launch → its memory operations, in source order.
         arguments: (tensors, launch) → the launch's arguments by name, num_warps and num_stages included.
-        dtypes: those of the problem's that the kernel takes; empty for all.
-        zeroed_output: the kernel accumulates into its output, so that it starts at zero instead of poison.
-        roundings: launch → how many partial results are rounded to the output's type and added up in it.
-        race: launch → what the programs race for, in words; "" where there is no data race.
-        note: launch → what a reader must know of this launch, or "".
+        dtypes: the problem's dtypes that the kernel supports; empty for all.
+        zeroed_output: whether the kernel accumulates into its output, which then starts at zero instead of poison.
+        roundings: launch → the number of partial results that are rounded to the output's type and added up in it.
+        race: launch → a description of its data race, or "".
+        note: launch → a caveat about this launch, or "".
     """
 
     id: str
     title: str
-    claim: str
+    headline: str
     family: Family[P]
     config: type[C]
     jitted: Any
@@ -257,7 +245,7 @@ class Kernel(Generic[P, C]):
     extents: Callable[[Launch[P, C]], dict[str, int]]
     tiles: Callable[[np.ndarray, Launch[P, C]], Tiles]
     accesses: Callable[[Launch[P, C]], tuple[Access | FlatAccess, ...]]
-    arguments: Callable[[Mapping[str, Any], Launch[P, C]], dict[str, Any]]
+    arguments: Callable[[Tensors, Launch[P, C]], dict[str, Any]]
     dtypes: tuple[str, ...] = ()
     zeroed_output: bool = False
     roundings: Callable[[Launch[P, C]], int] = lambda launch: 1
@@ -266,11 +254,11 @@ class Kernel(Generic[P, C]):
     presets: tuple[Preset, ...] = ()
 
     def programs(self, launch: Launch[P, C]) -> int:
-        """Programs in one launch: the product of the grid."""
+        """Count the programs of one launch: the product of the grid."""
         return math.prod(self.grid(launch))
 
     def output_tile(self, launch: Launch[P, C]) -> tuple[int, int] | None:
-        """Rows and columns of a tile of the output; None where programs write something else."""
+        """Return (rows, columns) of a tile of the output, or None if programs write something other than tiles."""
         axes = self.output_axes(launch)
         if axes is None:
             return None
@@ -278,13 +266,13 @@ class Kernel(Generic[P, C]):
         return rows, columns
 
     def output_axes(self, launch: Launch[P, C]) -> tuple[Axis, Axis] | None:
-        """What the output's rows and columns of tiles are numbered by; None where programs write something else."""
+        """Return the axes of the output's rows and columns of tiles, or None if programs do not write tiles."""
         output = self.family.output(launch.problem)
         written = next(a for a in reversed(self.accesses(launch)) if a.tensor == output)
         return (written.rows, written.columns) if isinstance(written, Access) else None
 
     def problem_knobs(self) -> dict[str, Knob]:
-        """The knobs of the problem, by field name; dtype with the types that this kernel takes."""
+        """Return the problem's knobs by field name. The choices of dtype are those that this kernel supports."""
         declared = knobs(self.family.problem)
         if self.dtypes:
             declared["dtype"] = dataclasses.replace(declared["dtype"], choices=self.dtypes)

@@ -41,7 +41,7 @@ def main() -> int:
 def run_all(folder: Path) -> int:
     """Write all scripts into a folder, run them one after the other, and print a table."""
     from kernels import discover
-    from kernels.experiment import from_json, resolved_gpu
+    from kernels.experiment import from_json, resolve_gpu
     from kernels.export.script import script
     from kernels.gpus import this_gpu
     from kernels.spec import Launch
@@ -54,7 +54,7 @@ def run_all(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for number, payload in enumerate([*payloads, *MORE]):
         experiment = from_json(payload if here else _smaller(payload), discover())
-        kernel, gpu = discover()[experiment.kernel], resolved_gpu(experiment, here)
+        kernel, gpu = discover()[experiment.kernel], resolve_gpu(experiment, here)
         path = folder / f"{number:02}_{script(experiment, gpu).name}.py"
         path.write_text(script(experiment, gpu).text, encoding="utf-8")
         code, said = run(path)

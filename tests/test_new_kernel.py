@@ -55,7 +55,7 @@ def accesses(launch):
 KERNEL = Kernel(
     id="transpose.column_strip",
     title="column strips",
-    claim="A program walks down a strip of columns.",
+    headline="A program walks down a strip of columns.",
     family=FAMILY,
     config=Config,
     jitted=transpose_column_strip,

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from kernels.compiling.listing import Location, instructions, locations
+from kernels.jit import last_line
 from kernels.lanes import Layout, MemoryOperation
-from kernels.source import last_line
 from kernels.spec import Access, FlatAccess
 
 _OPS = {

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kernels.source import shown_path
+from kernels.jit import display_path
 
 # Global-memory accesses in each text, including copies to shared memory and tensor copies.
 _MEMORY = {
@@ -34,8 +34,8 @@ _QUOTED_PATH = re.compile(r'"(/[^"\n]+)"')
 
 
 def hide_paths(text: str) -> str:
-    """Replace this machine's paths, which all three texts quote, as `shown_path` does."""
-    return _QUOTED_PATH.sub(lambda match: f'"{shown_path(match[1])}"', text)
+    """Replace this machine's paths, which all three texts quote, as `display_path` does."""
+    return _QUOTED_PATH.sub(lambda match: f'"{display_path(match[1])}"', text)
 
 
 def locations(text: str, kind: str) -> list[Location]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
+from kernels.jit import display_path
 from kernels.results import Failure
-from kernels.source import shown_path
 from kernels.spec import Launch
 
 _TOO_FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).*register target of (\d+)")
@@ -81,5 +81,5 @@ def explain_rejection(error: Exception, printed: str, launch: Launch) -> Failure
         reason = lines[0].removeprefix(_PTXAS)
     else:  # the message of a Python exception ends with the reason
         reason = f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
-    reason = _PATH.sub(lambda match: shown_path(match[0]), reason)
+    reason = _PATH.sub(lambda match: display_path(match[0]), reason)
     return Failure("compile", "compile_error", f"Triton could not compile this config: {reason}")

@@ -1,1 +1,1 @@
-"""What is taken away from here: a run as a script or a notebook that needs nothing of ours, a timeline as a trace."""
+"""Files to save: a run as a script or a notebook without our modules, a timeline as a Chrome trace."""

@@ -1,4 +1,4 @@
-"""A timeline as a Chrome trace: a process per SM, a track per slot on it. Perfetto and chrome://tracing open it.
+"""A timeline as a Chrome trace: one process per SM, one track per slot. Perfetto and chrome://tracing open it.
 
 The format: "Trace Event Format", Google, complete events ("X") and metadata events ("M").
 """
@@ -6,7 +6,8 @@ The format: "Trace Event Format", Google, complete events ("X") and metadata eve
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,30 +19,41 @@ from kernels.spec import Launch
 
 
 def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
-    """Every program as an event: which SM and slot, from when, for how long (µs), and what it computed.
+    """Return every program as an event: its SM and slot, its start and duration in µs, and the tiles it computed.
 
-    Slots are counted, not measured: the GPU tells the SM alone. A program takes the lowest slot that is free when it
-    starts, so programs of one track never overlap.
+    The GPU reports only the SM; slots are assigned. A program takes the lowest slot that is free when it starts, so
+    programs of one track never overlap.
 
     Args:
-        gpu: the one that it ran on, which tiles of persistent kernels follow from.
+        gpu: the GPU that the launch ran on. Tiles of persistent kernels depend on it.
     """
-    kernel, experiment = discover()[timeline.experiment.kernel], timeline.experiment
-    slots = packed(timeline.sm, timeline.start_ns, timeline.end_ns)
-    tiles = _tiles(timeline, gpu)
-    events = list(_names(timeline, slots))
-    for pid, (sm, slot, start, end) in enumerate(
-        zip(timeline.sm, slots, timeline.start_ns, timeline.end_ns, strict=True)
+    experiment = timeline.experiment
+    kernel = discover()[experiment.kernel]
+    found = kernel.tiles(np.arange(len(timeline.sm)), Launch(experiment.problem, experiment.config, gpu))
+    tiles: list[list[dict[str, int]]] = [[] for _ in timeline.sm]
+    for program, *coordinates in zip(
+        *(column.tolist() for column in (found.program, found.pid_m, found.pid_n, found.pid_k, found.group)),
+        strict=True,
     ):
-        first, count = tiles[pid][0], len(tiles[pid])
-        name = f"pid {pid} ({first['pid_m']}, {first['pid_n']})" + (f" +{count - 1}" if count > 1 else "")
-        events.append(
-            {
-                **{"name": name, "cat": "program", "ph": "X", "pid": sm, "tid": slot},
-                **{"ts": start / 1000, "dur": (end - start) / 1000},
-                "args": {"program": pid, "tiles": tiles[pid]},
-            }
-        )
+        tiles[program].append(dict(zip(("pid_m", "pid_n", "pid_k", "group"), coordinates, strict=True)))
+    slots = assign_slots(timeline.sm, timeline.start_ns, timeline.end_ns)
+    events: list[dict[str, Any]] = []
+
+    def describe(kind: str, sm: int, slot: int, **value: object) -> None:
+        events.append({"name": kind, "ph": "M", "pid": sm, "tid": slot, "args": value})
+
+    for sm in sorted(set(timeline.sm)):
+        describe("process_name", sm, 0, name=f"SM {sm}")
+        describe("process_sort_index", sm, 0, sort_index=sm)
+    for sm, slot in sorted(set(zip(timeline.sm, slots, strict=True))):
+        describe("thread_name", sm, slot, name=f"slot {slot}")
+    programs = zip(timeline.sm, slots, timeline.start_ns, timeline.end_ns, tiles, strict=True)
+    for pid, (sm, slot, start, end, computed) in enumerate(programs):
+        first, more = computed[0], f" +{len(computed) - 1}" if len(computed) > 1 else ""
+        name = f"pid {pid} ({first['pid_m']}, {first['pid_n']}){more}"
+        where = {"name": name, "cat": "program", "ph": "X", "pid": sm, "tid": slot}
+        when = {"ts": start / 1000, "dur": (end - start) / 1000}
+        events.append({**where, **when, "args": {"program": pid, "tiles": computed}})
     about = {
         **{"experiment": experiment.to_json(), "kernel": kernel.title, "gpu": gpu.name},
         **{"source": "recorded" if timeline.backend == "recorded" else "measured", "slots": "counted"},
@@ -49,46 +61,20 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}
 
 
-def packed(sm: Sequence[int], start_ns: Sequence[int], end_ns: Sequence[int]) -> list[int]:
-    """The slot of each program on its SM: the lowest that is free when it starts.
+def assign_slots(sm: Sequence[int], start_ns: Sequence[int], end_ns: Sequence[int]) -> list[int]:
+    """Return the slot of each program on its SM: the lowest that is free when it starts.
 
-    >>> packed((0, 0, 0, 1), (0, 0, 10, 0), (10, 30, 20, 5))
+    >>> assign_slots((0, 0, 0, 1), (0, 0, 10, 0), (10, 30, 20, 5))
     [0, 1, 0, 0]
     """
     slots = [0] * len(sm)
-    free: dict[int, list[int]] = {}
-    busy: dict[int, list[tuple[int, int]]] = {}
-    opened: dict[int, int] = {}
-    for program in sorted(range(len(sm)), key=lambda one: (start_ns[one], end_ns[one], one)):
-        here = sm[program]
-        vacant, running = free.setdefault(here, []), busy.setdefault(here, [])
+    free: dict[int, list[int]] = defaultdict(list)
+    busy: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for program in sorted(range(len(sm)), key=lambda program: (start_ns[program], end_ns[program], program)):
+        vacant, running = free[sm[program]], busy[sm[program]]
         while running and running[0][0] <= start_ns[program]:
             heapq.heappush(vacant, heapq.heappop(running)[1])
-        if vacant:
-            slots[program] = heapq.heappop(vacant)
-        else:
-            slots[program] = opened.get(here, 0)
-            opened[here] = slots[program] + 1
+        # Without a vacant slot, all slots opened so far are busy.
+        slots[program] = heapq.heappop(vacant) if vacant else len(running)
         heapq.heappush(running, (end_ns[program], slots[program]))
     return slots
-
-
-def _tiles(timeline: Timeline, gpu: Gpu) -> list[list[dict[str, int]]]:
-    """The tiles of each program, in the order in which it computes them."""
-    experiment = timeline.experiment
-    launch = Launch(experiment.problem, experiment.config, gpu)
-    found = discover()[experiment.kernel].tiles(np.arange(len(timeline.sm)), launch)
-    tiles: list[list[dict[str, int]]] = [[] for _ in timeline.sm]
-    columns = (found.program, found.pid_m, found.pid_n, found.pid_k, found.group)
-    for program, m, n, k, group in zip(*(column.tolist() for column in columns), strict=True):
-        tiles[program].append({"pid_m": m, "pid_n": n, "pid_k": k, "group": group})
-    return tiles
-
-
-def _names(timeline: Timeline, slots: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """What a viewer calls the processes and tracks, and in which order it shows them."""
-    for sm in sorted(set(timeline.sm)):
-        yield {"name": "process_name", "ph": "M", "pid": sm, "tid": 0, "args": {"name": f"SM {sm}"}}
-        yield {"name": "process_sort_index", "ph": "M", "pid": sm, "tid": 0, "args": {"sort_index": sm}}
-    for sm, slot in sorted(set(zip(timeline.sm, slots, strict=True))):
-        yield {"name": "thread_name", "ph": "M", "pid": sm, "tid": slot, "args": {"name": f"slot {slot}"}}

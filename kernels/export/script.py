@@ -1,48 +1,49 @@
-"""A run as one Python script: the kernel with all that it calls, its tensors, its launch, its check, its time.
+"""A run as one Python script or notebook: kernel, tensors, launch, check and timing. Configs as `triton.Config` lines.
 
-The script imports torch, Triton and the standard library. It is made of cells, which a notebook has too. On a machine
-without a GPU, Triton's interpreter checks, and nothing is timed.
+The script imports torch, Triton and the standard library. On a machine without a GPU, Triton's interpreter checks the
+kernel, and nothing is timed. `script_template.txt` holds its cells.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import itertools
+import re
+import string
 import sys
 import textwrap
 import urllib.parse
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from kernels import discover
 from kernels.experiment import Experiment
-from kernels.export import standalone
-from kernels.export.described import Described, described, fields, literal
-from kernels.export.inlined import Inlined
+from kernels.export import script_runtime
+from kernels.export.inline import Inliner
+from kernels.export.launch_code import launch_code, literal
 from kernels.gpus import Gpu
-from kernels.operands import values
-from kernels.spec import DTYPE_BYTES, Allowance, Kernel, Launch, Rounding
+from kernels.numerics import values
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, Rounding, shape_text
 
-# Names of the script itself.
-_TAKEN = {"problem", "config", "inputs", "output", "launch", "grid", "generator", "allowed", "dtype", "passed"}
+_TEMPLATE = Path(__file__).with_name("script_template.txt")
 
-_SETUP = '''\
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported and when a kernel is defined
-{triton}
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED else "cuda"'''
+# Names that the template defines.
+_RESERVED = {"problem", "config", "inputs", "output", "launch", "grid", "generator", "allowed", "dtype", "passed"}
 
 NEEDS_GPU = "{dtype} needs a GPU: Triton's interpreter does not compute with it. Nothing was checked."
 
-_REFUSAL = f"""
+_REFUSAL = f"""\
 if INTERPRETED:
     # It holds this type as raw integers (Triton 3.6 and 3.7.1): it multiplies those, and truncates where a GPU rounds.
-    sys.exit("{NEEDS_GPU}")"""
+    sys.exit("{NEEDS_GPU}")
+"""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A piece of the script: what it is for, and its code."""
+    """A titled piece of the script."""
 
     title: str
     code: str
@@ -50,11 +51,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Script:
-    """A run, ready to be written.
+    """A run as a script.
 
     Attributes:
-        name: of the file, without its ending.
-        about: what it is, line by line.
+        name: of the file, without its suffix.
+        about: a description, line by line.
     """
 
     name: str
@@ -63,44 +64,98 @@ class Script:
 
     @property
     def text(self) -> str:
-        """The script. Editors that know percent cells show its cells."""
+        """The script. Editors that support percent cells show its cells."""
         about = "\n".join(
             textwrap.fill(line, 118, break_long_words=False, break_on_hyphens=False) for line in self.about
         )
         cells = "\n\n".join(f"# %% {cell.title}\n{cell.code}" for cell in self.cells)
         return f'"""{about}\n"""\n\n{cells}\n'
 
+    def notebook(self) -> dict[str, Any]:
+        """Return the script as a Jupyter notebook, nbformat 4.5: its description, then each cell below its title."""
+
+        def cell(kind: str, name: str, text: str, **more: Any) -> dict[str, Any]:
+            # A list of lines gives readable diffs.
+            return {"cell_type": kind, "id": name, "metadata": {}, "source": text.splitlines(keepends=True), **more}
+
+        cells = [cell("markdown", "about", "\n".join([f"# {self.about[0]}", *self.about[1:]]))]
+        for part in self.cells:
+            name = part.title.lower().replace(" ", "-")
+            cells.append(cell("markdown", f"{name}-title", f"## {part.title}"))
+            cells.append(cell("code", name, part.code, execution_count=None, outputs=[]))
+        python = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+        metadata = {**python, "language_info": {"name": "python"}}
+        return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
 
 def script(experiment: Experiment, gpu: Gpu) -> Script:
-    """The script of an experiment.
+    """Write the script of an experiment.
 
     Args:
-        gpu: the one that the launch is for: persistent kernels have a program per SM of it.
+        gpu: the GPU that the launch is for. Persistent kernels have one program per SM of it.
 
     Raises:
-        CannotBeWritten: where the kernel declares what can't be written down.
+        CannotBeWritten: if a script can't contain a part of the kernel's declaration.
     """
-    kernel = discover()[experiment.kernel]
-    family, run, problem = kernel.family, experiment.run, experiment.problem
-    launch = Launch(problem, experiment.config, gpu)
-    say, code = described(kernel, launch), Inlined(taken=set(_TAKEN))
-    (jitted,), kernel_texts = code.added(kernel.jitted)
-    (made,), values_texts = code.added(values)
-    (right, reference, *scale), check_texts = code.added(
-        standalone.is_right, family.reference, *filter(None, [family.error_scale])
+    kernel, problem, run = discover()[experiment.kernel], experiment.problem, experiment.run
+    family, launch = kernel.family, Launch(problem, experiment.config, gpu)
+    code, inliner = launch_code(kernel, launch), Inliner(_RESERVED)
+    (jitted,), kernel_texts = inliner.inline(kernel.jitted)
+    (draw,), values_texts = inliner.inline(values)
+    (is_right, reference, *scale), check_texts = inliner.inline(
+        script_runtime.is_right, family.reference, *([family.error_scale] if family.error_scale else [])
     )
-    (library, times, told), time_texts = code.added(family.baseline, standalone.times_ms, standalone.told)
-    check = f"{right}(output, inputs, {reference}, {scale[0] if scale else None}, allowed)"
-    cells = (
-        Cell("Setup", _setup(kernel, code, say, problem.dtype)),
-        Cell("Problem and config", _declared(experiment)),
-        Cell("Kernel", _apart(kernel_texts)),
-        Cell("Tensors", _apart([*values_texts, _tensors(kernel, say, made, run.distribution, run.seed)])),
-        Cell("Launch", _launch(say, jitted, gpu)),
-        Cell("Check", _apart([*check_texts, _check(kernel, launch, run.distribution, check)])),
-        Cell("Time", _apart([*time_texts, _time(kernel, experiment, say, library, times, told)])),
+    (library, times_ms, told), time_texts = inliner.inline(
+        family.baseline, script_runtime.times_ms, script_runtime.told
     )
-    return Script(f"{kernel.id.replace('.', '_')}_{_shape(problem)}", _about(kernel, launch, experiment), cells)
+    needed = {*inliner.imports, "import os", "import sys", "import triton", "import triton.language as tl"}
+    triton = sorted(line for line in needed if "triton" in line.split()[1])
+    standard = {*needed, "from types import SimpleNamespace"} - {*triton, "import torch"}
+    if code.has_descriptors:
+        triton.append("from triton.tools.tensor_descriptor import TensorDescriptor")
+    inputs = (
+        f'    "{name}": {draw}("{run.distribution}", {stored}, generator, DEVICE).to(dtype){".t()" * transposed},'
+        for name, stored, transposed in code.inputs
+    )
+    start, comment = 'float("nan")', "NaN: an element that is not written fails the check"
+    if kernel.zeroed_output:
+        start, comment = "0.0", "zeros: the kernel adds to it"
+    text = string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
+        imports="\n".join(sorted(standard, key=lambda line: (line.startswith("from"), line))),
+        triton_imports="\n".join(triton),
+        refusal=_REFUSAL.format(dtype=problem.dtype) if computes_raw_integers(kernel, problem.dtype) else "",
+        problem=_keywords(vars(problem)),
+        config=_keywords(vars(experiment.config)),
+        dtype=problem.dtype,
+        kernel_functions=_join(kernel_texts),
+        values_functions=_join(values_texts),
+        seed=run.seed,
+        inputs="\n".join(inputs),
+        output_name=code.output[0],
+        output_shape=code.output[1],
+        comment=comment,
+        start=start,
+        grid=code.grid + (f"  # for this problem and config, on {gpu.name}" if code.grid_is_fixed else ""),
+        jitted=jitted,
+        arguments="\n".join(f"        {name}={text}," for name, text in code.arguments.items()),
+        check_functions=_join(check_texts),
+        allowed=_allowed(kernel, launch, run.distribution),
+        is_right=is_right,
+        reference=reference,
+        error_scale=scale[0] if scale else None,
+        time_functions=_join(time_texts),
+        library=library,
+        times_ms=times_ms,
+        is_cold=run.l2 == "cold",
+        told=told,
+        kernel=kernel.id,
+        baseline=family.baseline_name(problem),
+        rate=f"{code.work or 0}, {family.minimal_bytes(problem)}",
+    )
+    parts = re.split(r"^# %% (.+)\n", text, flags=re.MULTILINE)[1:]
+    cells = tuple(Cell(title, body.strip()) for title, body in zip(parts[::2], parts[1::2], strict=True))
+    sizes = shape_text(problem).replace(" × ", "x")
+    return Script(f"{kernel.id.replace('.', '_')}_{sizes}_{problem.dtype}", _about(kernel, launch, experiment), cells)
 
 
 def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str, ...]:
@@ -111,137 +166,70 @@ def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str,
     return (
         f"{kernel.id}: {doc}",
         "",
-        kernel.claim,
+        kernel.headline,
         *filter(None, notes),
         "",
-        f"Exported from Tilescope for {launch.gpu.name}. It needs torch and Triton alone.",
-        "On a GPU: checked against torch, then timed beside torch's call. Without one: checked by Triton's "
-        "interpreter, and not timed.",
+        f"Exported from Tilescope for {launch.gpu.name}. It needs only torch and Triton.",
+        "On a GPU, it is checked against torch and timed beside torch's call. Without a GPU, Triton's interpreter "
+        "checks it, and nothing is timed.",
         "",
         f"On the page: ?{urllib.parse.urlencode(experiment.to_address())}",
     )
 
 
-def _setup(kernel: Kernel, code: Inlined, say: Described, dtype: str) -> str:
-    plain = sorted({*code.imports, "import os", "import sys"} - {"import torch"})
-    triton = sorted(
-        {one for one in plain if "triton" in one.split()[1]} | {"import triton", "import triton.language as tl"}
-    )
-    if say.descriptors:
-        triton.append("from triton.tools.tensor_descriptor import TensorDescriptor")
-    standard = sorted(
-        {one for one in plain if one not in triton} | {"from types import SimpleNamespace"},
-        key=lambda one: (one.startswith("from"), one),
-    )
-    text = "\n".join([*standard, "", "import torch", "", _SETUP.format(triton="\n" + "\n".join(triton) + "\n")])
-    return text + (_REFUSAL.format(dtype=dtype) if computes_raw_integers(kernel, dtype) else "")
-
-
 def computes_raw_integers(kernel: Kernel, dtype: str) -> bool:
-    """Whether the interpreter as it comes would compute something else than a GPU: types that it holds as integers.
+    """Return whether the unpatched interpreter computes wrong results: it holds bfloat16 and float8 as integers.
 
-    Kernels whose output must equal the reference only move their elements.
+    Kernels whose output must equal the reference only move elements, so they are not affected.
     """
     return not kernel.family.is_exact and (dtype == "bfloat16" or DTYPE_BYTES[dtype] == 1)
 
 
-def _declared(experiment: Experiment) -> str:
-    lines = [
-        f"problem = SimpleNamespace({fields(experiment.problem)})",
-        f"config = SimpleNamespace({fields(experiment.config)})",
-        f"dtype = torch.{experiment.problem.dtype}",
-    ]
-    return "\n".join(lines)
-
-
-def _tensors(kernel: Kernel, say: Described, made: str, distribution: str, seed: int) -> str:
-    drawn = [
-        f'    "{name}": {made}("{distribution}", {stored}, generator, DEVICE).to(dtype){".t()" if transposed else ""},'
-        for name, stored, transposed in say.inputs
-    ]
-    name, shape = say.output
-    start = (
-        ("0.0", "zeros: the kernel adds to it") if kernel.zeroed_output
-        else ('float("nan")', "NaN: an element that is not written fails the check")
-    )  # fmt: skip
-    return "\n".join(
-        [
-            f"generator = torch.Generator(DEVICE).manual_seed({seed})",
-            "inputs = {",
-            *drawn,
-            "}",
-            f"# {name}, filled with {start[1]}.",
-            f"output = torch.empty({shape}, dtype=dtype, device=DEVICE).fill_({start[0]})",
-        ]
-    )
-
-
-def _launch(say: Described, jitted: str, gpu: Gpu) -> str:
-    note = f"  # for this problem and config, on {gpu.name}" if say.grid_is_fixed else ""
-    arguments = "\n".join(f"        {name}={text}," for name, text in say.arguments.items())
-    return (
-        f"grid = {say.grid}{note}\n\n\ndef launch():\n    return {jitted}[grid](\n{arguments}\n    )\n\n\n"
-        "launch()\nif not INTERPRETED:\n    torch.cuda.synchronize()"
-    )
-
-
-def _check(kernel: Kernel, launch: Launch, distribution: str, call: str) -> str:
-    fails = 'if not passed:\n    sys.exit("The result is wrong, so it was not timed.")'
-    return f"{_allowed(kernel, launch, distribution)}\npassed = {call}\n{fails}"
-
-
 def _allowed(kernel: Kernel, launch: Launch, distribution: str) -> str:
-    """What rounding explains here, on a GPU and under the interpreter, which multiplies float32 in full."""
-    family = kernel.family
+    """Write the error that rounding explains, on a GPU and in the interpreter, which multiplies float32 in full."""
+    family, roundings = kernel.family, kernel.roundings(launch)
     if family.allowance is None:
         return "allowed = None"
-    roundings = kernel.roundings(launch)
     gpu, cpu = (
-        family.allowance(Rounding(launch, roundings, distribution, interpreted)) for interpreted in (False, True)
+        f"allowed = SimpleNamespace(\n    {_keywords(vars(allowance), (chr(10) + '    '))},\n)"
+        for allowance in (family.allowance(Rounding(launch, roundings, distribution, cpu)) for cpu in (False, True))
     )
-    lines = [
-        f"# What rounding explains of an error, in parts of |reference| and of {family.magnitude}.",
-        f"# At most, and on average. It follows from {family.limit_follows}.",
-        _assigned(gpu),
-    ]
-    if cpu != gpu:
-        lines += ["if INTERPRETED:", textwrap.indent(_assigned(cpu), "    ")]
-    return "\n".join(lines)
+    explained = (
+        f"# The error that rounding explains, in parts of |reference| and of {family.magnitude}.\n"
+        f"# At most, and on average. It follows from {family.limit_follows}.\n{gpu}"
+    )
+    return explained if cpu == gpu else f"{explained}\nif INTERPRETED:\n{textwrap.indent(cpu, '    ')}"
 
 
-def _assigned(allowance: Allowance) -> str:
-    given = "".join(f"    {name}={literal(value)},\n" for name, value in dataclasses.asdict(allowance).items())
-    return f"allowed = SimpleNamespace(\n{given})"
+def _keywords(fields: Mapping[str, Any], space: str = " ") -> str:
+    return f",{space}".join(f"{name}={literal(value)}" for name, value in fields.items())
 
 
-def _time(kernel: Kernel, experiment: Experiment, say: Described, library: str, times: str, told: str) -> str:
-    problem, is_cold = experiment.problem, experiment.run.l2 == "cold"
-    rate = f"{say.work or 0}, {kernel.family.minimal_bytes(problem)}"
-    return f'''\
-if INTERPRETED:
-    print("Not timed: Triton's interpreter ran the kernel on the CPU.")
-else:
-    theirs = {library}(inputs, torch.empty_like(output), problem)
-    calls = [launch] if isinstance(theirs, str) else [launch, theirs]
-    ours, *others = {times}(calls, is_cold={is_cold})
-    print({told}("{kernel.id}", ours, {rate}))
-    for other in others:
-        print({told}("{kernel.family.baseline_name(problem)}", other, {rate}))
-        paired = [theirs_ms / ours_ms for ours_ms, theirs_ms in zip(ours, other, strict=True)]
-        print(f"speed relative to it: {{statistics.median(paired):.3f}}, the median over pairs")
-    if not others:
-        print(f"No library call to compare with: {{theirs}}")'''
-
-
-def _shape(problem: object) -> str:
-    sizes = "x".join(str(value) for value in vars(problem).values() if type(value) is int)
-    return f"{sizes}_{vars(problem)['dtype']}"
-
-
-def _apart(texts: list[str]) -> str:
-    """Functions and statements, two lines apart, and constants one below the other."""
+def _join(texts: list[str]) -> str:
+    """Join functions and statements two lines apart, and constants line by line."""
     parts = [texts[0]]
     for before, text in itertools.pairwise(texts):
         is_short = "\n" not in before and "\n" not in text
-        parts.append(f"{'' if is_short else chr(10) * 2}{text}")
+        parts.append(text if is_short else f"\n\n{text}")
     return "\n".join(parts)
+
+
+def config_line(kernel: Kernel, experiment: Experiment) -> str:
+    """Return a config as a line for the list of `@triton.autotune(configs=[...])`.
+
+    A knob that is not a parameter of the kernel, because only the grid depends on it, becomes a comment.
+
+    >>> from kernels.experiment import from_json
+    >>> print(config_line(discover()["transpose.tiled"], from_json({"kernel": "transpose.tiled"}, discover())))
+    triton.Config({"BLOCK_M": 64, "BLOCK_N": 128}, num_warps=4, num_stages=3),
+    """
+    fields, parameters = dict(vars(experiment.config)), inspect.signature(kernel.jitted.fn).parameters
+    launch = ", ".join(f"{name}={fields.pop(name)!r}" for name in ("num_warps", "num_stages"))
+    constants = ", ".join(f'"{name}": {value!r}' for name, value in fields.items() if name in parameters)
+    of_grid = ", ".join(f"{name}={value!r}" for name, value in fields.items() if name not in parameters)
+    return f"triton.Config({{{constants}}}, {launch}),{f'  # grid: {of_grid}' if of_grid else ''}"
+
+
+def config_lines(kernel: Kernel, experiments: Iterable[Experiment]) -> str:
+    """Return a config line for each experiment."""
+    return "".join(f"{config_line(kernel, experiment)}\n" for experiment in experiments)

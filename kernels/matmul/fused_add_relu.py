@@ -1,19 +1,17 @@
-"""D = relu(A @ B + C) in one kernel: what follows the sum is done while the tile is still on chip."""
+"""D = relu(A @ B + C) in one kernel: the sum and the ReLU are applied while the tile is still on chip."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kernels.accesses import Access
-from kernels.jit import tl, triton
+from kernels.jit import memory_lines, tl, triton
 from kernels.knobs import num_stages, num_warps
-from kernels.matmul import persistent_tiles, tile
+from kernels.matmul import persistent, tile
 from kernels.matmul import problem as family
-from kernels.matmul.persistent_tiles import grid, half_columns, programs_per_sm, tiles_of, tma_fallback_reason
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped, tile_offsets, tile_start
-from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, TensorSpec
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Config:
     GROUP_SIZE: int = group_size(8)
     num_warps: int = num_warps()
     num_stages: int = num_stages()
-    PROGRAMS_PER_SM: int = programs_per_sm()
+    PROGRAMS_PER_SM: int = persistent.programs_per_sm()
 
 
 @triton.jit
@@ -57,15 +55,18 @@ def matmul_fused_add_relu(
 ):
     num_pid_m = tl.cdiv(M, BLOCK_M)
     num_pid_n = tl.cdiv(N, BLOCK_N)
-    # Flattened, the next tile's loads start while this tile is written.
+    # Flattening the loops lets the next tile's loads start while this tile is written.
     for place in tl.range(tl.program_id(0), num_pid_m * num_pid_n, tl.num_programs(0), flatten=FLATTEN):
         pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
         if USE_TMA:
-            accumulator = tile.multiply_tma(
-                a, b, pid_m, pid_n, K, A_TRANSPOSED, B_TRANSPOSED, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION
-            )
+            row, column = tile_start(pid_m, BLOCK_M), tile_start(pid_n, BLOCK_N)
+            accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for step in range(0, tl.cdiv(K, BLOCK_K)):
+                inner = tile_start(step, BLOCK_K)
+                a_tile, b_tile = tile.load_tma(a, b, row, column, inner, A_TRANSPOSED, B_TRANSPOSED)
+                accumulator = tile.add_product(a_tile, b_tile, accumulator, PRECISION)
             left, right = tile.halves(accumulator, BLOCK_M, BLOCK_N)
-            row, column = tile_start(pid_m, BLOCK_M), tile_start(2 * pid_n, BLOCK_N // 2)
+            column = tile_start(2 * pid_n, BLOCK_N // 2)
             left = tl.maximum(left + c.load([row, column]).to(tl.float32), 0.0)
             d.store([row, column], left.to(d.dtype))
             right = tl.maximum(right + c.load([row, column + BLOCK_N // 2]).to(tl.float32), 0.0)
@@ -87,29 +88,27 @@ def matmul_fused_add_relu(
 
 
 def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
-    """As of every matmul, with loads of C, and stores into D."""
     m, n, _ = family.axes(launch)
     *copy_lines, load_c = memory_lines(matmul_fused_add_relu)
     if note(launch):
         load_a, load_b, store = family.accesses(launch)
         return load_a, load_b, Access("load", "C", m, n, ("m", "n"), load_c), replace(store, tensor="D")
-    left, right = half_columns(launch)
+    left, right = persistent.half_columns(launch)
     copies = zip("CDCD", (left, left, right, right), copy_lines, strict=True)
     halves = (Access("descriptor", name, m, columns, ("m", "n"), line) for name, columns, line in copies)
     return *family.tma_loads(launch), *halves
 
 
-def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
+def arguments(tensors: Tensors, launch: Launch[Problem, Config]) -> dict[str, Any]:
     d = tensors["D"]
-    shared = persistent_tiles.arguments(tensors, _tensors(launch.problem), {"C": 2, "D": 2}, launch)
+    shared = persistent.persistent_arguments(tensors, _tensors(launch.problem), {"C": 2, "D": 2}, launch)
     # Tiles of C and D of 4 bytes per element leave too little shared memory for the next tile's operands.
     flatten = shared["USE_TMA"] and DTYPE_BYTES[launch.problem.dtype] <= 2
     return {"d": d, "stride_dm": d.stride(0), "stride_dn": d.stride(1), **shared, "FLATTEN": flatten}
 
 
 def note(launch: Launch[Problem, Config]) -> str:
-    """Why there are no descriptors, where there are none."""
-    return tma_fallback_reason(_tensors(launch.problem), launch)
+    return persistent.tma_fallback_reason(_tensors(launch.problem), launch)
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
@@ -118,12 +117,12 @@ def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     return {**product, "C": TensorSpec(shape, is_input=True), "D": TensorSpec(shape, is_input=False)}
 
 
-def _reference(inputs: Mapping[str, Any], rows: slice) -> Any:
+def _reference(inputs: Tensors, rows: slice) -> Any:
     return (FAMILY.reference(inputs, rows) + inputs["C"][rows]).relu_()
 
 
-def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
-    """torch.addmm into `output`, then ReLU in place; float32 as the product alone."""
+def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], None] | str:
+    """Call torch.addmm into `output`, then ReLU in place. float32 is multiplied as for the product alone."""
     import torch
 
     if problem.dtype.startswith("float8"):
@@ -137,8 +136,8 @@ def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Calla
     return call
 
 
-def _alternatives(inputs: Mapping[str, Any], output: Any, problem: Problem) -> dict[str, Callable[[], Any]]:
-    """Eager: product, sum and ReLU, three kernels, each with a result of its own."""
+def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, Callable[[], Any]]:
+    """Call product, sum and ReLU one by one: three kernels, each with its own result."""
     import torch
 
     if problem.dtype.startswith("float8"):
@@ -155,7 +154,7 @@ def _alternatives(inputs: Mapping[str, Any], output: Any, problem: Problem) -> d
 KERNEL = Kernel(
     id="matmul.fused_add_relu",
     title="fused add and ReLU",
-    claim="The sum with C and the ReLU cost one more load: the product never goes to memory and back.",
+    headline="The sum with C and the ReLU cost one more load: the product never goes to memory and back.",
     family=FAMILY.extended(
         "fused_add_relu",
         tensors=_tensors,
@@ -168,9 +167,9 @@ KERNEL = Kernel(
     ),
     config=Config,
     jitted=matmul_fused_add_relu,
-    grid=grid,
+    grid=persistent.grid,
     extents=extents,
-    tiles=tiles_of,
+    tiles=persistent.tiles_of,
     accesses=accesses,
     arguments=arguments,
     note=note,

@@ -56,7 +56,7 @@ def grid(launch: Launch[Problem, Config]) -> tuple[int, int]:
 
 
 def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    """A group is a column of tiles."""
+    """Return the tile of each program. A group is a column of tiles."""
     pid_m, pid_n = orders.axis_0_fastest(pids, grid(launch)[0])
     return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_n)
 
@@ -64,7 +64,7 @@ def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
 KERNEL = Kernel(
     id="matmul.grid_2d",
     title="2-D grid",
-    claim="One program per tile of C. Axis 0 of the grid varies fastest, so programs start down the columns of C.",
+    headline="One program per tile of C. Axis 0 of the grid varies fastest, so programs start down the columns of C.",
     family=FAMILY,
     config=Config,
     jitted=matmul_grid_2d,

@@ -1,8 +1,6 @@
-"""C = A @ B, one program per tile on a 1-D grid, in grouped order so that neighbours in time share panels in L2."""
+"""C = A @ B, one program per tile on a 1-D grid, in grouped order: programs that run together share blocks in L2."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -10,9 +8,8 @@ from kernels import orders
 from kernels.accesses import Tiles
 from kernels.jit import on_arrays, tl, triton
 from kernels.knobs import num_stages, num_warps
-from kernels.matmul import problem as family
 from kernels.matmul import tile
-from kernels.matmul.problem import FAMILY, Problem, accesses, block_k, block_m, block_n, extents, group_size
+from kernels.matmul.problem import FAMILY, Problem, accesses, arguments, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped
 from kernels.spec import Kernel, Launch, Preset
 
@@ -66,14 +63,10 @@ def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
     return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=on_arrays(orders.group_of)(pids, tiles["n"], size))
 
 
-def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
-    return {**family.arguments(tensors, launch), "GROUP_SIZE": launch.config.GROUP_SIZE}
-
-
 KERNEL = Kernel(
     id="matmul.grouped",
     title="grouped order",
-    claim="Programs fill GROUP_SIZE rows of tiles column by column, so the tiles in flight share blocks of A and B.",
+    headline="Programs fill GROUP_SIZE rows of tiles column by column, so the tiles in flight share blocks of A and B.",
     family=FAMILY,
     config=Config,
     jitted=matmul_grouped,

@@ -1,23 +1,35 @@
 """C = A @ B, one program per SM that takes tile after tile in grouped order, copied by tensor descriptors."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.accesses import Access
-from kernels.jit import tl, triton
-from kernels.knobs import num_stages, num_warps
-from kernels.matmul import persistent_tiles, tile
+import numpy as np
+
+from kernels import orders
+from kernels.accesses import Access, Axis, Tiles
+from kernels.jit import memory_lines, on_arrays, tl, triton
+from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import problem as family
-from kernels.matmul.persistent_tiles import grid, half_columns, programs_per_sm, tiles_of, tma_fallback_reason
+from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
 from kernels.orders import grouped, tile_start
-from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
 
-# Of a tile that is stored whole, at most: beside it, four stages of 128 × 256 × 128 in float8 take 192 of the 227 KiB
-# that a program may have on Hopper.
+# The tensor memory accelerator (TMA) exists from this compute capability on. Rows must begin at multiples of 16 bytes.
+TMA_FROM = (9, 0)
+PITCH_BYTES = 16
+
+# The largest tile that is stored in one piece. Four stages of 128 × 256 × 128 in float8 take 192 of the 227 KiB that a
+# program may have on Hopper; this tile must fit beside them.
 _WHOLE_BYTES = 32 * 1024
+
+
+def programs_per_sm() -> Any:
+    text = "Programs that are started per SM: with two, one computes while the other writes."
+    return knob(1, "Launch", text, choices=powers(1, 8))
 
 
 @dataclass(frozen=True)
@@ -62,18 +74,18 @@ def matmul_persistent(
     num_tiles = num_pid_m * num_pid_n
     first, programs = tl.program_id(0), tl.num_programs(0)
     if USE_TMA:
-        # One loop over the steps of all tiles, so that the next tile's loads start before this tile is stored.
+        # A single loop over the steps of all tiles lets the next tile's loads start before this tile is stored.
         steps = tl.cdiv(K, BLOCK_K)
         end = tl.cdiv(num_tiles - first, programs) * steps
-        # One step before the first tile.
+        # Start one step before the first tile.
         place, step = first - programs, steps - 1
         row, column = 0, 0
-        # Zero, but not a constant: for a constant ptxas emits two moves per register of the accumulator.
+        # Always zero, but not a constant: for a constant, ptxas emits two moves per register of the accumulator.
         zero = (end < 0).to(tl.float32)
         accumulator = tl.full((BLOCK_M, BLOCK_N), zero, tl.float32)
         if RIGHT_LATER:
-            # Both halves share a buffer: the right one waits three steps, in which the left one is written out. It is
-            # stored at once where a tile has four steps or fewer.
+            # Both halves share one shared-memory buffer. The right half waits three steps, while the left half is
+            # written out. If a tile has four steps or fewer, it is stored at once.
             due = min(3, steps - 1)
             waiting = tl.zeros((BLOCK_M, BLOCK_N // 2), c.dtype)
             waiting_row, waiting_column = 0, 0
@@ -110,6 +122,87 @@ def matmul_persistent(
             tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
 
 
+def grid(launch: Launch[Problem]) -> tuple[int]:
+    """Return PROGRAMS_PER_SM programs per SM, or one program per tile if there are fewer tiles."""
+    tiles = extents(launch)
+    return (min(tiles["m"] * tiles["n"], launch.gpu.sms * launch.config.PROGRAMS_PER_SM),)
+
+
+def tiles_of(pids: np.ndarray, launch: Launch[Problem]) -> Tiles:
+    """Return the tiles of each program: program pid takes tiles pid, pid + programs, pid + 2 · programs."""
+    tiles, size, programs = extents(launch), launch.config.GROUP_SIZE, grid(launch)[0]
+    turns = -(-(tiles["m"] * tiles["n"] - pids) // programs)
+    program = np.repeat(pids, turns)
+    turn = np.arange(len(program)) - np.repeat(np.cumsum(turns) - turns, turns)
+    place = program + turn * programs
+    pid_m, pid_n = on_arrays(orders.grouped)(place, tiles["m"], tiles["n"], size)
+    group = on_arrays(orders.group_of)(place, tiles["n"], size)
+    return Tiles(program, pid_m, pid_n, np.zeros_like(program), group)
+
+
+def half_columns(launch: Launch[Problem]) -> tuple[Axis, Axis]:
+    """Return the column axes of a tile's left and right half."""
+    start, block = on_arrays(orders.tile_start), launch.config.BLOCK_N // 2
+    return (
+        Axis("n", block, lambda index, block: start(2 * index, block)),
+        Axis("n", block, lambda index, block: start(2 * index + 1, block)),
+    )
+
+
+def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Problem]) -> str:
+    """Return why this launch falls back to pointers, or "" if it uses tensor descriptors."""
+    gpu, size = launch.gpu, DTYPE_BYTES[launch.problem.dtype]
+    if gpu.compute_capability < TMA_FROM:
+        major, minor = gpu.compute_capability
+        return (
+            f"{gpu.name} has compute capability {major}.{minor}: tensor descriptors need 9.0, so this "
+            "launch falls back on pointers."
+        )
+    for name, tensor in tensors.items():
+        if tensor.stored[1] * size % PITCH_BYTES:
+            return (
+                f"A row of {name} takes {tensor.stored[1] * size:,} bytes, not a multiple of {PITCH_BYTES}, so it "
+                "can have no tensor descriptor: this launch falls back on pointers."
+            )
+    return ""
+
+
+def persistent_arguments(
+    tensors: Tensors, specs: Mapping[str, TensorSpec], pieces: Mapping[str, int], launch: Launch[Problem]
+) -> dict[str, Any]:
+    """Return the arguments of a persistent matmul, with descriptors in place of tensors if all can have one.
+
+    Args:
+        pieces: for each tensor that is copied once per tile, the number of side-by-side pieces a tile is split into.
+    """
+    config, problem = launch.config, launch.problem
+    are_whole = extents(launch)["m"] % config.GROUP_SIZE == 0
+    plain = {**family.arguments(tensors, launch), "WHOLE_GROUPS": are_whole}
+    del plain["PROGRAMS_PER_SM"]  # only the grid depends on it
+    if tma_fallback_reason(specs, launch) or not all(_fits_descriptor(tensors[name]) for name in specs):
+        return {**plain, "USE_TMA": False, "A_TRANSPOSED": False, "B_TRANSPOSED": False}
+    blocks = {"A": (config.BLOCK_M, config.BLOCK_K), "B": (config.BLOCK_K, config.BLOCK_N)}
+    blocks |= {name: (config.BLOCK_M, config.BLOCK_N // count) for name, count in pieces.items()}
+    descriptors = {name.lower(): _descriptor(tensors[name], specs[name], blocks[name]) for name in blocks}
+    a_transposed, b_transposed = (letter == "T" for letter in problem.layout)
+    return {**plain, **descriptors, "USE_TMA": True, "A_TRANSPOSED": a_transposed, "B_TRANSPOSED": b_transposed}
+
+
+def _fits_descriptor(tensor: Any) -> bool:
+    """Return whether all rows begin at multiples of 16 bytes. A slice of a larger tensor may break this."""
+    pitch = max(tensor.stride(0), tensor.stride(1)) * tensor.dtype.itemsize
+    return tensor.data_ptr() % PITCH_BYTES == 0 and pitch % PITCH_BYTES == 0
+
+
+def _descriptor(tensor: Any, spec: TensorSpec, block: tuple[int, int]) -> Any:
+    """Describe a tensor as it is stored, for copies of one block at a time."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    stored, pitch = spec.stored, tensor.stride(0) if not spec.transposed else tensor.stride(1)
+    shape = block[::-1] if spec.transposed else block
+    return TensorDescriptor(tensor, list(stored), [pitch, 1], list(shape))
+
+
 def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     if note(launch):
         return family.accesses(launch)
@@ -121,33 +214,32 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     return *family.tma_loads(launch), *stores
 
 
-def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
+def arguments(tensors: Tensors, launch: Launch[Problem, Config]) -> dict[str, Any]:
     is_in_halves = _is_in_halves(launch)
     pieces = {"C": 2 if is_in_halves else 1}
-    shared = persistent_tiles.arguments(tensors, FAMILY.tensors(launch.problem), pieces, launch)
+    shared = persistent_arguments(tensors, FAMILY.tensors(launch.problem), pieces, launch)
     return {**shared, "IN_HALVES": is_in_halves, "RIGHT_LATER": _is_right_later(launch)}
 
 
 def _is_in_halves(launch: Launch[Problem, Config]) -> bool:
-    """Whether a tile is stored in two halves, which share a buffer of half its size."""
+    """Return whether a tile is stored in two halves that share a buffer of half its size."""
     config = launch.config
     return config.BLOCK_M * config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype] > _WHOLE_BYTES
 
 
 def _is_right_later(launch: Launch[Problem, Config]) -> bool:
-    """Whether the right half waits in registers until the next tile. One of float32 needs too many."""
+    """Return whether the right half waits in registers until the next tile. A float32 half needs too many."""
     return _is_in_halves(launch) and DTYPE_BYTES[launch.problem.dtype] <= 2
 
 
 def note(launch: Launch[Problem, Config]) -> str:
-    """Why there are no descriptors, where there are none."""
     return tma_fallback_reason(FAMILY.tensors(launch.problem), launch)
 
 
 KERNEL = Kernel(
     id="matmul.persistent",
     title="persistent, descriptors",
-    claim="One program per SM takes tile after tile; the tensor memory accelerator copies whole blocks by descriptors.",
+    headline="One program per SM computes tile after tile; the tensor memory accelerator (TMA) copies whole blocks.",
     family=FAMILY,
     config=Config,
     jitted=matmul_persistent,

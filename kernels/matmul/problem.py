@@ -1,20 +1,19 @@
-"""The matmul family: C[M, N] = A[M, K] @ B[K, N], K the reduction. Problem, tensors, reference, costs."""
+"""The matmul family: C[M, N] = A[M, K] @ B[K, N]. K is the reduction axis."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from kernels import orders
 from kernels.accesses import Access, Axis
-from kernels.jit import on_arrays
+from kernels.jit import memory_lines, on_arrays
 from kernels.knobs import ConfigError, knob, powers
 from kernels.matmul import tile
-from kernels.matmul.rounding import Arithmetic, allowance
-from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, Allowance, ConfigFields, Family, Launch, Rounding, TensorSpec
+from kernels.matmul.rounding import allowance, arithmetic
+from kernels.spec import DTYPE_BYTES, Family, Launch, Tensors, TensorSpec
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 PRECISIONS = ("tf32", "tf32_rounded", "tf32x3", "ieee")
@@ -27,7 +26,7 @@ class Problem:
     K: int = knob(512, "Shape", "Columns of A, rows of B: the reduction.", low=1, high=16384, stops="powers")
     dtype: str = knob("float16", "Shape", "Type of A, B and C; sums are float32.", choices=tuple(DTYPE_BYTES))
     layout: str = knob(
-        "NN", "Shape", "How A and B are stored: N as they are, T as their transpose, so that NT is K-major B.",
+        "NN", "Shape", "How A and B are stored: N row-major, T as the transpose. NT means a K-major B.",
         choices=LAYOUTS,
     )  # fmt: skip
     precision: str = knob(
@@ -35,26 +34,6 @@ class Problem:
         "How float32 is multiplied: truncated to tf32, rounded to tf32, as three tf32 products, or in full.",
         choices=PRECISIONS, only_with=("dtype", ("float32",)),
     )  # fmt: skip
-
-
-class TileConfig(ConfigFields, Protocol):
-    """What the config of every matmul has."""
-
-    @property
-    def BLOCK_M(self) -> int: ...
-
-    @property
-    def BLOCK_N(self) -> int: ...
-
-    @property
-    def BLOCK_K(self) -> int: ...
-
-
-class GroupedConfig(TileConfig, Protocol):
-    """That of a matmul in grouped order."""
-
-    @property
-    def GROUP_SIZE(self) -> int: ...
 
 
 def block_m(default: int = 64) -> Any:
@@ -75,8 +54,8 @@ def group_size(default: int) -> Any:
     return knob(default, "Tile", text, low=1, high=1024, reach=64)
 
 
-def extents(launch: Launch[Problem, TileConfig]) -> dict[str, int]:
-    """Tiles of C along M and N, blocks along K."""
+def extents(launch: Launch[Problem]) -> dict[str, int]:
+    """Return the number of tiles of C along M and N, and of blocks along K."""
     problem, config = launch.problem, launch.config
     return {
         "m": -(-problem.M // config.BLOCK_M),
@@ -85,28 +64,28 @@ def extents(launch: Launch[Problem, TileConfig]) -> dict[str, int]:
     }
 
 
-def axes(launch: Launch[Problem, TileConfig]) -> tuple[Axis, Axis, Axis]:
-    """Tiles along M, N and K."""
+def axes(launch: Launch[Problem]) -> tuple[Axis, Axis, Axis]:
+    """Return the axes of the tiles along M, N and K."""
     start, config = on_arrays(orders.tile_start), launch.config
     return Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start), Axis("k", config.BLOCK_K, start)
 
 
-def accesses(launch: Launch[Problem, TileConfig]) -> tuple[Access, ...]:
-    """The loads of A and B and the store of C of a kernel built from `matmul.tile`, with pointers."""
+def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
+    """Return the accesses of a kernel that calls `tile.multiply` and `tile.store`."""
     m, n, _ = axes(launch)
     (store_c,) = memory_lines(tile.store)
     return *operand_loads(launch), Access("store", "C", m, n, ("m", "n"), store_c)
 
 
-def operand_loads(launch: Launch[Problem, TileConfig]) -> tuple[Access, Access]:
-    """The loads of `tile.multiply`."""
+def operand_loads(launch: Launch[Problem]) -> tuple[Access, Access]:
+    """Return the two loads of `tile.multiply`."""
     m, n, k = axes(launch)
     load_a, load_b = memory_lines(tile.multiply)
     return _operand("load", "A", m, k, launch, load_a), _operand("load", "B", k, n, launch, load_b)
 
 
-def tma_loads(launch: Launch[Problem, TileConfig]) -> tuple[Access, Access]:
-    """The copies of `tile.load_tma`: for each operand a line of its own where it is stored transposed."""
+def tma_loads(launch: Launch[Problem]) -> tuple[Access, Access]:
+    """Return the two copies of `tile.load_tma`. A transposed operand is copied on another source line."""
     m, n, k = axes(launch)
     a_transposed, a_plain, b_transposed, b_plain = memory_lines(tile.load_tma)
     a, b = (letter == "T" for letter in launch.problem.layout)
@@ -116,28 +95,32 @@ def tma_loads(launch: Launch[Problem, TileConfig]) -> tuple[Access, Access]:
     )
 
 
-def _operand(
-    op: str, name: str, rows: Axis, columns: Axis, launch: Launch[Problem, TileConfig], line: tuple[str, int]
-) -> Access:
+def _operand(op: str, name: str, rows: Axis, columns: Axis, launch: Launch[Problem], line: tuple[str, int]) -> Access:
     stored = (columns, rows) if _tensors(launch.problem)[name].transposed else (rows, columns)
     # Pointers follow the operand as it is multiplied, a descriptor's block the operand as it is stored.
     pointers = None if op == "descriptor" else (rows.index, columns.index)
     return Access(op, name, *stored, ("m", "n", "k"), line, pointers=pointers)
 
 
-def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, TileConfig]) -> dict[str, Any]:
-    """What every matmul kernel takes: three tensors, three sizes, six strides, the tile and the launch options."""
-    problem, config = launch.problem, launch.config
+def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
+    """Return the arguments that all matmul kernels take: tensors, sizes, strides, precision and the whole config."""
+    problem = launch.problem
     a, b, c = tensors["A"], tensors["B"], tensors["C"]
     return {
         **{"a": a, "b": b, "c": c, "M": problem.M, "N": problem.N, "K": problem.K},
         **{"stride_am": a.stride(0), "stride_ak": a.stride(1)},
         **{"stride_bk": b.stride(0), "stride_bn": b.stride(1)},
         **{"stride_cm": c.stride(0), "stride_cn": c.stride(1)},
-        **{"BLOCK_M": config.BLOCK_M, "BLOCK_N": config.BLOCK_N, "BLOCK_K": config.BLOCK_K},
         "PRECISION": problem.precision if problem.dtype == "float32" else "tf32",
-        **{"num_warps": config.num_warps, "num_stages": config.num_stages},
+        **vars(launch.config),
     }
+
+
+def transpose_operand(problem: Problem, operand: str) -> Problem:
+    """Return the same product with the storage of "A" or "B" switched between row-major and transposed."""
+    a, b = tuple(problem.layout)
+    switched = {"N": "T", "T": "N"}
+    return dataclasses.replace(problem, layout=switched[a] + b if operand == "A" else a + switched[b])
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
@@ -149,8 +132,8 @@ def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     }
 
 
-def _reference(inputs: Mapping[str, Any], rows: slice) -> Any:
-    """Those rows of A @ B in the inputs' type; float32 in full, not as tf32."""
+def _reference(inputs: Tensors, rows: slice) -> Any:
+    """Return those rows of A @ B in the inputs' type. float32 is multiplied in full, not as tf32."""
     import torch
 
     tf32 = torch.backends.cuda.matmul.allow_tf32
@@ -161,8 +144,8 @@ def _reference(inputs: Mapping[str, Any], rows: slice) -> Any:
         torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
-def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Callable[[], None] | str:
-    """torch.matmul into `output`: float32 as tf32, or in full where the problem asks for more than tf32."""
+def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], None] | str:
+    """Call torch.matmul into `output`: float32 as tf32, or in full if the problem asks for more than tf32."""
     import torch
 
     a, b = inputs["A"], inputs["B"]
@@ -177,16 +160,16 @@ def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Calla
     return call
 
 
-def _alternatives(inputs: Mapping[str, Any], output: Any, problem: Problem) -> dict[str, Callable[[], None]]:
-    """The same call by cuBLASLt. torch takes cuBLAS for it, unless told otherwise."""
+def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, Callable[[], None]]:
+    """Return the same call through cuBLASLt. torch defaults to cuBLAS."""
     import torch
 
     if problem.dtype.startswith("float8"):
-        return {}  # torch has cuBLASLt alone for these
+        return {}  # torch multiplies float8 with cuBLASLt only
     call = _baseline(inputs, output, problem)
     assert not isinstance(call, str)
 
-    def by_cublaslt() -> None:
+    def call_cublaslt() -> None:
         preferred = torch.backends.cuda.preferred_blas_library()
         torch.backends.cuda.preferred_blas_library("cublaslt")
         try:
@@ -194,16 +177,16 @@ def _alternatives(inputs: Mapping[str, Any], output: Any, problem: Problem) -> d
         finally:
             torch.backends.cuda.preferred_blas_library(preferred)
 
-    return {"torch.matmul, cuBLASLt": by_cublaslt}
+    return {"torch.matmul, cuBLASLt": call_cublaslt}
 
 
 def baseline_uses_tf32(problem: Problem) -> bool:
-    """Whether the library's call multiplies float32 as tf32: only where the kernel is no more precise."""
+    """Return whether the library multiplies float32 as tf32. It does so only if the kernel is no more precise."""
     return problem.precision in ("tf32", "tf32_rounded")
 
 
 def _float8_baseline(a: Any, b: Any, output: Any, problem: Problem) -> Callable[[], None] | str:
-    """torch._scaled_mm with scales of 1. It takes row-major A and K-major B alone: copies of that layout."""
+    """Call torch._scaled_mm with scales of 1, on copies: it takes only a row-major A and a K-major B."""
     import torch
 
     if problem.dtype == "float8_e5m2":
@@ -227,52 +210,21 @@ def _baseline_name(problem: Problem) -> str:
     return "torch.matmul"
 
 
-def _refuse(problem: Problem, config: TileConfig) -> None:
-    """The matrix unit takes float8 in steps of at least 32 along K."""
+def _refuse(problem: Problem, config: Any) -> None:
+    """Refuse float8 with BLOCK_K below 32: the matrix unit takes float8 in steps of at least 32 along K."""
     if DTYPE_BYTES[problem.dtype] == 1 and config.BLOCK_K < 32:
         raise ConfigError("out_of_range", f"BLOCK_K is {config.BLOCK_K}; {problem.dtype} needs at least 32.", "BLOCK_K")
-
-
-def _matrix_passes(problem: Problem) -> int:
-    """Three products of tf32 parts make one of float32."""
-    if problem.dtype != "float32":
-        return 1
-    return {"ieee": 0, "tf32x3": 3}.get(problem.precision, 1)
 
 
 _NOTES = {
     "tf32": "On a GPU (from compute capability 8.0 on) float32 operands are multiplied as tf32: this kernel truncates "
     "their mantissas to 10 bits, torch rounds them; the interpreter multiplies them in full.",
-    "tf32_rounded": "float32 operands are rounded to tf32 (10 bits of mantissa) before they are multiplied, as by "
-    "torch.",
+    "tf32_rounded": "float32 operands are rounded to tf32 (10 bits of mantissa) before they are multiplied, as torch "
+    "does.",
     "tf32x3": "On a GPU (from compute capability 8.0 on) a float32 operand is split into two tf32 numbers, and three "
-    "products are added; torch multiplies in full; so does the interpreter.",
+    "products are added; torch and the interpreter multiply in full.",
     "ieee": "float32 operands are multiplied in full, without matrix units.",
 }
-
-
-def of_product(rounding: Rounding[Problem]) -> Allowance:
-    """What is allowed for an element of A @ B."""
-    return allowance(arithmetic(rounding))
-
-
-def arithmetic(rounding: Rounding[Problem]) -> Arithmetic:
-    """What a launch of a matmul does to numbers."""
-    problem, gpu = rounding.launch.problem, rounding.launch.gpu
-    operands = "exact"
-    # Small whole numbers lose no bits as tf32. Matrix units multiply float32 from compute capability 8.0 on.
-    if problem.dtype == "float32" and rounding.distribution not in ("integers", "zeros"):
-        matrix_units = not rounding.interpreted and gpu.compute_capability >= (8, 0)
-        if problem.precision == "tf32_rounded" or (problem.precision in ("tf32", "tf32x3") and matrix_units):
-            operands = problem.precision
-    is_float8 = DTYPE_BYTES[problem.dtype] == 1
-    return Arithmetic(
-        dtype=problem.dtype,
-        reduction=problem.K,
-        operands=operands,
-        roundings=rounding.partial_sums,
-        coarse_sums=is_float8 and not rounding.interpreted and gpu.compute_capability < (10, 0),
-    )
 
 
 FAMILY = Family(
@@ -284,12 +236,15 @@ FAMILY = Family(
     baseline_name=_baseline_name,
     alternatives=_alternatives,
     magnitude="|A| @ |B|",
-    allowance=of_product,
+    allowance=lambda rounding: allowance(arithmetic(rounding)),
     error_scale=_reference,
     limit_follows="this dtype and K",
     panels=("A", "B"),
     work=lambda problem: 2 * problem.M * problem.N * problem.K,
-    matrix_passes=_matrix_passes,
+    # Three tf32 products make up a float32 product; IEEE float32 uses no matrix unit.
+    matrix_passes=lambda problem: (
+        {"ieee": 0, "tf32x3": 3}.get(problem.precision, 1) if problem.dtype == "float32" else 1
+    ),
     best=lambda problem: dataclasses.replace(problem, M=8192, N=8192, K=8192, layout="NN"),
     note=lambda problem: _NOTES[problem.precision] if problem.dtype == "float32" else "",
     refuse=_refuse,

@@ -1,13 +1,30 @@
-"""C += A @ B by slices of K that add their partial tiles with relaxed atomics."""
+"""C += A @ B: the grid's third axis splits K into slices, which add their partial tiles with relaxed atomics."""
 
-from kernels.accesses import Access
-from kernels.jit import tl, triton
-from kernels.matmul import split_k
-from kernels.matmul.problem import FAMILY, Problem
-from kernels.matmul.split_k import Config, arguments, extents, grid, partial_product, tiles_of
-from kernels.orders import tile_offsets
-from kernels.source import memory_lines
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels import orders
+from kernels.accesses import Access, Tiles
+from kernels.jit import memory_lines, on_arrays, tl, triton
+from kernels.knobs import knob, num_stages, num_warps, powers
+from kernels.matmul import problem as family
+from kernels.matmul import tile
+from kernels.matmul.problem import FAMILY, Problem, arguments, block_k, block_m, block_n
+from kernels.orders import slice_of_k, tile_offsets
 from kernels.spec import Kernel, Launch, Preset
+
+
+@dataclass(frozen=True)
+class Config:
+    BLOCK_M: int = block_m()
+    BLOCK_N: int = block_n(128)
+    BLOCK_K: int = block_k()
+    SPLIT_K: int = knob(
+        8, "Tile", "Slices that K is split into: programs that share a tile of C.", choices=powers(1, 16)
+    )
+    num_warps: int = num_warps()
+    num_stages: int = num_stages()
 
 
 @triton.jit
@@ -30,12 +47,15 @@ def matmul_split_k_atomic(
     SPLIT_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    partial = partial_product(
-        a, b, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, SPLIT_K, PRECISION
-    )
-    rows = tile_offsets(tl.program_id(0), BLOCK_M)
-    columns = tile_offsets(tl.program_id(1), BLOCK_N)
-    # Nothing else is ordered by these adds, so they need no fences: relaxed, they are plain reductions in the L2.
+    pid_m, pid_n = tl.program_id(0), tl.program_id(1)
+    first_step, last_step = slice_of_k(tl.program_id(2), tl.cdiv(K, BLOCK_K), SPLIT_K)
+    partial = tile.multiply(
+        a, b, pid_m, pid_n, first_step, last_step, M, N, K,
+        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+    )  # fmt: skip
+    rows = tile_offsets(pid_m, BLOCK_M)
+    columns = tile_offsets(pid_n, BLOCK_N)
+    # Relaxed adds are plain reductions in the L2. No other access depends on their order, so they need no fences.
     tl.atomic_add(
         c + rows[:, None] * stride_cm + columns[None, :] * stride_cn,
         partial.to(c.dtype.element_ty),
@@ -44,13 +64,43 @@ def matmul_split_k_atomic(
     )
 
 
+def extents(launch: Launch[Problem, Config]) -> dict[str, int]:
+    return {**family.extents(launch), "slice": launch.config.SPLIT_K}
+
+
+def grid(launch: Launch[Problem, Config]) -> tuple[int, int, int]:
+    tiles = extents(launch)
+    return tiles["m"], tiles["n"], tiles["slice"]
+
+
+def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
+    """Return the tile of each program. A group is a slice of K."""
+    grid_x, grid_y, _ = grid(launch)
+    rest, pid_m = np.divmod(pids, grid_x)
+    pid_k, pid_n = np.divmod(rest, grid_y)
+    return Tiles(pids, pid_m, pid_n, pid_k, group=pid_k)
+
+
 def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     (add,) = memory_lines(matmul_split_k_atomic)
-    return *split_k.family.operand_loads(launch), split_k.adds("atomic", launch, add)
+    return *family.operand_loads(launch), access_to_c("atomic", launch, add)
+
+
+def access_to_c(op: str, launch: Launch[Problem, Config], line: tuple[str, int]) -> Access:
+    """Return an access that adds a partial tile to C, or helps to."""
+    m, n, _ = family.axes(launch)
+    return Access(op, "C", m, n, ("m", "n", "slice"), line)
+
+
+def roundings(launch: Launch[Problem, Config]) -> int:
+    """Count the slices that are not empty. Each rounds its partial tile, and the sum, to C's type."""
+    tiles = extents(launch)
+    first, last = on_arrays(orders.slice_of_k)(np.arange(tiles["slice"]), tiles["k"], tiles["slice"])
+    return int(np.count_nonzero(last > first))
 
 
 def note(launch: Launch[Problem, Config]) -> str:
-    """Whether the split pays: it fills SMs that tiles alone leave idle, and adds each element SPLIT_K times."""
+    """Say whether the split pays: it fills SMs that tiles alone leave idle, but adds each element SPLIT_K times."""
     extent, split, gpu = extents(launch), launch.config.SPLIT_K, launch.gpu
     tiles = extent["m"] * extent["n"]
     if split == 1:
@@ -73,7 +123,7 @@ def note(launch: Launch[Problem, Config]) -> str:
 KERNEL = Kernel(
     id="matmul.split_k_atomic",
     title="split K, with atomics",
-    claim="Slices of K add their partial tiles with atomics: right; slow with many tiles, quick with few and a long K.",
+    headline="Slices of K add partial tiles with atomics: correct, slow with many tiles, fast with few and a long K.",
     family=FAMILY,
     config=Config,
     jitted=matmul_split_k_atomic,
@@ -82,9 +132,9 @@ KERNEL = Kernel(
     tiles=tiles_of,
     accesses=accesses,
     arguments=arguments,
-    dtypes=split_k.DTYPES,
+    dtypes=("float16", "bfloat16", "float32"),  # no atomic add takes float8
     zeroed_output=True,
-    roundings=split_k.roundings,
+    roundings=roundings,
     note=note,
     presets=(
         Preset("It wins: 512 × 512 × 16384", {"M": 512, "N": 512, "K": 16384}, {"BLOCK_K": 64}, {"tab": "result"}),

@@ -1,13 +1,15 @@
-"""C += A @ B by slices of K that add their partial tiles without atomics: a data race."""
+"""C += A @ B: slices of K add their partial tiles without atomics, which is a data race."""
+
+import dataclasses
 
 from kernels.accesses import Access
-from kernels.jit import tl, triton
-from kernels.matmul import split_k
-from kernels.matmul.problem import FAMILY, Problem
-from kernels.matmul.split_k import Config, arguments, extents, grid, partial_product, tiles_of
-from kernels.orders import tile_offsets
-from kernels.source import memory_lines
-from kernels.spec import Kernel, Launch, Preset
+from kernels.jit import memory_lines, tl, triton
+from kernels.matmul import problem as family
+from kernels.matmul import split_k_atomic, tile
+from kernels.matmul.problem import Problem
+from kernels.matmul.split_k_atomic import Config, access_to_c
+from kernels.orders import slice_of_k, tile_offsets
+from kernels.spec import Launch, Preset
 
 
 @triton.jit
@@ -30,14 +32,17 @@ def matmul_split_k_race(
     SPLIT_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    partial = partial_product(
-        a, b, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, SPLIT_K, PRECISION
-    )
-    rows = tile_offsets(tl.program_id(0), BLOCK_M)
-    columns = tile_offsets(tl.program_id(1), BLOCK_N)
+    pid_m, pid_n = tl.program_id(0), tl.program_id(1)
+    first_step, last_step = slice_of_k(tl.program_id(2), tl.cdiv(K, BLOCK_K), SPLIT_K)
+    partial = tile.multiply(
+        a, b, pid_m, pid_n, first_step, last_step, M, N, K,
+        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+    )  # fmt: skip
+    rows = tile_offsets(pid_m, BLOCK_M)
+    columns = tile_offsets(pid_n, BLOCK_N)
     place = c + rows[:, None] * stride_cm + columns[None, :] * stride_cn
     inside = (rows[:, None] < M) & (columns[None, :] < N)
-    # Between this load and the store, another slice may load the same tile: what it adds is lost, or this is.
+    # Between this load and the store, another slice may load the same tile. Then one of the two sums is lost.
     before = tl.load(place, mask=inside, other=0.0)
     after = before.to(tl.float32) + partial
     tl.store(place, after.to(c.dtype.element_ty), mask=inside)
@@ -45,36 +50,23 @@ def matmul_split_k_race(
 
 def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     load, store = memory_lines(matmul_split_k_race)
-    return (
-        *split_k.family.operand_loads(launch),
-        split_k.adds("load", launch, load),
-        split_k.adds("store", launch, store),
-    )
+    return *family.operand_loads(launch), access_to_c("load", launch, load), access_to_c("store", launch, store)
 
 
 def race(launch: Launch[Problem, Config]) -> str:
     split = launch.config.SPLIT_K
-    if split == 1:
-        return ""
-    return f"{split} programs load, add to and store the same tile of C, and nothing keeps them apart"
+    return f"{split} unsynchronized programs load, add to and store the same tile of C" if split > 1 else ""
 
 
-KERNEL = Kernel(
+KERNEL = dataclasses.replace(
+    split_k_atomic.KERNEL,
     id="matmul.split_k_race",
     title="split K, with a race",
-    claim="Slices of K add their partial tiles into C without atomics: where two do so at once, one of them is lost.",
-    family=FAMILY,
-    config=Config,
+    headline="Slices of K add partial tiles to C without atomics: if two add at the same time, one sum is lost.",
     jitted=matmul_split_k_race,
-    grid=grid,
-    extents=extents,
-    tiles=tiles_of,
     accesses=accesses,
-    arguments=arguments,
-    dtypes=split_k.DTYPES,
-    zeroed_output=True,
-    roundings=split_k.roundings,
     race=race,
+    note=lambda launch: "",
     presets=(
         Preset("The race: 512³, 8 slices", {"M": 512, "N": 512, "K": 512}, {}, {"tab": "result"}),
         Preset("No race: one slice", {"M": 512, "N": 512, "K": 512}, {"SPLIT_K": 1}, {"tab": "result"}),

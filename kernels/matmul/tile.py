@@ -1,10 +1,10 @@
-"""What every matmul kernel does with its tile: multiply along K, and store. Jitted.
+"""Jitted building blocks of every matmul kernel: load the blocks of a tile, multiply them, store the tile.
 
-Each function comes twice: with pointers, for any strides, and with tensor descriptors, which copy whole blocks.
+Loads come in two forms: with pointers, for any strides, and with tensor descriptors, which copy whole blocks.
 """
 
 from kernels.jit import tl, triton
-from kernels.orders import tile_offsets, tile_start
+from kernels.orders import tile_offsets
 
 
 @triton.jit
@@ -27,9 +27,9 @@ def multiply(
     BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Tile (pid_m, pid_n) of A @ B in float32, over steps of BLOCK_K from first_step until before last_step.
+    """Return tile (pid_m, pid_n) of A @ B in float32, summed over the K steps from first_step up to last_step.
 
-    Elements past an edge are loaded as zeros.
+    Elements past an edge are loaded as zeros, so they do not change the sum.
     """
     rows = tile_offsets(pid_m, BLOCK_M)
     columns = tile_offsets(pid_n, BLOCK_N)
@@ -51,32 +51,8 @@ def multiply(
 
 
 @triton.jit
-def multiply_tma(
-    a,
-    b,
-    pid_m,
-    pid_n,
-    K,
-    A_TRANSPOSED: tl.constexpr,
-    B_TRANSPOSED: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Tile (pid_m, pid_n) of A @ B in float32. `a` and `b` describe the operands as they are stored."""
-    row = tile_start(pid_m, BLOCK_M)
-    column = tile_start(pid_n, BLOCK_N)
-    accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for step in range(0, tl.cdiv(K, BLOCK_K)):
-        a_tile, b_tile = load_tma(a, b, row, column, tile_start(step, BLOCK_K), A_TRANSPOSED, B_TRANSPOSED)
-        accumulator = add_product(a_tile, b_tile, accumulator, PRECISION)
-    return accumulator
-
-
-@triton.jit
 def load_tma(a, b, row, column, inner, A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr):
-    """One step's blocks: of A from (row, inner) on, of B from (inner, column) on."""
+    """Load one step's blocks with descriptors: A's block starts at (row, inner), B's at (inner, column)."""
     if A_TRANSPOSED:
         a_tile = a.load([inner, row]).T
     else:
@@ -90,7 +66,7 @@ def load_tma(a, b, row, column, inner, A_TRANSPOSED: tl.constexpr, B_TRANSPOSED:
 
 @triton.jit
 def add_product(a_tile, b_tile, accumulator, PRECISION: tl.constexpr):
-    """accumulator + a_tile @ b_tile. PRECISION is a problem's; it matters to float32 alone."""
+    """Return accumulator + a_tile @ b_tile. PRECISION matters only for float32 operands."""
     if PRECISION == "tf32_rounded":
         product = tl.dot(rounded_to_tf32(a_tile), rounded_to_tf32(b_tile), accumulator, input_precision="tf32")
     else:
@@ -100,9 +76,9 @@ def add_product(a_tile, b_tile, accumulator, PRECISION: tl.constexpr):
 
 @triton.jit
 def rounded_to_tf32(tile):
-    """float32 with the last 13 bits of the mantissa rounded off, ties away from zero, as PTX's cvt.rna.tf32 does.
+    """Round float32 to tf32: drop the last 13 mantissa bits, ties away from zero, as PTX's cvt.rna.tf32 does.
 
-    The matrix unit itself truncates. Infinities and NaNs are not looked after.
+    The matrix unit itself truncates. Infinities and NaNs get no special treatment.
     """
     bits = tile.to(tl.int32, bitcast=True)
     return ((bits + (1 << 12)) & -(1 << 13)).to(tl.float32, bitcast=True)
@@ -110,7 +86,7 @@ def rounded_to_tf32(tile):
 
 @triton.jit
 def store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Write the tile to C, in C's type."""
+    """Convert the tile to C's type and store its elements that lie inside C."""
     rows = tile_offsets(pid_m, BLOCK_M)
     columns = tile_offsets(pid_n, BLOCK_N)
     tl.store(
@@ -122,5 +98,5 @@ def store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.
 
 @triton.jit
 def halves(tile, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The left and the right BLOCK_N / 2 columns of a tile."""
+    """Split a tile into its left and right BLOCK_N / 2 columns."""
     return tl.split(tl.permute(tl.reshape(tile, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))

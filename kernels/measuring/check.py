@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernels.deviation import as_stored, compared_in, deviations, in_limits, rms_limit
 from kernels.measuring.device_memory import refuse_what_does_not_fit
+from kernels.numerics import as_stored, compared_in, deviations, in_limits, rms_limit
 from kernels.results import Check, Closeup, Diff
 from kernels.spec import Allowance, Family
 

@@ -17,13 +17,13 @@ def main(file: Path, repeats: int) -> None:
     import torch
 
     from kernels import discover
-    from kernels.experiment import from_json, resolved_gpu
+    from kernels.experiment import from_json, resolve_gpu
     from kernels.gpus import this_gpu
     from kernels.measuring.prepared import prepare
 
     for payload in json.loads(file.read_text(encoding="utf-8")):
         experiment = from_json(payload, discover())
-        prepared = prepare(experiment, resolved_gpu(experiment, this_gpu()))
+        prepared = prepare(experiment, resolve_gpu(experiment, this_gpu()))
         for _ in range(repeats):
             prepared.launch()
             torch.cuda.synchronize()

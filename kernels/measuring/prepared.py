@@ -13,7 +13,7 @@ from kernels import discover
 from kernels.experiment import Experiment
 from kernels.measuring.check import check
 from kernels.measuring.device_memory import refuse_what_does_not_fit
-from kernels.operands import values
+from kernels.numerics import values
 from kernels.results import Check, Diff
 from kernels.spec import Allowance, Kernel, Launch, Rounding, TensorSpec
 

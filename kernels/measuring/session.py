@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from kernels import discover
-from kernels.experiment import Experiment, from_json, resolved_gpu
-from kernels.gpus import Gpu, is_lent, this_gpu
+from kernels.experiment import Experiment, from_json, resolve_gpu
+from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring import worker, zero_gpu
@@ -78,7 +78,7 @@ class Session:
     def here(cls) -> Session:
         """A session on this machine's GPU, or on the interpreter where there is none, with this machine's store."""
         store = machine_store(default_cache_directory())
-        if is_lent():
+        if on_zero_gpu():
             return cls(zero_gpu.its_gpu(), store=store, lend=zero_gpu.lend())
         return cls(this_gpu(), store=store)
 
@@ -128,7 +128,7 @@ class Session:
             ConfigError: where the experiment names a GPU that it can't be for.
             ValueError: where there is no such measurement.
         """
-        measurement, gpu = _named(name), resolved_gpu(experiment, self.gpu)
+        measurement, gpu = _named(name), resolve_gpu(experiment, self.gpu)
         if self._measures(measurement, experiment, gpu):
             live = self._measured.get((name, measurement.key(experiment)))
             if live is not None:
@@ -166,7 +166,7 @@ class Session:
         Raises:
             ConfigError: where the experiment names a GPU that it can't be for.
         """
-        gpu = resolved_gpu(experiment, self.gpu)
+        gpu = resolve_gpu(experiment, self.gpu)
         if HAS_TRITON:
             return self._machine.compiles.asked(experiment, gpu, specialization, client)
         none: Future[Compiled | Failure] = Future()
@@ -177,7 +177,7 @@ class Session:
 
     def compiled_before(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | None:
         """What the compiler made of it, if that is known already. Returns at once."""
-        return self._machine.compiles.known(experiment, resolved_gpu(experiment, self.gpu), specialization)
+        return self._machine.compiles.known(experiment, resolve_gpu(experiment, self.gpu), specialization)
 
     def warm_up(self) -> None:
         """Start the workers and read the recordings in the background, so that nobody has to wait for them."""
@@ -221,7 +221,7 @@ class Session:
 
     def _without_measuring(self, experiment: Experiment, measurement: Measurement[Any]) -> Measured | Failure | None:
         """What was recorded, or a Failure, where this machine can't measure the experiment; None where it can."""
-        gpu = resolved_gpu(experiment, self.gpu)
+        gpu = resolve_gpu(experiment, self.gpu)
         measurement.refuse(experiment, gpu)
         if not self._measures(measurement, experiment, gpu):
             recorded = self._archive.find(measurement, experiment, gpu.name)
@@ -237,7 +237,7 @@ class Session:
         return Failure("worker", "busy", f"{len(self._jobs)} runs are under way or waiting; try again in a minute.")
 
     def _carry_out(self, job: Job, measurement: Measurement[Any]) -> None:
-        gpu = resolved_gpu(job.experiment, self.gpu)
+        gpu = resolve_gpu(job.experiment, self.gpu)
         stages = Stages(job, self._machine, gpu)
         result: Measured | Failure
         try:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from kernels.gpus import is_lent
+from kernels.gpus import on_zero_gpu
 from kernels.measuring.device_memory import DoesNotFit
 from kernels.measuring.prepared import interprets
 from kernels.results import Device, Failure
@@ -115,7 +115,7 @@ def _device_name() -> str:
     import torch
 
     name = torch.cuda.get_device_name(0)
-    if not is_lent():
+    if not on_zero_gpu():
         return name
     has = torch.cuda.get_device_properties(0)
     return f"a slice of {name}: {has.multi_processor_count} SMs, {has.L2_cache_size / 2**20:.0f} MiB of L2"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.gpus import Gpu, sliced
+from kernels.gpus import Gpu, gpu_or_slice
 from kernels.measuring.leased import Lend, serve
 
 
@@ -11,7 +11,7 @@ def its_gpu() -> Gpu:
     from spaces.config import Config
 
     capability = Config.zerogpu_cuda_capability_major, Config.zerogpu_cuda_capability_minor
-    return sliced(Config.zerogpu_cuda_device_name, Config.zerogpu_cuda_multi_processor_count, capability)
+    return gpu_or_slice(Config.zerogpu_cuda_device_name, Config.zerogpu_cuda_multi_processor_count, capability)
 
 
 def lend() -> Lend:

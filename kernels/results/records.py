@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from kernels import once
 from kernels.experiment import Experiment
-from kernels.once import once
 from kernels.results import Measured
 from kernels.results.codec import UnreadableRecording, from_json, to_json
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kernels.experiment import Experiment, resolved_gpu
+from kernels.experiment import Experiment, resolve_gpu
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices
 from kernels.knobs import ConfigError
 from kernels.measuring.cache_directory import default_cache_directory
@@ -326,6 +326,6 @@ def sweeping_there(
     """
     cache = default_cache_directory() / "triton"
     devices = devices_of(client, space.base, str(cache))
-    gpu = resolved_gpu(replace(space.base, gpu=""), devices[0].gpu)
+    gpu = resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
     done, keeper = kept_and_keeper(store, space, gpu, before)
     return Sweeping(space, strategy, devices, LocalBuilder(gpu, predict, cache), predict, refuse, done, keeper=keeper)

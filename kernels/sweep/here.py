@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernels.experiment import Experiment, resolved_gpu
+from kernels.experiment import Experiment, resolve_gpu
 from kernels.measuring.session import Session
 from kernels.results import Strategy
 from kernels.space import Space
@@ -34,7 +34,7 @@ def sweeping_here(
     Raises:
         ConfigError: where the space's GPU does not know its dtype, or is this machine's, which has none.
     """
-    gpu = resolved_gpu(space.base, session.gpu)
+    gpu = resolve_gpu(space.base, session.gpu)
     device = LocalDevice(session.machine, space.base, gpu)
     builder = LocalBuilder(gpu, predict, Path(session.machine.cache))
     if experiments is not None:

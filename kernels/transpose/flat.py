@@ -1,4 +1,4 @@
-"""B = A.T, BLOCK consecutive elements of A per program: one flat index, and no tile for the compiler to transpose."""
+"""B = A.T, BLOCK consecutive elements of A per program. With one flat index, there is no tile to transpose on chip."""
 
 from dataclasses import dataclass
 
@@ -6,10 +6,9 @@ import numpy as np
 
 from kernels import orders
 from kernels.accesses import Axis, FlatAccess, Tiles
-from kernels.jit import on_arrays, tl, triton
+from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.source import memory_lines
 from kernels.spec import Kernel, Launch, Preset
 from kernels.transpose.problem import FAMILY, Problem, arguments
 
@@ -34,7 +33,7 @@ def transpose_flat(a, b, M, N, BLOCK: tl.constexpr):
 
 
 def extents(launch: Launch[Problem, Config]) -> dict[str, int]:
-    """Runs of BLOCK elements, one below the other."""
+    """Return the number of runs of BLOCK elements, as one column of tiles."""
     return {"m": -(-launch.problem.M * launch.problem.N // launch.config.BLOCK), "n": 1}
 
 
@@ -43,13 +42,13 @@ def grid(launch: Launch[Problem, Config]) -> tuple[int]:
 
 
 def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    """Program pid moves run pid: a group of its own."""
+    """Return the run of each program: run pid, which is also its group."""
     none = np.zeros_like(pids)
     return Tiles(pids, pids, none, none, group=pids)
 
 
 def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:
-    """The load of a run of A, and the store of the same elements into B, each in another row."""
+    """Return the load of a run of A and the store of its elements, each into a different row of B."""
     run = Axis("m", launch.config.BLOCK, on_arrays(orders.tile_start))
     load, store = memory_lines(transpose_flat)
     return (
@@ -61,7 +60,7 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:
 KERNEL = Kernel(
     id="transpose.flat",
     title="flat index",
-    claim="Lanes take consecutive elements of A, so each stores into another row of B, where nothing coalesces.",
+    headline="Lanes take consecutive elements of A, so each stores into another row of B, where nothing coalesces.",
     family=FAMILY,
     config=Config,
     jitted=transpose_flat,

@@ -1,18 +1,16 @@
-"""The transpose family: B[N, M] = A[M, N] transposed. Problem, tensors, reference, costs."""
+"""The transpose family: B[N, M] = A[M, N] transposed."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from kernels import orders
 from kernels.accesses import Access, Axis
-from kernels.jit import on_arrays
+from kernels.jit import memory_lines, on_arrays
 from kernels.knobs import knob
-from kernels.source import memory_lines
-from kernels.spec import DTYPE_BYTES, ConfigFields, Family, Launch, TensorSpec
+from kernels.spec import DTYPE_BYTES, Family, Launch, Tensors, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -22,29 +20,17 @@ class Problem:
     dtype: str = knob("float32", "Shape", "Type of A and B.", choices=tuple(DTYPE_BYTES))
 
 
-class TileConfig(ConfigFields, Protocol):
-    """What the config of a transpose in tiles has."""
-
-    @property
-    def BLOCK_M(self) -> int: ...
-
-    @property
-    def BLOCK_N(self) -> int: ...
-
-
-def extents(launch: Launch[Problem, TileConfig]) -> dict[str, int]:
-    """Tiles of A along M and N."""
+def extents(launch: Launch[Problem]) -> dict[str, int]:
+    """Return the number of tiles of A along M and N."""
     problem, config = launch.problem, launch.config
     return {"m": -(-problem.M // config.BLOCK_M), "n": -(-problem.N // config.BLOCK_N)}
 
 
-def accesses(
-    jitted: Any, launch: Launch[Problem, TileConfig], stored: tuple[str, str] | None = None
-) -> tuple[Access, ...]:
-    """The load of a tile of A, and the store of the same tile, transposed, into B.
+def accesses(jitted: Any, launch: Launch[Problem], stored: tuple[str, str] | None = None) -> tuple[Access, ...]:
+    """Return the load of a tile of A and the store of its transpose into B.
 
     Args:
-        stored: the `pointers` of the store.
+        stored: `pointers` of the store.
     """
     start, config = on_arrays(orders.tile_start), launch.config
     m, n = Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start)
@@ -55,13 +41,9 @@ def accesses(
     )
 
 
-def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Any]) -> dict[str, Any]:
-    """What every transpose kernel takes: two tensors, two sizes, its config."""
-    problem = launch.problem
-    return {
-        **{"a": tensors["A"], "b": tensors["B"], "M": problem.M, "N": problem.N},
-        **dataclasses.asdict(launch.config),
-    }
+def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
+    """Return the arguments of every transpose kernel: two tensors, two sizes and the config."""
+    return {"a": tensors["A"], "b": tensors["B"], "M": launch.problem.M, "N": launch.problem.N, **vars(launch.config)}
 
 
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
@@ -71,16 +53,16 @@ def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     }
 
 
-def _reference(inputs: Mapping[str, Any], rows: slice) -> Any:
+def _reference(inputs: Tensors, rows: slice) -> Any:
     return inputs["A"][:, rows].t()
 
 
-def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Callable[[], None]:
+def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], None]:
     return lambda: output.copy_(inputs["A"].t())
 
 
-def _alternatives(inputs: Mapping[str, Any], output: Any, problem: Problem) -> dict[str, Callable[[], Any]]:
-    """What a person would write, and a copy of the same bytes, which no transposition outruns by much."""
+def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, Callable[[], Any]]:
+    """Return the idiomatic call, and a plain copy of as many bytes: hardly any transposition is faster."""
     a = inputs["A"]
     return {
         "A.t().contiguous()": lambda: a.t().contiguous(),

@@ -1,16 +1,15 @@
-"""B = A.T, a strip of BLOCK_M rows per program, walked BLOCK_N columns at a time and stored as columns."""
+"""B = A.T, one strip of BLOCK_M rows per program, read BLOCK_N columns at a time and stored as columns."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.accesses import Access, Tiles
+from kernels.accesses import Tiles
 from kernels.jit import tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
 from kernels.spec import Kernel, Launch, Preset
-from kernels.transpose import problem as family
-from kernels.transpose.problem import FAMILY, Problem, arguments, extents
+from kernels.transpose.problem import FAMILY, Problem, accesses, arguments, extents
 
 
 @dataclass(frozen=True)
@@ -36,27 +35,23 @@ def grid(launch: Launch[Problem, Config]) -> tuple[int]:
 
 
 def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    """Program pid computes all tiles of row pid, from left to right: its group."""
+    """Return the tiles of each program: all tiles of row pid, from left to right. They form a group."""
     steps = extents(launch)["n"]
     program = np.repeat(pids, steps)
     return Tiles(program, program, np.tile(np.arange(steps), len(pids)), np.zeros_like(program), group=program)
 
 
-def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
-    return family.accesses(transpose_row_strip, launch, stored=("m", "n"))
-
-
 KERNEL = Kernel(
     id="transpose.row_strip",
     title="row strips",
-    claim="A program reads rows and writes columns: with few rows per strip, most of each written sector is wasted.",
+    headline="A program reads rows and writes columns: with few rows per strip, most of each written sector is wasted.",
     family=FAMILY,
     config=Config,
     jitted=transpose_row_strip,
     grid=grid,
     extents=extents,
     tiles=tiles_of,
-    accesses=accesses,
+    accesses=lambda launch: accesses(transpose_row_strip, launch, stored=("m", "n")),
     arguments=arguments,
     presets=(
         Preset(

@@ -1,17 +1,16 @@
-"""B = A.T, a BLOCK_M × BLOCK_N tile per program, transposed on chip."""
+"""B = A.T, one BLOCK_M × BLOCK_N tile per program, transposed on chip."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernels import orders
-from kernels.accesses import Access, Tiles
+from kernels.accesses import Tiles
 from kernels.jit import tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
 from kernels.spec import Kernel, Launch, Preset
-from kernels.transpose import problem as family
-from kernels.transpose.problem import FAMILY, Problem, arguments, extents
+from kernels.transpose.problem import FAMILY, Problem, accesses, arguments, extents
 
 
 @dataclass(frozen=True)
@@ -43,26 +42,22 @@ def grid(launch: Launch[Problem, Config]) -> tuple[int, int]:
 
 
 def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    """A group is a column of tiles."""
+    """Return the tile of each program. A group is a column of tiles."""
     pid_m, pid_n = orders.axis_0_fastest(pids, grid(launch)[0])
     return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_n)
-
-
-def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
-    return family.accesses(transpose_tiled, launch)
 
 
 KERNEL = Kernel(
     id="transpose.tiled",
     title="tiles",
-    claim="A tile is read along rows, transposed on chip, and written along rows: both sides move whole sectors.",
+    headline="A tile is read along rows, transposed on chip, and written along rows: both sides move whole sectors.",
     family=FAMILY,
     config=Config,
     jitted=transpose_tiled,
     grid=grid,
     extents=extents,
     tiles=tiles_of,
-    accesses=accesses,
+    accesses=lambda launch: accesses(transpose_tiled, launch),
     arguments=arguments,
     presets=(
         Preset(

@@ -9,8 +9,7 @@ import torch
 
 from kernels import discover
 from kernels.gpus import GPUS
-from kernels.matmul.problem import arithmetic
-from kernels.matmul.rounding import Arithmetic, allowance
+from kernels.matmul.rounding import Arithmetic, allowance, arithmetic
 from kernels.spec import DTYPE_BYTES, DTYPE_ROUNDOFF, Launch, Rounding
 from tests.covering import pairs_of
 from tests.kernels.products import (

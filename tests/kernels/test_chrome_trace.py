@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
-from kernels.export.chrome_trace import chrome_trace, packed
+from kernels.export.chrome_trace import assign_slots, chrome_trace
 from kernels.gpus import GPUS
 from kernels.measuring.measurements.timeline_measurement import TIMELINE
 from kernels.results import records
@@ -72,7 +72,7 @@ def test_an_sm_has_as_many_slots_as_it_held_programs_at_once(drawn):
     sm = [one[0] for one in drawn]
     start = [one[1] for one in drawn]
     end = [one[1] + one[2] for one in drawn]
-    slots = packed(sm, start, end)
+    slots = assign_slots(sm, start, end)
     for here in set(sm):
         mine = [place for place, one in enumerate(sm) if one == here]
         for one, other in itertools.combinations(mine, 2):

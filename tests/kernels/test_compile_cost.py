@@ -13,7 +13,7 @@ from kernels.compiling.compile_cost import (
     explain_refusal,
     explain_spill,
 )
-from kernels.experiment import from_json, resolved_gpu
+from kernels.experiment import from_json, resolve_gpu
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
 from kernels.measuring.measurements import MEASUREMENTS
@@ -26,7 +26,7 @@ from visualize.tours import tours
 
 def launch_of(payload):
     chosen = from_json(payload, discover())
-    return discover()[chosen.kernel], Launch(chosen.problem, chosen.config, resolved_gpu(chosen, None))
+    return discover()[chosen.kernel], Launch(chosen.problem, chosen.config, resolve_gpu(chosen, None))
 
 
 def product(gpu, rows, columns, depth, warps, **problem):

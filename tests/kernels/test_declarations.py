@@ -242,7 +242,7 @@ def test_every_knob_says_what_it_is_for(kernel):
 def test_defaults_are_legal(kernel):
     for declared, allowed in ((kernel.family.problem, kernel.problem_knobs()), (kernel.config, knobs(kernel.config))):
         for name, knob in allowed.items():
-            assert knob.checked(name, getattr(declared(), name)) == getattr(declared(), name)
+            assert knob.validate(name, getattr(declared(), name)) == getattr(declared(), name)
 
 
 def test_presets_are_legal_and_have_names_of_their_own(kernel, kernels):
@@ -259,9 +259,9 @@ def test_a_preset_with_a_field_that_is_not_there_would_be_noticed(kernel, kernel
         from_json({"kernel": kernel.id, "config": {"BLOCK_Z": 1}}, kernels)
 
 
-def test_claims_are_sentences(kernel):
+def test_headlines_are_sentences(kernel):
     assert kernel.title
-    assert kernel.claim.endswith(".")
+    assert kernel.headline.endswith(".")
 
 
 def walk_of_groups(rows, columns, group_size):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
-from kernels.experiment import GPU_CHOICES, Experiment, Run, from_json, nested, resolved_gpu
+from kernels.experiment import GPU_CHOICES, Experiment, Run, from_json, nest, resolve_gpu
 from kernels.gpus import DEFAULT_GPU, GPUS
 from kernels.knobs import ConfigError, knobs
 
@@ -66,7 +66,7 @@ def test_json_round_trip(experiment):
 @given(experiments(), st.dictionaries(st.sampled_from(("tab", "color", "warp_size", "utm_source")), st.text()))
 def test_address_round_trip_with_other_fields_beside(experiment, beside):
     address = {**beside, **{name: str(value) for name, value in experiment.to_address().items()}}
-    assert from_json(nested(address, KERNELS), KERNELS) == experiment
+    assert from_json(nest(address, KERNELS), KERNELS) == experiment
 
 
 @given(experiments())
@@ -188,7 +188,7 @@ def test_a_gpu_that_is_null_or_empty_is_left_out(kernel, kernels):
 def test_an_address_without_a_kernel_is_refused(kernels):
     for flat in ({}, {"kernel": ""}, {"kernel": "matmul"}, {"M": "577"}):
         with pytest.raises(ConfigError) as caught:
-            nested(flat, kernels)
+            nest(flat, kernels)
         assert caught.value.kind == "unknown_kernel"
 
 
@@ -199,22 +199,22 @@ def with_gpu(gpu):
 
 def test_this_gpu_where_there_is_none_is_refused():
     with pytest.raises(ConfigError) as caught:
-        resolved_gpu(with_gpu("this"), None)
+        resolve_gpu(with_gpu("this"), None)
     assert (caught.value.kind, caught.value.field) == ("no_gpu", "gpu")
     assert all(name in str(caught.value) for name in ('"this"', *GPUS))
 
 
 def test_a_gpu_left_out_is_this_one_or_the_default():
     here = GPUS["L4"]
-    assert resolved_gpu(with_gpu(""), here) is here
-    assert resolved_gpu(with_gpu("this"), here) is here
-    assert resolved_gpu(with_gpu(""), None) is GPUS[DEFAULT_GPU]
+    assert resolve_gpu(with_gpu(""), here) is here
+    assert resolve_gpu(with_gpu("this"), here) is here
+    assert resolve_gpu(with_gpu(""), None) is GPUS[DEFAULT_GPU]
 
 
 def test_a_named_gpu_is_the_tables_unless_it_is_here():
-    assert resolved_gpu(with_gpu("B200"), GPUS["L4"]) is GPUS["B200"]
+    assert resolve_gpu(with_gpu("B200"), GPUS["L4"]) is GPUS["B200"]
     slice_of_it = type(GPUS["L4"])(**{**vars(GPUS["L4"]), "sms": 7})
-    assert resolved_gpu(with_gpu("L4"), slice_of_it) is slice_of_it
+    assert resolve_gpu(with_gpu("L4"), slice_of_it) is slice_of_it
 
 
 def test_a_type_that_a_kernel_does_not_take_is_refused_with_those_it_takes():
@@ -235,7 +235,7 @@ def test_float8_in_steps_of_16_is_refused():
 
 def test_float8_is_refused_for_a_gpu_that_does_not_know_it():
     payload = {"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}}
-    assert resolved_gpu(from_json({**payload, "gpu": "L4"}, KERNELS), None).name == "L4"
+    assert resolve_gpu(from_json({**payload, "gpu": "L4"}, KERNELS), None).name == "L4"
     with pytest.raises(ConfigError, match=r"needs compute capability 8\.9; A100-40GB has 8\.0\.") as caught:
-        resolved_gpu(from_json({**payload, "gpu": "A100-40GB"}, KERNELS), None)
+        resolve_gpu(from_json({**payload, "gpu": "A100-40GB"}, KERNELS), None)
     assert (caught.value.kind, caught.value.field) == ("unsupported_dtype", "dtype")

@@ -16,7 +16,7 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.gpus import GPUS, sliced
+from kernels.gpus import GPUS, gpu_or_slice
 from kernels.measuring import leased, worker
 from kernels.measuring.leased import LeasedWorkers
 from kernels.measuring.processes import DEADLINES_S, outcome
@@ -149,14 +149,14 @@ def test_nothing_is_taken_after_the_end(workers, hub):
 
 
 def test_a_slice_is_no_whole_gpu():
-    one = sliced("NVIDIA H200 MIG 3g.71gb", 60, (9, 0))
+    one = gpu_or_slice("NVIDIA H200 MIG 3g.71gb", 60, (9, 0))
     assert (one.name, one.sms, one.compute_capability) == ("slice of H200", 60, (9, 0))
     assert one.matrix_tflops["float16"] == pytest.approx(GPUS["H200"].matrix_tflops["float16"] * 60 / 132)
     assert "as 60 of the 132 SMs of H200" in one.assumed
-    assert sliced("NVIDIA H200", 132, (9, 0)).name == "H200"
-    assert sliced("NVIDIA Unheard Of", 10, (9, 0)).l2_bytes == 0
+    assert gpu_or_slice("NVIDIA H200", 132, (9, 0)).name == "H200"
+    assert gpu_or_slice("NVIDIA Unheard Of", 10, (9, 0)).l2_bytes == 0
     with pytest.raises(ValueError, match=r"compute capability 3\.5; known are 7\.5"):
-        sliced("NVIDIA K40", 15, (3, 5))
+        gpu_or_slice("NVIDIA K40", 15, (3, 5))
 
 
 @pytest.fixture

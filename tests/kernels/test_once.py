@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from kernels import once
 from kernels.measuring.measurements import MEASUREMENTS
-from kernels.once import once
 from kernels.results import records
 
 

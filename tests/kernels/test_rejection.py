@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kernels import discover, source
+from kernels import discover, jit
 from kernels.compiling.listing import hide_paths
 from kernels.compiling.rejection import capture_output, explain_rejection
 from kernels.gpus import GPUS
-from kernels.source import shown_path
+from kernels.jit import display_path
 from kernels.spec import Launch
 
-ROOT = Path(source.__file__).parent.parent
+ROOT = Path(jit.__file__).parent.parent
 GROUPED = discover()["matmul.grouped"]
 LAUNCH = Launch(GROUPED.family.problem(), GROUPED.config(num_warps=16), GPUS["H200"])
 
@@ -61,7 +61,7 @@ def test_too_few_registers_are_reported_with_both_numbers():
         (f"PTXAS error: `ptxas` raised SIGSEGV\n`ptxas` stderr:\n\n{REPRO}\n", "", "`ptxas` raised SIGSEGV"),
         ("PassManager::run failed", "/a/b/tile.py:9:0: error: 'tt.dot' op is odd\nmodule {}\n", "'tt.dot' op is odd"),
         ("at 3:4:\n  tl.dot(a)\n  ^\nshapes differ", "", "RuntimeError: shapes differ"),
-        (f"cannot open {source.__file__}", "", "RuntimeError: cannot open kernels/source.py"),
+        (f"cannot open {jit.__file__}", "", "RuntimeError: cannot open kernels/jit.py"),
         ("", "", "RuntimeError: no message"),
         (OSError(errno.EACCES, "no"), "", "PermissionError: [Errno 13] no"),
     ],
@@ -110,15 +110,15 @@ def test_native_output_is_captured_and_the_terminal_comes_back(capfd):
 @pytest.mark.parametrize(
     ("path", "shown"),
     [
-        (source.__file__, "kernels/source.py"),
+        (jit.__file__, "kernels/jit.py"),
         ("/home/other/checkout/kernels/orders.py", "kernels/orders.py"),
         ("/home/other/kernels/none_of_ours.py", "none_of_ours.py"),
         ("/opt/python/site-packages/triton/language/standard.py", "standard.py"),
-        (str(ROOT / ".venv/lib/python3.11/site-packages/triton/kernels/source.py"), "source.py"),
+        (str(ROOT / ".venv/lib/python3.11/site-packages/triton/kernels/jit.py"), "jit.py"),
         ("/tmp/x.ptx", "x.ptx"),
     ],
 )
 def test_a_path_is_shown_relative_to_the_repository_or_as_a_name(path, shown):
-    assert shown_path(path) == shown
+    assert display_path(path) == shown
     assert hide_paths(f'\t//## File "{path}", line 25') == f'\t//## File "{shown}", line 25'
     assert hide_paths(f'#loc2 = loc("{path}":26:38)') == f'#loc2 = loc("{shown}":26:38)'

@@ -44,12 +44,12 @@ def checks(tree, payloads):
     from kernels.measuring import worker
     worker.start("interpreter", "cache")
     from kernels import discover
-    from kernels.experiment import from_json, resolved_gpu
+    from kernels.experiment import from_json, resolve_gpu
     from kernels.measuring.measurements.run_measurement import checked, launch
     found = []
     for payload in payloads:
         experiment = from_json(payload, discover())
-        failure = launch(experiment, resolved_gpu(experiment, None))
+        failure = launch(experiment, resolve_gpu(experiment, None))
         check = checked()[0] if failure is None else None
         found.append({"passed": check.passed, "mismatched": check.mismatched} if check else vars(failure))
     return found

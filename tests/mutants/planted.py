@@ -53,7 +53,7 @@ COMPILED = (
     ),
     *planted(
         "kernels",
-        "source.py",
+        "jit.py",
         "tests/kernels/test_rejection.py",
         ('if "site-packages" in whole.parts:', "if False:"),
         ("if (_ROOT / tail).is_file()", "if True"),
@@ -69,7 +69,7 @@ RUNNER = (
     ),
     *planted(
         "kernels",
-        "deviation.py",
+        "numerics.py",
         "tests/kernels/test_check.py",
         ("(1.05 + 2 / math.sqrt(elements))", "(10.5 + 2 / math.sqrt(elements))"),
         ("beyond / (2 * limit)", "beyond / (20 * limit)"),

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels import orders
-from kernels.jit import on_arrays, tl, triton
+from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.matmul import problem as matmul
-from kernels.source import memory_lines
 from kernels.spec import Access, Axis, FlatAccess, Kernel
 from kernels.transpose import problem as transpose
 
@@ -135,7 +134,7 @@ def _flat_accesses(launch):
 
 def _kernel(jitted, family, grid, extents, accesses, arguments) -> Kernel:
     return Kernel(
-        id=f"truth.{jitted.fn.__name__}", title="", claim="", family=family, config=Config, jitted=jitted, grid=grid,
+        id=f"truth.{jitted.fn.__name__}", title="", headline="", family=family, config=Config, jitted=jitted, grid=grid,
         extents=extents, tiles=lambda pids, launch: None, accesses=accesses, arguments=arguments,
     )  # fmt: skip
 

@@ -14,9 +14,9 @@ from kernels.compiling.global_memory import Unreadable, read_operations
 from kernels.compiling.listing import locations, memory_lines
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
+from kernels.jit import last_line, source_lines
 from kernels.knobs import knobs
 from kernels.results import Compiled, Failure
-from kernels.source import last_line, lines_of
 from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 from tests.conftest import in_turns
 from tests.covering import pairs_of
@@ -48,7 +48,7 @@ def test_every_operation_is_found_in_every_text(session, kernel, gpu):
     for access in kernel.accesses(Launch(chosen.problem, chosen.config, GPUS[gpu])):
         file, first = access.source
         last = last_line(access.source)
-        assert any(name in "".join(lines_of(file)[first - 1 : last]) for name in ("load(", "store(", "atomic_add("))
+        assert any(name in "".join(source_lines(file)[first - 1 : last]) for name in ("load(", "store(", "atomic_add("))
         for kind in TEXTS:
             name = file.rsplit("/", 1)[-1]
             assert memory_lines(getattr(compiled, kind), kind, name, first, last), (access.op, access.tensor, kind)

@@ -8,8 +8,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from kernels.jit import memory_lines
 from kernels.matmul import tile
-from kernels.source import memory_lines
 from tests.page.conftest import Tab
 
 pytestmark = pytest.mark.browser

@@ -11,10 +11,9 @@ import numpy as np
 
 from kernels import orders
 from kernels.accesses import Access, Axis, Tiles
-from kernels.jit import on_arrays, tl, triton
+from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.source import memory_lines
 from kernels.spec import Kernel, Launch, Preset
 
 from .problem import FAMILY, Problem
@@ -70,7 +69,7 @@ def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> di
 KERNEL = Kernel(
     id="softmax.row_blocks",
     title="blocks of rows",
-    claim="A program holds whole rows, so each element is read once.",
+    headline="A program holds whole rows, so each element is read once.",
     family=FAMILY,
     config=Config,
     jitted=softmax_row_blocks,

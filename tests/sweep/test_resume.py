@@ -12,7 +12,7 @@ from fakes import ALL, GPU, FakeBuilder, FakeDevice, grid, predicting, swept, tr
 
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.export.autotune import config_line, config_lines
+from kernels.export.script import config_line, config_lines
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Failure, Strategy, Sweep, SweepRow, codec

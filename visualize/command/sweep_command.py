@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from kernels import discover
 from kernels.compiling.compile_cost import explain_spill
-from kernels.export.autotune import config_line
+from kernels.export.script import config_line
 from kernels.knobs import ConfigError
 from kernels.measuring.cache_directory import default_cache_directory
 from kernels.measuring.session import Session

@@ -10,9 +10,8 @@ from kernels import discover
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import Knob, knobs
 from kernels.measuring.session import Session
-from kernels.merged_schema import merged_schema
 from kernels.recommended import shipped
-from kernels.schema import experiment_schema
+from kernels.schema import experiment_schema, merged_schema
 from visualize.page.registration import register
 from visualize.page.tools import tools
 from visualize.panels.beside import Beside
@@ -60,7 +59,7 @@ def kernels_reply(this: Gpu | None) -> dict[str, Any]:
                 "id": kernel.id,
                 "family": kernel.family.root.id,
                 "title": kernel.title,
-                "claim": kernel.claim,
+                "claim": kernel.headline,
                 "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],
                 "problem": [_knob(name, knob) for name, knob in kernel.problem_knobs().items()],
                 "presets": [dataclasses.asdict(preset) for preset in kernel.presets],

@@ -14,7 +14,7 @@ import gradio as gr
 from gradio.components.api_component import Api
 from gradio.context import get_blocks_context
 
-from kernels.merged_schema import JsonSchema
+from kernels.schema import JsonSchema
 
 
 def register(

@@ -8,8 +8,8 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from kernels import once
 from kernels.knobs import ConfigError
-from kernels.once import once
 from visualize.panels import compare
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.result_tab import ResultPanel

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernels.knobs import knobs
 from kernels.measuring.session import Session
-from kernels.merged_schema import JsonSchema, gpu_field, kernel_field, merged_fields
+from kernels.schema import JsonSchema, gpu_schema, kernel_schema, merged_fields
 from kernels.spec import Kernel
 from visualize.panels.endpoint import EXPERIMENT, Endpoint, answered
 
@@ -85,7 +85,11 @@ def _tool(endpoint: Endpoint, kernels: Mapping[str, Kernel]) -> Endpoint:
         fields.pop("run", None)
     flat = {name: _unexplained(schema) for part in fields.values() for name, schema in part.items()}
     schemas: dict[str, JsonSchema] = {
-        **({"kernel": _unexplained(kernel_field(kernels)), **flat, "gpu": _unexplained(gpu_field())} if fields else {}),
+        **(
+            {"kernel": _unexplained(kernel_schema(kernels)), **flat, "gpu": _unexplained(gpu_schema())}
+            if fields
+            else {}
+        ),
         **{name: endpoint.schemas.get(name, as_object if name == EXPERIMENT else {}) for name in own},
         "fields": _FIELDS,
     }
@@ -130,7 +134,7 @@ def kernels_in_short(session: Session, kernels: Mapping[str, Kernel]) -> dict[st
             {
                 "id": kernel.id,
                 "title": kernel.title,
-                "claim": kernel.claim,
+                "claim": kernel.headline,
                 "defaults": {
                     name: knob.default for name, knob in {**kernel.problem_knobs(), **knobs(kernel.config)}.items()
                 },
@@ -138,8 +142,8 @@ def kernels_in_short(session: Session, kernels: Mapping[str, Kernel]) -> dict[st
             }
             for kernel in kernels.values()
         ],
-        "arguments": {name: schema["description"] for name, schema in (*declared, ("gpu", gpu_field()))},
-        "gpus": gpu_field()["enum"],
+        "arguments": {name: schema["description"] for name, schema in (*declared, ("gpu", gpu_schema()))},
+        "gpus": gpu_schema()["enum"],
         "device": session.gpu and session.gpu.name,
     }
 

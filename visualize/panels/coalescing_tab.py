@@ -9,13 +9,13 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from kernels.knobs import ConfigError, knob, knobs
-from kernels.merged_schema import JsonSchema, object_schema
+from kernels.knobs import knob, knobs
 from kernels.results import Compiled, Counters, Failure
+from kernels.schema import JsonSchema, argument_schemas
 from visualize.figures.coalescing_figure import COLORS, tile_figure
 from visualize.figures.sectors_figure import sectors_figure
 from visualize.panels.endpoint import Api, Endpoint, Reply, answered
-from visualize.panels.memory_picture import MODELS, LaneView, accesses, execution, pictures
+from visualize.panels.memory_picture import LaneView, accesses, execution, pictures
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.summaries import request_numbers
 from visualize.predict import agreement, textbook
@@ -34,13 +34,12 @@ from visualize.widgets.scrubber import scrubber
 
 # What else /coalescing takes.
 SCHEMAS: dict[str, JsonSchema] = {
-    "model": {
-        "type": "string",
-        "enum": list(MODELS),
-        "default": "compiled",
-        "description": "compiled: lanes and widths the compiler chose. textbook: adjacent lanes, adjacent elements.",
+    "model": argument_schemas(LaneView)["model"],
+    "textbook": {
+        "type": "object",
+        "description": "The textbook model's machine. Default: a GPU's.",
+        "properties": argument_schemas(Textbook),
     },
-    "textbook": object_schema(knobs(Textbook), "The textbook model's machine. Default: a GPU's."),
 }
 
 
@@ -140,7 +139,7 @@ class CoalescingPanel(Panel):
                 return api.predicted(experiment, lambda known: textbook_reply(known, textbook))
             if model == "compiled":
                 return await api.compiled(experiment, compiled_reply)
-            return answered(lambda: _unknown(model))
+            return answered(lambda: {"model": knobs(LaneView)["model"].validate("model", model)})
 
         async def counters(experiment: dict[str, Any]) -> dict[str, Any]:
             """Counts a launch's requests, sectors and DRAM bytes with Nsight Compute.
@@ -155,10 +154,6 @@ class CoalescingPanel(Panel):
             Endpoint("coalescing", coalescing_of, at_once=None, schemas=SCHEMAS),
             Endpoint("counters", counters, at_once=None, launches=True),
         )
-
-
-def _unknown(model: object) -> Reply:
-    raise ConfigError("not_a_choice", f"model is {model!r}; allowed are {' and '.join(MODELS)}.", "model")
 
 
 def _why_not(known: Known) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import gradio as gr
 
 from kernels.compiling.listing import memory_lines
+from kernels.jit import last_line, source_file, source_lines
 from kernels.results import Compiled
-from kernels.source import file_of, last_line, lines_of
 from kernels.spec import Kernel, Launch
 from visualize.panels.endpoint import Api, Endpoint, Reply
 from visualize.panels.memory_picture import LaneView
@@ -84,12 +84,12 @@ class CompilerPanel(Panel):
 def _listing(kernel: Kernel, launch: Launch, compiled: Compiled) -> dict[str, Any]:
     """Panes of lines, and for each memory operation the lines in each pane (from 0) that carry it out."""
     accesses = kernel.accesses(launch)
-    files = list(dict.fromkeys([file_of(kernel.jitted), *(access.source[0] for access in accesses)]))
+    files = list(dict.fromkeys([source_file(kernel.jitted), *(access.source[0] for access in accesses)]))
     source: list[str] = []
     starts: dict[str, int] = {}
     for file in files:
         starts[file] = len(source) + 1
-        source += [f"# {file}", *lines_of(file), ""]
+        source += [f"# {file}", *source_lines(file), ""]
     panes = [{"name": "Source", "lines": source}]
     for kind, title in _TEXTS.items():
         # nvdisasm leaves room for labels before an instruction, which would push it out of a narrow pane.

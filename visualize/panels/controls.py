@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernels import discover
-from kernels.experiment import GPU_CHOICES, Run
+from kernels.experiment import GPU, GPU_CHOICES, Run, kernel_knob
 from kernels.gpus import DEFAULT_GPU, Gpu
-from kernels.knobs import Knob
 from visualize.state.presets import presets
-from visualize.state.state import DEFAULT_KERNEL, State
+from visualize.state.state import State
 from visualize.widgets import form
 
 
@@ -18,12 +19,12 @@ def experiment_form(state: State, this: Gpu | None) -> str:
     gpus = [name for name in GPU_CHOICES if name != "this" or this is not None or state.experiment.gpu == "this"]
     fields = [
         {
-            **form.field("kernel", Knob(DEFAULT_KERNEL, "Kernel", "The kernel that is shown.", tuple(kernels))),
+            **form.field("kernel", kernel_knob(kernels)),
             "labels": [f"{k.family.root.id}: {k.title}" for k in kernels.values()],
-            "note": state.kernel.claim,
+            "note": state.kernel.headline,
         },
         {
-            **form.field("gpu", Knob("", "Kernel", "The GPU that predictions are for.", tuple(gpus))),
+            **form.field("gpu", replace(GPU, choices=tuple(gpus))),
             "labels": [{"": here, "this": "this GPU"}.get(name, name) for name in gpus],
             "note": state.gpu.caveat,
         },

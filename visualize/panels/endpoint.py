@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kernels import discover, experiment
-from kernels.experiment import Experiment, resolved_gpu
-from kernels.knobs import ConfigError, checked_fields, knobs
+from kernels.experiment import Experiment, resolve_gpu
+from kernels.knobs import ConfigError, read_fields
 from kernels.measuring.measurements import MEASUREMENTS
 from kernels.measuring.session import Session
 from kernels.measuring.turns import Client
-from kernels.merged_schema import JsonSchema, object_schema
 from kernels.results import Compiled, Failure, codec
+from kernels.schema import JsonSchema
 from visualize.panels.asker import asker
 from visualize.panels.beside import NEAR_S, Beside
 from visualize.state.known import Known
@@ -166,7 +166,7 @@ class Api:
 
     def known(self, chosen: Experiment, compiled: Compiled | Failure | None = None) -> Known:
         """What is known of an experiment, on a page that is set to nothing else."""
-        kernel, gpu = discover()[chosen.kernel], resolved_gpu(chosen, self.session.gpu)
+        kernel, gpu = discover()[chosen.kernel], resolve_gpu(chosen, self.session.gpu)
         return known(self.session, State(chosen, View(""), kernel, gpu), compiled)
 
 
@@ -199,27 +199,13 @@ def known(session: Session, state: State, compiled: Compiled | Failure | None = 
     return Known(state, outcome, None, measured, ended, session.store, session.gpu)
 
 
-def schemas_of(options: type, prefix: str) -> dict[str, JsonSchema]:
-    """Schemas of the arguments that narrow a reply as a panel's options narrow its picture.
-
-    Args:
-        prefix: what the options' names begin with, and the arguments' do not.
-    """
-    declared = object_schema(knobs(options), "")["properties"]
-    return {name.removeprefix(prefix): schema for name, schema in declared.items()}
-
-
 def view_of(options: type[V], prefix: str, given: Mapping[str, object], endpoint: str) -> V:
-    """A panel's options as the arguments of an endpoint set them; those that are empty take their defaults.
+    """Return a panel's options as an endpoint's arguments set them. Empty arguments take their defaults.
 
     Raises:
-        ConfigError: for the first value that is not allowed, by the argument's own name.
+        ConfigError: for the first value that is not allowed, by the argument's name.
     """
-    try:
-        return checked_fields(options, {prefix + name: value for name, value in given.items() if value}, endpoint)
-    except ConfigError as error:
-        field = error.field.removeprefix(prefix)
-        raise ConfigError(error.kind, str(error).replace(error.field, field), field) from None
+    return read_fields(options, {name: value for name, value in given.items() if value}, endpoint, prefix=prefix)
 
 
 def answered(body: Callable[[], Reply]) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 from kernels.export.chrome_trace import chrome_trace
-from kernels.export.described import CannotBeWritten
-from kernels.export.notebook import notebook
+from kernels.export.inline import CannotBeWritten
 from kernels.export.script import script
 from kernels.jit import HAS_TRITON
 from kernels.results import Failure, Timeline
@@ -59,7 +58,7 @@ def script_reply(known: Known) -> Reply:
         written = script(known.state.experiment, known.state.gpu)
     except CannotBeWritten as error:
         return Failure("config", "cannot_be_written", str(error))
-    return {"script": written.text, "notebook": notebook(written), "filename": f"{written.name}.py"}
+    return {"script": written.text, "notebook": written.notebook(), "filename": f"{written.name}.py"}
 
 
 def trace_reply(outcome: Timeline, known: Known) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from markupsafe import Markup, escape
 
 from kernels import discover
 from kernels.experiment import GPU_CHOICES, Experiment
-from kernels.knobs import ConfigError, checked_fields, knob
+from kernels.knobs import ConfigError, knob, read_fields
 from kernels.measuring.measurements import MEASUREMENTS
-from kernels.merged_schema import JsonSchema
+from kernels.schema import JsonSchema, argument_schemas
 from kernels.store import Store, Stored, Wanted
 from kernels.store.experiment_key import key_of
 from visualize.figures.history_figure import history_figure
 from visualize.panels import stored_sweeps
-from visualize.panels.endpoint import Api, Endpoint, answered, from_payload, schemas_of, view_of
+from visualize.panels.endpoint import Api, Endpoint, answered, from_payload, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.recorded_tab import ALL, SHOWN_ON, payload
 from visualize.predict.history import Change, PastRuns
@@ -66,7 +66,7 @@ class Most:
 
 _DEVICE: JsonSchema = {"type": "string", "maxLength": 100, "description": "The device's own name. Default: all."}
 # What /history takes besides an experiment.
-SCHEMAS = {**schemas_of(HistoryView, _PREFIX), **schemas_of(Most, ""), "device": _DEVICE}
+SCHEMAS = {**argument_schemas(HistoryView, _PREFIX), **argument_schemas(Most), "device": _DEVICE}
 
 
 class HistoryPanel(Panel):
@@ -239,7 +239,7 @@ def reply(
     Raises:
         ConfigError: where there is no such kernel, device or kind, and for a bad experiment or a number out of range.
     """
-    part = checked_fields(Most, {"limit": limit}, "/history")
+    part = read_fields(Most, {"limit": limit}, "/history")
     view = view_of(HistoryView, _PREFIX, {"kernel": kernel, "kind": kind, "before": before}, "/history")
     chosen = from_payload(experiment) if experiment else None
     keys = tuple(dict.fromkeys(key_of(one.key(chosen)) for one in MEASUREMENTS.values())) if chosen else ()

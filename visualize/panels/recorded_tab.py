@@ -7,14 +7,14 @@ from typing import Any
 
 import gradio as gr
 
-from kernels import discover
-from kernels.experiment import Experiment, nested
+from kernels import discover, once
+from kernels.experiment import Experiment, nest
 from kernels.gpus import GPUS
-from kernels.knobs import checked_fields, knob
+from kernels.knobs import knob, read_fields
 from kernels.measuring.measurements import MEASUREMENTS
-from kernels.once import once
 from kernels.results import records
-from visualize.panels.endpoint import Api, Endpoint, answered, schemas_of, view_of
+from kernels.schema import argument_schemas
+from visualize.panels.endpoint import Api, Endpoint, answered, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known
 from visualize.state.state import short_experiment
@@ -65,7 +65,7 @@ _PREFIX = "recorded_"
 # What /recorded takes.
 SCHEMAS = {
     name: schema
-    for name, schema in {**schemas_of(RecordedView, _PREFIX), **schemas_of(Part, "")}.items()
+    for name, schema in {**argument_schemas(RecordedView, _PREFIX), **argument_schemas(Part)}.items()
     if name != "page"
 }
 
@@ -106,7 +106,7 @@ class Entry:
 
 def payload(experiment: Experiment) -> dict[str, Any]:
     """The API's payload of an experiment; what is the kernel's default is left out."""
-    return {name: value for name, value in nested(short_experiment(experiment), discover()).items() if value}
+    return {name: value for name, value in nest(short_experiment(experiment), discover()).items() if value}
 
 
 @once
@@ -208,7 +208,7 @@ def reply(
     Raises:
         ConfigError: where there is no such kernel, GPU or kind, and for a limit or an offset out of range.
     """
-    part = checked_fields(Part, {"limit": limit, "offset": offset}, "/recorded")
+    part = read_fields(Part, {"limit": limit, "offset": offset}, "/recorded")
     view = view_of(RecordedView, _PREFIX, {"kernel": kernel, "gpu": gpu, "kind": kind}, "/recorded")
     listed = among(view.chosen())
     return {

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernels.compiling.compile_cost import explain_spill
-from kernels.experiment import resolved_gpu
+from kernels.experiment import resolve_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
@@ -84,7 +84,7 @@ class RunningSweeps:
         if self._session is not session:
             self._session = session
             session.before_close(self._cancel)
-        gpu = resolved_gpu(space.base, session.gpu)
+        gpu = resolve_gpu(space.base, session.gpu)
         keys = [_key(one, gpu) for one in (space, *then)]
         before = None if anew else self._last(session.store, space, gpu)
         with self._lock:

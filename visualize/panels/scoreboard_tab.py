@@ -14,9 +14,9 @@ import numpy as np
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import knob
-from kernels.merged_schema import JsonSchema
+from kernels.schema import JsonSchema, argument_schemas
 from visualize.figures.scoreboard_figure import scoreboard_figure
-from visualize.panels.endpoint import Api, Endpoint, answered, schemas_of, view_of
+from visualize.panels.endpoint import Api, Endpoint, answered, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.recorded_tab import ALL, SHOWN_ON, payload
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
@@ -58,7 +58,7 @@ class ScoreboardView:
 
 # What /scoreboard takes. On the page one kind of count is shown, and here all unless one is named.
 _COUNT: JsonSchema = {"type": "string", "enum": list(COUNTS), "description": "What is compared. Default: all."}
-SCHEMAS = {**schemas_of(ScoreboardView, _PREFIX), "count": _COUNT}
+SCHEMAS = {**argument_schemas(ScoreboardView, _PREFIX), "count": _COUNT}
 
 
 class ScoreboardPanel(Panel):

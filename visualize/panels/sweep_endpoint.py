@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from kernels import discover
-from kernels.export.autotune import config_line
-from kernels.knobs import ConfigError, checked_fields
-from kernels.merged_schema import JsonSchema
+from kernels.export.script import config_line
+from kernels.knobs import ConfigError, read_fields
 from kernels.results import Strategy, Sweep, SweepRow
+from kernels.schema import JsonSchema, argument_schemas
 from kernels.space import space
-from visualize.panels.endpoint import Api, answered, failure, from_payload, schemas_of, to_json
+from visualize.panels.endpoint import Api, answered, failure, from_payload, to_json
 from visualize.panels.running_sweeps import RunningSweeps
 from visualize.panels.sweep_options import SweepSearch, around
 
@@ -41,7 +41,7 @@ _VARY: JsonSchema = {
 }
 SCHEMAS = {
     "vary": _VARY,
-    **schemas_of(SweepSearch, _PREFIX),
+    **argument_schemas(SweepSearch, _PREFIX),
 }
 
 
@@ -51,8 +51,8 @@ async def answer(
     """Sweep, and wait for it."""
     try:
         base = from_payload(payload)
-        given = {"sweep_strategy": strategy, "sweep_seed": seed, "sweep_budget": budget}
-        view = _checked(given)
+        given = {"strategy": strategy, "seed": seed, "budget": budget}
+        view = read_fields(SweepSearch, given, "/sweep", prefix=_PREFIX)
         within = space(base, _object(vary) or around(base), discover())
         if within.size > MOST_ASKED:
             raise ConfigError(
@@ -74,14 +74,6 @@ async def answer(
     except Exception as error:
         return to_json(failure(error))
     return await asyncio.to_thread(answered, lambda: reply(found))
-
-
-def _checked(given: Mapping[str, object]) -> SweepSearch:
-    try:
-        return checked_fields(SweepSearch, given, "/sweep")
-    except ConfigError as error:
-        field = error.field.removeprefix(_PREFIX)
-        raise ConfigError(error.kind, str(error).replace(error.field, field), field) from None
 
 
 def _object(vary: object) -> Mapping[str, Any]:

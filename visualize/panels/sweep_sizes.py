@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from kernels.knobs import ConfigError, knobs, quoted
+from kernels.knobs import ConfigError, knobs, quote
 from kernels.results import Sweep
 from kernels.space import Space, varied
 from visualize.figures.baselines_figure import baselines_figure
@@ -57,10 +57,10 @@ def swept_sizes(state: State) -> Sizes | None:
         given = varied(text.replace(", ", ",").split(), _FIELD)
         if len(given) > 1 or next(iter(given)) not in dimensions:
             takes = f"one of {', '.join(dimensions)} and its sizes, as in {dimensions[-1]}=512,1024"
-            raise ConfigError("not_a_dimension", f"{_FIELD} is {quoted(text)}; it takes {takes}.")
+            raise ConfigError("not_a_dimension", f"{_FIELD} is {quote(text)}; it takes {takes}.")
         ((name, values),) = given.items()
         knob = knobs(type(problem))[name]
-        sizes = sorted({int(knob.checked(name, value)) for value in values})
+        sizes = sorted({int(knob.validate(name, value)) for value in values})
         if len(sizes) > MOST_SIZES:
             raise ConfigError("too_many_sizes", f"{len(sizes)} sizes are given; at most {MOST_SIZES} are allowed.")
         spaces = {

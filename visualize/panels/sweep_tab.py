@@ -11,8 +11,8 @@ import gradio as gr
 
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
-from kernels.merged_schema import JsonSchema
 from kernels.results import Sweep, SweepRow
+from kernels.schema import JsonSchema
 from kernels.sweep import rows_file
 from kernels.sweep.sweeping import Sweeping
 from visualize.panels import sweep_endpoint, sweep_sizes

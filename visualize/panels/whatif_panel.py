@@ -13,11 +13,11 @@ import gradio as gr
 from markupsafe import Markup
 
 from kernels import discover
-from kernels.experiment import Experiment, resolved_gpu
+from kernels.experiment import Experiment, resolve_gpu
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knob
 from kernels.lanes import CompiledFacts
-from kernels.matmul.transposed_operands import with_transposed
+from kernels.matmul.problem import transpose_operand
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
 from kernels.spec import Launch
@@ -125,7 +125,8 @@ def _variants(experiment: Experiment) -> list[_Variant]:
     else:
         found.append(_Variant(whatif_text.WITHOUT_DIVISIBILITY, experiment, "none"))
     if hasattr(problem, "layout"):
-        found += [_Variant(whatif_text.transposed(name), with_transposed(experiment, name)) for name in "AB"]
+        layouts = {name: replace(experiment, problem=transpose_operand(problem, name)) for name in "AB"}
+        found += [_Variant(whatif_text.transposed(name), variant) for name, variant in layouts.items()]
     for warps in (config.num_warps // 2, config.num_warps * 2):
         if 1 <= warps <= 16:
             changed = replace(experiment, config=replace(config, num_warps=warps))
@@ -134,7 +135,7 @@ def _variants(experiment: Experiment) -> list[_Variant]:
 
 
 def _launch(experiment: Experiment, session: Session) -> Launch:
-    return Launch(experiment.problem, experiment.config, resolved_gpu(experiment, session.gpu))
+    return Launch(experiment.problem, experiment.config, resolve_gpu(experiment, session.gpu))
 
 
 def _operations(experiment: Experiment, compiled: CompiledFacts, session: Session) -> tuple[Operation, ...]:
@@ -178,7 +179,7 @@ def across(session: Session, state: State) -> Iterator[Answer]:
     """The same launch for two GPUs, and by the compiler with which it was recorded: a difference, fact by fact."""
     other = replace(state.experiment, gpu=state.view.of(WhatIfView).other_gpu)
     try:
-        if resolved_gpu(other, session.gpu) == state.gpu:
+        if resolve_gpu(other, session.gpu) == state.gpu:
             raise ConfigError("not_a_choice", f"other_gpu is {state.gpu.name}, which is the chosen one; take another.")
     except ConfigError as error:
         raise ConfigError(error.kind, str(error), "other_gpu") from None
@@ -186,7 +187,7 @@ def across(session: Session, state: State) -> Iterator[Answer]:
     for experiment in (state.experiment, other):
         outcome = session.compiled(experiment, client=asker())
         if isinstance(outcome, Failure) or outcome.unreadable:
-            name = resolved_gpu(experiment, session.gpu).name
+            name = resolve_gpu(experiment, session.gpu).name
             yield status_text.alert(f"{name}:", whatif_text.reason(outcome)), ""
             return
         columns[f"{outcome.gpu}, Triton {outcome.triton}"] = _column(experiment, outcome, session)

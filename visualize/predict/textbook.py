@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.knobs import ConfigError, checked_fields, knob, powers
+from kernels.knobs import ConfigError, knob, powers, read_fields
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, ProblemFields
 from visualize.predict.traffic import Operation, Requests, Tile, count, count_access, make_requests, run_elements
 
@@ -62,7 +62,7 @@ def textbook(options: object) -> Textbook:
         return Textbook()
     if not isinstance(options, Mapping):
         raise ConfigError("not_an_object", f"The textbook options are {options!r}; they must be a JSON object.")
-    return checked_fields(Textbook, options, "the textbook")
+    return read_fields(Textbook, options, "the textbook")
 
 
 def requests(

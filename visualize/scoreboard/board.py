@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kernels import once
 from kernels.experiment import Experiment
 from kernels.measuring.measurements.counters_measurement import COUNTERS
 from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
-from kernels.once import once
 from kernels.results import Counters, GroupSizeStudy, records
 from kernels.results.counters import with_group_size
 from kernels.results.records import RecordForm, Recording

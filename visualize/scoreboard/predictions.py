@@ -14,10 +14,9 @@ from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from kernels import discover
-from kernels.experiment import Experiment, from_json, nested
+from kernels import discover, once
+from kernels.experiment import Experiment, from_json, nest
 from kernels.gpus import GPUS
-from kernels.once import once
 from kernels.results import Counters
 from kernels.results.records import Recording
 from kernels.spec import Launch
@@ -60,7 +59,7 @@ class Prediction:
         Raises:
             ConfigError: where it is none.
         """
-        return from_json(nested(self.launch, discover()), discover())
+        return from_json(nest(self.launch, discover()), discover())
 
     def line(self) -> str:
         """As a line of the file, without its end; what is empty is left out."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernels import discover
-from kernels.experiment import Experiment, from_json, nested, resolved_gpu
+from kernels.experiment import Experiment, from_json, nest, resolve_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knobs
 
@@ -35,8 +35,8 @@ def pinned(text: object, this: Gpu | None) -> Experiment | None:
         raise ConfigError("too_long", f"What is pinned is an address of at most {_LONGEST:,} characters.", FIELD)
     fields = dict(urllib.parse.parse_qsl(text))
     try:
-        chosen = from_json(nested(fields, discover()), discover())
-        resolved_gpu(chosen, this)
+        chosen = from_json(nest(fields, discover()), discover())
+        resolve_gpu(chosen, this)
     except ConfigError as error:
         raise ConfigError(error.kind, f"What is pinned can't be shown: {error}", FIELD) from error
     return chosen

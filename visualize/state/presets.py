@@ -9,7 +9,7 @@ from typing import Any
 from kernels import discover, experiment
 from kernels.experiment import Run
 from kernels.gpus import Gpu
-from kernels.knobs import ConfigError, knobs, quoted
+from kernels.knobs import ConfigError, knobs, quote
 from kernels.recommended import recommended, shipped
 from kernels.spec import Kernel, shape_text
 from visualize.state import pin
@@ -34,7 +34,7 @@ def with_preset(current: Mapping[str, object], kernel: Kernel, number: object, t
     offered = presets(kernel)
     if not isinstance(number, int) or not 0 <= number < len(offered):
         allowed = f"{kernel.id} has presets 0 to {len(offered) - 1}" if offered else f"{kernel.id} has none"
-        raise ConfigError("no_preset", f"The preset is {quoted(number)}; {allowed}.")
+        raise ConfigError("no_preset", f"The preset is {quote(number)}; {allowed}.")
     if offered[number] == FASTEST:
         return {**current, "kernel": kernel.id, **dataclasses.asdict(_fastest(current, kernel, this))}
     preset = kernel.presets[number]
@@ -45,8 +45,8 @@ def with_preset(current: Mapping[str, object], kernel: Kernel, number: object, t
 def _fastest(current: Mapping[str, object], kernel: Kernel, this: Gpu | None) -> Any:
     """The fastest config found for the problem that is set, on the GPU that is set."""
     asked = {name: current[name] for name in (*knobs(kernel.family.problem), "gpu") if name in current}
-    chosen = experiment.from_json(experiment.nested({"kernel": kernel.id, **asked}, discover()), discover())
-    gpu = experiment.resolved_gpu(chosen, this)
+    chosen = experiment.from_json(experiment.nest({"kernel": kernel.id, **asked}, discover()), discover())
+    gpu = experiment.resolve_gpu(chosen, this)
     if found := recommended(kernel, chosen.problem, gpu):
         return found.experiment.config
     searched = [one for one in shipped() if one.experiment.kernel == kernel.id]

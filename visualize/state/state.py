@@ -10,7 +10,7 @@ from typing import Any
 from kernels import discover, experiment
 from kernels.experiment import Experiment, Run
 from kernels.gpus import Gpu
-from kernels.knobs import ConfigError, checked_fields, knobs, quoted
+from kernels.knobs import ConfigError, knobs, quote, read_fields
 from kernels.spec import Kernel, Launch
 from visualize.state import pin
 from visualize.state.view import View
@@ -57,7 +57,7 @@ class State:
         if self.pinned is None:
             return None
         options = tuple(pin.fitting(one, self.experiment.kernel, self.pinned) for one in self.view.options)
-        gpu = experiment.resolved_gpu(self.pinned, this)
+        gpu = experiment.resolve_gpu(self.pinned, this)
         return State(self.pinned, View(self.view.tab, options), discover()[self.pinned.kernel], gpu)
 
     def _pin(self) -> dict[str, str]:
@@ -106,17 +106,17 @@ class Settings:
             ConfigError: with the field that caused it.
         """
         kernels = discover()
-        chosen = experiment.from_json(experiment.nested({"kernel": DEFAULT_KERNEL, **flat}, kernels), kernels)
+        chosen = experiment.from_json(experiment.nest({"kernel": DEFAULT_KERNEL, **flat}, kernels), kernels)
         options = []
         for declared in self.options:
-            one = checked_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__)
+            one = read_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__)
             if refuse := getattr(one, "refuse", None):
                 refuse(chosen.problem)
             options.append(one)
         tab = flat.get("tab", self.opened)
         if tab not in self.tabs:
-            raise ConfigError("not_a_choice", f"tab is {quoted(tab)}; allowed are {', '.join(self.tabs)}.", "tab")
-        gpu = experiment.resolved_gpu(chosen, this)
+            raise ConfigError("not_a_choice", f"tab is {quote(tab)}; allowed are {', '.join(self.tabs)}.", "tab")
+        gpu = experiment.resolve_gpu(chosen, this)
         pinned = pin.pinned(flat.get(pin.FIELD), this)
         return State(chosen, View(str(tab), tuple(options)), kernels[chosen.kernel], gpu, pinned)
 
@@ -144,11 +144,11 @@ class Settings:
 
         How it is run and drawn stays as it is, but for options that are a kernel's own.
         """
-        declared = experiment.kernel_named(kernel, discover())
+        declared = experiment.find_kernel(kernel, discover())
         kept = ["gpu", pin.FIELD, *knobs(Run)]
         for options in self.options:
             kept += [] if getattr(options, "of_kernel", False) else list(knobs(options))
-        before = experiment.kernel_named(current.get("form_of"), discover())
+        before = experiment.find_kernel(current.get("form_of"), discover())
         if before.family.root is declared.family.root:
             kept += list(knobs(declared.family.problem))
         if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):

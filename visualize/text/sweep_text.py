@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from kernels.experiment import Experiment
-from kernels.export.autotune import config_lines
+from kernels.export.script import config_lines
 from kernels.results import Sweep, SweepRow
 from kernels.space import Space
 from kernels.spec import Kernel, shape_text

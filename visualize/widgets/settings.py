@@ -12,7 +12,7 @@ from typing import Any
 
 import gradio as gr
 
-from kernels.knobs import ConfigError, quoted
+from kernels.knobs import ConfigError, quote
 from visualize.widgets import assets
 from visualize.widgets.markup import markup
 
@@ -52,5 +52,5 @@ def read(value: object) -> dict[str, Any]:
     except (ValueError, RecursionError):
         flat = None
     if not isinstance(flat, dict):
-        raise ConfigError("not_settings", f"The settings are {quoted(value)}; they must be what the page itself sends.")
+        raise ConfigError("not_settings", f"The settings are {quote(value)}; they must be what the page itself sends.")
     return flat

@@ -1,6 +1,6 @@
-"""How far a result is from its reference, element by element: the formulas of the check. Torch, inside functions.
+"""Input values, and the formulas that compare a result with its reference. Torch, imported inside the functions.
 
-The runner's check and an exported script compute with these same functions.
+The check and exported scripts share these functions.
 """
 
 from __future__ import annotations
@@ -12,11 +12,25 @@ if TYPE_CHECKING:
     import torch
 
 
+def values(distribution: str, shape: tuple[int, int], generator: Any, device: str) -> Any:
+    """Return float32 values: normal (0, 1), uniform in [-1, 1), integers from -4 to 4, or zeros."""
+    import torch
+
+    empty = torch.empty(shape, dtype=torch.float32, device=device)
+    if distribution == "normal":
+        return empty.normal_(generator=generator)
+    if distribution == "uniform":
+        return empty.uniform_(-1, 1, generator=generator)
+    if distribution == "integers":
+        return empty.random_(-4, 5, generator=generator)
+    return empty.zero_()
+
+
 def compared_in(dtype: torch.dtype, reference_dtype: str) -> torch.dtype:
-    """The type in which an output of `dtype` and its reference are compared; torch compares no float8.
+    """Return the type in which an output of `dtype` and its reference are compared. torch compares no float8.
 
     Args:
-        reference_dtype: by torch's name; "" where the output must equal the reference.
+        reference_dtype: by torch's name; "" if the output must equal the reference.
     """
     import torch
 
@@ -26,7 +40,7 @@ def compared_in(dtype: torch.dtype, reference_dtype: str) -> torch.dtype:
 
 
 def as_stored(value: Any, dtype: torch.dtype) -> Any:
-    """What a right result is stored as, in the type of `value`. float8 has its largest number instead of infinity."""
+    """Round correct results to `dtype`, in the type of `value`. float8 saturates at its largest number."""
     import torch
 
     if dtype.itemsize == 1:
@@ -36,11 +50,11 @@ def as_stored(value: Any, dtype: torch.dtype) -> Any:
 
 
 def deviations(got: Any, expected: Any, right: Any) -> tuple[Any, Any, Any]:
-    """Of each element: is it not finite where it should be; its error; how far a right result may be, by rounding.
+    """Return for each element: whether it is wrongly not finite, its error, and the error of the correct result.
 
     Args:
         got, expected: the result and the reference, in one type.
-        right: what a right result is stored as.
+        right: the correct result as stored, which differs from the reference by rounding.
     """
     import torch
 
@@ -51,16 +65,16 @@ def deviations(got: Any, expected: Any, right: Any) -> tuple[Any, Any, Any]:
 
 
 def in_limits(got: Any, right: Any, error: Any, rounding: Any, limit: Any) -> Any:
-    """The error of each element beyond rounding, in units of what is allowed: above 1 it is wrong."""
+    """Return each element's error beyond rounding in units of what is allowed. Above 1 it is wrong."""
     import torch
 
-    # An error of `limit` before rounding can round up or down what lay between two neighbours: twice as much.
+    # An error of `limit` before rounding can move a value between two neighbours to either: twice as much.
     beyond = torch.where(got == right, 0, (error - rounding).clamp(min=0))
     return torch.where(limit > 0, beyond / (2 * limit), torch.where(beyond > 0, torch.inf, 0))
 
 
 def rms_limit(explained: float, scale: float, elements: int) -> float:
-    """The largest relative RMS error that is allowed.
+    """Return the largest relative RMS error that is allowed.
 
     Args:
         explained: root of the sum of squares that rounding explains.

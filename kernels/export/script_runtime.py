@@ -1,27 +1,28 @@
-"""What an exported script does with its launch: check it, and time it. These functions are written into the script."""
+"""The functions that check and time the launch of an exported script. Their source is copied into the script."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernels.deviation import as_stored, compared_in, deviations, in_limits, rms_limit
+from kernels.numerics import as_stored, compared_in, deviations, in_limits, rms_limit
+from kernels.spec import Tensors
 
 
 def is_right(
     output: Any,
-    inputs: Mapping[str, Any],
-    reference: Callable[[Mapping[str, Any], slice], Any],
-    error_scale: Callable[[Mapping[str, Any], slice], Any] | None,
+    inputs: Tensors,
+    reference: Callable[[Tensors, slice], Any],
+    error_scale: Callable[[Tensors, slice], Any] | None,
     allowed: Any,
 ) -> bool:
-    """Compare with torch, and print how far off the output is. Some rows at a time: the reference is in a wider type.
+    """Compare the output with torch's, 1024 rows at a time, and print the deviation.
 
     Args:
-        allowed: what rounding explains of an error; None where the output must equal the reference, bit for bit.
+        allowed: the error that rounding explains; None if the output must equal the reference bit for bit.
     """
     import torch
 
@@ -62,13 +63,13 @@ def is_right(
 
 
 def times_ms(calls: Sequence[Callable[[], Any]], is_cold: bool, turns: int = 50) -> list[list[float]]:
-    """Milliseconds of each launch of each call, in turns. Needs a GPU.
+    """Time each launch of each call in milliseconds, alternating between the calls. Needs a GPU.
 
-    A spinning kernel holds the stream until all launches are queued, so no event times Python. Where the queue ran dry
-    before it was full, the spin is made longer and the turns are repeated.
+    A spinning kernel gates the stream until all launches are queued, so no event times Python. If the queue runs dry
+    before it is full, the spin gets longer and the measurement is repeated.
 
     Args:
-        is_cold: before each launch, twice the L2's capacity of other data is read through it.
+        is_cold: whether twice the L2's capacity of other data is read before each launch.
     """
     import torch
 
@@ -101,7 +102,7 @@ def times_ms(calls: Sequence[Callable[[], Any]], is_cold: bool, turns: int = 50)
 
 
 def told(name: str, times: Sequence[float], work: int, moved_bytes: int) -> str:
-    """The median of some times, their spread, and the rate of `work` operations or, where there are none, of bytes."""
+    """Return the median of some times, their spread, and the rate: of `work` operations, or of bytes if `work` is 0."""
     tenths = statistics.quantiles(times, n=10)
     median = statistics.median(times)
     rate = f"{work / median / 1e9:,.1f} TFLOP/s" if work else f"{moved_bytes / median / 1e6:,.0f} GB/s"

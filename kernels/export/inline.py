@@ -1,0 +1,180 @@
+"""Copy functions, with all that they call, into source text that imports none of our modules.
+
+A function keeps its comments and its docstring. Constants and functions of ours are copied before it, and its calls use
+their names in the text. Imports move to the top, and annotations of functions that are not jitted are dropped.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import itertools
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+# What a script may import, besides the standard library.
+LIBRARIES = ("torch", "triton")
+
+# A replacement of bytes of a source text: first byte, end, new text.
+_Edit = tuple[int, int, str]
+
+
+class CannotBeWritten(Exception):
+    """A part of a kernel's declaration that a script can't contain, and why."""
+
+
+class Inliner:
+    """Copies functions for one script. No two copies have the same name.
+
+    Attributes:
+        imports: the import statements that the copied functions need.
+    """
+
+    def __init__(self, reserved: set[str] | frozenset[str] = frozenset()) -> None:
+        self.imports: set[str] = set()
+        self._taken = set(reserved)
+        self._names: dict[int, str] = {}
+        self._constants: dict[str, str] = {}
+        self._texts: list[str] = []
+
+    def inline(self, *functions: Callable[..., Any]) -> tuple[list[str], list[str]]:
+        """Copy functions, jitted or not, and whatever they use that no earlier call has copied.
+
+        Returns:
+            Their names in the text, and the new texts, in an order in which a script can define them.
+
+        Raises:
+            CannotBeWritten: if a function uses something other than functions, constants and libraries.
+        """
+        names = [self._copy(function) for function in functions]
+        texts, self._texts = self._texts, []
+        return names, texts
+
+    def _copy(self, function: Callable[..., Any]) -> str:
+        plain = getattr(function, "fn", function)
+        if not isinstance(plain, FunctionType) or plain.__name__ == "<lambda>":
+            raise CannotBeWritten(f"{plain!r} is not defined by a `def`, so its source can't be copied.")
+        if id(plain) in self._names:
+            return self._names[id(plain)]
+        own, package = plain.__name__.lstrip("_"), plain.__module__.split(".")[-2:][0]
+        free = (own, f"{package}_{own}", *(f"{own}_{number}" for number in range(2, 100)))
+        name = self._names[id(plain)] = next(candidate for candidate in free if candidate not in self._taken)
+        self._taken.add(name)
+        source = textwrap.dedent(inspect.getsource(plain)).encode()
+        edits = sorted(self._edits(source, plain, name, is_jitted=plain is not function), reverse=True)
+        for start, end, text in edits:
+            source = source[:start] + text.encode() + source[end:]
+        tidy = re.sub(r"  # (fmt: skip|noqa: \w+)$", "", source.decode().rstrip(), flags=re.MULTILINE)
+        self._texts.append(re.sub(r'(:|""")\n\n+', r"\1\n", tidy))
+        return name
+
+    def _edits(self, source: bytes, function: FunctionType, name: str, is_jitted: bool) -> Iterator[_Edit]:
+        starts = list(itertools.accumulate(map(len, source.splitlines(keepends=True)), initial=0))
+
+        def span(node: Any) -> tuple[int, int]:
+            return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+
+        tree = ast.parse(source).body[0]
+        assert isinstance(tree, ast.FunctionDef)
+        at = source.index(tree.name.encode(), span(tree)[0] + len("def "))
+        yield at, at + len(tree.name.encode()), name
+        annotations: list[tuple[int, ast.expr]] = []  # each with the first byte to drop
+        for node in ast.walk(tree):
+            if isinstance(node, ast.arg) and node.annotation:
+                annotations.append((span(node)[0] + len(node.arg.encode()), node.annotation))
+            elif isinstance(node, ast.AnnAssign) and node.value:
+                annotations.append((span(node.target)[1], node.annotation))
+            elif isinstance(node, ast.FunctionDef) and node.returns:
+                annotations.append((source.rindex(b" ->", 0, span(node.returns)[0]), node.returns))
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._import(alias.name, alias.asname or alias.name, function)
+                yield starts[node.lineno - 1], starts[node.lineno], ""
+            elif isinstance(node, ast.ImportFrom):
+                raise CannotBeWritten(f"{function.__qualname__} imports from {node.module} inside its body.")
+        if not is_jitted:
+            yield from ((start, span(annotation)[1], "") for start, annotation in annotations)
+        ignored = {id(part) for _, annotation in annotations for part in ast.walk(annotation)}
+        local = _local_names(function.__code__)
+        known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+        for chain in sorted(_chains(tree, ignored), key=lambda chain: span(chain[0])):
+            base = ast.unparse(chain[0])
+            if base in local or (base not in known and hasattr(builtins, base)):
+                continue
+            if base not in known:
+                raise CannotBeWritten(f"{function.__qualname__} uses {base}, which its module does not define.")
+            if replaced := self._reference(chain, known[base], function):
+                yield *span(replaced[0]), replaced[1]
+
+    def _reference(self, chain: list[ast.expr], value: Any, function: FunctionType) -> tuple[ast.expr, str] | None:
+        """Follow `base.attribute.attribute` to the first value that a script can name; None if that is a library."""
+        for part in chain:
+            if isinstance(part, ast.Attribute):
+                value = getattr(value, part.attr)
+            plain, name = getattr(value, "fn", value), ast.unparse(part)
+            if isinstance(value, ModuleType):
+                if _is_library(value.__name__):
+                    self._import(value.__name__, name, function)
+                    return None
+            elif isinstance(plain, FunctionType):
+                if not _is_library(plain.__module__):
+                    return part, self._copy(value)
+                self.imports.add(f"from {plain.__module__} import {plain.__name__}")
+                return part, plain.__name__
+            elif type(value).__name__ == "constexpr" and hasattr(value, "value"):
+                return part, self._constant(name, f"tl.constexpr({value.value!r})")
+            elif _is_constant(value):
+                return part, self._constant(name, repr(value))
+        raise CannotBeWritten(f"{function.__qualname__} uses {ast.unparse(chain[-1])}, of type {type(value).__name__}.")
+
+    def _constant(self, name: str, text: str) -> str:
+        name = name.split(".")[-1].lstrip("_")
+        if self._constants.get(name) != text:
+            if name in self._taken:
+                raise CannotBeWritten(f"Two things are called {name}.")
+            self._taken.add(name)
+            self._constants[name] = text
+            self._texts.append(f"{name} = {text}")
+        return name
+
+    def _import(self, module: str, name: str, function: FunctionType) -> None:
+        if not _is_library(module):
+            raise CannotBeWritten(f"{function.__qualname__} imports {module}.")
+        self._taken.add(name)
+        self.imports.add(f"import {module}" if module == name else f"import {module} as {name}")
+
+
+def _is_library(module: str) -> bool:
+    top = module.split(".")[0]
+    return top in LIBRARIES or top in sys.stdlib_module_names
+
+
+def _is_constant(value: Any) -> bool:
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError):
+        return False
+
+
+def _local_names(code: CodeType) -> set[str]:
+    """Return the names that a function, or a function or comprehension inside it, binds."""
+    inner = (_local_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return {*code.co_varnames, *code.co_cellvars}.union(*inner)
+
+
+def _chains(tree: ast.AST, ignored: set[int]) -> Iterator[list[ast.expr]]:
+    """Yield each `name.attribute.attribute` that is read, as long as possible: its parts, the name first."""
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Name | ast.Attribute) or id(node) in inner | ignored:
+            continue
+        chain: list[ast.expr] = [node]
+        while isinstance(chain[0], ast.Attribute):
+            chain.insert(0, chain[0].value)
+        if isinstance(chain[0], ast.Name) and (isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load)):
+            yield chain

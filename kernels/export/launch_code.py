@@ -1,0 +1,204 @@
+"""One launch of a kernel as Python expressions: its tensors, its grid, its arguments.
+
+The kernel's own declarations are called with integers that remember their expression, so `-(-M // BLOCK_M)` reaches a
+script as that and not as 8.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Self
+
+from kernels.export.inline import CannotBeWritten
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, TensorSpec
+
+
+class SymbolicInt(int):
+    """An integer with its expression.
+
+    Attributes:
+        text: the expression.
+        sign: its outermost operator; "" for a name.
+        untraced: collects the operations without an expression, such as comparisons. What follows from their results
+            holds only for these values.
+    """
+
+    text: str
+    sign: str
+    untraced: list[str]
+
+    def __new__(cls, value: int, text: str, untraced: list[str], sign: str = "") -> Self:
+        number = super().__new__(cls, value)
+        number.text, number.sign, number.untraced = text, sign, untraced
+        return number
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __neg__(self) -> SymbolicInt:
+        return SymbolicInt(int.__neg__(self), f"-({self.text})" if self.sign else f"-{self.text}", self.untraced)
+
+    def __hash__(self) -> int:
+        return int.__hash__(self)
+
+
+def expression(value: int, after: str = "", is_left: bool = True) -> str:
+    """Return an integer's expression, parenthesized as an operand of the operator `after`."""
+    if not isinstance(value, SymbolicInt):
+        return str(value)
+    plain = not value.sign or not after or (is_left and value.sign == after and after in "+*")
+    return value.text if plain else f"({value.text})"
+
+
+def _trace(name: str, sign: str, neutral: int) -> None:
+    """Define an operator of SymbolicInt. Operands equal to `neutral` are left out of the expression."""
+    compute = getattr(operator, name)
+
+    def operation(left: int, right: int) -> int:
+        if type(right) is int and right == neutral:
+            return left
+        if type(left) is int and left == neutral and sign in "+*":
+            return right
+        text = f"{expression(left, sign)} {sign} {expression(right, sign, is_left=False)}"
+        untraced = next(number.untraced for number in (left, right) if isinstance(number, SymbolicInt))
+        return SymbolicInt(compute(int.__index__(left), int.__index__(right)), text, untraced, sign)
+
+    setattr(SymbolicInt, f"__{name}__", operation)
+    setattr(SymbolicInt, f"__r{name}__", lambda self, other: operation(other, self))
+
+
+def _record(name: str) -> None:
+    plain = getattr(int, f"__{name}__")
+
+    def operation(self: SymbolicInt, *others: Any) -> Any:
+        self.untraced.append(name)
+        return plain(self, *others)
+
+    setattr(SymbolicInt, f"__{name}__", operation)
+
+
+for _name, _sign, _neutral in (("add", "+", 0), ("sub", "-", 0), ("mul", "*", 1), ("floordiv", "//", 1)):
+    _trace(_name, _sign, _neutral)
+_BINARY = ("truediv", "mod", "divmod", "pow", "and", "or", "xor", "lshift", "rshift")
+for _name in (
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "eq",
+    "ne",
+    "bool",
+    "int",
+    "index",
+    "float",
+    *_BINARY,
+    *(f"r{b}" for b in _BINARY),
+):
+    _record(_name)
+
+
+class _SymbolicTensor:
+    """What a kernel's `arguments` may read of a tensor: strides, shape, element size, an aligned address."""
+
+    def __init__(self, text: str, spec: TensorSpec, dtype: str, untraced: list[str]) -> None:
+        self.text, self.shape = text, spec.shape
+        self.dtype = SimpleNamespace(itemsize=DTYPE_BYTES[dtype])
+        self._strides = [SymbolicInt(n, f"{text}.stride({axis})", untraced) for axis, n in enumerate(spec.strides)]
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def stride(self, axis: int) -> int:
+        return self._strides[axis]
+
+
+@dataclass(frozen=True)
+class LaunchCode:
+    """One launch as the texts of Python expressions.
+
+    Attributes:
+        inputs: (name, shape in memory, whether the kernel sees its transpose).
+        output: (name, shape).
+        grid: a tuple.
+        grid_is_fixed: whether the grid is written in numbers because it holds only for this problem, config and GPU.
+        arguments: by name, in the kernel's order, then the options of the launch.
+        work: floating-point operations; "" if a rate is in bytes per second.
+        has_descriptors: whether arguments are tensor descriptors.
+    """
+
+    inputs: tuple[tuple[str, str, bool], ...]
+    output: tuple[str, str]
+    grid: str
+    grid_is_fixed: bool
+    arguments: dict[str, str]
+    work: str
+    has_descriptors: bool
+
+
+def launch_code(kernel: Kernel, launch: Launch) -> LaunchCode:
+    """Write one launch of a kernel as expressions.
+
+    Raises:
+        CannotBeWritten: if a script can't contain an argument.
+    """
+    untraced: list[str] = []
+
+    def symbolic(declared: Any, owner: str) -> Any:
+        numbers = {name: value for name, value in vars(declared).items() if type(value) is int}
+        named = {name: SymbolicInt(value, f"{owner}.{name}", untraced) for name, value in numbers.items()}
+        return dataclasses.replace(declared, **named)
+
+    traced = Launch(symbolic(launch.problem, "problem"), symbolic(launch.config, "config"), launch.gpu)
+    specs, output = kernel.family.tensors(traced.problem), kernel.family.output(traced.problem)
+    untraced.clear()
+    grid = kernel.grid(traced)
+    # A plain number may still depend on a field. Only 1 is trusted.
+    is_fixed = bool(untraced) or any(type(size) is int and size != 1 for size in grid)
+    work = kernel.family.work(traced.problem)
+    tensors = {
+        name: _SymbolicTensor("output" if name == output else f'inputs["{name}"]', spec, launch.problem.dtype, untraced)
+        for name, spec in specs.items()
+    }
+    given, parameters = kernel.arguments(tensors, traced), inspect.signature(kernel.jitted.fn).parameters
+    order = [*(name for name in parameters if name in given), *(name for name in given if name not in parameters)]
+    return LaunchCode(
+        inputs=tuple((name, _tuple(spec.stored), spec.transposed) for name, spec in specs.items() if spec.is_input),
+        output=(output, _tuple(specs[output].shape)),
+        grid=_tuple(kernel.grid(launch) if is_fixed else grid),
+        grid_is_fixed=is_fixed,
+        arguments={name: _argument(name, given[name]) for name in order},
+        work=expression(work) if work else "",
+        has_descriptors=any(_is_descriptor(value) for value in given.values()),
+    )
+
+
+def literal(value: object) -> str:
+    """Return a constant as source text, strings in double quotes."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _argument(name: str, value: Any) -> str:
+    if isinstance(value, _SymbolicTensor):
+        return value.text
+    if type(value) is int or isinstance(value, SymbolicInt):
+        return expression(value)
+    if value is None or isinstance(value, bool | float | str):
+        return literal(value)
+    if _is_descriptor(value):
+        lists = ", ".join(f"[{', '.join(map(expression, n))}]" for n in (value.shape, value.strides, value.block_shape))
+        return f"TensorDescriptor({value.base.text}, {lists})"
+    raise CannotBeWritten(f"The argument {name} is a {type(value).__name__}, which a script can't contain.")
+
+
+def _is_descriptor(value: Any) -> bool:
+    return type(value).__name__ == "TensorDescriptor"
+
+
+def _tuple(sizes: Sequence[int]) -> str:
+    return f"({', '.join(map(expression, sizes))}{',' if len(sizes) == 1 else ''})"
