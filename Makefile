@@ -52,25 +52,20 @@ test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: wi
 		first=0; $(GPU_TESTS) 'gpu and not idle_gpu' $(GPU_AT_ONCE) || first=$$?; \
 		$(GPU_TESTS) 'gpu and idle_gpu' && exit $$first)
 
-# Tests of what is read from the compiler, and of what its interpreter computes, with the versions that ZeroGPU has; with
-# ARGS="--ignore tests/page" all tests outside the browser. This torch brings CUDA's libraries (2.5 GB).
+# Tests of what the compiler's output says and of what the interpreter computes, with the Triton that ZeroGPU has. It lies
+# in front of the virtual environment's own, beside the same torch: without its dependencies, which bring CUDA's libraries.
 TRITON ?= 3.6.0
-TORCH ?= 2.11.0
 TRITON_TESTS = tests/oracle/test_compiled.py tests/oracle/test_truth.py tests/kernels/test_contract.py \
 	tests/kernels/test_interpreter.py tests/kernels/test_timeline.py tests/kernels/test_sliced_operands.py
-OTHER = $(abspath $(VENV))/torch-$(TORCH)-triton-$(TRITON)
-OTHER_FOUND = import torch, triton; found = torch.__version__.split("+")[0], triton.__version__; \
-	assert found == ("$(TORCH)", "$(TRITON)"), found
+OTHER_TRITON = $(abspath $(VENV))/triton-$(TRITON)
 
-$(OTHER)/ready:
-	$(PYTHON) -m venv $(OTHER)
-	$(OTHER)/bin/python -m pip install -q --no-compile torch==$(TORCH) triton==$(TRITON)
+$(OTHER_TRITON)/ready: | $(DEV_READY)
+	$(VENV_PYTHON) -m pip install -q --no-compile --no-deps --target $(OTHER_TRITON) triton==$(TRITON)
 	touch $@
 
-test-triton: $(OTHER)/ready $(DEV_READY) ## Run what depends on torch and Triton with others (TORCH=2.11.0 TRITON=3.6.0)
-	@$(TIMED) set -e; \
-	export PYTHONPATH="$$($(OTHER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"; \
-	$(VENV_PYTHON) -c '$(OTHER_FOUND)'; \
+test-triton: $(OTHER_TRITON)/ready $(DEV_READY) ## Run the tests that depend on Triton with another version (TRITON=3.6.0)
+	@$(TIMED) set -e; export PYTHONPATH="$(OTHER_TRITON)"; \
+	$(VENV_PYTHON) -c 'import triton; assert triton.__version__ == "$(TRITON)", triton.__version__'; \
 	$(call PYTEST,$(AT_ONCE)) $(or $(ARGS),$(TRITON_TESTS))
 
 bench: $(RUN_READY) ## Time the kernels beside the library, on a GPU (ARGS="--only transpose"; VENV_PYTHON=python3)
@@ -91,8 +86,11 @@ lock: ## Write requirements.lock anew, with the latest versions that requirement
 	$(LOCK) -o requirements.lock $$(sed -nE 's/^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z]+)==.*/--no-emit-package \1/p' .lock)
 	rm .lock
 
-mutants: $(DEV_READY) ## Plant defects in a copy, one at a time, and see that tests find each (ARGS= names some)
-	@$(TIMED) $(VENV_PYTHON) -m tests.mutants $(ARGS)
+# mutmut changes one expression of a model or reader at a time, in a copy under mutants/, and runs the tests that reach it.
+# `python -m mutmut results` lists the changes that no test found, `python -m mutmut show NAME` one of them.
+mutants: $(DEV_READY) ## Score the tests: change the models' and readers' code (ARGS="visualize.predict.traffic*" narrows it)
+	$(VENV_PYTHON) -m pip install -q mutmut~=3.8.1
+	@$(TIMED) $(VENV_PYTHON) -m mutmut run --max-children $(JOBS) $(ARGS)
 
 lint: $(DEV_READY) ## Check style, format, types, layers and the page's scripts
 	@$(TIMED) set -ex; \
@@ -108,7 +106,7 @@ format: $(DEV_READY) ## Mend the style and format that can be mended by machine
 	$(VENV_PYTHON) -m ruff format .
 
 clean: ## Remove the virtual environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/run-ready: requirements.lock requirements.txt

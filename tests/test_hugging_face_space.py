@@ -97,3 +97,9 @@ def test_the_page_is_made_from_a_space_alone(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.strip() == str(tmp_path / "space")
+
+
+def test_a_space_made_from_the_repository_itself_gets_the_pinned_gradio():
+    matter = front_matter(TREE)
+    assert f"gradio~={matter['sdk_version']}" in (TREE / "requirements.txt").read_text()
+    assert (matter["sdk"], matter["python_version"], matter["app_file"]) == ("gradio", '"3.12"', "app.py")

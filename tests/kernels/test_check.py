@@ -61,6 +61,12 @@ def test_one_wrong_element_of_four_million_is_found(place, dtype):
     assert list(zip(*np.nonzero(diff.cells > 1), strict=True)) == [(place[0] // diff.cell[0], place[1] // diff.cell[1])]
 
 
+def test_one_product_left_out_of_4097_fails(dtype):
+    inputs, _ = product(128, 128, 4097, dtype)
+    short = (inputs["A"][:, :-1].double() @ inputs["B"][:-1].double()).to(inputs["A"].dtype)
+    assert not checked_product(short, inputs, dtype, "tf32" if dtype == "float32" else "exact")[0].passed
+
+
 def test_an_element_that_rounding_does_not_explain_is_found(dtype):
     """Two units in the last place of a half, or a hundredth of the typical value where operands are cut to tf32."""
     for k in (64, 577):

@@ -1,4 +1,4 @@
-"""Copies of the project's source, for tests that change it: a mutant, a kernel more."""
+"""Copies of the project's source, for tests that change it, and processes."""
 
 from __future__ import annotations
 
@@ -31,35 +31,6 @@ if __name__ == "__main__":
         said = to_json(outcome)
         print(json.dumps(said.get("check") or said))
     session.close()
-"""
-
-# Torch takes seconds to import, and kernels of two trees can't be imported by one process: each tree has a fork.
-FORKS = """
-import json, os, sys
-import torch
-
-def checks(tree, payloads):
-    os.chdir(tree)
-    sys.path.insert(0, tree)
-    from kernels.measuring import worker
-    worker.start("interpreter", "cache")
-    from kernels import discover
-    from kernels.experiment import from_json, resolve_gpu
-    from kernels.measuring.measurements.run_measurement import checked, launch
-    found = []
-    for payload in payloads:
-        experiment = from_json(payload, discover())
-        failure = launch(experiment, resolve_gpu(experiment, None))
-        check = checked()[0] if failure is None else None
-        found.append({"passed": check.passed, "mismatched": check.mismatched} if check else vars(failure))
-    return found
-
-for tree, payloads in json.load(sys.stdin):
-    sys.stdout.flush()
-    if (child := os.fork()) == 0:
-        print(json.dumps(checks(tree, payloads)), flush=True)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0, tree
 """
 
 
@@ -97,14 +68,6 @@ def checks(tree, payloads, backend):
     script = tree / "run_payloads.py"
     script.write_text(RUN, encoding="utf-8")
     ended = python(tree, script, tree / "cache", backend, stdin=json.dumps(payloads))
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
-
-
-def checks_of_trees(payloads_by_tree):
-    """The checks of each tree's experiments, under the interpreter: of all trees in one process and its forks."""
-    given = json.dumps([[str(tree), payloads] for tree, payloads in payloads_by_tree.items()])
-    ended = subprocess.run([sys.executable, "-c", FORKS], input=given, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
