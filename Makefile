@@ -1,4 +1,4 @@
-# `make help` lists what there is.
+# `make help` lists the targets.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,45 +9,45 @@ JOBS ?= 2
 GPU_JOBS ?= 4
 ARGS ?=
 
-# With another VENV_PYTHON, nothing is made or installed: what that Python has is used as it is.
+# Another VENV_PYTHON is used unchanged: nothing is created or installed.
 ifeq ($(VENV_PYTHON),$(VENV)/bin/python)
 RUN_READY := $(VENV)/run-ready
 DEV_READY := $(VENV)/dev-ready
 endif
 
-# Each process would compile our source anew.
+# Without bytecode, each process would compile the source again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all test-triton test-gpu bench bench-cpu space lock mutants lint format clean
 
-# Say how long a recipe took, whether it fails or not.
+# Print how long a recipe took, also when it fails.
 TIMED = begun=$$(date +%s); \
 	trap 'took=$$(($$(date +%s) - begun)); echo "make $@ took $$((took / 60)) min $$((took % 60)) s."' EXIT;
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-run: $(RUN_READY) ## Start the page on http://127.0.0.1:7860 (HOST= and PORT= change that)
+run: $(RUN_READY) ## Serve the page on http://127.0.0.1:7860 (HOST=, PORT=)
 	$(VENV_PYTHON) app.py --host $(HOST) --port $(PORT)
 
-# A browser's tests wait for what is drawn, so they run apart from the others; of both, JOBS run at a time.
+# Browser tests wait for drawings, so they run after the others. JOBS tests run at a time.
 PYTEST = $(VENV_PYTHON) -m pytest -m 'not gpu' $(1)
 AT_ONCE = -n $(JOBS) --dist loadgroup
 RUN_TESTS = $(TIMED) CHROMIUM="$$(scripts/find-chromium)" && export CHROMIUM && \
 	$(if $(ARGS),$(PYTEST) $(ARGS),$(PYTEST) $(AT_ONCE) --ignore tests/page && $(PYTEST) $(AT_ONCE) tests/page)
 
-test: $(DEV_READY) ## Run every test that needs no GPU (ARGS= goes to pytest, which then runs one test after the other)
+test: $(DEV_READY) ## Run the tests that need no GPU (ARGS= goes to pytest, which then runs tests one by one)
 	@$(call RUN_TESTS)
 
-test-all: $(DEV_READY) ## The same with every combination of values, not only every pair, and more drawn examples
+test-all: $(DEV_READY) ## Run the same tests with every combination of values, not only every pair, and more random examples
 	@$(call RUN_TESTS,--all-combinations)
 
-# On a GPU, tests mostly compile: several at a time where pytest-xdist is there, and then alone those that compare times.
+# GPU tests mostly compile: with pytest-xdist they run in parallel, and then those that compare times run alone.
 GPU_TESTS = $(VENV_PYTHON) -m pytest -o testpaths=tests -m
 GPU_AT_ONCE = $(shell $(VENV_PYTHON) -c 'import xdist; print("-n $(GPU_JOBS) --dist worksteal")' 2>/dev/null)
 
-test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3: with the Python that you have)
+test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3 uses your own Python)
 	@$(TIMED) $(if $(ARGS),$(GPU_TESTS) gpu $(ARGS), \
 		first=0; $(GPU_TESTS) 'gpu and not idle_gpu' $(GPU_AT_ONCE) || first=$$?; \
 		$(GPU_TESTS) 'gpu and idle_gpu' && exit $$first)
@@ -68,27 +68,27 @@ test-triton: $(OTHER_TRITON)/ready $(DEV_READY) ## Run the tests that depend on 
 	$(VENV_PYTHON) -c 'import triton; assert triton.__version__ == "$(TRITON)", triton.__version__'; \
 	$(call PYTEST,$(AT_ONCE)) $(or $(ARGS),$(TRITON_TESTS))
 
-bench: $(RUN_READY) ## Time the kernels beside the library, on a GPU (ARGS="--only transpose"; VENV_PYTHON=python3)
+bench: $(RUN_READY) ## Time the kernels beside the library on a GPU (ARGS="--only transpose")
 	@$(TIMED) $(VENV_PYTHON) -m benchmarks.l2 && $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)
 
-bench-cpu: $(DEV_READY) ## Time the models and the page, on any machine
+bench-cpu: $(DEV_READY) ## Time the models and the page on any machine
 	@$(TIMED) set -e; for name in start schedule coalescing reuse history; do \
 		echo "== $$name"; $(VENV_PYTHON) -m benchmarks.$$name; done
 
 space: ## Write a folder to push as a Hugging Face Space (PROFILE=cpu, gpu or zero)
 	$(PYTHON) -m scripts.make_space $(PROFILE)
 
-# torch and Triton come in builds for each kind of machine, with hashes of their own, and bring NVIDIA's libraries.
+# torch and Triton have builds with different hashes for each kind of machine, and bring NVIDIA's libraries.
 LOCK = uv pip compile requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --upgrade -q
 
-lock: ## Write requirements.lock anew, with the latest versions that requirements.txt allows (needs uv)
+lock: ## Regenerate requirements.lock with the latest versions that requirements.txt allows (needs uv)
 	$(LOCK) -o .lock
 	$(LOCK) -o requirements.lock $$(sed -nE 's/^(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z]+)==.*/--no-emit-package \1/p' .lock)
 	rm .lock
 
 # mutmut changes one expression of a model or reader at a time, in a copy under mutants/, and runs the tests that reach it.
 # `python -m mutmut results` lists the changes that no test found, `python -m mutmut show NAME` one of them.
-mutants: $(DEV_READY) ## Score the tests: change the models' and readers' code (ARGS="visualize.predict.traffic*" narrows it)
+mutants: $(DEV_READY) ## Score the tests of models and readers with mutmut (ARGS="visualize.predict.traffic*" narrows it)
 	$(VENV_PYTHON) -m pip install -q mutmut~=3.8.1
 	@$(TIMED) $(VENV_PYTHON) -m mutmut run --max-children $(JOBS) $(ARGS)
 
@@ -101,7 +101,7 @@ lint: $(DEV_READY) ## Check style, format, types, layers and the page's scripts
 	"$$scripts/lint-imports" --no-cache --no-logo; \
 	"$$scripts/oxlint" --deny-warnings visualize
 
-format: $(DEV_READY) ## Mend the style and format that can be mended by machine
+format: $(DEV_READY) ## Fix style and format where a tool can
 	$(VENV_PYTHON) -m ruff check --fix --exit-zero --quiet .
 	$(VENV_PYTHON) -m ruff format .
 
