@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from benchmarks.kernel_cases import CASES, COMPILED, Against, Case
-from benchmarks.kernel_table import Entry, Table, read
-from benchmarks.kernels import FOLDER, config_of
+from benchmarks.kernel_cases import CASES, COMPILED, Case
+from benchmarks.kernels import config_of
 from kernels import discover
 from kernels.gpus import GPUS
 
@@ -111,51 +108,6 @@ def test_every_case_has_a_config_that_a_search_found_and_its_problem_takes(case)
     assert source.startswith("found on H200 for ")
 
 
-def test_no_case_stands_twice():
-    assert len({case.work for case in CASES}) == len(CASES)
-
-
 def test_a_case_that_no_search_is_like_has_its_kernels_default():
     case = Case("tiny", "matmul.grouped", {"M": 16, "N": 16, "K": 16, "dtype": "float16"}, ())
     assert config_of(case, GPUS["H200"]) == (discover()["matmul.grouped"].config(), "default")
-
-
-def test_the_table_holds_each_row_its_interval_and_why_one_is_missing():
-    good = Entry(
-        "float16 8192³", "the faster of cuBLAS and cuBLASLt", "matmul.persistent", {"BLOCK_M": 128}, "default",
-        "torch.matmul", 1.002, 0.998, 1.004, 300, 1.4, 1.403, 2.1e-4, 2.2e-4, note="The SM clock moved.",
-    )  # fmt: skip
-    bound = dataclasses.replace(good, work="transpose", against="device copy", their_error=None, error=0.0, note="")
-    bad = Entry("tf32", "cuBLAS", "matmul.grouped", {}, "default", failure="wrong: 3 elements")
-    table = Table("2026-11-22", "NVIDIA H200", "2.11", "3.6.0", [good, bound, bad])
-    text = table.markdown()
-    assert "Measured on 2026-11-22 on one NVIDIA H200, torch 2.11, triton 3.6.0" in text
-    assert "| `matmul.persistent` BLOCK_M 128 | 1.002 (0.998–1.004) | 1.4000 | 1.4030 | 2.1e-04 | 2.2e-04 |" in text
-    assert "| 0 | – |" in text
-    assert "| wrong: 3 elements |" in text
-    assert "- float16 8192³: The SM clock moved." in text
-    widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
-    assert widths == {9}
-    assert json.loads(table.json())["entries"][0]["ratio_low"] == 0.998
-
-
-def test_the_table_is_written_as_markdown_and_as_json(tmp_path):
-    table = Table("2026-11-22", "NVIDIA A100-SXM4-80GB", "2.11", "3.6.0", [])
-    table.write(tmp_path / "measured" / "A100-80GB")
-    files = {file.name: file.read_text(encoding="utf-8") for file in (tmp_path / "measured").iterdir()}
-    assert files == {"A100-80GB.md": table.markdown(), "A100-80GB.json": table.json()}
-
-
-def test_the_readmes_table_is_what_was_measured_last():
-    table = read(FOLDER / "H200.json")
-    readme = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
-    assert table.short() in readme
-    assert f"On one H200, {table.date}:" in readme
-    assert (FOLDER / "H200.md").read_text(encoding="utf-8") == table.markdown()
-
-
-def test_a_row_against_several_names_the_fastest():
-    entry = Entry("w", "the best of a and b", "k", {}, "", "b", 1.0, 0.9, 1.1, 50, 1.0, 1.0, 0.0, 0.0)
-    assert "the best of a and b: b" in Table("", "", "", "", [entry]).markdown()
-    assert Against("x", ("y",)).is_bound is False
-    assert Case("w", "k", {}, ()).timer == "events"

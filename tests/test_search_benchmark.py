@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from benchmarks import search_times
 from benchmarks.search import RECORDED
-from benchmarks.search_replay import FIRST, replayed, report, swept
-from benchmarks.search_times import Found, line, read, spaces, timed
+from benchmarks.search_replay import FIRST, replayed, swept
+from benchmarks.search_times import Found, read
 from kernels.results import Strategy
-from tests.sweep.fakes import FakeBuilder, FakeDevice, predicting
 
 RECORDED_SHAPES = read(RECORDED)
 
@@ -19,13 +15,6 @@ RECORDED_SHAPES = read(RECORDED)
 def name(found: Found) -> str:
     problem = found.space.base.problem
     return f"{problem.M}x{problem.N}x{problem.K}"
-
-
-def test_every_shape_was_recorded():
-    assert [found.space.to_json() for found in RECORDED_SHAPES] == [one.to_json() for one in spaces()]
-    assert {(found.gpu, found.device.name, len(found.rows)) for found in RECORDED_SHAPES} == {
-        ("H200", "NVIDIA H200", 212)
-    }
 
 
 @pytest.mark.parametrize("found", RECORDED_SHAPES, ids=name)
@@ -43,23 +32,3 @@ def test_the_winner_among_all_configs_is_within_one_per_cent_of_the_best():
     assert one.tried < one.configs / 4
     low, median, high = one.random_first
     assert one.first < low < median < high
-    table = report([one]).splitlines()
-    assert len(table) == 3
-    assert table[2].startswith("| 4096, 4096, 4096 | 212 | +0.0 % | +")
-
-
-def test_every_config_is_timed_beside_one_reference(tmp_path, monkeypatch):
-    """With a device whose times are made up."""
-    monkeypatch.setattr(search_times, "TURNS", 12)
-    monkeypatch.setattr(search_times, "MORE_TURNS", 30)
-    within, device = spaces()[0], FakeDevice()
-    rows = timed(within, device, FakeBuilder(predicting(error=0.2)))
-    assert len(rows) == within.size == 216
-    references = {trial.reference for trial in device.trials}
-    assert references - {None} == {device.trials[0].experiments[0]}
-    assert [len(row.samples) for row in rows] == [12] * 216
-    path = tmp_path / "searches.jsonl"
-    path.write_text(line(within, device.describe(), "H200", rows))
-    (back,) = read(path)
-    assert (back.space, list(back.rows.values())) == (within, rows)
-    assert json.loads(path.read_text())["device"]["name"] == "Fake H200"
