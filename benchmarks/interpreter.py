@@ -14,7 +14,7 @@ def main() -> None:
     from kernels import discover
     from kernels.experiment import from_json
     from kernels.gpus import GPUS
-    from kernels.measuring.interpreter import estimated_seconds
+    from kernels.measuring.interpreter import estimate_seconds
     from kernels.measuring.session import Session
     from kernels.results import Failure
     from kernels.spec import Launch
@@ -48,7 +48,7 @@ def main() -> None:
         products *= getattr(experiment.config, "BLOCK_K", 0)
         rows.append([sum(n for n, _ in counts), sum(n * size for n, size in counts), products])
         seconds.append(outcome.stages["launch"])
-        estimate = estimated_seconds(kernel, launch)
+        estimate = estimate_seconds(kernel, launch)
         print(f"{payload}: {seconds[-1]:.2f} s, estimated {estimate:.2f} s")
     weights = 1 / np.array(seconds)
     fit, *_ = np.linalg.lstsq(np.array(rows) * weights[:, None], np.ones(len(rows)), rcond=None)

@@ -22,7 +22,7 @@ from benchmarks.kernel_table import Entry, Table
 if TYPE_CHECKING:
     from kernels.gpus import Gpu
     from kernels.measuring.prepared import Prepared
-    from kernels.measuring.sampling import Samples
+    from kernels.measuring.timing import Samples
     from kernels.results import Check
 
 FOLDER = Path(__file__).parent / "measured"
@@ -54,8 +54,8 @@ def main() -> int:
 def _benchmark(cases: list[Case], seconds: float, folder: Path) -> int:
     from kernels.gpus import this_gpu
     from kernels.measuring import worker
-    from kernels.measuring.sampling import Effort
-    from kernels.measuring.timing import in_turns
+    from kernels.measuring.gated_stream import GatedStream
+    from kernels.measuring.timing import Effort, sample
     from kernels.results import Failure
 
     gpu = this_gpu()
@@ -70,7 +70,7 @@ def _benchmark(cases: list[Case], seconds: float, folder: Path) -> int:
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     table = Table(date, device.name, device.torch, device.triton, [])
     for case in cases:
-        for entry in measured(case, gpu, lambda calls, timer: in_turns(calls, "warm", timer, effort)):
+        for entry in measured(case, gpu, lambda calls, timer: sample(GatedStream(calls, "warm", timer), effort)):
             table.entries.append(entry)
             print(f"{entry.work}, against {entry.against}: {_said(entry)}", flush=True)
         table.write(folder / gpu.name)  # after each case: what was timed is kept if the next one ends the process

@@ -54,9 +54,9 @@ def _received(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
 
     from kernels import discover
     from kernels.experiment import Experiment
+    from kernels.measuring.gated_stream import GatedStream
     from kernels.measuring.prepared import prepare
-    from kernels.measuring.sampling import Effort
-    from kernels.measuring.timing import in_turns
+    from kernels.measuring.timing import Effort, sample
     from kernels.spec import Launch, shape_text
     from visualize.predict.reuse import asked_bytes
     from visualize.predict.schedule import schedule
@@ -72,7 +72,8 @@ def _received(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
         calls = [prepare(Experiment(kernel.id, problem, config), gpu).ready() for config in configs]
         launch = Launch(problem, configs[0], gpu)
         asked = asked_bytes(kernel, launch, schedule(kernel, launch, 1, "assumed"))
-        for config, times in zip(configs, in_turns(calls, "warm", "events", effort).times_ms, strict=True):
+        samples = sample(GatedStream(calls, "warm", "events"), effort)
+        for config, times in zip(configs, samples.times_ms, strict=True):
             ms = float(np.median(times))
             said = f"{shape_text(problem)}, {block_m} × {block_n} tiles, GROUP_SIZE {config.GROUP_SIZE}"
             yield said, ms, asked / ms / 1e6

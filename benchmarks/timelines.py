@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 GROUP_SIZES = 1, 4, 16, 64
 NAMES = "as is expected", "on the timeline"
-MOST_PROGRAMS = 28_000
+MAX_PROGRAMS = 28_000
 
 # The clock is up again after so long, and as in the launches that were counted the power limit is not reached.
 _PAUSE_S = 0.03
@@ -77,7 +77,7 @@ def _studies(gpu: Gpu) -> list[GroupSizeStudy]:
     studies = [recording.measured for recording in records.shipped(MEASUREMENT.form) if recording.gpu == gpu.name]
     of = [(study, study.experiment.kernel, study.experiment.problem) for study in studies]
     products = [study for study, kernel, problem in of if (kernel, problem.dtype) == ("matmul.grouped", "float16")]
-    return [study for study in products if _programs(study.experiment, gpu) <= MOST_PROGRAMS]
+    return [study for study in products if _programs(study.experiment, gpu) <= MAX_PROGRAMS]
 
 
 def _programs(experiment: Experiment, gpu: Gpu) -> int:

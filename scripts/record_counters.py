@@ -77,7 +77,7 @@ def _compiled(
 
 def _counted(batch: Sequence[tuple[Experiment, Compiled]], cache: str) -> Iterator[tuple[Wanted, Counters | Failure]]:
     from kernels.measuring import ncu
-    from kernels.measuring.measurements.counters_measurement import METRICS, counters
+    from kernels.measuring.measurements.counters_measurement import METRICS, join_counts
 
     if not batch:
         return
@@ -86,10 +86,10 @@ def _counted(batch: Sequence[tuple[Experiment, Compiled]], cache: str) -> Iterat
     except ncu.CountingFailed as error:
         yield from (((experiment.to_json(), "counters"), error.failure) for experiment, _ in batch)
         return
-    for (experiment, compiled), (launch, rows) in zip(batch, found, strict=True):
+    for (experiment, compiled), counts in zip(batch, found, strict=True):
         wanted = experiment.to_json(), "counters"
         try:
-            yield wanted, counters(experiment, compiled, launch, rows)
+            yield wanted, join_counts(experiment, compiled, counts)
         except ncu.CountingFailed as error:
             yield wanted, error.failure
 

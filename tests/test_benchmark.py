@@ -33,7 +33,7 @@ def _small(case):
 
 def _taken(calls, timer):
     """Made-up times: each call's is its place, so that the kernel is first and the last call the slowest."""
-    from kernels.measuring.sampling import Samples
+    from kernels.measuring.timing import Samples
 
     for call in calls:
         call()

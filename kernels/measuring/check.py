@@ -1,16 +1,14 @@
-"""Is the output right? Bit for bit, or within what its family allows for rounding. Torch; runs in the worker.
+"""Compare a launch's output with the reference: exactly, or within the rounding of its family. Torch; in the worker.
 
-Where rounding is allowed for, the reference is computed in a wider type, so it is known what the right result rounds
-to. An element may err by that rounding, and beyond it by its Allowance.
+With rounding, the reference is computed in a wider type, so the rounding of a right result is known. An element may
+err by that rounding, and beyond it by its Allowance.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernels.measuring.device_memory import refuse_what_does_not_fit
 from kernels.numerics import as_stored, compared_in, deviations, in_limits, rms_limit
 from kernels.results import Check, Closeup, Diff
 from kernels.spec import Allowance, Family
@@ -21,11 +19,36 @@ if TYPE_CHECKING:
 MAX_CELLS = 128
 _CLOSEUP_CELLS, _WINDOW = 96, 3
 _CHUNK_BYTES = 512 * 1024 * 1024
+_GIB = 2**30
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """Some rows of the output beside the reference, element by element."""
+class InsufficientMemory(Exception):
+    """An allocation would exceed the device's free memory."""
+
+
+def require_memory(needed_bytes: int, what: str) -> None:
+    """Check the current GPU's free memory before an allocation.
+
+    Args:
+        what: the tensors to allocate, for the message.
+
+    Raises:
+        InsufficientMemory: with both figures.
+    """
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    # Torch reuses memory that it has reserved and does not use.
+    free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    if needed_bytes > free:
+        raise InsufficientMemory(
+            f"{what} take {needed_bytes / _GIB:.1f} GiB; the GPU has {total / _GIB:.0f} GiB, {free / _GIB:.1f} of them "
+            "free. Make the shape smaller."
+        )
+
+
+class _Rows(NamedTuple):
+    """Some rows of the output and the reference, and per element its error, scale and rounding."""
 
     got: torch.Tensor
     expected: torch.Tensor
@@ -38,7 +61,7 @@ class _Compared:
 
 
 class _Comparison:
-    """The output and the reference, compared some rows at a time, so that 16,384 × 16,384 fits beside the tensors."""
+    """The output and the reference, some rows at a time: 16,384 × 16,384 must fit beside the tensors."""
 
     def __init__(
         self, output: torch.Tensor, inputs: dict[str, Any], family: Family, allowance: Allowance | None
@@ -47,34 +70,29 @@ class _Comparison:
         wide = compared_in(output.dtype, allowance.reference_dtype if allowance else "")
         has_scale = allowance is not None and family.error_scale is not None
         if output.is_cuda:
-            each = (0 if wide == output.dtype else wide.itemsize) + (4 if has_scale else 0)
-            needed = each * sum(tensor.numel() for tensor in inputs.values())
-            refuse_what_does_not_fit(needed, "The operands of the check, in a wider type,")
+            per_element = (0 if wide == output.dtype else wide.itemsize) + (4 if has_scale else 0)
+            needed_bytes = per_element * sum(tensor.numel() for tensor in inputs.values())
+            require_memory(needed_bytes, "The operands of the check, in a wider type,")
         self.inputs = {name: tensor.to(wide) for name, tensor in inputs.items()}
         self.absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if has_scale else {}
 
-    def rows(self, part: slice) -> _Compared:
+    def rows(self, part: slice) -> _Rows:
         import torch
 
         expected = self.family.reference(self.inputs, part)
         got = self.output[part].to(expected.dtype)
         right = expected if self.allowance is None else as_stored(expected, self.output.dtype)
         nonfinite, error, rounding = deviations(got, expected, right)
-        scale = self._scale(expected, part)
+        scale = expected.abs()
+        if self.absolute and self.family.error_scale:
+            scale = self.family.error_scale(self.absolute, part).to(expected.dtype)
         typical, units = torch.zeros_like(error), error
         if allowed := self.allowance:
             limit = allowed.of_value * expected.abs() + allowed.of_scale * scale
             typical = allowed.expected_of_value * expected.abs() + allowed.expected_of_scale * scale
             units = in_limits(got, right, error, rounding, limit)
-        return _Compared(
-            got, expected, error, scale, rounding, typical, torch.where(nonfinite, torch.inf, units), nonfinite
-        )
-
-    def _scale(self, expected: torch.Tensor, part: slice) -> torch.Tensor:
-        """The scale of each element's error."""
-        if not self.absolute or self.family.error_scale is None:
-            return expected.abs()
-        return self.family.error_scale(self.absolute, part).to(expected.dtype)
+        units = torch.where(nonfinite, torch.inf, units)
+        return _Rows(got, expected, error, scale, rounding, typical, units, nonfinite)
 
 
 def check(
@@ -88,11 +106,11 @@ def check(
 
     Args:
         output: (rows, columns), poisoned with NaN before the launch.
-        allowance: what rounding explains; None where every element must equal the reference, bit for bit.
-        tile: rows and columns of the output's tiles, which the closeup of the worst element keeps to.
+        allowance: the error that rounding explains; None if every element must equal the reference, bit for bit.
+        tile: rows and columns of the output's tiles, which frame the closeup of the worst element.
 
     Raises:
-        DoesNotFit: before anything is allocated.
+        InsufficientMemory: before anything is allocated.
     """
     import numpy as np
     import torch
@@ -120,7 +138,7 @@ def check(
         if (value := part.units.view(-1)[place].item()) > worst[0]:
             row, column = divmod(place, columns)
             worst = (value, first + row, column, part.got[row, column].item(), part.expected[row, column].item())
-        pictures.append(_pooled(part.units, cell))
+        pictures.append(_max_pool(part.units, cell))
     error_2, reference_2, typical_2 = totals.tolist()
     scale = math.sqrt(reference_2) or 1.0
     relative_rms = math.sqrt(error_2) / scale
@@ -147,36 +165,34 @@ def check(
 
 
 def _closeup(comparison: _Comparison, worst: tuple[int, int], tile: tuple[int, int] | None) -> Closeup:
-    """The worst element's tile and its neighbours, and the elements next to it."""
+    """The worst element's tile with its neighbours as a picture, and the elements around it as numbers."""
     sides = tile or (_CLOSEUP_CELLS // 3, _CLOSEUP_CELLS // 3)
-    shape = comparison.output.shape
-    near = [slice(max(0, at - _WINDOW), min(room, at + _WINDOW + 1)) for at, room in zip(worst, shape, strict=True)]
-    # A tile of fewer rows than are shown as numbers has more neighbours than one.
-    first = [
-        min(max(0, (at // side - 1) * side), shown.start // side * side)
-        for at, side, shown in zip(worst, sides, near, strict=True)
-    ]
-    last = [
-        min(room, max((at // side + 2) * side, -(-shown.stop // side) * side))
-        for at, side, room, shown in zip(worst, sides, shape, near, strict=True)
-    ]
-    part = comparison.rows(slice(first[0], last[0]))
-    cell = (-(-(last[0] - first[0]) // _CLOSEUP_CELLS), -(-(last[1] - first[1]) // _CLOSEUP_CELLS))
-    rows = slice(near[0].start - first[0], near[0].stop - first[0])
+    near, frame = [], []
+    for at, side, length in zip(worst, sides, comparison.output.shape, strict=True):
+        shown = slice(max(0, at - _WINDOW), min(length, at + _WINDOW + 1))
+        # Tiles smaller than the window need more than one neighbour.
+        first = min(max(0, (at // side - 1) * side), shown.start // side * side)
+        last = min(length, max((at // side + 2) * side, -(-shown.stop // side) * side))
+        near.append(shown)
+        frame.append(slice(first, last))
+    part = comparison.rows(frame[0])
+    shape = (frame[0].stop - frame[0].start, frame[1].stop - frame[1].start)
+    cell = (-(-shape[0] // _CLOSEUP_CELLS), -(-shape[1] // _CLOSEUP_CELLS))
+    rows = slice(near[0].start - frame[0].start, near[0].stop - frame[0].start)
+    got, expected, units = (x[rows, near[1]].float().cpu().numpy() for x in (part.got, part.expected, part.units))
     return Closeup(
-        cells=_pooled(part.units[:, first[1] : last[1]], cell),
+        cells=_max_pool(part.units[:, frame[1]], cell),
         cell=cell,
-        first=(first[0], first[1]),
-        shape=(last[0] - first[0], last[1] - first[1]),
+        first=(frame[0].start, frame[1].start),
+        shape=shape,
         near=(near[0].start, near[1].start),
-        got=part.got[rows, near[1]].float().cpu().numpy(),
-        expected=part.expected[rows, near[1]].float().cpu().numpy(),
-        units=part.units[rows, near[1]].float().cpu().numpy(),
+        got=got,
+        expected=expected,
+        units=units,
     )
 
 
-def _pooled(units: torch.Tensor, cell: tuple[int, int]) -> Any:
-    """The largest of each cell."""
+def _max_pool(units: torch.Tensor, cell: tuple[int, int]) -> Any:
     import torch
 
     return torch.nn.functional.max_pool2d(units.float()[None, None], cell, ceil_mode=True)[0, 0].cpu().numpy()

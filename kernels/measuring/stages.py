@@ -162,7 +162,7 @@ class Stages:
         """Call a function that counts with ncu, a process of its own.
 
         Args:
-            function: takes `args`, and by name `cache` and `started` as `ncu.launched` does.
+            function: takes `args`, and by name `cache` and `started` as `ncu.count` does.
 
         Raises:
             CountingFailed: where there are no counts, unless the job was cancelled.

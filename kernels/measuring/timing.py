@@ -1,47 +1,242 @@
-"""How long does it take? Some launches in turns, on this GPU. Torch; runs in the worker."""
+"""Decide how many samples to take: warm up until steady, then alternate the calls until their ratios are known.
+
+No CUDA: a `Stream` launches and times the calls. Tests pass one of their own, and a clock.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
-from kernels.measuring.held_stream import HeldStream
-from kernels.measuring.sampling import STUDY, Effort, Samples, sampled
+from kernels.pairs import pair
+from kernels.results import Clocks, LaunchOverhead, Timing
+
+# Turns per batch, unless the stream's queue holds fewer. The clock is read once per batch.
+MOST_TURNS = 20
+_BATCH_MS = 50.0
+
+# At least ten turns, whatever they take. If ten would exceed 10 s, as many as fit, but at least three.
+_MIN_TURNS, _MIN_TURNS_MS, _MIN_LONG_TURNS = 10, 10_000.0, 3
+
+# Warm-up ends when this many consecutive batches agree within this share.
+_STEADY_BATCHES, _STEADY_SHARE = 4, 0.01
+
+# Recompute the ratios each time the samples have grown by this factor: a bootstrap takes some milliseconds.
+_GROWTH = 1.3
+
+# Calls timed for the launch overhead; fewer for long kernels. The GPU's queue holds about 1,000 launches: with fewer,
+# no call waits for room in it.
+_MAX_ENQUEUED, _MAX_SYNCHRONIZED, _MIN_CALLS = 200, 50, 5
+_OVERHEAD_BUDGET_MS = 100.0
+
+# Sources of a clock reading.
+MEASURED, DRIVER = "cycles over global time", "NVML"
 
 
-def in_turns(calls: Sequence[Callable[[], Any]], l2: str, timer: str, effort: Effort = STUDY) -> Samples:
-    """Time some launches again and again, each once a turn, in an order that is drawn anew for each.
+@dataclass(frozen=True)
+class Effort:
+    """Criteria for enough samples.
+
+    Attributes:
+        half_width: sampling ends once the 95 % interval of each call's ratio to the first call extends at most this
+            far to either side, as a share, or as far as the timer's resolution.
+        fewest, most: turns, if time permits.
+        least_ms: total launch time, unless `most` turns are reached.
+        most_s: wall-clock limit for sampling.
+        warm_s: wall-clock limit for the warm-up.
+    """
+
+    half_width: float
+    fewest: int
+    most: int
+    least_ms: float
+    most_s: float
+    warm_s: float
+
+
+# A study of many variants reports each variant's spread. A run reports one ratio, which must be precise.
+STUDY = Effort(half_width=math.inf, fewest=10, most=200, least_ms=200.0, most_s=30.0, warm_s=0.3)
+RUN = Effort(half_width=0.002, fewest=30, most=1000, least_ms=100.0, most_s=1.5, warm_s=0.5)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Turns that were queued together.
+
+    Attributes:
+        times_ms: (calls, turns), per launch.
+        clock_mhz: the SM clock during the batch, as cycles over global time; None if implausible or too short to tell.
+        driver_mhz: the driver's reading, averaged over some tenths of a second; None if it is not permitted.
+        limits: the driver's reasons for lowering the clock.
+    """
+
+    times_ms: np.ndarray
+    clock_mhz: float | None = None
+    driver_mhz: float | None = None
+    limits: tuple[str, ...] = ()
+
+
+class Stream(Protocol):
+    """Launches the calls in turns and times each launch.
+
+    Attributes:
+        launches_per_sample: launches per time sample.
+        most_turns: turns that fit in a batch.
+        driver_note: why the driver's clock can't be read; "" if it can.
+    """
+
+    @property
+    def launches_per_sample(self) -> int: ...
+
+    @property
+    def most_turns(self) -> int: ...
+
+    @property
+    def driver_note(self) -> str: ...
+
+    def batch(self, turns: int) -> Batch:
+        """Launch each call once per turn, and time it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Milliseconds per launch, (calls, samples), taken in turns, and the clock during sampling.
+
+    Attributes:
+        clocks: None if the clock can't be read.
+        warning: caveats other than those in `clocks.note`.
+    """
+
+    times_ms: np.ndarray
+    clocks: Clocks | None
+    launches_per_sample: int
+    warning: str
+
+    @property
+    def clock_mhz(self) -> int | None:
+        """The median SM clock."""
+        return round(self.clocks.median_mhz) if self.clocks else None
+
+    @property
+    def note(self) -> str:
+        """All caveats, in sentences."""
+        return " ".join(filter(None, [self.warning, self.clocks.note if self.clocks else ""]))
+
+
+def summarize_times(samples_ms: np.ndarray, work: int, minimal_bytes: int) -> Timing:
+    """Return median, spread and rate: TFLOP/s for `work` operations, or GB/s for `minimal_bytes` if `work` is 0."""
+    p20, median, p80 = (float(x) for x in np.percentile(samples_ms, (20, 50, 80)))
+    return Timing(
+        median_ms=median,
+        p20_ms=p20,
+        p80_ms=p80,
+        samples=len(samples_ms),
+        tflops=work / median / 1e9 if work else None,
+        gbps=None if work else minimal_bytes / median / 1e6,
+    )
+
+
+def sample(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf_counter) -> Samples:
+    """Warm up, then take turns on a stream until the effort's criteria are met.
 
     Args:
-        calls, l2, timer: as of HeldStream.
-        effort: when enough times are taken.
+        now: seconds.
     """
-    return sampled(HeldStream(calls, l2, timer), effort)
+    began = now()
+    warm_up_ms = [_median_turn_ms(stream, 1)]
+    turns = _turns_per_batch(warm_up_ms[0], stream)
+    while not is_steady(warm_up_ms) and now() - began < effort.warm_s:
+        warm_up_ms.append(_median_turn_ms(stream, turns))
+    warnings = []
+    if not is_steady(warm_up_ms):
+        warnings.append(f"Warm-up ended after {now() - began:.1f} s, before times were steady.")
+    min_turns = min(_MIN_TURNS, max(_MIN_LONG_TURNS, int(_MIN_TURNS_MS / warm_up_ms[-1])))
+    turns = _turns_per_batch(warm_up_ms[-1], stream)
+    batches: list[Batch] = []
+    began, next_check = now(), effort.fewest
+    while True:
+        batches.append(stream.batch(turns))
+        times_ms = np.concatenate([batch.times_ms for batch in batches], axis=1)
+        taken = times_ms.shape[1]
+        if taken >= effort.most or (taken >= min_turns and now() - began >= effort.most_s):
+            break
+        if taken < next_check or times_ms.sum() * stream.launches_per_sample < effort.least_ms:
+            continue
+        ratios = () if math.isinf(effort.half_width) else (pair(times, times_ms[0]) for times in times_ms[1:])
+        if all(ratio.noise <= effort.half_width + ratio.resolution for ratio in ratios):
+            break
+        next_check = math.ceil(_GROWTH * taken)
+    clocks = summarize_clocks(batches)
+    if clocks is None:
+        warnings.append(f"The SM clock could not be read. {stream.driver_note}".strip())
+    return Samples(times_ms, clocks, stream.launches_per_sample, " ".join(warnings))
 
 
-def in_a_row(calls: Sequence[Callable[[], Any]], l2: str) -> np.ndarray:
-    """Time some launches once each, every one queued before the first starts: (calls,) milliseconds.
+def _turns_per_batch(turn_ms: float, stream: Stream) -> int:
+    """Long enough for the clock probes to read a clock, and short enough to stop soon."""
+    return max(1, min(stream.most_turns, int(_BATCH_MS / max(turn_ms, 1e-6))))
+
+
+def _median_turn_ms(stream: Stream, turns: int) -> float:
+    return float(np.median(stream.batch(turns).times_ms.sum(axis=0))) * stream.launches_per_sample
+
+
+def is_steady(turn_times_ms: Sequence[float]) -> bool:
+    """Return whether the last batches agree.
 
     Args:
-        calls, l2: as of HeldStream.
+        turn_times_ms: the median duration of a turn, per batch.
+
+    >>> is_steady([3.0, 1.01, 1.0, 1.0, 1.0]), is_steady([1.06, 1.04, 1.02, 1.0]), is_steady([1.0])
+    (True, False, False)
     """
-    return HeldStream(calls, l2, "events").one_after_the_other()
+    last = turn_times_ms[-_STEADY_BATCHES:]
+    return len(last) == _STEADY_BATCHES and max(last) <= (1 + _STEADY_SHARE) * min(last)
 
 
-def best_ms(call: Callable[[], Any], repeats: int = 8) -> float:
-    """The fastest of a few launches: for a device's peak, where the best is what is asked for."""
-    import torch
+def summarize_clocks(batches: Sequence[Batch]) -> Clocks | None:
+    """Return the clock over all batches: measured, else the driver's; None if neither could be read."""
+    measured = [batch.clock_mhz for batch in batches if batch.clock_mhz]
+    readings = measured or [batch.driver_mhz for batch in batches if batch.driver_mhz]
+    if not readings:
+        return None
+    limits = dict.fromkeys(limit for batch in batches for limit in batch.limits)
+    low, median, high = (round(float(x), 1) for x in np.percentile(readings, (0, 50, 100)))
+    return Clocks(median, low, high, MEASURED if measured else DRIVER, tuple(limits))
 
-    call()
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return min(times) if times else math.nan
+
+def measure_launch_overhead(
+    call: Callable[[], Any],
+    synchronize: Callable[[], Any],
+    kernel_ms: float,
+    now: Callable[[], float] = time.perf_counter,
+) -> LaunchOverhead:
+    """Measure on the host's clock what a call from Python costs: many without waiting, then one at a time.
+
+    Args:
+        call: launches, and returns without waiting.
+        synchronize: waits until all launches have ended.
+        kernel_ms: duration of one launch.
+        now: seconds.
+    """
+
+    def wall_ms(*steps: Callable[[], Any]) -> float:
+        began = now()
+        for step in steps:
+            step()
+        return (now() - began) * 1000
+
+    affordable = int(_OVERHEAD_BUDGET_MS / kernel_ms)
+    enqueued, synchronized = (max(_MIN_CALLS, min(most, affordable)) for most in (_MAX_ENQUEUED, _MAX_SYNCHRONIZED))
+    synchronize()
+    enqueue_ms = [wall_ms(call) for _ in range(enqueued)]
+    synchronize()
+    synchronized_ms = [wall_ms(call, synchronize) for _ in range(synchronized)]
+    return LaunchOverhead(statistics.median(enqueue_ms), statistics.median(synchronized_ms), enqueued)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from kernels.gpus import on_zero_gpu
-from kernels.measuring.device_memory import DoesNotFit
+from kernels.measuring.check import InsufficientMemory
 from kernels.measuring.prepared import interprets
 from kernels.results import Device, Failure
 
@@ -42,11 +42,11 @@ def start(backend: str, cache_directory: str, preload: Sequence[str] = ()) -> No
     os.environ["TRITON_INTERPRET"] = "1" if backend == "interpreter" else "0"
     os.environ["TRITON_CACHE_DIR"] = cache_directory
     if backend == "interpreter":
-        from kernels.measuring.interpreter import mend_indices, mend_small_floats, patch_language_once_per_launch
+        from kernels.measuring.interpreter import patch_language_once, patch_small_floats, patch_tensor_index
 
-        mend_small_floats()
-        mend_indices()
-        patch_language_once_per_launch()
+        patch_small_floats()
+        patch_tensor_index()
+        patch_language_once()
     if backend in ("compile", "model"):
         os.nice(_NICER)
     for name in (*preload, *(_COMPILER if backend == "compile" else ())):
@@ -73,7 +73,7 @@ def as_failure(stage: str) -> Callable[[Callable[..., T]], Callable[..., T | Fai
                 return function(*args)
             except _Gone:
                 return Failure(stage, "worker_died", f"The worker died before the {stage} stage. Run it again.")
-            except DoesNotFit as error:
+            except InsufficientMemory as error:
                 return Failure(stage, "out_of_memory", str(error))
             except torch.cuda.OutOfMemoryError:
                 free, total = torch.cuda.mem_get_info()
@@ -99,13 +99,14 @@ def describe() -> Device:
     import torch
     import triton
 
-    from kernels.measuring.clocks import compile_probe
+    from kernels.measuring.gated_stream import ClockProbe
 
     versions = {"torch": str(torch.__version__), "triton": triton.__version__}
     if interprets():
         return Device("interpreter", "Triton's interpreter on the CPU", **versions)
     torch.zeros(1, device="cuda")
-    compile_probe()
+    ClockProbe().launch(0)  # compiles it, so that no run waits for it
+    torch.cuda.synchronize()
     triton.knobs.compilation.listener = _count_compiles
     return Device("cuda", _device_name(), **versions)
 

@@ -16,7 +16,7 @@ import numpy as np
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.lanes import CompiledFacts
-from kernels.measuring.sampling import Effort
+from kernels.measuring.timing import Effort
 from kernels.results import Device, Failure, Prediction
 from kernels.spec import Kernel, Launch
 

@@ -15,7 +15,7 @@ from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
-from kernels.measuring.interpreter import refuse_what_takes_too_long
+from kernels.measuring.interpreter import refuse_slow_launch
 from kernels.measuring.job import Job
 from kernels.measuring.processes import cancelled
 from kernels.measuring.stages import Machine, Stages, Stopped
@@ -105,7 +105,7 @@ def too_slow(experiment: Experiment, gpu: Gpu) -> str:
     """That the interpreter takes too long, as a sentence; "" where it does not."""
     launch = Launch(experiment.problem, experiment.config, gpu)
     try:
-        refuse_what_takes_too_long(discover()[experiment.kernel], launch)
+        refuse_slow_launch(discover()[experiment.kernel], launch)
     except ConfigError as error:
         return str(error)
     return ""

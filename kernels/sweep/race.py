@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernels.experiment import Experiment
-from kernels.measuring.sampling import Effort
+from kernels.measuring.timing import Effort
 from kernels.sweep.device import Trial
 from kernels.sweep.ranking import ETA, FINALISTS, survivors
 

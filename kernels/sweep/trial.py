@@ -14,11 +14,11 @@ import numpy as np
 
 from kernels.experiment import Run
 from kernels.gpus import Gpu
-from kernels.measuring.device_memory import DoesNotFit
-from kernels.measuring.held_stream import HeldStream
+from kernels.measuring.check import InsufficientMemory
+from kernels.measuring.gated_stream import GatedStream
 from kernels.measuring.measurements.run_measurement import library_calls
 from kernels.measuring.prepared import Prepared, interprets, prepare
-from kernels.measuring.sampling import sampled
+from kernels.measuring.timing import sample
 from kernels.measuring.worker import as_failure
 from kernels.results import Check, Failure
 from kernels.spec import Allowance
@@ -72,7 +72,7 @@ def _checked(one: Prepared, passed: list[tuple[Allowance | None, Any]]) -> Outco
         return launched
     try:
         check = one.check()[0]
-    except (DoesNotFit, torch.cuda.OutOfMemoryError):
+    except (InsufficientMemory, torch.cuda.OutOfMemoryError):
         if not passed:
             raise
         passed.clear()  # they took what the check needs
@@ -126,9 +126,9 @@ def _timed(calls: list[Callable[[], Any]], trial: Trial) -> list[tuple[np.ndarra
     """Times of each call, and of the first one, the reference, in the same turns."""
     run = trial.experiments[0].run
     if trial.effort is not None:
-        every = sampled(HeldStream(calls, run.l2, run.timer), trial.effort).times_ms
+        every = sample(GatedStream(calls, run.l2, run.timer), trial.effort).times_ms
         return [(ms, every[0]) for ms in every]
-    once = HeldStream(calls, run.l2, run.timer).batch(1).times_ms
+    once = GatedStream(calls, run.l2, run.timer).batch(1).times_ms
     kept = contenders(once[:, 0])
     again = _turns([calls[place] for place in kept], run, trial.turns)
     times = {place: (ms, again[0]) for place, ms in zip(kept, again, strict=True)}
@@ -137,7 +137,7 @@ def _timed(calls: list[Callable[[], Any]], trial: Trial) -> list[tuple[np.ndarra
 
 def _turns(calls: list[Callable[[], Any]], run: Run, turns: int) -> np.ndarray:
     """Times of so many turns, (calls, turns): as many of them queued at once as a stream holds."""
-    stream = HeldStream(calls, run.l2, run.timer)
+    stream = GatedStream(calls, run.l2, run.timer)
     at_once = range(0, turns, stream.most_turns)
     batches = [stream.batch(min(stream.most_turns, turns - begin)).times_ms for begin in at_once]
     return np.concatenate(batches, axis=1)

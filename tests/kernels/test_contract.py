@@ -15,7 +15,7 @@ from kernels import discover
 from kernels.experiment import Experiment, Run
 from kernels.matmul.problem import LAYOUTS, PRECISIONS
 from kernels.measuring import worker
-from kernels.measuring.interpreter import estimated_seconds
+from kernels.measuring.interpreter import estimate_seconds
 from kernels.results import RunResult
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
@@ -80,7 +80,7 @@ def covered(kernel, configs, problem_of, all_combinations):
     With all combinations, every shape meets each value of the others, too, and tiles that are slower.
     """
     seconds = {
-        (shape, name): estimated_seconds(kernel, Launch(problem_of(shape), config, FEW_SMS))
+        (shape, name): estimate_seconds(kernel, Launch(problem_of(shape), config, FEW_SMS))
         for shape, (name, config) in itertools.product(SHAPES, configs.items())
         if accepted(kernel, problem_of(shape), config)
     }

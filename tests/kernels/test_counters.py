@@ -1,10 +1,9 @@
-"""Counting with Nsight Compute, without it: a stand-in that is missing, denied, hangs, fails, or leaves numbers out."""
+"""Counting with a fake Nsight Compute that is missing, denied, hangs, fails, or omits numbers."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import time
+import select
 
 import pytest
 
@@ -12,7 +11,7 @@ from kernels import discover
 from kernels.compiling.listing import instructions
 from kernels.experiment import from_json
 from kernels.measuring import ncu
-from kernels.measuring.measurements.counters_measurement import METRICS, of_operations
+from kernels.measuring.measurements.counters_measurement import METRICS, sum_instructions
 from kernels.results import Compiled, Counters, Failure
 
 pytestmark = pytest.mark.xdist_group("compiled")
@@ -46,46 +45,44 @@ def refused(experiment):
     return failure
 
 
-def test_where_ncu_is_missing_the_sentence_says_what_to_install(experiment, monkeypatch, tmp_path):
+def test_without_ncu_the_message_says_what_to_install(experiment, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     failure = refused(experiment)
     assert failure.kind == "no_ncu"
     assert "Nsight Compute" in failure.message
 
 
-def test_where_counters_are_denied_the_sentence_says_who_can_allow_them(experiment, fake_ncu):
-    fake_ncu('echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"; exit 1')
+@pytest.mark.parametrize(
+    ("script", "kind", "message"),
+    [
+        ('echo "==ERROR== ERR_NVGPUCTRPERM - no permission"; exit 1', "ncu_denied", "NVreg_RestrictProfilingToAdmin"),
+        ("echo something odd; exit 3", "ncu_failed", "status 3 and printed: something odd"),
+    ],
+)
+def test_a_failure_of_ncu_is_explained(experiment, fake_ncu, script, kind, message):
+    fake_ncu(script)
     failure = refused(experiment)
-    assert failure.kind == "ncu_denied"
-    assert "NVreg_RestrictProfilingToAdminUsers" in failure.message
+    assert failure.kind == kind
+    assert message in failure.message
 
 
-def test_ncu_that_hangs_is_killed_with_what_it_started(experiment, fake_ncu, monkeypatch, tmp_path):
-    fake_ncu(f"sleep 300 & echo $! > {tmp_path}/child; wait")
+def test_a_hanging_ncu_is_killed_with_its_children(experiment, fake_ncu, monkeypatch, tmp_path):
+    """The child holds a pipe open: reading it to its end returns once the child is dead."""
+    os.mkfifo(tmp_path / "alive")
+    fake_ncu(f"sleep 300 > {tmp_path}/alive & wait")
     monkeypatch.setattr(ncu, "DEADLINE_S", 1.0)
-    began = time.monotonic()
+    reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
     assert refused(experiment).kind == "timeout"
-    assert time.monotonic() - began < 20
-    child = (tmp_path / "child").read_text().strip()
-    for _ in range(50):
-        state = subprocess.run(["ps", "-o", "stat=", "-p", child], capture_output=True, text=True, check=False).stdout
-        if not state.strip() or state.startswith("Z"):
-            return
-        time.sleep(0.1)
-    pytest.fail(f"{child} lives on: {state}")
+    os.set_blocking(reader, True)
+    assert select.select([reader], [], [], 20)[0], "the child is still alive"
+    assert os.read(reader, 1) == b""
+    os.close(reader)
 
 
-def test_a_count_that_is_cancelled_ends(experiment, fake_ncu):
+def test_a_cancelled_count_ends(experiment, fake_ncu):
     fake_ncu("sleep 300")
     with pytest.raises(ncu.CountingFailed):
-        ncu.count([experiment], METRICS, "/tmp", started=lambda counting: counting.cancel())
-
-
-def test_ncu_that_fails_is_quoted(experiment, fake_ncu):
-    fake_ncu("echo something odd; exit 3")
-    failure = refused(experiment)
-    assert failure.kind == "ncu_failed"
-    assert "something odd" in failure.message
+        ncu.count([experiment], METRICS, "/tmp", started=lambda process: process.cancel())
 
 
 # Those of ncu 2025.3 that are given per something.
@@ -105,9 +102,9 @@ def raw_page(units=None, **changed):
     return f"==PROF== noise\n{','.join(f'{chr(34)}{n}{chr(34)}' for n in ('ID', *values))}\n{unit}\n{row}\n"
 
 
-def test_thousands_and_bytes_are_read():
+def test_counts_with_thousands_separators_are_parsed():
     sectors, read = METRICS["ld_sectors"], METRICS["dram_read_bytes"]
-    (launch,) = ncu.of_launches(raw_page(**{sectors: "1,234,567", read: "1,500"}), METRICS)
+    (launch,) = ncu.parse_launches(raw_page(**{sectors: "1,234,567", read: "1,500"}), METRICS)
     assert launch["ld_sectors"] == 1_234_567
     assert launch["dram_read_bytes"] == 1500
     assert set(launch) == set(METRICS)
@@ -117,27 +114,25 @@ def test_thousands_and_bytes_are_read():
     ("name", "unit"),
     [("dram_read_bytes", "Kbyte"), ("dram_write_bytes", ""), ("shared_bytes", "Kbyte/block"), ("ld_sectors", "Mbyte")],
 )
-def test_bytes_in_another_unit_are_an_error_and_no_number(name, unit):
+def test_bytes_in_another_unit_are_an_error(name, unit):
     with pytest.raises(ncu.CountingFailed, match=f"{METRICS[name]}.*not in byte") as error:
-        ncu.of_launches(raw_page(units={METRICS[name]: unit}), METRICS)
+        ncu.parse_launches(raw_page(units={METRICS[name]: unit}), METRICS)
     assert error.value.failure.kind == "ncu_failed"
 
 
-@pytest.mark.parametrize("said", ["", "nan", "n/a"])
-def test_a_metric_that_is_no_number_is_an_error_and_no_zero(said):
+@pytest.mark.parametrize("text", ["", "nan", "n/a"])
+def test_a_metric_that_is_no_number_is_an_error_and_not_zero(text):
     with pytest.raises(ncu.CountingFailed, match="which is no count"):
-        ncu.of_launches(raw_page(**{METRICS["st_sectors"]: said}), METRICS)
+        ncu.parse_launches(raw_page(**{METRICS["st_sectors"]: text}), METRICS)
 
 
-def test_a_metric_that_is_missing_is_an_error():
-    page = raw_page().replace(METRICS["st_requests"], "another")
-    with pytest.raises(ncu.CountingFailed, match="st"):
-        ncu.of_launches(page, METRICS)
-
-
-def test_no_launch_is_an_error():
-    with pytest.raises(ncu.CountingFailed, match="no launch"):
-        ncu.of_launches("==WARNING== No kernels were profiled.", METRICS)
+def test_a_missing_metric_or_launch_is_an_error():
+    for page, message in (
+        (raw_page().replace(METRICS["st_requests"], "another"), METRICS["st_requests"]),
+        ("==WARNING== No kernels were profiled.", "no launch"),
+    ):
+        with pytest.raises(ncu.CountingFailed, match=message):
+            ncu.parse_launches(page, METRICS)
 
 
 @pytest.fixture
@@ -162,7 +157,7 @@ def rows_of(compiled, **changed):
 
 
 def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compiled):
-    ops, shared = of_operations(rows_of(compiled), compiled.sass, compiled.operations)
+    ops, shared = sum_instructions(rows_of(compiled), compiled.sass, compiled.operations)
     load, store = compiled.operations
     assert {(row.operation, row.opcode) for row in ops} == {(0, load.opcodes[0]), (1, store.opcodes[0])}
     for row, made in zip(sorted(ops, key=lambda row: row.operation), (load, store), strict=True):
@@ -173,17 +168,17 @@ def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compi
     assert sum(row.wavefronts for row in shared) == 5 * sum(operation.count for operation in compiled.shared)
 
 
-def test_other_code_than_was_compiled_is_an_error(compiled):
+def test_a_count_of_other_code_is_an_error(compiled):
     rows = rows_of(compiled)
     rows[5]["Source"] = "HMMA R0"
     with pytest.raises(ncu.CountingFailed, match="other code"):
-        of_operations(rows, compiled.sass, compiled.operations)
+        sum_instructions(rows, compiled.sass, compiled.operations)
 
 
-def test_a_column_that_is_missing_is_an_error(compiled):
+def test_a_missing_column_is_an_error(compiled):
     rows = [{k: v for k, v in row.items() if k != "L1 Tag Requests Global"} for row in rows_of(compiled)]
     with pytest.raises(ncu.CountingFailed, match="L1 Tag Requests Global"):
-        of_operations(rows, compiled.sass, compiled.operations)
+        sum_instructions(rows, compiled.sass, compiled.operations)
 
 
 def test_an_instruction_on_another_line_goes_to_the_operation_that_lacks_one(compiled):

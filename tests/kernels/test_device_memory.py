@@ -10,7 +10,7 @@ from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring import check as checks
 from kernels.measuring import prepared
-from kernels.measuring.device_memory import DoesNotFit, refuse_what_does_not_fit
+from kernels.measuring.check import InsufficientMemory, require_memory
 from kernels.measuring.worker import as_failure
 
 GIB = 2**30
@@ -31,9 +31,9 @@ def device(monkeypatch):
 
 def test_what_torch_holds_and_does_not_use_is_free(device):
     device(free=1, reserved=3, allocated=1)
-    refuse_what_does_not_fit(3 * GIB, "They")
-    with pytest.raises(DoesNotFit, match=r"^They take 3\.5 GiB; the GPU has 16 GiB, 3\.0 of them free\. "):
-        refuse_what_does_not_fit(7 * GIB // 2, "They")
+    require_memory(3 * GIB, "They")
+    with pytest.raises(InsufficientMemory, match=r"^They take 3\.5 GiB; the GPU has 16 GiB, 3\.0 of them free\. "):
+        require_memory(7 * GIB // 2, "They")
 
 
 def test_tensors_are_refused_before_they_are_made(device, monkeypatch):
@@ -55,5 +55,5 @@ def test_the_check_is_refused_before_its_operands_are_widened(device):
     output = torch.zeros(4, 4, dtype=torch.float16).as_subclass(OnTheGpu)
     family = discover()["matmul.grouped"].family
     inputs = {name: torch.zeros(4, 4, dtype=torch.float16) for name in ("a", "b")}
-    with pytest.raises(DoesNotFit, match=r"^The operands of the check, in a wider type, take 0\.0 GiB"):
+    with pytest.raises(InsufficientMemory, match=r"^The operands of the check, in a wider type, take 0\.0 GiB"):
         checks.check(output, inputs, family, checks.Allowance(0, 0, 0, 0, "float32"))

@@ -12,7 +12,7 @@ import pytest
 
 import kernels as package
 from kernels.knobs import ConfigError, knobs
-from kernels.measuring.interpreter import LIMIT_S, estimated_seconds, refuse_what_takes_too_long
+from kernels.measuring.interpreter import LIMIT_S, estimate_seconds, refuse_slow_launch
 from kernels.spec import Launch
 from tests.conftest import FEW_SMS
 
@@ -122,9 +122,9 @@ print(0 < searches(8) == searches(0))
 
 MEND = """
 if "mend" in sys.argv:
-    from kernels.measuring.interpreter import mend_small_floats, patch_language_once_per_launch
-    mend_small_floats()
-    patch_language_once_per_launch()
+    from kernels.measuring.interpreter import patch_small_floats, patch_language_once
+    patch_small_floats()
+    patch_language_once()
 """
 MENDED = {
     "create_dot": DOT,
@@ -168,15 +168,15 @@ def test_what_is_mended_is_still_wrong_without(interpreted, what):
 
 
 def test_default_problems_are_run_here(kernel):
-    refuse_what_takes_too_long(kernel, Launch(kernel.family.problem(), kernel.config(), FEW_SMS))
+    refuse_slow_launch(kernel, Launch(kernel.family.problem(), kernel.config(), FEW_SMS))
 
 
 def test_a_launch_past_the_limit_is_refused_with_its_shape(kernel, configs):
     sizes = {name: knob.high for name, knob in knobs(kernel.family.problem).items() if knob.high}
     launch = Launch(kernel.family.problem(**sizes), configs["smallest"], FEW_SMS)
-    assert estimated_seconds(kernel, launch) > LIMIT_S
+    assert estimate_seconds(kernel, launch) > LIMIT_S
     with pytest.raises(ConfigError) as caught:
-        refuse_what_takes_too_long(kernel, launch)
+        refuse_slow_launch(kernel, launch)
     assert caught.value.kind == "too_slow_here"
     assert " × ".join(str(size) for size in sizes.values()) in str(caught.value)
     assert f"about {LIMIT_S:.0f} s" in str(caught.value)
@@ -184,5 +184,5 @@ def test_a_launch_past_the_limit_is_refused_with_its_shape(kernel, configs):
 
 def test_more_tiles_take_longer(kernel, configs, launch_of):
     for config in configs.values():
-        estimates = [estimated_seconds(kernel, launch_of((side, side, side), config)) for side in (1, 577, 2048, 8192)]
+        estimates = [estimate_seconds(kernel, launch_of((side, side, side), config)) for side in (1, 577, 2048, 8192)]
         assert estimates == sorted(set(estimates))

@@ -18,14 +18,12 @@ from kernels.measuring.measurements.group_sizes_measurement import (
     L2,
     REPEATS,
     UNCOUNTED,
-    counted,
-    group_sizes,
-    row,
+    count_variants,
+    make_row,
     variants,
 )
 from kernels.results import Device, Failure, GroupSizeRow, GroupSizeStudy, records
 from kernels.results.counters import any_group_size
-from kernels.spec import Launch
 from scripts.record_group_sizes import wanted
 
 RECORDED = {
@@ -39,10 +37,6 @@ RECORDED = {
 def experiment_of(payload=RECORDED, **config):
     payload = {**payload, "config": {**payload.get("config", {}), **config}}
     return from_json(payload, discover())
-
-
-def launch_of(experiment):
-    return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, GPUS["H200"])
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 1024])
@@ -94,18 +88,16 @@ def test_what_was_not_recorded_is_refused_at_once_and_says_of_which_gpu(session,
 )
 def test_powers_of_two_are_compared_with_all_rows_and_the_launchs_own(m, own, compared):
     experiment = experiment_of({**RECORDED, "problem": {"M": m}}, GROUP_SIZE=own)
-    assert group_sizes(*launch_of(experiment)) == compared
-    several = variants(experiment, *launch_of(experiment))
-    assert [one.config.GROUP_SIZE for one in several] == list(compared)
-    assert {replace(one, config=experiment.config) for one in several} == {experiment}
-    assert len({any_group_size(one) for one in several}) == 1
+    experiments = variants(experiment, GPUS["H200"])
+    assert [variant.config.GROUP_SIZE for variant in experiments] == list(compared)
+    assert {replace(variant, config=experiment.config) for variant in experiments} == {experiment}
+    assert len({any_group_size(variant) for variant in experiments}) == 1
 
 
 @pytest.mark.parametrize("kernel", ["matmul.grid_2d", "matmul.split_k_atomic", "transpose.tiled"])
 def test_a_kernel_without_groups_is_compared_with_nothing(kernel):
     experiment = from_json({"kernel": kernel}, discover())
-    assert group_sizes(*launch_of(experiment)) == ()
-    assert variants(experiment, *launch_of(experiment)) == (experiment,)
+    assert variants(experiment, GPUS["H200"]) == (experiment,)
     assert any_group_size(experiment) == experiment
 
 
@@ -174,14 +166,14 @@ def fake_ncu(tmp_path, monkeypatch):
     return make
 
 
-def launched(experiments, repeats):
-    return ncu.launched(experiments, DRAM, "/tmp", repeats, lambda _: None)
+def count(repeats=3):
+    experiments = [experiment_of(GROUP_SIZE=size) for size in (1, 2)]
+    return ncu.count(experiments, DRAM, "/tmp", repeats=repeats, by_instruction=False)
 
 
 def test_every_launch_of_every_experiment_is_read_in_order(fake_ncu):
     calls = fake_ncu(dram=6)
-    several = launched([experiment_of(GROUP_SIZE=size) for size in (1, 2)], 3)
-    assert several == [{"read": float(number), "write": float(number)} for number in range(1, 7)]
+    assert count() == [({"read": float(number), "write": float(number)}, []) for number in range(1, 7)]
     command = calls.read_text(encoding="utf-8").split()
     assert command[command.index("--metrics") + 1] == "dram__bytes_read.sum,dram__bytes_write.sum"
     assert command[command.index("--cache-control") + 1] == "all", "caches are flushed before each launch"
@@ -195,7 +187,7 @@ def test_every_launch_of_every_experiment_is_read_in_order(fake_ncu):
 def test_fewer_or_more_launches_than_were_made_are_refused(fake_ncu, counted):
     fake_ncu(dram=counted)
     with pytest.raises(ncu.CountingFailed) as error:
-        launched([experiment_of(GROUP_SIZE=size) for size in (1, 2)], 3)
+        count()
     assert error.value.failure.kind == "ncu_failed"
     if counted:
         assert f"6 launches were made, and ncu counted {counted}" in str(error.value)
@@ -204,7 +196,7 @@ def test_fewer_or_more_launches_than_were_made_are_refused(fake_ncu, counted):
 def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(fake_ncu):
     """DRAM's metrics are asked alone: more than fit into one pass would be taken in several, with a warm L2."""
     calls = fake_ncu(dram=2 * REPEATS, l2=2)
-    first, second = counted([experiment_of(GROUP_SIZE=size) for size in (1, 2)], cache="/tmp")
+    first, second = count_variants([experiment_of(GROUP_SIZE=size) for size in (1, 2)], cache="/tmp")
     assert ncu.tool() == "Nsight Compute 1.2.3"
     assert [one["read"] for one in first[0]] == list(range(1, REPEATS + 1))
     assert [one["read"] for one in second[0]] == list(range(REPEATS + 1, 2 * REPEATS + 1))
@@ -216,12 +208,12 @@ def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(fake_nc
 def test_a_row_has_bytes_of_what_was_counted_in_sectors(fake_ncu, session):
     compiled = session.compiled(experiment_of())
     fake_ncu(dram=REPEATS, l2=1)
-    (found,) = counted([experiment_of()], cache="/tmp")
-    of_four = row(experiment_of(GROUP_SIZE=4), compiled, found, [0.12345678])
+    (found,) = count_variants([experiment_of()], cache="/tmp")
+    of_four = make_row(experiment_of(GROUP_SIZE=4), compiled, found, [0.12345678])
     assert of_four.dram_read_bytes == of_four.dram_write_bytes == tuple(range(1, REPEATS + 1))
     assert (of_four.received_bytes, of_four.l2_read_bytes) == (32, 32)
     assert (of_four.group_size, of_four.registers) == (4, compiled.registers)
     assert of_four.shared_bytes == compiled.shared_bytes
     assert of_four.times_ms == (0.123457,)
-    uncounted = row(experiment_of(), compiled, UNCOUNTED, [1.0])
+    uncounted = make_row(experiment_of(), compiled, UNCOUNTED, [1.0])
     assert (uncounted.dram_read_bytes, uncounted.received_bytes, uncounted.l2_read_bytes) == ((), None, None)

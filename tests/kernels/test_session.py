@@ -18,8 +18,8 @@ from kernels.experiment import Experiment, Run, from_json
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
 from kernels.measuring import processes, worker
-from kernels.measuring.interpreter import LIMIT_S, estimated_seconds
-from kernels.measuring.measurements.run_measurement import RUN, checked
+from kernels.measuring.interpreter import LIMIT_S, estimate_seconds
+from kernels.measuring.measurements.run_measurement import RUN, check_output
 from kernels.measuring.session import Session
 from kernels.measuring.turns import Client
 from kernels.results import STAGES, Compiled, Failure, RunResult
@@ -43,7 +43,7 @@ def longest():
     """The longest run that is not refused here: no test waits for its end."""
     for side in range(1, 4096, 64):
         longer = experiment((side, side, side))
-        if estimated_seconds(KERNEL, Launch(longer.problem, longer.config, GPUS["H200"])) > LIMIT_S:
+        if estimate_seconds(KERNEL, Launch(longer.problem, longer.config, GPUS["H200"])) > LIMIT_S:
             return experiment((side - 64, side - 64, side - 64))
     raise AssertionError("nothing takes too long")
 
@@ -169,7 +169,7 @@ def test_a_worker_killed_between_runs_does_not_fail_the_next_one(session):
 
 def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, monkeypatch):
     """The check finds a worker that has launched nothing: another than the one that launched."""
-    monkeypatch.setattr(RUN, "measure", lambda experiment, stages: stages.work("check", checked))
+    monkeypatch.setattr(RUN, "measure", lambda experiment, stages: stages.work("check", check_output))
     session.ask_runner(worker.finish)
     outcome = session.submit(QUICK).result()
     assert isinstance(outcome, Failure)

@@ -12,7 +12,7 @@ from kernels import discover
 from kernels.compiling import compiler
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.timeline_measurement import MOST_PROGRAMS, TIMELINE, written_once
+from kernels.measuring.measurements.timeline_measurement import MAX_PROGRAMS, TIMELINE, read_record
 from kernels.measuring.processes import Workers, outcome
 from kernels.results import Compiled, Device, Failure, Timeline, Timing, records
 from kernels.results.records import Recording
@@ -94,7 +94,7 @@ def rows(*programs):
 
 
 def test_times_are_counted_from_the_first_start():
-    written = written_once(rows((1_000_064, 1_002_000, 5, 0), (1_000_000, 1_001_000, 131, 0)))
+    written = read_record(rows((1_000_064, 1_002_000, 5, 0), (1_000_000, 1_001_000, 131, 0)))
     assert written == ((5, 131), (64, 0), (2000, 1000))
 
 
@@ -104,11 +104,11 @@ def test_times_are_counted_from_the_first_start():
     ids=["never", "twice", "uncounted", "backwards", "no end"],
 )
 def test_a_program_that_did_not_write_once_is_a_failure_that_names_it(row):
-    failure = written_once(rows((1000, 2000, 3, 0), row))
+    failure = read_record(rows((1000, 2000, 3, 0), row))
     assert isinstance(failure, Failure)
     assert (failure.stage, failure.kind) == ("time", "not_written_once")
     assert "1 of 2 programs" in failure.message
-    assert "program 1 " in failure.message
+    assert failure.message.endswith("program 1.")
 
 
 def test_the_tick_divides_all_differences_and_the_step_is_the_smallest():
@@ -163,5 +163,5 @@ def test_more_programs_than_a_timeline_holds_are_refused_with_the_number(session
     assert most.kind == "not_recorded"
     failure = session.submit(from_json({**payload, "problem": {**problem, "M": 8193}}, discover()), "timeline").result()
     assert (failure.stage, failure.kind) == ("config", "too_many_programs")
-    assert f"{MOST_PROGRAMS + 512:,} programs" in failure.message
-    assert f"at most {MOST_PROGRAMS:,}" in failure.message
+    assert f"{MAX_PROGRAMS + 512:,} programs" in failure.message
+    assert f"at most {MAX_PROGRAMS:,}" in failure.message

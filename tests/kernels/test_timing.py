@@ -1,181 +1,164 @@
-"""Timing on a real GPU: ratios, clocks, graphs, a cold L2, and what a call costs."""
+"""When sampling ends, and what a call costs: on streams and machines with made-up times and a fake clock."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from kernels import discover
-from kernels.experiment import from_json
-from kernels.measuring.sampling import MEASURED
-from kernels.results import Failure, RunResult
-
-pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
-
-SMALL = {"kernel": "matmul.grouped"}
-LARGE = {
-    "kernel": "matmul.persistent",
-    "problem": {"M": 4096, "N": 4096, "K": 4096},
-    "config": {"BLOCK_N": 256, "num_warps": 8},
-}
-# 8 MiB in, 8 MiB out.
-FITS = {"kernel": "transpose.tiled", "problem": {"M": 2048, "N": 1024}}
+from kernels.measuring.timing import (
+    DRIVER,
+    MEASURED,
+    MOST_TURNS,
+    RUN,
+    STUDY,
+    Batch,
+    measure_launch_overhead,
+    sample,
+    summarize_clocks,
+)
+from kernels.pairs import pair
+from kernels.results import Clocks
 
 
-def run(session, payload, **options):
-    result = session.submit(from_json({**payload, "run": options}, discover())).result()
-    assert isinstance(result, RunResult), result
-    assert result.check.passed, result.check
-    return result
+class Stream:
+    """Calls with given times on a GPU that warms up; the fake clock advances as they run.
+
+    Args:
+        medians_ms: per call.
+        noise: per launch, as a share.
+        cold: how much slower the first launches are; this halves every 10 ms.
+        drift: factor on all medians after each batch.
+    """
+
+    driver_note = "NVML is not available: there is none."
+
+    def __init__(self, medians_ms, noise=0.0, cold=0.0, drift=1.0, clock_mhz=None, most_turns=MOST_TURNS, repeats=1):
+        self.medians_ms, self.noise = np.array(medians_ms), np.broadcast_to(noise, len(medians_ms))[:, None]
+        self.cold, self.drift, self.clock_mhz, self.now_s = cold, drift, clock_mhz, 0.0
+        self.most_turns, self.launches_per_sample = most_turns, repeats
+        self.dice = np.random.default_rng(0)
+        self.turns = []
+
+    def batch(self, turns):
+        self.turns.append(turns)
+        slower = 1 + self.cold * 0.5 ** (self.now_s / 0.01)
+        noise = np.exp(self.noise * self.dice.standard_normal((len(self.medians_ms), turns)))
+        times_ms = slower * self.medians_ms[:, None] * noise
+        self.medians_ms = self.medians_ms * self.drift
+        self.now_s += times_ms.sum() / 1000
+        return Batch(times_ms, self.clock_mhz)
+
+    def sample(self, effort=RUN):
+        return sample(self, effort, lambda: self.now_s)
 
 
-def asked(session, function):
-    """What a function of this file returns in the run worker."""
-    found = session.ask_runner(function)
-    assert not isinstance(found, Failure), found
-    return found
+def samples_of(stream, effort=RUN):
+    return stream.sample(effort).times_ms.shape[1]
 
 
-@pytest.mark.parametrize("payload", [SMALL, LARGE], ids=["512³", "4096³"])
-def test_a_ratio_has_an_interval_that_is_narrow_and_a_clock_that_was_measured(gpu, payload):
-    result = run(gpu, payload)
-    best = result.baseline
-    assert best.ratio_low <= best.ratio <= best.ratio_high
-    assert best.ratio == pytest.approx(best.timing.median_ms / result.timing.median_ms, rel=0.02)
-    assert best.ratio_high / best.ratio_low < 1.03
-    assert result.timing.samples == best.timing.samples >= 30
-    clocks = result.clocks
-    print(result.clocks, result.note, best.ratio_low, best.ratio, best.ratio_high, result.timing.samples)
-    assert clocks.how == MEASURED
-    assert 200 < clocks.lowest_mhz <= clocks.median_mhz <= clocks.highest_mhz < 3500
-    assert result.clock_mhz == round(clocks.median_mhz)
-    assert result.stages["time"] < 10
+@pytest.mark.parametrize("noise", [0.002, 0.01])
+def test_sampling_ends_once_the_interval_is_narrow_enough(noise):
+    kernel, library = Stream([0.1, 0.102], noise).sample().times_ms
+    ratio = pair(library, kernel)
+    assert ratio.noise <= RUN.half_width
+    assert ratio.low <= 1.02 <= ratio.high
 
 
-def test_the_librarys_own_choices_are_timed_in_the_same_turns(gpu):
-    for payload, names in (
-        (SMALL, ["torch.matmul", "torch.matmul, cuBLASLt"]),
-        ({"kernel": "matmul.fused_add_relu"}, ["torch.addmm, then relu_", "torch eager, three calls"]),
-        (FITS, ["torch copy_ of A.t()", "A.t().contiguous()", "plain copy of as many bytes"]),
-    ):
-        result = run(gpu, payload)
-        assert [one.name for one in result.baselines] == names
-        assert result.baseline == result.baselines[0]
-        assert len({one.timing.samples for one in result.baselines}) == 1
-        print([(one.name, one.timing.median_ms, one.ratio_low, one.ratio, one.ratio_high) for one in result.baselines])
+def test_less_noise_takes_fewer_samples():
+    assert RUN.fewest <= samples_of(Stream([1.0, 1.02], 0.002)) < samples_of(Stream([1.0, 1.02], 0.02))
 
 
-def test_a_call_from_python_takes_longer_than_a_small_kernel_and_is_no_part_of_its_time(gpu):
-    result = run(gpu, SMALL)
-    cost = result.launch_overhead
-    print(cost, result.timing)
-    assert 0.001 < cost.enqueue_ms < 1
-    assert cost.synchronized_ms > max(cost.enqueue_ms, result.timing.median_ms)
-    long = run(gpu, {**SMALL, "problem": {"M": 4096, "N": 4096, "K": 4096}})
-    assert long.launch_overhead.enqueue_ms < long.timing.median_ms < long.launch_overhead.synchronized_ms
+def test_sampling_ends_after_a_bounded_time_whatever_the_noise():
+    stream = Stream([20.0, 20.0], noise=0.3)
+    assert 10 <= samples_of(stream) < RUN.most
+    assert stream.now_s < RUN.warm_s + RUN.most_s + 0.3
+    assert samples_of(Stream([0.01, 0.01], noise=0.5)) == RUN.most
 
 
-def test_a_short_launch_takes_less_in_a_graph_of_20(gpu):
-    payload = {**SMALL, "problem": {"M": 128, "N": 128, "K": 64}}
-    events, graph = (run(gpu, payload, timer=timer) for timer in ("events", "graph"))
-    print(events.timing.median_ms, graph.timing.median_ms)
-    assert (events.launches_per_sample, graph.launches_per_sample) == (1, 20)
-    assert 0.0005 < graph.timing.median_ms < events.timing.median_ms
-    assert run(gpu, LARGE, timer="graph").launches_per_sample == 1
+def test_the_ratio_of_every_call_must_be_known():
+    assert samples_of(Stream([1.0] * 3, [0.01, 0.01, 0.022])) > samples_of(Stream([1.0] * 2, 0.01))
 
 
-def test_a_cold_launch_reads_from_dram_and_a_warm_one_does_not(gpu):
-    """All of it fits in the L2. Cold, it is no faster than the best copy in DRAM, and slower than warm."""
-    warm, cold = (run(gpu, FITS, l2=l2) for l2 in ("warm", "cold"))
-    print(warm.timing.gbps, cold.timing.gbps, warm.peak.rate)
-    assert cold.timing.gbps < warm.peak.rate
-    assert cold.timing.median_ms > warm.timing.median_ms
+def test_a_launch_of_seconds_is_sampled_three_times():
+    assert samples_of(Stream([2500.0, 2500.0], noise=0.01)) == 3
 
 
-def _colder_by_more():
-    """Times of one cold launch after two, and after eight capacities of the L2 were read. In the run worker."""
-    import numpy as np
-    import torch
-
-    from kernels.measuring.held_stream import HeldStream, flusher
-
-    source = torch.zeros(2 << 20, dtype=torch.float32, device="cuda")
-    target = torch.empty_like(source)
-    medians = {}
-    for capacities in (2, 8):
-        stream = HeldStream([lambda: target.copy_(source)], "cold", "events")
-        stream._flush = flusher(capacities)
-        medians[capacities] = float(np.median(stream.batch(20).times_ms))
-    return medians
+def test_a_study_takes_200_ms_of_launches_and_at_most_200_turns():
+    assert samples_of(Stream([0.006, 0.007], 0.1), STUDY) == 200
+    assert 200 <= Stream([3.0, 4.0], 0.1).sample(STUDY).times_ms.sum() < 500
+    assert samples_of(Stream([100.0, 100.0], 0.1), STUDY) == STUDY.fewest
 
 
-def test_reading_more_of_other_data_makes_it_no_colder(gpu):
-    run(gpu, SMALL)
-    medians = asked(gpu, _colder_by_more)
-    print(medians)
-    assert medians[2] == pytest.approx(medians[8], rel=0.05)
+def test_samples_before_the_times_are_steady_do_not_count():
+    samples = Stream([1.0, 1.0], noise=0.001, cold=0.5).sample()
+    assert samples.times_ms.max() < 1.02
+    assert samples.note == "The SM clock could not be read. NVML is not available: there is none."
 
 
-def _clock_of_a_spin():
-    """The clock by a spin of known cycles, timed by events, and by the probes around it. In the run worker."""
-    import torch
-
-    from kernels.measuring.clocks import Probe
-
-    cycles, probe = 20_000_000, Probe()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    probe.launch(0)
-    begin.record()
-    torch.cuda._sleep(cycles)
-    end.record()
-    probe.launch(1)
-    torch.cuda.synchronize()
-    return cycles / begin.elapsed_time(end) / 1000, probe.megahertz()
+def test_warm_up_ends_after_a_bounded_time_and_the_note_says_so():
+    note = Stream([5.0, 5.0], drift=0.98, clock_mhz=1980).sample(STUDY).note
+    assert note.startswith("Warm-up ended after 0.")
+    assert "before times were steady" in note
 
 
-def test_the_clock_between_two_probes_is_that_of_a_spin_of_known_cycles(gpu):
-    run(gpu, SMALL)
-    by_events, by_probes = asked(gpu, _clock_of_a_spin)
-    print(by_events, by_probes)
-    assert by_probes == pytest.approx(by_events, rel=0.03)
+@pytest.mark.parametrize(("ms", "most_turns", "longest"), [(0.006, 20, 20), (30.0, 20, 1), (0.006, 3, 3)])
+def test_the_queue_and_a_time_limit_bound_a_batch(ms, most_turns, longest):
+    stream = Stream([ms, ms], most_turns=most_turns)
+    stream.sample()
+    assert max(stream.turns) == longest
 
 
-def _beside_itself():
-    """The paired ratio of a copy to the same copy. In the run worker."""
-    import torch
-
-    from kernels.measuring.sampling import RUN
-    from kernels.measuring.timing import in_turns
-    from kernels.pairs import pair
-
-    source = torch.zeros(16 << 20, dtype=torch.float32, device="cuda")
-    target = torch.empty_like(source)
-    calls = [lambda: target.copy_(source)] * 2
-    return pair(*in_turns(calls, "warm", "events", RUN).times_ms)
+def test_launches_per_sample_count_towards_the_least_time():
+    assert samples_of(Stream([0.02, 0.02], 0.0001, repeats=20)) < samples_of(Stream([0.02, 0.02], 0.0001))
 
 
-def test_a_call_beside_itself_is_as_fast(gpu):
-    run(gpu, SMALL)
-    found = asked(gpu, _beside_itself)
-    print(found)
-    assert found.high - found.low < 0.02
-    assert found.ratio == pytest.approx(1, abs=max(0.003, found.high - found.low))
-    assert found.low - 0.002 <= 1 <= found.high + 0.002
+def test_the_clock_spans_all_batches_and_a_drop_is_explained():
+    batches = [Batch(np.ones((1, 1)), mhz, 1900.0, ("power limit",) * (mhz < 1900)) for mhz in (1980.0, 1755.0, 1740.0)]
+    clocks = summarize_clocks(batches)
+    assert clocks == Clocks(1755.0, 1740.0, 1980.0, MEASURED, ("power limit",))
+    assert "between 1,740 and 1,980 MHz (12 %)" in clocks.note
+    assert "power limit" in clocks.note
 
 
-def test_the_driver_says_what_limits_the_clock_or_why_it_cannot_be_asked(gpu):
-    run(gpu, SMALL)
-    note = asked(gpu, _driver)
-    print(note)
-    assert note == "" or note.startswith("NVML could not be asked: ")
+def test_a_steady_clock_needs_no_note_unless_it_is_limited():
+    assert Clocks(1980.0, 1970.0, 1985.0, MEASURED).note == ""
+    note = Clocks(1200.0, 1195.0, 1205.0, MEASURED, ("temperature, by the driver",)).note
+    assert "1,200 MHz" in note
+    assert "temperature, by the driver" in note
 
 
-def _driver():
-    """What the driver can't tell, "" where it told clock and limits. In the run worker."""
-    from kernels.measuring.clocks import Nvml, nvml
+def test_the_drivers_clock_replaces_one_that_was_not_measured():
+    assert summarize_clocks([Batch(np.ones((1, 1)), None, 1500.0)] * 2) == Clocks(1500.0, 1500.0, 1500.0, DRIVER)
+    assert summarize_clocks([Batch(np.ones((1, 1)))]) is None
 
-    driver = nvml()
-    if not isinstance(driver, Nvml):
-        return driver
-    assert isinstance(driver.limits(), tuple)
-    assert driver.clock_mhz() is None or driver.clock_mhz() > 100
-    return ""
+
+class Machine:
+    """A host that takes 30 µs per call, and a GPU that runs one launch after another. The first call is slow."""
+
+    def __init__(self, kernel_s):
+        self.kernel_s, self.now_s, self.free_s, self.launches = kernel_s, 0.0, 0.0, 0
+
+    def call(self):
+        self.now_s += 0.01 if self.launches == 0 else 30e-6
+        self.launches += 1
+        self.free_s = max(self.free_s, self.now_s) + self.kernel_s
+
+    def synchronize(self):
+        self.now_s = max(self.now_s, self.free_s) + 5e-6
+
+    def overhead(self):
+        return measure_launch_overhead(self.call, self.synchronize, self.kernel_s * 1000, lambda: self.now_s)
+
+
+@pytest.mark.parametrize("kernel_s", [7e-6, 1.4e-3])
+def test_a_call_costs_the_hosts_time_and_a_synchronized_one_the_kernels_too(kernel_s):
+    cost = Machine(kernel_s).overhead()
+    assert cost.enqueue_ms == pytest.approx(0.030)
+    assert cost.synchronized_ms == pytest.approx(0.035 + kernel_s * 1000)
+
+
+@pytest.mark.parametrize(("kernel_s", "calls"), [(7e-6, 200), (2e-3, 50), (0.5, 5)])
+def test_a_long_kernel_is_called_fewer_times(kernel_s, calls):
+    machine = Machine(kernel_s)
+    assert machine.overhead().calls == calls
+    assert machine.launches <= calls + 50

@@ -109,10 +109,10 @@ def main():
     from kernels import discover
     from kernels.experiment import from_json
     from kernels.gpus import GPUS
-    from kernels.measuring.interpreter import patch_language_once_per_launch
+    from kernels.measuring.interpreter import patch_language_once
     from kernels.spec import Launch
 
-    patch_language_once_per_launch()
+    patch_language_once()
     root = Path(sys.modules["kernels"].__file__).parent.parent
     results = []
     for kernel, problem, config, sms in json.load(sys.stdin):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from fakes import grid
 
-from kernels.measuring.sampling import Effort
+from kernels.measuring.timing import Effort
 from kernels.results import Check, Failure
 from kernels.sweep import trial as trials
 from kernels.sweep.device import Trial
@@ -73,7 +73,7 @@ def made_up(monkeypatch):
     STREAMS.clear()
     kernel = type("Kernel", (), {"zeroed_output": False, "family": None})
     monkeypatch.setattr(trials, "prepare", lambda one, gpu: Launches(one, torch.zeros(4), kernel))
-    monkeypatch.setattr(trials, "HeldStream", Stream)
+    monkeypatch.setattr(trials, "GatedStream", Stream)
     monkeypatch.setattr(trials, "interprets", lambda: False)
     monkeypatch.setattr(trials, "_library", lambda first: {"torch.matmul": "the library"})
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

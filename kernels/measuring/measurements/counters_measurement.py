@@ -1,6 +1,6 @@
-"""What a launch asks of memory, counted: one launch under Nsight Compute, joined to what the compiler made.
+"""Count a launch's memory traffic with Nsight Compute, and join the counts to the compiled kernel.
 
-Each instruction that ncu counted is joined to its source line through the line table of the same SASS.
+The line table of the same SASS maps each counted instruction to its source line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernels.measuring.stages import Stages
 from kernels.results import Compiled, Counters, Device, OpCounts, SharedCounts
 from kernels.results.records import RecordForm
 
-# What is asked of the whole launch, by the names of ncu 2025.3 on compute capability 9.0.
+# Metrics of a launch, by their names in ncu 2025.3 on compute capability 9.0.
 METRICS = {
     **{
         f"{op}_{what}": f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
@@ -41,13 +41,12 @@ METRICS = {
     "occupancy_percent": "sm__maximum_warps_per_active_cycle_pct",
 }
 
-# What is asked of one instruction: columns of ncu's source page. Those on global memory are left out of the page where
-# the kernel has no instruction on it.
+# Columns of ncu's source page. It omits the global ones if the kernel has no instruction on global memory.
 _EXECUTED = "Instructions Executed"
 _GLOBAL = ("L1 Tag Requests Global", "L2 Theoretical Sectors Global", "L2 Theoretical Sectors Global Ideal")
 _SHARED = ("L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
 
-# Opcodes on global memory (by lanes), and on shared memory (by lanes).
+# Opcodes that lanes issue on global memory and on shared memory.
 GLOBAL_OPCODES = ("LDG", "STG", "LDGSTS", "RED", "REDG", "ATOM", "ATOMG")
 SHARED_OPCODES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS")
 
@@ -61,7 +60,7 @@ class CountersMeasurement(Measurement[Counters]):
     def measure(self, experiment: Experiment, stages: Stages) -> Counters | Incomplete[Counters]:
         (compiled,) = stages.compiled(experiment)
         try:
-            return stages.count(counted, experiment, compiled)
+            return stages.count(count_launch, experiment, compiled)
         except ncu.CountingFailed as error:
             return Incomplete(error.failure, str(error))
 
@@ -69,54 +68,54 @@ class CountersMeasurement(Measurement[Counters]):
 COUNTERS = CountersMeasurement()
 
 
-def counted(
+def count_launch(
     experiment: Experiment,
     compiled: Compiled,
     *,
     cache: str,
-    started: Callable[[ncu.Counting], None] = lambda _: None,
+    started: Callable[[ncu.NcuProcess], None] = lambda _: None,
 ) -> Counters:
     """Count one launch.
 
     Raises:
-        CountingFailed: as `ncu.count` and `counters` do.
+        CountingFailed: as `ncu.count` and `join_counts`.
     """
-    ((launch, rows),) = ncu.count([experiment], METRICS, cache, started)
-    return counters(experiment, compiled, launch, rows)
+    (counts,) = ncu.count([experiment], METRICS, cache, started)
+    return join_counts(experiment, compiled, counts)
 
 
-def counters(
-    experiment: Experiment, compiled: Compiled, launch: dict[str, float], rows: list[dict[str, str]]
-) -> Counters:
-    """What `ncu.count` found of one launch, joined to what the compiler made.
+def join_counts(experiment: Experiment, compiled: Compiled, counts: ncu.LaunchCounts) -> Counters:
+    """Join ncu's counts of a launch to the compiled kernel.
 
     Raises:
-        CountingFailed: where the two don't fit together.
+        CountingFailed: if ncu counted other code.
     """
-    ops, shared = of_operations(rows, compiled.sass, compiled.operations)
+    launch, rows = counts
+    ops, shared = sum_instructions(rows, compiled.sass, compiled.operations)
     device = Device("cuda", compiled.gpu, metadata.version("torch"), compiled.triton)
     return Counters(experiment, "cuda", device, ncu.tool(), compiled.facts, launch, ops, shared)
 
 
-def of_operations(
+def sum_instructions(
     rows: list[dict[str, str]], sass: str, operations: tuple[MemoryOperation, ...]
 ) -> tuple[tuple[OpCounts, ...], tuple[SharedCounts, ...]]:
-    """Sum the instructions by operation and opcode, and those on shared memory by source line and opcode.
+    """Sum counts by memory operation and opcode, and those on shared memory by source line and opcode.
 
     Args:
-        rows: one an instruction, as `of_instructions` gives them.
+        rows: one per instruction, as from `ncu.parse_instructions`.
         sass: the same code with its line table.
 
     Raises:
-        CountingFailed: where ncu's code is not this code, or a column is missing.
+        CountingFailed: if ncu's code differs from the SASS, or a column is missing.
     """
     listed = instructions(sass)
-    if [opcode for opcode, _ in listed] != [opcode_of(row["Source"]) for row in rows]:
+    # "@!P1  LDG.E R0, …" → "LDG.E"
+    words = ((word for word in row["Source"].split() if not word.startswith("@")) for row in rows)
+    if [opcode for opcode, _ in listed] != [next(row_words, "").rstrip(";") for row_words in words]:
         raise ncu.CountingFailed("ncu_failed", "ncu counted other code than was compiled.")
     ops: dict[tuple[int, str], list[int]] = {}
     shared: dict[tuple[tuple[str, int], str], list[int]] = {}
-    numbers = match_instructions(listed, operations)
-    for (opcode, location), number, row in zip(listed, numbers, rows, strict=True):
+    for (opcode, location), number, row in zip(listed, match_instructions(listed, operations), rows, strict=True):
         kind = opcode.partition(".")[0]
         if kind in GLOBAL_OPCODES and number is not None:
             _add(ops, (number, opcode), row, _GLOBAL)
@@ -129,11 +128,5 @@ def of_operations(
 
 
 def _add(sums: dict[Any, list[int]], key: Any, row: dict[str, str], columns: tuple[str, ...]) -> None:
-    values = [int(ncu.number(row.get(column), column)) for column in (_EXECUTED, *columns)]
+    values = [int(ncu.parse_count(row.get(column), column)) for column in (_EXECUTED, *columns)]
     sums[key] = [a + b for a, b in zip(sums.get(key, [0] * len(values)), values, strict=True)]
-
-
-def opcode_of(text: str) -> str:
-    """The opcode of an instruction: "@!P1  LDG.E R0, …" → "LDG.E"."""
-    words = text.split()
-    return next((word.rstrip(";") for word in words if not word.startswith("@")), "")

@@ -1,6 +1,6 @@
-"""One run: the kernel is launched on poisoned output, checked against torch, and timed in turns with torch's call.
+"""One run: launch the kernel on poisoned output, check it against torch, and time it in turns with torch's calls.
 
-Between its stages the tensors stay in the run worker. Under the interpreter nothing is timed.
+The tensors stay in the run worker between the stages. The interpreter times nothing.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from kernels import discover
 from kernels.equivalence import on_any_gpu
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
-from kernels.measuring import sampling, timing, worker
-from kernels.measuring.interpreter import refuse_what_takes_too_long
+from kernels.measuring import worker
+from kernels.measuring.gated_stream import GatedStream
+from kernels.measuring.interpreter import refuse_slow_launch
 from kernels.measuring.measurements.measurement import Measurement
-from kernels.measuring.overhead import launch_overhead
 from kernels.measuring.prepared import Prepared, interprets, prepare
 from kernels.measuring.stages import Stages
+from kernels.measuring.timing import RUN as RUN_EFFORT
+from kernels.measuring.timing import measure_launch_overhead, sample, summarize_times
 from kernels.measuring.worker import as_failure
 from kernels.pairs import FEWEST, pair
-from kernels.results import Baseline, Check, Diff, Failure, Peak, RunResult, RunTimes, Timing, records
+from kernels.results import Baseline, Check, Diff, Failure, Peak, RunResult, RunTimes, records
 from kernels.results.records import RecordForm
 from kernels.spec import DTYPE_BYTES, Family, Launch, shape_text
 from kernels.store import Found
@@ -41,11 +41,11 @@ class RunMeasurement(Measurement[RunResult]):
         self._is_timed = is_timed
 
     def refuse_interpreted(self, experiment: Experiment, gpu: Gpu) -> None:
-        """Refuse what the interpreter would not finish in reasonable time."""
+        """Refuse a launch that the interpreter would not finish in reasonable time."""
         recorded = records.find(self.form, experiment, gpu.name)
-        instead = f" Or choose gpu {gpu.name}: a run there was recorded." if recorded else ""
+        alternative = f" Or choose gpu {gpu.name}: a run there was recorded." if recorded else ""
         launch = Launch(experiment.problem, experiment.config, gpu)
-        refuse_what_takes_too_long(discover()[experiment.kernel], launch, instead)
+        refuse_slow_launch(discover()[experiment.kernel], launch, alternative)
 
     def not_here(self, gpu: Gpu, this: Gpu | None) -> Failure:
         return Failure(
@@ -60,21 +60,21 @@ class RunMeasurement(Measurement[RunResult]):
         stages.compile(experiment)
         device = stages.device()
         stages.work("launch", launch, experiment, stages.gpu)
-        check, diff = stages.work("check", checked)
-        found = functools.partial(RunResult, experiment, device.backend, device, check, diff, stages=stages.seconds)
+        check, diff = stages.work("check", check_output)
+        result = functools.partial(RunResult, experiment, device.backend, device, check, diff, stages=stages.seconds)
         if device.backend == "interpreter":
             note = "Run by Triton's interpreter on the CPU: the result is checked, and there is no time to report."
-            return found(note=note)
+            return result(note=note)
         if not self._is_timed:
-            return found(note="Checked, and not timed.")
+            return result(note="Checked, and not timed.")
         if not check.passed:
-            return found(note="The result is wrong, so it was not timed.")
-        times = stages.work("time", timed)
+            return result(note="The result is wrong, so it was not timed.")
+        times = stages.work("time", time_run)
         clock_mhz = round(times.clocks.median_mhz) if times.clocks else None
-        return found(baseline=times.baseline, clock_mhz=clock_mhz, **vars(times))
+        return result(baseline=times.baseline, clock_mhz=clock_mhz, **vars(times))
 
     def beside(self, measured: RunResult, recorded: Callable[[], Found | None]) -> RunResult:
-        """The interpreter gives no time: a run on the GPU that is named stands beside its check."""
+        """Add the recorded run on the named GPU to a result of the interpreter, which has no times."""
         if measured.device.backend != "interpreter":
             return measured
         found = recorded()
@@ -86,7 +86,7 @@ RUN, CHECK = RunMeasurement("run", is_timed=True), RunMeasurement("check", is_ti
 
 @as_failure("launch")
 def launch(experiment: Experiment, gpu: Gpu) -> None:
-    """Make fresh inputs and a poisoned output, launch once, and wait for it. In the run worker, as what follows is."""
+    """Launch once on fresh inputs and a poisoned output, and wait. This and what follows runs in the run worker."""
     import torch
 
     worker.hold(None)
@@ -98,35 +98,44 @@ def launch(experiment: Experiment, gpu: Gpu) -> None:
 
 
 @as_failure("check")
-def checked() -> tuple[Check, Diff]:
+def check_output() -> tuple[Check, Diff]:
     """Compare the launched output with the reference."""
-    held: Prepared = worker.held()
-    return held.check()
+    prepared: Prepared = worker.held()
+    return prepared.check()
 
 
 @as_failure("time")
-def timed() -> RunTimes:
-    """Time the kernel and the library's calls in turns, a call from Python, and the share of this device's peak."""
+def time_run() -> RunTimes:
+    """Time the kernel and the library's calls in turns, then a call from Python; compute the share of the peak."""
     import torch
 
     run: Prepared = worker.held()
     family, problem, options = run.kernel.family, run.experiment.problem, run.experiment.run
-    theirs, notes = library_calls(family, run.inputs, torch.empty_like(run.output), problem)
+    library, notes = library_calls(family, run.inputs, torch.empty_like(run.output), problem)
     launch = run.ready()
-    samples = timing.in_turns([launch, *theirs.values()], l2=options.l2, timer=options.timer, effort=sampling.RUN)
+    samples = sample(GatedStream([launch, *library.values()], options.l2, options.timer), RUN_EFFORT)
     work, minimal_bytes = family.work(problem), family.minimal_bytes(problem)
-    ours, *others = (sampling.timing(times, work, minimal_bytes) for times in samples.times_ms)
+    kernel_timing, *library_timings = (summarize_times(times, work, minimal_bytes) for times in samples.times_ms)
+    baselines = []
+    for name, timing, times_ms in zip(library, library_timings, samples.times_ms[1:], strict=True):
+        ratio = pair(times_ms, samples.times_ms[0])
+        interval = (ratio.low, ratio.high) if len(times_ms) >= FEWEST else ()
+        baselines.append(Baseline(name, timing, ratio.ratio, *interval))
+    if (best := family.best(problem)) is None:
+        rate, what = _copy_gbps()
+        peak: Peak | None = Peak(rate, "GB/s", what, share=(kernel_timing.gbps or 0) / rate)
+    else:
+        # A family that extends another does more in its library call; the peak is that of the plain one.
+        peak = _library_peak(family.root, best)
+        peak = peak and dataclasses.replace(peak, share=(kernel_timing.tflops or 0) / peak.rate)
     return RunTimes(
-        timing=ours,
-        baselines=tuple(
-            compared(name, other, times, samples.times_ms[0])
-            for name, other, times in zip(theirs, others, samples.times_ms[1:], strict=True)
-        ),
-        peak=_peak(family, problem, ours),
+        timing=kernel_timing,
+        baselines=tuple(baselines),
+        peak=peak,
         clocks=samples.clocks,
-        launch_overhead=launch_overhead(launch, torch.cuda.synchronize, ours.median_ms),
+        launch_overhead=measure_launch_overhead(launch, torch.cuda.synchronize, kernel_timing.median_ms),
         launches_per_sample=samples.launches_per_sample,
-        copy_gbps=_peak_gbps()[0],
+        copy_gbps=_copy_gbps()[0],
         note=" ".join(filter(None, [*notes, samples.warning])),
     )
 
@@ -134,7 +143,7 @@ def timed() -> RunTimes:
 def library_calls(
     family: Family, inputs: Mapping[str, Any], output: Any, problem: Any
 ) -> tuple[dict[str, Callable[[], Any]], list[str]]:
-    """The library's calls by name, the one that the family names first; and why one is missing, a sentence each."""
+    """Return the library's calls by name, the family's baseline first, and a sentence for each that is missing."""
     first = family.baseline(inputs, output, problem)
     if isinstance(first, str):
         return {}, [f"No library call to compare with: {first}"]
@@ -142,39 +151,16 @@ def library_calls(
     for name, call in family.alternatives(inputs, output, problem).items():
         try:
             call()
-        except RuntimeError as reason:  # this build of torch, or this GPU, has no such call for these operands
+        except RuntimeError as reason:  # this build of torch, or this GPU, does not support the call for these operands
             missing.append(f"{name} was not timed: {str(reason).strip().splitlines()[0]}")
         else:
             calls[name] = call
     return calls, missing
 
 
-def compared(name: str, timing: Timing, times_ms: np.ndarray, ours_ms: np.ndarray) -> Baseline:
-    """A call of the library's beside the kernel: the ratio of times that were taken in turns.
-
-    Args:
-        times_ms, ours_ms: (turns,).
-    """
-    ratio = pair(times_ms, ours_ms)
-    if len(ours_ms) < FEWEST:
-        return Baseline(name, timing, ratio.ratio)
-    return Baseline(name, timing, ratio.ratio, ratio.low, ratio.high)
-
-
-def _peak(family: Family, problem: Any, ours: Timing) -> Peak | None:
-    """The share of the best that this device was measured to do; None where the library has no call for it."""
-    best = family.best(problem)
-    if best is None:
-        rate, what = _peak_gbps()
-        return Peak(rate, "GB/s", what, share=(ours.gbps or 0) / rate)
-    # A family that extends another does more in its library call; the best is that of the plain one.
-    measured = _peak_tflops(family.root, best)
-    return measured and Peak(measured[0], "TFLOP/s", measured[1], share=(ours.tflops or 0) / measured[0])
-
-
 @functools.cache
-def _peak_tflops(family: Family, problem: Any) -> tuple[float, str] | None:
-    """The best rate of the family's library call at `problem`, on this device, measured once per worker."""
+def _library_peak(family: Family, problem: Any) -> Peak | None:
+    """The best rate of the family's library call, measured once per worker; None if it has none. Its share is 1."""
     import torch
 
     tensors = {
@@ -184,19 +170,33 @@ def _peak_tflops(family: Family, problem: Any) -> tuple[float, str] | None:
     call = family.baseline(tensors, tensors.pop(family.output(problem)), problem)
     if isinstance(call, str):
         return None
-    work = family.work(problem)
-    shape = shape_text(problem)
-    what = f"{family.baseline_name(problem)}, {shape} {problem.dtype}, the best of a few"
-    return work / timing.best_ms(call) / 1e9, what
+    what = f"{family.baseline_name(problem)}, {shape_text(problem)} {problem.dtype}, the best of a few"
+    return Peak(family.work(problem) / _best_ms(call) / 1e9, "TFLOP/s", what, share=1.0)
 
 
 @functools.cache
-def _peak_gbps() -> tuple[float, str]:
-    """The best rate of a large copy on this device, bytes read plus bytes written, measured once per worker."""
+def _copy_gbps() -> tuple[float, str]:
+    """The best rate of a large copy, bytes read plus bytes written, measured once per worker."""
     import torch
 
     size = min(1 << 30, torch.cuda.mem_get_info()[0] // 8)
     source = torch.zeros(size // DTYPE_BYTES["float32"], dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
-    best = timing.best_ms(lambda: target.copy_(source))
-    return 2 * source.numel() * 4 / best / 1e6, f"a copy of {size / 2**20:.0f} MiB, the best of a few"
+    best_ms = _best_ms(lambda: target.copy_(source))
+    return 2 * source.numel() * 4 / best_ms / 1e6, f"a copy of {size / 2**20:.0f} MiB, the best of a few"
+
+
+def _best_ms(call: Callable[[], Any]) -> float:
+    """The fastest of eight launches: a device's peak is its best, not its median."""
+    import torch
+
+    call()
+    times_ms = []
+    for _ in range(8):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times_ms.append(begin.elapsed_time(end))
+    return min(times_ms)

@@ -1,9 +1,8 @@
-"""When and where each program of a launch ran: a build of the kernel writes it down, beside the kernel's own time."""
+"""Record when and on which SM each program of a launch ran, with an instrumented build of the kernel."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -14,22 +13,22 @@ from kernels.equivalence import same_launch
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
+from kernels.measuring.gated_stream import GatedStream
 from kernels.measuring.measurements.measurement import Measurement
 from kernels.measuring.prepared import prepare
-from kernels.measuring.sampling import timing
 from kernels.measuring.stages import Stages
-from kernels.measuring.timing import in_a_row, in_turns
+from kernels.measuring.timing import STUDY, sample, summarize_times
 from kernels.measuring.worker import as_failure
 from kernels.results import Device, Failure, Timeline
 from kernels.results.records import RecordForm
 from kernels.spec import Launch
 
-MOST_PROGRAMS = 65_536
+MAX_PROGRAMS = 65_536
 
-# Launches right before the one that is recorded. The build has just been timed, so the clock is up already.
+# Launches right before the recorded one. The build has just been timed, so the clock has already risen.
 _WARM_UP = 5
 
-# What no program writes: times and SMs are not negative. `writes` is one less than how often a program wrote.
+# No program writes this: times and SMs are not negative. A program that writes once raises `writes` to 0.
 _POISON = -1
 
 
@@ -40,12 +39,12 @@ class TimelineMeasurement(Measurement[Timeline]):
     missing = "none of this experiment on {gpu} was recorded"
 
     def refuse(self, experiment: Experiment, gpu: Gpu) -> None:
-        """Refuse a launch of more than MOST_PROGRAMS programs, and say how many it has."""
+        """Refuse a launch of more than MAX_PROGRAMS programs."""
         programs = discover()[experiment.kernel].programs(Launch(experiment.problem, experiment.config, gpu))
-        if programs > MOST_PROGRAMS:
+        if programs > MAX_PROGRAMS:
             raise ConfigError(
                 "too_many_programs",
-                f"This launch has {programs:,} programs; a timeline holds at most {MOST_PROGRAMS:,}. "
+                f"This launch has {programs:,} programs; a timeline holds at most {MAX_PROGRAMS:,}. "
                 "Choose larger tiles or a smaller shape.",
             )
 
@@ -60,10 +59,10 @@ TIMELINE = TimelineMeasurement()
 
 @as_failure("time")
 def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Failure:
-    """Check the timed build's output, time it beside the kernel, and record one warm launch of it. In the run worker.
+    """Check the instrumented build's output, time it beside the kernel, and record one warm launch. In the run worker.
 
     Returns:
-        The timeline; or a Failure where a program did not write once, or wrote what can't be.
+        The timeline; or a Failure if a program did not write exactly once, or wrote impossible values.
     """
     import torch
 
@@ -71,34 +70,29 @@ def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Fai
     programs = plain.kernel.programs(plain.setting)
     record = torch.full((programs, len(TIMED_FIELDS)), _POISON, dtype=torch.int64, device="cuda")
     instrumented = dataclasses.replace(plain, kernel=add_timer(plain.kernel, record))
-    built = instrumented.launch()
+    build = instrumented.launch()
     passed = instrumented.check()[0].passed
-    registers = plain.launch().n_regs, built.n_regs
+    registers = plain.launch().n_regs, build.n_regs
     run, family = experiment.run, plain.kernel.family
-    samples = in_turns([plain.launch, instrumented.launch], l2=run.l2, timer=run.timer)
+    samples = sample(GatedStream([plain.launch, instrumented.launch], run.l2, run.timer), STUDY)
     work, minimal_bytes = family.work(experiment.problem), family.minimal_bytes(experiment.problem)
-    ours, theirs = (timing(times, work, minimal_bytes) for times in samples.times_ms)
-    kernel_ms = _recorded_ms(instrumented.launch, record, run.l2)
-    written = written_once(record.cpu().numpy())
-    if isinstance(written, Failure):
-        return written
-    sm, start_ns, end_ns = written
+    timings = [summarize_times(times, work, minimal_bytes) for times in samples.times_ms]
+    launches = [*[instrumented.launch] * _WARM_UP, lambda: record.fill_(_POISON), instrumented.launch]
+    kernel_ms = float(GatedStream(launches, run.l2, "events").time_in_order()[-1])
+    fields = read_record(record.cpu().numpy())
+    if isinstance(fields, Failure):
+        return fields
     return Timeline(
-        experiment, device.backend, device, sm, start_ns, end_ns, kernel_ms, plain=ours, instrumented=theirs,
+        experiment, device.backend, device, *fields, kernel_ms, plain=timings[0], instrumented=timings[1],
         registers=registers, passed=passed, clock_mhz=samples.clock_mhz, note=samples.note,
     )  # fmt: skip
 
 
-def _recorded_ms(launch: Any, record: Any, l2: str) -> float:
-    """Launch with fresh poison in the record, behind some warm launches; the time of that launch."""
-    return float(in_a_row([*[launch] * _WARM_UP, lambda: record.fill_(_POISON), launch], l2)[-1])
-
-
-def written_once(rows: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | Failure:
-    """SM, start and end of each program, in ns from the first start.
+def read_record(rows: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | Failure:
+    """Return SM, start and end of each program, in ns since the first start.
 
     Args:
-        rows: (programs, 4) int64, TIMED_FIELDS of each program, on fresh poison.
+        rows: (programs, 4) int64, TIMED_FIELDS of each program, poisoned before the launch.
     """
     start, end, sm, writes = rows.T
     wrong = (writes != _POISON + 1) | (start < 0) | (end < start) | (sm < 0)
@@ -106,8 +100,8 @@ def written_once(rows: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...], tu
         return Failure(
             "time",
             "not_written_once",
-            f"{np.count_nonzero(wrong):,} of {len(rows):,} programs did not write down one start and end: program "
-            f"{np.flatnonzero(wrong)[0]} is the first.",
+            f"{np.count_nonzero(wrong):,} of {len(rows):,} programs did not record one start and one end; the first is "
+            f"program {np.flatnonzero(wrong)[0]}.",
         )
     first = start.min()
     return tuple(sm.tolist()), tuple((start - first).tolist()), tuple((end - first).tolist())

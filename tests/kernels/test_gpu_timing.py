@@ -1,0 +1,167 @@
+"""Timing on a real GPU: ratios, clocks, graphs, a cold L2, and what a call costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.measuring.timing import MEASURED
+from kernels.results import Failure, RunResult
+
+pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
+
+SMALL = {"kernel": "matmul.grouped"}
+LARGE = {
+    "kernel": "matmul.persistent",
+    "problem": {"M": 4096, "N": 4096, "K": 4096},
+    "config": {"BLOCK_N": 256, "num_warps": 8},
+}
+# 8 MiB in, 8 MiB out.
+FITS = {"kernel": "transpose.tiled", "problem": {"M": 2048, "N": 1024}}
+
+
+def run(session, payload, **options):
+    result = session.submit(from_json({**payload, "run": options}, discover())).result()
+    assert isinstance(result, RunResult), result
+    assert result.check.passed, result.check
+    return result
+
+
+def ask(session, function):
+    """Return what a function of this file returns in the run worker."""
+    value = session.ask_runner(function)
+    assert not isinstance(value, Failure), value
+    return value
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE], ids=["512³", "4096³"])
+def test_a_ratio_has_an_interval_that_is_narrow_and_a_clock_that_was_measured(gpu, payload):
+    result = run(gpu, payload)
+    best = result.baseline
+    assert best.ratio_low <= best.ratio <= best.ratio_high
+    assert best.ratio == pytest.approx(best.timing.median_ms / result.timing.median_ms, rel=0.02)
+    assert best.ratio_high / best.ratio_low < 1.03
+    assert result.timing.samples == best.timing.samples >= 30
+    clocks = result.clocks
+    assert clocks.how == MEASURED
+    assert 200 < clocks.lowest_mhz <= clocks.median_mhz <= clocks.highest_mhz < 3500
+    assert result.clock_mhz == round(clocks.median_mhz)
+    assert result.stages["time"] < 10
+
+
+def test_the_librarys_alternatives_are_timed_in_the_same_turns(gpu):
+    for payload, names in (
+        (SMALL, ["torch.matmul", "torch.matmul, cuBLASLt"]),
+        ({"kernel": "matmul.fused_add_relu"}, ["torch.addmm, then relu_", "torch eager, three calls"]),
+        (FITS, ["torch copy_ of A.t()", "A.t().contiguous()", "plain copy of as many bytes"]),
+    ):
+        result = run(gpu, payload)
+        assert [one.name for one in result.baselines] == names
+        assert result.baseline == result.baselines[0]
+        assert len({one.timing.samples for one in result.baselines}) == 1
+
+
+def test_a_call_from_python_takes_longer_than_a_small_kernel_and_is_not_part_of_its_time(gpu):
+    result = run(gpu, SMALL)
+    cost = result.launch_overhead
+    assert 0.001 < cost.enqueue_ms < 1
+    assert cost.synchronized_ms > max(cost.enqueue_ms, result.timing.median_ms)
+    long = run(gpu, {**SMALL, "problem": {"M": 4096, "N": 4096, "K": 4096}})
+    assert long.launch_overhead.enqueue_ms < long.timing.median_ms < long.launch_overhead.synchronized_ms
+
+
+def test_a_short_launch_takes_less_in_a_graph_of_20(gpu):
+    payload = {**SMALL, "problem": {"M": 128, "N": 128, "K": 64}}
+    events, graph = (run(gpu, payload, timer=timer) for timer in ("events", "graph"))
+    assert (events.launches_per_sample, graph.launches_per_sample) == (1, 20)
+    assert 0.0005 < graph.timing.median_ms < events.timing.median_ms
+    assert run(gpu, LARGE, timer="graph").launches_per_sample == 1
+
+
+def test_a_cold_launch_reads_from_dram_and_a_warm_one_does_not(gpu):
+    """All of it fits in the L2. Cold, it is no faster than the best copy in DRAM, and slower than warm."""
+    warm, cold = (run(gpu, FITS, l2=l2) for l2 in ("warm", "cold"))
+    assert cold.timing.gbps < warm.peak.rate
+    assert cold.timing.median_ms > warm.timing.median_ms
+
+
+def _time_cold_copies():
+    """Median times of a copy after two and after eight L2 capacities were read. In the run worker."""
+    import numpy as np
+    import torch
+
+    from kernels.measuring.gated_stream import GatedStream
+
+    source = torch.zeros(2 << 20, dtype=torch.float32, device="cuda")
+    target = torch.empty_like(source)
+    streams = (GatedStream([lambda: target.copy_(source)], "cold", "events", capacities) for capacities in (2, 8))
+    return [float(np.median(stream.batch(20).times_ms)) for stream in streams]
+
+
+def test_reading_more_than_two_l2_capacities_makes_it_no_colder(gpu):
+    run(gpu, SMALL)
+    two, eight = ask(gpu, _time_cold_copies)
+    assert two == pytest.approx(eight, rel=0.05)
+
+
+def _clock_of_a_spin():
+    """The clock of a spin with known cycles: by events, and by the probes around it. In the run worker."""
+    import torch
+
+    from kernels.measuring.gated_stream import ClockProbe
+
+    cycles, probe = 20_000_000, ClockProbe()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    probe.launch(0)
+    begin.record()
+    torch.cuda._sleep(cycles)
+    end.record()
+    probe.launch(1)
+    torch.cuda.synchronize()
+    return cycles / begin.elapsed_time(end) / 1000, probe.megahertz()
+
+
+def test_the_probes_agree_with_a_spin_of_known_cycles(gpu):
+    run(gpu, SMALL)
+    by_events, by_probes = ask(gpu, _clock_of_a_spin)
+    assert by_probes == pytest.approx(by_events, rel=0.03)
+
+
+def _compare_a_copy_with_itself():
+    """The paired ratio of a copy to the same copy. In the run worker."""
+    import torch
+
+    from kernels.measuring.gated_stream import GatedStream
+    from kernels.measuring.timing import RUN, sample
+    from kernels.pairs import pair
+
+    source = torch.zeros(16 << 20, dtype=torch.float32, device="cuda")
+    target = torch.empty_like(source)
+    return pair(*sample(GatedStream([lambda: target.copy_(source)] * 2, "warm", "events"), RUN).times_ms)
+
+
+def test_a_call_is_as_fast_as_itself(gpu):
+    run(gpu, SMALL)
+    ratio = ask(gpu, _compare_a_copy_with_itself)
+    assert ratio.high - ratio.low < 0.02
+    assert ratio.ratio == pytest.approx(1, abs=max(0.003, ratio.high - ratio.low))
+    assert ratio.low - 0.002 <= 1 <= ratio.high + 0.002
+
+
+def _read_driver():
+    """The driver's clock and limits, or why it can't be read. In the run worker."""
+    from kernels.measuring.gated_stream import open_nvml
+
+    driver = open_nvml()
+    return driver if isinstance(driver, str) else (driver.clock_mhz(), driver.limits())
+
+
+def test_the_driver_reports_the_clock_or_why_it_cannot(gpu):
+    run(gpu, SMALL)
+    reading = ask(gpu, _read_driver)
+    if isinstance(reading, str):
+        assert reading.startswith("NVML is not available: ")
+    else:
+        assert reading[0] is None or reading[0] > 100
+        assert isinstance(reading[1], tuple)
