@@ -19,8 +19,9 @@ from kernels.gpus import GPUS
 from kernels.knobs import knobs
 from kernels.lanes import Layout, MemoryOperation
 from kernels.spec import Access, FlatAccess, Launch
+from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element
 from visualize.predict.coalescing import operations, requests, tile, vectors
-from visualize.predict.traffic import Cost, count, count_bypassing, make_requests
+from visualize.predict.traffic import count, count_bypassing, make_requests
 
 OPS = {"load": ("load", "async copy"), "store": ("store",), "atomic": ("atomic",)}
 
@@ -39,49 +40,34 @@ def has_copies(bases, number):
     return any(not any(base) and number >> bit & 1 for bit, base in enumerate(bases))
 
 
-def executions(access, extents):
-    for index in itertools.product(*(range(extents[name]) for name in access.over)):
-        yield dict(zip(access.over, index, strict=True))
-
-
-def where(access, index, place, shape):
-    """Row and column, in the tensor as it is stored, of an element of the block."""
+def where(access, first, place, shape):
+    """Row and column, in the tensor as stored, of an element of the block that begins at `first`."""
     if isinstance(access, FlatAccess):
-        number = int(access.run.start(index[access.run.index], access.run.block)) + place[0]
-        return (number % shape[0], number // shape[0]) if access.transposed else divmod(number, shape[1])
+        return run_element(access, shape, first[0] + place[0])
     along = dict(zip(access.dims, place, strict=True))
-    return tuple(
-        int(axis.start(index[axis.index], axis.block)) + along[axis.index] for axis in (access.rows, access.columns)
-    )
+    return first[0] + along[access.rows.index], first[1] + along[access.columns.index]
 
 
 def counted(access, made, shape, extents, size):
-    """Every instruction of every warp, as sets of bytes."""
+    """The cost of every instruction of every warp."""
     layout, length = made.layout, made.width_bytes // made.element_bytes
     originals = [r for r in range(1 << len(layout.register)) if not has_copies(layout.register, r)]
-    requests = sectors = lines = ideal = wanted = extra = repeated = 0
-    for index in executions(access, extents):
-        for warp, first in itertools.product(range(1 << len(layout.warp)), range(0, len(originals), length)):
-            touched, active, pairs, pair_sectors = set(), 0, set(), set()
-            for lane in range(32):
-                if made.op != "load" and (has_copies(layout.lane, lane) or has_copies(layout.warp, warp)):
-                    continue
-                row, column = where(access, index, element(layout, originals[first], lane, warp), shape)
-                if row < shape[0] and column < shape[1]:
-                    start = (row * shape[1] + column) * size
-                    touched |= set(range(start, start + made.width_bytes))
-                    active += 1
-                    pairs.add((lane // 2, start // 128))
-                    pair_sectors.add((lane // 2, start // 32))
-            requests += active > 0
-            distinct = len({byte // 32 for byte in touched})
-            sectors += len(pairs) if made.bypasses_l1 else distinct
-            extra += len(pairs) - distinct if made.bypasses_l1 else 0
-            repeated += len(pair_sectors) - distinct if made.bypasses_l1 else 0
-            lines += len({byte // 128 for byte in touched})
-            ideal += -(-len(touched) // 32)
-            wanted += active * made.width_bytes
-    return Cost(requests, sectors, lines, ideal, wanted, extra, repeated)
+    issuing = {
+        warp: [
+            lane
+            for lane in range(32)
+            if made.op == "load" or not (has_copies(layout.lane, lane) or has_copies(layout.warp, warp))
+        ]
+        for warp in range(1 << len(layout.warp))
+    }
+    requests = (
+        {lane: where(access, first, element(layout, register, lane, warp), shape) for lane in lanes}
+        for first in executions(access, extents)
+        for warp, lanes in issuing.items()
+        for register in originals[::length]
+    )
+    costs = (lane_bytes(places, shape, size, made.width_bytes) for places in requests)
+    return plain_cost(costs, bypasses_l1=made.bypasses_l1)
 
 
 @st.composite
@@ -147,13 +133,12 @@ def test_a_launch_costs_what_counting_every_lane_gives(case):
 
 @pytest.mark.parametrize("lane", [((1,), (2,), (4,), (8,), (16,)), ((16,), (8,), (4,), (2,), (1,))])
 def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(kernels, lane):
-    """Of all small shapes: inside a sector, at its end, in the middle of a request."""
+    """All small shapes: they end inside a sector, at its end, or in the middle of a request."""
     kernel = kernels["transpose.flat"]
-    layout = Layout((32,), (), lane, ())
+    made = tuple(MemoryOperation(op, ("", 0), Layout((32,), (), lane, ()), 4, 4, "", 1, ()) for op in ("load", "store"))
     for rows, columns in itertools.product(range(1, 15), repeat=2):
         launch = Launch(kernel.family.problem(M=rows, N=columns), kernel.config(BLOCK=32), GPUS["H200"])
-        made = [MemoryOperation(op, ("", 0), layout, 4, 4, "", 1, ()) for op in ("load", "store")]
-        for op, operation in zip(operations(kernel, launch, tuple(made)), made, strict=True):
+        for op, operation in zip(operations(kernel, launch, made), made, strict=True):
             shape = kernel.family.tensors(launch.problem)[op.access.tensor].stored
             expected = counted(op.access, operation, shape, kernel.extents(launch), 4)
             assert op.launch == expected, (rows, columns, op.access.op)
@@ -174,8 +159,7 @@ def test_the_pictured_tile_has_each_element_once(case):
         for place in range(0, access.elements, 7):
             registers = operation.layout.register
             at = element(operation.layout, drawn.register[place], drawn.lane[place], drawn.warp[place])
-            index = dict.fromkeys(access.over, 0)
-            assert where(access, index, at, tensors[access.tensor].stored) == (drawn.row[place], drawn.column[place])
+            assert where(access, first, at, tensors[access.tensor].stored) == (drawn.row[place], drawn.column[place])
             assert not has_copies(registers, int(drawn.register[place]))
 
 
@@ -197,7 +181,7 @@ def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
     assert (count_bypassing(within).sectors, count_bypassing(within).touched_sectors) == (8, 10)
     # ncu's count of the instruction: two sectors of each pair that begins inside one.
     assert count_bypassing(within).repeated_sectors == 2 * 1
-    # Seven lanes from byte 112 on: the first one of a pair before a line's end, the second one behind it.
+    # Seven lanes from byte 112: the first of a pair before a line's end, the second behind it.
     column = 112 + 16 * np.arange(8)[None]
     across = make_requests(0 * column, column, True, (1, 224), 1, 16)
     assert count(across).sectors == 1 + 3
@@ -227,7 +211,7 @@ def test_a_launch_of_copies_past_l1_costs_what_counting_every_lane_gives(kernels
     assert [op.launch.extra_sectors != 0 for op in found] == [True, True, False]
 
 
-def test_a_loop_that_swaps_words_is_a_load_and_at_least_one_turn():
+def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():
     layout = Layout((16, 16), (), ((0, 1), (0, 2), (0, 4), (0, 8), (1, 0)), ((2, 0), (4, 0), (8, 0)))
     made = MemoryOperation("atomic", ("", 0), layout, 2, 2, "", 1, ("LDG.E", "ATOMG.E.CAS.STRONG.GPU"))
     kernel = discover()["matmul.split_k_atomic"]
@@ -264,11 +248,9 @@ def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernel_i
     assert peak_bytes < 8 * 16384 * 4096 / 16
 
 
-def test_an_access_without_pointers_of_its_own_has_those_of_rows_and_columns(kernels):
-    launch = Launch(
-        kernels["transpose.row_strip"].family.problem(), kernels["transpose.row_strip"].config(), GPUS["H200"]
-    )
-    load, store = kernels["transpose.row_strip"].accesses(launch)
+def test_the_block_of_pointers_follows_rows_and_columns_unless_it_is_declared_otherwise(kernels):
+    kernel = kernels["transpose.row_strip"]
+    load, store = kernel.accesses(Launch(kernel.family.problem(), kernel.config(), GPUS["H200"]))
     assert isinstance(load, Access)
     assert load.dims == ("m", "n")
     assert (store.rows.index, store.columns.index, store.dims) == ("n", "m", ("m", "n"))

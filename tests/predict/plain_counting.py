@@ -1,0 +1,47 @@
+"""Plain counting, to which the models are compared: every execution, request, lane and byte, one by one."""
+
+from __future__ import annotations
+
+import itertools
+
+from kernels.spec import FlatAccess
+from visualize.predict.traffic import NO_COST, Cost
+
+
+def executions(access, extents):
+    """Where the block or run of each execution begins: (row, column) or (element,)."""
+    axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
+    for place in itertools.product(*(range(extents[name]) for name in access.over)):
+        index = dict(zip(access.over, place, strict=True))
+        yield tuple(int(axis.start(index[axis.index], axis.block)) for axis in axes)
+
+
+def run_element(access, shape, number):
+    """Row and column, in the tensor as stored, of a run's element."""
+    return (number % shape[0], number // shape[0]) if access.transposed else divmod(number, shape[1])
+
+
+def lane_bytes(places, shape, size, width):
+    """(lane, first byte, bytes) of each lane whose (row, column) is inside the tensor. `places` is by lane."""
+    return [
+        (lane, (row * shape[1] + column) * size, width)
+        for lane, (row, column) in places.items()
+        if row < shape[0] and column < shape[1]
+    ]
+
+
+def plain_cost(requests, sector_bytes=32, line_bytes=128, bypasses_l1=False):
+    """The cost of requests, each a list of (lane, first byte, bytes)."""
+    total = NO_COST
+    for lanes in requests:
+        touched = {byte for _, start, width in lanes for byte in range(start, start + width)}
+        sectors, lines = (len({byte // unit for byte in touched}) for unit in (sector_bytes, line_bytes))
+        by_lines, by_sectors = (
+            len({(lane // 2, start // unit) for lane, start, _ in lanes}) - sectors if bypasses_l1 else 0
+            for unit in (line_bytes, sector_bytes)
+        )
+        wanted = sum(width for *_, width in lanes)
+        ideal = -(-len(touched) // sector_bytes)
+        amounts = (bool(lanes), sectors + by_lines, lines, ideal, wanted, by_lines, by_sectors)
+        total += Cost(*amounts, sector_bytes=sector_bytes)
+    return total
