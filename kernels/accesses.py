@@ -1,4 +1,4 @@
-"""Which tiles programs compute, and which blocks of memory they read and write. Standard library only."""
+"""The tiles that programs compute, and the blocks of memory that they access. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Which program computes which tiles: five int64 arrays of one entry per tile, in launch order.
+    """The tiles of each program: five int64 arrays with one entry per tile, in launch order.
 
-    A program that computes several tiles has several consecutive entries. `group` numbers the tiles that the order
-    keeps together.
+    A program that computes several tiles has several consecutive entries. `group` numbers the groups of tiles that the
+    order keeps together.
     """
 
     program: np.ndarray
@@ -27,7 +27,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of an access: `block` elements that begin at `start(index, block)` for each loop `index`."""
+    """One axis of an access: `block` elements from `start(index, block)` for each value of the loop `index`."""
 
     index: str
     block: int
@@ -39,15 +39,15 @@ class Access:
     """One memory operation of a kernel: a block of `rows` × `columns` of a tensor, masked at its edges.
 
     Attributes:
-        op: "load", "store", "atomic", or "descriptor" (a whole block copied by the tensor memory accelerator).
+        op: "load", "store", "atomic", or "descriptor" (the tensor memory accelerator copies the whole block).
         tensor: name in the family's tensors.
-        rows, columns: where the block lies in that tensor as it is stored.
-        over: the loop indices ("m", "n", "k", "slice") that the operation is executed for.
-        transposed: the block is the transpose of the tile that the program holds, so a lane that kept its
-            loaded element would walk down the tensor's columns.
+        rows, columns: position of the block in that tensor as stored.
+        over: loop indices ("m", "n", "k", "slice") that the operation is executed for.
+        transposed: the block is the transpose of the program's tile, so a lane that keeps its loaded element walks down
+            the tensor's columns.
         source: (file, line) of the operation in the kernel's source.
-        pointers: the loop indices that the program's block of pointers follows in each of its dimensions, where they
-            are not those of rows and columns: in the other order, if it is transposed before it is loaded or stored.
+        pointers: loop indices that the dimensions of the program's block of pointers follow, if not those of rows and
+            columns: the other order, if the block is transposed before the access.
     """
 
     op: str
@@ -61,12 +61,12 @@ class Access:
 
     @property
     def dims(self) -> tuple[str, str]:
-        """The loop indices that the block of pointers follows, dimension by dimension."""
+        """Loop index of each dimension of the block of pointers."""
         return self.pointers or (self.rows.index, self.columns.index)
 
     @property
     def elements(self) -> int:
-        """Elements of one execution, those past an edge included."""
+        """Elements of one execution, including those past an edge."""
         return self.rows.block * self.columns.block
 
 
@@ -75,9 +75,8 @@ class FlatAccess:
     """One memory operation on a run of consecutive elements, masked at the end.
 
     Attributes:
-        run: where the run begins, counting the elements of the tensor as it is stored row by row, or, where
-            `transposed`, column by column.
-        op, tensor, over, source: as of Access.
+        run: position of the run, in elements of the tensor as stored row by row or, if `transposed`, column by column.
+        op, tensor, over, source: as for Access.
     """
 
     op: str
@@ -89,5 +88,5 @@ class FlatAccess:
 
     @property
     def elements(self) -> int:
-        """Elements of one execution, those past the end included."""
+        """Elements of one execution, including those past the end."""
         return self.run.block

@@ -1,4 +1,4 @@
-"""Which lane holds what in a compiled kernel: layouts, and the memory operations that use them."""
+"""Layouts and memory operations of a compiled kernel. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Bases = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Which element of a block each register of each lane of each warp holds: a linear layout.
+    """The element of a block that each register of each lane of each warp holds: a linear layout.
 
     Attributes:
         shape: elements of the block in each dimension.
-        register, lane, warp: for each bit of a register's (lane's, warp's) number, where that bit moves it to, one
-            coordinate per dimension. The place of an element is the exclusive or of the places of all bits that are
-            set. A bit that moves nothing means copies: the same element in several places.
+        register, lane, warp: one base per bit of a register's (lane's, warp's) number: the coordinates that the bit
+            adds. An element's coordinates are the exclusive or of the bases of all set bits. A zero base means copies:
+            the same element in several places.
     """
 
     shape: tuple[int, ...]
@@ -42,19 +42,18 @@ def copy_bits(bases: Bases) -> int:
 
 @dataclass(frozen=True)
 class MemoryOperation:
-    """A memory operation on global memory, as compiled.
+    """An operation on global memory, as compiled.
 
     Attributes:
-        op: "load", "async copy" (a load that goes straight to shared memory), "store", "atomic", or "descriptor".
-        source: (file without its folders, line) that it came from.
+        op: "load", "async copy" (a load straight to shared memory), "store", "atomic", or "descriptor".
+        source: (file without its folders, line) that it comes from.
         layout: of the block of pointers; None for a descriptor, which no lane addresses.
-        element_bytes: bytes of an element; 0 for a descriptor.
+        element_bytes: bytes per element; 0 for a descriptor.
         width_bytes: bytes that a lane moves with one instruction; 0 for a descriptor.
-        instruction: the PTX instruction without its operands.
-        instructions: how often it occurs in the PTX.
-        opcodes: the SASS instructions that carry it out, each once.
-        swizzle_bytes: of a descriptor: how wide its block is swizzled in shared memory; 0 for not at all, and in
-            recordings that do not say.
+        instruction: PTX instruction without its operands.
+        instructions: occurrences in the PTX.
+        opcodes: SASS instructions that implement it, each once.
+        swizzle_bytes: width of a descriptor's swizzle in shared memory; 0 if there is none or the recording omits it.
     """
 
     op: str
@@ -69,17 +68,17 @@ class MemoryOperation:
 
     @property
     def swaps(self) -> bool:
-        """Whether an atomic is a load and a loop that compares and swaps, which repeats where others came first."""
+        """Whether an atomic is a load and a compare-and-swap loop, which retries after a conflict."""
         return any(".CAS" in opcode for opcode in self.opcodes)
 
     @property
     def bypasses_l1(self) -> bool:
-        """Whether it copies to shared memory past L1, 16 bytes per lane."""
+        """Whether it copies to shared memory around L1, 16 bytes per lane."""
         return self.instruction.startswith("cp.async.cg")
 
     @property
     def issued_by_owners(self) -> bool:
-        """Whether lanes and warps that hold copies keep out of it. Plain loads are issued by all."""
+        """Whether only lanes and warps without copies issue it. All of them issue plain loads."""
         return self.op != "load"
 
     def to_json(self) -> dict[str, Any]:
@@ -88,17 +87,17 @@ class MemoryOperation:
 
 @dataclass(frozen=True)
 class SharedOperation:
-    """Instructions on shared memory that address it alike.
+    """Instructions on shared memory with equal addresses.
 
     Attributes:
-        op: "load", "store", "load matrix", "store matrix" or "async copy" (the side of it that writes).
-        source: (file without its folders, line) that they came from.
-        instruction: the PTX instruction without its operands.
-        width_bytes: bytes that a lane moves; of a matrix, those of the row whose address it gives: 16.
-        matrices: 8 × 8 matrices of one instruction, whose rows' addresses are given by 8 lanes each; else 0.
-        lane, warp: for each bit of a lane's (warp's) number, how far its address is, as an exclusive or of bytes. Of
-            lanes, as many as give an address: 8 per matrix, else 32.
-        count: how often they stand in the code.
+        op: "load", "store", "load matrix", "store matrix" or "async copy" (its write to shared memory).
+        source: (file without its folders, line) that they come from.
+        instruction: PTX instruction without its operands.
+        width_bytes: bytes that a lane moves; for a matrix, those of the row that it addresses: 16.
+        matrices: 8 × 8 matrices per instruction, whose rows 8 lanes each address; otherwise 0.
+        lane, warp: one base per bit of a lane's (warp's) number: the bytes by which the bit changes the address, as an
+            exclusive or. Only addressing lanes count: 8 per matrix, otherwise 32.
+        count: occurrences in the PTX.
     """
 
     op: str
@@ -113,7 +112,7 @@ class SharedOperation:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A block of `shape` elements of `element_bytes` that changes its layout between two operations."""
+    """A block that changes its layout between two operations."""
 
     source: tuple[str, int]
     shape: tuple[int, ...]
@@ -126,16 +125,16 @@ class Conversion:
 
 @dataclass(frozen=True)
 class CompiledFacts:
-    """A compiled kernel, without its text.
+    """Facts about a compiled kernel, without its texts.
 
     Attributes:
-        registers: of a thread.
-        spilled_bytes: local memory of a thread, which holds what registers can't.
-        shared_bytes: shared memory of a program.
-        operations: each of the kernel's accesses as compiled.
+        registers: per thread.
+        spilled_bytes: local memory per thread, for values that do not fit in registers.
+        shared_bytes: shared memory per program.
+        operations: the kernel's accesses as compiled.
         shared: instructions on shared memory.
         conversions: blocks that change their layout.
-        unreadable: why operations are not known, where they are not.
+        unreadable: why the operations are unknown; "" if they are known.
     """
 
     registers: int
@@ -148,5 +147,5 @@ class CompiledFacts:
 
     @property
     def facts(self) -> CompiledFacts:
-        """The facts alone, also of something that has more."""
+        """The facts alone, without the fields of a subclass."""
         return CompiledFacts(**{field.name: getattr(self, field.name) for field in dataclasses.fields(CompiledFacts)})

@@ -11,7 +11,7 @@ LANES, MOST_REGISTERS = 32, 255
 # Seconds after which a compile is killed.
 COMPILE_DEADLINE_S = 60.0
 
-# A compile of at most so many seconds may use the worker reserved for short jobs.
+# Longest compile that may use the worker reserved for short jobs.
 QUICK_COMPILE_S = 5.0
 
 # Factor by which the estimate may be wrong: on another machine, and by what it leaves out.
@@ -66,7 +66,7 @@ def compile_seconds(kernel: Kernel, launch: Launch) -> float:
     """Estimate the seconds of one core that a compile takes: fitted to a dozen by Triton 3.7.1 on an x86 server core.
 
     For matrix units: a few seconds while the sums fit in registers, and ten times as many for twice the sums. Without
-    matrix units, each product is an instruction of its own.
+    matrix units, each product is a separate instruction.
     """
     sums = accumulator_registers(kernel, launch)
     if not sums:

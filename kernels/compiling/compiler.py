@@ -25,10 +25,10 @@ from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
 from kernels.spec import Kernel, Launch, TensorSpec
 
-# What the compiler knows about sizes and strides: what the launcher records; their values, as constants; nothing.
+# Knowledge of sizes and strides: what the launcher records; their values, as constants; nothing.
 SPECIALIZATIONS = ("launcher", "constexpr", "none")
 
-# ptxas allocates at least so many per thread: Nsight Compute reports 16 for each such launch on an H200.
+# Fewest registers per thread that ptxas allocates: Nsight Compute reports 16 on an H200 for code that names fewer.
 _LEAST_REGISTERS = 16
 
 # ELF64 header: offset of the section table's offset, and of the size and number of its entries.
@@ -145,7 +145,7 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher",
 
 
 def _stand_in_tensor(dtype: str, spec: TensorSpec) -> SimpleNamespace:
-    """What the launcher asks of a tensor: dtype, strides, and an address (aligned, as torch's allocations are)."""
+    """A stand-in with all that the launcher reads: dtype, strides, and an address, aligned as torch's are."""
     import torch
 
     return SimpleNamespace(

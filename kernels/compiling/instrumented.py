@@ -16,7 +16,7 @@ from typing import Any
 from kernels.jit import tl, triton
 from kernels.spec import Kernel, Launch
 
-# What a program writes, in this order: one 32-byte sector of int64.
+# Fields that a program writes, in this order: one 32-byte sector of int64.
 TIMED_FIELDS = ("start", "end", "sm", "writes")
 CLOCK_FIELDS = ("sm", "cycles", "time_ns", "written")
 

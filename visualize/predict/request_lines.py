@@ -1,4 +1,4 @@
-"""Requests on memory as it is: the lines that each touches, their sectors, and which lane wants which bytes."""
+"""Requests drawn on memory: the lines and sectors that each touches, and the bytes that each lane accesses."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ import numpy as np
 
 from visualize.predict.traffic import LINE_BYTES, SECTOR_BYTES, Requests
 
-# What a cell of a row holds. No memory; bytes of a sector that is not moved; of one that is, which no lane wants; bytes
-# that a lane wants.
+# State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
 ABSENT, UNTOUCHED, WASTED, WANTED = range(4)
 
 
 @dataclass(frozen=True)
 class RequestLines:
-    """Requests of one execution on the lines that they touch. A cell holds the bytes that a lane moves.
+    """Requests of one execution on the lines that they touch. A cell is as wide as a lane's access.
 
     Attributes:
-        number: (requests,) int64, what they are numbered in the execution.
-        line: (requests, rows) int64, line numbers from the tensor's start, ascending: those that are touched, and the
-            next ones where there is room; -1 past the tensor's end.
+        number: (requests,) int64, index of each request in the execution.
+        line: (requests, rows) int64, line numbers from the tensor's start, ascending: touched lines, then the following
+            ones while there are rows left; -1 past the tensor's end.
         state: (requests, rows, cells) uint8: ABSENT, UNTOUCHED, WASTED or WANTED.
-        lane: (requests, rows, cells) int64, the first lane that wants these bytes; -1 where none does.
-        lines, sectors: (requests,) int64, how many each touches, those included that have no row here. A block that is
-            copied by descriptor may take more sectors than it touches.
-        wanted_bytes: (requests,) int64, the distinct bytes that its lanes want.
+        lane: (requests, rows, cells) int64, the first lane that accesses these bytes; -1 for none.
+        lines, sectors: (requests,) int64, number that each touches, including those without a row here. A block copied
+            by descriptor may take more sectors than it touches.
+        wanted_bytes: (requests,) int64, distinct bytes that its lanes access.
     """
 
     number: np.ndarray
@@ -45,7 +44,7 @@ class RequestLines:
 
     @property
     def cells(self) -> int:
-        """Cells of a line."""
+        """Cells per line."""
         return self.line_bytes // self.cell_bytes
 
 
@@ -57,17 +56,17 @@ def request_lines(
     sector_bytes: int = SECTOR_BYTES,
     line_bytes: int = LINE_BYTES,
 ) -> RequestLines:
-    """Lay requests on the lines that they touch.
+    """Lay requests out on the lines that they touch.
 
     Args:
-        numbers: (requests,) int64, which requests of the execution; one may stand there several times.
-        rows_allowed: the fewest and the most lines of a request; if it touches more, those with the lowest addresses.
-            A tensor of no more lines than the most is laid out whole.
-        tensor_bytes: where the tensor ends.
+        numbers: (requests,) int64, requests of the execution. Repetitions are allowed.
+        rows_allowed: fewest and most lines per request. If it touches more, those with the lowest addresses are kept. A
+            tensor of at most that many lines is laid out whole.
+        tensor_bytes: size of the tensor.
     """
     active, width = lanes.active[numbers], lanes.width_bytes
     request, lane = np.nonzero(active)
-    # Of several lanes that want the same bytes, the first stands for all: the last that is written.
+    # If several lanes access the same bytes, the first one, written last, is shown.
     request, lane = request[::-1], lane[::-1]
     address = lanes.address[numbers][request, lane]
     span = int(address.max(initial=0)) // line_bytes + 1
@@ -85,7 +84,7 @@ def request_lines(
         kept = row_of < rows
         line = np.full((len(numbers), rows), -1, dtype=np.int64)
         line[owner[kept], row_of[kept]] = keys[kept] % span
-        # The lines after the last one that is touched, where there is room for some.
+        # Free rows show the lines after the last touched one.
         line = np.where(line < 0, line.max(axis=1)[:, None] + np.arange(1, rows + 1) - touched[:, None], line)
     line = np.where(line < existing, line, -1)
     cells, per_sector = line_bytes // width, sector_bytes // width
@@ -100,7 +99,6 @@ def request_lines(
     fetched = np.repeat(sectors, per_sector, axis=2)
 
     def distinct(unit: int) -> np.ndarray:
-        """How many units each request touches."""
         units = np.unique(request * (span * line_bytes) + address // unit * unit)
         return np.bincount(units // (span * line_bytes), minlength=len(numbers))
 
@@ -119,18 +117,16 @@ def request_lines(
 
 
 def same_place(leader: Requests, numbers: np.ndarray, follower: Requests, columns: int) -> np.ndarray:
-    """The follower's request that moves the first element of each of the leader's: (requests,) int64.
+    """Return the follower's request that moves the first element of each of the leader's: (requests,) int64.
 
     Args:
-        numbers: (requests,) int64, requests of the leader. One without an active lane takes its first lane's element.
+        numbers: (requests,) int64, requests of the leader. Without an active lane, its first lane's element is used.
         columns: of the tensor that both address.
     """
-    first = leader.active[numbers].argmax(axis=1)
-    at = numbers, first
+    at = numbers, leader.active[numbers].argmax(axis=1)
     element = leader.row[at] * columns + leader.column[at]
     places = np.where(follower.active, follower.row * columns + follower.column, -1).ravel()
-    # Each lane moves some elements from its first on: the lane that moves one is the last that begins no later.
-    begins, where = np.unique(places, return_index=True)
-    found = np.clip(np.searchsorted(begins, element, side="right") - 1, 0, None)
-    number: np.ndarray = where[found] // follower.row.shape[1]
-    return number
+    # Each lane moves consecutive elements, so an element belongs to the lane with the last start that is not after it.
+    starts, where = np.unique(places, return_index=True)
+    lane = np.clip(np.searchsorted(starts, element, side="right") - 1, 0, None)
+    return np.asarray(where[lane] // follower.row.shape[1])

@@ -138,7 +138,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Tile:
-    """One execution element by element, for a picture. Flat arrays of one length, int64 but for `active`.
+    """One execution element by element, for a picture. Flat arrays of one length, int64 except `active`.
 
     If several lanes hold an element, its owner is listed.
 
@@ -196,7 +196,7 @@ def count_bypassing(lanes: Requests) -> Cost:
 
 
 def _sum_requests(lanes: Requests, sector_bytes: int, line_bytes: int, times: np.ndarray | int) -> Cost:
-    """Sum the requests' costs, each as many `times` as it is issued."""
+    """Sum the costs of requests, each issued `times` times."""
     address = np.where(lanes.active, lanes.address, -1)  # also in sector and line -1
     address.sort(axis=1)
 
@@ -313,7 +313,7 @@ def _count_runs(
 def _classify_requests(
     access: FlatAccess, shape: tuple[int, int], size: int, line_bytes: int, place: np.ndarray, span: int
 ) -> np.ndarray:
-    """Number the requests that begin at `place` and span so many elements. Equal numbers cost the same."""
+    """Return a key for each request from `place`, `span` elements long. Requests with equal keys cost the same."""
     row, column = run_elements(access, shape, place)
     start = (row * shape[1] + column) * size % line_bytes
     before_end = np.clip(math.prod(shape) - place, 0, span)
