@@ -1,4 +1,4 @@
-"""Which experiments share one result: for each, one that stands for all of them."""
+"""Keys of results: experiments that share a result have equal keys."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from kernels.experiment import Experiment, Run
 
 
 def on_any_gpu(experiment: Experiment) -> Experiment:
-    """One experiment that stands for all that differ in `gpu` alone."""
+    """Return the key shared by all experiments that differ only in `gpu`."""
     return dataclasses.replace(experiment, gpu="")
 
 
 def same_launch(experiment: Experiment, gpu: str = "") -> Experiment:
-    """One experiment that stands for all with the same launch, however it is run and timed, and on whatever numbers.
+    """Return the key shared by all experiments with the same launch, whatever their inputs and timing.
 
     Args:
-        gpu: the name of the GPU that it is for, where that matters.
+        gpu: name of the GPU, if the result depends on it.
     """
     problem = discover()[experiment.kernel].family.essential(experiment.problem)
     return dataclasses.replace(experiment, gpu=gpu, problem=problem, run=Run())

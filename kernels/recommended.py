@@ -1,26 +1,25 @@
-"""Configs that a search found to be fast: data, and their look-up. Standard library only.
+"""Fast configs that a search found, and their look-up. Standard library only.
 
-A default says what a kernel is about and never changes; a recommended config is the fastest that was found for a shape,
-a dtype and a GPU. `python -m scripts.search_configs` finds them and writes the file that is read here.
+A published default never changes; a recommended config is the fastest that was found for a shape, a dtype and a GPU.
+`python -m scripts.search_configs` writes the file.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernels import once
+from kernels import discover, once
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import GPUS, Gpu
 from kernels.spec import Kernel
 
 FILE = Path(__file__).with_name("recommended.jsonl")
 
-# A shape's class: sizes whose ratios to those that were searched multiply to at most 2 ** OCTAVES.
+# The largest distance of two shapes in one class: the ratios of their sizes multiply to at most 2 ** OCTAVES.
 OCTAVES = 3.0
 
 
@@ -30,13 +29,13 @@ class Recommended:
 
     Attributes:
         experiment: kernel, problem and config.
-        gpu: the GPU of the table that it was found on.
+        gpu: name of the GPU in the table that it was found on.
         date: the day, ISO 8601.
-        compared: configs that compiled and were timed.
+        compared: number of configs that compiled and were timed.
         median_ms: time of one launch.
-        library: the library's call that it was timed against in alternating pairs; "" where there is none.
-        ratio: median over pairs of the library's time over this config's; above 1 the config is faster. None without
-            a library.
+        library: the library call that it was timed against in alternating pairs; "" if there is none.
+        ratio: median over pairs of library time / this config's time; above 1 the config is faster. None without a
+            library call.
     """
 
     experiment: Experiment
@@ -48,44 +47,39 @@ class Recommended:
     ratio: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as `/kernels` and a line of the file give it."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**fields, "experiment": self.experiment.to_json()}
+        """Return all fields, as `/kernels` and a line of the file contain them."""
+        return {**vars(self), "experiment": self.experiment.to_json()}
 
 
 @once
 def shipped() -> tuple[Recommended, ...]:
-    """All that the file holds."""
-    from kernels import discover
-
-    lines = FILE.read_text(encoding="utf-8").splitlines()
-    found = [json.loads(line) for line in lines]
-    return tuple(Recommended(**{**one, "experiment": from_json(one["experiment"], discover())}) for one in found)
+    """Return all recommended configs of the file."""
+    rows = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
+    return tuple(Recommended(**{**row, "experiment": from_json(row["experiment"], discover())}) for row in rows)
 
 
 def recommended(kernel: Kernel, problem: Any, gpu: Gpu) -> Recommended | None:
-    """The config found for the nearest shape of the same kernel, dtype, layout and precision, or None.
+    """Return the config found for the nearest shape of the same kernel, dtype, layout and precision, or None.
 
-    What was found on `gpu` goes before what was found on another GPU of its compute capability.
+    Configs found on `gpu` take precedence over configs of other GPUs with its compute capability.
     """
-    key = _but_sizes(kernel, problem)
-    near = [
-        (one.gpu != gpu.name, _octaves(problem, one.experiment.problem), number)
-        for number, one in enumerate(shipped())
-        if one.experiment.kernel == kernel.id
-        and _but_sizes(kernel, one.experiment.problem) == key
-        and GPUS[one.gpu].compute_capability == gpu.compute_capability
+
+    def words(problem: Any) -> dict[str, str]:
+        fields = vars(kernel.family.essential(problem))
+        return {name: value for name, value in fields.items() if isinstance(value, str)}
+
+    candidates = [
+        (found.gpu != gpu.name, _octaves(problem, found.experiment.problem), number)
+        for number, found in enumerate(shipped())
+        if found.experiment.kernel == kernel.id
+        and words(found.experiment.problem) == words(problem)
+        and GPUS[found.gpu].compute_capability == gpu.compute_capability
     ]
-    within = [one for one in near if one[1] <= OCTAVES]
-    return shipped()[min(within)[2]] if within else None
-
-
-def _but_sizes(kernel: Kernel, problem: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(kernel.family.essential(problem)).items() if isinstance(value, str)}
+    near = [candidate for candidate in candidates if candidate[1] <= OCTAVES]
+    return shipped()[min(near)[2]] if near else None
 
 
 def _octaves(problem: Any, other: Any) -> float:
-    """How far two shapes are apart: the sum over their sizes of |log2 of the ratio|."""
-    return sum(
-        abs(math.log2(size / getattr(other, name))) for name, size in vars(problem).items() if isinstance(size, int)
-    )
+    """Return the distance of two shapes: the sum over their sizes of |log2 of the ratio|."""
+    sizes = ((size, getattr(other, name)) for name, size in vars(problem).items() if isinstance(size, int))
+    return sum(abs(math.log2(size / other_size)) for size, other_size in sizes)

@@ -53,7 +53,7 @@ def merged_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:
     parts = {part: {"type": "object", "properties": fields} for part, fields in merged_fields(kernels).items()}
     return {
         "type": "object",
-        "description": "What is looked at. Omitted fields take the kernel's default.",
+        "description": "A kernel, its problem and its config. Omitted fields take the kernel's default.",
         "properties": {"kernel": kernel_schema(kernels), **parts, "gpu": gpu_schema()},
         "required": ["kernel"],
     }

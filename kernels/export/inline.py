@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-# What a script may import, besides the standard library.
+# Packages that a script may import, besides the standard library.
 LIBRARIES = ("torch", "triton")
 
 # A replacement of bytes of a source text: first byte, end, new text.

@@ -104,7 +104,7 @@ for _name in (
 
 
 class _SymbolicTensor:
-    """What a kernel's `arguments` may read of a tensor: strides, shape, element size, an aligned address."""
+    """A tensor as a kernel's `arguments` may read it: strides, shape, element size, an aligned address."""
 
     def __init__(self, text: str, spec: TensorSpec, dtype: str, untraced: list[str]) -> None:
         self.text, self.shape = text, spec.shape
