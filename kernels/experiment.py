@@ -13,7 +13,7 @@ from kernels.spec import DTYPE_CAPABILITY, Kernel
 
 GPU_CHOICES = ("", "this", *GPUS)
 GPU = Knob(
-    "", "Kernel", f"The GPU that predictions are for. Default: this machine's, or the {DEFAULT_GPU} without one.",
+    "", "Kernel", f"GPU that predictions are for. Default: this machine's; {DEFAULT_GPU} without one.",
     choices=GPU_CHOICES, kind="unknown_gpu",
 )  # fmt: skip
 

@@ -58,7 +58,8 @@ def grown_app(grown, tmp_path_factory, tilescope_cache):
     """The address of the tree's own app, on a machine without a GPU, which first says what is asked of its page."""
     from tests.page.conftest import served
 
-    asked = {name: importlib.import_module(f"tests.{name}").PAGE for name in ADDED}
+    pages = {name: getattr(importlib.import_module(f"tests.{name}"), "PAGE", None) for name in ADDED}
+    asked = {name: page for name, page in pages.items() if page}
     (grown / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
     (grown / "told_and_served.py").write_text(TOLD_AND_SERVED, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:

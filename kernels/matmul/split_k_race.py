@@ -32,8 +32,8 @@ def matmul_split_k_race(
     SPLIT_K: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    pid_m, pid_n = tl.program_id(0), tl.program_id(1)
     first_step, last_step = slice_of_k(tl.program_id(2), tl.cdiv(K, BLOCK_K), SPLIT_K)
+    pid_m, pid_n = tl.program_id(0), tl.program_id(1)
     partial = tile.multiply(
         a, b, pid_m, pid_n, first_step, last_step, M, N, K,
         stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
@@ -55,7 +55,7 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
 
 def race(launch: Launch[Problem, Config]) -> str:
     split = launch.config.SPLIT_K
-    return f"{split} unsynchronized programs load, add to and store the same tile of C" if split > 1 else ""
+    return f"{split} programs load, add to and store the same tile of C without synchronization" if split > 1 else ""
 
 
 KERNEL = dataclasses.replace(

@@ -34,7 +34,10 @@ from visualize.widgets.scrubber import scrubber
 
 # What else /coalescing takes.
 SCHEMAS: dict[str, JsonSchema] = {
-    "model": argument_schemas(LaneView)["model"],
+    "model": {
+        **argument_schemas(LaneView)["model"],
+        "description": "compiled: lanes and widths the compiler chose. textbook: adjacent lanes, adjacent elements.",
+    },
     "textbook": {
         "type": "object",
         "description": "The textbook model's machine. Default: a GPU's.",
