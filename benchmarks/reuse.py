@@ -91,11 +91,9 @@ def _frame(rows: Sequence[Row]) -> DataFrame:
 
 def _draw(shape: tuple[int, ...]) -> str:
     """How a shape came into the records."""
-    from scripts.record_group_sizes import DRAWN, DRAWN_ANEW, DRAWN_FIFTH, DRAWN_FOURTH, DRAWN_THIRD
+    from tests.oracle.recorded_reuse import DRAWN
 
-    several = (DRAWN, DRAWN_ANEW, DRAWN_THIRD, DRAWN_FOURTH, DRAWN_FIFTH)
-    draws = dict(zip(("first", "second", "third", "fourth", "fifth"), several, strict=True))
-    return next((f"{name} draw" for name, shapes in draws.items() if shape in shapes), "chosen")
+    return next((f"{name} draw" for name, shapes in DRAWN.items() if shape in shapes), "chosen")
 
 
 def _print_errors(title: str, rows: DataFrame, by: str) -> None:

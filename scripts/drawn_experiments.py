@@ -1,71 +1,55 @@
-"""Which experiments the campaigns count: what is named, and what dice draw, for the atlas and to put it to the test."""
+"""Experiments to record: every kernel's defaults and presets, and random ones that test the predictions."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-if TYPE_CHECKING:
-    from kernels.experiment import Experiment
-    from kernels.gpus import Gpu
+from kernels import discover
+from kernels.experiment import Experiment, from_json
+from kernels.gpus import Gpu
+from kernels.knobs import ConfigError, knobs
+from kernels.spec import DTYPE_BYTES, Launch
 
-# Elements of a tile per thread, at most: with more, compiling takes minutes.
-MOST_PER_THREAD = 128
+# The most elements of a tile per thread: with more, compiling takes minutes.
+MAX_PER_THREAD = 128
 
-# The tensor memory accelerator takes tensors whose rows are multiples of so many bytes.
+# The tensor memory accelerator requires rows of a multiple of this many bytes.
 ROW_BYTES = 16
 
-# Sizes of the wide draw: from 1 to this one.
+# The largest drawn size.
 LARGEST = 4096
 
 
-def named() -> Iterator[dict[str, Any]]:
-    """Every kernel's default and presets."""
-    from kernels import discover
-
+def named(every_dtype: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield every kernel's default and presets, those without a dtype in every dtype if asked for."""
     for kernel in discover().values():
-        for preset in ({}, *({"problem": dict(p.problem), "config": dict(p.config)} for p in kernel.presets)):
-            yield {"kernel": kernel.id, **preset}
+        dtypes = kernel.problem_knobs()["dtype"].choices or () if every_dtype else ()
+        for problem, config in (({}, {}), *((dict(preset.problem), dict(preset.config)) for preset in kernel.presets)):
+            for dtype in [{}] if "dtype" in problem or not dtypes else [{"dtype": dtype} for dtype in dtypes]:
+                yield {"kernel": kernel.id, "problem": {**problem, **dtype}, "config": config}
 
 
-def drawn(seed: int) -> Iterator[dict[str, Any]]:
-    """The atlas' experiments without end, kernels in turn: sizes of some hundreds, mostly multiples of 4 or more."""
-    yield from _drawn(random.Random(seed), _size, (1, 2, 4, 8), (1, 2, 3, 4))
-
-
-def widely_drawn(seed: int) -> Iterator[dict[str, Any]]:
-    """Another draw without end: sizes up to LARGEST, primes, powers of two ± 1 and tiny ones; more warps and stages."""
-    yield from _drawn(random.Random(seed), _any_size, (1, 2, 4, 8, 16), (1, 2, 3, 4, 5))
-
-
-def _drawn(
-    dice: random.Random, size: Callable[[random.Random], int], warps: tuple[int, ...], stages: tuple[int, ...]
-) -> Iterator[dict[str, Any]]:
-    from kernels import discover
-    from kernels.knobs import knobs
-
+def draw(seed: int) -> Iterator[dict[str, Any]]:
+    """Yield random experiments forever, kernels in turn: any size up to LARGEST, 1 to 16 warps, 1 to 5 stages."""
+    dice = random.Random(seed)
     for kernel in itertools.cycle(discover().values()):
         problem: dict[str, Any] = {}
         for name, knob in kernel.problem_knobs().items():
-            problem[name] = dice.choice(knob.choices) if knob.choices else size(dice)
+            problem[name] = dice.choice(knob.choices) if knob.choices else _size(dice)
         config: dict[str, Any] = {}
         for name, knob in knobs(kernel.config).items():
             config[name] = dice.choice(knob.choices) if knob.choices else dice.randint(knob.low, min(knob.high, 8))
-        config |= {"num_warps": dice.choice(warps), "num_stages": dice.choice(stages)}
+        config |= {"num_warps": dice.choice((1, 2, 4, 8, 16)), "num_stages": dice.choice((1, 2, 3, 4, 5))}
         sides = [config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K") if name in config] or [config["BLOCK"]]
-        if max(a * b for a, b in itertools.product(sides, repeat=2)) <= MOST_PER_THREAD * 32 * config["num_warps"]:
+        if max(a * b for a, b in itertools.product(sides, repeat=2)) <= MAX_PER_THREAD * 32 * config["num_warps"]:
             yield {"kernel": kernel.id, "problem": problem, "config": config}
 
 
 def _size(dice: random.Random) -> int:
-    """A multiple of 16, of 8, of 4, or any number, mostly some hundreds."""
-    step = dice.choice((16, 16, 8, 4, 1))
-    return step * dice.randint(1, dice.choice((200, 800, 1600)) // step)
-
-
-def _any_size(dice: random.Random) -> int:
+    """Any number, a prime, a power of two or one beside it, or a tiny number."""
     kind = dice.choice(("any", "any", "prime", "power", "tiny"))
     if kind == "power":
         return min(2 ** dice.randint(1, LARGEST.bit_length() - 1) + dice.choice((-1, 0, 1)), LARGEST)
@@ -76,10 +60,7 @@ def _any_size(dice: random.Random) -> int:
 
 
 def with_descriptors(payloads: Iterator[dict[str, Any]], gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """Those that copy by descriptor, once sizes that are rows of a tensor as it is stored are rounded up for them."""
-    from kernels import discover
-    from kernels.spec import DTYPE_BYTES, Launch
-
+    """Keep the experiments that copy by descriptor, with sizes rounded up so that stored rows suit one."""
     for payload in payloads:
         kernel = discover()[payload["kernel"]]
         problem = payload["problem"]
@@ -92,11 +73,7 @@ def with_descriptors(payloads: Iterator[dict[str, Any]], gpu: Gpu) -> Iterator[d
 
 
 def experiments(payloads: Iterator[dict[str, Any]]) -> Iterator[Experiment]:
-    """Each experiment once; what the page would refuse is left out."""
-    from kernels import discover
-    from kernels.experiment import from_json
-    from kernels.knobs import ConfigError
-
+    """Yield each valid experiment once."""
     taken: set[Experiment] = set()
     for payload in payloads:
         try:

@@ -1,4 +1,4 @@
-"""The campaign that counts launches: what its dice draw, and how it sets what is counted beside what is predicted."""
+"""Recording: which experiments are measured, and how results are written and set beside their prediction."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import gpus
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
-from kernels.lanes import CompiledFacts
-from kernels.measuring.measurements.counters_measurement import COUNTERS
 from kernels.results import Failure, records
 from kernels.spec import DTYPE_BYTES, Launch
-from scripts import record_counters
-from scripts.drawn_experiments import LARGEST, drawn, experiments, named, widely_drawn, with_descriptors
+from scripts.drawn_experiments import LARGEST, draw, experiments, named, with_descriptors
+from scripts.record import KINDS, choose_experiments, parse_flags, record
 
 H200 = GPUS["H200"]
 
@@ -25,18 +22,22 @@ def take(experiments, count):
     return list(itertools.islice(experiments, count))
 
 
+def chosen(kind, *flags):
+    return choose_experiments(parse_flags([kind, "FILE", *flags]), H200)
+
+
 def is_prime(number):
     return number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1))
 
 
-def test_one_seed_draws_the_same_launches_again_and_another_one_others():
-    first, again, other = (take(experiments(widely_drawn(seed)), 30) for seed in (1, 1, 2))
+def test_a_seed_repeats_its_draw_and_another_seed_draws_others():
+    first, again, other = (take(experiments(draw(seed)), 30) for seed in (1, 1, 2))
     assert first == again
     assert not set(first) & set(other)
 
 
-def test_the_wide_draw_has_primes_powers_of_two_and_tiny_sizes():
-    found = take(experiments(widely_drawn(0)), 300)
+def test_a_draw_has_primes_powers_of_two_and_tiny_sizes():
+    found = take(experiments(draw(0)), 300)
     sizes = {getattr(one.problem, name) for one in found for name in "MNK" if hasattr(one.problem, name)}
     assert min(sizes) >= 1
     assert max(sizes) <= LARGEST
@@ -47,7 +48,7 @@ def test_the_wide_draw_has_primes_powers_of_two_and_tiny_sizes():
 
 
 def test_a_draw_with_descriptors_has_all_types_layouts_and_widths_of_box_rows(kernels):
-    found = take(experiments(with_descriptors(widely_drawn(0), H200)), 120)
+    found = take(experiments(with_descriptors(draw(0), H200)), 120)
     widths, begins = set(), set()
     for one in found:
         launch = Launch(one.problem, one.config, H200)
@@ -63,93 +64,76 @@ def test_a_draw_with_descriptors_has_all_types_layouts_and_widths_of_box_rows(ke
     assert any(is_prime(one.problem.M) for one in found), "a size that is no row of a tensor stays as drawn"
 
 
-def wanted(*flags):
-    return record_counters.wanted(record_counters.flags_of_counters().parse_args(["FILE", *flags]), H200)
+def test_all_experiments_with_a_recording_of_the_kind_are_recorded_again_each_once(kernels):
+    for kind in KINDS:
+        found = chosen(kind)
+        assert len(set(found)) == len(found) > 10
+    assert set(experiments(named())) <= set(chosen("counters"))
+    assert {(one.kernel, one.problem.dtype) for one in experiments(named(every_dtype=True))} == {
+        (name, dtype) for name, kernel in kernels.items() for dtype in kernel.problem_knobs()["dtype"].choices
+    }
 
 
-def test_the_atlas_is_what_is_named_and_as_many_as_are_asked_for():
-    every = take(experiments(named()), 1000)
-    assert take(wanted("--random", "7", "--seed", "3"), 1000)[: len(every)] == every
-    assert len(take(wanted("--random", "7"), 1000)) == len(every) + 7
-    assert take(wanted("--random", "0"), 1000) == every
-    assert not set(take(experiments(drawn(3)), 5)) & set(every)
+def test_a_draw_has_as_many_experiments_as_asked_for():
+    assert chosen("counters", "--draw", "3", "--launches", "7") == take(experiments(draw(3)), 7)
 
 
-def test_experiments_of_a_file_are_counted_in_its_order(tmp_path):
+def test_experiments_of_a_file_are_measured_in_its_order(tmp_path):
     file = tmp_path / "these"
     payloads = [{"kernel": "transpose.flat"}, {"kernel": "matmul.grouped", "problem": {"M": 77}}]
     file.write_text("\n\n".join(map(json.dumps, payloads)))
-    found = take(wanted("--these", str(file)), 9)
+    found = chosen("counters", "--these", str(file))
     assert [(one.kernel, one.problem.M) for one in found] == [("transpose.flat", 1024), ("matmul.grouped", 77)]
     file.write_text(json.dumps({"kernel": "matmul.grouped", "problem": {"M": 0}}))
     with pytest.raises(ConfigError, match="M is 0"):
-        wanted("--these", str(file))
+        chosen("counters", "--these", str(file))
 
 
 @pytest.fixture
-def recorded(monkeypatch):
-    """Two recorded launches on an H200, and a machine that recalls their counts: one by lanes, one by descriptors."""
-    found = {}
-    for recording in records.shipped(COUNTERS.form):
-        kernel = recording.measured.experiment.kernel
-        if recording.gpu == "H200" and kernel in ("transpose.tiled", "matmul.persistent"):
-            found.setdefault(kernel, recording.measured)
-    counts = {one.experiment: one for one in found.values()}
-    monkeypatch.setattr(gpus, "this_gpu", lambda: H200)
-    monkeypatch.setattr(
-        record_counters, "_compiled", lambda batch, *_: [(one, compiled_of(one, counts)) for one in batch]
-    )
-    monkeypatch.setattr(
-        record_counters, "_counted", lambda batch, _: [((one.to_json(), "counters"), counts[one]) for one, _ in batch]
-    )
-    return counts
+def counts():
+    """Two recorded launches on an H200: one with lanes, one with descriptors."""
+    found = [one.measured for one in _shipped("counters") if one.gpu == "H200"]
+    return [
+        next(one for one in found if one.experiment.kernel == "transpose.tiled"),
+        next(one for one in found if one.launch["tma_ld_sectors"]),
+    ]
 
 
-def compiled_of(experiment, counts):
-    return counts[experiment].compiled if experiment in counts else Failure("compile", "out_of_resources", "Too large.")
+def _shipped(kind):
+    from kernels.measuring.measurements import MEASUREMENTS
+
+    return records.shipped(MEASUREMENTS[kind].form)
 
 
-def run(monkeypatch, capsys, tmp_path, experiments, *flags):
-    file, these = tmp_path / "counted.jsonl", tmp_path / "these"
-    these.write_text("\n".join(json.dumps(one.to_json()) for one in experiments))
-    monkeypatch.setattr("sys.argv", ["record_counters", str(file), "--these", str(these), *flags])
-    failed = record_counters.main()
-    return failed, capsys.readouterr(), [json.loads(line) for line in file.read_text().splitlines()]
-
-
-def test_what_is_predicted_stands_beside_each_count_and_misses_are_listed(recorded, monkeypatch, capsys, tmp_path):
-    failed, said, lines = run(monkeypatch, capsys, tmp_path, recorded)
-    assert failed == 0
-    assert len(lines) == 2
-    persistent = next(one for one in recorded.values() if one.experiment.kernel == "matmul.persistent")
+def test_counts_are_recorded_beside_their_predictions_and_differences_are_reported(counts, capsys, tmp_path):
+    file = tmp_path / "counted.jsonl"
+    persistent = counts[1]
     sectors = f"{persistent.launch['tma_ld_sectors']:,.0f}"
-    assert f"TMA load: {sectors} sectors predicted, {sectors} counted: equal" in said.out
-    assert "2 launches counted; 0 not as predicted." in said.out
+    assert record("counters", [(one.experiment, one) for one in counts], file, "H200") == 0
+    assert f"TMA load: {sectors} sectors predicted, {sectors} counted: equal" in capsys.readouterr().out
+    assert len(file.read_text().splitlines()) == 2
 
     wrong = replace(persistent, launch={**persistent.launch, "tma_ld_sectors": 5.0})
-    recorded[persistent.experiment] = wrong
-    _, said, _ = run(monkeypatch, capsys, tmp_path, recorded)
-    assert "2 launches counted; 1 not as predicted." in said.out
-    assert f"{sectors} sectors predicted, 5 counted: different" in said.out.partition("\ndifferent: ")[2]
+    assert record("counters", [(wrong.experiment, wrong)], file, "H200") == 1
+    assert f"DIFFERENT TMA load: {sectors} sectors predicted, 5 counted: different" in capsys.readouterr().out
+    first, second = map(json.loads, file.read_text().splitlines())
+    assert first["counters"]["launch"]["tma_ld_sectors"] == 0
+    assert second["counters"]["launch"]["tma_ld_sectors"] == 5, "measured again, so replaced"
 
 
-def test_what_is_counted_several_times_is_recorded_once(recorded, monkeypatch, capsys, tmp_path):
-    failed, said, lines = run(monkeypatch, capsys, tmp_path, recorded, "--repeat", "5")
-    assert (failed, len(lines)) == (0, 2)
-    assert said.out.count("counted: equal") >= 10
-    assert "10 launches counted; 0 not as predicted" in said.out
+def test_failures_are_reported_and_not_recorded(counts, capsys, tmp_path):
+    file = tmp_path / "counted.jsonl"
+    failure = Failure("compile", "out_of_resources", "Too large.")
+    assert record("counters", [(counts[0].experiment, failure)], file, "H200") == 1
+    assert "Too large." in capsys.readouterr().err
+    assert not file.exists()
 
 
-def test_what_does_not_compile_is_said_and_does_not_count(recorded, tmp_path):
-    too_large = take(experiments(drawn(0)), 3)
-    known = list(recorded)
-    outcomes = list(record_counters.counted([too_large[0], *known, *too_large[1:]], H200, most=1))
-    assert [isinstance(outcome, Failure) for _, outcome in outcomes] == [True, False]
-    assert isinstance(outcomes[1][1].compiled, CompiledFacts)
-
-
-def test_a_machine_without_a_gpu_records_nothing(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(gpus, "this_gpu", lambda: None)
-    monkeypatch.setattr("sys.argv", ["record_counters", str(tmp_path / "file")])
-    assert record_counters.main() == 1
-    assert "no GPU" in capsys.readouterr().err
+@pytest.mark.parametrize("kind", ["run", "timeline", "reuse"])
+def test_each_kind_of_result_is_recorded_as_it_was_shipped(kind, capsys, tmp_path):
+    recording = _shipped(kind)[0]
+    file = tmp_path / "recorded.jsonl"
+    assert record(kind, [(recording.measured.experiment, recording.measured)], file, recording.gpu) == 0
+    fields = json.loads(file.read_text())
+    assert fields["gpu"] == recording.gpu
+    assert kind in capsys.readouterr().out

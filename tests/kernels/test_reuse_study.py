@@ -24,7 +24,6 @@ from kernels.measuring.measurements.group_sizes_measurement import (
 )
 from kernels.results import Device, Failure, GroupSizeRow, GroupSizeStudy, records
 from kernels.results.counters import any_group_size
-from scripts.record_group_sizes import wanted
 
 RECORDED = {
     "kernel": "matmul.grouped",
@@ -99,11 +98,6 @@ def test_a_kernel_without_groups_is_compared_with_nothing(kernel):
     experiment = from_json({"kernel": kernel}, discover())
     assert variants(experiment, GPUS["H200"]) == (experiment,)
     assert any_group_size(experiment) == experiment
-
-
-def test_what_is_to_be_recorded_is_allowed_and_no_two_are_the_same():
-    experiments = [from_json(payload, discover()) for payload in wanted()]
-    assert len({any_group_size(experiment) for experiment in experiments}) == len(experiments) > 40
 
 
 def test_a_study_survives_being_written_and_read():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import itertools
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from kernels import discover
@@ -28,6 +31,12 @@ from visualize.scoreboard.predictions import shipped
 
 # Shapes that were counted after the constants of a first model had been chosen.
 UNSEEN = {(14336, 4096, 4096), (5120, 15360, 1280), (7168, 7168, 7168)}
+
+# Shapes drawn at random, by draw.
+with (Path(__file__).parent / "drawn_shapes.csv").open(encoding="utf-8") as file:
+    DRAWN: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+    for row in csv.DictReader(file):
+        DRAWN[row["draw"]].append(tuple(int(row[name]) for name in "MNK"))
 
 STUDIES = records.shipped(GROUP_SIZES.form)
 
