@@ -44,12 +44,8 @@ SASS_KINDS = {
     "LDG": ("load", "atomic"),
     "LDGSTS": ("async copy",),
     "STG": ("store",),
-    "RED": ("atomic",),
-    "REDG": ("atomic",),
-    "ATOM": ("atomic",),
-    "ATOMG": ("atomic",),
-    "UTMALDG": ("descriptor",),
-    "UTMASTG": ("descriptor",),
+    **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), ("atomic",)),
+    **dict.fromkeys(("UTMALDG", "UTMASTG"), ("descriptor",)),
 }
 
 

@@ -18,37 +18,31 @@ def operation(width, lane, warp=(), matrices=0):
 
 
 @pytest.mark.parametrize(
-    ("width", "lane", "expected", "ideal"),
+    ("width", "lane", "matrices", "expected", "ideal"),
     [
-        (4, (4, 8, 16, 32, 64), 1, 1),  # neighbours
-        (4, (0, 0, 0, 0, 0), 1, 1),  # one word for all
-        (4, (128, 256, 512, 1024, 2048), 32, 1),  # one bank for all
-        (4, (8, 16, 32, 64, 128), 2, 1),  # every second bank
-        (2, (2, 4, 8, 16, 32), 1, 1),  # halves of words
-        (8, (8, 16, 32, 64, 128), 2, 2),
-        (16, (16, 32, 64, 128, 256), 4, 4),
-        (16, (128, 256, 512, 1024, 2048), 32, 4),
-        (16, (16, 32, 64, 144, 288), 4, 4),  # a swizzle
+        (4, (4, 8, 16, 32, 64), 0, 1, 1),  # neighbours
+        (4, (0, 0, 0, 0, 0), 0, 1, 1),  # one word for all
+        (4, (128, 256, 512, 1024, 2048), 0, 32, 1),  # one bank for all
+        (4, (8, 16, 32, 64, 128), 0, 2, 1),  # every second bank
+        (2, (2, 4, 8, 16, 32), 0, 1, 1),  # halves of words
+        (8, (8, 16, 32, 64, 128), 0, 2, 2),
+        (16, (16, 32, 64, 128, 256), 0, 4, 4),
+        (16, (128, 256, 512, 1024, 2048), 0, 32, 4),
+        (16, (16, 32, 64, 144, 288), 0, 4, 4),  # a swizzle
+        (16, (16, 32, 64, 128, 256), 4, 4, 4),  # four matrices
+        (16, (128, 256, 512, 16, 32), 4, 32, 4),  # whose rows share banks
+        (16, (128, 256, 512), 1, 8, 1),
     ],
 )
-def test_an_instruction_takes_as_many_passes_as_its_worst_bank(width, lane, expected, ideal):
-    found = wavefronts(operation(width, lane))
-    assert (found.wavefronts, found.ideal, found.warps) == (expected, ideal, 1)
-
-
-def test_matrices_take_a_pass_each_unless_their_rows_share_banks():
-    assert wavefronts(operation(16, (16, 32, 64, 128, 256), matrices=4)).wavefronts == 4
-    assert wavefronts(operation(16, (128, 256, 512, 16, 32), matrices=4)).wavefronts == 32
-    assert wavefronts(operation(16, (128, 256, 512), matrices=1)).wavefronts == 8
-
-
-def test_every_warp_counts():
-    found = wavefronts(operation(4, (4, 8, 16, 32, 64), warp=(128, 256)))
-    assert (found.wavefronts, found.warps) == (4, 4)
+def test_an_instruction_takes_as_many_wavefronts_as_its_worst_bank(width, lane, matrices, expected, ideal):
+    for warp_bases in ((), (4096, 8192)):
+        found = wavefronts(operation(width, lane, warp_bases, matrices))
+        warps = 1 << len(warp_bases)
+        assert (found.wavefronts, found.ideal, found.warps) == (expected * warps, ideal * warps, warps)
 
 
 @given(st.sampled_from((4, 8, 16)), st.lists(st.integers(0, 255).map(lambda n: 16 * n), min_size=5, max_size=5))
-def test_passes_are_those_of_plain_counting(width, lane):
+def test_wavefronts_are_those_of_plain_counting(width, lane):
     found = wavefronts(operation(width, tuple(lane)))
     together = 128 // width
     total = 0

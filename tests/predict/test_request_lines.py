@@ -18,12 +18,12 @@ def of_addresses(addresses, active=None, width=4, columns=64):
     return Requests(element // columns, element % columns, address, mask, width)
 
 
-def laid(lanes, tensor_bytes=1 << 40, rows=(1, 64)):
+def lay_out(lanes, tensor_bytes=1 << 40, rows=(1, 64)):
     return request_lines(lanes, np.arange(len(lanes.row)), rows, tensor_bytes)
 
 
 def test_a_strided_request_wants_four_bytes_of_each_sector_and_wastes_the_rest():
-    drawn = laid(of_addresses([0, 4096, 8192]))
+    drawn = lay_out(of_addresses([0, 4096, 8192]))
     assert drawn.line.tolist() == [[0, 32, 64]]
     assert (drawn.state[0, :, 0] == WANTED).all()
     assert (drawn.state[0, :, 1:8] == WASTED).all()
@@ -32,42 +32,36 @@ def test_a_strided_request_wants_four_bytes_of_each_sector_and_wastes_the_rest()
     assert (drawn.sectors[0], drawn.wanted_bytes[0], drawn.lines[0]) == (3, 12, 3)
 
 
-def test_of_several_lanes_that_want_the_same_bytes_the_first_is_shown():
-    drawn = laid(of_addresses([8, 8, 4, 4]))
+def test_the_first_of_several_lanes_with_the_same_bytes_is_shown():
+    drawn = lay_out(of_addresses([8, 8, 4, 4]))
     assert drawn.lane[0, 0, :4].tolist() == [-1, 2, 0, -1]
     assert drawn.wanted_bytes[0] == 8
 
 
-def test_lanes_that_take_no_part_want_nothing():
-    drawn = laid(of_addresses([[0, 4], [256, 260]], active=[[True, False], [False, False]]))
+def test_inactive_lanes_access_nothing():
+    drawn = lay_out(of_addresses([[0, 4], [256, 260]], active=[[True, False], [False, False]]))
     assert drawn.wanted_bytes.tolist() == [4, 0]
     assert drawn.sectors.tolist() == [1, 0]
     assert not (drawn.state[1] == WANTED).any()
 
 
-def test_lines_after_the_last_touched_one_fill_the_room_up_to_the_tensors_end():
-    drawn = laid(of_addresses([640]), tensor_bytes=128 * 7, rows=(4, 4))
-    assert drawn.line.tolist() == [[5, 6, -1, -1]]
-    assert (drawn.state[0, 1] == UNTOUCHED).all()
-    assert (drawn.state[0, 2:] == ABSENT).all()
-
-
-def test_the_room_is_filled_from_the_last_of_several_touched_lines_on():
-    drawn = laid(of_addresses([640, 768]), tensor_bytes=128 * 9, rows=(4, 4))
-    assert drawn.line.tolist() == [[5, 6, 7, 8]]
-
-
-def test_a_small_tensor_is_laid_out_whole():
-    drawn = laid(of_addresses([640]), tensor_bytes=128 * 7, rows=(4, 16))
-    assert drawn.line.tolist() == [list(range(7))]
-    assert drawn.state[0, 5, 0] == WANTED
-    assert (np.delete(drawn.state[0], 5, axis=0) == UNTOUCHED).all()
-
-
-def test_lines_past_the_most_are_counted_and_not_drawn():
-    drawn = laid(of_addresses([128 * line for line in range(10)]), rows=(1, 4))
-    assert drawn.line.shape == (1, 4)
-    assert (drawn.lines[0], drawn.sectors[0], drawn.wanted_bytes[0]) == (10, 10, 40)
+@pytest.mark.parametrize(
+    ("touched", "tensor_lines", "rows", "lines"),
+    [
+        ([5], 7, (4, 4), [5, 6, -1, -1]),
+        ([5, 6], 9, (4, 4), [5, 6, 7, 8]),
+        ([5], 7, (4, 16), [0, 1, 2, 3, 4, 5, 6]),  # a small tensor is laid out whole
+        (range(10), 1 << 20, (1, 4), [0, 1, 2, 3]),
+    ],
+)
+def test_rows_hold_the_touched_lines_and_the_following_ones_up_to_the_tensors_end(touched, tensor_lines, rows, lines):
+    drawn = lay_out(of_addresses([128 * line for line in touched]), tensor_bytes=128 * tensor_lines, rows=rows)
+    assert drawn.line.tolist() == [lines]
+    states = {-1: ABSENT, **{line: UNTOUCHED for line in lines if line >= 0}, **dict.fromkeys(touched, WANTED)}
+    assert drawn.state[0, :, 0].tolist() == [states[line] for line in lines]
+    assert (drawn.state[0, [line < 0 for line in lines]] == ABSENT).all()
+    count = len(touched)
+    assert (drawn.lines[0], drawn.sectors[0], drawn.wanted_bytes[0]) == (count, count, 4 * count), "without a row, too"
 
 
 @given(st.data(), st.sampled_from([1, 2, 4, 8, 16]))
@@ -76,7 +70,7 @@ def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, 
     units = data.draw(st.lists(st.integers(0, 400), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
     mask = data.draw(st.lists(st.booleans(), min_size=len(units), max_size=len(units)))
     lanes = of_addresses(width * np.array(units).reshape(shape), np.array(mask).reshape(shape), width)
-    drawn = laid(lanes)
+    drawn = lay_out(lanes)
     counted = count(lanes)
     assert (drawn.sectors.sum(), drawn.lines.sum()) == (counted.sectors, counted.lines)
     for request in range(shape[0]):
@@ -89,7 +83,7 @@ def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, 
         assert moved == 32 * drawn.sectors[request]
 
 
-def test_the_same_place_is_in_the_request_that_moves_it():
+def test_the_request_at_the_same_place_moves_the_same_element():
     """Four lanes of 16 bytes beside sixteen of 4: the first moves what four of the others do."""
     wide = of_addresses(np.arange(0, 256, 16).reshape(4, 4), width=16)
     wide = Requests(wide.row, wide.address // 4, wide.address, wide.active, 16)
@@ -99,7 +93,7 @@ def test_the_same_place_is_in_the_request_that_moves_it():
 
 
 @pytest.mark.parametrize("width", [4, 16])
-def test_a_request_may_stand_there_several_times(width):
+def test_a_request_may_be_repeated(width):
     lanes = of_addresses(np.arange(0, 512, width).reshape(4, -1), width=width)
     drawn = request_lines(lanes, np.array([2, 2, 0]), (1, 64), 1 << 40)
     assert drawn.number.tolist() == [2, 2, 0]
