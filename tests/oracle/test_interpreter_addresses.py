@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import itertools
 import json
-import math
 import os
 import pickle
 import subprocess
@@ -24,6 +23,7 @@ from kernels.jit import on_arrays
 from kernels.knobs import knobs
 from kernels.spec import FlatAccess, Launch
 from tests.covering import covering
+from tests.predict.plain_counting import begin, executions
 
 pytestmark = pytest.mark.xdist_group("addresses")
 
@@ -65,25 +65,24 @@ def launch_of(experiment):
     return Launch(experiment.problem, experiment.config, replace(GPUS["H200"], sms=SMS))
 
 
-def executions(case):
-    """How many operations on memory the interpreter executes: each takes it about as long."""
+def operation_count(case):
+    """Number of memory operations that the interpreter executes: each takes about as long."""
     experiment = from_json(as_json(*case), discover())
     launch, kernel = launch_of(experiment), discover()[experiment.kernel]
-    extents = kernel.extents(launch)
-    return sum(math.prod(extents[index] for index in access.over) for access in kernel.accesses(launch))
+    return sum(len(list(executions(access, kernel.extents(launch)))) for access in kernel.accesses(launch))
 
 
 # Kernel, place of the shape, place of the config, and dtype. By default a kernel meets each layout, not each shape.
 CASES = list(itertools.product(discover(), range(len(SHAPES)), range(2), DTYPES))
 WITH_LAYOUT = [(*case, SHAPES[case[1]]["layout"]) for case in CASES]
 PAIRS = {
-    case[:4] for case in covering(WITH_LAYOUT, lambda case: executions(case[:4]), ((0, 2), (0, 4), (1, 2), (3, 3)))
+    case[:4] for case in covering(WITH_LAYOUT, lambda case: operation_count(case[:4]), ((0, 2), (0, 4), (1, 2), (3, 3)))
 }
 
 
 @pytest.fixture(scope="module")
 def recorded(request, tmp_path_factory):
-    """What each case of this run touched: (op, tensor, source, program, offsets, active) for every execution."""
+    """Each case's (op, tensor, source, program, offsets, active) of every execution."""
     out = tmp_path_factory.mktemp("addresses") / "touched.pickle"
     items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     cases = list(dict.fromkeys(item.callspec.params["case"] for item in items))
@@ -100,23 +99,15 @@ def recorded(request, tmp_path_factory):
     return dict(zip(cases, pickle.loads(out.read_bytes()), strict=True))
 
 
-def predicted(access, shape, index):
+def predict(access, shape, first):
     """Element offsets and mask of one execution, in the order of the block, as integers: offset · 2 + active."""
     if isinstance(access, FlatAccess):
-        place = int(access.run.start(index[access.run.index], access.run.block)) + np.arange(access.run.block)
+        place = first[0] + np.arange(access.run.block)
         offset = place % shape[0] * shape[1] + place // shape[0] if access.transposed else place
         return 2 * offset + (place < shape[0] * shape[1])
-    row, column = (
-        int(axis.start(np.array([index[axis.index]]), axis.block)[0]) + np.arange(axis.block)
-        for axis in (access.rows, access.columns)
-    )
-    offsets = row[:, None] * shape[1] + column[None, :]
-    touched = 2 * offsets + ((row[:, None] < shape[0]) & (column[None, :] < shape[1]))
+    row, column = first[0] + np.arange(access.rows.block)[:, None], first[1] + np.arange(access.columns.block)
+    touched = 2 * (row * shape[1] + column) + ((row < shape[0]) & (column < shape[1]))
     return (touched if access.dims[0] == access.rows.index else touched.T).ravel()
-
-
-def observed(touched):
-    return np.sort(np.concatenate([2 * offsets + active for *_, offsets, active in touched]))
 
 
 @pytest.fixture(
@@ -131,20 +122,15 @@ def case(request, recorded):
 
 def test_every_operation_touches_the_predicted_elements(case):
     launch, kernel, touched = case
-    extents = kernel.extents(launch)
     tensors = kernel.family.tensors(launch.problem)
     accesses = kernel.accesses(launch)
     assert {t[:3] for t in touched} == {(access.op, access.tensor, access.source) for access in accesses}
     for access in accesses:
-        executed = [t for t in touched if t[2] == access.source]
-        indices = [
-            dict(zip(access.over, place, strict=True))
-            for place in itertools.product(*(range(extents[i]) for i in access.over))
-        ]
-        assert len(executed) == len(indices), access
+        observed = [2 * offsets + active for *_, source, _, offsets, active in touched if source == access.source]
         shape = tensors[access.tensor].stored
-        expected = np.sort(np.concatenate([predicted(access, shape, index) for index in indices]))
-        assert np.array_equal(observed(executed), expected), access
+        expected = [predict(access, shape, first) for first in executions(access, kernel.extents(launch))]
+        assert len(observed) == len(expected), access
+        assert np.array_equal(np.sort(np.concatenate(observed)), np.sort(np.concatenate(expected))), access
 
 
 def test_every_program_touches_the_elements_of_its_tiles(case):
@@ -162,7 +148,7 @@ def test_every_program_touches_the_elements_of_its_tiles(case):
         for program in range(programs):
             own = tiles.program == program
             expected = [
-                predicted(access, tensors[access.tensor].stored, {"m": m, "n": n, "k": k})
+                predict(access, tensors[access.tensor].stored, begin(access, {"m": m, "n": n, "k": k}))
                 for m, n, piece in zip(*(x[own].tolist() for x in (tiles.pid_m, tiles.pid_n, tiles.pid_k)), strict=True)
                 for k in (range(first_steps[piece], last_steps[piece]) if "k" in access.over else (0,))
             ]

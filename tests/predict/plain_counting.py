@@ -8,12 +8,16 @@ from kernels.spec import FlatAccess
 from visualize.predict.traffic import NO_COST, Cost
 
 
-def executions(access, extents):
-    """Where the block or run of each execution begins: (row, column) or (element,)."""
+def begin(access, index):
+    """Where the block or run of an execution begins: (row, column) or (element,)."""
     axes = (access.run,) if isinstance(access, FlatAccess) else (access.rows, access.columns)
+    return tuple(int(axis.start(index[axis.index], axis.block)) for axis in axes)
+
+
+def executions(access, extents):
+    """Where the block or run of each execution begins."""
     for place in itertools.product(*(range(extents[name]) for name in access.over)):
-        index = dict(zip(access.over, place, strict=True))
-        yield tuple(int(axis.start(index[axis.index], axis.block)) for axis in axes)
+        yield begin(access, dict(zip(access.over, place, strict=True)))
 
 
 def run_element(access, shape, number):
