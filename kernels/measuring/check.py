@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_CELLS = 128
 _CLOSEUP_CELLS, _WINDOW = 96, 3
-_CHUNK_BYTES = 512 * 1024 * 1024
+CHUNK_BYTES = 512 * 1024 * 1024
 _GIB = 2**30
 
 
@@ -118,7 +118,7 @@ def check(
     rows, columns = output.shape
     comparison, is_exact = _Comparison(output, inputs, family, allowance), allowance is None
     cell = (-(-rows // MAX_CELLS), -(-columns // MAX_CELLS))
-    chunk = max(1, _CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
+    chunk = max(1, CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
     # Σ error², Σ reference², Σ (rounding² + typical²)
     totals = torch.zeros(3, dtype=torch.float64, device=output.device)
     max_abs = max_scaled = 0.0

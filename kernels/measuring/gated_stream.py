@@ -208,7 +208,7 @@ def _events(samples: int, external: bool) -> list[Any]:
 
 
 def _l2_flush(capacities: int) -> Callable[[], Any]:
-    """A call that reads other data through the L2: so many times its capacity."""
+    """Return a call that reads other data through the L2, a multiple of its capacity."""
     import torch
 
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size

@@ -1,6 +1,6 @@
 """Decide how many samples to take: warm up until steady, then alternate the calls until their ratios are known.
 
-No CUDA: a `Stream` launches and times the calls. Tests pass one of their own, and a clock.
+No CUDA: a `Stream` launches and times the calls. Tests pass a fake stream and a fake clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernels.results import Clocks, LaunchOverhead, Timing
 MOST_TURNS = 20
 _BATCH_MS = 50.0
 
-# At least ten turns, whatever they take. If ten would exceed 10 s, as many as fit, but at least three.
+# At least ten turns. If ten would exceed 10 s: the number that fits, but at least three.
 _MIN_TURNS, _MIN_TURNS_MS, _MIN_LONG_TURNS = 10, 10_000.0, 3
 
 # Warm-up ends when this many consecutive batches agree within this share.

@@ -186,7 +186,7 @@ def test_rows_at_a_time_give_what_all_at_once_give(monkeypatch, dtype):
     output[999, 3] = math.nan
     output[400, 576] *= 3
     whole, picture = checked_product(output, inputs, dtype)
-    monkeypatch.setattr(checks, "_CHUNK_BYTES", 577 * 64 * 100)
+    monkeypatch.setattr(checks, "CHUNK_BYTES", 577 * 64 * 100)
     parts, picture_of_parts = checked_product(output, inputs, dtype)
     assert np.array_equal(picture.cells, picture_of_parts.cells)
     for field in ("passed", "mismatched", "nonfinite", "worst_index", "max_abs_error", "elements"):
