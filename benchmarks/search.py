@@ -1,32 +1,218 @@
-"""How soon a sweep finds a fast config, replayed on times of every config: `python -m benchmarks.search`.
+"""How soon a sweep finds a fast config, replayed on recorded times of every config: `python -m benchmarks.search`.
 
-Needs no GPU. `--record FILE` times every config of eight shapes on this machine's GPU, in some minutes.
+The real search runs in the real model's order, on a device that answers with samples of times that an H200 measured.
+So the best config is known. Each of eight shapes has 212 configs of `matmul.grouped` in float16. The first five shapes
+were in use while the model was made, the last three were not. Needs no GPU.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
+import math
+import random
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-# Times of every config, as recorded on an H200.
+import numpy as np
+
+from kernels import discover
+from kernels.compiling.compile_cost import explain_spill
+from kernels.experiment import Experiment
+from kernels.gpus import GPUS, Gpu
+from kernels.results import Device, Failure, Prediction, Strategy, Sweep, SweepRow
+from kernels.space import Space, space_from_json
+from kernels.sweep.device import NO_TIMES, Build, Outcome, Outcomes, Trial
+from kernels.sweep.sweeping import Sweeping
+from visualize.predict.launch_time import predict_time
+
+# A line holds all configs of one shape.
 RECORDED = Path(__file__).parent / "measured" / "searches_h200.jsonl"
 
+# Configs that are timed before the best of them is judged.
+FIRST = 8
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", nargs="?", type=Path, default=RECORDED, help="times of every config")
-    parser.add_argument("--record", metavar="FILE", type=Path, help="time every config on this GPU into a file")
-    parser.add_argument("--last", type=int, default=0, metavar="N", help="of the last N shapes alone")
-    flags = parser.parse_args()
-    # Not above: worker processes import this file, and are told how Triton runs before it is imported.
-    from benchmarks.search_replay import replayed, report
-    from benchmarks.search_times import read, record
+# Turns of the finalists: on a GPU, the number depends on the noise.
+FINAL_TURNS = 400
 
-    if flags.record:
-        record(flags.record, flags.last)
-    else:
-        print(report([replayed(found) for found in read(flags.file)]))
+# Orders of a random search, and seeds of the other searches' noise.
+ORDERS, SEEDS = 1000, 5
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The recording of one config.
+
+    Attributes:
+        config: the values of the varied knobs, in the space's order.
+        predicted_ms: by the model, once compiled; None without a prediction.
+        median_ms: of one launch; None if its result was wrong or it could not be launched.
+        relative: its time / the reference's, the median over all turns.
+        samples: some of the ratios whose median is `relative`.
+    """
+
+    config: tuple[int | str, ...]
+    predicted_ms: float | None
+    median_ms: float | None
+    relative: float | None
+    samples: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recordings of all configs of one shape that could be compiled."""
+
+    gpu: str
+    device: Device
+    space: Space
+    rows: dict[Experiment, Timed]
+
+
+def read(path: Path) -> list[Recorded]:
+    """Read the shapes of a file."""
+    return [_recorded(json.loads(text)) for text in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _recorded(fields: dict[str, Any]) -> Recorded:
+    space = space_from_json(fields["space"], discover())
+    names = [name for name, _ in space.varied]
+    by_config = {tuple(getattr(one.config, name) for name in names): one for one in space.experiments}
+    rows = [Timed(**row | {"config": tuple(row["config"]), "samples": tuple(row["samples"])}) for row in fields["rows"]]
+    return Recorded(fields["gpu"], Device(**fields["device"]), space, {by_config[row.config]: row for row in rows})
+
+
+class ReplayedDevice:
+    """A `TrialDevice` whose times are samples of the recorded ones."""
+
+    where, times, at_once = "", True, 15
+
+    def __init__(self, recorded: Recorded, seed: int) -> None:
+        self.gpu: Gpu = GPUS[recorded.gpu]
+        self._recorded, self._dice = recorded, np.random.default_rng(seed)
+
+    def describe(self) -> Device:
+        return self._recorded.device
+
+    def refusal(self, experiment: Experiment) -> str:
+        return ""
+
+    def attempt(self, trial: Trial) -> Outcomes:
+        turns = trial.turns if trial.effort is None else FINAL_TURNS
+        reference = self._times(trial.reference or trial.experiments[0], turns)
+        return Outcomes(tuple(self._outcome(experiment, reference, turns) for experiment in trial.experiments))
+
+    def _outcome(self, experiment: Experiment, reference_ms: np.ndarray, turns: int) -> Outcome:
+        if not self._recorded.rows[experiment].samples:
+            return Outcome(NO_TIMES, NO_TIMES, wrong="It was not timed.")
+        return Outcome(self._times(experiment, turns), reference_ms)
+
+    def _times(self, experiment: Experiment, turns: int) -> np.ndarray:
+        """Times over the recorded reference's, in its place."""
+        return self._dice.choice(self._recorded.rows[experiment].samples, turns)
+
+    def cancel(self) -> None:
+        """Do nothing: a trial takes no time."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class ReplayedBuilder:
+    """A `Builder` that knows which configs could be compiled, and their predictions then."""
+
+    at_once = 15
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+
+    def submit(self, experiment: Experiment) -> Future[Build | Failure]:
+        result: Future[Build | Failure] = Future()
+        if experiment not in self._recorded.rows:
+            result.set_result(Failure("compile", "out_of_resources", "It could not be compiled."))
+            return result
+        ms = self._recorded.rows[experiment].predicted_ms
+        prediction = None if ms is None else Prediction(ms, "recorded", (("recorded", ms),))
+        result.set_result(Build(0, 0, 0, 0.0, prediction))
+        return result
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """How much slower than the fastest config the searches of one space ended, as shares of its time.
+
+    Attributes:
+        configs: timed configs.
+        first: the fastest of the first FIRST configs of a guided search, the worst seed.
+        random_first: the same of random orders: the quartiles.
+        guided: the winner of a guided search, the worst seed; `tried`: its timed configs, the most of all seeds.
+        grid: the winner among all configs, the worst seed.
+    """
+
+    configs: int
+    first: float
+    random_first: tuple[float, float, float]
+    guided: float
+    tried: int
+    grid: float
+
+
+def replay(recorded: Recorded) -> Replayed:
+    """Search a space by each strategy."""
+    times = {experiment: row.relative for experiment, row in recorded.rows.items() if row.relative is not None}
+    best, dice = min(times.values()), random.Random(0)
+
+    def searches(strategy: Strategy) -> list[Sweep]:
+        return [sweep(recorded, strategy, seed) for seed in range(SEEDS)]
+
+    def slower(sweeps: list[Sweep]) -> float:
+        return max(math.inf if one.best is None else times[one.best.experiment] for one in sweeps) / best - 1
+
+    first, guided = searches(Strategy("guided", budget=FIRST)), searches(Strategy("guided"))
+    chosen = [min(dice.sample(list(times.values()), FIRST)) / best - 1 for _ in range(ORDERS)]
+    low, median, high = np.percentile(chosen, (25, 50, 75))
+    return Replayed(
+        configs=len(times),
+        first=max(min(times[row.experiment] for row in timed_rows(one)) for one in first) / best - 1,
+        random_first=(float(low), float(median), float(high)),
+        guided=slower(guided),
+        tried=max(len(timed_rows(one)) for one in guided),
+        grid=slower(searches(Strategy("grid"))),
+    )
+
+
+def sweep(recorded: Recorded, strategy: Strategy, seed: int) -> Sweep:
+    """Run a sweep to its end."""
+    device, builder = ReplayedDevice(recorded, seed), ReplayedBuilder(recorded)
+    sweeping = Sweeping(recorded.space, strategy, [device], builder, predict_time, explain_spill)
+    sweeping.start()
+    return sweeping.result(60)
+
+
+def timed_rows(sweep: Sweep) -> list[SweepRow]:
+    """Return the rows of the configs that were timed."""
+    return [row for row in sweep.rows if row.status == "timed"]
+
+
+def main(shapes: Sequence[Recorded]) -> None:
+    """Print a table in Markdown."""
+    print(
+        f"| M, N, K | configs | guided, after {FIRST} | random, after {FIRST}: median (quartiles) | guided, at its end "
+        "| all configs: the winner |\n|---|---|---|---|---|---|"
+    )
+    for recorded in shapes:
+        problem, result = recorded.space.base.problem, replay(recorded)
+        low, median, high = (f"{100 * share:.1f}" for share in result.random_first)
+        print(
+            f"| {problem.M}, {problem.N}, {problem.K} | {result.configs} | +{100 * result.first:.1f} % "
+            f"| +{median} % ({low} to {high}) | +{100 * result.guided:.1f} % after {result.tried} "
+            f"| +{100 * result.grid:.1f} % |"
+        )
 
 
 if __name__ == "__main__":
-    main()
+    main(read(RECORDED))

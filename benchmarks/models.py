@@ -1,0 +1,100 @@
+"""How long a redraw of the Schedule tab and the compiled model of requests take: `python -m benchmarks.models`.
+
+No GPU needed. The compiled model counts large launches of every kernel, with default and with 16 × 16 tiles, in at most
+50 ms each once the kernel is compiled.
+"""
+
+from __future__ import annotations
+
+import gzip
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from kernels import discover
+from kernels.experiment import Experiment
+from kernels.gpus import GPUS
+from kernels.knobs import knobs
+from kernels.results import Compiled
+from kernels.spec import Launch
+
+REPEATS = 9
+SIZE, MAX_MS = 8192, 50
+
+_GROUPED: dict[str, object] = {"kernel": "matmul.grouped", "BLOCK_M": 16, "BLOCK_N": 16}
+_LARGE = {"M": 16384, "N": 16384}
+REDRAWS: dict[str, dict[str, object]] = {
+    "grouped, 64 × 64 tiles": {**_GROUPED, "M": 1024, "N": 1024},
+    "grouped, 512 × 512": {**_GROUPED, "M": 8192, "N": 8192},
+    "grouped by 7, 1024 × 1024, wave": {**_GROUPED, **_LARGE, "GROUP_SIZE": 7, "color": "wave"},
+    "split-K by 16, 256 × 256": {
+        **{**_GROUPED, "kernel": "matmul.split_k_atomic", "M": 4096, "N": 4096, "K": 16384, "SPLIT_K": 16}
+    },
+    "persistent, 1024 × 512": {**_GROUPED, "kernel": "matmul.persistent", **_LARGE, "BLOCK_N": 32},
+    "transpose, 1024 × 1024": {**_GROUPED, "kernel": "transpose.tiled", **_LARGE},
+}
+
+
+def measure_redraws() -> None:
+    """Print what a redraw of the Schedule tab costs the server: both orders, their players, the curve and the table."""
+    from visualize.panels.schedule_tab import SchedulePanel
+    from visualize.panels.tabs import SETTINGS
+    from visualize.state.known import Known
+
+    panel = SchedulePanel()
+    with gr.Blocks():
+        panel.build()
+    for name, fields in REDRAWS.items():
+        state = SETTINGS.state(fields, None)
+        text = "".join(map(str, panel.draw(Known(state)).values())).encode()
+        sizes = f"{len(text) / 1000:.1f} kB, {len(gzip.compress(text)) / 1000:.1f} kB gzipped"
+        print(f"{name}: median {_median_ms(lambda state=state: panel.draw(Known(state))):.0f} ms; {sizes}")
+
+
+def measure_requests() -> None:
+    """Print how long the compiled model takes, and its ratio to an eighth of the size."""
+    from kernels.measuring.session import Session
+    from visualize.predict.coalescing import operations
+
+    with tempfile.TemporaryDirectory() as cache:
+        session = Session(None, Path(cache))
+        for kernel in discover().values():
+            tile = {n: k for n, k in knobs(kernel.config).items() if k.group == "Tile" and k.choices}
+            small = {name: 16 if 16 in knob.choices else knob.choices[0] for name, knob in tile.items()}
+            for name, config in (("default", {}), ("16 × 16", {**small, "num_warps": 4})):
+                for size, dtype in ((SIZE, "float16"), (SIZE, "float32"), (SIZE - 1, "float16")):
+                    times = []
+                    for side in (size // 8, size):
+                        sizes = {field: side for field in ("M", "N", "K") if field in kernel.problem_knobs()}
+                        problem = kernel.family.problem(**sizes, dtype=dtype)
+                        chosen = kernel.config(**{"num_warps": 8, **config})
+                        made = session.compiled(Experiment(kernel.id, problem, chosen, "H200"))
+                        if not isinstance(made, Compiled):
+                            print(f"{kernel.id:24} {name:12} {side:6} {dtype:8} {made.message}")
+                            break
+                        launch = Launch(problem, chosen, GPUS["H200"])
+                        times.append(_median_ms(lambda k=kernel, w=launch, m=made: operations(k, w, m.operations)))
+                    else:
+                        over = f"  over {MAX_MS} ms" if times[1] > MAX_MS else ""
+                        ratio = times[1] / times[0]
+                        print(f"{kernel.id:24} {name:12} {size:6} {dtype:8} {times[1]:8.1f} ms {ratio:6.2f} ×{over}")
+        session.close()
+
+
+def _median_ms(call: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        call()
+        times.append(1000 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    measure_redraws()
+    measure_requests()
