@@ -214,4 +214,4 @@ def test_the_contract_tests_hold_it(contract):
     outcomes, printed = contract
     own = [outcome for name, outcome in outcomes.items() if "row_blocks" in name]
     assert set(own) == {"PASSED"}, printed[-3000:]
-    assert len(own) > 20, printed
+    assert len(own) > 15, printed
