@@ -1,4 +1,4 @@
-"""What the server keeps of open pages is bounded, and ends with a page."""
+"""The state that the server keeps of open pages is bounded, and ends with a page."""
 
 from __future__ import annotations
 

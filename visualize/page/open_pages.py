@@ -1,4 +1,4 @@
-"""What the server keeps of each open page, for a bounded number of pages."""
+"""The state that the server keeps of each open page, for a bounded number of pages."""
 
 from __future__ import annotations
 
