@@ -110,13 +110,13 @@ def measured(case: Case, gpu: Gpu, take: Callable[[list[Call], str], Samples]) -
 def config_of(case: Case, gpu: Gpu) -> tuple[Any, str]:
     """The config that a search found for the case, and where; the default where it found none."""
     from kernels import discover
-    from kernels.recommended import recommended
+    from kernels.recommended import recommend
     from kernels.spec import shape_text
 
     kernel = discover()[case.kernel]
     # What is timed with B transposed first is the product of K-major B.
     layout = {"layout": "NT"} if case.is_b_transposed_first else {}
-    found = recommended(kernel, kernel.family.problem(**{**case.problem, **layout}), gpu)
+    found = recommend(kernel, kernel.family.problem(**{**case.problem, **layout}), gpu)
     if not found:
         return kernel.config(), "default"
     return found.experiment.config, f"found on {found.gpu} for {shape_text(found.experiment.problem)}"

@@ -109,21 +109,14 @@ GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _TABLE}
 
 DEFAULT_GPU = "H200"
 
-# Patterns in the names that devices report, the more specific first: "NVIDIA A100-SXM4-80GB" is an A100-80GB.
-_DEVICE_NAMES = (
-    (r"RTX PRO 6000", "RTXPRO6000"),
-    (r"RTX 5090\b(?! D| Laptop)", "RTX5090"),
-    (r"RTX 4090\b(?! D| Laptop)", "RTX4090"),
-    (r"\bA100.*80GB", "A100-80GB"),
-    (r"\bA100\b", "A100-40GB"),
-    (r"\bB200\b", "B200"),
-    (r"\bH200\b", "H200"),
-    (r"\bH100\b", "H100"),
-    (r"\bL40S\b", "L40S"),
-    (r"\bL4\b", "L4"),
-    (r"\bA10G\b", "A10G"),
-    (r"\bT4\b", "T4"),
-)
+# Patterns for the names that devices report, if the table's name as a word is not enough.
+_DEVICE_NAMES = {
+    "RTXPRO6000": r"RTX PRO 6000",
+    "RTX5090": r"RTX 5090\b(?! D| Laptop)",
+    "RTX4090": r"RTX 4090\b(?! D| Laptop)",
+    "A100-80GB": r"\bA100\b.*80GB",
+    "A100-40GB": r"\bA100\b(?!.*80GB)",
+}
 
 # CUdevice_attribute values, from cuda.h.
 _SMS, _CC_MAJOR, _CC_MINOR, _L2 = 16, 75, 76, 38
@@ -137,7 +130,7 @@ def table_name(device_name: str) -> str | None:
     >>> table_name("NVIDIA A100-SXM4-80GB")
     'A100-80GB'
     """
-    return next((name for pattern, name in _DEVICE_NAMES if re.search(pattern, device_name)), None)
+    return next((name for name in GPUS if re.search(_DEVICE_NAMES.get(name, rf"\b{name}\b"), device_name)), None)
 
 
 def on_zero_gpu() -> bool:

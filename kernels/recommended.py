@@ -58,7 +58,7 @@ def shipped() -> tuple[Recommended, ...]:
     return tuple(Recommended(**{**row, "experiment": from_json(row["experiment"], discover())}) for row in rows)
 
 
-def recommended(kernel: Kernel, problem: Any, gpu: Gpu) -> Recommended | None:
+def recommend(kernel: Kernel, problem: Any, gpu: Gpu) -> Recommended | None:
     """Return the config found for the nearest shape of the same kernel, dtype, layout and precision, or None.
 
     Configs found on `gpu` take precedence over configs of other GPUs with its compute capability.

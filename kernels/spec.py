@@ -187,7 +187,7 @@ class Family(Generic[P]):
         """The family at the end of the `extends` chain; itself if it extends none."""
         return self.extends.root if self.extends else self
 
-    def extended(self, name: str, **changes: Any) -> Self:
+    def extend(self, name: str, **changes: Any) -> Self:
         """Return a family of the same problem that computes more, with some fields replaced."""
         return dataclasses.replace(self, id=f"{self.id}.{name}", extends=self, **changes)
 

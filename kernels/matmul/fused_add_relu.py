@@ -155,7 +155,7 @@ KERNEL = Kernel(
     id="matmul.fused_add_relu",
     title="fused add and ReLU",
     headline="The sum with C and the ReLU cost one more load: the product never goes to memory and back.",
-    family=FAMILY.extended(
+    family=FAMILY.extend(
         "fused_add_relu",
         tensors=_tensors,
         reference=_reference,

@@ -1,4 +1,4 @@
-"""A run that is taken away: its script runs where nothing of ours is, and checks as the runner does."""
+"""An exported script runs without our modules, and its check agrees with the runner's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from kernels import discover
 from kernels.experiment import Experiment, Run, from_json
@@ -21,7 +20,6 @@ from kernels.export.inline import CannotBeWritten, Inliner
 from kernels.export.launch_code import launch_code
 from kernels.gpus import GPUS
 from kernels.measuring.check import check
-from kernels.numerics import values
 from kernels.spec import Launch, Rounding
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.kernels.products import product
@@ -31,7 +29,7 @@ SHAPE = (80, 96, 64)
 ODD = (37, 45, 29)
 NORMAL = Run()
 
-# Runs each script as a program of its own, and says how it ended.
+# Runs each script as a main program and reports how it ended.
 DRIVER = """
 import contextlib, importlib.util, io, json, runpy, sys
 assert not any(importlib.util.find_spec(name) for name in ("kernels", "visualize", "app", "tests"))
@@ -51,7 +49,7 @@ print(json.dumps(ends))
 
 
 def away(tmp_path, arguments):
-    """Run Python in an empty folder, with nothing of ours in its path or its environment."""
+    """Run Python in an empty folder, without our modules in its path or its environment."""
     empty = tmp_path / "empty"
     empty.mkdir(exist_ok=True)
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
@@ -61,7 +59,7 @@ def away(tmp_path, arguments):
 
 
 def ends(tmp_path, texts):
-    """How each script ended, and what it said, by its name."""
+    """Return each script's exit status and output by name."""
     driver = tmp_path / "driver.py"
     driver.write_text(DRIVER)
     paths = {str(tmp_path / f"{name}.py"): name for name in texts}
@@ -78,13 +76,13 @@ def written(kernel, shape=SHAPE, config=None, gpu=FEW_SMS, run=NORMAL, **others)
 
 
 def dtypes(kernel, all_combinations):
-    """Every dtype, or one, by turns: all kernels of a family write a dtype down in the same way."""
+    """Return every dtype, or one per kernel in rotation: all kernels of a family write a dtype in the same way."""
     choices, place = kernel.problem_knobs()["dtype"].choices, list(discover()).index(kernel.id)
     return choices if all_combinations else [choices[place % len(choices)]]
 
 
 def cases(kernel, all_combinations):
-    """Scripts by name: dtypes, shapes that no block divides, a GPU of old; layouts and precisions by turns."""
+    """Return scripts by name: dtypes, shapes that no block divides, an old GPU; layouts and precisions in rotation."""
     fields, place = kernel.problem_knobs(), list(discover()).index(kernel.id)
     found = {f"dtype_{one}": {"dtype": one} for one in dtypes(kernel, all_combinations)}
     if "layout" in fields:
@@ -100,7 +98,7 @@ def cases(kernel, all_combinations):
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory, all_combinations):
-    """How all kernels' scripts ended, in one process: importing torch takes longer than they do."""
+    """Run all kernels' scripts in one process: importing torch takes longer than they do."""
     texts = {
         f"{kernel.id}-{name}": text
         for kernel in discover().values()
@@ -113,7 +111,7 @@ def ended(tmp_path_factory, all_combinations):
 
 
 def planted():
-    """Scripts whose result is wrong: an element, all of it, a formula."""
+    """Return scripts with a wrong result: one element, all of it, a formula."""
     launched, start = "\nlaunch()\n", "return index * BLOCK\n"
     texts = {}
     for name in ("matmul.grouped", "transpose.tiled"):
@@ -126,7 +124,7 @@ def planted():
 
 
 @pytest.mark.xdist_group("exported scripts")
-def test_a_script_runs_where_nothing_of_ours_is(kernel, ended, all_combinations):
+def test_a_script_runs_without_our_modules(kernel, ended, all_combinations):
     """Each kernel's scripts pass their check under the interpreter, or say that they need a GPU."""
     mine = {name.partition("-")[2]: end for name, end in ended.items() if name.startswith(f"{kernel.id}-")}
     assert {"odd", "old_gpu", *(f"dtype_{one}" for one in dtypes(kernel, all_combinations))} <= set(mine)
@@ -152,18 +150,8 @@ def test_a_wrong_result_ends_in_an_error(ended):
         assert "so it was not timed" in said
 
 
-def test_a_script_is_a_program(tmp_path):
-    """Not only where it is called by another."""
-    path = tmp_path / "alone.py"
-    path.write_text(written(discover()["matmul.persistent"], dtype="float16"), encoding="utf-8")
-    run = away(tmp_path, [str(path)])
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.startswith("check passed")
-
-
 @pytest.mark.xdist_group("exported scripts")
-def test_a_kernel_that_is_new_is_written_as_the_others_are(ended):
-    """A family of its own, with nothing written for it."""
+def test_a_kernel_of_a_new_family_needs_no_extra_code(ended):
     code, said = ended["new"]
     assert (code, said.split(":")[0]) == (0, "check passed"), said
 
@@ -197,13 +185,13 @@ def test_a_script_is_made_of_what_the_experiment_says():
         assert part in text, part
 
 
-def test_what_accumulates_starts_at_zero(kernel):
+def test_only_an_accumulating_kernel_starts_at_zero(kernel):
     assert (".fill_(0.0)" in written(kernel)) == kernel.zeroed_output
 
 
 @pytest.mark.parametrize("shape", [SHAPE, ODD, (577, 129, 1000)])
 def test_the_grid_that_is_written_holds_for_other_shapes(kernel, shape):
-    """Unless it says that it does not: then it stands there in numbers."""
+    """A grid that does not hold for others is written in numbers."""
     said = launch_code(kernel, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
     launch = Launch(problem_for(kernel, shape), kernel.config(), FEW_SMS)
     names = {"problem": launch.problem, "config": launch.config}
@@ -215,7 +203,7 @@ def test_the_grid_that_is_written_holds_for_other_shapes(kernel, shape):
     assert eval(said.work or "0", names) == work
 
 
-def test_a_grid_that_hangs_on_a_comparison_is_written_in_numbers():
+def test_a_grid_that_depends_on_a_comparison_is_written_in_numbers():
     kernel = discover()["matmul.persistent"]
     launch = Launch(problem_for(kernel, (1024, 1024, 64)), kernel.config(), FEW_SMS)
     said = launch_code(kernel, launch)
@@ -229,7 +217,7 @@ def test_a_grid_that_hangs_on_a_comparison_is_written_in_numbers():
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("off_by", [0.0, 0.25, 1.0, float("nan"), float("inf")])
 def test_a_script_checks_as_the_runner_does(capsys, dtype, off_by):
-    """Same verdict, same count, same error, on more rows than are compared at once."""
+    """Same verdict, count and error, on more rows than are compared at a time."""
     kernel = discover()["matmul.grid_2d"]
     inputs, output = product(1100, 80, 64, dtype)
     output[1050, 7] += off_by
@@ -245,7 +233,7 @@ def test_a_script_checks_as_the_runner_does(capsys, dtype, off_by):
 
 
 def test_a_notebook_has_the_cells_of_the_script(kernel):
-    """And the fields that nbformat 4.5 asks for."""
+    """It also has the fields that nbformat 4.5 requires."""
     experiment = Experiment(kernel.id, problem_for(kernel, SHAPE), kernel.config())
     taken = script.script(experiment, GPUS["H200"])
     made = json.loads(json.dumps(taken.notebook()))
@@ -268,8 +256,8 @@ OFFSET = 3
 OBJECT = object()
 
 
-def test_a_function_is_written_with_what_it_names():
-    """Its constants and functions before it, by names of their own; without annotations and imports."""
+def test_a_function_is_copied_with_everything_that_it_names():
+    """Its constants and functions come first, under free names. Annotations and imports are dropped."""
 
     def shifted(value: int, by: int = 2) -> int:
         """Says «×» before it counts."""
@@ -307,14 +295,3 @@ def test_an_argument_that_cannot_be_written_is_refused(kernel):
     odd = dataclasses.replace(kernel, arguments=lambda tensors, launch: {"num_warps": SimpleNamespace()})
     with pytest.raises(CannotBeWritten, match="num_warps is a SimpleNamespace"):
         launch_code(odd, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
-
-
-def test_inputs_are_those_of_the_page():
-    """The same values from the same seed, as the runner makes them."""
-    space = {"torch": torch}
-    _, texts = Inliner().inline(values)
-    exec(texts[0], space)
-    ours, theirs = (
-        make("normal", (5, 7), torch.Generator().manual_seed(3), "cpu") for make in (values, space["values"])
-    )
-    assert torch.equal(ours, theirs)

@@ -17,7 +17,7 @@ PERSISTENT = discover()["matmul.persistent"]
 
 def found(size: int, gpu: str = "H200", **fields: str) -> recommended.Recommended | None:
     problem = PERSISTENT.family.problem(M=size, N=size, K=size, **fields)
-    return recommended.recommended(PERSISTENT, problem, GPUS[gpu])
+    return recommended.recommend(PERSISTENT, problem, GPUS[gpu])
 
 
 def test_writing_a_line_gives_the_line_that_was_read() -> None:
@@ -35,7 +35,7 @@ def test_each_stands_for_another_launch_and_was_compared_with_others() -> None:
 @pytest.mark.parametrize("one", recommended.shipped(), ids=lambda one: f"{one.experiment.kernel} {one.gpu}")
 def test_what_was_found_is_recommended_for_the_shape_it_was_found_for(one: recommended.Recommended) -> None:
     kernel = discover()[one.experiment.kernel]
-    assert recommended.recommended(kernel, one.experiment.problem, GPUS[one.gpu]) == one
+    assert recommended.recommend(kernel, one.experiment.problem, GPUS[one.gpu]) == one
 
 
 @pytest.mark.parametrize(("size", "searched"), [(4096, 4096), (5000, 4096), (1000, 1024), (512, 1024), (16384, 8192)])

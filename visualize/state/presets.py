@@ -10,7 +10,7 @@ from kernels import discover, experiment
 from kernels.experiment import Run
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knobs, quote
-from kernels.recommended import recommended, shipped
+from kernels.recommended import recommend, shipped
 from kernels.spec import Kernel, shape_text
 from visualize.state import pin
 
@@ -47,7 +47,7 @@ def _fastest(current: Mapping[str, object], kernel: Kernel, this: Gpu | None) ->
     asked = {name: current[name] for name in (*knobs(kernel.family.problem), "gpu") if name in current}
     chosen = experiment.from_json(experiment.nest({"kernel": kernel.id, **asked}, discover()), discover())
     gpu = experiment.resolve_gpu(chosen, this)
-    if found := recommended(kernel, chosen.problem, gpu):
+    if found := recommend(kernel, chosen.problem, gpu):
         return found.experiment.config
     searched = [one for one in shipped() if one.experiment.kernel == kernel.id]
     listed = "; ".join(dict.fromkeys(f"{_said(one.experiment.problem)} on {one.gpu}" for one in searched))
