@@ -120,12 +120,12 @@ def match_instructions(
     have = Counter(numbers)
     for place, (opcode, _) in enumerate(listed):
         if numbers[place] == -1:
-            # LDG.E.128 moves 16 bytes per lane, LDG.E.U16 2, LDG.E 4.
+            # LDG.E.128 moves 16 bytes per lane, LDG.E.U16 2, LDG.E 4. A descriptor copy has no lanes: 0.
             width = next((int(bits[1]) // 8 for bits in re.finditer(r"\.[US]?(128|64|16|8)(?=\.|$)", opcode)), 4)
             lacking = [
                 number
                 for number, made in enumerate(operations)
-                if made.op in kinds[place] and made.width_bytes == width and have[number] < made.instructions
+                if made.op in kinds[place] and made.width_bytes in (0, width) and have[number] < made.instructions
             ]
             if len(lacking) == 1:
                 numbers[place] = lacking[0]

@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
-from kernels.compiling.global_memory import Unreadable, read_operations
+from kernels.compiling.global_memory import Unreadable, match_instructions, read_operations
 from kernels.compiling.listing import locations, memory_lines
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.jit import last_line, source_lines
 from kernels.knobs import knobs
+from kernels.lanes import MemoryOperation
 from kernels.results import Compiled, Failure
 from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 from tests.conftest import in_turns
@@ -171,6 +172,13 @@ def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(session, kern
     compiled = session.compiled(chosen)
     assert isinstance(compiled, Compiled), compiled
     assert [made.swizzle_bytes for made in compiled.operations] == expected
+
+
+def test_a_tensor_copy_on_another_line_goes_to_the_descriptor_that_lacks_it():
+    """As ptxas says for persistent matmul, TT, 48 × 80 × 96 bfloat16, in tiles of 32 × 32 × 16: a line of orders.py."""
+    descriptors = [MemoryOperation("descriptor", ("tile.py", line), None, 0, 0, "", 1, ()) for line in (57, 61)]
+    listed = [("UTMALDG.2D", ((file, line, 0),)) for file, line in (("orders.py", 57), ("tile.py", 61))]
+    assert match_instructions(listed, descriptors) == [0, 1]
 
 
 def texts(kernel, compiled, launch=None, **changed):
