@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 COMPILED = "torch.compile"
@@ -54,70 +54,54 @@ _COPY = Against("device copy of the same bytes", ("plain copy of as many bytes",
 _CONTIGUOUS = Against("x.t().contiguous()", ("A.t().contiguous()",))
 
 
-def _matmul(kernel: str, shape: tuple[int, int, int], dtype: str, **others: str) -> tuple[str, Mapping[str, int | str]]:
-    return kernel, {**dict(zip("MNK", shape, strict=True)), "dtype": dtype, **others}
+_HALVES = ("float16", "bfloat16")
+_COPIES = (
+    *((8192, 8192, "float32"), (8192, 8192, "float16"), (7000, 6000, "float32")),
+    # Both move 4 bytes per lane; the rows of the second one begin at whole sectors.
+    *((8191, 8193, "float32"), (8200, 8200, "float32")),
+)
 
 
-def _sizes(*shape: int) -> str:
-    return f"{shape[0]}³" if len(set(shape)) == 1 and len(shape) == 3 else " × ".join(map(str, shape))
+def _product(shape: Sequence[int], dtype: str, **more: str) -> Mapping[str, int | str]:
+    return {**dict(zip("MNK", shape, strict=True)), "dtype": dtype, **more}
 
 
-def _large() -> tuple[Case, ...]:
-    shapes = ((8192, 8192, 8192), (4096, 4096, 4096), (8192, 6144, 4096))
-    return tuple(
-        Case(f"{dtype} {_sizes(*shape)}", *_matmul("matmul.persistent", shape, dtype), _MATMUL)
-        for dtype in ("float16", "bfloat16")
-        for shape in shapes
-    )
-
-
-def _short() -> tuple[Case, ...]:
-    return tuple(
-        Case(f"{dtype} {side}³, a graph of 20", *_matmul("matmul.persistent", (side,) * 3, dtype), _MATMUL, "graph")
-        for dtype in ("float16", "bfloat16")
+_PERSISTENT = "matmul.persistent"
+CASES = (
+    *(
+        Case(f"{dtype} {name}", _PERSISTENT, _product(shape, dtype), _MATMUL)
+        for dtype in _HALVES
+        for name, shape in (("8192³", (8192,) * 3), ("4096³", (4096,) * 3), ("8192 × 6144 × 4096", (8192, 6144, 4096)))
+    ),
+    *(
+        Case(f"{dtype} {side}³, a graph of 20", _PERSISTENT, _product((side,) * 3, dtype), _MATMUL, "graph")
+        for dtype in _HALVES
         for side in (2048, 1024)
-    )
-
-
-def _float8() -> tuple[Case, ...]:
-    return tuple(
+    ),
+    *(
         Case(
             f"float8 e4m3 {side}³, B K-major",
-            *_matmul("matmul.persistent", (side,) * 3, "float8_e4m3fn", layout="NT"),
-            _FLOAT8,
+            *(_PERSISTENT, _product((side,) * 3, "float8_e4m3fn", layout="NT"), _FLOAT8),
         )
         for side in (8192, 4096)
-    )
-
-
-def _tf32() -> tuple[Case, ...]:
-    def case(work: str, layout: str, is_first: bool) -> Case:
-        made = _matmul("matmul.persistent", (4096,) * 3, "float32", layout=layout)
-        return Case(f"tf32 4096³, {work}", *made, _TF32, is_b_transposed_first=is_first)
-
-    return case("B K-major", "NT", False), case("B as given, its transposition counted", "NN", True)
-
-
-def _fused() -> tuple[Case, ...]:
-    return tuple(
-        Case(f"relu(A@B + C), float16, M=N=8192, K={k}", *_matmul(_FUSED_KERNEL, (8192, 8192, k), "float16"), _FUSED)
+    ),
+    *(
+        Case(
+            f"tf32 4096³, {work}",
+            *(_PERSISTENT, _product((4096,) * 3, "float32", layout=layout), _TF32),
+            is_b_transposed_first=layout == "NN",
+        )
+        for work, layout in (("B K-major", "NT"), ("B as given, its transposition counted", "NN"))
+    ),
+    *(
+        Case(
+            f"relu(A@B + C), float16, M=N=8192, K={k}",
+            *("matmul.fused_add_relu", _product((8192, 8192, k), "float16"), _FUSED),
+        )
         for k in (128, 512, 1024, 4096)
-    )
-
-
-_FUSED_KERNEL = "matmul.fused_add_relu"
-
-
-def _transposes() -> tuple[Case, ...]:
-    """The last one moves 4 bytes per lane, as the odd one before it does, and its rows begin at whole sectors."""
-    shapes = (
-        (8192, 8192, "float32"), (8192, 8192, "float16"), (7000, 6000, "float32"), (8191, 8193, "float32"),
-        (8200, 8200, "float32"),
-    )  # fmt: skip
-    return tuple(
+    ),
+    *(
         Case(f"transpose {m} × {n}, {dtype}", "transpose.tiled", {"M": m, "N": n, "dtype": dtype}, (_COPY, _CONTIGUOUS))
-        for m, n, dtype in shapes
-    )
-
-
-CASES = (*_large(), *_short(), *_float8(), *_tf32(), *_fused(), *_transposes())
+        for m, n, dtype in _COPIES
+    ),
+)

@@ -52,7 +52,7 @@ class Table:
     entries: list[Entry]
 
     def markdown(self) -> str:
-        """A title line, the table, and the notes below it."""
+        """Return a title line, the table, and the notes below it."""
         title = (
             f"Measured on {self.date} on one {self.device}, torch {self.torch}, triton {self.triton}; all in one run."
         )
@@ -60,28 +60,12 @@ class Table:
         notes = dict.fromkeys(f"{entry.work}: {entry.note}" for entry in self.entries if entry.note)
         return "\n".join([title, "", *lines, *([""] if notes else []), *(f"- {note}" for note in notes), ""])
 
-    def short(self) -> str:
-        """What README shows: the ratios alone."""
-        rows = [
-            f"| {entry.work} | {_against(entry)} | {_ratio(entry)} |" for entry in self.entries if not entry.failure
-        ]
-        return "\n".join(["| work | against | ratio (95 %) |", "|---|---|---|", *rows])
-
-    def json(self) -> str:
-        """Every field of every row."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=1) + "\n"
-
     def write(self, path: Path) -> None:
-        """Both, at `path` with their endings."""
+        """Write the table as Markdown and every field as JSON, at `path` with their endings."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(f"{path.name}.md").write_text(self.markdown(), encoding="utf-8")
-        path.with_name(f"{path.name}.json").write_text(self.json(), encoding="utf-8")
-
-
-def read(path: Path) -> Table:
-    """The table that a JSON file holds."""
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    return Table(**{**fields, "entries": [Entry(**entry) for entry in fields["entries"]]})
+        fields = json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=1)
+        path.with_name(f"{path.name}.json").write_text(f"{fields}\n", encoding="utf-8")
 
 
 def _line(entry: Entry) -> str:
@@ -94,7 +78,6 @@ def _line(entry: Entry) -> str:
 
 
 def _against(entry: Entry) -> str:
-    """Of several calls, which was the fastest."""
     return f"{entry.against}: {entry.fastest}" if entry.fastest and " of " in entry.against else entry.against
 
 

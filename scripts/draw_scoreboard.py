@@ -1,4 +1,4 @@
-"""Bring README's scoreboard up to date: `python -m scripts.draw_scoreboard`. CHROMIUM names the browser.
+"""Update README's scoreboard: `python -m scripts.draw_scoreboard`. CHROMIUM names the browser.
 
 Draws docs/scoreboard.png from the page's own figure, on paper, and writes the number into the sentence below it.
 """
@@ -6,15 +6,14 @@ Draws docs/scoreboard.png from the page's own figure, on paper, and writes the n
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
+from benchmarks.browser import chromium
 from visualize.figures.scoreboard_figure import scoreboard_figure
 from visualize.figures.theme import THEMES
 from visualize.scoreboard.board import scoreboard
@@ -30,7 +29,7 @@ SENTENCE = re.compile(r"\*\*[\d,]+ of [\d,]+ counts agree exactly[^*]*\*\*")
 
 
 def figure() -> str:
-    """Every count of sectors, as JSON with plain lists."""
+    """Return every count of sectors as JSON with plain lists."""
     drawn = scoreboard_figure(scoreboard().part(("sectors",)).scores, "sectors")
     layout = {**drawn.layout.to_plotly_json(), "template": THEMES["light"], "paper_bgcolor": "#fff", "height": HEIGHT}
     content = {"data": [trace.to_plotly_json() for trace in drawn.data], "layout": {**layout, "width": WIDTH}}
@@ -38,11 +37,8 @@ def figure() -> str:
 
 
 def draw(file: Path) -> None:
-    """Have a browser draw the figure, and write it in few colours."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=os.environ.get("CHROMIUM", "chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
+    """Draw the figure in a browser, and write it in few colours."""
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=SCALE)
         page.set_content("<body style='margin: 0'><div id='plot'></div>")
         page.add_script_tag(path=PLOTLY_JS)
@@ -50,7 +46,6 @@ def draw(file: Path) -> None:
             "({ data, layout }) => Plotly.newPlot('plot', data, layout, { staticPlot: true })", json.loads(figure())
         )
         page.screenshot(path=file)
-        browser.close()
     with Image.open(file) as image:
         image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(file, optimize=True)
 

@@ -20,9 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-# Worker processes import this file again, before they are told whether to interpret: so kernels are imported below.
+from kernels import discover
+from kernels.experiment import Experiment, from_json
+from kernels.gpus import this_gpu
+from kernels.measuring import worker
+from kernels.results import Failure, RunResult
+
+# Worker processes import this file before they set how Triton runs, so modules that import Triton are imported below.
 if TYPE_CHECKING:
-    from kernels.experiment import Experiment
     from kernels.measuring.session import Session
 
 READY_S, READY_ON_GPU_S = 5.0, 8.0
@@ -60,11 +65,6 @@ class Deaths:
 
 def inject(session: Session, deaths: int, seed: int) -> Deaths:
     """Kill until so many runs have failed."""
-    from kernels import discover
-    from kernels.experiment import from_json
-    from kernels.measuring import worker
-    from kernels.results import Failure, RunResult
-
     found, draw = Deaths(), random.Random(seed)
     long, quick = (from_json(payload, discover()) for payload in (LONG_ON_GPU if session.gpu else LONG, QUICK))
     took_s = _took_s(session, long)
@@ -98,7 +98,6 @@ def _took_s(session: Session, experiment: Experiment) -> float:
 
 
 def main(deaths: int, seed: int) -> None:
-    from kernels.gpus import this_gpu
     from kernels.measuring.session import Session
 
     with tempfile.TemporaryDirectory() as cache:

@@ -14,6 +14,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from kernels import discover
+from kernels.experiment import from_json, resolve_gpu
+from kernels.export.script import script
+from kernels.gpus import this_gpu
+from kernels.spec import Launch
+
 # A launch of some size in each family's default type, and what else a script can hold.
 LARGE = {"M": 2048, "N": 2048, "K": 2048}
 MORE: list[dict[str, Any]] = [
@@ -40,12 +46,6 @@ def main() -> int:
 
 def run_all(folder: Path) -> int:
     """Write all scripts into a folder, run them one after the other, and print a table."""
-    from kernels import discover
-    from kernels.experiment import from_json, resolve_gpu
-    from kernels.export.script import script
-    from kernels.gpus import this_gpu
-    from kernels.spec import Launch
-
     here, unexpected = this_gpu(), 0
     payloads: list[dict[str, Any]] = [
         {"kernel": name, "problem": {size: LARGE[size] for size in LARGE if size in kernel.problem_knobs()}}

@@ -1,8 +1,8 @@
-"""Search configs on this machine's GPU: `python -m scripts.search_configs FILE [--append] [--only WORD ...]`.
+"""Search configs on this machine's GPU: `python -m scripts.search_configs FILE [--only WORD ...]`.
 
 Each case is a sweep of its whole space (`kernels.sweep`): each candidate is compiled ahead, checked and timed in turns,
 the faster ones go on with more samples, and the last few are ranked in turns with the library's calls. Of those that
-tie, the simplest is taken. FILE gets one line for each case, as kernels/recommended.jsonl holds them.
+tie, the simplest is taken. One line for each case is appended to FILE, as kernels/recommended.jsonl holds them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernels import discover
+from kernels.experiment import Experiment, from_json
+from kernels.gpus import this_gpu
+from kernels.knobs import ConfigError
+from kernels.recommended import Recommended
+from kernels.results import Strategy, Sweep
+from kernels.space import Space as SweptSpace
+
+# Worker processes import this file before they set how Triton runs, so modules that import Triton are imported below.
 if TYPE_CHECKING:
-    from kernels.experiment import Experiment
     from kernels.measuring.session import Session
-    from kernels.recommended import Recommended
-    from kernels.results import Sweep
 
 # What is tried: lists of knobs and their values; a space is the union of its lists' products.
 Space = Sequence[Mapping[str, Sequence[int]]]
@@ -87,10 +93,6 @@ def cases() -> Iterator[tuple[str, dict[str, Any], str, Space]]:
 
 def candidates(kernel: str, problem: Mapping[str, Any], timer: str, space: Space) -> list[Experiment]:
     """The experiments of a space, each once; those that a kernel refuses are left out."""
-    from kernels import discover
-    from kernels.experiment import from_json
-    from kernels.knobs import ConfigError
-
     found: dict[Experiment, None] = {}
     for choices in space:
         for values in itertools.product(*choices.values()):
@@ -105,16 +107,14 @@ def candidates(kernel: str, problem: Mapping[str, Any], timer: str, space: Space
 
 def searched(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Recommended | None:
     """The best of a case, after a line for each of the last few; None where no config was right."""
-    from kernels.results import Strategy
-    from kernels.space import Space as OneSpace
     from kernels.sweep.here import sweeping_here
 
     tried = candidates(*case)
     # The space of a case is no product; what all of its configs share is enough to say what was searched.
-    sweeping = sweeping_here(session, OneSpace(tried[0], ()), Strategy("grid"), experiments=tried)
+    sweeping = sweeping_here(session, SweptSpace(tried[0], ()), Strategy("grid"), experiments=tried)
     sweeping.start()
     found = sweeping.result()
-    print(f"{case[0]} {case[1]}: {len(tried)} configs, {_compared(found)} timed, {found.seconds:.0f} s", flush=True)
+    print(f"{case[0]} {case[1]}: {len(tried)} configs, {found.count('timed')} timed, {found.seconds:.0f} s", flush=True)
     for one in found.final.finalists if found.final else ():
         tie = ", a tie" if one.is_tie else ""
         print(f"    {one.median_ms:.4f} ms, × {one.ratio:.4f}{tie}: {one.experiment.config}", flush=True)
@@ -123,8 +123,6 @@ def searched(case: tuple[str, dict[str, Any], str, Space], session: Session) -> 
 
 def recommendation(found: Sweep) -> Recommended | None:
     """What a sweep recommends; None where nothing was timed to the end."""
-    from kernels.recommended import Recommended
-
     if found.final is None:
         return None
     best = next(one for one in found.final.finalists if one.experiment == found.final.best)
@@ -132,21 +130,15 @@ def recommendation(found: Sweep) -> Recommended | None:
     gpu = next(row.device for row in found.rows if row.experiment == best.experiment)
     first = found.final.baselines[0] if found.final.baselines else None
     name, ratio = (first.name, first.ratio) if first else ("", None)
-    return Recommended(best.experiment, gpu, date, _compared(found), best.median_ms, name, ratio)
-
-
-def _compared(found: Sweep) -> int:
-    return found.count("timed")
+    return Recommended(best.experiment, gpu, date, found.count("timed"), best.median_ms, name, ratio)
 
 
 def main() -> int:
     """Search; returns the number of cases in which no config was right."""
-    from kernels.gpus import this_gpu
     from kernels.measuring.session import Session
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--append", action="store_true", help="keep what the file holds")
     parser.add_argument("--only", nargs="*", default=[""], help="cases whose kernel or problem has one of these words")
     flags = parser.parse_args()
     gpu, without = this_gpu(), 0
@@ -156,7 +148,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as cache:
         session = Session(gpu, Path(cache))
         try:
-            with flags.file.open("a" if flags.append else "w", encoding="utf-8") as target:
+            with flags.file.open("a", encoding="utf-8") as target:
                 for case in cases():
                     if not any(word in f"{case[0]} {case[1]}" for word in flags.only):
                         continue
