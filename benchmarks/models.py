@@ -73,7 +73,7 @@ def measure_requests() -> None:
                         sizes = {field: side for field in ("M", "N", "K") if field in kernel.problem_knobs()}
                         problem = kernel.family.problem(**sizes, dtype=dtype)
                         chosen = kernel.config(**{"num_warps": 8, **config})
-                        made = session.compiled(Experiment(kernel.id, problem, chosen, "H200"))
+                        made = session.compile(Experiment(kernel.id, problem, chosen, "H200")).result()
                         if not isinstance(made, Compiled):
                             print(f"{kernel.id:24} {name:12} {side:6} {dtype:8} {made.message}")
                             break

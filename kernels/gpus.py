@@ -134,7 +134,7 @@ def table_name(device_name: str) -> str | None:
 
 
 def on_zero_gpu() -> bool:
-    """Return whether this is a Space on ZeroGPU, which lends a GPU for one run at a time."""
+    """Return whether this is a Space on ZeroGPU, which lends a GPU for one job at a time."""
     return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
 
 

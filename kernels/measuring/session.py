@@ -1,7 +1,7 @@
-"""The parent's side of measurements: a queue, one job at a time on the device, progress, cancel.
+"""A session: the page's side of measurements. It owns the worker pools, the jobs in progress and their results.
 
-`Session.submit` returns a Job at once. The job compiles in a compile worker, waits for its turn, and then works in the
-one run worker. This process imports no torch and makes no CUDA context.
+`Session.submit` returns a Job immediately. The job compiles in a compile worker, waits for its turn, and then works in
+the one run worker. This process imports no torch and makes no CUDA context.
 """
 
 from __future__ import annotations
@@ -9,48 +9,99 @@ from __future__ import annotations
 import contextvars
 import datetime
 import logging
+import os
 import threading
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from kernels import discover
+from kernels.compiling import compiler
+from kernels.compiling.compile_cost import QUICK_COMPILE_S, compile_seconds
+from kernels.equivalence import same_launch
 from kernels.experiment import Experiment, from_json, resolve_gpu
 from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
-from kernels.measuring import worker, zero_gpu
-from kernels.measuring.bounded_cache import BoundedCache
-from kernels.measuring.cache_directory import default_cache_directory
-from kernels.measuring.compiles import waited_for
-from kernels.measuring.job import Job
-from kernels.measuring.leased import Lend
+from kernels.measuring import worker
+from kernels.measuring.fair_queue import INTERNAL, Call, Client
 from kernels.measuring.measurements import MEASUREMENTS
 from kernels.measuring.measurements.measurement import Incomplete, Measurement
-from kernels.measuring.stages import Machine, Stages, Stopped
-from kernels.measuring.turns import OURS, Client
-from kernels.results import Compiled, Failure, Measured
+from kernels.measuring.pool import Pool
+from kernels.measuring.stages import Job, RunQueue, Stages, Stopped, launch_of, refuse_compile
+from kernels.measuring.worker import default_cache_directory
+from kernels.measuring.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
+from kernels.results import Compiled, Device, Failure, Measured
 from kernels.store import Archive, Found, Store, machine_store
 
 LOG = logging.getLogger("tilescope.session")
 
-# Jobs that may be under way or waiting at once; more are refused, so that nobody waits for hours.
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+# Jobs that may be in progress or queued; more are refused, so that nobody waits for hours.
 MOST_JOBS = 32
 
-# Results that are kept, of all kinds together. The largest, a timeline, takes some megabytes.
+# Results that are cached, of all measurements together. The largest, a timeline, takes some megabytes.
 MOST_KEPT = 64
+
+# Compiled kernels that are cached, and characters of their texts: some 100,000 each, millions if a tile spills.
+MAX_COMPILED, MAX_CHARACTERS = 64, 16_000_000
+
+
+class BoundedCache(Generic[K, V]):
+    """A thread-safe LRU cache.
+
+    Args:
+        max_size: values at most.
+        weigh: weight of a value. The total is at most `max_weight`, except that the last value always stays.
+    """
+
+    def __init__(self, max_size: int, weigh: Callable[[V], int] = lambda _: 0, max_weight: int = 0) -> None:
+        self._max_size, self._weigh, self._max_weight = max_size, weigh, max_weight
+        self._weight = 0
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key]
+
+    def put(self, key: K, value: V) -> None:
+        with self._lock:
+            if key in self._values:
+                self._weight -= self._weigh(self._values.pop(key))
+            self._values[key] = value
+            self._weight += self._weigh(value)
+            while len(self._values) > self._max_size or (self._weight > self._max_weight and len(self._values) > 1):
+                self._weight -= self._weigh(self._values.popitem(last=False)[1])
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 class Session:
-    """What one page measures with: the machine's workers, the jobs under way, and the results of those that ended.
+    """Compiles and measures experiments on this machine, and caches the results.
 
     Args:
         gpu: this machine's; None for Triton's interpreter.
-        store: where what is measured is kept, and read from after a restart; by default nowhere.
-        lend: where a GPU is lent for a call at a time: how.
+        store: where results are stored and, after a restart, found again; by default nowhere.
+        lend: how a GPU is lent for one job, on ZeroGPU.
+
+    Attributes:
+        backend: "cuda" or "interpreter".
+        cache: directory of compiled kernels.
+        compilers: compile workers.
+        runner: the one run worker.
+        queue: jobs that want the run worker.
+        device: what the run worker runs on, once it has described it.
+        zero_gpu: whether the GPU is lent for one job at a time.
     """
 
     def __init__(
@@ -61,45 +112,49 @@ class Session:
         lend: Lend | None = None,
     ) -> None:
         self.gpu = gpu
+        self.backend = "cuda" if gpu else "interpreter"
         self.store = store or Store(None)
+        self.cache = str(cache_directory or default_cache_directory() / "triton")
+        count = max(2, min(4, (os.cpu_count() or 2) // 2))
+        self.compilers = Pool("compile", self.cache, count, short_s=QUICK_COMPILE_S, noun="compiles")
+        self.runner = ZeroGpuPool(lend, self.cache) if lend else Pool(self.backend, self.cache)
+        self.queue = RunQueue()
+        self.device: Device | None = None
+        self.zero_gpu = lend is not None
         self._archive = Archive(self.store)
-        self._machine = Machine(gpu, cache_directory or default_cache_directory() / "triton", lend)
-        self.backend = self._machine.backend
         self._jobs: set[Job] = set()
-        self._ends: list[Callable[[], None]] = []
+        self._closers: list[Callable[[], None]] = []
         self._measured: BoundedCache[tuple[str, Experiment], Measured] = BoundedCache(MOST_KEPT)
-
-    @property
-    def machine(self) -> Machine:
-        """What its jobs share: for what runs many trials by itself, a sweep."""
-        return self._machine
+        self._compiled: BoundedCache[tuple[Experiment, str], Compiled] = BoundedCache(
+            MAX_COMPILED, lambda made: len(made.ttgir) + len(made.ptx) + len(made.sass), MAX_CHARACTERS
+        )
 
     @classmethod
     def here(cls) -> Session:
-        """A session on this machine's GPU, or on the interpreter where there is none, with this machine's store."""
+        """Make a session on this machine's GPU, or on the interpreter if there is none, with this machine's store."""
         store = machine_store(default_cache_directory())
         if on_zero_gpu():
-            return cls(zero_gpu.its_gpu(), store=store, lend=zero_gpu.lend())
+            return cls(zero_gpu(), store=store, lend=make_lend())
         return cls(this_gpu(), store=store)
 
-    def submit(self, experiment: Experiment, name: str = "run", client: Client = OURS) -> Job:
-        """Start a measurement. What can't be measured here is an outcome (a Failure) as well.
+    def submit(self, experiment: Experiment, name: str = "run", client: Client = INTERNAL) -> Job:
+        """Start a measurement. If it can't be made here, the job's outcome is a Failure.
 
-        "this" GPU on a machine without one means the interpreter, as if it were left out.
+        GPU "this" on a machine without one means the interpreter, as if it were left out.
 
         Args:
             name: of the measurement, one of MEASUREMENTS.
-            client: who asks, for compiles that are served in turns.
+            client: whose request it is, for the queue of compiles.
 
         Raises:
-            ValueError: where there is no such measurement.
+            ValueError: there is no such measurement.
         """
-        measurement = _named(name)
+        measurement = _measurement(name)
         if experiment.gpu == "this" and self.gpu is None:
             experiment = replace(experiment, gpu="")
         job = Job(experiment, name, client)
         try:
-            immediate = self._without_measuring(experiment, measurement)
+            immediate = self._answer_immediately(experiment, measurement)
         except ConfigError as error:
             immediate = Failure("config", error.kind, str(error), error.field)
         if immediate is not None:
@@ -107,86 +162,74 @@ class Session:
         else:
             self._jobs.add(job)
             job.done.add_done_callback(lambda _: self._jobs.discard(job))
-            context = contextvars.copy_context()  # of the request: a hub that lends GPUs counts by who asked
+            context = contextvars.copy_context()  # of the request: ZeroGPU's hub identifies the visitor by it
             threading.Thread(target=context.run, args=(self._carry_out, job, measurement), daemon=True).start()
         return job
 
     def known(self, experiment: Experiment, name: str) -> Any:
-        """The value of `found`, or None."""
+        """Return the value of `found`, or None."""
         found = self.found(experiment, name)
         return found and found.value
 
     def found(self, experiment: Experiment, name: str) -> Found | None:
-        """The last result that was measured here since the start, or else one of an earlier day: stored, or shipped.
-
-        Returns at once.
+        """Return the last result that was measured here, or else a stored or shipped one. Returns immediately.
 
         Args:
             name: of the measurement, one of MEASUREMENTS, whose type the result has.
 
         Raises:
-            ConfigError: where the experiment names a GPU that it can't be for.
-            ValueError: where there is no such measurement.
+            ConfigError: the experiment names a GPU that it can't be for.
+            ValueError: there is no such measurement.
         """
-        measurement, gpu = _named(name), resolve_gpu(experiment, self.gpu)
+        measurement, gpu = _measurement(name), resolve_gpu(experiment, self.gpu)
         if self._measures(measurement, experiment, gpu):
             live = self._measured.get((name, measurement.key(experiment)))
             if live is not None:
                 return Found(live)
             if self.gpu is None and (earlier := self._archive.interpreted(measurement, experiment, gpu.name)):
-                return replace(earlier, value=self._beside_recorded(measurement, earlier.value, gpu))
+                return replace(earlier, value=self._add_recorded(measurement, earlier.value, gpu))
         return self._archive.find(measurement, experiment, gpu.name)
 
-    def compiled(
-        self,
-        experiment: Experiment,
-        specialization: str = "launcher",
-        wanted: Callable[[], bool] = lambda: True,
-        client: Client = OURS,
-    ) -> Compiled | Failure:
-        """What the compiler makes of an experiment for its GPU; waits for it. Kept for the next time.
+    def compile(
+        self, experiment: Experiment, specialization: str = "launcher", client: Client = INTERNAL
+    ) -> Future[Compiled | Failure]:
+        """Compile an experiment for its GPU, or take the result from the cache. Returns immediately.
+
+        Cancel the returned future to give up. A compile that nobody waits for is ended, unless it is about to end.
 
         Args:
             specialization: what the compiler is told of sizes and strides, one of `compiler.SPECIALIZATIONS`.
-            wanted: asked now and then. A compile that nobody wants any more is ended, unless it is about to end anyway.
-            client: who asks: clients are served in turns.
 
         Raises:
-            ConfigError: where the experiment names a GPU that it can't be for.
-        """
-        return waited_for(self.compiling(experiment, specialization, client), wanted)
-
-    def compiling(
-        self, experiment: Experiment, specialization: str = "launcher", client: Client = OURS
-    ) -> Future[Compiled | Failure]:
-        """The same, without waiting, and without a thread. Who wants it no more cancels it.
-
-        Arguments as of `compiled`.
-
-        Raises:
-            ConfigError: where the experiment names a GPU that it can't be for.
+            ConfigError: the experiment names a GPU that it can't be for.
         """
         gpu = resolve_gpu(experiment, self.gpu)
-        if HAS_TRITON:
-            return self._machine.compiles.asked(experiment, gpu, specialization, client)
-        none: Future[Compiled | Failure] = Future()
-        none.set_result(
-            Failure("compile", "no_triton", "Triton is not installed on this machine, so nothing is compiled.")
-        )
-        return none
+        kernel, launch = launch_of(experiment, gpu)
+        key = same_launch(experiment, gpu.name), specialization
+        outcome = self._compiled.get(key) or refuse_compile(kernel, launch)
+        if not HAS_TRITON:
+            outcome = Failure("compile", "no_triton", "Triton is not installed here, so nothing is compiled.")
+        if outcome is not None:
+            done: Future[Compiled | Failure] = Future()
+            done.set_result(outcome)
+            return done
+        call = Call("compile", compiler.compile_experiment, (experiment, gpu, specialization), key)
+        estimate_s = compile_seconds(kernel, launch)
+        return self.compilers.submit(call, client, estimate_s, on_result=lambda made: self._compiled.put(key, made))
 
-    def compiled_before(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | None:
-        """What the compiler made of it, if that is known already. Returns at once."""
-        return self._machine.compiles.known(experiment, resolve_gpu(experiment, self.gpu), specialization)
+    def find_compiled(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | None:
+        """Return a compiled kernel if it is cached. Returns immediately."""
+        gpu = resolve_gpu(experiment, self.gpu)
+        return self._compiled.get((same_launch(experiment, gpu.name), specialization))
 
     def warm_up(self) -> None:
-        """Start the workers and read the recordings in the background, so that nobody has to wait for them."""
-        # No daemon: one that is still in Pydantic's code when Python ends would abort the process.
+        """Start the workers and read the recordings in the background, so that no request waits for them."""
+        # Not a daemon: a thread that is in Pydantic's code when Python ends would abort the process.
         threading.Thread(target=self._read_recordings).start()
-        if HAS_TRITON and not self._machine.runner.is_leased:
-            self._machine.runner.submit(worker.describe, "worker")
+        if HAS_TRITON and not self.zero_gpu:
+            self.runner.submit(Call("worker", worker.describe))
         if HAS_TRITON and self.gpu is not None:
-            self._machine.compilers.submit(worker.process_id, "worker")
+            self.compilers.submit(Call("worker", worker.process_id))
 
     def _read_recordings(self) -> None:
         first = from_json({"kernel": next(iter(discover()))}, discover())
@@ -194,33 +237,32 @@ class Session:
             self._archive.find(measurement, first, "H200")
 
     def ask_runner(self, question: Callable[[], Any]) -> Any:
-        """Call a function of `worker` in the run worker, between jobs: `process_id`, `compiled_here`."""
-        return self._machine.runner.submit(question, "worker").result()
+        """Call a function of `worker` in the run worker, between stages: `process_id`, `compiled_here`."""
+        return self.runner.submit(Call("worker", question)).result()
 
-    def asking_runner(self) -> Future[int] | None:
-        """The run worker's process id, once it answers; for who can't wait. None where it is started for each job."""
-        if self._machine.runner.is_leased:
-            return None
-        return self._machine.runner.submit(worker.process_id, "worker")
+    def ping_runner(self) -> Future[int | Failure] | None:
+        """Return the run worker's process id as a future; None on ZeroGPU, where each job starts a worker."""
+        return None if self.zero_gpu else self.runner.submit(Call("worker", worker.process_id))
 
     @property
     def jobs(self) -> int:
-        """Measurements that are under way or waiting."""
+        """The number of measurements in progress or queued."""
         return len(self._jobs)
 
-    def before_close(self, end: Callable[[], None]) -> None:
-        """Have something that uses this session's machine ended first when it is closed."""
-        self._ends.append(end)
+    def before_close(self, close: Callable[[], None]) -> None:
+        """Register a function that `close` calls first."""
+        self._closers.append(close)
 
     def close(self) -> None:
-        """Kill all workers; jobs under way end as failures. What was measured is stored."""
-        for end in self._ends:
-            end()
-        self._machine.close()
+        """Kill all workers; jobs in progress fail. Results are stored."""
+        for close in self._closers:
+            close()
+        self.compilers.close()
+        self.runner.close()
         self.store.close()
 
-    def _without_measuring(self, experiment: Experiment, measurement: Measurement[Any]) -> Measured | Failure | None:
-        """What was recorded, or a Failure, where this machine can't measure the experiment; None where it can."""
+    def _answer_immediately(self, experiment: Experiment, measurement: Measurement[Any]) -> Measured | Failure | None:
+        """Return a recording or a Failure if this machine can't measure the experiment; None if it can."""
         gpu = resolve_gpu(experiment, self.gpu)
         measurement.refuse(experiment, gpu)
         if not self._measures(measurement, experiment, gpu):
@@ -238,38 +280,37 @@ class Session:
 
     def _carry_out(self, job: Job, measurement: Measurement[Any]) -> None:
         gpu = resolve_gpu(job.experiment, self.gpu)
-        stages = Stages(job, self._machine, gpu)
+        stages = Stages(job, self, gpu)
         result: Measured | Failure
         try:
-            result = self._completed(measurement.measure(job.experiment, stages), measurement, job.experiment, gpu)
+            result = self._complete(measurement.measure(job.experiment, stages), measurement, job.experiment, gpu)
         except Stopped as stopped:
             result = stopped.failure
         except Exception as error:  # a defect of ours must still end the job
             result = Failure("worker", "error", f"{type(error).__name__}: {error}")
-        with suppress(RuntimeError):  # the session was closed meanwhile
-            stages.end(result if isinstance(result, Failure) else None)
+        stages.end(result if isinstance(result, Failure) else None)
         if not isinstance(result, Failure):
-            # Before anybody sees it, so that what was seen is not lost; and after the next job may begin.
+            # Before the page shows it, so that no result that was seen is lost; and after the next job may begin.
             self._store(result, measurement, gpu)
         _log(job, result, gpu)
         job.end(result)
 
     def _store(self, result: Measured, measurement: Measurement[Any], gpu: Gpu) -> None:
-        """Store what was measured now. A defect in that goes to the log: the result is shown all the same."""
+        """Store a fresh result. A defect in the store is logged, and the result is shown all the same."""
         try:
             if result.backend == self.backend:
                 self.store.put(measurement, gpu.name, result, datetime.datetime.now(datetime.UTC))
         except Exception:
             LOG.exception("A result of %s was not stored.", measurement.name)
 
-    def _completed(
+    def _complete(
         self,
         measured: Measured | Incomplete[Any],
         measurement: Measurement[Any],
         experiment: Experiment,
         gpu: Gpu,
     ) -> Measured | Failure:
-        """What was measured, which is kept; where it lacks something, the recording if there is one."""
+        """Cache and return a result; replace an incomplete one by a recording if there is one."""
         value: Measured | Failure
         if isinstance(measured, Incomplete):
             recorded = self._archive.find(measurement, experiment, gpu.name)
@@ -279,23 +320,23 @@ class Session:
         else:
             value = measured
         if not isinstance(value, Failure):
-            value = self._beside_recorded(measurement, value, gpu)
+            value = self._add_recorded(measurement, value, gpu)
             self._measured.put((measurement.name, measurement.key(experiment)), value)
         return value
 
-    def _beside_recorded(self, measurement: Measurement[Any], value: Measured, gpu: Gpu) -> Measured:
-        """What was measured here, with what was recorded on a GPU where the measurement shows both."""
+    def _add_recorded(self, measurement: Measurement[Any], value: Measured, gpu: Gpu) -> Measured:
+        """Add a recording from a GPU to a result, if the measurement shows both."""
         return measurement.beside(value, lambda: self._archive.find(measurement, value.experiment, gpu.name))
 
     def _measures(self, measurement: Measurement[Any], experiment: Experiment, gpu: Gpu) -> bool:
-        """Whether this machine itself measures the experiment: on its GPU or, without one, under the interpreter."""
+        """Return whether this machine measures the experiment: on its GPU or, without one, under the interpreter."""
         if self.gpu is None:
             return measurement.is_interpreted and not experiment.gpu
         return gpu is self.gpu
 
 
 def _log(job: Job, result: Measured | Failure, gpu: Gpu) -> None:
-    """One record of a job that has ended."""
+    """Log one record per finished job."""
     fields: dict[str, object] = {"run": job.id, "measurement": job.name, "gpu": gpu.name, "outcome": "ok"}
     fields |= {"experiment": job.experiment.to_json(), "stages_s": {n: round(s, 3) for n, s in job.stages.items()}}
     if isinstance(result, Failure):
@@ -303,7 +344,7 @@ def _log(job: Job, result: Measured | Failure, gpu: Gpu) -> None:
     LOG.info("A job has ended.", extra={"fields": fields})
 
 
-def _named(name: str) -> Measurement[Any]:
+def _measurement(name: str) -> Measurement[Any]:
     if name not in MEASUREMENTS:
         raise ValueError(f"There is no measurement {name!r}; there are {', '.join(MEASUREMENTS)}.")
     return MEASUREMENTS[name]

@@ -1,17 +1,20 @@
-"""What a worker process is: how it starts, what it holds between stages, and how what fails in it becomes a Failure.
+"""Worker processes: how one starts, answers calls, keeps values between stages, and turns exceptions into Failures.
 
-Every function here runs in a worker. What a measurement does there stands in its own file; what goes back to the page
-are the values of `results`, or a Failure. Whether a worker runs kernels on the GPU or interprets them is fixed when it
-starts.
+Every function here runs in a worker, except `default_cache_directory`. Whether a worker runs kernels on the GPU or
+interprets them is fixed when it starts.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
 
 from kernels.gpus import on_zero_gpu
@@ -21,10 +24,33 @@ from kernels.results import Device, Failure
 
 T = TypeVar("T")
 
+# Added to the niceness of workers whose calls are not timed, so that the page's own process comes first.
+_NICENESS = 5
 
-# Added to the niceness of workers that nobody is timed by: the page's own process comes first, also where they take all
-# cores.
-_NICER = 5
+# What a compile worker imports when it starts: seconds that its first compile would wait otherwise.
+_COMPILER = ("torch", "triton.backends.compiler")
+
+
+def default_cache_directory() -> Path:
+    """Return where compiled kernels stay between starts: TILESCOPE_CACHE, else in the user's cache directory.
+
+    A user without a home, as in some containers, gets a directory for the life of this process.
+    """
+    if chosen := os.environ.get("TILESCOPE_CACHE"):
+        return Path(chosen)
+    if caches := os.environ.get("XDG_CACHE_HOME"):
+        return Path(caches) / "tilescope"
+    try:
+        return Path.home() / ".cache" / "tilescope"
+    except RuntimeError:
+        return _temporary_directory()
+
+
+@functools.cache
+def _temporary_directory() -> Path:
+    directory = tempfile.TemporaryDirectory(prefix="tilescope-", ignore_cleanup_errors=True)
+    atexit.register(directory.cleanup)
+    return Path(directory.name)
 
 
 def start(backend: str, cache_directory: str, preload: Sequence[str] = ()) -> None:
@@ -32,12 +58,12 @@ def start(backend: str, cache_directory: str, preload: Sequence[str] = ()) -> No
 
     Args:
         backend: "cuda", "interpreter", "compile" or "model".
-        preload: modules that are imported now, so that no later call waits for them.
+        preload: modules to import now, so that no later call waits for them.
     """
     if "triton" in sys.modules:
         raise RuntimeError(
-            "Triton was imported before the worker was told whether to interpret it: a script that starts a "
-            'Session must import kernels under `if __name__ == "__main__":`, as worker processes import it again.'
+            "Triton was imported before the worker knew whether to interpret: a script that starts a Session must "
+            'import kernels under `if __name__ == "__main__":`, as worker processes import it again.'
         )
     os.environ["TRITON_INTERPRET"] = "1" if backend == "interpreter" else "0"
     os.environ["TRITON_CACHE_DIR"] = cache_directory
@@ -48,54 +74,78 @@ def start(backend: str, cache_directory: str, preload: Sequence[str] = ()) -> No
         patch_tensor_index()
         patch_language_once()
     if backend in ("compile", "model"):
-        os.nice(_NICER)
+        os.nice(_NICENESS)
     for name in (*preload, *(_COMPILER if backend == "compile" else ())):
         importlib.import_module(name)
 
 
-# What each compile would wait for else: seconds, the first time.
-_COMPILER = ("torch", "triton.backends.compiler")
+def serve(connection: Connection[Any, Any]) -> None:
+    """Answer calls until the other end is closed or sends None.
 
-
-_held: Any = None
-_compiled_here = 0
+    Sends None when ready and when a call is taken, and then the call's result, or a Failure if it raised.
+    """
+    connection.send(None)
+    while True:
+        try:
+            call = connection.recv()
+        except (EOFError, ConnectionError):
+            return
+        except Exception as error:  # a function that can't be imported here
+            connection.send(to_failure("worker", error))
+            continue
+        if call is None:
+            return
+        connection.send(None)
+        try:
+            connection.send(call.function(*call.args))
+        except Exception as error:
+            connection.send(to_failure(call.stage, error))
 
 
 def as_failure(stage: str) -> Callable[[Callable[..., T]], Callable[..., T | Failure]]:
-    """Make a Failure of that stage of whatever the function raises. For functions that run in a worker."""
+    """Decorate a function so that it returns a Failure of `stage` where it would raise."""
 
     def wrap(function: Callable[..., T]) -> Callable[..., T | Failure]:
         @functools.wraps(function)
         def stage_function(*args: Any) -> T | Failure:
-            import torch
-
             try:
                 return function(*args)
-            except _Gone:
-                return Failure(stage, "worker_died", f"The worker died before the {stage} stage. Run it again.")
-            except InsufficientMemory as error:
-                return Failure(stage, "out_of_memory", str(error))
-            except torch.cuda.OutOfMemoryError:
-                free, total = torch.cuda.mem_get_info()
-                return Failure(
-                    stage,
-                    "out_of_memory",
-                    f"The GPU has {total / 2**30:.0f} GiB, {free / 2**30:.1f} of them free: "
-                    "too little for these tensors and their check. Make the shape smaller.",
-                )
             except Exception as error:
-                lines = str(error).strip().splitlines() or ["no message"]
-                cuda = isinstance(error, torch.AcceleratorError) or "CUDA" in lines[0]
-                return Failure(stage, "cuda_error" if cuda else "error", f"{type(error).__name__}: {lines[0]}")
+                return to_failure(stage, error)
 
         return stage_function
 
     return wrap
 
 
+def to_failure(stage: str, error: Exception) -> Failure:
+    """Return the Failure that describes an exception in a stage."""
+    import torch
+
+    if isinstance(error, _NothingHeld):
+        return Failure(stage, "worker_died", f"The worker died before the {stage} stage. Run it again.")
+    if isinstance(error, InsufficientMemory):
+        return Failure(stage, "out_of_memory", str(error))
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        free, total = torch.cuda.mem_get_info()
+        return Failure(
+            stage,
+            "out_of_memory",
+            f"The GPU has {total / 2**30:.0f} GiB, {free / 2**30:.1f} of them free: "
+            "too little for these tensors and their check. Make the shape smaller.",
+        )
+    lines = str(error).strip().splitlines() or ["no message"]
+    is_cuda = isinstance(error, torch.AcceleratorError) or "CUDA" in lines[0]
+    return Failure(stage, "cuda_error" if is_cuda else "error", f"{type(error).__name__}: {lines[0]}")
+
+
+_held: Any = None
+_compiled_here = 0
+
+
 @as_failure("worker")
 def describe() -> Device:
-    """Import torch and Triton, wake the device, and say what it is. The probe of its clock is compiled by the way."""
+    """Import torch and Triton, wake the device, compile the probe of its clock, and return what the device is."""
     import torch
     import triton
 
@@ -112,14 +162,14 @@ def describe() -> Device:
 
 
 def _device_name() -> str:
-    """The device's own name; of one that is lent, with what it has, as it may be a slice."""
+    """Return the device's name; on ZeroGPU with its size, as it may be a slice."""
     import torch
 
     name = torch.cuda.get_device_name(0)
     if not on_zero_gpu():
         return name
-    has = torch.cuda.get_device_properties(0)
-    return f"a slice of {name}: {has.multi_processor_count} SMs, {has.L2_cache_size / 2**20:.0f} MiB of L2"
+    device = torch.cuda.get_device_properties(0)
+    return f"a slice of {name}: {device.multi_processor_count} SMs, {device.L2_cache_size / 2**20:.0f} MiB of L2"
 
 
 def _count_compiles(*, cache_hit: bool, **_: Any) -> None:
@@ -128,7 +178,7 @@ def _count_compiles(*, cache_hit: bool, **_: Any) -> None:
 
 
 def compiled_here() -> int:
-    """How many kernels this worker had to compile itself, because no compile worker had."""
+    """Return how many kernels this worker had to compile itself, because no compile worker had."""
     return _compiled_here
 
 
@@ -136,25 +186,25 @@ def process_id() -> int:
     return os.getpid()
 
 
-class _Gone(Exception):
-    """What was held is not here: another worker launched it."""
+class _NothingHeld(Exception):
+    """The stage before ran in another worker, which is gone."""
 
 
 def hold(value: Any) -> None:
-    """Keep a value for the next stage of the same job, in place of the one before."""
+    """Keep a value for the next stage of the same job, in place of the previous value."""
     global _held
     _held = value
 
 
 def held() -> Any:
-    """What the stage before left; where there is nothing, the stage that asks ends as a dead worker's."""
+    """Return what the stage before kept; if that worker is gone, the calling stage fails as a dead worker's."""
     if _held is None:
-        raise _Gone
+        raise _NothingHeld
     return _held
 
 
 def finish() -> None:
-    """Let go of what is held, and give its memory back to the device."""
+    """Drop the held value, and give its memory back to the device."""
     import torch
 
     hold(None)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 from kernels import discover
 from kernels.compiling.compiler import compile_experiment
@@ -15,7 +13,8 @@ from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
-from kernels.measuring.processes import Workers, died, outcome
+from kernels.measuring.fair_queue import Call
+from kernels.measuring.pool import Pool, died
 from kernels.measuring.worker import as_failure
 from kernels.results import Failure, SweepRow
 from kernels.results.sweep import Status
@@ -74,8 +73,7 @@ class LocalBuilder:
     def __init__(self, gpu: Gpu, predict: Predict, cache: Path, count: int | None = None) -> None:
         self._gpu, self._predict = gpu, predict
         self.at_once = count or compiles_at_once()
-        self._workers = Workers("compile", str(cache), self.at_once)
-        self._has_started = self._is_closed = False
+        self._pool = Pool("compile", str(cache), self.at_once)
 
     def submit(self, experiment: Experiment) -> Future[Build | Failure]:
         """Start a compile. One whose worker dies is compiled once more."""
@@ -87,40 +85,22 @@ class LocalBuilder:
         return result
 
     def _start(self, experiment: Experiment, result: Future[Build | Failure], tries: int) -> None:
-        def ended(call: Any) -> None:
-            try:
-                value = outcome(call, "compile")
-            except Exception as error:  # an answer that can't be read, say: nobody may wait for ever
-                value = Failure("compile", "error", f"{type(error).__name__}: {error}")
-            # Where a pool is broken, all that it had is cancelled, and not by whoever sweeps.
-            has_died = isinstance(value, Failure) and value.kind in ("worker_died", "cancelled") and not self._is_closed
-            self._has_started = self._has_started or not was_dropped(call)
+        def end(call: Future[Build | Failure]) -> None:
+            value = call.result()
+            has_died = isinstance(value, Failure) and value.kind == "worker_died"
             if has_died and tries > 1:
-                # Not in this thread, which may be the pool's own: that of a broken pool is waited for.
-                threading.Thread(target=self._again, args=(experiment, result, tries - 1), daemon=True).start()
-            elif has_died and not self._has_started:
+                self._start(experiment, result, tries - 1)
+            elif has_died and not self._pool.has_started:
                 result.set_result(Failure("compile", NO_WORKER, _NO_WORKER))
             else:
                 result.set_result(died("compile", "twice") if has_died else value)
 
-        call = self._workers.submit(built, "compile", experiment, self._gpu, self._predict)
-        call.add_done_callback(ended)
-
-    def _again(self, experiment: Experiment, result: Future[Build | Failure], tries: int) -> None:
-        try:
-            self._start(experiment, result, tries)
-        except RuntimeError as closed:
-            result.set_result(Failure("compile", "cancelled", str(closed)))
+        call = Call("compile", built, (experiment, self._gpu, self._predict))
+        self._pool.submit(call).add_done_callback(end)
 
     def close(self) -> None:
         """Kill the workers."""
-        self._is_closed = True
-        self._workers.close()
-
-
-def was_dropped(call: Future[Any]) -> bool:
-    """Whether a call that ended was never taken: its pool had no worker left, or was replaced."""
-    return call.cancelled() or isinstance(call.exception(), BrokenExecutor)
+        self._pool.close()
 
 
 def unbuilt(row: SweepRow, failure: Failure) -> SweepRow | None:

@@ -20,8 +20,8 @@ from typing import Any
 from kernels.experiment import Experiment, resolve_gpu
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices
 from kernels.knobs import ConfigError
-from kernels.measuring.cache_directory import default_cache_directory
-from kernels.measuring.processes import DEADLINES_S, cancelled, died
+from kernels.measuring.pool import DEADLINES_S, cancelled, died
+from kernels.measuring.worker import default_cache_directory
 from kernels.results import Device, Failure, Strategy
 from kernels.space import Space
 from kernels.store import Store

@@ -76,7 +76,7 @@ def _start(backend: str, cache: str, host: str) -> None:
     from kernels.measuring import worker
 
     if host != socket.gethostname():
-        from kernels.measuring.cache_directory import default_cache_directory
+        from kernels.measuring.worker import default_cache_directory
 
         cache = str(default_cache_directory() / "triton")
     worker.start(backend, cache)

@@ -35,8 +35,8 @@ def sweeping_here(
         ConfigError: where the space's GPU does not know its dtype, or is this machine's, which has none.
     """
     gpu = resolve_gpu(space.base, session.gpu)
-    device = LocalDevice(session.machine, space.base, gpu)
-    builder = LocalBuilder(gpu, predict, Path(session.machine.cache))
+    device = LocalDevice(session, space.base, gpu)
+    builder = LocalBuilder(gpu, predict, Path(session.cache))
     if experiments is not None:
         return Sweeping(space, strategy, [device], builder, predict, refuse, experiments=experiments)
     done, keeper = kept_and_keeper(session.store, space, gpu, before)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
 
 from kernels import discover
@@ -16,9 +15,9 @@ from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.interpreter import refuse_slow_launch
-from kernels.measuring.job import Job
-from kernels.measuring.processes import cancelled
-from kernels.measuring.stages import Machine, Stages, Stopped
+from kernels.measuring.pool import cancelled
+from kernels.measuring.session import Session
+from kernels.measuring.stages import Job, Stages, Stopped
 from kernels.results import Device, Failure
 from kernels.spec import Launch
 from kernels.sweep.device import GONE, Outcomes, Trial
@@ -31,7 +30,7 @@ AT_ONCE = 15
 
 
 class LocalDevice:
-    """A `TrialDevice` on a session's machine.
+    """A `TrialDevice` on the machine of a session.
 
     Args:
         base: the experiment that configs are of.
@@ -40,11 +39,10 @@ class LocalDevice:
 
     where = ""
 
-    def __init__(self, machine: Machine, base: Experiment, gpu: Gpu) -> None:
-        self._machine, self._base, self.gpu = machine, base, gpu
-        self._is_lent = machine.runner.is_leased
-        self.times = machine.gpu is not None and gpu == machine.gpu and not self._is_lent
-        self._interprets = machine.gpu is None and base.gpu in ("", "this")
+    def __init__(self, session: Session, base: Experiment, gpu: Gpu) -> None:
+        self._session, self._base, self.gpu = session, base, gpu
+        self.times = session.gpu is not None and gpu == session.gpu and not session.zero_gpu
+        self._interprets = session.gpu is None and base.gpu in ("", "this")
         self.at_once = AT_ONCE if self.times else 1
         self._job: Job | None = None
         self._is_cancelled = False
@@ -59,10 +57,10 @@ class LocalDevice:
         """That this machine has another GPU or none, or that the interpreter takes too long."""
         if self.times:
             return ""
-        if self._is_lent and self.gpu == self._machine.gpu:
+        if self._session.zero_gpu and self.gpu == self._session.gpu:
             return "This GPU is lent for one run at a time: a sweep's configs are compiled and predicted, and not run."
         if not self._interprets:
-            here = self._machine.gpu.name if self._machine.gpu else "no GPU"
+            here = self._session.gpu.name if self._session.gpu else "no GPU"
             return f"This machine has {here}: a config for {self.gpu.name} is compiled and predicted, and not run."
         return too_slow(experiment, self.gpu)
 
@@ -77,19 +75,18 @@ class LocalDevice:
             return cancelled("time")
         job = Job(self._base, "sweep")
         self._job = job
-        stages = Stages(job, self._machine, self.gpu)
+        stages = Stages(job, self._session, self.gpu)
         failure: Failure | None = None
         try:
             return work(stages)
         except Stopped as stopped:
             failure = stopped.failure
-        except RuntimeError as closed:
-            failure = Failure("worker", GONE, str(closed))
         finally:
             self._job = None
-            with suppress(RuntimeError):  # the session was closed meanwhile
-                stages.end(failure)
-        return dataclasses.replace(failure, kind="cancelled") if self._is_cancelled else failure
+            stages.end(failure)
+        if self._is_cancelled:
+            return dataclasses.replace(failure, kind="cancelled")
+        return dataclasses.replace(failure, kind=GONE) if self._session.runner.is_closed else failure
 
     def cancel(self) -> None:
         """End the trial under way, with its worker."""

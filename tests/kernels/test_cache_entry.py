@@ -8,7 +8,8 @@ from kernels import discover
 from kernels.compiling import compiler
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
-from kernels.measuring.processes import Workers
+from kernels.measuring.fair_queue import Call
+from kernels.measuring.pool import Pool
 from kernels.results import Compiled
 
 
@@ -17,11 +18,11 @@ def compile_in(cache, side=640, block=16):
     kernel = discover()["transpose.tiled"]
     config = kernel.config(BLOCK_M=block, BLOCK_N=16, num_warps=1)
     experiment = Experiment(kernel.id, kernel.family.problem(M=side, N=side), config, "H200")
-    workers = Workers("compile", str(cache))
+    pool = Pool("compile", str(cache))
     try:
-        return workers.submit(compiler.compile_experiment, "compile", experiment, GPUS["H200"]).result()
+        return pool.submit(Call("compile", compiler.compile_experiment, (experiment, GPUS["H200"]))).result()
     finally:
-        workers.close()
+        pool.close()
 
 
 def files(cache, suffix):

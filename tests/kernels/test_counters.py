@@ -137,7 +137,7 @@ def test_a_missing_metric_or_launch_is_an_error():
 
 @pytest.fixture
 def compiled(session, experiment):
-    made = session.compiled(experiment)
+    made = session.compile(experiment).result()
     assert isinstance(made, Compiled)
     return made
 

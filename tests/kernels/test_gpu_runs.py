@@ -10,7 +10,8 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.measuring import processes, worker
+from kernels.measuring import worker
+from kernels.measuring.pool import DEADLINES_S
 from kernels.results import Counters, Failure, RunResult
 from kernels.spec import Launch
 from visualize.predict.agreement import count_of, verdicts
@@ -88,7 +89,7 @@ def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gp
 
 
 def test_a_stage_that_misses_its_deadline_is_a_timeout_and_the_next_run_succeeds(gpu, monkeypatch):
-    monkeypatch.setitem(processes.DEADLINES_S, "time", 0.05)
+    monkeypatch.setitem(DEADLINES_S, "time", 0.05)
     outcome = run(gpu, {"kernel": "matmul.grid_2d", "problem": {"M": 8192, "N": 8192, "K": 8192}})
     assert isinstance(outcome, Failure), outcome
     assert (outcome.stage, outcome.kind) == ("time", "timeout")
@@ -133,7 +134,7 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
     assert isinstance(counted, Counters), counted
     assert counted.backend == "cuda"
     assert gpu.known(experiment, "counters") is counted
-    compiled = gpu.compiled(experiment)
+    compiled = gpu.compile(experiment).result()
     assert counted.compiled.operations == compiled.operations
     assert counted.launch["registers"] == compiled.registers
     kernel = discover()[experiment.kernel]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -13,8 +11,8 @@ from kernels.experiment import Run, from_json
 from kernels.gpus import GPUS
 from kernels.measuring import worker
 from kernels.measuring.measurements import MEASUREMENTS
-from kernels.measuring.measurements.measurement import Incomplete
-from kernels.measuring.session import Session
+from kernels.measuring.measurements.measurement import Incomplete, Measurement
+from kernels.measuring.session import MOST_KEPT, Session
 from kernels.results import Failure, RunResult
 from tests.waiting import until
 
@@ -33,9 +31,6 @@ SLOW = from_json(
 )
 
 
-FULL = pytest.mark.all_combinations
-
-
 @pytest.fixture(scope="module")
 def deviceless(tmp_path_factory):
     """A session for an H200 that its workers don't find."""
@@ -46,49 +41,62 @@ def deviceless(tmp_path_factory):
         session.close()
 
 
-def poisoned():
-    """What a worker says after an illegal access. In a run worker."""
+class MadeUp(Measurement):
+    """Returns what the test's function returns."""
+
+    is_interpreted = True
+
+    def __init__(self, name, measure):
+        self.name, self.form, self._measure = name, MEASUREMENTS[name if name in MEASUREMENTS else "run"].form, measure
+
+    def measure(self, experiment, stages):
+        return self._measure(experiment, stages)
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Makes or replaces a measurement."""
+    return lambda measure, name="made_up": monkeypatch.setitem(MEASUREMENTS, name, MadeUp(name, measure))
+
+
+def fail_poisoned():
+    """Return what a worker reports after an illegal access. In a run worker."""
     return Failure("time", "cuda_error", "AcceleratorError: CUDA error: an illegal memory access was encountered")
 
 
-def unharmed():
-    """A failure that leaves the CUDA context as it was. In a run worker."""
+def fail_unharmed():
+    """Return a failure that leaves the CUDA context intact. In a run worker."""
     return Failure("time", "not_written_once", "1 of 2 programs did not write down one start and end.")
+
+
+def fail_to_compile(experiment, gpu):
+    return Failure("compile", "error", "RuntimeError: no space left")
 
 
 def process_of(session):
     return session.ask_runner(worker.process_id)
 
 
-@pytest.mark.parametrize("name", ["run", pytest.param("reuse", marks=FULL)])
-def test_a_worker_that_can_not_reach_its_device_is_replaced(deviceless, name):
+def test_a_worker_that_can_not_reach_its_device_is_replaced(deviceless):
     before = process_of(deviceless)
-    outcome = deviceless.submit(QUICK, name).result(120)
+    outcome = deviceless.submit(QUICK, "run").result(120)
     assert isinstance(outcome, Failure), outcome
     assert outcome.stage == "worker", outcome
     assert process_of(deviceless) != before
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in ("run", "reuse") else pytest.param(name, marks=FULL) for name in MEASUREMENTS]
-)
-def test_after_a_cuda_error_the_next_measurement_gets_a_fresh_worker(deviceless, monkeypatch, name):
-    measurement = MEASUREMENTS[name]
-    for function, is_replaced in ((poisoned, True), (unharmed, False)):
-        before = process_of(deviceless)
-        measure = lambda experiment, stages, function=function: stages.work("time", function)  # noqa: E731
-        monkeypatch.setattr(measurement, "measure", measure)
-        assert deviceless.submit(QUICK, name).result(120) == function()
-        assert (process_of(deviceless) != before) is is_replaced, function.__name__
-
-
-def test_a_compile_that_fails_leaves_the_worker_of_another_run_alone(deviceless, monkeypatch):
-    failure = Failure("compile", "error", "RuntimeError: no space left")
-    failed = Future()
-    failed.set_result(failure)
-    monkeypatch.setattr(deviceless._machine.compiles, "asked", lambda *_: failed)
+@pytest.mark.parametrize(("function", "is_replaced"), [(fail_poisoned, True), (fail_unharmed, False)])
+def test_after_a_cuda_error_the_next_measurement_gets_a_fresh_worker(deviceless, made_up, function, is_replaced):
+    made_up(lambda experiment, stages: stages.work("time", function))
     before = process_of(deviceless)
-    assert deviceless.submit(QUICK, "counters").result(60) == failure
+    assert deviceless.submit(QUICK, "made_up").result(120) == function()
+    assert (process_of(deviceless) != before) is is_replaced
+
+
+def test_a_compile_that_fails_leaves_the_run_worker_alone(deviceless, made_up):
+    made_up(lambda experiment, stages: stages.compile(experiment, fail_to_compile))
+    before = process_of(deviceless)
+    assert deviceless.submit(QUICK, "made_up").result(60) == fail_to_compile(None, None)
     assert process_of(deviceless) == before
 
 
@@ -103,8 +111,7 @@ def test_an_unknown_name_is_an_error_that_lists_those_there_are(session, name):
 @pytest.mark.parametrize("name", ["run", "counters", "reuse"])
 def test_a_job_is_cancelled_while_it_compiles(deviceless, name):
     job = deviceless.submit(SLOW, name)
-    until(lambda: job.progress.stage == "compile")
-    time.sleep(0.5)
+    until(lambda: job.progress.stage == "compile" and len(deviceless.compilers))
     job.cancel()
     outcome = job.result(20)
     assert isinstance(outcome, Failure)
@@ -122,29 +129,29 @@ def test_what_takes_a_gpu_is_refused_without_one_in_its_own_words(session, name)
         assert f"this machine has none, and {MEASUREMENTS[name].missing.format(gpu=gpu)}." in outcome.message
 
 
-def test_a_result_is_known_until_as_many_others_have_been_used_since(session, tmp_path, monkeypatch):
-    monkeypatch.setattr("kernels.measuring.session.MOST_KEPT", 2)
-    other = Session(None, tmp_path)
-    other._machine.close()
-    monkeypatch.setattr(other, "_machine", session._machine)  # whose worker has been started
-    first, second, third = (replace(QUICK, run=Run(seed=seed)) for seed in (1, 2, 3))
-    results = [other.submit(experiment).result(60) for experiment in (first, second)]
-    assert other.known(first, "run") is results[0]
-    other.submit(third).result(60)
-    assert other.known(second, "run") is None
-    assert other.known(first, "run") is results[0]
-    assert other.known(first, "check") is None
-    assert other.known(replace(first, gpu="H200"), "run") is None, "it was interpreted here"
+def test_a_result_is_known_until_as_many_others_have_been_used_since(session, made_up):
+    result = session.submit(QUICK).result(60)
+    made_up(lambda experiment, stages: replace(result, experiment=experiment))
+    fresh = Session(None)
+    experiments = [replace(QUICK, run=Run(seed=seed)) for seed in range(MOST_KEPT + 1)]
+    for experiment in experiments[:-1]:
+        fresh.submit(experiment, "made_up").result(60)
+    assert fresh.known(experiments[0], "made_up").experiment == experiments[0]
+    fresh.submit(experiments[-1], "made_up").result(60)
+    assert fresh.known(experiments[1], "made_up") is None
+    assert fresh.known(experiments[0], "made_up").experiment == experiments[0]
+    assert fresh.known(experiments[0], "check") is None
+    assert fresh.known(replace(experiments[0], gpu="H200"), "made_up") is None, "it was interpreted here"
+    fresh.close()
 
 
 RECORDED = from_json({"kernel": "transpose.row_strip"}, discover())
 
 
 @pytest.mark.parametrize("value", [Failure("launch", "no_ncu", "Nothing is counted."), "what there is"], ids=str)
-def test_a_recording_stands_in_for_a_result_that_lacks_something(deviceless, monkeypatch, value):
-    """Where there is none, what there is is given, and kept where it is no Failure."""
-    incomplete = Incomplete(value, "There is no ncu.")
-    monkeypatch.setattr(MEASUREMENTS["counters"], "measure", lambda *_: incomplete)
+def test_a_recording_replaces_an_incomplete_result(deviceless, made_up, value):
+    """Without a recording the value itself is the result, and is cached unless it is a Failure."""
+    made_up(lambda *_: Incomplete(value, "There is no ncu."), "counters")
     found = deviceless.submit(RECORDED, "counters").result(60)
     assert found.backend == "recorded"
     assert found.note == f"There is no ncu. {deviceless.known(RECORDED, 'counters').note}"
@@ -152,10 +159,9 @@ def test_a_recording_stands_in_for_a_result_that_lacks_something(deviceless, mon
     assert deviceless.known(QUICK, "counters") == (None if isinstance(value, Failure) else value)
 
 
-def test_a_defect_in_a_measurement_ends_its_job_and_the_next_one_runs(session, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(MEASUREMENTS["run"], "measure", lambda *_: {}["nothing"])
-        outcome = session.submit(QUICK).result(60)
+def test_a_defect_in_a_measurement_ends_its_job_and_the_next_one_runs(session, made_up):
+    made_up(lambda *_: {}["nothing"])
+    outcome = session.submit(QUICK, "made_up").result(60)
     assert isinstance(outcome, Failure)
     assert (outcome.stage, outcome.kind) == ("worker", "error")
     assert "KeyError" in outcome.message

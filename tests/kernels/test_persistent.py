@@ -66,6 +66,6 @@ def test_a_tile_of_more_than_32_kib_is_stored_in_halves(dtype: str, tile: tuple[
 def test_each_half_is_stored_on_the_line_that_is_said(session: Session, dtype: str, tile: tuple[int, int]) -> None:
     """The right half waits in 16-bit types, and is stored at once in float32."""
     launch = launch_of(dtype, *tile)
-    compiled = session.compiled(Experiment(KERNEL.id, launch.problem, launch.config, "H200"))
+    compiled = session.compile(Experiment(KERNEL.id, launch.problem, launch.config, "H200")).result()
     assert isinstance(compiled, Compiled), compiled
     assert not compiled.unreadable

@@ -187,7 +187,7 @@ def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(fake_nc
 
 
 def test_a_row_has_bytes_of_what_was_counted_in_sectors(fake_ncu, session):
-    compiled = session.compiled(experiment_of())
+    compiled = session.compile(experiment_of()).result()
     fake_ncu(dram=REPEATS, l2=1)
     (found,) = count_variants([experiment_of()], cache="/tmp")
     of_four = make_row(experiment_of(GROUP_SIZE=4), compiled, found, [0.12345678])

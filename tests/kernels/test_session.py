@@ -6,24 +6,25 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 import kernels as package
 from kernels import discover
 from kernels.experiment import Experiment, Run, from_json
-from kernels.gpus import GPUS
 from kernels.knobs import knobs
-from kernels.measuring import processes, worker
-from kernels.measuring.interpreter import LIMIT_S, estimate_seconds
+from kernels.measuring import worker
+from kernels.measuring.fair_queue import Client
+from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.measurements.measurement import Measurement
 from kernels.measuring.measurements.run_measurement import RUN, check_output
-from kernels.measuring.session import Session
-from kernels.measuring.turns import Client
+from kernels.measuring.pool import DEADLINES_S
+from kernels.measuring.session import MOST_JOBS, BoundedCache, Session
 from kernels.results import STAGES, Compiled, Failure, RunResult
-from kernels.spec import Launch
+from tests.kernels.test_pool import Held
+from tests.kernels.trees import is_alive
 from tests.waiting import until
 
 KERNEL = next(iter(discover().values()))
@@ -39,40 +40,46 @@ def experiment(shape, **fields):
 QUICK = experiment((1, 129, 33))
 
 
-def longest():
-    """The longest run that is not refused here: no test waits for its end."""
-    for side in range(1, 4096, 64):
-        longer = experiment((side, side, side))
-        if estimate_seconds(KERNEL, Launch(longer.problem, longer.config, GPUS["H200"])) > LIMIT_S:
-            return experiment((side - 64, side - 64, side - 64))
-    raise AssertionError("nothing takes too long")
-
-
-LONG = longest()
-
 # Half a minute for an H200: 512 sums per thread.
 SLOW_TO_COMPILE = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 16, "num_warps": 2}
+
+
+class HeldMeasurement(Measurement[RunResult]):
+    """Its launch runs until the test ends it."""
+
+    form, is_interpreted, name = RUN.form, True, "held"
+
+    def __init__(self, held):
+        self.held = held
+
+    def measure(self, experiment, stages):
+        stages.work("launch", worker.hold, None)
+        call = self.held.call("launch")
+        return stages.work("launch", call.function, *call.args)
+
+
+@pytest.fixture
+def held(tmp_path, monkeypatch):
+    calls = Held(tmp_path)
+    monkeypatch.setitem(MEASUREMENTS, "held", HeldMeasurement(calls))
+    return calls
 
 
 def worker_id(session):
     return session.ask_runner(worker.process_id)
 
 
-def is_gone(process_id):
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return True
-    return False
+def launched(session, held):
+    """A job whose launch a worker has taken, and the worker's process id."""
+    job = session.submit(QUICK, "held")
+    return job, held.process("launch")
 
 
-def launched(session):
-    """A long run whose launch is under way, and the process that it is in."""
-    process_id = worker_id(session)
-    job = session.submit(LONG)
-    until(lambda: job.done.done() or (job.progress.stage == "launch" and job._work is not None and job._work.running()))
-    assert not job.done.done(), job.result()
-    return job, process_id
+def assert_failed(job, stage, kind, text=""):
+    failure = job.result(PATIENCE_S)
+    assert isinstance(failure, Failure), failure
+    assert (failure.stage, failure.kind) == (stage, kind)
+    assert text in failure.message
 
 
 def assert_runs(session):
@@ -101,8 +108,8 @@ def test_updates_end_at_once_where_there_is_an_outcome(session):
     assert list(job.updates()) == []
 
 
-def test_runs_take_places_in_line_and_move_up(session):
-    running, process_id = launched(session)
+def test_runs_take_places_in_line_and_move_up(session, held):
+    running, process_id = launched(session, held)
     waiting = []
     for place in (1, 2, 3):
         waiting.append(session.submit(QUICK))
@@ -111,131 +118,102 @@ def test_runs_take_places_in_line_and_move_up(session):
     assert next(waiting[1].updates()).before == 2
 
     waiting[0].cancel()
-    outcome = waiting[0].result()
-    assert isinstance(outcome, Failure)
-    assert outcome.kind == "cancelled"
-    assert "nothing was launched" in outcome.message
+    assert_failed(waiting[0], "launch", "cancelled", "nothing was launched")
     until(lambda: [job.progress.before for job in waiting[1:]] == [1, 2])
-    assert not running.done.done(), "the run before it goes on"
+    assert not running.done.done(), "the job before it goes on"
     assert running.progress.stage == "launch"
-    assert not is_gone(process_id)
+    assert is_alive(process_id)
 
     running.cancel()
     for job in waiting[1:]:
-        assert isinstance(job.result(), RunResult), job.result()
-    assert session._machine.queue._jobs == []
+        assert isinstance(job.result(PATIENCE_S), RunResult), job.result()
+    assert len(session.queue) == 0
 
 
-def test_cancelling_a_run_ends_its_worker(session):
-    job, process_id = launched(session)
+def test_cancelling_a_run_ends_its_worker(session, held):
+    job, process_id = launched(session, held)
     job.cancel()
-    outcome = job.result()
-    assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.kind) == ("launch", "cancelled")
-    until(lambda: is_gone(process_id))
+    assert_failed(job, "launch", "cancelled")
+    until(lambda: not is_alive(process_id))
     assert_runs(session)
     assert worker_id(session) != process_id
 
 
 def test_cancelling_what_is_over_changes_nothing(session):
     job = session.submit(QUICK)
-    result, process_id = job.result(), worker_id(session)
+    result, process_id = job.result(PATIENCE_S), worker_id(session)
     job.cancel()
     assert job.result() is result
     assert worker_id(session) == process_id
 
 
-def test_a_worker_killed_in_the_middle_of_a_run_is_a_failure_and_the_next_run_succeeds(session):
-    job, process_id = launched(session)
+def test_a_worker_killed_in_the_middle_of_a_run_is_a_failure_and_the_next_run_succeeds(session, held):
+    job, process_id = launched(session, held)
+    waiting = session.submit(QUICK)
     os.kill(process_id, signal.SIGKILL)
-    outcome = job.result()
-    assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.kind) == ("launch", "worker_died")
-    assert "SIGKILL" in outcome.message
-    assert_runs(session)
+    assert_failed(job, "launch", "worker_died", "SIGKILL")
+    assert isinstance(waiting.result(PATIENCE_S), RunResult)
 
 
 def test_a_worker_killed_between_runs_does_not_fail_the_next_one(session):
-    process_id = worker_id(session)
-    os.kill(process_id, signal.SIGKILL)
-    until(lambda: is_gone(process_id))
-    time.sleep(0.5)  # the pool looks after its workers every 0.1 s
+    os.kill(worker_id(session), signal.SIGKILL)
     # Dense values show whether the new worker multiplies bfloat16 as numbers.
     problem = replace(QUICK.problem, dtype="bfloat16")
-    result = session.submit(replace(QUICK, problem=problem)).result()
+    result = session.submit(replace(QUICK, problem=problem)).result(PATIENCE_S)
     assert isinstance(result, RunResult), result
     assert result.check.passed
 
 
+class ForgetfulMeasurement(HeldMeasurement):
+    """Checks without a launch, as if another worker had launched."""
+
+    def measure(self, experiment, stages):
+        stages.work("launch", worker.hold, None)
+        return stages.work("check", check_output)
+
+
 def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, monkeypatch):
-    """The check finds a worker that has launched nothing: another than the one that launched."""
-    monkeypatch.setattr(RUN, "measure", lambda experiment, stages: stages.work("check", check_output))
-    session.ask_runner(worker.finish)
-    outcome = session.submit(QUICK).result()
-    assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.kind) == ("check", "worker_died")
+    monkeypatch.setitem(MEASUREMENTS, "forgetful", ForgetfulMeasurement(None))
+    assert_failed(session.submit(QUICK, "forgetful"), "check", "worker_died")
 
 
-def test_replaced_workers_end_what_they_were_doing_and_the_next_run_succeeds(session):
-    job, process_id = launched(session)
-    waiting = session.submit(QUICK)
-    session._machine.runner.replace()
-    outcome = job.result(PATIENCE_S)
-    assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.kind) == ("launch", "worker_died")
-    assert is_gone(process_id)
-    assert isinstance(waiting.result(PATIENCE_S), RunResult)
-
-
-def test_closing_a_session_ends_its_runs(tmp_path):
+def test_closing_a_session_ends_its_runs(tmp_path, held):
     session = Session(None, tmp_path)
-    job, process_id = launched(session)
+    job, process_id = launched(session, held)
     waiting = session.submit(QUICK)
     session.close()
-    assert isinstance(job.result(PATIENCE_S), Failure)
-    assert isinstance(waiting.result(PATIENCE_S), Failure)
-    assert is_gone(process_id)
+    for ended in (job, waiting):
+        assert isinstance(ended.result(PATIENCE_S), Failure)
+    assert not is_alive(process_id)
 
 
-def test_more_runs_than_anyone_would_wait_for_are_refused(session, monkeypatch):
-    """Whatever the one under way is at: here it waits, so that no worker need be ended."""
-    held, let_go = threading.Event(), Failure("queued", "cancelled", "It was let go.")
-    with monkeypatch.context() as patch:
-        patch.setattr("kernels.measuring.session.MOST_JOBS", 1)
-        patch.setattr(RUN, "measure", lambda *_: held.wait(PATIENCE_S) and let_go)
-        job = session.submit(QUICK)
-        outcome = session.submit(QUICK).result(0)
-        assert isinstance(outcome, Failure)
-        assert outcome.kind == "busy"
-        held.set()
-        assert job.result() == let_go
+def test_more_runs_than_anyone_would_wait_for_are_refused(session, held):
+    jobs = [launched(session, held)[0], *(session.submit(QUICK) for _ in range(MOST_JOBS - 1))]
+    assert_failed(session.submit(QUICK), "worker", "busy")
+    for job in jobs:
+        job.cancel()
+    for job in jobs:
+        job.result(PATIENCE_S)
     assert_runs(session)
 
 
-def test_a_missed_deadline_is_a_timeout_of_its_stage(session, monkeypatch):
-    assert_runs(session)
-    process_id = worker_id(session)
-    monkeypatch.setitem(processes.DEADLINES_S, "launch", 1.0)
-    outcome = session.submit(LONG).result()
-    assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.kind) == ("launch", "timeout")
-    assert "within 1 s" in outcome.message
-    until(lambda: is_gone(process_id))
+def test_a_missed_deadline_is_a_timeout_of_its_stage(session, held, monkeypatch):
+    monkeypatch.setitem(DEADLINES_S, "launch", 1.0)
+    job, process_id = launched(session, held)
+    assert_failed(job, "launch", "timeout", "within 1 s")
+    until(lambda: not is_alive(process_id))
     monkeypatch.undo()
     assert_runs(session)
 
 
 def test_a_shape_that_takes_too_long_is_refused_at_once(session):
-    outcome = session.submit(experiment((16384, 16384, 16384))).result(0)
-    assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.kind) == ("config", "too_slow_here")
+    assert_failed(session.submit(experiment((16384, 16384, 16384))), "config", "too_slow_here")
 
 
 def test_another_gpu_without_a_recorded_run_is_refused_at_once(session):
-    outcome = session.submit(replace(QUICK, gpu="B200")).result(0)
-    assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.kind, outcome.field) == ("config", "not_recorded", "gpu")
-    assert "B200" in outcome.message
+    job = session.submit(replace(QUICK, gpu="B200"))
+    assert_failed(job, "config", "not_recorded", "B200")
+    assert job.result().field == "gpu"
 
 
 def test_this_gpu_where_there_is_none_is_interpreted(session):
@@ -245,10 +223,7 @@ def test_this_gpu_where_there_is_none_is_interpreted(session):
 
 
 def test_an_error_in_a_worker_is_a_failure_and_the_next_run_succeeds(session):
-    outcome = session.submit(replace(QUICK, run=Run(seed="seven"))).result()
-    assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.kind) == ("launch", "error")
-    assert "manual_seed" in outcome.message
+    assert_failed(session.submit(replace(QUICK, run=Run(seed="seven"))), "launch", "error", "manual_seed")
     assert_runs(session)
 
 
@@ -282,62 +257,92 @@ def test_the_process_that_submits_runs_imports_no_torch(tmp_path):
     assert ended.stdout.split() == ["True", "False", "True"], ended.stderr
 
 
+def h200(kernel="matmul.grouped", problem=None, **config):
+    return from_json({"kernel": kernel, "problem": problem or {}, "config": config, "gpu": "H200"}, discover())
+
+
 def test_a_compile_that_takes_too_long_is_a_timeout_and_the_next_one_is_unharmed(session, monkeypatch):
-    payload = {"kernel": "matmul.grouped", "gpu": "H200"}
     with monkeypatch.context() as patch:
-        patch.setitem(processes.DEADLINES_S, "compile", 2.0)
-        outcome = session.compiled(from_json({**payload, "config": SLOW_TO_COMPILE}, discover()))
-    assert isinstance(outcome, Failure), outcome
-    assert (outcome.stage, outcome.kind) == ("compile", "timeout")
-    assert isinstance(session.compiled(from_json({**payload, "problem": {"M": 272}}, discover())), Compiled)
+        patch.setitem(DEADLINES_S, "compile", 2.0)
+        assert_failed(session.compile(h200(**SLOW_TO_COMPILE)), "compile", "timeout")
+    assert isinstance(session.compile(h200(problem={"M": 272})).result(PATIENCE_S), Compiled)
 
 
-def test_a_compile_that_nobody_wants_any_more_is_ended(session, monkeypatch):
-    monkeypatch.setattr("kernels.measuring.under_way.PATIENCE_S", 0.5)
-    slow = {"kernel": "matmul.grouped", "gpu": "H200", "config": {**SLOW_TO_COMPILE, "num_stages": 2}}
-    began = time.monotonic()
-    outcome = session.compiled(
-        from_json(slow, discover()),
-        wanted=lambda: time.monotonic() - began < 1,
-    )
-    assert isinstance(outcome, Failure)
-    assert outcome.kind == "cancelled"
-    assert time.monotonic() - began < 30
-    quick = session.compiled(from_json({"kernel": "transpose.tiled", "problem": {"M": 96}, "gpu": "H200"}, discover()))
-    assert isinstance(quick, Compiled)
+def test_a_compile_is_shared_while_it_runs_and_cached_before_anyone_has_it(session):
+    chosen, found = h200("transpose.tiled", {"M": 4000}), []
+    futures = [session.compile(chosen) for _ in range(4)]
+    futures[0].add_done_callback(lambda _: found.append(session.find_compiled(chosen)))
+    assert len(session.compilers) == 1
+    made = {id(future.result(PATIENCE_S)) for future in futures}
+    assert made == {id(session.find_compiled(chosen))} == {id(each) for each in found}
+    assert session.compile(chosen).result(0) is session.find_compiled(chosen)
 
 
-def test_all_who_wait_for_the_same_compile_share_it(session, monkeypatch):
-    submitted = []
-    submit = session._machine.compilers.submit
-    monkeypatch.setattr(session._machine.compilers, "submit", lambda *a, **b: submitted.append(a) or submit(*a, **b))
-    experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 4000}, "gpu": "H200"}, discover())
-    with ThreadPoolExecutor(4) as clients:
-        outcomes = list(clients.map(lambda _: session.compiled(experiment), range(4)))
-    assert all(isinstance(outcome, Compiled) for outcome in outcomes)
-    assert len(submitted) == 1
-
-
-def test_a_compile_that_would_be_ended_before_it_is_done_is_not_started(session):
+def test_a_compile_that_would_miss_its_deadline_is_not_started(session):
     tile = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1}
-    asked = session.compiling(from_json({"kernel": "matmul.grouped", "gpu": "T4", "config": tile}, discover()))
-    refused = asked.result(0)
-    assert isinstance(refused, Failure)
+    refused = session.compile(replace(h200(**tile), gpu="T4")).result(0)
     assert (refused.stage, refused.kind) == ("compile", "too_slow_to_compile")
     assert "2048 registers per thread with num_warps 1; a thread has 255" in refused.message
 
 
 def test_a_stranger_with_slow_compiles_does_not_delay_a_quick_one(session):
-    """Real compiles: as many slow ones as one address may have, and somebody else's quick one."""
+    """Real compiles: as many slow ones as one page may have, and a quick one of another client."""
     configs = [{**SLOW_TO_COMPILE, "BLOCK_K": depth, "num_stages": n} for depth in (16, 32) for n in (1, 2, 3, 4)]
-    payload = {"kernel": "matmul.grouped", "gpu": "H200"}
     greedy, other = Client("10.0.0.1", "one"), Client("10.0.0.2", "other")
-    slow = [session.compiling(from_json({**payload, "config": one}, discover()), client=greedy) for one in configs]
+    slow = [session.compile(h200(**config), client=greedy) for config in configs]
     try:
-        quick = {"kernel": "transpose.tiled", "problem": {"M": 80}, "gpu": "H200"}
-        made = session.compiling(from_json(quick, discover()), client=other).result(PATIENCE_S)
+        made = session.compile(h200("transpose.tiled", {"M": 80}), client=other).result(PATIENCE_S)
         assert isinstance(made, Compiled), made
-        assert not any(one.done() for one in slow[1:])
+        assert not any(future.done() for future in slow[1:])
     finally:
-        for one in slow:
-            one.cancel()
+        for future in slow:
+            future.cancel()
+
+
+def test_the_least_recently_used_value_leaves_the_cache():
+    cache = BoundedCache(2)
+    for key in "ab":
+        cache.put(key, key)
+    assert cache.get("a") == "a"
+    cache.put("c", "c")
+    assert [cache.get(key) for key in "abc"] == ["a", None, "c"]
+    cache.put("a", 4)
+    assert (cache.get("a"), len(cache)) == (4, 2)
+
+
+def test_a_cache_has_a_total_weight_and_keeps_its_last_value_whatever_it_weighs():
+    cache = BoundedCache(9, weigh=len, max_weight=10)
+    cache.put("a", "1234")
+    cache.put("b", "123456")
+    assert len(cache) == 2
+    cache.put("a", "12345")
+    assert [cache.get(key) for key in "ab"] == ["12345", None], "a heavier value replaces one of the same key"
+    cache.put("c", "x" * 50)
+    assert [cache.get(key) for key in "ac"] == [None, "x" * 50]
+    cache.put("d", "1")
+    assert [cache.get(key) for key in "cd"] == [None, "1"]
+
+
+def test_the_cache_directory_is_chosen_by_the_environment_or_the_users(monkeypatch, tmp_path):
+    for name in ("TILESCOPE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value, expected in (
+        ("HOME", tmp_path, tmp_path / ".cache" / "tilescope"),
+        ("XDG_CACHE_HOME", tmp_path / "caches", tmp_path / "caches" / "tilescope"),
+        ("TILESCOPE_CACHE", tmp_path / "ours", tmp_path / "ours"),
+    ):
+        monkeypatch.setenv(name, str(value))
+        assert worker.default_cache_directory() == expected
+
+
+def test_a_user_without_a_home_gets_a_private_cache_directory(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("TILESCOPE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    directory = worker.default_cache_directory()
+    assert directory.is_dir()
+    assert directory.stat().st_mode & 0o077 == 0
+    assert worker.default_cache_directory() == directory

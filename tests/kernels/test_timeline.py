@@ -12,8 +12,9 @@ from kernels import discover
 from kernels.compiling import compiler
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
+from kernels.measuring.fair_queue import Call
 from kernels.measuring.measurements.timeline_measurement import MAX_PROGRAMS, TIMELINE, read_record
-from kernels.measuring.processes import Workers, outcome
+from kernels.measuring.pool import Pool
 from kernels.results import Compiled, Device, Failure, Timeline, Timing, records
 from kernels.results.records import Recording
 from kernels.spec import Launch
@@ -47,10 +48,10 @@ def timeline(**changed):
 
 
 @pytest.fixture(scope="module")
-def workers(compiled_before):
-    workers = Workers("compile", str(compiled_before))
-    yield workers
-    workers.close()
+def pool(compiled_before):
+    pool = Pool("compile", str(compiled_before))
+    yield pool
+    pool.close()
 
 
 def both_builds(kernel_id, gpu):
@@ -61,8 +62,8 @@ def both_builds(kernel_id, gpu):
 
 
 @pytest.mark.parametrize(("kernel", "gpu"), in_turns("H200", "A100-40GB"), ids=lambda part: getattr(part, "id", part))
-def test_the_timed_build_does_what_the_kernel_does_and_writes_its_times_down(workers, kernel, gpu):
-    builds = outcome(workers.submit(both_builds, "compile", kernel.id, GPUS[gpu]), "compile")
+def test_the_timed_build_does_what_the_kernel_does_and_writes_its_times_down(pool, kernel, gpu):
+    builds = pool.submit(Call("compile", both_builds, (kernel.id, GPUS[gpu]))).result()
     assert isinstance(builds, list), builds
     plain, timed = builds
     assert isinstance(plain, Compiled), plain

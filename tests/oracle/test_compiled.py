@@ -38,7 +38,7 @@ def experiment(kernel, gpu, **problem):
 @pytest.mark.parametrize(("kernel", "gpu"), in_turns("H200", "A100-40GB"), ids=lambda part: getattr(part, "id", part))
 def test_every_operation_is_found_in_every_text(session, kernel, gpu):
     chosen = experiment(kernel, gpu)
-    compiled = session.compiled(chosen)
+    compiled = session.compile(chosen).result()
     assert isinstance(compiled, Compiled), compiled
     for access in kernel.accesses(Launch(chosen.problem, chosen.config, GPUS[gpu])):
         file, first = access.source
@@ -50,7 +50,7 @@ def test_every_operation_is_found_in_every_text(session, kernel, gpu):
 
 
 def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(session, kernels):
-    compiled = session.compiled(experiment(kernels["matmul.grouped"], "H200"))
+    compiled = session.compile(experiment(kernels["matmul.grouped"], "H200")).result()
     for kind in TEXTS:
         text = getattr(compiled, kind)
         assert {"grouped.py", "tile.py"} <= {location[0][0] for location in locations(text, kind) if location}, kind
@@ -67,7 +67,7 @@ def test_of_several_lines_of_sass_in_a_row_the_first_is_the_innermost():
 
 @pytest.mark.parametrize(("gpu", "target"), CAPABILITIES.items())
 def test_any_gpu_of_the_table_is_compiled_for(session, kernels, gpu, target):
-    compiled = session.compiled(experiment(kernels["matmul.grouped"], gpu))
+    compiled = session.compile(experiment(kernels["matmul.grouped"], gpu)).result()
     assert isinstance(compiled, Compiled), compiled
     assert (compiled.gpu, f".target {target}" in compiled.ptx) == (gpu, True)
     assert 0 < compiled.registers <= 255
@@ -75,19 +75,21 @@ def test_any_gpu_of_the_table_is_compiled_for(session, kernels, gpu, target):
 
 @pytest.mark.parametrize("kernel", ["matmul.persistent", "matmul.fused_add_relu"])
 def test_the_default_tile_fits_in_shared_memory_in_the_widest_type(session, kernels, kernel):
-    compiled = session.compiled(experiment(kernels[kernel], "H200", dtype="float32"))
+    compiled = session.compile(experiment(kernels[kernel], "H200", dtype="float32")).result()
     assert isinstance(compiled, Compiled), compiled
 
 
 def test_what_was_compiled_is_kept(session, kernels):
     chosen = experiment(kernels["transpose.tiled"], "H200")
-    assert session.compiled(chosen) is session.compiled(replace(chosen, run=replace(chosen.run, seed=5)))
+    assert (
+        session.compile(chosen).result() is session.compile(replace(chosen, run=replace(chosen.run, seed=5))).result()
+    )
 
 
 def test_a_config_that_no_sm_has_room_for_is_refused_with_the_figures(session, kernels):
     kernel = kernels["matmul.grouped"]
     config = kernel.config(BLOCK_M=256, BLOCK_N=256, BLOCK_K=128, num_stages=4, num_warps=8)
-    outcome = session.compiled(Experiment(kernel.id, kernel.family.problem(), config, "H200"))
+    outcome = session.compile(Experiment(kernel.id, kernel.family.problem(), config, "H200")).result()
     assert isinstance(outcome, Failure)
     assert (outcome.stage, outcome.kind) == ("compile", "out_of_resources")
     assert "232,448" in outcome.message
@@ -96,14 +98,14 @@ def test_a_config_that_no_sm_has_room_for_is_refused_with_the_figures(session, k
 def test_whole_rows_of_16_bytes_are_what_wide_copies_need(session, kernels):
     """The facts passed are the launcher's: sizes divisible by 16, or not."""
     kernel = kernels["transpose.tiled"]
-    wide, narrow = (session.compiled(experiment(kernel, "H200", M=n, N=n)).ptx for n in (1024, 1023))
+    wide, narrow = (session.compile(experiment(kernel, "H200", M=n, N=n)).result().ptx for n in (1024, 1023))
     assert "ld.global.v4" in wide
     assert "ld.global.v4" not in narrow
 
 
 def test_ttgir_and_ptx_agree_on_where_an_operation_comes_from(session, kernels):
     """File, line, column, and the calls that it was inlined through."""
-    compiled = session.compiled(experiment(kernels["matmul.grouped"], "H200"))
+    compiled = session.compile(experiment(kernels["matmul.grouped"], "H200")).result()
     from_ttgir, from_ptx = (
         {location for line, location in zip(text.splitlines(), locations(text, kind), strict=True) if word in line}
         for kind, text, word in (("ttgir", compiled.ttgir, "async_copy_global"), ("ptx", compiled.ptx, "cp.async.cg"))
@@ -141,7 +143,7 @@ def test_what_became_of_every_access_is_read_for_any_gpu(session, kernels, kerne
     config = {name: value for name, value in config.items() if name in knobs(kernel.config)}
     sizes = {"M": size, "N": size, "dtype": dtype}
     chosen = Experiment(kernel.id, kernel.family.problem(**sizes), kernel.config(**config), gpu)
-    compiled = session.compiled(chosen)
+    compiled = session.compile(chosen).result()
     assert isinstance(compiled, Compiled), compiled
     assert not compiled.unreadable
     launch = Launch(chosen.problem, chosen.config, GPUS[gpu])
@@ -169,7 +171,7 @@ def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(session, kern
     kernel = kernels[f"matmul.{name}"]
     config = kernel.config(BLOCK_M=tile, BLOCK_N=tile, BLOCK_K=tile, num_warps=4)
     chosen = Experiment(kernel.id, kernel.family.problem(dtype=dtype), config, gpu)
-    compiled = session.compiled(chosen)
+    compiled = session.compile(chosen).result()
     assert isinstance(compiled, Compiled), compiled
     assert [made.swizzle_bytes for made in compiled.operations] == expected
 
@@ -192,7 +194,7 @@ def texts(kernel, compiled, launch=None, **changed):
 
 def test_a_descriptor_without_a_layout_in_shared_memory_is_unreadable(session, kernels):
     kernel = kernels["matmul.persistent"]
-    compiled = session.compiled(experiment(kernel, "H200"))
+    compiled = session.compile(experiment(kernel, "H200")).result()
     unnamed = compiled.ttgir.replace(" = #ttg.nvmma_shared", "  = #ttg.nvmma_shared")
     with pytest.raises(Unreadable, match="layout in shared memory is unknown"):
         read_operations(**texts(kernel, compiled, ttgir=unnamed))
@@ -200,7 +202,7 @@ def test_a_descriptor_without_a_layout_in_shared_memory_is_unreadable(session, k
 
 def test_texts_that_contradict_the_accesses_or_one_another_are_unreadable(session, kernels):
     kernel = kernels["transpose.tiled"]
-    compiled = session.compiled(experiment(kernel, "H200"))
+    compiled = session.compile(experiment(kernel, "H200")).result()
     given = texts(kernel, compiled)
     assert read_operations(**given) == compiled.operations
     load, store = given["accesses"]
@@ -230,7 +232,7 @@ def test_an_instruction_whose_mask_the_compiler_proves_false_costs_nothing(sessi
     problem = kernel.family.problem(**dict(zip(("M", "N", "K", "dtype", "layout"), problem, strict=True)))
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps")
     config = kernel.config(**dict(zip(names, config, strict=True)))
-    compiled = session.compiled(Experiment(kernel.id, problem, config, gpu))
+    compiled = session.compile(Experiment(kernel.id, problem, config, gpu)).result()
     assert isinstance(compiled, Compiled), compiled
     assert compiled.unreadable == ""
     ops = count_operations(kernel, Launch(problem, config, GPUS[gpu]), compiled.operations)
@@ -248,7 +250,7 @@ def test_a_group_with_an_element_inside_keeps_its_instruction(session, kernels):
     kernel = kernels["matmul.split_k_atomic"]
     problem = kernel.family.problem(M=2048, N=1, K=1000, dtype="bfloat16")
     config = kernel.config(BLOCK_M=128, BLOCK_N=32, BLOCK_K=64, num_warps=2)
-    compiled = session.compiled(Experiment(kernel.id, problem, config, "L4"))
+    compiled = session.compile(Experiment(kernel.id, problem, config, "L4")).result()
     given = texts(kernel, compiled, Launch(problem, config, GPUS["L4"]))
     fewer = compiled.ptx.replace("atom.relaxed.gpu.global.cas.b32", "elsewhere", 1)
     with pytest.raises(Unreadable, match="occurs 1 times in the PTX; expected 64"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 from kernels.gpus import GPUS
 from kernels.store import Store
@@ -34,7 +33,7 @@ class Session:
 
     def __init__(self, store=None):
         self.gpu = None
-        self.machine = SimpleNamespace(cache="")
+        self.cache = ""
         self.store = store or Store(None)
         self.ends = []
 

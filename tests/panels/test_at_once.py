@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from kernels.measuring.turns import Client
+from kernels.measuring.fair_queue import Client
 from kernels.results import Failure
 from visualize.panels import endpoint
 from visualize.panels.endpoint import Api
@@ -26,13 +26,13 @@ def compiles(page, monkeypatch):
         asked.append(Future())
         return asked[-1]
 
-    monkeypatch.setattr(page.session, "compiling", compiling)
+    monkeypatch.setattr(page.session, "compile", compiling)
     return asked
 
 
 def endpoint_of(page, kind):
     (panel,) = (one for panels in page.panels.values() for one in panels if isinstance(one, kind))
-    return panel.endpoints(Api(page.session, page.beside))[0].function
+    return panel.endpoints(Api(page.session, page.predictions))[0].function
 
 
 def run(coroutine):
@@ -51,7 +51,7 @@ def test_a_schedule_does_not_wait_for_the_compiler_and_says_so(page, compiles):
 def test_a_compile_that_goes_on_is_ended_when_its_client_asks_for_another(page, compiles, monkeypatch):
     schedule = endpoint_of(page, SchedulePanel)
     for client in (Client("a", "1"), Client("b", "2"), Client("a", "1")):
-        monkeypatch.setattr(endpoint, "asker", lambda client=client: client)
+        monkeypatch.setattr(endpoint, "current_client", lambda client=client: client)
         run(schedule(PAYLOAD))
     assert [one.cancelled() for one in compiles] == [True, False, False]
 

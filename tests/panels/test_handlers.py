@@ -62,7 +62,7 @@ def compiles_to(monkeypatch, page, outcome):
         done.set_result(outcome)
         return done
 
-    monkeypatch.setattr(page.session, "compiling", compiling)
+    monkeypatch.setattr(page.session, "compile", compiling)
 
 
 def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
@@ -95,7 +95,7 @@ def test_what_the_compiler_said_of_what_was_set_before_is_not_drawn(page, monkey
         asked.set()
         return compiled_later
 
-    monkeypatch.setattr(page.session, "compiling", compiling)
+    monkeypatch.setattr(page.session, "compile", compiling)
     before = named(page.handlers.on_change(request(), set_to({"M": 640})))
     late = []
     waiting = threading.Thread(
@@ -239,11 +239,11 @@ def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page, monkeyp
         return named(page.handlers.on_change(request(), values))["compile-wanted"]
 
     assert wanted() != wanted()
-    compiled = page.session.compiled(opened({"gpu": "H200"}).experiment)
+    compiled = page.session.compile(opened({"gpu": "H200"}).experiment).result()
     assert not isinstance(compiled, Failure)
     assert wanted().startswith("drawn ")
     known = [None, compiled, compiled, compiled]
-    monkeypatch.setattr(page.session, "compiled_before", lambda _: known.pop(0) if known else compiled)
+    monkeypatch.setattr(page.session, "find_compiled", lambda _: known.pop(0) if known else compiled)
     assert not wanted().startswith("drawn ")
 
 

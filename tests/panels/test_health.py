@@ -27,13 +27,13 @@ class Asked:
     """A session whose run worker answers when it is told to."""
 
     gpu, backend, jobs = None, "interpreter", 0
-    machine = SimpleNamespace(compilers=SimpleNamespace(open=3))
+    compilers = ("a", "b", "c")
     store = SimpleNamespace(problem="")
 
     def __init__(self):
         self.questions = []
 
-    def asking_runner(self):
+    def ping_runner(self):
         self.questions.append(Future())
         return self.questions[-1]
 
@@ -66,9 +66,9 @@ def test_a_worker_that_starts_is_waited_for_and_asked_once(asked):
 
 def test_an_idle_worker_that_answers_no_more_is_stuck(asked):
     route = HealthRoute(asked)
-    asked.asking_runner = lambda: _done(4711)
+    asked.ping_runner = lambda: _done(4711)
     assert answers(route)[0][1]["run_worker"] == "ready"
-    asked.asking_runner = Future
+    asked.ping_runner = Future
     ((code, said),) = answers(route)
     assert (code, said["status"], said["run_worker"]) == (503, "stuck", "silent")
     asked.jobs = 1
@@ -77,8 +77,8 @@ def test_an_idle_worker_that_answers_no_more_is_stuck(asked):
 
 def test_a_worker_that_died_is_not_ready(asked):
     route, died = HealthRoute(asked), Future()
-    died.set_exception(RuntimeError("it died"))
-    asked.asking_runner = lambda: died
+    died.set_result(Failure("worker", "worker_died", "It died."))
+    asked.ping_runner = lambda: died
     assert answers(route)[0][1]["run_worker"] == "starting"
 
 
@@ -92,7 +92,7 @@ def test_a_session_says_how_it_is(tmp_path):
     session = Session(None, tmp_path)
     try:
         session.warm_up()
-        session.asking_runner().result(60)
+        session.ping_runner().result(60)
         said = asyncio.run(HealthRoute(session).health())
     finally:
         session.close()

@@ -26,7 +26,7 @@ from visualize.text.prose import html, plain
 
 def found(session, payload, gpu="H200", board=None):
     experiment = from_json({**payload, "gpu": gpu}, discover())
-    made = session.compiled(experiment)
+    made = session.compile(experiment).result()
     assert isinstance(made, Compiled), made
     launch = Launch(experiment.problem, experiment.config, GPUS[gpu])
     counted = records.find(COUNTERS.form, experiment, gpu)

@@ -7,11 +7,11 @@ import sys
 from concurrent.futures import Future
 from pathlib import Path
 
-import pebble
 import pytest
 from fakes import ALL, GPU, FakeDevice, grid, swept
 
-from kernels.results import Strategy
+from kernels.measuring.pool import died
+from kernels.results import Failure, Strategy
 from kernels.sweep import builder
 from kernels.sweep.device import Build, no_prediction
 from tests.kernels.trees import ROOT
@@ -19,66 +19,59 @@ from tests.kernels.trees import ROOT
 BUILT = Build(64, 0, 0, 1.0, None)
 
 
-class Workers:
-    """Processes that answer as they are told: a build, or "cancelled" of a pool that is broken."""
+DIED = died("compile", "killed by SIGABRT")
+CLOSED = Failure("compile", "cancelled", "The page was closed.")
+
+
+class FakePool:
+    """A pool that answers as the test says."""
+
+    has_started = True
 
     def __init__(self, answers):
-        self.answers, self.calls = answers, []
+        self.answers, self.experiments = answers, []
 
-    def submit(self, function, stage, experiment, *rest):
-        self.calls.append(experiment)
-        answer = self.answers(len(self.calls))
-        call = Future()
-        if answer == "cancelled":
-            call.cancel()
-            call.set_running_or_notify_cancel()
-        elif isinstance(answer, Exception):
-            call.set_exception(answer)
-        else:
-            call.set_result(answer)
-        return call
+    def submit(self, call):
+        self.experiments.append(call.args[0])
+        future = Future()
+        future.set_result(self.answers(len(self.experiments)))
+        return future
 
     def close(self):
-        pass
+        self.answers = lambda number: CLOSED
 
 
 @pytest.fixture
 def building(monkeypatch):
     def made(answers):
-        workers = Workers(answers)
-        monkeypatch.setattr(builder, "Workers", lambda *_: workers)
-        return builder.LocalBuilder(GPU, no_prediction, Path(), 1), workers
+        pool = FakePool(answers)
+        monkeypatch.setattr(builder, "Pool", lambda *_: pool)
+        return builder.LocalBuilder(GPU, no_prediction, Path(), 1), pool
 
     return made
 
 
-def test_what_a_broken_pool_drops_is_compiled_once_more(building):
-    made, workers = building(lambda number: "cancelled" if number == 2 else BUILT)
+def test_a_compile_whose_worker_dies_is_tried_once_more(building):
+    made, pool = building(lambda number: DIED if number == 2 else BUILT)
     found = swept(Strategy("grid"), FakeDevice(), within=grid({"BLOCK_M": [16, 32, 64]}), builder=made)
     assert found.count("timed") == 3
-    assert len(workers.calls) == 4
+    assert len(pool.experiments) == 4
 
 
-def test_what_is_dropped_twice_is_a_failed_row_and_no_endless_wait(building):
-    lost = grid({"BLOCK_M": [16, 32, 64]}).experiments[1]
-    made, workers = building(lambda number: "cancelled" if workers.calls[-1] == lost else BUILT)
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_config_that_kills_its_compiler_twice_is_a_failed_row_and_does_not_end_the_sweep(building, index):
+    lost = grid({"BLOCK_M": [16, 32, 64]}).experiments[index]
+    made, pool = building(lambda number: DIED if pool.experiments[-1] == lost else BUILT)
     found = swept(Strategy("grid"), FakeDevice(), within=grid({"BLOCK_M": [16, 32, 64]}), builder=made)
-    assert [row.status for row in found.rows] == ["timed", "failed", "timed"]
-    assert "The worker died in the compile stage (twice)" in found.rows[1].reason
-
-
-def test_a_config_that_kills_its_compiler_does_not_end_the_sweep_though_it_is_the_first(building):
-    first = grid({"BLOCK_M": [16, 32, 64]}).experiments[0]
-    made, workers = building(lambda number: pebble.ProcessExpired("dead", -6) if workers.calls[-1] == first else BUILT)
-    found = swept(Strategy("grid"), FakeDevice(), within=grid({"BLOCK_M": [16, 32, 64]}), builder=made)
-    assert [row.status for row in found.rows] == ["failed", "timed", "timed"]
+    assert [row.status for row in found.rows] == ["failed" if row == index else "timed" for row in range(3)]
+    assert "The worker died in the compile stage (twice)" in found.rows[index].reason
 
 
 def test_a_builder_that_is_closed_compiles_nothing_more(building):
-    made, workers = building(lambda number: "cancelled")
+    made, pool = building(lambda number: BUILT)
     made.close()
     assert made.submit(ALL[0]).result(5).kind == "cancelled"
-    assert len(workers.calls) == 1
+    assert len(pool.experiments) == 1
 
 
 UNGUARDED = """

@@ -28,7 +28,7 @@ def experiment(**fields):
 
 def test_the_interpreter_checks_a_config_and_takes_no_times(session):
     base = experiment()
-    device = LocalDevice(session.machine, base, H200)
+    device = LocalDevice(session, base, H200)
     assert (device.times, device.at_once, device.refusal(base)) == (False, 1, "")
     assert device.describe().backend == "interpreter"
     outcomes = device.attempt(Trial((base,), is_checked=True))
@@ -38,12 +38,12 @@ def test_the_interpreter_checks_a_config_and_takes_no_times(session):
 
 def test_what_the_interpreter_would_take_too_long_for_is_only_predicted(session):
     base = from_json({"kernel": "matmul.grouped", "problem": {"M": 8192, "N": 8192, "K": 8192}}, discover())
-    assert "The limit is about 20 s" in LocalDevice(session.machine, base, H200).refusal(base)
+    assert "The limit is about 20 s" in LocalDevice(session, base, H200).refusal(base)
 
 
 def test_another_gpus_config_is_only_predicted(session):
     base = experiment(gpu="B200")
-    device = LocalDevice(session.machine, base, GPUS["B200"])
+    device = LocalDevice(session, base, GPUS["B200"])
     assert "This machine has no GPU: a config for B200 is compiled and predicted" in device.refusal(base)
     assert (device.describe().backend, device.describe().name) == ("predicted", "B200")
 
@@ -51,7 +51,7 @@ def test_another_gpus_config_is_only_predicted(session):
 def test_cancelling_ends_the_trial_under_way(session):
     base = from_json({"kernel": "matmul.grouped", "problem": {"M": 512, "N": 512, "K": 2048}}, discover())
     long = replace(base, config=replace(base.config, BLOCK_M=16, BLOCK_N=16, BLOCK_K=16))
-    device = LocalDevice(session.machine, base, H200)
+    device = LocalDevice(session, base, H200)
     outcome = []
     trial = threading.Thread(target=lambda: outcome.append(device.attempt(Trial((long,), is_checked=True))))
     trial.start()
@@ -68,7 +68,7 @@ def test_cancelling_ends_the_trial_under_way(session):
 def test_a_session_that_is_closed_meanwhile_is_a_device_that_is_lost(tmp_path):
     closed = Session(None, tmp_path)
     closed.close()
-    assert LocalDevice(closed.machine, experiment(), H200).attempt(Trial((experiment(),))).kind == GONE
+    assert LocalDevice(closed, experiment(), H200).attempt(Trial((experiment(),))).kind == GONE
 
 
 def test_those_that_can_not_win_are_not_timed_again_and_the_reference_always_is():

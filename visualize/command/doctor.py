@@ -15,8 +15,8 @@ from kernels.experiment import Experiment, from_json
 from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.measuring import ncu, worker
-from kernels.measuring.cache_directory import default_cache_directory
 from kernels.measuring.session import Session
+from kernels.measuring.worker import default_cache_directory
 from kernels.results import Failure, RunResult
 from kernels.store import Store, machine_store
 from visualize.command import listening
@@ -156,7 +156,7 @@ def workers(session: Session) -> Iterator[Finding]:
         return
     yield Finding("worker", WORKS, f"{said.name}; torch {said.torch}, Triton {said.triton}")
     small = _small(session)
-    compiled = session.compiled(small)
+    compiled = session.compile(small).result()
     if isinstance(compiled, Failure):
         yield Finding("compiler", FAILS, compiled.message)
     else:

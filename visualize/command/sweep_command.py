@@ -14,8 +14,8 @@ from kernels import discover
 from kernels.compiling.compile_cost import explain_spill
 from kernels.export.script import config_line
 from kernels.knobs import ConfigError
-from kernels.measuring.cache_directory import default_cache_directory
 from kernels.measuring.session import Session
+from kernels.measuring.worker import default_cache_directory
 from kernels.results import Sweep, SweepRow
 from kernels.results.codec import UnreadableRecording
 from kernels.store import machine_store

@@ -14,9 +14,9 @@ from kernels.recommended import shipped
 from kernels.schema import experiment_schema, merged_schema
 from visualize.page.registration import register
 from visualize.page.tools import tools
-from visualize.panels.beside import Beside
 from visualize.panels.endpoint import EXPERIMENT, Api, answered
 from visualize.panels.panel import Panel
+from visualize.panels.prediction_process import PredictionProcess
 
 # What the API page's snippets ask for; quick under the interpreter, too.
 EXAMPLE = {
@@ -26,7 +26,9 @@ EXAMPLE = {
 }
 
 
-def endpoints(session: Session, beside: Beside, panels: Sequence[Panel], with_tools: bool = False) -> None:
+def endpoints(
+    session: Session, predictions: PredictionProcess, panels: Sequence[Panel], with_tools: bool = False
+) -> None:
     """Register all endpoints; call inside a Blocks context.
 
     Args:
@@ -44,7 +46,7 @@ def endpoints(session: Session, beside: Beside, panels: Sequence[Panel], with_to
     declared = discover()
     experiment = merged_schema(declared)
     register(kernels, "kernels", 1, {}, {})
-    served = [endpoint for panel in panels for endpoint in panel.endpoints(Api(session, beside))]
+    served = [endpoint for panel in panels for endpoint in panel.endpoints(Api(session, predictions))]
     for one in served:
         register(one.function, one.name, one.at_once, {EXPERIMENT: experiment, **one.schemas}, {EXPERIMENT: EXAMPLE})
     for tool in tools(session, served, declared) if with_tools else ():

@@ -17,10 +17,10 @@ from kernels.results import Compiled, Failure
 from visualize.page.guide import expanded
 from visualize.page.tab_drawing import TabDrawing, Values, values
 from visualize.panels import compare
-from visualize.panels.beside import NEAR_S, Beside
 from visualize.panels.controls import experiment_form
-from visualize.panels.endpoint import known
+from visualize.panels.endpoint import current_client, known
 from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.panels.prediction_process import NEAR_S, PredictionProcess
 from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
@@ -64,7 +64,7 @@ class Drawing:
     """Draws one page, for all the browsers that have it open.
 
     Args:
-        beside: where what takes long is drawn.
+        predictions: processes that draw what takes long.
         panels: by the name of their tab.
         result: the one of them that shows the last run.
     """
@@ -72,13 +72,13 @@ class Drawing:
     def __init__(
         self,
         session: Session,
-        beside: Beside,
+        predictions: PredictionProcess,
         components: Components,
         panels: Mapping[str, Sequence[Panel]],
         result: ResultPanel,
     ) -> None:
         self.session = session
-        self.beside = beside
+        self.predictions = predictions
         self._at = components
         self._tabs = TabDrawing(panels, result)
         outputs = [one for several in panels.values() for panel in several for one in panel.outputs]
@@ -126,7 +126,7 @@ class Drawing:
         if not any(panel.uses_compiler for panel in self._panels[state.view.tab]):
             return ""
         shown = [state.experiment, *([state.pinned] if state.pinned else [])]
-        is_known = all(self.session.compiled_before(one) is not None for one in shown)
+        is_known = all(self.session.find_compiled(one) is not None for one in shown)
         with suppress(ConfigError):  # it can't be drawn, which is said when it is
             is_known = is_known and not self._is_far(self.known(state))
         return f"{DRAWN if is_known else next(self._numbers)} {link.query(state.to_address())}"
@@ -210,7 +210,8 @@ class Drawing:
                 return await asyncio.to_thread(self.draw, known) or self.nothing
         except ConfigError as error:
             return self.refused(error)
-        work = asyncio.wrap_future(self.beside.asked(values, known, twin, seconds=seconds))
+        submitted = self.predictions.submit(values, known, twin, client=current_client(), estimate_s=seconds)
+        work = asyncio.wrap_future(submitted)
         try:
             while still() and not work.done():
                 await asyncio.wait([work], timeout=0.25)

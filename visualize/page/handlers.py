@@ -18,11 +18,11 @@ import gradio as gr
 from kernels import discover
 from kernels.experiment import find_kernel
 from kernels.knobs import ConfigError
-from kernels.measuring.job import Job
+from kernels.measuring.stages import Job
 from kernels.results import Failure
 from visualize.page.drawing import DRAWN, Components, Drawing
 from visualize.page.open_pages import OpenPage, OpenPages
-from visualize.panels.asker import asker
+from visualize.panels.endpoint import current_client
 from visualize.panels.panel import Ask, Drawn, Measure
 from visualize.panels.tabs import SETTINGS
 from visualize.state.presets import with_preset
@@ -74,7 +74,7 @@ class Handlers:
         Args:
             kept: the last run, as the browser has kept it.
         """
-        self.drawing.beside.warm_up()
+        self.drawing.predictions.warm_up()
         asked = {name: value for name, value in request.query_params.items() if not name.startswith("__")}
         return self._answered(self._pages.find(request), self.drawing.opened(asked or SETTINGS.opening, kept))
 
@@ -144,7 +144,7 @@ class Handlers:
             await asyncio.sleep(0.2)  # of a slider that is being moved, the last position is compiled
             if still():
                 shown = [current.experiment, *([current.pinned] if current.pinned else [])]
-                works = [asyncio.wrap_future(self.session.compiling(one, client=asker())) for one in shown]
+                works = [asyncio.wrap_future(self.session.compile(one, client=current_client())) for one in shown]
                 try:
                     await asyncio.wait(works, timeout=0.15)
                     while still() and not all(work.done() for work in works):
@@ -196,7 +196,7 @@ class Handlers:
                 return
             page = self._pages.find(request)
             turn = page.compiles
-            job = self.session.submit(current.experiment, action.measurement, asker())
+            job = self.session.submit(current.experiment, action.measurement, current_client())
             page.replace_job(job)
             said: Drawn = {at.problems: form.placed({})}
             while not job.done.done() and page.job is job:

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from kernels.jit import HAS_TRITON
 from kernels.measuring.session import MOST_JOBS, Session
+from kernels.results import Failure
 
 # A worker that has nothing to do answers within milliseconds; one that starts, in a few seconds.
 _PATIENCE_S = 1.0
@@ -52,7 +53,7 @@ class HealthRoute:
         self._session = session
         self._began = time.monotonic()
         self._has_answered = False
-        self._asked: concurrent.futures.Future[int] | None = None
+        self._asked: concurrent.futures.Future[int | Failure] | None = None
 
     def route(self) -> Route:
         return Route("/healthz", self.answer)
@@ -74,7 +75,7 @@ class HealthRoute:
             run_worker=run_worker,
             jobs=session.jobs,
             most_jobs=MOST_JOBS,
-            compiles=session.machine.compilers.open,
+            compiles=len(session.compilers),
             store=session.store.problem,
         )
 
@@ -84,12 +85,12 @@ class HealthRoute:
         if self._session.jobs:
             return "busy"
         if self._asked is None or self._asked.done():
-            self._asked = self._session.asking_runner()
+            self._asked = self._session.ping_runner()
             if self._asked is None:
                 return "on demand"
         with_us = asyncio.wrap_future(self._asked)
         await asyncio.wait([with_us], timeout=_PATIENCE_S)
-        if self._asked.done() and not self._asked.cancelled() and self._asked.exception() is None:
+        if self._asked.done() and not isinstance(self._asked.result(), Failure):
             self._has_answered = True
             return "ready"
         if self._session.jobs:

@@ -20,8 +20,8 @@ from visualize.page.guide import Guide
 from visualize.page.handlers import Handlers
 from visualize.page.lean_blocks import LeanBlocks
 from visualize.page.look import TITLE
-from visualize.panels.beside import Beside
 from visualize.panels.panel import Ask, Measure, Panel
+from visualize.panels.prediction_process import PredictionProcess
 from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS, TABS, WAYS
 from visualize.text import header_text
@@ -34,7 +34,9 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
     """The whole page and its API, for the workers of `session`; with tools, for an MCP server too."""
     with LeanBlocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
         built = Page(blocks, session)
-        endpoints(session, built.beside, [panel for panels in built.panels.values() for panel in panels], with_tools)
+        endpoints(
+            session, built.predictions, [panel for panels in built.panels.values() for panel in panels], with_tools
+        )
     return blocks
 
 
@@ -43,7 +45,7 @@ class Page:
 
     Attributes:
         panels: by the name of their tab.
-        beside: where they are drawn that take long.
+        predictions: processes for predictions that take long.
     """
 
     def __init__(self, blocks: gr.Blocks, session: Session) -> None:
@@ -53,8 +55,8 @@ class Page:
         (self._result,) = (one for panels in self.panels.values() for one in panels if isinstance(one, ResultPanel))
         self._guide = Guide(session)
         self._lay_out()
-        self.beside = Beside(session)
-        drawing = Drawing(session, self.beside, self.components, self.panels, self._result)
+        self.predictions = PredictionProcess(session)
+        drawing = Drawing(session, self.predictions, self.components, self.panels, self._result)
         self.handlers = Handlers(drawing, self.components)
         self._join()
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
+from gradio.context import LocalContext
 
 from kernels import discover, experiment
 from kernels.experiment import Experiment, resolve_gpu
 from kernels.knobs import ConfigError, read_fields
+from kernels.measuring.fair_queue import INTERNAL, Client
 from kernels.measuring.measurements import MEASUREMENTS
 from kernels.measuring.session import Session
-from kernels.measuring.turns import Client
 from kernels.results import Compiled, Failure, codec
 from kernels.schema import JsonSchema
-from visualize.panels.asker import asker
-from visualize.panels.beside import NEAR_S, Beside
+from visualize.panels.prediction_process import NEAR_S, PredictionProcess
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.state.view import View
@@ -31,8 +31,24 @@ V = TypeVar("V")
 # The parameter that takes an experiment.
 EXPERIMENT = "experiment"
 
+# Characters of a page's name that are kept: clients choose it.
+_MAX_PAGE_NAME = 64
+
 # What a body gives: the fields of a reply, or why there are none.
 Reply = dict[str, Any] | Failure
+
+
+def current_client() -> Client:
+    """Return the client of the current request; INTERNAL if there is none.
+
+    The address is the connection's, or what a proxy on this machine says (uvicorn's FORWARDED_ALLOW_IPS names other
+    trusted proxies).
+    """
+    request = LocalContext.request.get(None)
+    client = getattr(request, "client", None)
+    if client is None:
+        return INTERNAL
+    return Client(str(client.host), str(getattr(request, "session_hash", ""))[:_MAX_PAGE_NAME])
 
 
 @dataclass(frozen=True)
@@ -58,8 +74,8 @@ class Endpoint:
 class Api:
     """The ways to answer, for the workers of one session, and for processes beside the page's."""
 
-    def __init__(self, session: Session, beside: Beside | None = None) -> None:
-        self.session, self.beside = session, beside or Beside(session)
+    def __init__(self, session: Session, predictions: PredictionProcess | None = None) -> None:
+        self.session, self.predictions = session, predictions or PredictionProcess(session)
         self._going_on: dict[Client, Future[Compiled | Failure]] = {}
 
     async def compiled(
@@ -78,9 +94,9 @@ class Api:
                 the same is asked again, until its client asks for another one.
             seconds: of a core that `body`, which is then one of a module, takes; what is not quick has another process.
         """
-        client = asker()
+        client = current_client()
         try:
-            asked = self.session.compiling(from_payload(payload), client=client)
+            asked = self.session.compile(from_payload(payload), client=client)
         except Exception as error:
             return to_json(failure(error))
         try:
@@ -97,7 +113,8 @@ class Api:
         if isinstance(found, dict):
             return found
         known, needed_s = found
-        reply = await asyncio.wrap_future(self.beside.asked(replied, known, body, seconds=needed_s))
+        work = self.predictions.submit(replied, known, body, client=client, estimate_s=needed_s)
+        reply = await asyncio.wrap_future(work)
         return to_json(reply) if isinstance(reply, Failure) else reply
 
     def _unless_far(
@@ -145,7 +162,7 @@ class Api:
     ) -> dict[str, Any]:
         """Measure, and answer with what `body` says of the outcome; by default all of it."""
         try:
-            job = self.session.submit(from_payload(payload), measurement, asker())
+            job = self.session.submit(from_payload(payload), measurement, current_client())
         except Exception as error:
             return to_json(failure(error))
         # Waits without a thread: many may wait for their turn, and the page must stay quick.
@@ -190,7 +207,7 @@ def known(session: Session, state: State, compiled: Compiled | Failure | None = 
         compiled: what compiling it came to; None to ask whether that is known.
     """
     chosen = state.experiment
-    outcome = compiled or session.compiled_before(chosen)
+    outcome = compiled or session.find_compiled(chosen)
     found = {name: one for name in MEASUREMENTS if (one := session.found(chosen, name)) is not None}
     measured = {name: one.value for name, one in found.items()}
     ended = {name: one.ended for name, one in found.items() if one.ended is not None}

@@ -22,7 +22,7 @@ from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
 from kernels.spec import Launch
 from visualize.figures.cliff_figure import cliff_figure
-from visualize.panels.asker import asker
+from visualize.panels.endpoint import current_client
 from visualize.panels.panel import Ask, Drawn, Panel, Question
 from visualize.predict import coalescing
 from visualize.predict.schedule import occupancy
@@ -99,7 +99,7 @@ def faults(session: Session, state: State) -> Iterator[Answer]:
     caption = whatif_text.changes_caption(state.gpu.name)
     variants = _variants(state.experiment)
     for variant in variants:
-        outcome = session.compiled(variant.experiment, variant.specialization, client=asker())
+        outcome = session.compile(variant.experiment, variant.specialization, client=current_client()).result()
         ops = None
         if isinstance(outcome, Compiled) and not outcome.unreadable:
             ops = _operations(variant.experiment, outcome, session)
@@ -158,7 +158,7 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
     seen: list[tuple[int, int, int, str]] = []
     for size in sizes:
         experiment = replace(state.experiment, problem=replace(state.experiment.problem, **{name: size}))
-        outcome = session.compiled(experiment, client=asker())
+        outcome = session.compile(experiment, client=current_client()).result()
         if isinstance(outcome, Failure) or outcome.unreadable:
             yield status_text.alert(f"{name} = {size}:", whatif_text.reason(outcome)), ""
             return
@@ -185,7 +185,7 @@ def across(session: Session, state: State) -> Iterator[Answer]:
         raise ConfigError(error.kind, str(error), "other_gpu") from None
     columns: dict[str, dict[str, Any]] = {}
     for experiment in (state.experiment, other):
-        outcome = session.compiled(experiment, client=asker())
+        outcome = session.compile(experiment, client=current_client()).result()
         if isinstance(outcome, Failure) or outcome.unreadable:
             name = resolve_gpu(experiment, session.gpu).name
             yield status_text.alert(f"{name}:", whatif_text.reason(outcome)), ""

@@ -118,7 +118,7 @@ def _asked(fact: Fact, address: Mapping[str, str], session: Session) -> Found:
         body, source = OF_STATES[fact.endpoint]
         made: Compiled | Failure | None = None
         if source == "compiled":
-            made = session.compiled(state.experiment)
+            made = session.compile(state.experiment).result()
             if isinstance(made, Failure):
                 raise NoFact(made.message)
         reply = body(known(session, state, made))

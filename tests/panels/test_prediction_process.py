@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import pickle
-import queue
 from concurrent.futures import ThreadPoolExecutor
 
 import gradio as gr
@@ -14,16 +14,17 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
-from kernels.measuring.processes import DEADLINES_S
+from kernels.measuring.fair_queue import INTERNAL
+from kernels.measuring.pool import DEADLINES_S
 from kernels.measuring.session import Session
 from kernels.results import Failure
 from tests.panels.sent import named, opened, request, set_to
+from tests.waiting import until
 from visualize.page import drawing as page_drawing
 from visualize.page.page import Page
-from visualize.panels import beside as panels_beside
-from visualize.panels import endpoint, reuse_tab
-from visualize.panels.beside import NEAR_S
+from visualize.panels import endpoint, prediction_process, reuse_tab
 from visualize.panels.endpoint import Api
+from visualize.panels.prediction_process import NEAR_S
 from visualize.panels.reuse_tab import ReusePanel
 from visualize.panels.tabs import SETTINGS
 from visualize.predict.reuse import MOST_WAVES, reuse_seconds
@@ -64,27 +65,19 @@ def test_a_refusal_is_sent_whole():
     assert (there.kind, str(there), there.field) == ("out_of_range", "It is 3; at most 2 is allowed.", "M")
 
 
-def test_what_is_quick_is_drawn_at_once_and_starts_no_process(page, monkeypatch):
-    monkeypatch.setattr(page.beside._workers, "submit", lambda *_, **__: pytest.fail("a process was asked for"))
+def test_a_quick_prediction_is_drawn_immediately_and_starts_no_process(page):
     for tab in SETTINGS.tabs:
         answer = named(page.handlers.on_change(request(), set_to({**NEAR, "tab": tab})))
         assert "Predicting" not in str(answer)
+    assert len(page.predictions.pool) == 0
+    assert not page.predictions.pool.has_started
 
 
-def test_a_process_is_started_once_soon_after_a_page_was_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr(panels_beside, "_WARM_UP_AFTER_S", 0.0)
-    session, asked = Session(None, tmp_path), queue.Queue()
-    with gr.Blocks() as blocks:
-        built = Page(blocks, session)
-    monkeypatch.setattr(built.beside._workers, "submit", lambda *call: asked.put(call))
+def test_a_process_starts_soon_after_a_page_was_opened(page, monkeypatch):
+    monkeypatch.setattr(prediction_process, "WARM_UP_AFTER_S", 0.0)
     for _ in range(3):
-        built.handlers.on_load(request(), None)
-    function, stage = asked.get(timeout=30)
-    assert stage in DEADLINES_S
-    assert function() is None
-    session.close()
-    built.beside._warming.join(30)
-    assert asked.empty()
+        page.handlers.on_load(request(), None)
+    until(lambda: page.predictions.pool.has_started)
 
 
 def test_what_takes_long_is_not_drawn_in_the_page_but_asked_for(page, monkeypatch):
@@ -101,7 +94,7 @@ def test_another_process_draws_the_same_and_replies_the_same(shared_page, monkey
     current = opened({**NEAR, "with": "kernel=matmul.grouped&M=640&N=640&K=640", "gpu": "H200"})
     drawing = page.handlers.drawing
     here = named(drawing.draw(drawing.known(current)))
-    api = Api(page.session, page.beside)
+    api = Api(page.session, page.predictions)
     failure = Failure("compile", "timeout", "It took too long.")
     reply = api.predicted(current.experiment.to_json(), reuse_tab.reply, failure)
     monkeypatch.setattr(page_drawing, "NEAR_S", -1.0)
@@ -111,8 +104,9 @@ def test_another_process_draws_the_same_and_replies_the_same(shared_page, monkey
     async def asked():
         drawn = await drawing.drawn_again(current, None, lambda: True)
         known = api.known(current.experiment, failure)
-        there = await asyncio.wrap_future(page.beside.asked(endpoint.replied, known, reuse_tab.reply, seconds=1.0))
-        process = await asyncio.wrap_future(page.beside.asked(process_of, known, seconds=1.0))
+        submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
+        there = await asyncio.wrap_future(submit(endpoint.replied, known, reuse_tab.reply))
+        process = await asyncio.wrap_future(submit(process_of, known))
         return drawn, there, process
 
     drawn, there, process = run(asked())
@@ -137,16 +131,12 @@ def test_what_nobody_wants_any_more_is_given_up(shared_page, monkeypatch):
     assert run(drawing.drawn_again(opened(FAR), None, lambda: False)) == drawing.nothing
 
 
-def test_the_same_is_predicted_once_for_all_who_ask(page, monkeypatch):
-    submitted = []
-    submit = page.beside._workers.submit
-    monkeypatch.setattr(page.beside._workers, "submit", lambda *a, **b: submitted.append(a) or submit(*a, **b))
-    known = [page.handlers.drawing.known(opened(FAR)) for _ in range(3)]
-    several = [page.beside.asked(process_of, one, seconds=1.0) for one in known]
-    other = page.beside.asked(process_of, page.handlers.drawing.known(opened(NEAR)), seconds=1.0)
-    assert len(submitted) == 2
-    for one in (*several, other):
-        one.cancel()
+def test_equal_predictions_are_made_once_for_all_clients(page):
+    known = [page.handlers.drawing.known(opened(fields)) for fields in (FAR, FAR, FAR, NEAR)]
+    futures = [page.predictions.submit(process_of, each, client=INTERNAL, estimate_s=1.0) for each in known]
+    assert len(page.predictions.pool) == 2
+    for future in futures:
+        future.cancel()
 
 
 def shown():
@@ -179,7 +169,3 @@ def test_what_is_not_refused_ends_by_its_deadline(gpu):
                 longest = max(longest, reuse_seconds(state.kernel, state.launch, state.gpu.sms))
     assert 1 < longest < DEADLINES_S["model"] / 2
     assert MOST_WAVES == 2048, "the estimate was fitted up to there"
-
-
-def test_processes_are_few_whatever_is_asked(page):
-    assert len(page.beside._workers._workers) == panels_beside._PROCESSES

@@ -7,7 +7,6 @@ import importlib
 import multiprocessing
 import os
 import sys
-import threading
 import time
 import types
 
@@ -17,12 +16,13 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS, gpu_or_slice
-from kernels.measuring import leased, worker
-from kernels.measuring.leased import LeasedWorkers
-from kernels.measuring.processes import DEADLINES_S, outcome
+from kernels.measuring import worker
+from kernels.measuring.fair_queue import Call
 from kernels.measuring.session import Session
-from kernels.results import Device, Failure
+from kernels.measuring.zero_gpu import LEASE_S, ZeroGpuPool, serve
+from kernels.results import Failure
 from kernels.sweep.local_device import LocalDevice
+from tests.kernels.test_pool import Held
 from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -60,92 +60,95 @@ def hub():
 
 
 @pytest.fixture
-def workers(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "finish", lambda: None)  # which needs torch
-    made = LeasedWorkers(hub.GPU(leased.serve, duration=lambda path, cache, seconds: seconds), str(tmp_path))
+def pool(hub, tmp_path):
+    made = ZeroGpuPool(hub.GPU(serve, duration=lambda path, cache, seconds: seconds), str(tmp_path))
     yield made
     made.close()
 
 
-def process_and_cache():
+def describe_process():
     return os.getpid(), os.environ["TRITON_CACHE_DIR"], multiprocessing.current_process().daemon
-
-
-def hold(value):
-    worker.hold(value)
 
 
 def die():
     os._exit(3)
 
 
-def fail():
-    raise LookupError("not there")
+def call(pool, function, *args, stage="worker"):
+    return pool.submit(Call(stage, function, args))
 
 
-def test_one_lease_answers_all_calls_of_a_turn_and_holds_what_they_hold(workers, hub, tmp_path):
-    first = workers.submit(process_and_cache, "worker").result(10)
+def assert_failed(future, stage, kind, text=""):
+    failure = future.result(10)
+    assert isinstance(failure, Failure), failure
+    assert (failure.stage, failure.kind) == (stage, kind)
+    assert text in failure.message
+
+
+def test_one_lease_answers_all_calls_of_a_job_and_keeps_its_values(pool, hub, tmp_path):
+    first = call(pool, describe_process).result(10)
     assert first[0] != os.getpid()
     assert first[1:] == (str(tmp_path), True)
-    workers.submit(hold, "launch", [1, 2]).result(10)
-    assert workers.submit(worker.held, "check").result(10) == [1, 2]
+    call(pool, worker.hold, [1, 2], stage="launch").result(10)
+    assert call(pool, worker.held, stage="check").result(10) == [1, 2]
     assert len(hub.asked) == 1
-    workers.release()
+    pool.release()
     until(lambda: hub.alive == 0)
-    assert workers.submit(process_and_cache, "worker").result(10)[0] != first[0]
-    assert hub.asked == [("nobody", leased.LEASE_S)] * 2
+    assert call(pool, describe_process).result(10)[0] != first[0]
+    assert hub.asked == [("nobody", LEASE_S)] * 2
 
 
-def test_the_hub_knows_who_asked(workers, hub):
+def test_a_lease_that_is_released_in_the_middle_of_a_call_ends_with_that_call(pool, hub):
+    process = call(pool, worker.process_id).result(10)
+    running = call(pool, time.sleep, 0.3)
+    pool.release()
+    assert running.result(10) is None
+    until(lambda: hub.alive == 0)
+    assert call(pool, worker.process_id).result(10) != process
+
+
+def test_the_hub_learns_whose_request_it_is(pool, hub):
     context = contextvars.copy_context()
     context.run(WHO.set, "a visitor")
-    context.run(workers.submit, worker.process_id, "worker").result(10)
+    context.run(call, pool, worker.process_id).result(10)
     assert hub.asked[0][0] == "a visitor"
 
 
-def test_a_dead_worker_is_a_failure_and_the_next_call_gets_another(workers):
-    died = outcome(workers.submit(die, "launch"), "launch")
-    assert (died.stage, died.kind) == ("launch", "worker_died")
-    assert "(ZeroGPU worker error: 'GPU task aborted')" in died.message
-    assert workers.submit(process_and_cache, "worker").result(10)[2]
+def test_a_dead_worker_is_a_failure_and_the_next_call_gets_another(pool):
+    assert_failed(
+        call(pool, die, stage="launch"), "launch", "worker_died", "(ZeroGPU worker error: 'GPU task aborted')"
+    )
+    assert call(pool, describe_process).result(10)[2]
 
 
-def test_a_hung_worker_is_killed_at_its_deadline(workers, hub, monkeypatch):
-    monkeypatch.setitem(DEADLINES_S, "time", 0.3)
-    hung = outcome(workers.submit(time.sleep, "time", 60), "time")
-    assert (hung.stage, hung.kind) == ("time", "timeout")
+def test_a_hung_worker_is_killed_at_its_deadline(pool, hub):
+    assert_failed(pool.submit(Call("time", time.sleep, (60,)), deadline_s=0.3), "time", "timeout")
     until(lambda: hub.alive == 0)
-    assert workers.submit(process_and_cache, "worker").result(10)
+    assert call(pool, describe_process).result(10)
 
 
-def test_a_cancelled_call_ends_its_worker(workers, hub):
-    call = workers.submit(time.sleep, "time", 60)
-    until(lambda: hub.alive == 1 and call.running())
-    call.cancel()
-    assert outcome(call, "time").kind == "cancelled"
+def test_a_cancelled_call_ends_its_worker(pool, hub, tmp_path):
+    held = Held(tmp_path)
+    hung = pool.submit(held.call("hung"))
+    held.process("hung")
+    hung.cancel()
     until(lambda: hub.alive == 0)
 
 
-def test_what_a_function_raises_is_named(workers):
-    with pytest.raises(RuntimeError, match="LookupError: not there"):
-        workers.submit(fail, "check").result(10)
-
-
-def test_a_hub_that_lends_nothing_is_a_failure_with_its_words(workers, hub):
+def test_a_hub_that_lends_nothing_is_a_failure_with_its_words(pool, hub):
     hub.refuses = 'You have exceeded your GPU quota. <a href="https://hub.example">More</a>'
-    refused = workers.submit(worker.process_id, "worker").result(10)
-    assert isinstance(refused, Failure)
-    assert (refused.kind, refused.message) == ("no_gpu", "No GPU was lent: You have exceeded your GPU quota. More")
+    assert_failed(
+        call(pool, worker.process_id), "worker", "no_gpu", "No GPU was lent: You have exceeded your GPU quota. More"
+    )
     hub.refuses = ""
-    assert workers.submit(worker.process_id, "worker").result(10)
+    assert call(pool, worker.process_id).result(10)
 
 
-def test_nothing_is_taken_after_the_end(workers, hub):
-    workers.submit(process_and_cache, "worker").result(10)
-    workers.close()
+def test_a_closed_pool_leaves_no_worker_and_takes_no_call(pool, hub):
+    call(pool, describe_process).result(10)
+    pool.close()
     until(lambda: hub.alive == 0)
-    with pytest.raises(RuntimeError, match="The workers were closed"):
-        workers.submit(worker.process_id, "worker")
+    assert_failed(call(pool, worker.process_id), "worker", "cancelled")
 
 
 def test_a_slice_is_no_whole_gpu():
@@ -183,20 +186,16 @@ def test_a_session_on_zero_gpu_knows_its_slice_and_asks_for_none_until_something
     try:
         session.warm_up()
         assert (session.gpu.name, session.gpu.sms, session.backend) == ("slice of RTXPRO6000", 94, "cuda")
-        assert session.asking_runner() is None
-        device = LocalDevice(session.machine, from_json({"kernel": "matmul.grouped"}, discover()), session.gpu)
+        assert session.ping_runner() is None
+        device = LocalDevice(session, from_json({"kernel": "matmul.grouped"}, discover()), session.gpu)
         assert not device.times
         assert device.refusal(None).startswith("This GPU is lent for one run at a time")
-        time.sleep(0.2)
         assert hub.asked == []
     finally:
         session.close()
 
 
-def test_a_run_takes_one_lease_in_the_name_of_who_asked(space, hub, monkeypatch):
-    """With stages that are made up: there is no GPU."""
-    monkeypatch.setattr(worker, "finish", lambda: None)
-    monkeypatch.setattr(worker, "describe", made_up_device)
+def test_a_run_takes_one_lease_in_the_name_of_its_visitor(space, hub):
     session = Session.here()
     try:
         context = contextvars.copy_context()
@@ -206,11 +205,6 @@ def test_a_run_takes_one_lease_in_the_name_of_who_asked(space, hub, monkeypatch)
         assert isinstance(result, Failure), "there is no CUDA here"
         assert result.stage in ("launch", "worker"), result
         until(lambda: hub.alive == 0)
-        assert hub.asked == [("a visitor", leased.LEASE_S)]
-        assert threading.active_count() < 50
+        assert hub.asked == [("a visitor", LEASE_S)]
     finally:
         session.close()
-
-
-def made_up_device():
-    return Device("cuda", "a slice of NVIDIA RTX PRO 6000: 94 SMs, 64 MiB of L2", torch="2.11.0", triton="3.6.0")

@@ -1,0 +1,191 @@
+"""A fair queue of calls: light clients go first, and one worker is reserved for short calls."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from kernels.results import Failure
+
+T = TypeVar("T")
+
+# Calls that may wait for one page, and for one address: a room full of people may share an address.
+MAX_WAITING_PER_PAGE, MAX_WAITING_PER_ADDRESS = 8, 32
+
+# Seconds after which half of a client's usage is forgotten.
+HALF_LIFE_S = 120.0
+
+# Usage of an address, in seconds, above which its calls lose access to the reserved worker: estimates can be wrong.
+BUDGET_S = 30.0
+
+# Usage below which a client is forgotten.
+_NEGLIGIBLE_S = 1e-3
+
+
+@dataclass(frozen=True)
+class Client:
+    """The source of a request: an address, and one page or program there."""
+
+    address: str = ""
+    page: str = ""
+
+
+# This process itself: it has no address, and no limits apply to it.
+INTERNAL = Client()
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A call that a worker process can make.
+
+    Attributes:
+        stage: one of DEADLINES_S; a Failure names it.
+        function: of a module: the worker imports it by name.
+        key: calls in flight with the same key are made once; None for a call that is never shared.
+    """
+
+    stage: str
+    function: Callable[..., T | Failure]
+    args: tuple[Any, ...] = ()
+    key: Hashable = None
+
+
+@dataclass(eq=False)
+class QueuedCall(Generic[T]):
+    """A call with the futures of all who wait for it.
+
+    Attributes:
+        estimate_s: how long the call will take, estimated.
+        deadline_s: how long a worker may take.
+        on_result: called with a result that is no Failure, before any future has it.
+        context: of the request: ZeroGPU's hub identifies the visitor by it.
+        started: when a worker took the call; infinity before.
+    """
+
+    call: Call[T]
+    client: Client = INTERNAL
+    estimate_s: float = 0.0
+    deadline_s: float = math.inf
+    on_result: Callable[[T], None] | None = None
+    futures: list[Future[T | Failure]] = field(default_factory=list)
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    started: float = math.inf
+
+    @property
+    def is_wanted(self) -> bool:
+        return not all(future.cancelled() for future in self.futures)
+
+
+class RecentUsage:
+    """Seconds of work that each client used, with a half-life.
+
+    Args:
+        now: a clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._seconds: dict[Client, float] = {}
+        self._updated = now()
+
+    def add(self, client: Client, seconds: float) -> None:
+        factor = self._decay()
+        self._updated = self._now()
+        self._seconds = {entry: s * factor for entry, s in self._seconds.items() if s * factor > _NEGLIGIBLE_S}
+        for entry in (client, Client(client.address)):
+            self._seconds[entry] = max(0.0, self._seconds.get(entry, 0.0) + seconds)
+
+    def get(self, client: Client) -> tuple[float, float]:
+        """Return the usage of the client's address, and of its page."""
+        factor = self._decay()
+        return factor * self._seconds.get(Client(client.address), 0.0), factor * self._seconds.get(client, 0.0)
+
+    def __len__(self) -> int:
+        """Return the number of clients and addresses that are remembered."""
+        return len(self._seconds)
+
+    def _decay(self) -> float:
+        return 0.5 ** ((self._now() - self._updated) / HALF_LIFE_S)
+
+
+class FairQueue:
+    """Calls that wait for a worker, and calls that a worker has taken.
+
+    The next call belongs to the client with the lowest recent usage: by address, then by page, then first come, first
+    served. Heavy clients wait for light ones, and no client starves. Not thread-safe.
+
+    Args:
+        workers: how many calls can run; if there are several, one is reserved for short calls.
+        short_s: estimate of the longest short call.
+        noun: what a refusal calls the calls.
+        now: a clock in seconds.
+    """
+
+    def __init__(
+        self, workers: int, short_s: float = math.inf, noun: str = "calls", now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._workers, self._short_s, self._noun = workers, short_s, noun
+        self._waiting: list[QueuedCall[Any]] = []
+        self._is_long: dict[QueuedCall[Any], bool] = {}
+        self._usage = RecentUsage(now)
+
+    def __len__(self) -> int:
+        """Return the number of waiting calls."""
+        return len(self._waiting)
+
+    def refuse(self, client: Client) -> str:
+        """Return why the client may queue no more calls, as a sentence; "" if it may."""
+        if not client.address:
+            return ""
+        clients = [queued.client for queued in self._waiting]
+        for count, limit, source in (
+            (clients.count(client), MAX_WAITING_PER_PAGE, "of this page or program"),
+            (sum(c.address == client.address for c in clients), MAX_WAITING_PER_ADDRESS, "from this address"),
+        ):
+            if count >= limit:
+                return (
+                    f"{count} {self._noun} {source} are waiting already; at most {limit} may. "
+                    "Try again when some have ended."
+                )
+        return ""
+
+    def push(self, queued: QueuedCall[Any]) -> None:
+        self._waiting.append(queued)
+
+    def pop(self) -> QueuedCall[Any] | None:
+        """Return the call that a free worker takes next; None if no call may run now."""
+        is_reserved = self._workers > 1 and sum(self._is_long.values()) >= self._workers - 1
+        eligible = [queued for queued in self._waiting if not is_reserved or self._is_short(queued)]
+        if not eligible:
+            return None
+        queued = min(eligible, key=lambda queued: self._usage.get(queued.client))
+        self._waiting.remove(queued)
+        self._is_long[queued] = not self._is_short(queued)
+        self._usage.add(queued.client, queued.estimate_s)
+        return queued
+
+    def finish(self, queued: QueuedCall[Any], seconds: float) -> None:
+        """Free the call's worker, and charge the client for the seconds that the call took."""
+        del self._is_long[queued]
+        self._usage.add(queued.client, seconds - queued.estimate_s)
+
+    def discard(self, queued: QueuedCall[Any]) -> bool:
+        """Remove a call if it is still waiting; return whether it was."""
+        if queued not in self._waiting:
+            return False
+        self._waiting.remove(queued)
+        return True
+
+    def clear(self) -> list[QueuedCall[Any]]:
+        """Remove and return all waiting calls."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def _is_short(self, queued: QueuedCall[Any]) -> bool:
+        is_within_budget = not queued.client.address or self._usage.get(queued.client)[0] <= BUDGET_S
+        return is_within_budget and queued.estimate_s <= self._short_s

@@ -1,0 +1,294 @@
+"""Worker processes: deadlines, cancels, shared calls, deaths, and the end of the page."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernels.measuring import worker
+from kernels.measuring.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
+from kernels.measuring.pool import Pool
+from kernels.results import Failure
+from tests.kernels.trees import ROOT, children, is_alive
+from tests.waiting import until
+
+PATIENCE_S = 60
+REPLACED_WITHIN_S, WITH_FORK_SERVER_WITHIN_S = 5, 8
+
+PROCESS = Call("worker", worker.process_id)
+
+
+def get_parent():
+    return os.getppid()
+
+
+def hold(directory, name):
+    """Write down this process, and return it once the test lets the call end."""
+    Path(directory, name).write_text(str(os.getpid()), encoding="utf-8")
+    while not Path(directory, f"{name} ends").exists():
+        time.sleep(0.01)
+    return os.getpid()
+
+
+class Held:
+    """Calls that run until the test ends them."""
+
+    def __init__(self, directory):
+        self.directory = directory
+
+    def call(self, name, key=None, stage="launch"):
+        return Call(stage, hold, (str(self.directory), name), key)
+
+    def process(self, name):
+        """Wait until a worker has taken the call, and return its process id."""
+        file = self.directory / name
+        return int(until(lambda: file.exists() and file.read_text(encoding="utf-8")))
+
+    def has_run(self, name):
+        return (self.directory / name).exists()
+
+    def end(self, *names):
+        for name in names:
+            (self.directory / f"{name} ends").touch()
+
+
+@pytest.fixture
+def held(tmp_path):
+    return Held(tmp_path)
+
+
+@pytest.fixture
+def make_pool(tmp_path):
+    pools = []
+
+    def make(count=1, backend="model", **options):
+        pools.append(Pool(backend, str(tmp_path / "cache"), count, **options))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+@pytest.fixture
+def pool(make_pool):
+    return make_pool()
+
+
+def process_of(pool):
+    return pool.submit(PROCESS).result(PATIENCE_S)
+
+
+def assert_failed(future, stage, kind, text=""):
+    failure = future.result(PATIENCE_S)
+    assert isinstance(failure, Failure), failure
+    assert (failure.stage, failure.kind) == (stage, kind)
+    assert text in failure.message
+
+
+def test_importing_and_making_a_pool_start_no_thread_and_no_process():
+    script = """
+import multiprocessing, os, threading
+import kernels.measuring.session
+from kernels.measuring.pool import Pool
+from multiprocessing import forkserver
+Pool("compile", "cache", 4)
+print(threading.active_count(), multiprocessing.active_children(), forkserver._forkserver._forkserver_pid)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "[]", "None"]
+
+
+def test_a_worker_gets_the_environment_of_its_pool_and_comes_from_one_fork_server(make_pool, monkeypatch, tmp_path):
+    pools = []
+    for value in ("one", "two"):
+        monkeypatch.setenv("TILESCOPE_TEST", value)
+        pools.append(make_pool())
+    ask = lambda pool, name: pool.submit(Call("worker", os.getenv, (name,))).result(PATIENCE_S)  # noqa: E731
+    assert [ask(pool, "TILESCOPE_TEST") for pool in pools] == ["one", "two"]
+    assert {ask(pool, "TRITON_CACHE_DIR") for pool in pools} == {str(tmp_path / "cache")}
+    parents = {pool.submit(Call("worker", get_parent)).result(PATIENCE_S) for pool in pools}
+    assert len(parents) == 1
+    assert os.getpid() not in parents
+
+
+def test_a_deadline_starts_when_a_worker_takes_the_call_and_then_kills_it(pool, held):
+    first = pool.submit(held.call("first"), deadline_s=2.0)
+    second = pool.submit(held.call("second"), deadline_s=2.0)
+    killed = held.process("first")
+    assert_failed(first, "launch", "timeout", "did not end within 2 s")
+    until(lambda: not is_alive(killed))
+    taken = held.process("second")
+    held.end("second")
+    assert second.result(PATIENCE_S) == taken, "it had waited for longer than its deadline"
+
+
+def test_cancelling_kills_a_running_call_and_drops_a_waiting_one(pool, held):
+    running, waiting, last = (pool.submit(held.call(name)) for name in ("running", "waiting", "last"))
+    process = held.process("running")
+    waiting.cancel()
+    running.cancel()
+    until(lambda: not is_alive(process), REPLACED_WITHIN_S)
+    assert held.process("last") != process
+    held.end("last")
+    assert last.result(PATIENCE_S)
+    assert not held.has_run("waiting")
+
+
+def test_equal_calls_in_flight_run_once_until_all_of_their_clients_have_cancelled(make_pool, held):
+    pool, kept = make_pool(count=2), []
+    shared = [pool.submit(held.call("shared", key="k"), on_result=kept.append) for _ in range(3)]
+    process = held.process("shared")
+    assert len(pool) == 1
+    shared[0].cancel()
+    held.end("shared")
+    assert [future.result(PATIENCE_S) for future in shared[1:]] == [process] * 2
+    assert kept == [process]
+
+    again = [pool.submit(held.call("again", key="k")) for _ in range(2)]
+    process = held.process("again")
+    for future in again:
+        future.cancel()
+    until(lambda: not is_alive(process))
+    until(lambda: len(pool) == 0)
+    held.end("afterwards")
+    assert pool.submit(held.call("afterwards", key="k")).result(PATIENCE_S) != process
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name)
+@pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
+def test_a_worker_that_dies_or_is_stopped_costs_its_own_call_and_is_replaced(pool, held, sent, is_busy):
+    process = process_of(pool)
+    call = pool.submit(held.call("busy")) if is_busy else None
+    assert not is_busy or held.process("busy") == process
+    waiting = pool.submit(PROCESS) if is_busy else None
+    began = time.monotonic()
+    os.kill(process, sent)
+    replacement = (waiting or pool.submit(PROCESS)).result(PATIENCE_S)
+    assert time.monotonic() - began < REPLACED_WITHIN_S
+    assert replacement != process
+    until(lambda: not is_alive(process))
+    if call is not None:
+        assert_failed(call, "launch", "worker_died", "SIGKILL" if sent == signal.SIGKILL else "stopped")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name)
+def test_an_idle_worker_is_replaced_before_anybody_asks(pool, sent):
+    server = pool.submit(Call("worker", get_parent)).result(PATIENCE_S)
+    process = process_of(pool)
+    others = set(children(server, "")) - {process}
+    os.kill(process, sent)
+    until(lambda: not is_alive(process) and set(children(server, "")) - others - {process}, REPLACED_WITHIN_S)
+
+
+def test_workers_come_back_after_their_fork_server_died(make_pool):
+    pool = make_pool(count=2)
+    process, server = process_of(pool), pool.submit(Call("worker", get_parent)).result(PATIENCE_S)
+    began = time.monotonic()
+    os.kill(server, signal.SIGKILL)
+    until(lambda: not is_alive(process))
+    assert process_of(pool) != process
+    assert time.monotonic() - began < WITH_FORK_SERVER_WITHIN_S
+
+
+def test_replaced_workers_are_other_processes(pool, held):
+    call = pool.submit(held.call("running"))
+    process = held.process("running")
+    pool.replace()
+    assert_failed(call, "launch", "worker_died")
+    assert process_of(pool) != process
+
+
+def test_workers_that_can_not_start_are_a_failure(make_pool):
+    pool = make_pool(preload=["no_such_module"])
+    for _ in range(2):
+        assert_failed(pool.submit(PROCESS), "worker", "worker_died", "before it took the work")
+    assert not pool.has_started
+
+
+def test_an_exception_and_values_that_can_not_be_sent_are_failures_and_cost_no_worker(pool):
+    process = process_of(pool)
+    assert_failed(pool.submit(Call("check", int, ("seven",))), "check", "error", "ValueError: invalid literal")
+    assert_failed(pool.submit(Call("check", lambda: 7)), "check", "error")
+    assert_failed(pool.submit(Call("check", iter, (hold.__code__.co_lines,))), "check", "error")
+    assert process_of(pool) == process
+
+
+def test_a_client_with_too_many_waiting_calls_is_refused(pool, held):
+    client = Client("10.0.0.1", "page")
+    pool.submit(held.call("running"), client)
+    held.process("running")
+    waiting = [pool.submit(held.call(str(number)), client) for number in range(MAX_WAITING_PER_PAGE)]
+    assert_failed(pool.submit(held.call("late"), client), "launch", "busy", "at most 8 may")
+    waiting[-1].cancel()
+    assert not pool.submit(held.call("in its place"), client).done()
+
+
+def test_closing_ends_every_call(pool, held):
+    calls = [pool.submit(held.call(name)) for name in ("running", "waiting")]
+    process = held.process("running")
+    pool.close()
+    assert not is_alive(process)
+    for call in (*calls, pool.submit(held.call("late"))):
+        assert_failed(call, "launch", "cancelled", "The page was closed")
+
+
+def test_a_signal_handler_may_close_a_pool_in_the_middle_of_submit(pool):
+    class Interrupting:
+        """A key whose hash is taken while the pool's lock is held."""
+
+        def __hash__(self):
+            signal.raise_signal(signal.SIGUSR1)
+            return 1
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: pool.close())
+    try:
+        assert_failed(pool.submit(Call("launch", os.getpid, (), Interrupting())), "launch", "cancelled")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_workers_whose_calls_are_not_timed_are_nicer_than_the_page(make_pool):
+    nice = [make_pool(backend=backend).submit(Call("worker", os.nice, (0,))) for backend in ("model", "interpreter")]
+    model, interpreter = (future.result(PATIENCE_S) for future in nice)
+    assert model > interpreter == os.nice(0)
+
+
+# Holds Python's lock in one worker and sleeps in another, says so, and stays.
+BUSY = """
+import sys, threading
+from pathlib import Path
+
+if __name__ == "__main__":
+    from kernels.measuring.pool import Call, Pool
+    from tests.kernels.test_pool import hold, hold_lock
+
+    pool = Pool("compile", sys.argv[1], 2)
+    calls = [pool.submit(Call("launch", f, (sys.argv[1], f.__name__))) for f in (hold, hold_lock)]
+    calls[0].result()
+"""
+
+
+def hold_lock(directory, name):
+    """Write down this process, and keep Python's lock for minutes, as a compile does."""
+    Path(directory, name).write_text(str(os.getpid()), encoding="utf-8")
+    return pow(7, 10**8)
+
+
+def test_no_process_outlives_a_page_that_is_killed_in_the_middle_of_work(tmp_path):
+    script = tmp_path / "busy.py"
+    script.write_text(BUSY, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, script, tmp_path], env=environment) as page:
+        try:
+            processes = [Held(tmp_path).process(name) for name in ("hold", "hold_lock")]
+            (server,) = children(page.pid, "forkserver")
+        finally:
+            page.kill()
+    until(lambda: not any(is_alive(process) for process in (server, *processes)), 5)
