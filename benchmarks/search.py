@@ -24,8 +24,8 @@ from kernels.experiment import Experiment
 from kernels.gpus import GPUS, Gpu
 from kernels.results import Device, Failure, Prediction, Strategy, Sweep, SweepRow
 from kernels.space import Space, space_from_json
-from kernels.sweep.device import NO_TIMES, Build, Outcome, Outcomes, Trial
-from kernels.sweep.sweeping import Sweeping
+from kernels.sweep.search import NO_TIMES, Build, Outcome, Outcomes, Trial
+from kernels.sweep.sweep_run import SweepRun
 from visualize.predict.launch_time import predict_time
 
 # A line holds all configs of one shape.
@@ -86,7 +86,7 @@ def _recorded(fields: dict[str, Any]) -> Recorded:
 class ReplayedDevice:
     """A `TrialDevice` whose times are samples of the recorded ones."""
 
-    where, times, at_once = "", True, 15
+    where, takes_times, max_per_trial = "", True, 15
 
     def __init__(self, recorded: Recorded, seed: int) -> None:
         self.gpu: Gpu = GPUS[recorded.gpu]
@@ -122,7 +122,7 @@ class ReplayedDevice:
 class ReplayedBuilder:
     """A `Builder` that knows which configs could be compiled, and their predictions then."""
 
-    at_once = 15
+    max_concurrency, has_started = 15, True
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
@@ -188,7 +188,7 @@ def replay(recorded: Recorded) -> Replayed:
 def sweep(recorded: Recorded, strategy: Strategy, seed: int) -> Sweep:
     """Run a sweep to its end."""
     device, builder = ReplayedDevice(recorded, seed), ReplayedBuilder(recorded)
-    sweeping = Sweeping(recorded.space, strategy, [device], builder, predict_time, explain_spill)
+    sweeping = SweepRun(recorded.space, strategy, [device], builder, predict_time, explain_spill)
     sweeping.start()
     return sweeping.result(60)
 

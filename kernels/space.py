@@ -1,7 +1,6 @@
-"""Space: which configs of one kernel a sweep compares. Standard library only.
+"""The configs that a sweep compares: one experiment, and the values of each knob of its config that varies.
 
-A space is an experiment and, for each knob that is varied, its values. The knobs are those of the kernel's config: a
-sweep compares configs at one problem, as times of different problems rank nothing.
+A sweep stays at one problem, because times of different problems cannot be ranked. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from kernels.experiment import Experiment, from_json
 from kernels.knobs import ConfigError, Knob, knobs, quote
 from kernels.spec import Kernel
 
-# Configs of one space at most: at a second of compiling each, more than an hour on one core.
-MOST_CONFIGS = 4096
+# At one second of compiling per config, more than an hour on one core.
+MAX_CONFIGS = 4096
 
 
 @dataclass(frozen=True)
 class Space:
-    """A base experiment, and the values of each knob that is varied.
+    """A base experiment, and the values of each knob that varies.
 
     Attributes:
-        base: what all configs share; its own values of the varied knobs make no difference.
-        varied: (knob, values), knobs as the kernel declares them, values ascending or as the knob lists its choices.
+        base: shared by all configs; its own values of the varied knobs have no effect.
+        varied: (knob, values), in the kernel's order of knobs; numbers ascending, choices in the knob's order.
     """
 
     base: Experiment
@@ -38,12 +37,12 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Configs, those that the family refuses among them."""
+        """Number of configs, including those that the family refuses."""
         return math.prod(len(values) for _, values in self.varied)
 
     @cached_property
     def experiments(self) -> tuple[Experiment, ...]:
-        """Every config as an experiment, in grid order: the last knob's values vary fastest."""
+        """All configs in grid order: the last knob varies fastest."""
         names = [name for name, _ in self.varied]
         return tuple(
             dataclasses.replace(
@@ -53,17 +52,17 @@ class Space:
         )
 
     def refused(self, kernel: Kernel) -> dict[Experiment, str]:
-        """The experiments that the kernel's family refuses, each with the reason as a sentence."""
-        found = {}
+        """Return the experiments that the kernel's family refuses, each with the reason as a sentence."""
+        reasons = {}
         for experiment in self.experiments:
             try:
                 kernel.family.refuse(experiment.problem, experiment.config)
             except ConfigError as error:
-                found[experiment] = str(error)
-        return found
+                reasons[experiment] = str(error)
+        return reasons
 
     def to_json(self) -> dict[str, Any]:
-        """The API's payload."""
+        """Return the payload of the API."""
         return {
             "experiment": self.base.to_json(),
             "vary": {name: list(values) for name, values in self.varied},
@@ -71,9 +70,9 @@ class Space:
 
     @cached_property
     def identity(self) -> str:
-        """16 hexadecimal digits that are the same for equal spaces, on any machine and day.
+        """16 hexadecimal digits, the same for equal spaces on any machine.
 
-        The base's own values of the varied knobs are left out.
+        The base's own values of the varied knobs do not count.
         """
         payload = self.to_json()
         config = payload["experiment"]["config"]
@@ -82,14 +81,14 @@ class Space:
 
 
 def space(base: Experiment, vary: Mapping[str, Sequence[object]], kernels: Mapping[str, Kernel]) -> Space:
-    """The space of a base experiment and the values of some knobs of its config.
+    """Make the space of a base experiment and the values of some knobs of its config.
 
     Args:
-        vary: values by knob; numbers may be given as text. Values that are given twice count once.
+        vary: values by knob; numbers may be text. Repeated values count once.
 
     Raises:
-        ConfigError: for a knob that the config has not, a value that the knob does not allow, a knob without values,
-            no knob at all, or more than MOST_CONFIGS configs.
+        ConfigError: if a knob or one of its values does not exist, a knob has no values, no knob varies, or there are
+            more than MAX_CONFIGS configs.
     """
     kernel = kernels[base.kernel]
     declared = knobs(kernel.config)
@@ -105,39 +104,39 @@ def space(base: Experiment, vary: Mapping[str, Sequence[object]], kernels: Mappi
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ConfigError("no_values", f"{name} is varied over {quote(values)}; give a list of values.", name)
     varied = tuple((name, _ordered(name, knob, vary[name])) for name, knob in declared.items() if name in vary)
-    found = Space(base, varied)
-    if found.size > MOST_CONFIGS:
+    result = Space(base, varied)
+    if result.size > MAX_CONFIGS:
         sizes = " × ".join(str(len(values)) for _, values in varied)
         raise ConfigError(
             "too_many_configs",
-            f"{sizes} are {found.size:,} configs; at most {MOST_CONFIGS:,} are allowed. Vary fewer values.",
+            f"{sizes} are {result.size:,} configs; at most {MAX_CONFIGS:,} are allowed. Vary fewer values.",
             varied[0][0],
         )
-    return found
+    return result
 
 
-def varied(given: Sequence[str], what: str) -> dict[str, list[str]]:
-    """The values by knob of texts `KNOB=VALUE,VALUE`, to make a space of.
+def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
+    """Parse texts `KNOB=VALUE,VALUE` into values by knob, the `vary` of `space`.
 
-    >>> varied(["BLOCK_M=64,128", "num_warps=4"], "--vary")
+    >>> parse_varied(["BLOCK_M=64,128", "num_warps=4"], "--vary")
     {'BLOCK_M': ['64', '128'], 'num_warps': ['4']}
 
     Args:
-        what: names the setting in a sentence about it.
+        setting: the name of the setting, for the error.
     """
-    found: dict[str, list[str]] = {}
-    for one in given:
-        name, equals, values = one.partition("=")
+    varied: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
         if not equals or not name.strip() or not values.strip(" ,"):
             raise ConfigError(
-                "not_a_knob", f"{what} is {quote(one)}; write KNOB=VALUE,VALUE, as in BLOCK_M=64,128.", what
+                "not_a_knob", f"{setting} is {quote(text)}; write KNOB=VALUE,VALUE, as in BLOCK_M=64,128.", setting
             )
-        found.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
-    return found
+        varied.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
+    return varied
 
 
 def _ordered(name: str, knob: Knob, values: Sequence[object]) -> tuple[int | str, ...]:
-    """Each value once, checked: numbers ascending, choices as they are declared."""
+    """Check each value; drop repetitions; sort numbers, and keep choices in the declared order."""
     checked = {knob.validate(name, value) for value in values}
     if knob.choices is not None:
         return tuple(choice for choice in knob.choices if choice in checked)
@@ -145,10 +144,10 @@ def _ordered(name: str, knob: Knob, values: Sequence[object]) -> tuple[int | str
 
 
 def space_from_json(payload: object, kernels: Mapping[str, Kernel]) -> Space:
-    """The space of `to_json`'s payload.
+    """Read the payload of `Space.to_json`.
 
     Raises:
-        ConfigError: with what was wrong, the value, and what is allowed.
+        ConfigError: what is wrong, the value, and what is allowed.
     """
     if not isinstance(payload, Mapping) or set(payload) != {"experiment", "vary"}:
         raise ConfigError("not_an_object", "A space is a JSON object with the fields experiment and vary.")

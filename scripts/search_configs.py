@@ -107,11 +107,11 @@ def candidates(kernel: str, problem: Mapping[str, Any], timer: str, space: Space
 
 def searched(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Recommended | None:
     """The best of a case, after a line for each of the last few; None where no config was right."""
-    from kernels.sweep.here import sweeping_here
+    from kernels.sweep.sweep_run import sweep_here
 
     tried = candidates(*case)
-    # The space of a case is no product; what all of its configs share is enough to say what was searched.
-    sweeping = sweeping_here(session, SweptSpace(tried[0], ()), Strategy("grid"), experiments=tried)
+    # The space of a case is not a product; what all of its configs share says what was searched.
+    sweeping = sweep_here(session, SweptSpace(tried[0], ()), Strategy("grid"), experiments=tried)
     sweeping.start()
     found = sweeping.result()
     print(f"{case[0]} {case[1]}: {len(tried)} configs, {found.count('timed')} timed, {found.seconds:.0f} s", flush=True)

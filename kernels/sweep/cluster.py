@@ -1,8 +1,9 @@
-"""Several GPUs as a sweep's devices, through Dask's `distributed`: those of this host, or of a cluster that exists.
+"""Several GPUs as a sweep's devices, through Dask's `distributed`: the GPUs of this host, or of an existing cluster.
 
-One worker process per GPU, with one thread and the resource GPU=1. A trial is one task, bound to its worker: when the
-process dies the task is given up here, so that the search can try its configs elsewhere, and Dask's nanny starts the
-process anew. Whatever can have harmed a CUDA context costs the process. `distributed` is imported where it is used.
+Each GPU has one worker process with one thread and the resource GPU=1. A trial is one task that is bound to its worker.
+If the process dies, the task is given up here, so that the search can try its configs elsewhere, and Dask's nanny
+restarts the process. Any failure that may have harmed a CUDA context costs the process. `distributed` is an optional
+extra, imported where it is used.
 """
 
 from __future__ import annotations
@@ -12,65 +13,68 @@ import pickle
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
-from kernels.experiment import Experiment, resolve_gpu
+from kernels.experiment import Experiment
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices
 from kernels.knobs import ConfigError
 from kernels.measuring.pool import DEADLINES_S, cancelled, died
-from kernels.measuring.worker import default_cache_directory
-from kernels.results import Device, Failure, Strategy
-from kernels.space import Space
-from kernels.store import Store
+from kernels.results import Device, Failure
 from kernels.sweep import cluster_worker
-from kernels.sweep.builder import LocalBuilder
-from kernels.sweep.device import GONE, Outcomes, Predict, Refuse, Trial
-from kernels.sweep.kept_sweep import Before, kept_and_keeper
-from kernels.sweep.local_device import AT_ONCE, too_slow
-from kernels.sweep.sweeping import Sweeping
+from kernels.sweep.devices import DEVICE_LOST, MAX_PER_TRIAL, refuse_slow_interpretation
+from kernels.sweep.search import Outcomes, Trial
 
-# Where the scheduler of a cluster that exists is, as in tcp://host:8786.
+# Environment variable with the address of an existing cluster's scheduler, such as tcp://host:8786.
 SCHEDULER = "TILESCOPE_SCHEDULER"
 
-# What a worker has one of.
+# Each worker has one.
 RESOURCE = "GPU"
 
-# Seconds for workers to come, and for one that died to be started anew.
-_ARRIVAL_S = 60.0
+# Seconds for workers to arrive, and for the nanny to restart one that died.
+ARRIVAL_S = 60.0
 
-# How often a task under way is looked at.
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
-# Failures after which a CUDA context can't be trusted.
+# Failures after which a CUDA context cannot be trusted.
 _POISONS = {"cuda_error", "error", "timeout"}
 
 
-def installed() -> Any:
-    """The package `distributed`.
+@contextmanager
+def connect(gpus: int | None) -> Iterator[Any]:
+    """Connect to the cluster that SCHEDULER names or, without it, start one on this host.
+
+    Args:
+        gpus: how many of this host's visible GPUs to use; None for all.
 
     Raises:
-        ConfigError: where it is not installed, with what to do.
+        ConfigError: if `distributed` is not installed, the host has too few GPUs, or the scheduler does not answer.
     """
-    try:
-        import distributed
-    except ImportError as error:
-        raise ConfigError(
-            "no_distributed", "Several GPUs need the package distributed: pip install -r requirements-cluster.txt"
-        ) from error
-    return distributed
+    if scheduler := os.environ.get(SCHEDULER):
+        try:
+            client = import_distributed().Client(scheduler, timeout=ARRIVAL_S / 2, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise ConfigError("no_scheduler", f"{SCHEDULER} is {scheduler!r}; no scheduler answers there.") from error
+        with client:
+            yield client
+        return
+    devices = visible_devices()
+    if not devices or (gpus or 1) > len(devices):
+        raise ConfigError("too_few_gpus", f"--gpus is {gpus or 'all'}; this host has {len(devices) or 'none'}.")
+    with start_workers(devices[:gpus]) as client:
+        yield client
 
 
 @contextmanager
-def workers_here(devices: Sequence[str]) -> Iterator[Any]:
-    """A client of a cluster on this host, one worker for each device; ended in the end.
+def start_workers(devices: Sequence[str]) -> Iterator[Any]:
+    """Start a cluster on this host with one worker per device, and stop it at the end.
 
     Args:
-        devices: as CUDA_VISIBLE_DEVICES names them; an empty name hides all GPUs from its worker.
+        devices: as CUDA_VISIBLE_DEVICES names them; "" hides all GPUs from a worker.
     """
-    distributed = installed()
+    distributed = import_distributed()
     spec = {
         f"gpu-{number}": {
             "cls": distributed.Nanny,
@@ -78,7 +82,7 @@ def workers_here(devices: Sequence[str]) -> Iterator[Any]:
                 "nthreads": 1,
                 "resources": {RESOURCE: 1},
                 "env": {"CUDA_VISIBLE_DEVICES": device},
-                "memory_limit": 0,  # a kernel author's tensors are no reason to kill a worker
+                "memory_limit": 0,  # large tensors are no reason to kill a worker
                 "dashboard": False,
                 "preload": [cluster_worker.__name__],
                 "silence_logs": "ERROR",
@@ -94,238 +98,183 @@ def workers_here(devices: Sequence[str]) -> Iterator[Any]:
         yield client
 
 
-@contextmanager
-def workers_of(scheduler: str) -> Iterator[Any]:
-    """A client of a cluster that exists.
+def import_distributed() -> Any:
+    """Import the package `distributed`.
 
     Raises:
-        ConfigError: where its scheduler does not answer.
+        ConfigError: if it is not installed.
     """
-    distributed = installed()
     try:
-        client = distributed.Client(scheduler, timeout=_ARRIVAL_S / 2, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
-        raise ConfigError("no_scheduler", f"{SCHEDULER} is {scheduler!r}; no scheduler answers there.") from error
-    with client:
-        yield client
-
-
-@contextmanager
-def client_of(gpus: int | None) -> Iterator[Any]:
-    """A client of the cluster that SCHEDULER names or, without it, of one on this host.
-
-    Args:
-        gpus: of this host, so many of those that are visible; None for all.
-
-    Raises:
-        ConfigError: where there are fewer, or the scheduler does not answer.
-    """
-    if scheduler := os.environ.get(SCHEDULER):
-        with workers_of(scheduler) as client:
-            yield client
-        return
-    devices = visible_devices()
-    if not devices or (gpus or 1) > len(devices):
-        raise ConfigError("too_few_gpus", f"--gpus is {gpus or 'all'}; this host has {len(devices) or 'none'}.")
-    with workers_here(devices[:gpus]) as client:
-        yield client
+        import distributed
+    except ImportError as error:
+        raise ConfigError(
+            "no_distributed", "Several GPUs need the package distributed: pip install -r requirements-cluster.txt"
+        ) from error
+    return distributed
 
 
 class ClusterDevice:
     """A `TrialDevice` that is one worker of a cluster.
 
     Args:
-        name: of the worker, which a process that is started anew keeps.
-        gpu: that it has, or that an experiment is predicted for.
-        cache: where this process's compiled kernels are kept.
-        attempt: what a worker calls for a trial; a test's own where there is nothing to launch.
+        name: the worker's name, which a restarted process keeps.
+        device: what the worker runs on.
+        gpu: the worker's GPU, or the one that predictions are for.
+        cache: this host's directory of compiled kernels.
+        run: what a worker calls for a trial.
+        arrival_s: seconds that a restart may take.
+        deadline_s: seconds that a trial may take.
     """
 
     def __init__(
         self,
         client: Any,
         name: str,
-        described: Device,
+        device: Device,
         gpu: Gpu,
         where: str,
         cache: str,
-        attempt: Callable[[bytes, str, str], bytes] = cluster_worker.attempted,
+        run: Callable[[bytes, str, str], bytes] = cluster_worker.run_trial,
+        deadline_s: float = DEADLINES_S["time"],
     ) -> None:
-        self._client, self._name, self._described, self._cache = client, name, described, cache
-        self._attempt = attempt
+        self._client, self._name, self._device, self._cache = client, name, device, cache
+        self._run, self._deadline_s = run, deadline_s
         self.gpu, self.where = gpu, where
-        self.times = described.backend == "cuda"
-        self.at_once = AT_ONCE if self.times else 1
+        self.takes_times = device.backend == "cuda"
+        self.max_per_trial = MAX_PER_TRIAL if self.takes_times else 1
         self._cancelled = threading.Event()
 
     def describe(self) -> Device | Failure:
-        """What it said when it was asked at the start."""
-        return self._described
+        return self._device
 
     def refusal(self, experiment: Experiment) -> str:
-        """That the interpreter takes too long."""
-        return "" if self.times else too_slow(experiment, self.gpu)
+        return "" if self.takes_times else refuse_slow_interpretation(experiment, self.gpu)
 
     def attempt(self, trial: Trial) -> Outcomes | Failure:
-        """Carry out a trial on this worker. A Failure of the kind "worker_died" where it is gone, or goes meanwhile."""
+        """Carry out a trial on this worker; a Failure of kind "worker_died" if the worker dies."""
+        address = self._wait_for_address()
+        if address is None:
+            lost = Failure("worker", DEVICE_LOST, f"{self.where} did not come back within {ARRIVAL_S:.0f} s.")
+            return cancelled("time") if self._cancelled.is_set() else lost
         payload = pickle.dumps((trial, self.gpu))
-        answer = self._called(self._attempt, DEADLINES_S["time"], payload, self._cache, socket.gethostname())
-        result: Outcomes | Failure = answer if isinstance(answer, Failure) else pickle.loads(answer)
+        bound = {"workers": [address], "resources": {RESOURCE: 1}, "pure": False}
+        task = self._client.submit(self._run, payload, self._cache, socket.gethostname(), **bound)
+        deadline = time.monotonic() + self._deadline_s
+        while not task.done():
+            is_gone = self._addresses().get(self._name) != address
+            if is_gone or self._cancelled.is_set() or time.monotonic() > deadline:
+                task.cancel()
+                return self._give_up(is_gone)
+            time.sleep(_POLL_S)
+        try:
+            result: Outcomes | Failure = pickle.loads(task.result())
+        except Exception as error:  # whatever the worker raised, or why Dask gave up
+            result = Failure("time", "error", f"{self.where}: {type(error).__name__}: {error}")
         if isinstance(result, Failure) and result.kind in _POISONS:
-            self._end()
+            self._restart()
         return result
 
-    def _called(self, function: Callable[..., bytes], deadline_s: float, *arguments: Any) -> bytes | Failure:
-        """What the worker answers, or why it does not."""
-        address = self._address()
-        if address is None:
-            lost = Failure("worker", GONE, f"{self.where} did not come back within {_ARRIVAL_S:.0f} s.")
-            return cancelled("time") if self._cancelled.is_set() else lost
-        task = self._client.submit(function, *arguments, workers=[address], resources={RESOURCE: 1}, pure=False)
-        until = time.monotonic() + deadline_s
-        while not task.done():
-            gone = self._addresses().get(self._name) != address
-            if gone or self._cancelled.is_set() or time.monotonic() > until:
-                task.cancel()
-                return self._given_up(gone, deadline_s)
-            time.sleep(_LOOK_S)
-        try:
-            return bytes(task.result())
-        except Exception as error:  # whatever the worker raised, or why Dask gave it up
-            return Failure("time", "error", f"{self.where}: {type(error).__name__}: {error}")
-
-    def _given_up(self, gone: bool, deadline_s: float) -> Failure:
-        if gone:
+    def _give_up(self, is_gone: bool) -> Failure:
+        if is_gone:
             return died("time", self.where)
+        self._restart()
         if self._cancelled.is_set():
-            self._end()
             return cancelled("time")
-        self._end()
-        return Failure("time", "timeout", f"The trial did not end within {deadline_s:.0f} s, so its worker was killed.")
+        message = f"The trial did not end within {self._deadline_s:.0f} s, so its worker was killed."
+        return Failure("time", "timeout", message)
 
     def _addresses(self) -> dict[str, str]:
-        """The address of each worker by its name, of those that live."""
-        found = self._client.scheduler_info(n_workers=-1)["workers"]
-        return {str(one["name"]): address for address, one in found.items()}
+        """Return the address of each live worker by its name."""
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        return {str(worker["name"]): address for address, worker in workers.items()}
 
-    def _address(self) -> str | None:
-        """This worker's address; waits for one that is being started anew. None where it does not come."""
-        until = time.monotonic() + _ARRIVAL_S
-        while not self._cancelled.is_set() and time.monotonic() < until:
+    def _wait_for_address(self) -> str | None:
+        """Wait for this worker, which may be restarting; None if it does not arrive."""
+        deadline = time.monotonic() + ARRIVAL_S
+        while not self._cancelled.is_set() and time.monotonic() < deadline:
             if (address := self._addresses().get(self._name)) is not None:
                 return address
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return None
 
-    def _end(self) -> None:
-        """End the worker's process, which its nanny starts anew. A worker without a nanny stays as it is.
+    def _restart(self) -> None:
+        """Let the worker's process exit, so that its nanny restarts it. A worker without a nanny stays.
 
-        It ends by itself at once, whatever its task is at: a nanny that is asked to restart it waits for the task.
+        The process exits at once, whatever its task is doing; a nanny asked to restart it would wait for the task.
         """
         address = self._addresses().get(self._name)
         if address is None or not self._client.scheduler_info(n_workers=-1)["workers"][address].get("nanny"):
             return
         self._client.run(os._exit, 1, workers=[address], on_error="ignore")
-        until = time.monotonic() + _ARRIVAL_S
-        while self._addresses().get(self._name) == address and time.monotonic() < until:
-            time.sleep(_LOOK_S)
+        deadline = time.monotonic() + ARRIVAL_S
+        while self._addresses().get(self._name) == address and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def cancel(self) -> None:
-        """End the trial under way, with its process."""
         self._cancelled.set()
 
     def close(self) -> None:
-        """Nothing: the cluster is whoever's started it."""
+        """Do nothing: whoever connected to the cluster disconnects."""
 
 
-def devices_of(client: Any, base: Experiment, cache: str) -> list[ClusterDevice]:
-    """The workers of a cluster as devices of one kind.
+def find_devices(client: Any, base: Experiment, cache: str) -> list[ClusterDevice]:
+    """Return the workers of a cluster as devices of one kind; wait for the first to arrive.
 
     Args:
-        base: whose `gpu` chooses, where there are several kinds.
-        cache: where this process keeps compiled kernels.
+        base: its `gpu` selects the kind if there are several.
+        cache: this host's directory of compiled kernels.
 
     Raises:
-        ConfigError: where there are none, or several kinds and the experiment names none of them.
+        ConfigError: if there are no workers, none of the named kind, or several kinds and the experiment names none.
     """
-    names = _arrived(client)
+    names = _wait_for_workers(client)
+    host = socket.gethostname()
     calls = [
-        client.submit(
-            cluster_worker.described, cache, socket.gethostname(),
-            workers=[address], resources={RESOURCE: 1}, pure=False,
-        )
+        client.submit(cluster_worker.describe, cache, host, workers=[address], resources={RESOURCE: 1}, pure=False)
         for address in names
-    ]  # fmt: skip
-    found = []
+    ]
+    devices = []
     for name, call in zip(names.values(), calls, strict=True):
-        described, gpu, where = pickle.loads(call.result(DEADLINES_S["worker"]))
-        if isinstance(described, Failure):
-            raise ConfigError("no_worker", f"{where}: {described.message}")
+        device, gpu, where = pickle.loads(call.result(DEADLINES_S["worker"]))
+        if isinstance(device, Failure):
+            raise ConfigError("no_worker", f"{where}: {device.message}")
         target = gpu or GPUS[base.gpu if base.gpu in GPUS else DEFAULT_GPU]
-        found.append(ClusterDevice(client, name, described, target, where, cache))
-    return of_one_kind(found, base)
+        devices.append(ClusterDevice(client, name, device, target, where, cache))
+    return select_kind(devices, base)
 
 
-def _arrived(client: Any) -> dict[str, str]:
-    """The names of the workers that have the resource, by address; waits for the first."""
-    until = time.monotonic() + _ARRIVAL_S
-    while time.monotonic() < until:
-        workers = client.scheduler_info(n_workers=-1)["workers"]
-        if found := {a: str(one["name"]) for a, one in workers.items() if one.get("resources", {}).get(RESOURCE)}:
-            return found
-        time.sleep(_LOOK_S)
+def _wait_for_workers(client: Any) -> dict[str, str]:
+    """Return the names of the workers that have the resource, by address."""
+    deadline = time.monotonic() + ARRIVAL_S
+    while time.monotonic() < deadline:
+        workers = client.scheduler_info(n_workers=-1)["workers"].items()
+        with_gpu = [(address, worker) for address, worker in workers if (worker.get("resources") or {}).get(RESOURCE)]
+        if with_gpu:
+            return {address: str(worker["name"]) for address, worker in with_gpu}
+        time.sleep(_POLL_S)
     raise ConfigError(
         "no_workers", f"The cluster has no worker with a GPU: start each with --nthreads 1 --resources {RESOURCE}=1."
     )
 
 
-def of_one_kind(devices: Sequence[ClusterDevice], base: Experiment) -> list[ClusterDevice]:
-    """Those that the experiment is for: times of different GPUs are never ranked together.
+def select_kind(devices: Sequence[ClusterDevice], base: Experiment) -> list[ClusterDevice]:
+    """Select the devices that an experiment is for: times of different GPUs are never ranked together.
 
     Raises:
-        ConfigError: as of `devices_of`.
+        ConfigError: if the named kind does not exist, or there are several kinds and none is named.
     """
-    kinds = {device.gpu.name: 0 for device in devices}
-    for device in devices:
-        kinds[device.gpu.name] += 1
+    counts = Counter(device.gpu.name for device in devices)
     named = base.gpu if base.gpu not in ("", "this") else ""
-    if named in kinds:
+    if named in counts:
         return [device for device in devices if device.gpu.name == named]
-    there = ", ".join(f"{count} × {name}" for name, count in kinds.items())
+    present = ", ".join(f"{count} × {name}" for name, count in counts.items())
     if named:
-        raise ConfigError("no_such_gpu", f"gpu is {named!r}; the cluster has {there}.", "gpu")
-    if len(kinds) > 1:
+        raise ConfigError("no_such_gpu", f"gpu is {named!r}; the cluster has {present}.", "gpu")
+    if len(counts) > 1:
         raise ConfigError(
             "several_gpus",
-            f"The cluster has {there}; times of different GPUs are not ranked together. Name one as the experiment's "
+            f"The cluster has {present}; times of different GPUs are not ranked together. Name one as the experiment's "
             "gpu.",
             "gpu",
         )
     return list(devices)
-
-
-def sweeping_there(
-    client: Any,
-    store: Store,
-    space: Space,
-    strategy: Strategy,
-    predict: Predict,
-    refuse: Refuse,
-    before: Before | None = None,
-) -> Sweeping:
-    """A sweep on the workers of a cluster; compiles are made on this host, ahead. It is written to this host's store.
-
-    Workers on this host find them in the cache that both share; one elsewhere compiles what it is to run itself, unless
-    TILESCOPE_CACHE names a folder that both hosts see.
-
-    Args: as of Sweeping, and:
-        before: what it goes on from; None for what is stored.
-
-    Raises:
-        ConfigError: as of `devices_of`; where the GPU does not know the space's dtype.
-    """
-    cache = default_cache_directory() / "triton"
-    devices = devices_of(client, space.base, str(cache))
-    gpu = resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
-    done, keeper = kept_and_keeper(store, space, gpu, before)
-    return Sweeping(space, strategy, devices, LocalBuilder(gpu, predict, cache), predict, refuse, done, keeper=keeper)

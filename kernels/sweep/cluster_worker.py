@@ -1,7 +1,7 @@
-"""What a Dask worker does for a sweep: it says what it is, and carries out trials on its own GPU.
+"""What a Dask worker runs for a sweep: it describes its GPU, and carries out trials on it.
 
-Values come pickled: to read one imports Triton, and whether that interprets must be set before. Nothing but the
-standard library is imported until then.
+Values are pickled here and not by Dask: unpickling one imports Triton, which decides at import whether to interpret.
+Until that is set, this module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -11,73 +11,65 @@ import pickle
 import signal
 import socket
 
-_started: str = ""
+_backend = ""
 
 
 def dask_setup(worker: object) -> None:
-    """Called by Dask in a worker of this host: Ctrl+C is for the process that was started, which ends its workers."""
+    """Ignore Ctrl-C, which is meant for the process that started this worker. Dask calls this hook."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def described(cache: str, host: str) -> bytes:
-    """(device or failure, GPU or None, where), pickled.
+def describe(cache: str, host: str) -> bytes:
+    """Return (device or failure, GPU or None, where), pickled.
 
     Args:
-        cache, host: where the client keeps compiled kernels, and its host: workers there find what it compiled.
+        cache, host: the client's directory of compiled kernels, and its host: workers there share the directory.
     """
     from kernels.gpus import this_gpu
 
-    gpu = this_gpu()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    where = f"{socket.gethostname()}, " + (f"GPU {visible}" if visible else f"process {os.getpid()}")
     try:
-        _start("interpreter" if gpu is None else "cuda", cache, host)
+        _start(cache, host)
     except RuntimeError as error:
         from kernels.results import Failure
 
-        return pickle.dumps((Failure("worker", "error", str(error)), gpu, place()))
-    from kernels.measuring.worker import describe
+        return pickle.dumps((Failure("worker", "error", str(error)), this_gpu(), where))
+    from kernels.measuring import worker
 
-    return pickle.dumps((describe(), gpu, place()))
+    return pickle.dumps((worker.describe(), this_gpu(), where))
 
 
-def attempted(payload: bytes, cache: str, host: str) -> bytes:
-    """Carry out a trial: outcomes or a failure, pickled.
+def run_trial(payload: bytes, cache: str, host: str) -> bytes:
+    """Carry out a trial; return its outcomes or a failure, pickled.
 
     Args:
-        payload: (trial, GPU) pickled.
-        cache, host: as of `described`.
+        payload: (trial, GPU), pickled.
+        cache, host: as for `describe`.
     """
-    from kernels.gpus import this_gpu
+    _start(cache, host)
+    from kernels.measuring import worker
+    from kernels.sweep import trial
 
-    _start("interpreter" if this_gpu() is None else "cuda", cache, host)
-    from kernels.measuring.worker import finish
-    from kernels.sweep.trial import attempted as carried_out
-
-    trial, gpu = pickle.loads(payload)
-    result = carried_out(trial, gpu)
-    finish()
+    result = trial.run_trial(*pickle.loads(payload))
+    worker.finish()
     return pickle.dumps(result)
 
 
-def place() -> str:
-    """This worker's host, and which of its GPUs it has."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return f"{socket.gethostname()}, GPU {visible}" if visible else f"{socket.gethostname()}, process {os.getpid()}"
-
-
-def _start(backend: str, cache: str, host: str) -> None:
-    """Once per process: set what must be set before Triton is imported.
+def _start(cache: str, host: str) -> None:
+    """Prepare this process before Triton is imported; once.
 
     Raises:
-        RuntimeError: where somebody else imported Triton here before, or the backend is another than it was.
+        RuntimeError: if Triton was imported here before.
     """
-    global _started
-    if _started == backend:
-        return
+    global _backend
+    from kernels.gpus import this_gpu
     from kernels.measuring import worker
 
+    backend = "interpreter" if this_gpu() is None else "cuda"
+    if _backend == backend:
+        return
     if host != socket.gethostname():
-        from kernels.measuring.worker import default_cache_directory
-
-        cache = str(default_cache_directory() / "triton")
+        cache = str(worker.default_cache_directory() / "triton")
     worker.start(backend, cache)
-    _started = backend
+    _backend = backend

@@ -1,31 +1,59 @@
-"""Who goes on, who ties, and who is the simplest: how times that were taken in turns are compared."""
+"""Statistics of a sweep: corrected predictions, intervals of medians, and the ranking of the finalists."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from kernels.experiment import Experiment
 from kernels.pairs import FEWEST, pair
 from kernels.results import AgainstLibrary, Final, Finalist
-from kernels.sweep.device import Outcomes
-
-# Of the configs that are timed in one round of the race, one in so many goes on to the next, with so many times more
-# samples: successive halving (Jamieson and Talwalkar, AISTATS 2016), which gives each round about the same time.
-ETA = 4
-
-# So many are timed to the end, against each other.
-FINALISTS = 6
 
 # z of a 95 % interval.
 _Z95 = 1.96
 
+# Ridge penalty of the correction, in samples: one wrong prediction moves its knobs' terms by half of its error at most.
+_RIDGE = 1.0
+
+# One time alone cannot tell a knob's error from the error that all predictions share.
+_MIN_CORRECTED = 2
+
+
+def encode_knobs(experiments: Sequence[Experiment]) -> np.ndarray:
+    """Encode which value of each varied knob a config has: (configs, values) of 0 and 1."""
+    configs = [vars(experiment.config) for experiment in experiments]
+    values = sorted({item for config in configs for item in config.items()}, key=repr)
+    table = np.array([[config[name] == value for name, value in values] for config in configs], dtype=float)
+    return table[:, ~(table == table[0]).all(axis=0)] if len(table) else table
+
+
+def correct_predictions(knobs: np.ndarray, log_errors: Sequence[tuple[int, float]]) -> np.ndarray:
+    """Estimate how far the model is off for each config, from the configs timed so far.
+
+    The error is modelled as a sum over knobs (eight warps take 10 % longer than predicted, say) and fitted by ridge
+    regression. On the simulated times of the tests (40 seeds) with a model that is off by 20 %, this lowers the mean
+    regret after eight configs from 2.7 % to 1.7 %; with one that is off by 10 % it stays at 0.3 to 0.4 %.
+
+    Args:
+        knobs: `encode_knobs` of all configs.
+        log_errors: (place of the config, log(time / predicted time)) of the timed configs, in any unit of time.
+
+    Returns:
+        (configs,) to add to the logarithm of each prediction.
+    """
+    if len(log_errors) < _MIN_CORRECTED:
+        return np.zeros(len(knobs))
+    timed = knobs[[number for number, _ in log_errors]]
+    errors = np.array([error for _, error in log_errors])
+    terms = np.linalg.solve(timed.T @ timed + _RIDGE * np.eye(knobs.shape[1]), timed.T @ (errors - errors.mean()))
+    corrections: np.ndarray = knobs @ terms
+    return corrections
+
 
 def median_interval(times_ms: np.ndarray) -> tuple[float, float]:
-    """The 95 % interval of a median, from order statistics; of fewer than FEWEST times, the least and the greatest.
+    """Return the 95 % interval of a median from order statistics; the range, for fewer than FEWEST times.
 
     >>> median_interval(np.arange(1.0, 102.0))
     (41.0, 61.0)
@@ -39,58 +67,41 @@ def median_interval(times_ms: np.ndarray) -> tuple[float, float]:
     return float(ranked[max(0, low)]), float(ranked[min(count - 1, high)])
 
 
-def simplicity(experiment: Experiment, shared_bytes: int | None) -> tuple[int, int, int, int]:
-    """What is compared, in this order, where times tie: warps, stages, elements of the tile, shared memory.
+def rank_finalists(
+    experiments: Sequence[Experiment],
+    times_ms: Sequence[np.ndarray],
+    shared_bytes: Sequence[int | None],
+    baselines: Sequence[tuple[str, np.ndarray]],
+) -> Final:
+    """Rank configs that were timed in the same turns. Of those that tie with the fastest, the simplest is the best.
 
-    Fewer of each leave more room for what runs beside the kernel, and depend less on this GPU.
-    """
-    config = experiment.config
-    return config.num_warps, config.num_stages, _tile_elements(config), shared_bytes or 0
-
-
-def _tile_elements(config: Any) -> int:
-    """The product of the blocks that a config names."""
-    return math.prod(value for name, value in vars(config).items() if name.startswith("BLOCK"))
-
-
-def survivors(relative: Sequence[tuple[int, float]], at_least: int = FINALISTS) -> list[int]:
-    """The numbers that go on to the next round, the fastest first.
+    Simplest means fewest warps, then stages, tile elements and shared memory: each leaves more room for other work on
+    the SM and depends less on this GPU.
 
     Args:
-        relative: (number, time over the reference's) of those that took part.
-        at_least: so many go on, where there are as many.
+        times_ms: (turns,) for each experiment.
+        shared_bytes: per program, for each experiment.
+        baselines: (name, times) of the library's calls in the same turns.
     """
-    ranked = [number for number, _ in sorted(relative, key=lambda one: one[1])]
-    return ranked[: max(at_least, math.ceil(len(ranked) / ETA))]
+    fastest_ms = times_ms[int(np.argmin([np.median(times / times_ms[0]) for times in times_ms]))]
+    finalists = []
+    for experiment, times in zip(experiments, times_ms, strict=True):
+        ratio = pair(times, fastest_ms)
+        is_tie = times is fastest_ms or ratio.low <= 1
+        finalists.append(
+            Finalist(experiment, float(np.median(times)), len(times), ratio.ratio, ratio.low, ratio.high, is_tie)
+        )
 
+    def simplicity(place: int) -> tuple[float, ...]:
+        config = experiments[place].config
+        elements = math.prod(value for name, value in vars(config).items() if name.startswith("BLOCK"))
+        shared = shared_bytes[place] or 0
+        return config.num_warps, config.num_stages, elements, shared, finalists[place].ratio
 
-def final(experiments: Sequence[Experiment], outcomes: Outcomes, shared_bytes: Sequence[int | None]) -> Final:
-    """Rank what was timed in turns to the end.
-
-    Args:
-        experiments, shared_bytes: of the finalists, in the order of the outcomes. All have times.
-    """
-    times = [one.times_ms for one in outcomes.each]
-    first = int(np.argmin([np.median(ms / times[0]) for ms in times]))
-    found = [_finalist(one, ms, times[first]) for one, ms in zip(experiments, times, strict=True)]
-    tied = [place for place, one in enumerate(found) if one.is_tie]
-    best = min(tied, key=lambda place: (*simplicity(experiments[place], shared_bytes[place]), found[place].ratio))
-    ranked = sorted(found, key=lambda one: one.ratio)
-    return Final(tuple(ranked), experiments[best], _library(outcomes, times[best]))
-
-
-def _finalist(experiment: Experiment, times_ms: np.ndarray, fastest_ms: np.ndarray) -> Finalist:
-    ratio = pair(times_ms, fastest_ms)
-    tie = times_ms is fastest_ms or ratio.low <= 1
-    return Finalist(
-        experiment, float(np.median(times_ms)), len(times_ms), ratio.ratio, ratio.low, ratio.high, is_tie=tie
-    )
-
-
-def _library(outcomes: Outcomes, best_ms: np.ndarray) -> tuple[AgainstLibrary, ...]:
-    """The library's calls beside the best config."""
-    found = []
-    for name, times_ms in outcomes.baselines:
-        ratio = pair(times_ms, best_ms)
-        found.append(AgainstLibrary(name, float(np.median(times_ms)), ratio.ratio, ratio.low, ratio.high))
-    return tuple(found)
+    best = min((place for place, finalist in enumerate(finalists) if finalist.is_tie), key=simplicity)
+    library = []
+    for name, times in baselines:
+        ratio = pair(times, times_ms[best])
+        library.append(AgainstLibrary(name, float(np.median(times)), ratio.ratio, ratio.low, ratio.high))
+    ranked = sorted(finalists, key=lambda finalist: finalist.ratio)
+    return Final(tuple(ranked), experiments[best], tuple(library))

@@ -1,12 +1,13 @@
-"""What is tried next, and what became of it: a search that is asked and told. No clock, no threads, no machine.
+"""Which configs a sweep tries next. A search is asked for tasks and told their outcomes; it has no clock or threads.
 
-Three phases. *Explore*: each config is checked and timed a few times, in turns with one reference. Configs come in grid
-order, shuffled, or guided: the model's order, best prediction first. *Race*: the faster ones go on with more samples,
-round after round (successive halving). *Final*: the last few are timed against each other until their ratios are known.
+1. *Explore*: check each config and time it a few times in turns with one reference config. The order is that of the
+   grid, shuffled, or guided by a model: best prediction first.
+2. *Race*: the faster configs get more samples, round after round (successive halving).
+3. *Final*: the last few are timed against each other until their ratios are known.
 
-Guided, the order before a compile is the model's rough one. Of the next few configs, compiled ahead, those are
-tried first that the model predicts best, now that it knows their registers and shared memory and how far it was off for
-those that were timed. So the order does not depend on which compile ends first.
+A guided search first orders configs by the model's estimate before compiling. It then compiles the next few ahead and
+tries those first that the model, which now knows their registers and shared memory, predicts best after correcting for
+its errors so far. The order therefore does not depend on which compile ends first.
 """
 
 from __future__ import annotations
@@ -14,185 +15,328 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from kernels.experiment import Experiment
-from kernels.results import Failure, Final, Strategy, SweepRow
-from kernels.sweep.correction import corrections, features
-from kernels.sweep.device import Build, Outcome, Outcomes, Trial
-from kernels.sweep.race import TURNS, Race, Task
-from kernels.sweep.ranking import final, median_interval
+from kernels.measuring.timing import Effort
+from kernels.results import Failure, Final, Prediction, Strategy, SweepRow
+from kernels.results.sweep import Status
+from kernels.sweep.ranking import correct_predictions, encode_knobs, median_interval, rank_finalists
 
-# Configs that are tried together, when guided: few, so that what is found corrects the order of the next.
-GUIDED_AT_ONCE = 4
+# Samples of each config while exploring; each round of the race takes ETA times as many. With 2 % of noise the median
+# of ten pairs is within 1 %, so no config within a few percent of the best falls outside the first quarter.
+TURNS, MAX_TURNS = 10, 160
 
-# Configs of the trial that finds the reference, in which all other trials then take part.
+# One in ETA configs goes on to the next round, with ETA times the samples, so each round takes about the same time:
+# successive halving (Jamieson and Talwalkar, AISTATS 2016).
+ETA = 4
+
+FINALISTS = 6
+
+# Time the finalists until their ratios are known to 0.1 %, within these limits.
+FINAL_EFFORT = Effort(half_width=0.001, fewest=40, most=2000, least_ms=200.0, most_s=4.0, warm_s=0.5)
+
+# Configs per trial of a guided search: few, so that each trial's times correct the order of the next.
+GUIDED_PER_TRIAL = 4
+
+# Configs of the first trial, which finds the reference: the other devices wait for it.
 REFERENCE_AMONG = 4
 
-# Configs that are compiled ahead and ordered anew, when guided: so many for each compile that can be under way, but no
-# more, as the first trial waits for them.
-_PER_COMPILE, MOST_AHEAD = 2, 24
+# A guided search compiles this many configs ahead per concurrent compile, up to a limit: the first trial waits for all.
+_AHEAD_PER_COMPILE, MAX_AHEAD = 2, 24
 
-# An improvement is more than noise: so much of the best time so far.
-_IMPROVES = 0.005
+# A config improves on the fastest so far only if it is faster by this share; less is noise.
+_IMPROVEMENT = 0.005
 
-# Failures that every config would have: nothing is learned by trying again.
-_OF_ALL = {"out_of_memory"}
+# The final can crash its worker; after this many attempts the search ends without finalists.
+_MAX_FINALS = 2
+
+
+@dataclass(frozen=True)
+class Build:
+    """A compiled config: the compiler's figures, and the time that the model then predicts.
+
+    Attributes:
+        registers, spilled_bytes: per thread.
+        shared_bytes: per program.
+        seconds: of compiling.
+        predicted: None if the model cannot predict this config.
+    """
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    seconds: float
+    predicted: Prediction | None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Configs to time in turns on one device, on the same inputs.
+
+    Attributes:
+        experiments: they differ in their config alone.
+        reference: also timed in each turn, so that a changing clock cancels in the ratio. None: the first correct
+            config of `experiments` becomes the reference.
+        turns: samples of each config.
+        is_checked: check each result first, and do not time a wrong one.
+        effort: if given, replaces `turns` by a stopping rule (for the finalists).
+        with_library: also time the library's calls in the same turns.
+    """
+
+    experiments: tuple[Experiment, ...]
+    reference: Experiment | None = None
+    turns: int = TURNS
+    is_checked: bool = False
+    effort: Effort | None = None
+    with_library: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One config's part of a trial.
+
+    Attributes:
+        times_ms: (turns,) of one launch each; empty if it was not timed.
+        reference_ms: (turns,) of the reference in the same turns.
+        wrong: a sentence if its result is wrong; "" if it is right or was not checked.
+        failure: why it could not be launched, if that harmed no other config.
+    """
+
+    times_ms: np.ndarray
+    reference_ms: np.ndarray
+    wrong: str = ""
+    failure: Failure | None = None
+
+
+NO_TIMES = np.empty(0)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The outcome of a trial.
+
+    Attributes:
+        each: in the order of the trial's experiments.
+        baselines: (name, times in ms) of the library's calls in the same turns.
+    """
+
+    each: tuple[Outcome, ...]
+    baselines: tuple[tuple[str, np.ndarray], ...] = ()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A trial that a device is to carry out.
+
+    Attributes:
+        numbers: the configs' places in grid order, in the order of the trial's experiments.
+        phase: "explore", "race" or "final".
+        is_retry: the second attempt.
+        not_on: index of a device that failed at it and gets it again only if it is the last one; None for any device.
+    """
+
+    numbers: tuple[int, ...]
+    trial: Trial
+    phase: str
+    is_retry: bool = False
+    not_on: int | None = None
 
 
 class Search:
-    """One search of a list of configs on devices of one kind.
+    """A search of a list of configs on devices of one kind.
 
     Args:
         experiments: in grid order.
-        estimates: the model's rough times in ms, before a compile; None where it says nothing.
-        rows: what is known of each at the start: set aside, done before, or not tried.
-        times: whether the devices take times. If not, configs are checked, and there is no race.
-        at_once: configs of one trial at most.
-        compiles: that can be under way at once.
-        devices: that take trials.
+        rows: the initial state of each config: set aside, done in an earlier sweep, or "not tried" with the model's
+            estimate in `predicted`.
+        takes_times: without times, configs are only checked, and there is no race.
+        max_per_trial: configs of one trial, the reference not counted.
+        max_compiles: compiles that can run at the same time.
+        devices: number of devices that carry out trials.
+
+    Attributes:
+        rows: the current state of each config.
+        phase: "explore", "race", "final" or "over".
+        final: the ranking of the finalists, once known.
+        ended: why exploring ended: "complete", "budget" or "patience"; "" before.
     """
 
     def __init__(
         self,
         experiments: Sequence[Experiment],
         strategy: Strategy,
-        estimates: Sequence[float | None],
         rows: Sequence[SweepRow],
-        times: bool = True,
-        at_once: int = 15,
-        compiles: int = MOST_AHEAD,
+        takes_times: bool = True,
+        max_per_trial: int = 15,
+        max_compiles: int = MAX_AHEAD,
         devices: int = 1,
     ) -> None:
         self.experiments, self.strategy, self.rows = experiments, strategy, list(rows)
+        self.phase, self.ended = "explore", ""
         self.final: Final | None = None
-        self.ended = ""
-        self._times = times
-        self._at_once = min(at_once, GUIDED_AT_ONCE) if strategy.name == "guided" else at_once
-        self._most_at_once, self._devices = at_once, devices
-        self._ahead = max(self._at_once, min(MOST_AHEAD, _PER_COMPILE * compiles)) if times else self._at_once
-        self._features = features(experiments)
-        self._builds: dict[int, Build] = {}
-        self._pending = [n for n in ordered(strategy, estimates) if self.rows[n].status == "not tried"]
+        self._takes_times, self._devices, self._max_per_trial = takes_times, devices, max_per_trial
+        self._is_guided = strategy.name == "guided"
+        self._explored_per_trial = min(max_per_trial, GUIDED_PER_TRIAL) if self._is_guided else max_per_trial
+        ahead = min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles) if takes_times else 0
+        self._ahead = max(self._explored_per_trial, ahead)
+        self._knobs = encode_knobs(experiments)
+        self._built: set[int] = set()
+        self._pending = [number for number in initial_order(strategy, rows) if rows[number].status == "not tried"]
+        self._racing: list[int] = []
+        self._round: list[Task] = []
+        self._turns, self._finals = TURNS, 0
         self._open: list[Task] = []
         self._retries: list[Task] = []
-        self._race: Race | None = None
         self._reference: int | None = None
         self._next_turn, self._improved_at, self._fastest = 0, 0, math.inf
-        self._replay()
+        self._replay_earlier_rows()
 
-    def _replay(self) -> None:
-        """Take up what was timed before, in the order in which it was."""
+    def _replay_earlier_rows(self) -> None:
+        """Restore the reference and the patience from rows that an earlier sweep timed."""
         self._next_turn = sum(row.status == "checked" for row in self.rows)
-        timed = [n for n, row in enumerate(self.rows) if row.status == "timed" and row.turn is not None]
-        for number in sorted(timed, key=lambda n: self.rows[n].turn or 0):
-            row = self.rows[number]
-            self._next_turn = (row.turn or 0) + 1
+        timed = [(row.turn, n) for n, row in enumerate(self.rows) if row.status == "timed" and row.turn is not None]
+        for turn, number in sorted(timed):
+            self._next_turn = turn + 1
             if self._reference is None:
                 self._reference = number
-            self._notice(row.relative or math.inf)
-
-    @property
-    def phase(self) -> str:
-        """Where it is: "explore", "race", "final", or "over"."""
-        if self._race is not None:
-            return self._race.phase
-        return "over" if self.ended else "explore"
+            self._update_fastest(number)
 
     @property
     def upcoming(self) -> list[int]:
-        """Numbers to compile, the next first."""
-        wanted = [number for task in self._retries for number in task.numbers]
-        if self._race is not None:
-            wanted += self._race.racing + ([] if self._reference is None else [self._reference])
-        if self._limit():
+        """Configs to compile, the next first."""
+        wanted = [number for task in self._retries for number in task.numbers] + self._racing
+        if self._racing and self._reference is not None:
+            wanted.append(self._reference)
+        if self._remaining_budget():
             wanted += self._pending
-        return [number for number in dict.fromkeys(wanted) if number not in self._builds]
+        return [number for number in dict.fromkeys(wanted) if number not in self._built]
 
     @property
-    def left(self) -> int:
-        """Configs that are still to be tried, at most."""
-        return min(len(self._pending), self._limit()) + sum(len(task.numbers) for task in self._open)
+    def remaining(self) -> int:
+        """Upper bound of the configs still to be tried."""
+        return min(len(self._pending), self._remaining_budget()) + sum(len(task.numbers) for task in self._open)
 
-    def built(self, number: int, build: Build | SweepRow) -> None:
-        """A compile ended: with a build, or with the row of a config that is set aside or failed."""
-        if isinstance(build, SweepRow):
-            self.rows[number] = build
-            self._drop(number)
-            return
-        self._builds[number] = build
+    def add_build(self, number: int, build: Build) -> None:
+        """Take note of a compiled config."""
+        self._built.add(number)
         row = self.rows[number]
-        if row.compile_s is None:  # else it was compiled before, and is found in the cache
-            facts = {name: getattr(build, name) for name in ("registers", "spilled_bytes", "shared_bytes")}
-            predicted = build.predicted or row.predicted
-            self.rows[number] = dataclasses.replace(row, compile_s=build.seconds, predicted=predicted, **facts)
+        if row.compile_s is None:  # otherwise an earlier sweep compiled it, and the cache answered
+            self.rows[number] = dataclasses.replace(
+                row,
+                compile_s=build.seconds,
+                predicted=build.predicted or row.predicted,
+                registers=build.registers,
+                spilled_bytes=build.spilled_bytes,
+                shared_bytes=build.shared_bytes,
+            )
 
-    def skip(self, number: int, row: SweepRow) -> None:
-        """A compiled config is not tried: the device can't."""
-        self.rows[number] = row
-        self._drop(number)
-
-    def _drop(self, number: int) -> None:
+    def drop(self, number: int, status: Status, reason: str) -> None:
+        """Give a config its last status: it takes no further part."""
+        self.rows[number] = dataclasses.replace(self.rows[number], status=status, reason=reason)
         if number in self._pending:
             self._pending.remove(number)
-        if self._race is not None:
-            self._race.drop(number)
+        if number in self._racing:
+            self._racing.remove(number)
+        others = [(tuple(n for n in task.numbers if n != number), task.trial.turns) for task in self._round]
+        self._round = [Task(numbers, self._trial(numbers, turns), "race") for numbers, turns in others if numbers]
 
-    def ask(self, device: int = 0, alone: bool = True) -> Task | None:
-        """What a device is to try now; None where nothing is ready, or all is over.
+    def ask(self, device: int = 0, is_last_device: bool = True) -> Task | None:
+        """Return the next task of a device, or None while nothing is ready or when all is over.
 
         Args:
-            device: its place.
-            alone: it is the only one.
+            device: its index.
+            is_last_device: no other device is left to take what this one failed at.
         """
-        if self._reference is None and self._times and self._open:
-            return None  # the first trial finds the reference that all others are timed with
-        task = self._retry(device, alone) or (self._explore() if self._race is None else self._of_race(self._race))
+        if self._reference is None and self._takes_times and self._open:
+            return None  # every other trial needs the reference that the first one finds
+        task = self._next_retry(device, is_last_device)
+        if task is None and self.phase == "explore":
+            task = self._next_exploration()
+        if task is None and self.phase == "race":
+            task = self._next_race()
+        if task is None and self.phase == "final":
+            task = self._next_final()
         if task is not None:
             self._open.append(task)
         return task
 
-    def _retry(self, device: int, alone: bool) -> Task | None:
+    def tell(self, task: Task, result: Outcomes | Failure, device: int = 0, where: str = "") -> list[int]:
+        """Record the outcome of a task, and return the numbers of the rows that changed.
+
+        Args:
+            where: the device's host and number, for the rows.
+        """
+        self._open.remove(task)
+        if isinstance(result, Failure):
+            return self._handle_failure(task, result, device)
+        for number, outcome in zip(task.numbers, result.each, strict=True):
+            self.rows[number] = dataclasses.replace(self.rows[number], where=where)
+            self._record(number, outcome, task)
+        # If a finalist could no longer be launched, the others are timed again.
+        if task.phase == "final" and all(len(outcome.times_ms) for outcome in result.each):
+            self.final = rank_finalists(
+                [self.experiments[number] for number in task.numbers],
+                [outcome.times_ms for outcome in result.each],
+                [self.rows[number].shared_bytes for number in task.numbers],
+                result.baselines,
+            )
+            self.phase = "over"
+        return list(task.numbers)
+
+    def _is_idle(self) -> bool:
+        return not (self._open or self._retries)
+
+    def _trial(self, numbers: Sequence[int], turns: int, is_checked: bool = False) -> Trial:
+        reference = None if self._reference is None else self.experiments[self._reference]
+        return Trial(tuple(self.experiments[number] for number in numbers), reference, turns, is_checked)
+
+    def _next_retry(self, device: int, is_last_device: bool) -> Task | None:
         for task in self._retries:
-            if (alone or task.not_on != device) and self._are_built(task.numbers):
+            if (is_last_device or task.not_on != device) and self._built.issuperset(task.numbers):
                 self._retries.remove(task)
-                again = self._trial(task.numbers, task.trial.turns, task.trial.is_checked)
-                return dataclasses.replace(task, trial=again)
+                # The reference may have been found since.
+                return dataclasses.replace(
+                    task, trial=self._trial(task.numbers, task.trial.turns, task.trial.is_checked)
+                )
         return None
 
-    def _are_built(self, numbers: Sequence[int]) -> bool:
-        return all(n in self._builds for n in numbers)
-
-    def _limit(self) -> int:
-        """Configs that may still be tried: what the budget leaves, or 0 once the patience is over."""
-        strategy, tried = self.strategy, self._next_turn + sum(t.phase == "explore" for t in self._retries)
-        if strategy.name == "guided" and self._times and self._next_turn - self._improved_at >= strategy.patience:
+    def _remaining_budget(self) -> int:
+        """Configs that may still start exploring: 0 once the patience of a guided search is over."""
+        if self._is_guided and self._takes_times and self._next_turn - self._improved_at >= self.strategy.patience:
             return 0
-        under_way = sum(len(task.numbers) for task in self._open if task.phase == "explore")
-        if strategy.budget is None:
+        if self.strategy.budget is None:
             return len(self._pending)
-        return max(0, strategy.budget - tried - under_way)
+        tried = self._next_turn + sum(task.phase == "explore" for task in self._retries)
+        running = sum(len(task.numbers) for task in self._open if task.phase == "explore")
+        return max(0, self.strategy.budget - tried - running)
 
-    def _explore(self) -> Task | None:
-        finds_reference = self._reference is None and self._times  # and all other devices wait for it
-        room = min(REFERENCE_AMONG if finds_reference else self._at_once, self._at_once, self._limit())
+    def _next_exploration(self) -> Task | None:
+        room = min(self._explored_per_trial, self._remaining_budget())
+        if self._reference is None and self._takes_times:
+            room = min(room, REFERENCE_AMONG)
         if not self._pending or not room:
-            return self._end_exploring() if not self._open and not self._retries else None
-        guided = self.strategy.name == "guided"
-        window = self._pending[: self._ahead if guided else room]
-        if not self._are_built(window):
+            if self._is_idle():
+                self._end_exploring()
             return None
-        chosen = self._best_predicted(window)[:room] if guided else window
+        window = self._pending[: self._ahead if self._is_guided else room]
+        if not self._built.issuperset(window):
+            return None
+        chosen = self._sort_by_prediction(window)[:room] if self._is_guided else window
         for number in chosen:
             self._pending.remove(number)
         return Task(tuple(chosen), self._trial(chosen, TURNS, is_checked=True), "explore")
 
-    def _best_predicted(self, window: Sequence[int]) -> list[int]:
-        """By the model's prediction, corrected by what was timed; what it says nothing of comes last."""
-        timed = [(n, row, row.predicted) for n, row in enumerate(self.rows) if row.relative and row.predicted]
-        residuals = [(n, math.log((row.relative or 1.0) / predicted.ms)) for n, row, predicted in timed]
-        correction = corrections(self._features, residuals)
+    def _sort_by_prediction(self, window: Sequence[int]) -> list[int]:
+        """Sort by the corrected prediction; configs without one come last."""
+        errors = [
+            (number, math.log(row.relative / row.predicted.ms))
+            for number, row in enumerate(self.rows)
+            if row.relative and row.predicted
+        ]
+        correction = correct_predictions(self._knobs, errors)
 
         def score(number: int) -> float:
             predicted = self.rows[number].predicted
@@ -200,69 +344,71 @@ class Search:
 
         return sorted(window, key=score)
 
-    def _trial(self, numbers: Sequence[int], turns: int, is_checked: bool = False) -> Trial:
-        reference = None if self._reference is None else self.experiments[self._reference]
-        return Trial(tuple(self.experiments[n] for n in numbers), reference, turns, is_checked)
-
-    def _end_exploring(self) -> Task | None:
-        budget = self.strategy.budget is not None and self._next_turn >= self.strategy.budget
-        self.ended = "complete" if not self._pending else "budget" if budget else "patience"
+    def _end_exploring(self) -> None:
+        budget = self.strategy.budget
+        is_spent = budget is not None and self._next_turn >= budget
+        self.ended = "complete" if not self._pending else "budget" if is_spent else "patience"
         self._pending = []
-        timed = [number for number, row in enumerate(self.rows) if row.status == "timed"]
-        if not timed or not self._times:
+        self._racing = [number for number, row in enumerate(self.rows) if row.status == "timed"]
+        self.phase = "over"
+        if self._racing and self._takes_times:
+            self._start_round()
+
+    def _start_round(self) -> None:
+        """Keep the fastest configs, and share their next trials among the devices; start the final if they are few."""
+        ranked = sorted(self._racing, key=lambda number: self.rows[number].relative or math.inf)
+        self._racing = ranked[: max(FINALISTS, math.ceil(len(ranked) / ETA))]
+        self.phase = "race" if len(self._racing) > FINALISTS else "final"
+        if self.phase == "final":
+            return
+        self._turns = min(MAX_TURNS, ETA * self._turns)
+        others = [number for number in self._racing if number != self._reference]  # the reference is in every trial
+        # The same number of configs in each trial, and of trials on each device, so that no device waits for another.
+        trials = math.ceil(math.ceil(len(others) / self._max_per_trial) / self._devices) * self._devices
+        shares = [tuple(others[place::trials]) for place in range(trials)]
+        self._round = [Task(share, self._trial(share, self._turns), "race") for share in shares if share]
+
+    def _next_race(self) -> Task | None:
+        if not self._round and self._is_idle():
+            self._start_round()
+        for task in self._round:
+            if self._built.issuperset(task.numbers):
+                self._round.remove(task)
+                return task
+        return None
+
+    def _next_final(self) -> Task | None:
+        if not self._is_idle():
             return None
-        self._race = Race(
-            timed, self._relative, self._trial, lambda number: number == self._reference, self._most_at_once,
-            self._devices,
-        )  # fmt: skip
-        return self._of_race(self._race)
+        if not self._racing or self._finals == _MAX_FINALS:
+            self.phase = "over"
+            return None
+        if not self._built.issuperset(self._racing):
+            return None
+        self._finals += 1
+        experiments = tuple(self.experiments[number] for number in self._racing)
+        return Task(tuple(self._racing), Trial(experiments, effort=FINAL_EFFORT, with_library=True), "final")
 
-    def _relative(self, number: int) -> float:
-        return self.rows[number].relative or math.inf
-
-    def _of_race(self, race: Race) -> Task | None:
-        is_idle = not (self._open or self._retries)
-        return race.ask(is_idle, self._are_built, self.experiments)
-
-    def tell(self, task: Task, result: Outcomes | Failure, device: int = 0, where: str = "") -> list[int]:
-        """What became of a task. Returns the numbers whose rows changed.
-
-        Args:
-            where: of the device.
-        """
-        self._open.remove(task)
-        if isinstance(result, Failure):
-            return self._not_tried(task, result, device)
-        for number, outcome in zip(task.numbers, result.each, strict=True):
-            self._found(number, outcome, where, task)
-        if task.phase == "final":
-            self._end(result, task)
-        return list(task.numbers)
-
-    def _not_tried(self, task: Task, failure: Failure, device: int) -> list[int]:
-        """All of a task failed together: each is tried once more by itself; what then fails again is reported."""
+    def _handle_failure(self, task: Task, failure: Failure, device: int) -> list[int]:
+        """Retry each config of a failed trial alone, once; report those that fail again."""
         if failure.kind == "cancelled":
             return []
-        if task.is_retry or failure.kind in _OF_ALL:
+        if task.is_retry or failure.kind == "out_of_memory":  # every config needs the same tensors
             for number in task.numbers:
-                self._failed(number, failure)
+                self.drop(number, "failed", failure.message)
             return list(task.numbers)
         phase = "race" if task.phase == "final" else task.phase
         self._retries += [
-            dataclasses.replace(task, numbers=(n,), phase=phase, is_retry=True, not_on=device) for n in task.numbers
+            dataclasses.replace(task, numbers=(number,), phase=phase, is_retry=True, not_on=device)
+            for number in task.numbers
         ]
         return []
 
-    def _failed(self, number: int, failure: Failure) -> None:
-        self.rows[number] = dataclasses.replace(self.rows[number], status="failed", reason=failure.message)
-        self._drop(number)
-
-    def _found(self, number: int, outcome: Outcome, where: str, task: Task) -> None:
-        """One config's part of a trial."""
-        row = dataclasses.replace(self.rows[number], where=where)
+    def _record(self, number: int, outcome: Outcome, task: Task) -> None:
         if outcome.failure is not None:
-            self._failed(number, outcome.failure)
+            self.drop(number, "failed", outcome.failure.message)
             return
+        row = self.rows[number]
         if outcome.wrong:
             self.rows[number] = dataclasses.replace(row, status="wrong", reason=outcome.wrong)
             return
@@ -274,7 +420,7 @@ class Search:
         if self._reference is None:
             self._reference = number
         low, high = median_interval(outcome.times_ms)
-        row = dataclasses.replace(
+        self.rows[number] = dataclasses.replace(
             row,
             status="timed",
             reason="",
@@ -282,36 +428,29 @@ class Search:
             low_ms=low,
             high_ms=high,
             samples=len(outcome.times_ms),
+            # The final has another reference.
+            relative=row.relative
+            if task.phase == "final"
+            else float(np.median(outcome.times_ms / outcome.reference_ms)),
+            turn=self._next_turn if row.turn is None else row.turn,
         )
-        if task.phase != "final":  # there, the reference is another
-            row = dataclasses.replace(row, relative=float(np.median(outcome.times_ms / outcome.reference_ms)))
         if row.turn is None:
-            row = dataclasses.replace(row, turn=self._next_turn)
             self._next_turn += 1
-            self._notice(row.relative or math.inf)
-        self.rows[number] = row
+            self._update_fastest(number)
 
-    def _notice(self, relative: float) -> None:
-        """Whether the config that was timed last improves on all before it."""
-        if relative < (1 - _IMPROVES) * self._fastest:
+    def _update_fastest(self, number: int) -> None:
+        """Note whether the config that was timed last improves on all before it, which restarts the patience."""
+        relative = self.rows[number].relative or math.inf
+        if relative < (1 - _IMPROVEMENT) * self._fastest:
             self._improved_at = self._next_turn
         self._fastest = min(self._fastest, relative)
 
-    def _end(self, outcomes: Outcomes, task: Task) -> None:
-        """The final ended. Where one of it could not be launched any more, the others are timed again."""
-        if not all(len(one.times_ms) for one in outcomes.each):
-            return
-        experiments = [self.experiments[n] for n in task.numbers]
-        self.final = final(experiments, outcomes, [self.rows[n].shared_bytes for n in task.numbers])
-        if self._race is not None:
-            self._race.phase = "over"
 
-
-def ordered(strategy: Strategy, estimates: Sequence[float | None]) -> list[int]:
-    """The numbers of all configs in the order in which a strategy tries them, before any is compiled."""
-    numbers = range(len(estimates))
+def initial_order(strategy: Strategy, rows: Sequence[SweepRow]) -> list[int]:
+    """Return the places of all configs in the order in which a strategy tries them, before any is compiled."""
     if strategy.name == "random":
-        return [int(n) for n in np.random.default_rng(strategy.seed).permutation(len(estimates))]
+        return [int(number) for number in np.random.default_rng(strategy.seed).permutation(len(rows))]
     if strategy.name == "guided":
-        return sorted(numbers, key=lambda n: math.inf if estimates[n] is None else float(estimates[n] or 0.0))
-    return list(numbers)
+        estimates_ms = [row.predicted.ms if row.predicted else math.inf for row in rows]
+        return sorted(range(len(rows)), key=lambda number: estimates_ms[number])
+    return list(range(len(rows)))

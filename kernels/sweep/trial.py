@@ -1,101 +1,132 @@
-"""One trial in the run worker: check each config, then launch those that are right in turns, on the same inputs.
+"""One trial in the run worker: check each config, then launch the correct ones in turns on the same inputs.
 
-A first turn of one launch each finds those that can't win: they keep that one sample, so that a config that is a
-hundred times slower costs no hundred times more. Torch; runs in the worker.
+A first turn of one launch each finds the configs that cannot win. They keep that one sample, so a config that is a
+hundred times slower does not cost a hundred times more.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from kernels.experiment import Run
 from kernels.gpus import Gpu
 from kernels.measuring.check import InsufficientMemory
 from kernels.measuring.gated_stream import GatedStream
 from kernels.measuring.measurements.run_measurement import library_calls
 from kernels.measuring.prepared import Prepared, interprets, prepare
-from kernels.measuring.timing import sample
+from kernels.measuring.timing import Stream, sample
 from kernels.measuring.worker import as_failure
 from kernels.results import Check, Failure
 from kernels.spec import Allowance
-from kernels.sweep.device import NO_TIMES, Outcome, Outcomes, Trial
+from kernels.sweep.search import NO_TIMES, Outcome, Outcomes, Trial
 
-# Outputs that others are compared with: each takes as much memory as the launch's own.
-_KEPT_OUTPUTS = 2
+# Correct outputs kept to compare others with; each takes as much memory as the launch's own output.
+_MAX_KEPT_OUTPUTS = 2
 
-# Times of the first launch from which on a config is not timed again: so many times the fastest of the trial's.
+# A config whose first launch takes this many times the fastest one's is not timed again.
 _HOPELESS = 2.0
 
 
 @as_failure("time")
-def attempted(trial: Trial, gpu: Gpu) -> Outcomes:
-    """Carry out a trial on this worker's device."""
+def run_trial(trial: Trial, gpu: Gpu) -> Outcomes:
+    """Carry out a trial on this worker's device. Under the interpreter, configs are checked and not timed."""
+    import torch
+
     first = prepare(trial.experiments[0], gpu)
-    each = [dataclasses.replace(first, experiment=experiment) for experiment in trial.experiments]
-    passed: list[tuple[Allowance | None, Any]] = []
-    found = [_checked(one, passed) if trial.is_checked else _launched(one) for one in each]
-    passed.clear()
+    configs = [dataclasses.replace(first, experiment=experiment) for experiment in trial.experiments]
     if interprets():
-        return Outcomes(tuple(found))
-    right = [place for place, one in enumerate(found) if not one.wrong and one.failure is None]
-    if not right:
-        return Outcomes(tuple(found))
-    library = _library(first) if trial.with_library else {}
-    # The reference is the first that is launched in each turn.
-    before = [dataclasses.replace(first, experiment=trial.reference)] if trial.reference is not None else []
-    calls = [*(one.ready() for one in (*before, *(each[place] for place in right))), *library.values()]
-    times = _timed(calls, trial)
-    ours, others = times[len(before) : len(before) + len(right)], times[len(before) + len(right) :]
-    for place, (times_ms, reference_ms) in zip(right, ours, strict=True):
-        found[place] = Outcome(times_ms, reference_ms)
-    return Outcomes(tuple(found), tuple((name, ms) for name, (ms, _) in zip(library, others, strict=True)))
+        return carry_out(trial, configs, lambda: None)
+    run = first.experiment.run
+    reference = None if trial.reference is None else dataclasses.replace(first, experiment=trial.reference)
+
+    def time_in_turns(calls: Sequence[Callable[[], Any]]) -> GatedStream:
+        return GatedStream(calls, run.l2, run.timer)
+
+    def library() -> dict[str, Callable[[], Any]]:
+        output = torch.empty_like(first.output)
+        return library_calls(first.kernel.family, first.inputs, output, first.setting.problem)[0]
+
+    return carry_out(trial, configs, torch.cuda.synchronize, reference, library, time_in_turns)
 
 
-def _checked(one: Prepared, passed: list[tuple[Allowance | None, Any]]) -> Outcome:
-    """Launch on a poisoned output, and compare with the reference.
+def carry_out(
+    trial: Trial,
+    configs: Sequence[Prepared],
+    synchronize: Callable[[], object],
+    reference: Prepared | None = None,
+    library: Callable[[], Mapping[str, Callable[[], Any]]] = dict,
+    time_in_turns: Callable[[Sequence[Callable[[], Any]]], Stream] | None = None,
+) -> Outcomes:
+    """Check and time prepared configs.
 
     Args:
-        passed: what is allowed of outputs that were right, and these; a new one is added. One that equals them bit for
-            bit is as right, and most do: the reference of a large product takes longer than a dozen launches.
+        configs: prepared launches of the trial's experiments, in their order.
+        synchronize: waits until all launches have ended.
+        reference: the prepared launch of the trial's reference.
+        library: makes the library's calls by name.
+        time_in_turns: makes a stream that times calls in turns; None where nothing is timed.
+    """
+    if trial.is_checked:
+        correct: list[tuple[Allowance | None, Any]] = []
+        outcomes = [_check(config, correct, synchronize) for config in configs]
+        correct.clear()
+    else:
+        outcomes = [_launch(config, synchronize) for config in configs]
+    passed = [place for place, outcome in enumerate(outcomes) if not outcome.wrong and outcome.failure is None]
+    if time_in_turns is None or not passed:
+        return Outcomes(tuple(outcomes))
+    baselines = library() if trial.with_library else {}
+    # The reference is launched first in each turn.
+    before = [] if reference is None else [reference]
+    calls = [config.ready() for config in (*before, *(configs[place] for place in passed))]
+    times = _time_calls([*calls, *baselines.values()], trial, time_in_turns)
+    for place, (times_ms, reference_ms) in zip(passed, times[len(before) : len(calls)], strict=True):
+        outcomes[place] = Outcome(times_ms, reference_ms)
+    library_times = zip(baselines, times[len(calls) :], strict=True)
+    return Outcomes(tuple(outcomes), tuple((name, times_ms) for name, (times_ms, _) in library_times))
+
+
+def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]], synchronize: Callable[[], object]) -> Outcome:
+    """Launch on a poisoned output, and compare the result with the reference.
+
+    Args:
+        correct: (what was allowed, output) of configs that passed; a new one is added. An output that is equal bit for
+            bit passes too, and most are: computing the reference of a large product takes longer than a dozen launches.
     """
     import torch
 
-    one.output.fill_(0.0 if one.kernel.zeroed_output else float("nan"))
-    launched = _launched(one)
-    if launched.failure is not None:
-        return launched
-    if any(allowance == one.allowance and torch.equal(output, one.output) for allowance, output in passed):
-        return launched
+    config.output.fill_(0.0 if config.kernel.zeroed_output else float("nan"))
+    outcome = _launch(config, synchronize)
+    if outcome.failure is not None:
+        return outcome
+    if any(allowance == config.allowance and torch.equal(output, config.output) for allowance, output in correct):
+        return outcome
     try:
-        check = one.check()[0]
+        check = config.check()[0]
     except (InsufficientMemory, torch.cuda.OutOfMemoryError):
-        if not passed:
+        if not correct:
             raise
-        passed.clear()  # they took what the check needs
-        check = one.check()[0]
+        correct.clear()  # they took the memory that the check needs
+        check = config.check()[0]
     if not check.passed:
-        return dataclasses.replace(launched, wrong=wrong_text(check))
-    if len(passed) < _KEPT_OUTPUTS:
-        passed.append((one.allowance, one.output.clone()))
-    return launched
+        return dataclasses.replace(outcome, wrong=describe_wrong_result(check))
+    if len(correct) < _MAX_KEPT_OUTPUTS:
+        correct.append((config.allowance, config.output.clone()))
+    return outcome
 
 
-def _launched(one: Prepared) -> Outcome:
-    """Launch once and wait. What Triton refuses to launch is this config's own failure."""
+def _launch(config: Prepared, synchronize: Callable[[], object]) -> Outcome:
+    """Launch once and wait. If Triton refuses the launch, only this config has failed."""
     import torch
 
     failure = None
     try:
-        one.launch()
-        if not interprets():
-            torch.cuda.synchronize()
-    except torch.AcceleratorError:  # the device is harmed, for all configs
-        raise
-    except torch.cuda.OutOfMemoryError:
+        config.launch()
+        synchronize()
+    except (torch.AcceleratorError, torch.cuda.OutOfMemoryError):  # these concern every config
         raise
     except Exception as error:
         lines = str(error).strip().splitlines() or ["no message"]
@@ -103,50 +134,39 @@ def _launched(one: Prepared) -> Outcome:
     return Outcome(NO_TIMES, NO_TIMES, failure=failure)
 
 
-def wrong_text(check: Check) -> str:
-    """What is wrong with a result, in a sentence."""
+def describe_wrong_result(check: Check) -> str:
+    """Say in a sentence what is wrong with a result that failed its check."""
+    of_all = f"of {check.elements:,} elements are"
+    rms = f"relative RMS error {check.relative_rms:.2g} (limit {check.tolerance:.2g})"
     if check.nonfinite:
-        return f"The result is wrong: {check.nonfinite:,} of {check.elements:,} elements are not finite."
+        return f"The result is wrong: {check.nonfinite:,} {of_all} not finite."
     if check.mismatched:
-        return (
-            f"The result is wrong: {check.mismatched:,} of {check.elements:,} elements are outside what is allowed; "
-            f"relative RMS error {check.relative_rms:.2g} (limit {check.tolerance:.2g})."
-        )
-    return f"The result is wrong: relative RMS error {check.relative_rms:.2g} (limit {check.tolerance:.2g})."
+        return f"The result is wrong: {check.mismatched:,} {of_all} outside the allowed error; {rms}."
+    return f"The result is wrong: {rms}."
 
 
-def _library(first: Prepared) -> dict[str, Callable[[], Any]]:
-    import torch
-
-    calls, _ = library_calls(first.kernel.family, first.inputs, torch.empty_like(first.output), first.setting.problem)
-    return calls
-
-
-def _timed(calls: list[Callable[[], Any]], trial: Trial) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Times of each call, and of the first one, the reference, in the same turns."""
-    run = trial.experiments[0].run
+def _time_calls(
+    calls: Sequence[Callable[[], Any]], trial: Trial, time_in_turns: Callable[[Sequence[Callable[[], Any]]], Stream]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Time each call; return its times with those of the first call, the reference, from the same turns."""
+    stream = time_in_turns(calls)
     if trial.effort is not None:
-        every = sample(GatedStream(calls, run.l2, run.timer), trial.effort).times_ms
-        return [(ms, every[0]) for ms in every]
-    once = GatedStream(calls, run.l2, run.timer).batch(1).times_ms
-    kept = contenders(once[:, 0])
-    again = _turns([calls[place] for place in kept], run, trial.turns)
-    times = {place: (ms, again[0]) for place, ms in zip(kept, again, strict=True)}
-    return [times.get(place, (once[place], once[0])) for place in range(len(calls))]
+        every = sample(stream, trial.effort).times_ms
+        return [(times_ms, every[0]) for times_ms in every]
+    once = stream.batch(1).times_ms
+    kept = select_contenders(once[:, 0])
+    stream = time_in_turns([calls[place] for place in kept])
+    most = stream.most_turns  # the GPU's queue holds no more
+    batches = [stream.batch(min(most, trial.turns - done)).times_ms for done in range(0, trial.turns, most)]
+    times_ms = np.concatenate(batches, axis=1)
+    timed = {place: (times, times_ms[0]) for place, times in zip(kept, times_ms, strict=True)}
+    return [timed.get(place, (once[place], once[0])) for place in range(len(calls))]
 
 
-def _turns(calls: list[Callable[[], Any]], run: Run, turns: int) -> np.ndarray:
-    """Times of so many turns, (calls, turns): as many of them queued at once as a stream holds."""
-    stream = GatedStream(calls, run.l2, run.timer)
-    at_once = range(0, turns, stream.most_turns)
-    batches = [stream.batch(min(stream.most_turns, turns - begin)).times_ms for begin in at_once]
-    return np.concatenate(batches, axis=1)
+def select_contenders(first_ms: np.ndarray) -> list[int]:
+    """Return the places of the calls to time again: the reference, which is first, and those that may still win.
 
-
-def contenders(once_ms: np.ndarray) -> list[int]:
-    """Places of those that are timed again: the reference, which is first, and what may still win.
-
-    >>> contenders(np.array([3.0, 1.0, 1.9, 2.1]))
+    >>> select_contenders(np.array([3.0, 1.0, 1.9, 2.1]))
     [0, 1, 2]
     """
-    return [place for place, ms in enumerate(once_ms) if place == 0 or ms <= _HOPELESS * once_ms.min()]
+    return [place for place, ms in enumerate(first_ms) if place == 0 or ms <= _HOPELESS * first_ms.min()]

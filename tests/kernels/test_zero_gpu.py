@@ -21,7 +21,7 @@ from kernels.measuring.fair_queue import Call
 from kernels.measuring.session import Session
 from kernels.measuring.zero_gpu import LEASE_S, ZeroGpuPool, serve
 from kernels.results import Failure
-from kernels.sweep.local_device import LocalDevice
+from kernels.sweep.devices import LocalDevice
 from tests.kernels.test_pool import Held
 from tests.waiting import until
 
@@ -188,8 +188,8 @@ def test_a_session_on_zero_gpu_knows_its_slice_and_asks_for_none_until_something
         assert (session.gpu.name, session.gpu.sms, session.backend) == ("slice of RTXPRO6000", 94, "cuda")
         assert session.ping_runner() is None
         device = LocalDevice(session, from_json({"kernel": "matmul.grouped"}, discover()), session.gpu)
-        assert not device.times
-        assert device.refusal(None).startswith("This GPU is lent for one run at a time")
+        assert not device.takes_times
+        assert device.refusal(None).startswith("ZeroGPU lends this GPU for one run at a time")
         assert hub.asked == []
     finally:
         session.close()

@@ -11,9 +11,8 @@ import numpy as np
 
 from kernels.results import Failure, Prediction, Strategy, Sweep
 from kernels.store import Store
-from kernels.sweep.kept_sweep import Before, kept_and_keeper
-from kernels.sweep.sweeping import Sweeping
-from tests.sweep.fakes import GPU, FakeBuilder, FakeDevice, grid, true_ms
+from kernels.sweep.sweep_run import SweepRun
+from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, true_ms
 
 VARY = {
     "BLOCK_M": [32, 64, 128, 256],
@@ -51,11 +50,9 @@ def fill(path: Path, vary: Any = None, strategy: Strategy | None = None) -> Swee
     store, within = Store(path), grid(vary or VARY, M=4096, N=4096, K=4096)
     within = replace(within, base=replace(within.base, gpu="H200"))
     device = FakeDevice(noise=0.02, wrong=lambda one: one.config.BLOCK_K == 64 and one.config.BLOCK_M == 32)
-    done, keeper = kept_and_keeper(store, within, GPU, Before())
-    sweeping = Sweeping(
-        within, strategy or Strategy("random", seed=1), [device], FakeBuilder(predict, _refused), predict, done=done,
-        keeper=keeper,
-    )  # fmt: skip
+    sweeping = SweepRun(
+        within, strategy or Strategy("random", seed=1), [device], FakeBuilder(predict, _refused), predict, store=store
+    )
     sweeping.start()
     found = sweeping.result(120)
     store.close()

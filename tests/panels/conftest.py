@@ -35,6 +35,6 @@ def page(compiled_before: Path) -> Iterator[Page]:
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
     """Sweeps of the page run on made-up devices."""
     made = Started()
-    monkeypatch.setattr(running_sweeps, "sweeping_here", made.sweeping_here)
+    monkeypatch.setattr(running_sweeps, "sweep_here", made.sweep_here)
     yield made
     made.go.set()

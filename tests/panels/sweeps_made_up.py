@@ -6,8 +6,7 @@ import threading
 
 from kernels.gpus import GPUS
 from kernels.store import Store
-from kernels.sweep.kept_sweep import kept_and_keeper
-from kernels.sweep.sweeping import Sweeping
+from kernels.sweep.sweep_run import SweepRun
 from tests.sweep.fakes import FakeBuilder, FakeDevice, predicting
 from visualize.panels.sweep_options import swept_space
 from visualize.panels.tabs import SETTINGS
@@ -48,16 +47,15 @@ class Started:
         self.devices, self.done, self.go = [], [], threading.Event()
         self.go.set()
 
-    def sweeping_here(self, session, space, strategy, predict, refuse, before):
+    def sweep_here(self, session, space, strategy, predict, refuse, resume):
         """In place of the engine's own."""
         device = FakeDevice()
         device.before = lambda trial: self.go.wait(30)
         cancel = device.cancel
         device.cancel = lambda: (cancel(), self.go.set())
         self.devices.append(device)
-        self.done.append(before.rows)
-        done, keeper = kept_and_keeper(session.store, space, device.gpu, before)
-        return Sweeping(space, strategy, [device], FakeBuilder(), predicting(), done=done, keeper=keeper)
+        self.done.append(resume.rows)
+        return SweepRun(space, strategy, [device], FakeBuilder(), predicting(), resume=resume, store=session.store)
 
 
 def finished(sweeps, space, gpu=GPUS["H200"], store=NOTHING):

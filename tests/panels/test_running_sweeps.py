@@ -54,9 +54,9 @@ def test_who_leaves_a_sweep_that_has_just_ended_leaves_the_next_one_of_its_searc
     def second_waits(*given):
         if started.devices:
             started.go.clear()
-        return started.sweeping_here(*given)
+        return started.sweep_here(*given)
 
-    monkeypatch.setattr(running_sweeps, "sweeping_here", second_waits)
+    monkeypatch.setattr(running_sweeps, "sweep_here", second_waits)
     sweeps, spaces = RunningSweeps(), [space_of(M=size) for size in (512, 640)]
     first = sweeps.start(Session(), spaces[0], Strategy("grid"), "page", then=spaces[1:])
     until(lambda: sweeps.running(spaces[1], GPUS["H200"]) is not None)

@@ -12,7 +12,7 @@ import pytest
 from kernels.gpus import GPUS
 from kernels.results import Strategy, Sweep, SweepRow
 from kernels.store import Store
-from kernels.sweep.kept_sweep import SweepKeeper
+from kernels.sweep.stored_sweep import store_end, store_header, store_rows
 from tests.kernels.results_made_up import H200, START
 from tests.panels.sweeps_made_up import space_of
 from tests.panels.test_history import DAY, asked, drawn, text_of
@@ -32,13 +32,13 @@ def panel():
 def swept(store, ended="complete", name="", when=START, **flat):
     """A sweep of two configs, of which one is timed."""
     within = space_of("BLOCK_M=32,64", **flat)
-    keeper = SweepKeeper(store, GPUS["H200"], name)
-    keeper._began = when
+    name = name or f"sweep {len(store.sweeps(99))}"
+    row = SweepRow(within.experiments[0], "timed", median_ms=0.25)
     found = Sweep(within, Strategy("grid"), "cuda", H200, (), None, ended, 1.0)
-    keeper.begin(found)
-    keeper.add([(0, SweepRow(within.experiments[0], "timed", median_ms=0.25))], 1, 0.25)
+    store_header(store, name, GPUS["H200"], when, found)
+    store_rows(store, name, [(0, row)], 1, 0.25)
     if ended != "running":
-        keeper.end(replace(found, rows=(SweepRow(within.experiments[0], "timed", median_ms=0.25),)))
+        store_end(store, name, replace(found, rows=(row,)))
     return within
 
 

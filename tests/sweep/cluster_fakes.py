@@ -10,7 +10,7 @@ from pathlib import Path
 from fakes import FakeDevice
 
 
-def attempted(payload: bytes, folder: str, host: str) -> bytes:
+def run_trial(payload: bytes, folder: str, host: str) -> bytes:
     """Times of a trial. The first worker that is to try what the file `dies_at` names dies with it."""
     trial, _ = pickle.loads(payload)
     told, died = Path(folder) / "dies_at", Path(folder) / "died"

@@ -15,8 +15,8 @@ from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.results import Device, Failure, Prediction, Strategy, Sweep
 from kernels.space import Space, space
-from kernels.sweep.device import NO_TIMES, Build, Outcome, Outcomes
-from kernels.sweep.sweeping import Sweeping
+from kernels.sweep.search import NO_TIMES, Build, Outcome, Outcomes
+from kernels.sweep.sweep_run import SweepRun
 
 VARY = {
     "BLOCK_M": [16, 32, 64, 128],
@@ -68,7 +68,7 @@ class FakeDevice:
         dies_once: configs that kill it the first time.
     """
 
-    gpu, times, at_once = GPU, True, 15
+    gpu, takes_times, max_per_trial = GPU, True, 15
 
     def __init__(self, noise=STEADY, seed=0, wrong=lambda e: False, deadly=lambda e: False, dies_once=(), where=""):
         self.noise, self.seed, self.dice = noise, seed, np.random.default_rng(seed)
@@ -123,7 +123,7 @@ class FakeDevice:
 class FakeBuilder:
     """A Builder that is done at once; `failures` says what can't be compiled."""
 
-    at_once = 4
+    max_concurrency, has_started = 4, True
 
     def __init__(self, predict=None, failures=lambda experiment: None):
         self.predict, self.failures = predict or predicting(), failures
@@ -152,6 +152,6 @@ def swept(
     predict = predict or predicting()
     devices = device if isinstance(device, list) else [device or FakeDevice()]
     builder = options.pop("builder", None) or FakeBuilder(predict)
-    sweeping = Sweeping(within or grid(), strategy, devices, builder, predict, **options)
+    sweeping = SweepRun(within or grid(), strategy, devices, builder, predict, **options)
     sweeping.start()
     return sweeping.result(60)

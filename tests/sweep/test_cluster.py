@@ -20,7 +20,8 @@ from kernels.knobs import ConfigError
 from kernels.results import Device, Failure, Strategy
 from kernels.space import space
 from kernels.sweep import cluster
-from kernels.sweep.cluster import ClusterDevice, client_of, devices_of, of_one_kind, workers_here, workers_of
+from kernels.sweep.cluster import ClusterDevice, connect, find_devices, select_kind, start_workers
+from kernels.sweep.search import Trial
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.filterwarnings("default")]
 
@@ -31,7 +32,7 @@ WITHIN = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64, 128], "num_
 @pytest.fixture(scope="module")
 def client():
     """Two workers, one thread each, that see no GPU."""
-    with workers_here(["", ""]) as found:
+    with start_workers(["", ""]) as found:
         yield found
 
 
@@ -40,7 +41,7 @@ def faked(client, tmp_path):
     """A device of made-up times on each."""
     return [
         ClusterDevice(
-            client, f"gpu-{number}", FAKED, GPUS["H200"], f"worker {number}", str(tmp_path), cluster_fakes.attempted
+            client, f"gpu-{number}", FAKED, GPUS["H200"], f"worker {number}", str(tmp_path), cluster_fakes.run_trial
         )
         for number in range(2)
     ]
@@ -50,7 +51,7 @@ def test_the_interpreter_of_each_worker_checks_configs(client, tmp_path):
     """The first of this file: whether a process interprets is fixed when it imports Triton, as a made-up trial does."""
     base = from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}}, discover())
     within = space(base, {"BLOCK_M": [16, 32], "BLOCK_N": [16, 32]}, discover())
-    devices = devices_of(client, base, str(tmp_path))
+    devices = find_devices(client, base, str(tmp_path))
     assert [device.describe().backend for device in devices] == ["interpreter", "interpreter"]
     builder = FakeBuilder(lambda *_: None)
     found = swept(Strategy("grid"), devices, within=within, builder=builder, predict=lambda *_: None)
@@ -84,13 +85,12 @@ def test_what_kills_every_worker_is_reported_and_the_rest_is_timed(client, faked
     assert found.count("timed") == WITHIN.size - 1
 
 
-def test_a_task_that_takes_too_long_costs_its_worker_and_no_more(client, faked, monkeypatch):
-    monkeypatch.setitem(cluster.DEADLINES_S, "time", 0.5)
-    slow = ClusterDevice(client, "gpu-0", FAKED, GPUS["H200"], "worker 0", "", sleeping)
-    before = slow._addresses()["gpu-0"]
-    outcome = slow.attempt(None)
-    assert outcome.kind == "timeout"
-    assert slow._address() not in (None, before)
+def test_a_trial_that_takes_too_long_costs_its_worker_and_no_more(client, tmp_path):
+    slow = ClusterDevice(client, "gpu-0", FAKED, GPUS["H200"], "worker 0", "", sleeping, deadline_s=0.5)
+    assert slow.attempt(None).kind == "timeout"
+    again = ClusterDevice(client, "gpu-0", FAKED, GPUS["H200"], "worker 0", str(tmp_path), cluster_fakes.run_trial)
+    (outcome,) = again.attempt(Trial(WITHIN.experiments[:1])).each
+    assert len(outcome.times_ms)
 
 
 def test_cancelling_gives_up_the_task_under_way(client):
@@ -114,29 +114,29 @@ def test_devices_of_several_kinds_are_not_ranked_together():
     mixed = [device_of("H200"), device_of("A100-80GB"), device_of("H200")]
     base = grid().base
     with pytest.raises(ConfigError, match="has 2 × H200, 1 × A100-80GB; times of different GPUs are not ranked"):
-        of_one_kind(mixed, base)
-    assert of_one_kind(mixed, replace(base, gpu="A100-80GB")) == [mixed[1]]
-    assert of_one_kind(mixed[::2], base) == mixed[::2]
+        select_kind(mixed, base)
+    assert select_kind(mixed, replace(base, gpu="A100-80GB")) == [mixed[1]]
+    assert select_kind(mixed[::2], base) == mixed[::2]
     with pytest.raises(ConfigError, match="gpu is 'B200'; the cluster has 2 × H200, 1 × A100-80GB"):
-        of_one_kind(mixed, replace(base, gpu="B200"))
+        select_kind(mixed, replace(base, gpu="B200"))
 
 
-def test_a_scheduler_that_does_not_answer_is_told_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(cluster, "_ARRIVAL_S", 0.4)
-    with pytest.raises(ConfigError, match="no scheduler answers there"), workers_of("tcp://127.0.0.1:1"):
+def test_a_scheduler_that_does_not_answer_is_reported_in_a_sentence(monkeypatch):
+    monkeypatch.setenv("TILESCOPE_SCHEDULER", "nonsense://127.0.0.1:1")
+    with pytest.raises(ConfigError, match="no scheduler answers there"), connect(None):
         pass
 
 
 def test_the_scheduler_of_the_environment_is_used(client, monkeypatch):
     monkeypatch.setenv("TILESCOPE_SCHEDULER", client.scheduler.address)
-    with client_of(None) as found:
+    with connect(None) as found:
         assert found.scheduler.address == client.scheduler.address
 
 
 def test_more_gpus_than_there_are_is_told_in_a_sentence(monkeypatch):
     monkeypatch.delenv("TILESCOPE_SCHEDULER", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ConfigError, match="--gpus is 2; this host has none"), client_of(2):
+    with pytest.raises(ConfigError, match="--gpus is 2; this host has none"), connect(2):
         pass
 
 
@@ -172,4 +172,4 @@ def test_without_the_package_it_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", refusing)
     with pytest.raises(ConfigError, match=r"pip install -r requirements-cluster.txt"):
-        cluster.installed()
+        cluster.import_distributed()

@@ -18,10 +18,10 @@ from kernels.knobs import ConfigError
 from kernels.results import Failure, Strategy, Sweep, SweepRow, codec
 from kernels.results.codec import UnreadableRecording
 from kernels.space import space
-from kernels.sweep import rows_file
+from kernels.sweep import files
 from kernels.sweep.search import REFERENCE_AMONG
-from kernels.sweep.sweep_progress import estimated_s
-from kernels.sweep.sweeping import Sweeping
+from kernels.sweep.stored_sweep import ResumePoint
+from kernels.sweep.sweep_run import SweepRun, estimate_seconds
 
 STRATEGIES = [Strategy("grid"), Strategy("random", seed=3), Strategy("guided")]
 
@@ -34,7 +34,7 @@ def settled(sweep):
 def cut_off(strategy, after, **options):
     """A sweep that is cancelled when so many trials are over."""
     device = FakeDevice()
-    sweeping = Sweeping(
+    sweeping = SweepRun(
         grid(), strategy, [device], FakeBuilder(predicting(error=0.1)), predicting(error=0.1), **options
     )
     device.before = lambda trial: sweeping.cancel() if len(device.trials) > after else None
@@ -50,7 +50,7 @@ def test_a_sweep_that_is_cancelled_and_resumed_has_the_rows_of_one_that_was_not(
     assert cut.ended == "cancelled"
     assert cut.final is None
     again = FakeDevice()
-    resumed = swept(strategy, again, predicting(error=0.1), done=cut.rows)
+    resumed = swept(strategy, again, predicting(error=0.1), resume=ResumePoint(cut.rows))
     assert settled(resumed) == settled(whole)
     assert (resumed.best.experiment, resumed.ended) == (whole.best.experiment, whole.ended)
     explored = {one for trial in again.trials if trial.is_checked for one in trial.experiments}
@@ -59,7 +59,7 @@ def test_a_sweep_that_is_cancelled_and_resumed_has_the_rows_of_one_that_was_not(
 
 def test_a_cancelled_sweep_keeps_what_is_done_and_ranks_it():
     cut, device = cut_off(Strategy("grid"), 4)
-    assert cut.count("timed") == REFERENCE_AMONG + 3 * FakeDevice.at_once
+    assert cut.count("timed") == REFERENCE_AMONG + 3 * FakeDevice.max_per_trial
     assert cut.best.median_ms == min(row.median_ms for row in cut.rows if row.median_ms)
     assert device.is_closed
 
@@ -68,7 +68,9 @@ def test_rows_of_another_gpu_and_rows_that_failed_are_tried_again():
     done = swept(Strategy("grid", budget=20)).rows
     for changed in ({"device": "A100-80GB"}, {"status": "failed", "reason": "It died."}):
         device = FakeDevice()
-        found = swept(Strategy("grid", budget=20), device, done=[replace(row, **changed) for row in done])
+        found = swept(
+            Strategy("grid", budget=20), device, resume=ResumePoint(tuple(replace(row, **changed) for row in done))
+        )
         explored = [one for trial in device.trials if trial.is_checked for one in trial.experiments]
         assert len(explored) == found.count("timed") == 20
         assert found.count("failed") == 0
@@ -78,8 +80,8 @@ def test_rows_of_another_gpu_and_rows_that_failed_are_tried_again():
 def test_what_was_timed_is_kept_where_nothing_can_be_timed():
     whole = swept(Strategy("grid"), within=grid({"BLOCK_M": [16, 32]}))
     checking = FakeDevice()
-    checking.times = False
-    again = swept(Strategy("grid"), checking, within=grid({"BLOCK_M": [16, 32]}), done=whole.rows)
+    checking.takes_times = False
+    again = swept(Strategy("grid"), checking, within=grid({"BLOCK_M": [16, 32]}), resume=ResumePoint(whole.rows))
     assert again.rows == whole.rows
     assert again.best.experiment == whole.best.experiment
     assert checking.trials == []
@@ -88,7 +90,7 @@ def test_what_was_timed_is_kept_where_nothing_can_be_timed():
 def test_what_was_only_predicted_is_timed_where_it_can_be():
     few = grid({"BLOCK_M": [16, 32]})
     guessed = [SweepRow(one, "predicted", "No GPU.", GPU.name) for one in few.experiments]
-    assert swept(Strategy("grid"), within=few, done=guessed).count("timed") == few.size
+    assert swept(Strategy("grid"), within=few, resume=ResumePoint(tuple(guessed))).count("timed") == few.size
 
 
 def test_a_compile_whose_answer_can_not_be_read_is_a_failed_row_and_no_endless_wait():
@@ -113,34 +115,31 @@ def test_a_config_that_was_timed_and_can_not_be_compiled_any_more_does_not_hold_
     best = min((row for row in cut.rows if row.status == "timed"), key=lambda row: row.relative)
     died = Failure("compile", "worker_died", "The compiler died.")
     builder = FakeBuilder(failures=lambda one: died if one == best.experiment else None)
-    found = swept(Strategy("grid"), builder=builder, done=cut.rows)
+    found = swept(Strategy("grid"), builder=builder, resume=ResumePoint(cut.rows))
     assert [row.experiment for row in found.rows if row.status == "failed"] == [best.experiment]
     assert found.final is not None
     assert best.experiment not in {one.experiment for one in found.final.finalists}
 
 
-def test_updates_hold_every_row_that_changed_and_end_with_the_sweep():
-    sweeping = Sweeping(grid(), Strategy("grid"), [FakeDevice()], FakeBuilder(), predicting())
-    sweeping.start()
-    last, seen = None, {}
-    for last in sweeping.updates(0.01):
-        seen.update((row.experiment, row) for row in last.rows)
-    found = sweeping.result(0)
-    assert [seen[one] for one in ALL] == list(found.rows)
-    assert last.progress.phase == "over"
-    assert (last.progress.done, last.progress.total, last.progress.remaining_s) == (len(ALL), len(ALL), 0.0)
-    assert last.progress.best.experiment == found.best.experiment
+def test_updates_end_with_the_sweep():
+    run = SweepRun(grid(), Strategy("grid"), [FakeDevice()], FakeBuilder(), predicting())
+    run.start()
+    *_, last = run.updates(0.01)
+    found = run.result(0)
+    assert (last.phase, last.done, last.total, last.remaining_s) == ("over", len(ALL), len(ALL), 0.0)
+    assert last.best.experiment == found.best.experiment
+    assert run.changes > 0
 
 
 def test_what_is_known_so_far_is_a_sweep_that_runs():
     device = FakeDevice()
-    sweeping = Sweeping(grid(), Strategy("grid"), [device], FakeBuilder(), predicting())
+    sweeping = SweepRun(grid(), Strategy("grid"), [device], FakeBuilder(), predicting())
     seen = []
-    device.before = lambda trial: seen.append(sweeping.so_far())
+    device.before = lambda trial: seen.append(sweeping.snapshot())
     sweeping.start()
     sweeping.result(60)
     assert {one.ended for one in seen} == {"running"}
-    assert [one.count("timed") for one in seen[:3]] == [0, REFERENCE_AMONG, REFERENCE_AMONG + FakeDevice.at_once]
+    assert [one.count("timed") for one in seen[:3]] == [0, REFERENCE_AMONG, REFERENCE_AMONG + FakeDevice.max_per_trial]
 
 
 def test_an_error_of_a_device_ends_the_sweep_with_its_sentence():
@@ -152,8 +151,8 @@ def test_an_error_of_a_device_ends_the_sweep_with_its_sentence():
 
 
 def test_the_estimate_before_a_sweep_is_what_compiling_takes_or_the_trials_where_these_take_longer():
-    assert estimated_s(200, 15) == pytest.approx(200 * 1.9 / 15 + 6, abs=1)
-    assert estimated_s(200, 1000) == pytest.approx(26)
+    assert estimate_seconds(200, 15) == pytest.approx(200 * 1.9 / 15 + 6, abs=1)
+    assert estimate_seconds(200, 1000) == pytest.approx(26)
 
 
 @pytest.fixture(scope="module")
@@ -170,17 +169,17 @@ def test_a_sweep_comes_back_from_json(found):
     assert codec.from_json(Sweep, json.loads(json.dumps(codec.to_json(found))), "sweep") == found
 
 
-@pytest.mark.parametrize("suffix", rows_file.RESUMABLE)
+@pytest.mark.parametrize("suffix", files.RESUMABLE)
 def test_rows_come_back_from_a_file(found, tmp_path, suffix):
     path = tmp_path / f"rows{suffix}"
-    rows_file.write(path, found)
-    assert rows_file.read(path) == found.rows
+    files.write_sweep(path, found)
+    assert files.read_rows(path) == found.rows
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
 def test_a_table_has_a_line_per_row_and_units_in_its_columns(found, tmp_path):
     path = tmp_path / "rows.csv"
-    rows_file.write(path, found)
+    files.write_sweep(path, found)
     with path.open(encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == len(found.rows)
@@ -202,8 +201,8 @@ def test_a_row_of_a_config_that_its_family_refuses_comes_back():
     ("name", "text", "said"),
     [
         ("rows.csv", "", "allowed are .jsonl, .json"),
-        ("rows.jsonl", "not JSON", "line 1: this is no JSON"),
-        ("rows.jsonl", "[]", "line 1: this is no row of a sweep"),
+        ("rows.jsonl", "not JSON", "line 1: this is not JSON"),
+        ("rows.jsonl", "[]", "line 1: .*should be an object"),
         (
             "rows.jsonl",
             '{"experiment": {"kernel": "matmul.grouped"}, "status": 7}',
@@ -217,7 +216,7 @@ def test_a_file_that_holds_no_rows_is_told_in_a_sentence(tmp_path, name, text, s
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     with pytest.raises((ConfigError, UnreadableRecording), match=said):
-        rows_file.read(path)
+        files.read_rows(path)
 
 
 def test_configs_are_written_as_triton_takes_them():

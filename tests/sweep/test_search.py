@@ -11,11 +11,10 @@ from fakes import ALL, FakeBuilder, FakeDevice, grid, predicting, swept, true_ms
 
 from kernels.results import Failure, Strategy
 from kernels.results.sweep import PATIENCE
-from kernels.sweep.correction import corrections, features
-from kernels.sweep.device import GONE
-from kernels.sweep.ranking import ETA, FINALISTS, median_interval
-from kernels.sweep.search import REFERENCE_AMONG
-from kernels.sweep.sweeping import Sweeping
+from kernels.sweep.devices import DEVICE_LOST
+from kernels.sweep.ranking import correct_predictions, encode_knobs, median_interval
+from kernels.sweep.search import ETA, FINALISTS, MAX_TURNS, REFERENCE_AMONG
+from kernels.sweep.sweep_run import SweepRun
 from scripts import search_configs
 
 BEST_MS = min(map(true_ms, ALL))
@@ -81,11 +80,11 @@ def test_what_was_timed_corrects_a_model_that_is_off():
 
 
 def test_a_correction_is_the_sum_of_what_each_knobs_value_is_off_by():
-    of = features(ALL)
+    of = encode_knobs(ALL)
     assert of.shape == (len(ALL), sum(len(values) for _, values in grid().varied))
-    assert not corrections(of, [(0, 1.0)]).any()
+    assert not correct_predictions(of, [(0, 1.0)]).any()
     slow = [(n, 0.2 * (one.config.num_warps == 8)) for n, one in enumerate(ALL)]
-    found = corrections(of, slow)
+    found = correct_predictions(of, slow)
     by_warps = {w: np.mean([found[n] for n, one in enumerate(ALL) if one.config.num_warps == w]) for w in (2, 4, 8)}
     assert by_warps[8] - by_warps[4] == pytest.approx(0.2, abs=0.005)
     assert by_warps[2] == pytest.approx(by_warps[4], abs=0.001)
@@ -255,7 +254,9 @@ def test_what_one_device_failed_is_tried_again_on_the_other():
 def test_a_device_that_is_lost_for_good_leaves_its_configs_to_the_other():
     lost, whole = FakeDevice(where="lost"), FakeDevice(where="whole")
     attempt = lost.attempt
-    lost.attempt = lambda trial: Failure("worker", GONE, "lost did not come back.") if lost.trials else attempt(trial)
+    lost.attempt = lambda trial: (
+        Failure("worker", DEVICE_LOST, "lost did not come back.") if lost.trials else attempt(trial)
+    )
     found = swept(Strategy("grid"), [lost, whole], within=grid({"BLOCK_M": [16, 32, 64], "BLOCK_N": [16, 32, 64, 128]}))
     assert found.count("timed") == 12
     assert len(lost.trials) <= 1
@@ -273,7 +274,9 @@ def test_a_device_on_which_all_fails_is_given_up_before_every_config_was_tried_t
 def test_where_the_only_device_is_lost_what_was_done_is_kept():
     lost = FakeDevice()
     attempt = lost.attempt
-    lost.attempt = lambda trial: Failure("worker", GONE, "It did not come back.") if lost.trials else attempt(trial)
+    lost.attempt = lambda trial: (
+        Failure("worker", DEVICE_LOST, "It did not come back.") if lost.trials else attempt(trial)
+    )
     found = swept(Strategy("grid"), lost)
     assert found.count("timed") == REFERENCE_AMONG
     assert found.ended == "failed"
@@ -336,10 +339,39 @@ def test_what_a_search_recommends_is_the_best_with_the_librarys_first_call():
 
 def test_a_list_of_configs_that_is_no_product_is_swept_as_it_is():
     few = [ALL[0], ALL[100], ALL[-1]]
-    sweeping = Sweeping(
+    sweeping = SweepRun(
         replace(grid(), varied=()), Strategy("grid"), [FakeDevice()], FakeBuilder(), predicting(), experiments=few
     )
     sweeping.start()
     found = sweeping.result(60)
     assert [row.experiment for row in found.rows] == few
     assert found.best.experiment == min(few, key=true_ms)
+
+
+def test_a_quarter_of_the_configs_survives_a_round_and_never_fewer_than_the_finalists():
+    device = FakeDevice()
+    swept(Strategy("grid"), device)
+    sizes = dict.fromkeys((10, 40, MAX_TURNS), 0)
+    for trial in device.trials:
+        if trial.effort is None:
+            sizes[trial.turns] += len(trial.experiments)
+    assert sizes == {10: 288, 40: 72, MAX_TURNS: 18}
+    few = FakeDevice()
+    swept(Strategy("grid"), few, within=grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32]}))
+    assert len(few.trials[-1].experiments) == FINALISTS
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_a_round_of_the_race_is_shared_evenly_among_devices(devices):
+    shared = [FakeDevice(where=f"GPU {number}") for number in range(devices)]
+    swept(Strategy("grid"), shared)
+    sizes = [len(trial.experiments) for device in shared for trial in device.trials if trial.turns == 40]
+    assert sum(sizes) in (71, 72), "the reference is in each trial and not counted if it survives"
+    assert len(sizes) % devices == 0
+    assert max(sizes) <= min(15, min(sizes) + 1)
+
+
+def test_the_first_trial_is_small_because_all_others_wait_for_its_reference():
+    device = FakeDevice()
+    swept(Strategy("grid"), device)
+    assert [len(trial.experiments) for trial in device.trials[:2]] == [REFERENCE_AMONG, FakeDevice.max_per_trial]

@@ -10,7 +10,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
-from kernels.space import MOST_CONFIGS, Space, space, space_from_json
+from kernels.space import MAX_CONFIGS, Space, space, space_from_json
 
 VARY: dict[str, Any] = {"BLOCK_M": [128, 64, 64], "num_warps": ["8", 4]}
 
@@ -65,7 +65,7 @@ def test_what_the_family_refuses_is_set_aside_with_its_sentence() -> None:
         ({"BLOCK_M": ["big"]}, "BLOCK_M is 'big'; it must be a whole number."),
         ({"BLOCK_M": []}, "give a list of values"),
         ({"BLOCK_M": 64}, "give a list of values"),
-        ({"GROUP_SIZE": list(range(1, 1000)), "num_stages": [1, 2, 3, 4, 5]}, f"at most {MOST_CONFIGS:,} are allowed"),
+        ({"GROUP_SIZE": list(range(1, 1000)), "num_stages": [1, 2, 3, 4, 5]}, f"at most {MAX_CONFIGS:,} are allowed"),
     ],
 )
 def test_a_bad_space_is_told_in_a_sentence(vary: Any, said: str) -> None:

@@ -16,9 +16,9 @@ import pytest
 from fakes import FakeBuilder, FakeDevice, grid, predicting
 
 from kernels.results import Failure
-from kernels.sweep import rows_file
-from kernels.sweep.kept_sweep import kept_and_keeper
-from kernels.sweep.sweeping import Sweeping
+from kernels.sweep import files
+from kernels.sweep.stored_sweep import find_resume_point
+from kernels.sweep.sweep_run import SweepRun
 from visualize.command import sweep_command
 from visualize.command.sweep_flags import parser
 
@@ -45,11 +45,11 @@ def faked(monkeypatch):
     """Sweeps are on a fake device, which the test may change beforehand."""
     device, builder = FakeDevice(), FakeBuilder()
 
-    def sweeping_here(session: Any, space: Any, strategy: Any, predict: Any, refuse: Any, before: Any) -> Sweeping:
-        done, keeper = kept_and_keeper(session.store, space, device.gpu, before)
-        return Sweeping(space, strategy, [device], builder, predicting(), done=done, keeper=keeper)
+    def sweep_here(session: Any, space: Any, strategy: Any, predict: Any, refuse: Any, resume: Any) -> SweepRun:
+        resume = resume or find_resume_point(session.store, space, device.gpu)
+        return SweepRun(space, strategy, [device], builder, predicting(), resume=resume, store=session.store)
 
-    monkeypatch.setattr(sweep_command, "sweeping_here", sweeping_here)
+    monkeypatch.setattr(sweep_command, "sweep_here", sweep_here)
     device.builder = builder
     return device
 
@@ -72,7 +72,7 @@ def test_a_sweep_goes_its_whole_way_where_there_is_no_gpu(tmp_path, tilescope_ca
     assert int(float(right["registers"])) > 16
     assert (aside["num_stages"], aside["status"]) == ("8", "set aside")
     assert "bytes of shared memory per program; H200 allows 232,448" in aside["reason"]
-    assert "ranked by the time that is predicted for H200 alone" in done.stdout
+    assert "ranked by their predicted time on H200" in done.stdout
     assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_SIZE": 4}' in done.stdout
     assert "2/2" in done.stderr
 
@@ -116,7 +116,7 @@ def test_flags_that_make_no_sense_are_told_in_a_sentence(experiment, capsys, mon
     [
         ("{", "experiment.json: this is no JSON"),
         ("[]", "experiment.json: The experiment is a list"),
-        ('{"kernel": "x"}', "experiment.json: kernel is 'x'; there are"),
+        ('{"kernel": "x"}', "experiment.json: kernel is 'x'; allowed are"),
     ],
 )
 def test_an_experiment_that_is_none_is_told_in_a_sentence(experiment, capsys, text, said):
@@ -133,7 +133,7 @@ def test_all_fine_is_0_and_the_best_is_printed_with_its_ratio_to_the_library(exp
     assert "torch.matmul takes " in said.out
     assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 64' in said.out
     assert f"{SIZE}/{SIZE}" in said.err
-    assert len(rows_file.read(out)) == SIZE
+    assert len(files.read_rows(out)) == SIZE
 
 
 def test_a_config_that_failed_is_1_and_so_is_no_right_one(experiment, faked, capsys):
@@ -164,11 +164,11 @@ def interruptible():
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_keeps_the_rows_and_resuming_goes_on_from_them(experiment, faked, capsys, tmp_path):
     out = tmp_path / "rows.jsonl"
-    faked.at_once = 4
+    faked.max_per_trial = 4
     arguments = [experiment, *VARY, "--strategy", "grid", "--out", str(out)]
     faked.before = interrupting(faked)
     assert sweep_command.main(arguments) == 130
-    kept = [row for row in rows_file.read(out) if row.status == "timed"]
+    kept = [row for row in files.read_rows(out) if row.status == "timed"]
     assert 4 <= len(kept) < SIZE
     capsys.readouterr()
 
@@ -178,7 +178,7 @@ def test_ctrl_c_keeps_the_rows_and_resuming_goes_on_from_them(experiment, faked,
     assert f"{len(kept)} of {SIZE} configs were done before." in capsys.readouterr().err
     explored = [one for trial in faked.trials if trial.is_checked for one in trial.experiments]
     assert len(explored) == SIZE - len(kept)
-    assert all(row.status == "timed" for row in rows_file.read(out))
+    assert all(row.status == "timed" for row in files.read_rows(out))
 
 
 def test_what_is_stored_is_not_tried_again_unless_that_is_asked_for(experiment, faked, capsys):

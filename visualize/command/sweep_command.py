@@ -19,13 +19,10 @@ from kernels.measuring.worker import default_cache_directory
 from kernels.results import Sweep, SweepRow
 from kernels.results.codec import UnreadableRecording
 from kernels.store import machine_store
-from kernels.sweep.cluster import SCHEDULER, client_of, sweeping_there
-from kernels.sweep.device import seconds_text
-from kernels.sweep.here import sweeping_here
-from kernels.sweep.kept_sweep import Before
-from kernels.sweep.rows_file import write
-from kernels.sweep.sweep_progress import Progress, estimated_s
-from kernels.sweep.sweeping import Sweeping
+from kernels.sweep.cluster import SCHEDULER, connect
+from kernels.sweep.files import write_sweep
+from kernels.sweep.stored_sweep import ResumePoint
+from kernels.sweep.sweep_run import Progress, SweepRun, estimate_seconds, format_duration, sweep_here, sweep_on_cluster
 from visualize.command.sweep_flags import Asked, asked, parser
 from visualize.predict.launch_time import predict_time
 
@@ -56,37 +53,38 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @contextmanager
-def _sweeping(wanted: Asked) -> Iterator[Sweeping]:
+def _sweeping(wanted: Asked) -> Iterator[SweepRun]:
     """The sweep that is asked for, on this machine or on a cluster, whose processes are ended in the end."""
-    what = wanted.space, wanted.strategy, predict_time, explain_spill, _before(wanted)
+    what = wanted.space, wanted.strategy, predict_time, explain_spill, _resume_point(wanted)
     if wanted.gpus != 1 or os.environ.get(SCHEDULER):
         store = machine_store(default_cache_directory())
         try:
-            with client_of(wanted.gpus) as client:
-                yield sweeping_there(client, store, *what)
+            with connect(wanted.gpus) as client:
+                yield sweep_on_cluster(client, store, *what)
         finally:
             store.close()
         return
     session = Session.here()
     try:
-        yield sweeping_here(session, *what)
+        yield sweep_here(session, *what)
     finally:
         session.close()
 
 
-def _before(wanted: Asked) -> Before | None:
-    """What it goes on from; None for what is stored."""
-    return Before(wanted.done) if wanted.resume is not None or wanted.anew else None
+def _resume_point(wanted: Asked) -> ResumePoint | None:
+    """Return where the sweep resumes; None for the store."""
+    return ResumePoint(wanted.done) if wanted.resume is not None or wanted.anew else None
 
 
-def _carried_out(sweeping: Sweeping, wanted: Asked) -> tuple[Sweep, bool]:
+def _carried_out(sweeping: SweepRun, wanted: Asked) -> tuple[Sweep, bool]:
     """Run it to its end, or until Ctrl+C; rows are stored either way, and in the file that is named."""
     _refuse_loss(sweeping, wanted)
     size, left = wanted.space.size, wanted.space.size - sweeping.progress.done
     if sweeping.resumed:
         again = "" if wanted.resume else " They are stored; --anew tries them again."
         print(f"{sweeping.resumed} of {size} configs were done before.{again}", file=sys.stderr)
-    print(f"{left} configs to try, about {seconds_text(estimated_s(left, sweeping.cores))} at most.", file=sys.stderr)
+    seconds = estimate_seconds(left, sweeping.concurrent_compiles)
+    print(f"{left} configs to try, about {format_duration(seconds)} at most.", file=sys.stderr)
     is_interrupted = False
     sweeping.start()
     try:
@@ -97,11 +95,11 @@ def _carried_out(sweeping: Sweeping, wanted: Asked) -> tuple[Sweep, bool]:
         sweeping.cancel()
     found = sweeping.result()
     if wanted.out is not None:
-        write(wanted.out, found)
+        write_sweep(wanted.out, found)
     return found, is_interrupted
 
 
-def _refuse_loss(sweeping: Sweeping, wanted: Asked) -> None:
+def _refuse_loss(sweeping: SweepRun, wanted: Asked) -> None:
     """Raise ConfigError where rows of another GPU would be overwritten: they are not resumed from."""
     others = {row.device for row in wanted.done} - {sweeping.gpu.name}
     files = {path.resolve() for path in (wanted.out, wanted.resume) if path is not None}
@@ -113,17 +111,17 @@ def _refuse_loss(sweeping: Sweeping, wanted: Asked) -> None:
         )
 
 
-def _shown(sweeping: Sweeping, wanted: Asked) -> None:
+def _shown(sweeping: SweepRun, wanted: Asked) -> None:
     """Draw progress, and write rows as they come."""
-    written = 0.0
+    written, changes = 0.0, 0
     with tqdm(total=wanted.space.size, unit="config", bar_format=_BAR, file=sys.stderr) as bar:
-        for update in sweeping.updates():
-            bar.n = update.progress.done
-            bar.set_description_str(_PHASES[update.progress.phase], refresh=False)
-            bar.set_postfix_str(postfix(update.progress))
-            if wanted.out is not None and update.rows and time.monotonic() - written > _EVERY_S:
-                write(wanted.out, sweeping.so_far())
-                written = time.monotonic()
+        for progress in sweeping.updates():
+            bar.n = progress.done
+            bar.set_description_str(_PHASES[progress.phase], refresh=False)
+            bar.set_postfix_str(postfix(progress))
+            if wanted.out is not None and sweeping.changes > changes and time.monotonic() - written > _EVERY_S:
+                write_sweep(wanted.out, sweeping.snapshot())
+                written, changes = time.monotonic(), sweeping.changes
 
 
 _BAR = "{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
@@ -133,7 +131,7 @@ _PHASES = {"explore": "Explore", "race": "Race", "final": "Final", "over": "Done
 def postfix(progress: Progress) -> str:
     """What stands behind the bar: the fastest so far, and what remains."""
     best = f"fastest {progress.best.median_ms:.4f} ms" if progress.best and progress.best.median_ms else ""
-    left = f"{seconds_text(progress.remaining_s)} left" if progress.remaining_s else ""
+    left = f"{format_duration(progress.remaining_s)} left" if progress.remaining_s else ""
     return ", ".join(filter(None, [left, best]))
 
 

@@ -13,8 +13,8 @@ from kernels.experiment import Experiment, from_json
 from kernels.knobs import ConfigError
 from kernels.results import Strategy, SweepRow
 from kernels.results.sweep import PATIENCE, STRATEGIES
-from kernels.space import Space, space, varied
-from kernels.sweep.rows_file import SUFFIXES, checked_path, read
+from kernels.space import Space, parse_varied, space
+from kernels.sweep.files import SUFFIXES, check_suffix, read_rows
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ def asked(flags: argparse.Namespace) -> Asked:
             raise ConfigError("out_of_range", f"--{name} is {value}; allowed are whole numbers from {least}.")
     if flags.anew and flags.resume is not None:
         raise ConfigError("anew", f"--anew tries every config, and --resume {flags.resume} skips some: give one.")
-    if flags.out is not None and not checked_path(flags.out).parent.is_dir():
+    if flags.out is not None and not check_suffix(flags.out).parent.is_dir():
         raise ConfigError("no_folder", f"--out is {flags.out}; there is no folder {flags.out.parent}.")
-    found = space(_experiment(flags.experiment), varied(flags.vary, "--vary"), discover())
+    found = space(_experiment(flags.experiment), parse_varied(flags.vary, "--vary"), discover())
     strategy = Strategy(flags.strategy, flags.seed, flags.budget, flags.patience)
-    done = read(flags.resume) if flags.resume is not None else ()
+    done = read_rows(flags.resume) if flags.resume is not None else ()
     rows = _of_space(done, found, flags.resume)
     if len(rows) < len(done) and flags.out is not None and flags.out.resolve() == flags.resume.resolve():
         raise ConfigError(

@@ -15,9 +15,8 @@ from kernels.measuring.session import Session
 from kernels.results import Strategy, Sweep
 from kernels.space import Space
 from kernels.store import Store
-from kernels.sweep.here import sweeping_here
-from kernels.sweep.kept_sweep import Before, kept, stamp
-from kernels.sweep.sweeping import Sweeping
+from kernels.sweep.stored_sweep import NEW, ResumePoint, load_sweep, stored_version
+from kernels.sweep.sweep_run import SweepRun, sweep_here
 from visualize.predict.launch_time import predict_time
 
 # Rows of ended sweeps that are kept in memory, of all together; the oldest sweep goes first.
@@ -36,13 +35,13 @@ class _Ended:
 
     Attributes:
         sweep: None where there is none that this version can read.
-        stamp: of what is stored of its space, as of `kept_sweep.stamp`: another one, and there is something newer.
-        before: what the next one goes on from.
+        version: `stored_version` of its space; if it differs now, the store has something newer.
+        resume_point: for the next sweep of the space.
     """
 
-    stamp: object
+    version: object
     sweep: Sweep | None
-    before: Before
+    resume_point: ResumePoint
 
 
 class RunningSweeps:
@@ -53,9 +52,9 @@ class RunningSweeps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: tuple[Key, Sweeping] | None = None
+        self._running: tuple[Key, SweepRun] | None = None
         # Of one search: a sweep for each size so far. The last one is under way.
-        self._search: list[Sweeping] = []
+        self._search: list[SweepRun] = []
         self._ended: OrderedDict[Key, _Ended] = OrderedDict()
         self._followers: Counter[str] = Counter()
         self._left: set[str] = set()
@@ -70,7 +69,7 @@ class RunningSweeps:
         who: str = "",
         anew: bool = False,
         then: Sequence[Space] = (),
-    ) -> Sweeping:
+    ) -> SweepRun:
         """Start a sweep, from the rows that an earlier one of the same space left; or take part in the one that runs.
 
         Args:
@@ -105,16 +104,16 @@ class RunningSweeps:
         self._follow("", 0)
         return sweeping
 
-    def _begun(self, session: Session, space: Space, strategy: Strategy, before: _Ended | None) -> Sweeping:
+    def _begun(self, session: Session, space: Space, strategy: Strategy, before: _Ended | None) -> SweepRun:
         """A sweep that has just been started. With the lock held."""
-        goes_on = before.before if before else Before()
-        sweeping = sweeping_here(session, space, strategy, predict_time, explain_spill, goes_on)
+        resume = before.resume_point if before else NEW
+        sweeping = sweep_here(session, space, strategy, predict_time, explain_spill, resume)
         self._running = _key(space, sweeping.gpu), sweeping
         self._search.append(sweeping)
         sweeping.start()
         return sweeping
 
-    def running(self, space: Space, gpu: Gpu) -> Sweeping | None:
+    def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
         """The sweep of this space that is under way."""
         with self._lock:
             return self._running[1] if self._running and self._running[0] == _key(space, gpu) else None
@@ -123,22 +122,27 @@ class RunningSweeps:
         """What is known of a space: of the sweep under way so far, else of the last one, here or as it is stored."""
         running = self.running(space, gpu)
         if running is not None:
-            return running.so_far()
+            return running.snapshot()
         last = self._last(store, space, gpu)
         return last.sweep if last else None
 
     def is_over(self, store: Store, space: Space, gpu: Gpu) -> bool:
         """Whether a sweep of a space went to its end, and another would go on from it."""
         last = self._last(store, space, gpu)
-        return last is not None and last.sweep is not None and last.sweep.final is not None and bool(last.before.rows)
+        return (
+            last is not None
+            and last.sweep is not None
+            and last.sweep.final is not None
+            and bool(last.resume_point.rows)
+        )
 
     def knows(self, store: Store, space: Space, gpu: Gpu) -> bool:
         """Whether `found` finds anything, without reading its rows."""
         with self._lock:
             is_here = _key(space, gpu) in self._ended
-        return is_here or self.running(space, gpu) is not None or stamp(store, space, gpu) is not None
+        return is_here or self.running(space, gpu) is not None or stored_version(store, space, gpu) is not None
 
-    def leave(self, sweeping: Sweeping, who: str) -> int:
+    def leave(self, sweeping: SweepRun, who: str) -> int:
         """Take no part in a sweep any more. Once nobody does, it is cancelled, or what came after it in its search.
 
         Returns:
@@ -162,15 +166,15 @@ class RunningSweeps:
 
     def _last(self, store: Store, space: Space, gpu: Gpu) -> _Ended | None:
         """The last sweep of a space that ended: the one in memory, unless another is stored by now."""
-        key, there = _key(space, gpu), stamp(store, space, gpu)
+        key, version = _key(space, gpu), stored_version(store, space, gpu)
         with self._lock:
             here = self._ended.get(key)
-        if there is None or (here is not None and here.stamp == there):
+        if version is None or (here is not None and here.version == version):
             return here
-        read = kept(store, space, gpu)
+        read = load_sweep(store, space, gpu)
         if read is not None:
-            return self._remembered(key, _Ended(there, read.sweep, read.before))
-        return self._remembered(key, replace(here, stamp=there) if here else _Ended(there, None, Before()))
+            return self._remembered(key, _Ended(version, read.sweep, read.resume_point))
+        return self._remembered(key, replace(here, version=version) if here else _Ended(version, None, NEW))
 
     def _remembered(self, key: Key, ended: _Ended) -> _Ended:
         with self._lock:
@@ -184,7 +188,7 @@ class RunningSweeps:
         return sum(len(one.sweep.rows) for one in self._ended.values() if one.sweep)
 
     def _kept(
-        self, session: Session, gpu: Gpu, sweeping: Sweeping, space: Space, then: list[Space], anew: bool
+        self, session: Session, gpu: Gpu, sweeping: SweepRun, space: Space, then: list[Space], anew: bool
     ) -> None:
         """Wait for its end, and keep what it found; so for each that is to follow."""
         try:
@@ -200,14 +204,14 @@ class RunningSweeps:
             with self._lock:
                 self._running = None
 
-    def _ended_well(self, store: Store, space: Space, gpu: Gpu, sweeping: Sweeping) -> bool:
+    def _ended_well(self, store: Store, space: Space, gpu: Gpu, sweeping: SweepRun) -> bool:
         """Wait for a sweep's end, and keep what it found. Returns whether another may follow."""
         try:
             found = sweeping.result()
         except Exception:  # a defect of ours: whoever waits for the result gets it, too
-            found = sweeping.so_far()
-        before = Before(found.rows, sweeping.stored_name)
-        self._remembered(_key(space, gpu), _Ended(stamp(store, space, gpu), found, before))
+            found = sweeping.snapshot()
+        resume_point = ResumePoint(found.rows, sweeping.name)
+        self._remembered(_key(space, gpu), _Ended(stored_version(store, space, gpu), found, resume_point))
         return found.ended not in ("cancelled", "failed", "running")
 
     def _cancel(self) -> None:
@@ -228,7 +232,7 @@ class RunningSweeps:
                 self._unwatched.daemon = True
                 self._unwatched.start()
 
-    def _cancel_unwatched(self, sweeping: Sweeping) -> None:
+    def _cancel_unwatched(self, sweeping: SweepRun) -> None:
         with self._lock:
             is_alone = not self._taking_part()
         if is_alone:

@@ -9,7 +9,7 @@ from kernels.experiment import Experiment
 from kernels.knobs import ConfigError
 from kernels.space import Space, space_from_json
 from kernels.store import Store, StoredSweep
-from kernels.sweep.kept_sweep import state_of
+from kernels.sweep.stored_sweep import ended_as
 from visualize.panels.recorded_tab import payload
 from visualize.state.state import short_experiment
 from visualize.text.history_text import SweepLine
@@ -25,7 +25,7 @@ def lines(store: Store, limit: int) -> list[SweepLine]:
         link = "" if space is None or of in shown else query(address(space))
         shown.add(of)
         varied = varied_text(space) if space else "of another version of this kernel"
-        known = varied, one.gpu, one.done, one.total, one.best_ms, state_of(one), one.began
+        known = varied, one.gpu, one.done, one.total, one.best_ms, ended_as(one), one.began
         found.append(SweepLine(one.kernel, space.base if space else None, *known, link))
     return found
 
@@ -46,7 +46,7 @@ def _reply(one: StoredSweep, space: Space) -> dict[str, Any]:
         "experiment": payload(space.base),
         "vary": {name: list(values) for name, values in space.varied},
         **{name: getattr(one, name) for name in ("gpu", "triton", "done", "total", "best_ms")},
-        "ended": state_of(one),
+        "ended": ended_as(one),
         "began": one.began.isoformat(),
         "address": query(address(space)),
     }

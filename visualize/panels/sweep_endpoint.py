@@ -70,7 +70,7 @@ async def answer(
                 await asyncio.sleep(_LOOK_S)
                 if time.monotonic() > until and sweeps.leave(sweeping, who):
                     break  # others take part in it: it goes on without this call
-            found = sweeping.result() if sweeping.has_ended else sweeping.so_far()
+            found = sweeping.result() if sweeping.has_ended else sweeping.snapshot()
     except Exception as error:
         return to_json(failure(error))
     return await asyncio.to_thread(answered, lambda: reply(found))

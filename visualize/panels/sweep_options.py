@@ -15,10 +15,10 @@ from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knob, knobs
 from kernels.results import Strategy
 from kernels.results.sweep import STRATEGIES
-from kernels.space import MOST_CONFIGS, Space, space, varied
+from kernels.space import MAX_CONFIGS, Space, parse_varied, space
 from kernels.spec import Launch
-from kernels.sweep.builder import compiles_at_once
-from kernels.sweep.sweep_progress import estimated_s
+from kernels.sweep.devices import concurrent_compiles
+from kernels.sweep.sweep_run import estimate_seconds
 from visualize.state.state import State
 from visualize.text.sweep_text import varied_text
 from visualize.widgets import form
@@ -59,7 +59,7 @@ class SweepSearch:
         choices=STRATEGIES,
     )  # fmt: skip
     sweep_budget: int = knob(
-        0, "Sweep", "Configs that are timed at most. 0: no limit.", low=0, high=MOST_CONFIGS, stops="powers"
+        0, "Sweep", "Configs that are timed at most. 0: no limit.", low=0, high=MAX_CONFIGS, stops="powers"
     )
     sweep_seed: int = knob(
         0, "Sweep", "The order of random.", low=0, high=999, only_with=("sweep_strategy", ("random",))
@@ -117,7 +117,7 @@ def swept_space(state: State) -> Space:
         if not text:
             return space(state.experiment, around(state.experiment), discover())
         joined = re.sub(r"\s*([,=])\s*", r"\1", text)
-        return space(state.experiment, varied(joined.split(), "sweep_vary"), discover())
+        return space(state.experiment, parse_varied(joined.split(), "sweep_vary"), discover())
     except ConfigError as error:
         raise ConfigError(error.kind, str(error), "sweep_vary") from None
 
@@ -182,4 +182,4 @@ def plan(within: Space, gpu: Gpu, budget: int | None) -> Plan:
         if one not in refused and (why := explain_spill(kernel, Launch(one.problem, one.config, gpu))):
             refused[one] = why
     left = within.size - len(refused)
-    return Plan(within, refused, estimated_s(min(left, budget or left), compiles_at_once()))
+    return Plan(within, refused, estimate_seconds(min(left, budget or left), concurrent_compiles()))

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from kernels.knobs import ConfigError, knobs, quote
 from kernels.results import Sweep
-from kernels.space import Space, varied
+from kernels.space import Space, parse_varied
 from visualize.figures.baselines_figure import baselines_figure
 from visualize.panels.sweep_options import SweptKnobs, swept_space
 from visualize.state.state import State
@@ -54,7 +54,7 @@ def swept_sizes(state: State) -> Sizes | None:
     problem = own.base.problem
     dimensions = [name for name, knob in knobs(type(problem)).items() if knob.choices is None]
     try:
-        given = varied(text.replace(", ", ",").split(), _FIELD)
+        given = parse_varied(text.replace(", ", ",").split(), _FIELD)
         if len(given) > 1 or next(iter(given)) not in dimensions:
             takes = f"one of {', '.join(dimensions)} and its sizes, as in {dimensions[-1]}=512,1024"
             raise ConfigError("not_a_dimension", f"{_FIELD} is {quote(text)}; it takes {takes}.")

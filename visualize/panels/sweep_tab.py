@@ -13,8 +13,8 @@ from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
 from kernels.results import Sweep, SweepRow
 from kernels.schema import JsonSchema
-from kernels.sweep import rows_file
-from kernels.sweep.sweeping import Sweeping
+from kernels.sweep import files
+from kernels.sweep.sweep_run import SweepRun
 from visualize.panels import sweep_endpoint, sweep_sizes
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Ask, Drawn, Panel, Question
@@ -115,7 +115,7 @@ class SweepPanel(Panel):
             hint = library_text.of_picture()
         return {**shown, **self._progress(running, hint, sizes)}
 
-    def _under_way(self, state: State) -> Sweeping | None:
+    def _under_way(self, state: State) -> SweepRun | None:
         """The sweep under way, where it is one of what is set."""
         sizes = swept_sizes(state)
         spaces = [swept_space(state), *(sizes.spaces.values() if sizes else ())]
@@ -134,7 +134,7 @@ class SweepPanel(Panel):
 
     def following(self, known: Known, page: str) -> Generator[Drawn, None, None]:
         state, sizes = known.state, swept_sizes(known.state)
-        before: tuple[Sweeping, int] | None = None
+        before: tuple[SweepRun, int] | None = None
         with self.sweeps.followed(page):
             while (running := self._under_way(state)) is not None:
                 now = running, running.changes
@@ -171,7 +171,7 @@ class SweepPanel(Panel):
             self.lines: sweep_text.pasted(state.kernel, found, address(best)) if best else "",
         }
 
-    def _progress(self, running: Sweeping | None, otherwise: str = "", sizes: Sizes | None = None) -> Drawn:
+    def _progress(self, running: SweepRun | None, otherwise: str = "", sizes: Sizes | None = None) -> Drawn:
         """Where a sweep is, and whether it can be cancelled; `otherwise` where none is under way."""
         if running is None:
             return {self.progress: otherwise, self.cancel: gr.Button(interactive=False)}
@@ -211,7 +211,7 @@ class SweepPanel(Panel):
                 raise ConfigError("nothing_swept", "Nothing was swept yet, so there are no rows to save. Press Sweep.")
             suffix, kind = _FILES[word]
             name = f"{found.experiment.kernel.replace('.', '_')}_{state.gpu.name}_sweep.{suffix}"
-            content = {"name": name, "type": kind, "text": rows_file.text(f".{suffix}", found)}
+            content = {"name": name, "type": kind, "text": files.format_sweep(f".{suffix}", found)}
             yield {self.file: json.dumps({**content, "number": next(self._files)})}
 
         return saved

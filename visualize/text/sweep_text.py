@@ -14,7 +14,7 @@ from kernels.export.script import config_lines
 from kernels.results import Sweep, SweepRow
 from kernels.space import Space
 from kernels.spec import Kernel, shape_text
-from kernels.sweep.device import seconds_text
+from kernels.sweep.sweep_run import format_duration
 from visualize.text.headline import headline
 from visualize.text.prose import Link, Mark, Sentence, Sourced, Strong, hint, say
 from visualize.text.tables import frame, table
@@ -67,7 +67,7 @@ def plan_claim(space: Space, refused: Mapping[Experiment, str], seconds: float, 
     """
     left = space.size - len(refused)
     how = "timed on this machine's GPU" if has_times else "compiled, and ranked by predicted time alone"
-    sentence = say("{} over {}: {}. About {}.", space.base.kernel, varied_text(space), how, seconds_text(seconds))
+    sentence = say("{} over {}: {}. About {}.", space.base.kernel, varied_text(space), how, format_duration(seconds))
     aside = say("{} before any compile.", counted_aside(len(refused))) if refused else ""
     return headline(f"{left:,}", "config to try" if left == 1 else "configs to try", sentence, aside)
 
@@ -147,9 +147,9 @@ def progress(phase: str, done: int, total: int, seconds: float, remaining_s: flo
     Args:
         name: of the sweep, where it is one of several.
     """
-    left = "" if remaining_s is None else f", about {seconds_text(remaining_s)} left"
+    left = "" if remaining_s is None else f", about {format_duration(remaining_s)} left"
     of = f"{name}: " if name else ""
-    words = f"{of}{done:,} of {total:,} configs done, {_PHASES[phase]}, {seconds_text(seconds)}{left}"
+    words = f"{of}{done:,} of {total:,} configs done, {_PHASES[phase]}, {format_duration(seconds)}{left}"
     bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>').format(max(total, 1), done)
     return Markup('<p class="status" role="status">{} <span>{}</span></p>').format(bar, words)
 

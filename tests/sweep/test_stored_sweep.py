@@ -12,21 +12,21 @@ from fakes import GPU, STEADY, FakeBuilder, FakeDevice, grid, predicting, swept
 
 from kernels.results import Failure, Strategy
 from kernels.store import Store
-from kernels.sweep import kept_sweep
-from kernels.sweep.kept_sweep import Before, kept, kept_and_keeper, stamp
+from kernels.sweep import stored_sweep
 from kernels.sweep.search import REFERENCE_AMONG
-from kernels.sweep.sweeping import Sweeping
+from kernels.sweep.stored_sweep import NEW, find_resume_point, load_sweep, stored_version
+from kernels.sweep.sweep_run import SweepRun
 from tests.kernels.stores import again
 from tests.kernels.trees import ROOT
 
 WITHIN = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64], "num_warps": [2, 4, 8]})
 
 
-def sweeping(store, device=None, strategy=None, within=WITHIN, before=None, builder=None):
-    """A sweep that is stored, as the engine puts it together."""
-    done, keeper = kept_and_keeper(store, within, GPU, before)
+def sweeping(store, device=None, strategy=None, within=WITHIN, resume=None, builder=None):
+    """A sweep that resumes from a store and is stored."""
+    resume = resume or find_resume_point(store, within, GPU)
     device, builder = device or FakeDevice(), builder or FakeBuilder()
-    return Sweeping(within, strategy or Strategy("grid"), [device], builder, predicting(), done=done, keeper=keeper)
+    return SweepRun(within, strategy or Strategy("grid"), [device], builder, predicting(), resume=resume, store=store)
 
 
 def ended(one):
@@ -44,7 +44,7 @@ def test_a_sweep_comes_back_with_all_that_was_found(store):
     device = FakeDevice(noise=0.01, wrong=lambda one: one.config.BLOCK_M == 16)
     found = ended(sweeping(store, device, builder=builder))
     assert {row.status for row in found.rows} == {"timed", "wrong", "set aside"}
-    back = kept(again(store), WITHIN, GPU).sweep
+    back = load_sweep(again(store), WITHIN, GPU).sweep
     assert (back.rows, back.final, back.strategy) == (found.rows, found.final, found.strategy)
     assert (back.ended, back.seconds) == ("complete", found.seconds)
     assert (back.backend, back.source, back.device) == (
@@ -60,8 +60,8 @@ def test_a_sweep_comes_back_with_all_that_was_found(store):
 def test_what_varies_alone_tells_a_space_so_that_its_base_may_have_any_of_its_values(store):
     ended(sweeping(store))
     moved = replace(WITHIN, base=WITHIN.experiments[-1])
-    assert kept(store, moved, GPU).sweep.space == moved
-    assert kept(store, grid({"BLOCK_M": [16, 32]}), GPU) is None
+    assert load_sweep(store, moved, GPU).sweep.space == moved
+    assert load_sweep(store, grid({"BLOCK_M": [16, 32]}), GPU) is None
 
 
 @pytest.mark.parametrize("strategy", [Strategy("grid"), Strategy("random", seed=3), Strategy("guided")])
@@ -80,7 +80,7 @@ def test_a_sweep_that_is_cancelled_goes_on_from_the_store_after_a_restart(store,
     assert found.best.experiment == whole.best.experiment
     assert not set(explored(rest)) & {row.experiment for row in rows if row.is_done}
     assert len(there.sweeps(9)) == 1, "it is the same sweep"
-    back = kept(again(store), WITHIN, GPU).sweep
+    back = load_sweep(again(store), WITHIN, GPU).sweep
     assert [row for row in back.rows if row.is_done] == [row for row in found.rows if row.is_done]
 
 
@@ -88,10 +88,10 @@ def test_rows_are_stored_before_the_next_trial_begins(store):
     device, reader, seen = FakeDevice(), again(store), []
     one = sweeping(store, device)
     device.before = lambda trial: seen.append(
-        (sum(row.is_done for row in one.so_far().rows), len(reader.sweep_rows(one.stored_name)))
+        (sum(row.is_done for row in one.snapshot().rows), len(reader.sweep_rows(one.name)))
     )
     ended(one)
-    assert [told for told, _ in seen[:3]] == [0, REFERENCE_AMONG, REFERENCE_AMONG + FakeDevice.at_once]
+    assert [told for told, _ in seen[:3]] == [0, REFERENCE_AMONG, REFERENCE_AMONG + FakeDevice.max_per_trial]
     assert all(told == stored for told, stored in seen)
 
 
@@ -101,10 +101,10 @@ from pathlib import Path
 sys.path.insert(0, "tests/sweep")
 from fakes import FakeDevice
 from kernels.store import Store
-from tests.sweep.test_kept_sweep import ended, sweeping
+from tests.sweep.test_stored_sweep import ended, sweeping
 
 device = FakeDevice()
-device.at_once = 4
+device.max_per_trial = 4
 device.before = lambda trial: os.kill(os.getpid(), signal.SIGKILL) if len(device.trials) == int(sys.argv[2]) else None
 ended(sweeping(Store(Path(sys.argv[1])), device))
 """
@@ -116,7 +116,7 @@ def test_a_process_that_is_killed_in_a_trial_loses_that_trial_alone(store_path):
         killed = subprocess.run([sys.executable, "-c", KILLED, str(store_path), str(trial)], cwd=ROOT, check=False)
         assert killed.returncode == -signal.SIGKILL
         store = Store(store_path)
-        left = kept(store, WITHIN, GPU).sweep
+        left = load_sweep(store, WITHIN, GPU).sweep
         assert left.ended == "cut off"
         assert [row.status for row in left.rows] == ["timed"] * done + ["not tried"] * (36 - done)
         assert [row.turn for row in left.rows[:done]] == list(range(done))
@@ -133,10 +133,10 @@ def test_a_process_that_is_killed_in_a_trial_loses_that_trial_alone(store_path):
 
 def test_another_triton_starts_anew_and_says_so(store, monkeypatch):
     ended(sweeping(store))
-    monkeypatch.setattr(kept_sweep.triton, "__version__", "99.1")
-    old = kept(store, WITHIN, GPU)
-    assert "Triton 99.1 is installed now, so Sweep starts anew." in old.sweep.note
-    assert old.before == Before()
+    monkeypatch.setattr(stored_sweep, "TRITON", "99.1")
+    old = load_sweep(store, WITHIN, GPU)
+    assert "Triton 99.1 is installed now, so Sweep starts again." in old.sweep.note
+    assert old.resume_point == NEW
     device = FakeDevice()
     assert sweeping(store, device).resumed == 0
     ended(sweeping(store, device))
@@ -147,26 +147,26 @@ def test_another_triton_starts_anew_and_says_so(store, monkeypatch):
 def test_a_sweep_that_starts_anew_leaves_the_earlier_one_as_it_was(store):
     first = sweeping(store)
     ended(first)
-    before = stamp(store, WITHIN, GPU)
-    rows = store.sweep_rows(first.stored_name)
+    before = stored_version(store, WITHIN, GPU)
+    rows = store.sweep_rows(first.name)
     device = FakeDevice(seed=1, noise=10 * STEADY)
-    ended(sweeping(store, device, before=Before()))
+    ended(sweeping(store, device, resume=NEW))
     assert len(explored(device)) == WITHIN.size
-    assert store.sweep_rows(first.stored_name) == rows
-    assert stamp(store, WITHIN, GPU) != before
+    assert store.sweep_rows(first.name) == rows
+    assert stored_version(store, WITHIN, GPU) != before
 
 
 def test_what_can_not_be_read_is_as_good_as_not_stored(store, caplog):
     one = sweeping(store)
     ended(one)
-    for row in store.sweep_rows(one.stored_name)[:1]:
-        store.add_to_sweep(one.stored_name, [replace(row, details={**row.details, "median_ms": "fast"})], 1, None)
-    assert kept(store, WITHIN, GPU) is None
-    assert "A stored sweep can't be read" in caplog.text
+    for row in store.sweep_rows(one.name)[:1]:
+        store.add_to_sweep(one.name, [replace(row, details={**row.details, "median_ms": "fast"})], 1, None)
+    assert load_sweep(store, WITHIN, GPU) is None
+    assert "A stored sweep cannot be read" in caplog.text
     assert sweeping(store).resumed == 0
 
 
 def test_a_store_that_is_off_keeps_no_sweep(store_path):
     nothing = Store(None)
     assert ended(sweeping(nothing)).ended == "complete"
-    assert kept(nothing, WITHIN, GPU) is None
+    assert load_sweep(nothing, WITHIN, GPU) is None

@@ -1,0 +1,232 @@
+"""What carries out a sweep: a builder that compiles ahead, and devices that carry out trials."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
+
+from kernels import discover
+from kernels.compiling.compiler import compile_experiment
+from kernels.experiment import Experiment
+from kernels.gpus import Gpu
+from kernels.jit import HAS_TRITON
+from kernels.knobs import ConfigError
+from kernels.lanes import CompiledFacts
+from kernels.measuring.fair_queue import Call
+from kernels.measuring.interpreter import refuse_slow_launch
+from kernels.measuring.pool import Pool, cancelled
+from kernels.measuring.session import Session
+from kernels.measuring.stages import Job, Stages, Stopped
+from kernels.measuring.worker import as_failure
+from kernels.results import Device, Failure, Prediction
+from kernels.spec import Kernel, Launch
+from kernels.sweep.search import Build, Outcomes, Trial
+from kernels.sweep.trial import run_trial
+
+V = TypeVar("V")
+
+# A model's time of one launch, before it is compiled (None) and after. A sweep is given its model and imports none.
+Predict = Callable[[Kernel, Launch, CompiledFacts | None], Prediction | None]
+
+# Why a config is not worth compiling, as a sentence; "" if it is.
+Refuse = Callable[[Kernel, Launch], str]
+
+# Failure kind of a device that is lost for good: other devices take over its configs.
+DEVICE_LOST = "device_gone"
+
+# Configs timed in turns: a stream queues about a thousand launches and events before it starts.
+MAX_PER_TRIAL = 15
+
+# Each compile process takes some hundred megabytes.
+_MAX_COMPILES = 64
+
+
+class Builder(Protocol):
+    """Compiles configs ahead of their trials.
+
+    Attributes:
+        max_concurrency: compiles that can run at the same time.
+        has_started: whether any worker has started: without one, nothing can be compiled here, whatever the config.
+    """
+
+    max_concurrency: int
+
+    @property
+    def has_started(self) -> bool: ...
+
+    def submit(self, experiment: Experiment) -> Future[Build | Failure]:
+        """Start a compile."""
+        ...
+
+    def close(self) -> None:
+        """Kill running and queued compiles."""
+        ...
+
+
+class TrialDevice(Protocol):
+    """Checks and times configs: a GPU of this process or of a Dask worker, the interpreter, or a test's fake.
+
+    Attributes:
+        gpu: the GPU itself, or the one that predictions are for.
+        where: host and number if there are several; otherwise "".
+        takes_times: if not, results are checked at most.
+        max_per_trial: configs of one trial, the reference not counted.
+    """
+
+    gpu: Gpu
+    where: str
+    takes_times: bool
+    max_per_trial: int
+
+    def describe(self) -> Device | Failure:
+        """Return the device's name and versions; start its worker if needed."""
+        ...
+
+    def refusal(self, experiment: Experiment) -> str:
+        """Return why this device cannot even check a config, as a sentence; "" if it can."""
+        ...
+
+    def attempt(self, trial: Trial) -> Outcomes | Failure:
+        """Carry out a trial and wait for it. A Failure concerns all of its configs: the worker died or was harmed."""
+        ...
+
+    def cancel(self) -> None:
+        """Kill the current trial: its `attempt` returns a Failure."""
+        ...
+
+    def close(self) -> None:
+        """Release what this sweep used."""
+        ...
+
+
+def no_prediction(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) -> Prediction | None:
+    """Predict nothing: a guided sweep then tries configs in grid order."""
+    return None
+
+
+def concurrent_compiles() -> int:
+    """Return how many compile workers a sweep starts: one per usable core, except one for the timing."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS
+    return max(1, min(_MAX_COMPILES, usable - 1))
+
+
+@as_failure("compile")
+def build(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure:
+    """Compile into the shared cache, and predict from the compiled kernel. In a compile worker."""
+    compiled = compile_experiment(experiment, gpu)
+    if isinstance(compiled, Failure):
+        return compiled
+    launch = Launch(experiment.problem, experiment.config, gpu)
+    try:
+        predicted = predict(discover()[experiment.kernel], launch, compiled)
+    except ConfigError:  # too many tiles for the model
+        predicted = None
+    return Build(compiled.registers, compiled.spilled_bytes, compiled.shared_bytes, compiled.seconds, predicted)
+
+
+class LocalBuilder:
+    """A `Builder` with worker processes on this machine. The run worker finds the kernels in the same cache.
+
+    Args:
+        predict: a module-level function: workers import it by name.
+        cache: directory of compiled kernels.
+    """
+
+    def __init__(self, gpu: Gpu, predict: Predict, cache: str) -> None:
+        self._gpu, self._predict = gpu, predict
+        self.max_concurrency = concurrent_compiles()
+        self._pool = Pool("compile", cache, self.max_concurrency)
+
+    @property
+    def has_started(self) -> bool:
+        return self._pool.has_started
+
+    def submit(self, experiment: Experiment) -> Future[Build | Failure]:
+        if HAS_TRITON:
+            return self._pool.submit(Call("compile", build, (experiment, self._gpu, self._predict)))
+        refused: Future[Build | Failure] = Future()
+        refused.set_result(Failure("compile", "no_triton", "Triton is not installed, so nothing can be compiled."))
+        return refused
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class LocalDevice:
+    """A `TrialDevice` on a session's machine: its GPU in the run worker, or the interpreter if there is none.
+
+    Each trial queues like any job and then frees the GPU, so runs started on the page wait for one trial, not for the
+    whole sweep.
+
+    Args:
+        base: the experiment of the sweep's space.
+        gpu: the GPU that the experiment is for.
+    """
+
+    where = ""
+
+    def __init__(self, session: Session, base: Experiment, gpu: Gpu) -> None:
+        self._session, self._base, self.gpu = session, base, gpu
+        self.takes_times = session.gpu is not None and gpu == session.gpu and not session.zero_gpu
+        self._interprets = session.gpu is None and base.gpu in ("", "this")
+        self.max_per_trial = MAX_PER_TRIAL if self.takes_times else 1
+        self._job: Job | None = None
+        self._is_cancelled = False
+
+    def describe(self) -> Device | Failure:
+        if not (self.takes_times or self._interprets):
+            return Device("predicted", self.gpu.name, torch="", triton="")
+        return self._run(lambda stages: stages.device())
+
+    def refusal(self, experiment: Experiment) -> str:
+        if self.takes_times:
+            return ""
+        if self._session.zero_gpu and self.gpu == self._session.gpu:
+            return "ZeroGPU lends this GPU for one run at a time: a sweep compiles and predicts configs without runs."
+        if not self._interprets:
+            here = self._session.gpu.name if self._session.gpu else "no GPU"
+            return f"This machine has {here}: configs for {self.gpu.name} are compiled and predicted without runs."
+        return refuse_slow_interpretation(experiment, self.gpu)
+
+    def attempt(self, trial: Trial) -> Outcomes | Failure:
+        stage = "time" if self.takes_times else "check"
+        return self._run(lambda stages: stages.work(stage, run_trial, trial, self.gpu))
+
+    def _run(self, work: Callable[[Stages], V]) -> V | Failure:
+        """Wait for the run worker, call it, and free it for the next job."""
+        if self._is_cancelled:
+            return cancelled("time")
+        self._job = job = Job(self._base, "sweep")
+        stages = Stages(job, self._session, self.gpu)
+        failure: Failure | None = None
+        try:
+            return work(stages)
+        except Stopped as stopped:
+            failure = stopped.failure
+        finally:
+            self._job = None
+            stages.end(failure)
+        if self._is_cancelled:
+            return dataclasses.replace(failure, kind="cancelled")
+        return dataclasses.replace(failure, kind=DEVICE_LOST) if self._session.runner.is_closed else failure
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._job is not None:
+            self._job.cancel()
+
+    def close(self) -> None:
+        """Do nothing: the machine belongs to the session."""
+
+
+def refuse_slow_interpretation(experiment: Experiment, gpu: Gpu) -> str:
+    """Return why the interpreter would take too long for a config, as a sentence; "" if it would not."""
+    launch = Launch(experiment.problem, experiment.config, gpu)
+    try:
+        refuse_slow_launch(discover()[experiment.kernel], launch)
+    except ConfigError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,87 @@
+"""Sweeps as files, by suffix: rows as JSON lines or CSV, or the whole sweep as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernels.knobs import ConfigError
+from kernels.results import Sweep, SweepRow
+from kernels.results.codec import UnreadableRecording, from_json, to_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUFFIXES = (".jsonl", ".json", ".csv")
+
+# A CSV file lacks what is nested in a row.
+RESUMABLE = (".jsonl", ".json")
+
+
+def check_suffix(path: Path, allowed: Sequence[str] = SUFFIXES) -> Path:
+    """Return the path.
+
+    Raises:
+        ConfigError: if its suffix is not allowed.
+    """
+    if path.suffix not in allowed:
+        suffix = path.suffix or "no suffix"
+        raise ConfigError("unknown_suffix", f"{path} ends in {suffix!r}; allowed are {', '.join(allowed)}.")
+    return path
+
+
+def make_table(rows: Sequence[SweepRow]) -> pd.DataFrame:
+    """Return one line per row: kernel, problem, config, outcome. Units are in the column names."""
+    import pandas as pd
+
+    lines = []
+    for row in rows:
+        plain = dict(vars(row))
+        experiment, predicted = plain.pop("experiment"), plain.pop("predicted")
+        line = {"kernel": experiment.kernel, **vars(experiment.problem), **vars(experiment.config), **plain}
+        line["predicted_ms"] = predicted.ms if predicted else None
+        line["predicted_resource"] = predicted.resource if predicted else None
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def format_sweep(suffix: str, sweep: Sweep) -> str:
+    """Return a file's text for one of SUFFIXES."""
+    if suffix == ".csv":
+        return str(make_table(sweep.rows).to_csv(index=False))
+    if suffix == ".json":
+        return json.dumps(to_json(sweep), ensure_ascii=False, indent=1) + "\n"
+    return "".join(f"{json.dumps(to_json(row), ensure_ascii=False)}\n" for row in sweep.rows)
+
+
+def write_sweep(path: Path, sweep: Sweep) -> None:
+    """Replace a file atomically: a reader never sees half a sweep."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(format_sweep(check_suffix(path).suffix, sweep), encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_rows(path: Path) -> tuple[SweepRow, ...]:
+    """Read the rows of a file that `write_sweep` wrote, to resume from.
+
+    Raises:
+        ConfigError: if its suffix is not in RESUMABLE.
+        UnreadableRecording: if it holds anything else, with the line and what is wrong.
+        OSError: if it cannot be read.
+    """
+    text = check_suffix(path, RESUMABLE).read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        sweep: Sweep = from_json(Sweep, _parse(text, str(path)), str(path))
+        return sweep.rows
+    lines = [(f"{path}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return tuple(from_json(SweepRow, _parse(line, place), place) for place, line in lines)
+
+
+def _parse(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UnreadableRecording(f"{place}: this is not JSON: {error}.") from error

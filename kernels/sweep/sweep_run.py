@@ -1,0 +1,455 @@
+"""A sweep in progress: compile ahead, keep each device busy, stream rows and store them.
+
+`Search` decides what to try next; the threads are here, one per device. Rows are stored as they arrive, so a cancelled
+sweep keeps all that was done, and a later sweep of the same space resumes from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import math
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from kernels import discover
+from kernels.experiment import Experiment, resolve_gpu
+from kernels.measuring.session import Session
+from kernels.measuring.worker import default_cache_directory
+from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
+from kernels.results.sweep import DONE
+from kernels.space import Space
+from kernels.spec import Launch
+from kernels.store import Store
+from kernels.sweep.cluster import find_devices
+from kernels.sweep.devices import (
+    DEVICE_LOST,
+    Builder,
+    LocalBuilder,
+    LocalDevice,
+    Predict,
+    Refuse,
+    TrialDevice,
+    no_prediction,
+)
+from kernels.sweep.search import Build, Search, Task
+from kernels.sweep.stored_sweep import NEW, ResumePoint, find_resume_point, store_end, store_header, store_rows
+
+# Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
+_QUEUED_PER_WORKER = 2
+
+# Consecutive failed trials after which a device is given up: more than the configs of two failed trials, each of which
+# is retried alone.
+_MAX_FAILURES = 40
+
+# Seconds of one compile on one core (measured: matmul.grouped for an H200, triton 3.7.1, one x86 server core), of one
+# config's share of a trial, and of the race and the final (both assumed). For estimates before a sweep starts.
+COMPILE_S, TRIAL_S, FINAL_S = 1.9, 0.1, 6.0
+
+_NO_WORKER = (
+    "Nothing can be compiled, because no compile worker starts: each died before it took any work. A script must start "
+    'a sweep under `if __name__ == "__main__":`, as each worker imports that script.'
+)
+
+# Compile failures that are due to the config: it cannot launch. Others are due to this machine.
+_CONFIG_FAILURES = {"out_of_resources", "compile_error", "timeout"}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep is.
+
+    Attributes:
+        phase: "explore", "race", "final" or "over".
+        done: configs whose status is final for this phase, of `total`.
+        compiled: configs compiled by this sweep.
+        seconds: since it began.
+        remaining_s: upper estimate; None before the first row.
+        best: the fastest row so far; None before any is timed.
+    """
+
+    phase: str
+    done: int
+    total: int
+    compiled: int
+    seconds: float
+    remaining_s: float | None
+    best: SweepRow | None
+
+
+def estimate_seconds(configs: int, concurrent_compiles: int) -> float:
+    """Estimate how long a sweep takes before it starts: its compiles or its trials, whichever takes longer."""
+    return max(configs * COMPILE_S / concurrent_compiles, configs * TRIAL_S) + FINAL_S
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time in at most two units.
+
+    >>> format_duration(42.4), format_duration(200), format_duration(4000)
+    ('42 s', '3 min 20 s', '1 h 6 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class SweepRun:
+    """One sweep on devices of one kind of GPU. `start` it; then wait for `result` or iterate over `updates`.
+
+    Args:
+        devices: at least one. The run closes them at its end, and the builder.
+        predict: the model that orders configs.
+        refuse: the reason why a config is not worth compiling.
+        resume: rows of an earlier sweep of this space, and the stored sweep to continue.
+        experiments: replaces those of the space, for a list that is not a product of values.
+        store: where rows are kept; None keeps nothing.
+
+    Attributes:
+        name: of the sweep in the store.
+        resumed: number of configs taken from the earlier sweep.
+        changes: number of times that rows changed.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        strategy: Strategy,
+        devices: Sequence[TrialDevice],
+        builder: Builder,
+        predict: Predict = no_prediction,
+        refuse: Refuse = lambda kernel, launch: "",
+        resume: ResumePoint = NEW,
+        experiments: Sequence[Experiment] | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.space, self.strategy = space, strategy
+        self.gpu, self.name = devices[0].gpu, resume.name or uuid.uuid4().hex
+        self.concurrent_compiles = builder.max_concurrency
+        self.changes = 0
+        self._devices, self._builder, self._store = list(devices), builder, store
+        self._live_devices = len(self._devices)
+        chosen = space.experiments if experiments is None else experiments
+        rows = _initial_rows(chosen, space, devices[0], predict, refuse, resume.rows)
+        self.resumed = len({id(row) for row in resume.rows} & {id(row) for row in rows})
+        max_per_trial = min(device.max_per_trial for device in devices)
+        self._search = Search(
+            chosen, strategy, rows, devices[0].takes_times, max_per_trial, builder.max_concurrency, len(devices)
+        )
+        self._done_before = sum(row.status != "not tried" for row in rows)
+        self._submitted: set[int] = set()
+        self._compiled = 0
+        self._device: Device | None = None
+        self._notes: list[str] = []
+        self._is_cancelled = self._cannot_compile = False
+        self._began, self._began_at = 0.0, datetime.datetime.now(datetime.UTC)
+        self._first_row: tuple[float, int] | None = None
+        self._condition = threading.Condition()
+        self._writing = threading.Lock()
+        self._result: Future[Sweep] = Future()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._result.done()
+
+    def start(self) -> None:
+        """Begin, and return at once."""
+        self._began = time.monotonic()
+        threading.Thread(target=self._run, daemon=True, name="sweep").start()
+
+    def cancel(self) -> None:
+        """Kill the trial and the compiles in progress; keep the rows that are done."""
+        with self._condition:
+            self._is_cancelled = True
+            self._condition.notify_all()
+        for device in self._devices:
+            device.cancel()
+
+    def result(self, timeout_s: float | None = None) -> Sweep:
+        """Wait for the end.
+
+        Raises:
+            TimeoutError: if it has not ended after `timeout_s`.
+        """
+        return self._result.result(timeout_s)
+
+    def updates(self, every_s: float = 0.5) -> Iterator[Progress]:
+        """Yield the progress every `every_s`, and once more at the end."""
+        while not self.has_ended:
+            yield self.progress
+            with self._condition:
+                self._condition.wait_for(self._result.done, every_s)
+        yield self.progress
+
+    @property
+    def progress(self) -> Progress:
+        with self._condition:
+            return self._progress()
+
+    def snapshot(self) -> Sweep:
+        """Return the sweep as if it ended now, with `ended` set to "running"."""
+        with self._condition:
+            return dataclasses.replace(self._sweep(), ended="running")
+
+    # The methods below up to `_run` need the lock of `_condition`.
+
+    def _progress(self) -> Progress:
+        rows = self._search.rows
+        done = sum(row.status != "not tried" for row in rows)
+        seconds = time.monotonic() - self._began if self._began else 0.0
+        timed = [row for row in rows if row.status == "timed"]
+        best = min(timed, key=lambda row: row.relative or math.inf, default=None)
+        return Progress(self._search.phase, done, len(rows), self._compiled, seconds, self._remaining_s(done), best)
+
+    def _remaining_s(self, done: int) -> float | None:
+        """Extrapolate the pace since the first row; before it, workers start, which happens once."""
+        now, new = time.monotonic(), done - self._done_before
+        if self._search.phase != "explore":
+            return 0.0 if self._search.phase == "over" else FINAL_S
+        if new < 1:
+            return None
+        self._first_row = self._first_row or (now, new)
+        began, at_first = self._first_row
+        if new == at_first:
+            return None
+        return (now - began) / (new - at_first) * self._search.remaining + FINAL_S * self._devices[0].takes_times
+
+    def _is_over(self) -> bool:
+        return self._is_cancelled or self._cannot_compile or self._search.phase == "over"
+
+    def _sweep(self) -> Sweep:
+        search = self._search
+        is_cut_short = self._is_cancelled and search.phase != "over"
+        device = self._device or Device("none", self.gpu.name, torch="", triton="")
+        notes = list(self._notes)
+        if not self._devices[0].takes_times:
+            notes.append(f"Nothing was timed here: configs are ranked by their predicted time on {self.gpu.name}.")
+        if failed := sum(row.status == "failed" for row in search.rows):
+            notes.append(f"{failed} of {len(search.rows)} configs failed; a resumed sweep tries them again.")
+        return Sweep(
+            self.space,
+            self.strategy,
+            device.backend,
+            device,
+            tuple(search.rows),
+            search.final,
+            ended="cancelled" if is_cut_short else search.ended or "failed",
+            seconds=time.monotonic() - self._began,
+            note=" ".join(notes),
+        )
+
+    def _run(self) -> None:
+        threads = [threading.Thread(target=self._drive, args=item, daemon=True) for item in enumerate(self._devices)]
+        try:
+            self._store_header()
+            self._store_rows([number for number, row in enumerate(self._search.rows) if row.status != "not tried"])
+            for thread in threads:
+                thread.start()
+            while numbers := self._wait_for_compiles_to_submit():
+                for number in numbers:
+                    future = self._builder.submit(self._search.experiments[number])
+                    future.add_done_callback(functools.partial(self._on_compiled, number))
+            for thread in threads:
+                thread.join()
+            with self._condition:
+                sweep = self._sweep()
+            if self._store is not None:
+                store_end(self._store, self.name, sweep)
+            self._builder.close()
+            for device in self._devices:
+                device.close()
+        except BaseException as error:  # a defect of ours must not leave waiters hanging
+            self._result.set_exception(error)
+        else:
+            self._result.set_result(sweep)
+        finally:
+            with self._condition:
+                self._condition.notify_all()
+
+    def _wait_for_compiles_to_submit(self) -> list[int]:
+        """Wait until the builder has room; return the configs to compile next, or none when the sweep is over."""
+        with self._condition:
+            while self._live_devices and not self._is_over():
+                room = _QUEUED_PER_WORKER * self._builder.max_concurrency - len(self._submitted) + self._compiled
+                upcoming = [number for number in self._search.upcoming if number not in self._submitted]
+                if numbers := upcoming[: max(0, room)]:
+                    self._submitted.update(numbers)
+                    return numbers
+                self._condition.wait()
+            return []
+
+    def _drive(self, index: int, device: TrialDevice) -> None:
+        """Carry out tasks on one device until the sweep is over or the device is given up."""
+        try:
+            described = device.describe()
+            if isinstance(described, Failure):
+                self._notes.append(described.message)
+                return
+            if self._device is None:
+                self._device = described
+                self._store_header()
+            failures = 0
+            while (task := self._next_task(index)) is not None:
+                result = device.attempt(task.trial)
+                failures = failures + 1 if isinstance(result, Failure) else 0
+                with self._condition:
+                    changed = self._search.tell(task, result, index, device.where)
+                    self.changes += 1
+                    self._condition.notify_all()
+                self._store_rows(changed)
+                if isinstance(result, Failure) and (result.kind == DEVICE_LOST or failures == _MAX_FAILURES):
+                    self._notes.append(result.message)
+                    return
+        except BaseException as error:
+            self._notes.append(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            with self._condition:
+                self._live_devices -= 1
+                self._condition.notify_all()
+
+    def _next_task(self, index: int) -> Task | None:
+        """Wait for a device's next task; None when the sweep is over."""
+        with self._condition:
+            while not self._is_over():
+                phase = self._search.phase
+                task = self._search.ask(index, self._live_devices == 1)
+                if self._search.phase != phase:
+                    self._condition.notify_all()
+                if task is not None:
+                    return task
+                if not self._is_over():
+                    self._condition.wait()
+            return None
+
+    def _on_compiled(self, number: int, future: Future[Build | Failure]) -> None:
+        error = future.exception()
+        build = Failure("compile", "error", f"{type(error).__name__}: {error}") if error else future.result()
+        with self._condition:
+            self._compiled += 1
+            has_changed = self._take_build(number, build)
+            self.changes += has_changed
+            self._condition.notify_all()
+        if has_changed:
+            self._store_rows([number])
+
+    def _take_build(self, number: int, build: Build | Failure) -> bool:
+        """Hand a compile's outcome to the search; return whether its config takes no further part. Needs the lock."""
+        if isinstance(build, Build):
+            self._search.add_build(number, build)
+            reason = self._devices[0].refusal(self._search.experiments[number])
+            if reason:
+                self._search.drop(number, "predicted", reason)
+            return bool(reason)
+        if build.kind == "worker_died" and not self._builder.has_started:
+            if not self._cannot_compile:
+                self._notes.append(_NO_WORKER)
+            self._cannot_compile = True
+            return False
+        if build.kind == "cancelled":
+            return False
+        self._search.drop(number, "set aside" if build.kind in _CONFIG_FAILURES else "failed", build.message)
+        return True
+
+    def _store_header(self) -> None:
+        if self._store is not None:
+            store_header(self._store, self.name, self.gpu, self._began_at, self.snapshot())
+
+    def _store_rows(self, numbers: Sequence[int]) -> None:
+        """Store rows in their current state. This waits for the disk, so call it without the lock."""
+        if not numbers or self._store is None:
+            return
+        with self._writing:  # otherwise an older state of a row could overwrite a newer one
+            with self._condition:
+                rows, progress = [(number, self._search.rows[number]) for number in numbers], self._progress()
+            best_ms = progress.best.median_ms if progress.best else None
+            store_rows(self._store, self.name, rows, progress.done, best_ms)
+
+
+def _initial_rows(
+    experiments: Sequence[Experiment],
+    space: Space,
+    device: TrialDevice,
+    predict: Predict,
+    refuse: Refuse,
+    earlier: Sequence[SweepRow],
+) -> list[SweepRow]:
+    """Make a row for each config; reuse those of `earlier` that are done for this GPU."""
+    kernel, gpu = discover()[space.base.kernel], device.gpu
+    # A machine that takes times tries again what was only checked or predicted.
+    done = {status for status in DONE if not device.takes_times or status not in ("checked", "predicted")}
+    known = {row.experiment: row for row in earlier if row.device == gpu.name and row.status in done}
+    refused = space.refused(kernel)
+    rows = []
+    for experiment in experiments:
+        launch = Launch(experiment.problem, experiment.config, gpu)
+        if experiment in known:
+            rows.append(known[experiment])
+        elif reason := refused.get(experiment) or refuse(kernel, launch):
+            rows.append(SweepRow(experiment, "set aside", reason, gpu.name))
+        else:
+            rows.append(SweepRow(experiment, "not tried", device=gpu.name, predicted=predict(kernel, launch, None)))
+    return rows
+
+
+def sweep_here(
+    session: Session,
+    space: Space,
+    strategy: Strategy,
+    predict: Predict = no_prediction,
+    refuse: Refuse = lambda kernel, launch: "",
+    resume: ResumePoint | None = None,
+    experiments: Sequence[Experiment] | None = None,
+) -> SweepRun:
+    """Prepare a sweep on the session's GPU, or, without one, of checks in the interpreter and predictions.
+
+    Args: as for SweepRun, and:
+        resume: None resumes from the session's store.
+        experiments: a list that is not a product; such a sweep is not stored.
+
+    Raises:
+        ConfigError: if the space's GPU does not support its dtype, or is "this" on a machine without a GPU.
+    """
+    gpu = resolve_gpu(space.base, session.gpu)
+    device, builder = LocalDevice(session, space.base, gpu), LocalBuilder(gpu, predict, session.cache)
+    if experiments is not None:
+        return SweepRun(space, strategy, [device], builder, predict, refuse, experiments=experiments)
+    if resume is None:
+        resume = find_resume_point(session.store, space, gpu)
+    return SweepRun(space, strategy, [device], builder, predict, refuse, resume, store=session.store)
+
+
+def sweep_on_cluster(
+    client: Any,
+    store: Store,
+    space: Space,
+    strategy: Strategy,
+    predict: Predict,
+    refuse: Refuse,
+    resume: ResumePoint | None = None,
+) -> SweepRun:
+    """Prepare a sweep on the workers of a Dask cluster. This host compiles ahead and stores the rows.
+
+    Workers on this host find the kernels in the cache that they share. A worker elsewhere compiles again, unless
+    TILESCOPE_CACHE names a directory that both hosts see.
+
+    Args: as for `sweep_here`.
+
+    Raises:
+        ConfigError: as for `find_devices`; if the GPU does not support the space's dtype.
+    """
+    cache = str(default_cache_directory() / "triton")
+    devices = find_devices(client, space.base, cache)
+    gpu = resolve_gpu(dataclasses.replace(space.base, gpu=""), devices[0].gpu)
+    builder = LocalBuilder(gpu, predict, cache)
+    if resume is None:
+        resume = find_resume_point(store, space, gpu)
+    return SweepRun(space, strategy, devices, builder, predict, refuse, resume, store=store)
