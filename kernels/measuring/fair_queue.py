@@ -94,23 +94,24 @@ class RecentUsage:
         self._updated = now()
 
     def add(self, client: Client, seconds: float) -> None:
-        factor = self._decay()
-        self._updated = self._now()
-        self._seconds = {entry: s * factor for entry, s in self._seconds.items() if s * factor > _NEGLIGIBLE_S}
+        self.update()
         for entry in (client, Client(client.address)):
             self._seconds[entry] = max(0.0, self._seconds.get(entry, 0.0) + seconds)
 
     def get(self, client: Client) -> tuple[float, float]:
-        """Return the usage of the client's address, and of its page."""
-        factor = self._decay()
-        return factor * self._seconds.get(Client(client.address), 0.0), factor * self._seconds.get(client, 0.0)
+        """Return the usage of the client's address, and of its page, at the last update."""
+        return self._seconds.get(Client(client.address), 0.0), self._seconds.get(client, 0.0)
+
+    def update(self) -> None:
+        """Let usage decay until now, for all clients at once: ties stay ties."""
+        now = self._now()
+        factor = 0.5 ** ((now - self._updated) / HALF_LIFE_S)
+        self._updated = now
+        self._seconds = {entry: s * factor for entry, s in self._seconds.items() if s * factor > _NEGLIGIBLE_S}
 
     def __len__(self) -> int:
         """Return the number of clients and addresses that are remembered."""
         return len(self._seconds)
-
-    def _decay(self) -> float:
-        return 0.5 ** ((self._now() - self._updated) / HALF_LIFE_S)
 
 
 class FairQueue:
@@ -159,6 +160,7 @@ class FairQueue:
 
     def pop(self) -> QueuedCall[Any] | None:
         """Return the call that a free worker takes next; None if no call may run now."""
+        self._usage.update()
         is_reserved = self._workers > 1 and sum(self._is_long.values()) >= self._workers - 1
         eligible = [queued for queued in self._waiting if not is_reserved or self._is_short(queued)]
         if not eligible:
