@@ -6,12 +6,15 @@ python -m benchmarks.history [RUNS]
 from __future__ import annotations
 
 import datetime
+import json
 import random
+import sqlite3
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +22,15 @@ import gradio as gr
 
 from kernels import discover
 from kernels.experiment import Experiment, from_json
-from kernels.store import Store
-from kernels.store.database import Database
-from kernels.store.experiment_key import key_of, text_of
-from kernels.store.store import MEASURED
+from kernels.results.store import Store
+from kernels.results.stored import experiment_key, experiment_text
 from visualize.panels.history_tab import HistoryPanel, reply
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 
 RUNS, REPETITIONS, BAR_MS = 100_000, 9, 500
 
-# Runs of one Experiment that was measured again and again: as many as the store keeps of one.
+# Runs of one Experiment that was measured again and again.
 OFTEN = {"kernel": "matmul.grouped", "problem": {"M": 4096, "N": 4096, "K": 4096}}
 MOST_OF_ONE = 500
 
@@ -54,8 +55,10 @@ def rows(count: int) -> Iterator[tuple[Any, ...]]:
         gpu, device = ("H200", "NVIDIA H200") if number % 3 else ("H100", "NVIDIA H100 80GB HBM3")
         median_ms = 0.2 * dice.uniform(0.995, 1.005) * (1.08 if number > count / 2 else 1.0)
         ended = begun + datetime.timedelta(minutes=10 * number)
-        times = (median_ms, 0.995 * median_ms, 1.005 * median_ms, 100, 1.2, 1.19, 1.21, 1)
-        yield ("run", *named, gpu, device, "cuda", "2.13.0", "3.7.1", ended.isoformat(timespec="seconds"), *times)
+        times = {"median_ms": median_ms, "p20_ms": 0.995 * median_ms, "p80_ms": 1.005 * median_ms, "samples": 100}
+        summary = json.dumps({**times, "ratio": 1.2, "ratio_low": 1.19, "ratio_high": 1.21, "passed": True})
+        versions = ("cuda", "2.13.0", "3.7.1", ended.isoformat(timespec="seconds"))
+        yield ("run", *named, gpu, device, *versions, summary)
 
 
 def _some(kernel: str, dice: random.Random) -> tuple[str, str, str]:
@@ -63,17 +66,17 @@ def _some(kernel: str, dice: random.Random) -> tuple[str, str, str]:
 
 
 def _named(experiment: Experiment) -> tuple[str, str, str]:
-    return experiment.kernel, key_of(experiment), text_of(experiment)
+    return experiment.kernel, experiment_key(experiment), experiment_text(experiment)
 
 
 def fill(path: Path, count: int) -> None:
     """Write so many runs, in one transaction: the store's own way takes an fsync for each."""
-    connection = Database(path).writer()
-    connection.execute("BEGIN IMMEDIATE")
-    connection.executemany(MEASURED, rows(count))
-    connection.execute("INSERT INTO recording SELECT number, zeroblob(2500) FROM measured")
-    connection.execute("COMMIT")
-    connection.close()
+    Store(path).close()
+    columns = "kind, kernel, key, experiment, gpu, device, backend, torch, triton, ended, summary, recording"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executemany(
+            f"INSERT INTO result ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, zeroblob(2500))", rows(count)
+        )
 
 
 def main(count: int) -> None:

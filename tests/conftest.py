@@ -20,8 +20,8 @@ from kernels import discover
 from kernels.gpus import GPUS, this_gpu
 from kernels.knobs import ConfigError, knobs
 from kernels.measuring.session import Session
+from kernels.results.store import Store
 from kernels.spec import Launch
-from kernels.store import Store
 from tests.grown import contract, grown, grown_app, grown_client, grown_page  # noqa: F401
 from visualize.page.quick_import import quick_import
 

@@ -23,7 +23,7 @@ from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.results.records import RecordForm
 from kernels.results import Device
-from kernels.results.fields import MeasuredExperiment
+from kernels.results.codec import MeasuredExperiment
 from kernels.measuring.measurements.measurement import Measurement
 from kernels.measuring.prepared import prepare
 from kernels.measuring.stages import Stages
@@ -174,4 +174,4 @@ def test_what_holds_for_every_measurement_holds_for_it(tree, runs):
     every = ("-q", "-p", "no:cacheprovider", "--all-combinations", "-m", "not gpu")
     ended = python(tree, "-m", "pytest", *every, *files, "-k", "programs")
     assert ended.returncode == 0, ended.stdout[-3000:]
-    assert int(ended.stdout.split(" passed")[0].split()[-1]) >= 3, ended.stdout
+    assert int(ended.stdout.split(" passed")[0].split()[-1]) >= 2, ended.stdout

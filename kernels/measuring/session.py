@@ -35,7 +35,8 @@ from kernels.measuring.stages import Job, RunQueue, Stages, Stopped, launch_of, 
 from kernels.measuring.worker import default_cache_directory
 from kernels.measuring.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
 from kernels.results import Compiled, Device, Failure, Measured
-from kernels.store import Archive, Found, Store, machine_store
+from kernels.results.store import Store, machine_store
+from kernels.results.stored import KnownResult
 
 LOG = logging.getLogger("tilescope.session")
 
@@ -121,7 +122,6 @@ class Session:
         self.queue = RunQueue()
         self.device: Device | None = None
         self.zero_gpu = lend is not None
-        self._archive = Archive(self.store)
         self._jobs: set[Job] = set()
         self._closers: list[Callable[[], None]] = []
         self._measured: BoundedCache[tuple[str, Experiment], Measured] = BoundedCache(MOST_KEPT)
@@ -171,7 +171,7 @@ class Session:
         found = self.found(experiment, name)
         return found and found.value
 
-    def found(self, experiment: Experiment, name: str) -> Found | None:
+    def found(self, experiment: Experiment, name: str) -> KnownResult | None:
         """Return the last result that was measured here, or else a stored or shipped one. Returns immediately.
 
         Args:
@@ -185,10 +185,10 @@ class Session:
         if self._measures(measurement, experiment, gpu):
             live = self._measured.get((name, measurement.key(experiment)))
             if live is not None:
-                return Found(live)
-            if self.gpu is None and (earlier := self._archive.interpreted(measurement, experiment, gpu.name)):
+                return KnownResult(live)
+            if self.gpu is None and (earlier := self.store.find(measurement, experiment, gpu.name, "interpreter")):
                 return replace(earlier, value=self._add_recorded(measurement, earlier.value, gpu))
-        return self._archive.find(measurement, experiment, gpu.name)
+        return self.store.find(measurement, experiment, gpu.name)
 
     def compile(
         self, experiment: Experiment, specialization: str = "launcher", client: Client = INTERNAL
@@ -234,7 +234,7 @@ class Session:
     def _read_recordings(self) -> None:
         first = from_json({"kernel": next(iter(discover()))}, discover())
         for measurement in MEASUREMENTS.values():
-            self._archive.find(measurement, first, "H200")
+            self.store.find(measurement, first, "H200")
 
     def ask_runner(self, question: Callable[[], Any]) -> Any:
         """Call a function of `worker` in the run worker, between stages: `process_id`, `compiled_here`."""
@@ -266,7 +266,7 @@ class Session:
         gpu = resolve_gpu(experiment, self.gpu)
         measurement.refuse(experiment, gpu)
         if not self._measures(measurement, experiment, gpu):
-            recorded = self._archive.find(measurement, experiment, gpu.name)
+            recorded = self.store.find(measurement, experiment, gpu.name)
             return recorded.value if recorded else measurement.not_here(gpu, self.gpu)
         if not HAS_TRITON:
             return Failure(
@@ -313,7 +313,7 @@ class Session:
         """Cache and return a result; replace an incomplete one by a recording if there is one."""
         value: Measured | Failure
         if isinstance(measured, Incomplete):
-            recorded = self._archive.find(measurement, experiment, gpu.name)
+            recorded = self.store.find(measurement, experiment, gpu.name)
             if recorded is not None:
                 return replace(recorded.value, note=f"{measured.reason} {recorded.value.note}")
             value = measured.value
@@ -326,7 +326,7 @@ class Session:
 
     def _add_recorded(self, measurement: Measurement[Any], value: Measured, gpu: Gpu) -> Measured:
         """Add a recording from a GPU to a result, if the measurement shows both."""
-        return measurement.beside(value, lambda: self._archive.find(measurement, value.experiment, gpu.name))
+        return measurement.beside(value, lambda: self.store.find(measurement, value.experiment, gpu.name))
 
     def _measures(self, measurement: Measurement[Any], experiment: Experiment, gpu: Gpu) -> bool:
         """Return whether this machine measures the experiment: on its GPU or, without one, under the interpreter."""

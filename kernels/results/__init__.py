@@ -1,21 +1,9 @@
 """Results that cross from a worker to the page: frozen dataclasses. Importing them loads no pydantic and no SQLite."""
 
-from kernels.results.counters import Counters, GroupSizeRow, GroupSizeStudy, OpCounts, SharedCounts
+from kernels.results.counters import Counters, GroupSizeRow, GroupSizeStudy, OpCounts, SharedCounts, Timeline
 from kernels.results.outcome import STAGES, Compiled, Device, Failure, Measured
-from kernels.results.run import (
-    Baseline,
-    Check,
-    Clocks,
-    Closeup,
-    Diff,
-    LaunchOverhead,
-    Peak,
-    RunResult,
-    RunTimes,
-    Timing,
-)
+from kernels.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak, RunResult, Timing
 from kernels.results.sweep import AgainstLibrary, Final, Finalist, Prediction, Strategy, Sweep, SweepRow
-from kernels.results.timeline import Timeline
 
 __all__ = [
     "STAGES",
@@ -39,7 +27,6 @@ __all__ = [
     "Peak",
     "Prediction",
     "RunResult",
-    "RunTimes",
     "SharedCounts",
     "Strategy",
     "Sweep",

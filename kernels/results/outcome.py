@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field
 
-from kernels.experiment import Experiment
 from kernels.lanes import CompiledFacts
+from kernels.results.codec import MeasuredExperiment
 
 STAGES = ("config", "compile", "launch", "check", "time", "worker")
 
@@ -56,24 +55,16 @@ class Compiled(CompiledFacts):
     seconds: float
 
 
-class Measured(Protocol):
-    """The result of a measurement: a frozen dataclass with at least these fields.
+@dataclass(frozen=True)
+class Measured:
+    """The result of a measurement.
 
     Attributes:
         backend: "cuda" or "interpreter" for a live result, "recorded" for an earlier one.
         note: what a reader must know, in sentences.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def experiment(self) -> Experiment: ...
-
-    @property
-    def backend(self) -> str: ...
-
-    @property
-    def device(self) -> Device: ...
-
-    @property
-    def note(self) -> str: ...
+    experiment: MeasuredExperiment
+    backend: str
+    device: Device
+    note: str = field(default="", kw_only=True)

@@ -115,11 +115,6 @@ def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
     return tuple(recording.measured.experiment for recording in shipped(form) if recording.gpu == gpu)
 
 
-def words() -> frozenset[str]:
-    """Return the words of all kinds in the shipped files."""
-    return frozenset(_lines(DIRECTORY))
-
-
 @once
 def _lines(directory: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
     """Return (place, fields) of each shipped line, by the word of its kind."""

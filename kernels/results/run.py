@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from kernels.results.fields import Cells, Elements, MeasuredExperiment
-from kernels.results.outcome import Device
+from kernels.results.codec import Cells, Elements
+from kernels.results.outcome import Measured
 
 # Cells per side of a recorded picture.
 MOST_RECORDED_CELLS = 64
@@ -241,27 +241,22 @@ class RunTimes:
 
 
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(Measured):
     """One run. Times are None under the interpreter, and after a failed check.
 
     Attributes:
         timing, baseline, peak: as in RunTimes, and so are the fields after `recorded`.
         clock_mhz: the median SM clock during timing.
-        note: what a reader must know.
         stages: seconds per stage.
         recorded: an earlier run on the named GPU, shown beside a run without times.
     """
 
-    experiment: MeasuredExperiment
-    backend: str
-    device: Device
     check: Check
     diff: Diff | None = None
     timing: Timing | None = None
     baseline: Baseline | None = None
     peak: Peak | None = None
     clock_mhz: int | None = None
-    note: str = ""
     stages: dict[str, float] = field(default_factory=dict)
     recorded: RunResult | None = None
     baselines: tuple[Baseline, ...] = ()

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 from kernels.experiment import Experiment
-from kernels.results.fields import SweptExperiment, SweptSpace
+from kernels.results.codec import SweptExperiment, SweptSpace
 from kernels.results.outcome import Device
 
 # "checked" and "predicted" occur on a machine that can't time a config: the interpreter's result was right, or the

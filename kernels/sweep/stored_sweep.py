@@ -15,8 +15,9 @@ from kernels.gpus import Gpu
 from kernels.jit import triton
 from kernels.results import Sweep, SweepRow
 from kernels.results.codec import UnreadableRecording, from_json, to_json
+from kernels.results.store import Store
+from kernels.results.stored import Json, StoredSweep
 from kernels.space import Space
-from kernels.store import Store, StoredRow, StoredSweep
 
 LOG = logging.getLogger("tilescope.sweep")
 
@@ -85,15 +86,14 @@ def find_resume_point(store: Store, space: Space, gpu: Gpu) -> ResumePoint:
     return loaded.resume_point if loaded else NEW
 
 
-def _read_sweep(stored: StoredSweep, stored_rows: Sequence[StoredRow], space: Space) -> Sweep:
+def _read_sweep(stored: StoredSweep, stored_rows: dict[int, Json], space: Space) -> Sweep:
     """Read a stored sweep; configs without a stored row are "not tried"."""
     place = f"stored sweep {stored.name}"
     sweep: Sweep = from_json(Sweep, {**stored.details, "rows": []}, place)
     rows = [SweepRow(experiment, "not tried", device=stored.gpu) for experiment in space.experiments]
-    known = [row for row in stored_rows if row.place < len(rows)]
-    payloads = [{**row.details, "experiment": rows[row.place].experiment.to_json()} for row in known]
-    for stored_row, row in zip(known, from_json(tuple[SweepRow, ...], payloads, place), strict=True):
-        rows[stored_row.place] = row
+    payloads = [{**row, "experiment": rows[number].experiment.to_json()} for number, row in stored_rows.items()]
+    for number, row in zip(stored_rows, from_json(tuple[SweepRow, ...], payloads, place), strict=True):
+        rows[number] = row
     device = sweep.device
     if sweep.backend == "cuda":
         device = dataclasses.replace(device, backend="recorded")
@@ -110,19 +110,15 @@ def store_header(store: Store, name: str, gpu: Gpu, began: datetime.datetime, sw
     """Store the space and the strategy of a sweep that begins or resumes."""
     space = sweep.space
     details = to_json(dataclasses.replace(sweep, rows=()))
-    store.begin_sweep(
-        StoredSweep(name, space.experiments[0], gpu.name, began, "running", details, space.identity, TRITON, space.size)
-    )
+    head = name, space.base.kernel, space.identity, gpu.name, TRITON
+    store.begin_sweep(StoredSweep(*head, began, "running", details, space.size))
 
 
 def store_rows(store: Store, name: str, rows: Sequence[tuple[int, SweepRow]], done: int, best_ms: float | None) -> None:
     """Store rows by their places in grid order, and the progress."""
-    passed = {"timed": True, "checked": True, "wrong": False}
-    stored = []
-    for place, row in rows:
-        details = to_json(row, omit_defaults=True)
-        del details["experiment"]  # the place determines it
-        stored.append(StoredRow(place, details, row.median_ms, passed.get(row.status)))
+    stored = {place: to_json(row, omit_defaults=True) for place, row in rows}
+    for fields in stored.values():
+        del fields["experiment"]  # the place determines it
     store.add_to_sweep(name, stored, done, best_ms)
 
 

@@ -23,10 +23,10 @@ from kernels.experiment import Experiment, resolve_gpu
 from kernels.measuring.session import Session
 from kernels.measuring.worker import default_cache_directory
 from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
+from kernels.results.store import Store
 from kernels.results.sweep import DONE
 from kernels.space import Space
 from kernels.spec import Launch
-from kernels.store import Store
 from kernels.sweep.cluster import find_devices
 from kernels.sweep.devices import (
     DEVICE_LOST,

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from kernels.gpus import GPUS
-from kernels.store import Store
+from kernels.results.store import Store
 from visualize.command import doctor
 from visualize.command.doctor import FAILS, LIMITED, WORKS
 

@@ -10,14 +10,11 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.gpus import GPUS
 from kernels.measuring.measurements.run_measurement import RUN
 from kernels.results import Closeup, Diff, records
-from kernels.results.codec import UnreadableRecording
-from kernels.results.fields import LEVELS
+from kernels.results.codec import LEVELS, UnreadableRecording
 from kernels.results.records import Recording
 from kernels.results.run import MOST_RECORDED_CELLS, pool_max
-from scripts import record_runs, recording
 
 LOST = records.find(RUN.form, from_json({"kernel": "matmul.split_k_race"}, discover()), "H200")
 
@@ -120,37 +117,3 @@ def test_a_picture_that_cannot_be_read_says_where_and_what_is_wrong(path, value,
         RUN.form.recording(broken(*path, value=value), "mine.jsonl, line 3")
     assert str(error.value).startswith("mine.jsonl, line 3: run.diff")
     assert wrong in str(error.value)
-
-
-def test_pictures_are_kept_of_some_races_and_of_coarse_rounding():
-    kept = [payload for payload, name in filter(record_runs.is_pictured, record_runs.experiments())]
-    assert all(race in kept for race in record_runs.RACES)
-    assert {"kernel": "matmul.split_k_race", "config": {}, "problem": {"dtype": "float16"}} in kept
-    assert {"float8_e4m3fn", "float32"} <= {payload["problem"].get("dtype") for payload in kept}
-    assert len(kept) < 20, "each takes kilobytes"
-
-
-def test_the_campaign_puts_pictured_runs_in_the_place_of_what_a_file_holds(tmp_path, monkeypatch, session):
-    """As on a GPU, but for the launches: those are the interpreter's."""
-    taken = [
-        ({"kernel": "transpose.tiled", "problem": {"M": 129, "N": 65}}, "run"),
-        ({"kernel": "matmul.split_k_race", "problem": {"M": 65, "N": 129, "K": 64}}, "run"),
-    ]
-    outcomes = [(one, session.submit(from_json(one[0], discover())).result()) for one in taken]
-    assert all(outcome.diff is not None for _, outcome in outcomes)
-    shipped = (records.DIRECTORY / "h200.jsonl").read_text(encoding="utf-8").splitlines()
-    other = RUN.form.line(replace(recorded(None), measured=replace(LOST, experiment=outcomes[1][1].experiment)))
-    old = tmp_path / "old.jsonl"
-    old.write_text("\n".join([shipped[0], other, shipped[1]]) + "\n", encoding="utf-8")
-    monkeypatch.setattr("kernels.gpus.this_gpu", lambda: GPUS["H200"])
-    monkeypatch.setattr(record_runs, "submitted", lambda wanted: iter(outcomes))
-    monkeypatch.setattr("sys.argv", ["record_runs", str(tmp_path / "new.jsonl"), "--pictured", "--replace", str(old)])
-    assert record_runs.main() == 0
-    lines = (tmp_path / "new.jsonl").read_text(encoding="utf-8").splitlines()
-    assert (lines[0], lines[2], len(lines)) == (shipped[0], shipped[1], 4)
-    race, transposed = (RUN.form.recording(json.loads(lines[place])).measured for place in (1, 3))
-    assert race.experiment == outcomes[1][1].experiment
-    assert race.diff.cells.shape == (33, 33), "65 × 65 cells are one too many per side"
-    assert transposed.experiment.kernel == "transpose.tiled"
-    assert transposed.diff is None
-    assert recording.merged(lines, []) == lines

@@ -21,8 +21,8 @@ def lines(word):
 
 
 def test_every_shipped_line_is_of_a_kind_that_can_be_measured():
-    assert records.words() <= set(FORMS)
-    assert {"run", "counters", "reuse", "timeline"} <= records.words()
+    every = [line for file in FILES for line in file.read_text(encoding="utf-8").splitlines()]
+    assert len(every) == sum(len(records.shipped(form)) for form in dict.fromkeys(FORMS.values())) > 1000
 
 
 @pytest.mark.parametrize("word", FORMS)
@@ -32,7 +32,7 @@ def test_reading_and_writing_a_line_gives_the_same_line(word):
         assert form.line(form.recording(json.loads(line))) == line
 
 
-@pytest.mark.parametrize("word", sorted(records.words()))
+@pytest.mark.parametrize("word", FORMS)
 def test_a_recording_is_found_by_its_own_experiment_and_marked_as_recorded(word):
     form = FORMS[word]
     assert len(records.shipped(form)) == len(lines(word))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernels.results import Failure, Prediction, Strategy, Sweep
-from kernels.store import Store
+from kernels.results.store import Store
 from kernels.sweep.sweep_run import SweepRun
 from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, true_ms
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from kernels.measuring.measurements import MEASUREMENTS
-from kernels.store import Store
+from kernels.results.store import Store
 from tests.kernels.results_made_up import NEWER, START, experiment, noisy, run
 from tests.page.conftest import Tab, served
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from kernels.gpus import GPUS
-from kernels.store import Store
+from kernels.results.store import Store
 from kernels.sweep.sweep_run import SweepRun
 from tests.sweep.fakes import FakeBuilder, FakeDevice, predicting
 from visualize.panels.sweep_options import swept_space

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import sqlite3
 import urllib.parse
+from contextlib import closing
 from dataclasses import replace
 
 import gradio as gr
@@ -16,7 +18,8 @@ from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.measurements import MEASUREMENTS
 from kernels.measuring.session import Session
-from kernels.store import Store, Wanted
+from kernels.results.store import Store
+from kernels.results.stored import ResultFilter
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
 from visualize.panels.endpoint import Api
 from visualize.panels.history_tab import PAGE, HistoryPanel, past_runs, reply, runs_of
@@ -205,7 +208,8 @@ def test_the_latest_are_filtered_and_paged_by_links_that_keep_the_experiment(pan
 
 def test_a_result_of_a_kernel_that_is_no_longer_there_is_listed_without_a_link(panel, store):
     filled(store, [0.2])
-    store._write(lambda c: c.execute("""UPDATE measured SET kernel = 'old.one', experiment = '{"kernel":"old.one"}'"""))
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("""UPDATE result SET kernel = 'old.one', experiment = '{"kernel":"old.one"}'""")
     latest = drawn(panel, store)[panel.latest]
     assert "of another version of this kernel" in latest
     assert "<td>old.one</td>" in latest
@@ -287,7 +291,7 @@ def test_what_there_is_none_of_is_refused_by_its_own_name(store, given, field):
     assert error.value.field == field
     assert str(error.value).startswith(field)
     assert len(str(error.value)) < 400
-    assert store.count(Wanted()) == 1
+    assert store.count(ResultFilter()) == 1
 
 
 @pytest.mark.parametrize("bad", [7, "run", ["kernel"], {"kernel": "sort"}, {"kernel": "transpose.tiled", "x": 1}])

@@ -11,7 +11,7 @@ import pytest
 
 from kernels.gpus import GPUS
 from kernels.results import Strategy, Sweep, SweepRow
-from kernels.store import Store
+from kernels.results.store import Store
 from kernels.sweep.stored_sweep import store_end, store_header, store_rows
 from tests.kernels.results_made_up import H200, START
 from tests.panels.sweeps_made_up import space_of

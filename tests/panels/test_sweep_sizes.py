@@ -66,7 +66,7 @@ def test_each_size_is_swept_for_itself_one_after_the_other(panel, started, store
     wait(panel, session, state)
     bases = [device.trials[0].experiments[0].problem.K for device in started.devices]
     assert bases == [256, 512, 1024]
-    assert [one.experiment.problem.K for one in store.sweeps(5)] == [1024, 512, 256]
+    assert [one.details["space"]["experiment"]["problem"]["K"] for one in store.sweeps(5)] == [1024, 512, 256]
     assert not panel.is_moving(Known(state, store=store))
 
 

@@ -11,7 +11,7 @@ import pytest
 from fakes import GPU, STEADY, FakeBuilder, FakeDevice, grid, predicting, swept
 
 from kernels.results import Failure, Strategy
-from kernels.store import Store
+from kernels.results.store import Store
 from kernels.sweep import stored_sweep
 from kernels.sweep.search import REFERENCE_AMONG
 from kernels.sweep.stored_sweep import NEW, find_resume_point, load_sweep, stored_version
@@ -100,7 +100,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, "tests/sweep")
 from fakes import FakeDevice
-from kernels.store import Store
+from kernels.results.store import Store
 from tests.sweep.test_stored_sweep import ended, sweeping
 
 device = FakeDevice()
@@ -159,8 +159,8 @@ def test_a_sweep_that_starts_anew_leaves_the_earlier_one_as_it_was(store):
 def test_what_can_not_be_read_is_as_good_as_not_stored(store, caplog):
     one = sweeping(store)
     ended(one)
-    for row in store.sweep_rows(one.name)[:1]:
-        store.add_to_sweep(one.name, [replace(row, details={**row.details, "median_ms": "fast"})], 1, None)
+    place, row = next(iter(store.sweep_rows(one.name).items()))
+    store.add_to_sweep(one.name, {place: {**row, "median_ms": "fast"}}, 1, None)
     assert load_sweep(store, WITHIN, GPU) is None
     assert "A stored sweep cannot be read" in caplog.text
     assert sweeping(store).resumed == 0

@@ -18,7 +18,7 @@ from kernels.measuring import ncu, worker
 from kernels.measuring.session import Session
 from kernels.measuring.worker import default_cache_directory
 from kernels.results import Failure, RunResult
-from kernels.store import Store, machine_store
+from kernels.results.store import Store, machine_store
 from visualize.command import listening
 
 WORKS, LIMITED, FAILS = "works", "limited", "fails"

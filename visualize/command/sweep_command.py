@@ -18,7 +18,7 @@ from kernels.measuring.session import Session
 from kernels.measuring.worker import default_cache_directory
 from kernels.results import Sweep, SweepRow
 from kernels.results.codec import UnreadableRecording
-from kernels.store import machine_store
+from kernels.results.store import machine_store
 from kernels.sweep.cluster import SCHEDULER, connect
 from kernels.sweep.files import write_sweep
 from kernels.sweep.stored_sweep import ResumePoint

@@ -15,9 +15,9 @@ from kernels import discover
 from kernels.experiment import GPU_CHOICES, Experiment
 from kernels.knobs import ConfigError, knob, read_fields
 from kernels.measuring.measurements import MEASUREMENTS
+from kernels.results.store import Store
+from kernels.results.stored import ResultFilter, StoredResult, experiment_key
 from kernels.schema import JsonSchema, argument_schemas
-from kernels.store import Store, Stored, Wanted
-from kernels.store.experiment_key import key_of
 from visualize.figures.history_figure import history_figure
 from visualize.panels import stored_sweeps
 from visualize.panels.endpoint import Api, Endpoint, answered, from_payload, view_of
@@ -51,10 +51,10 @@ class HistoryView:
     history_kind: str = knob(ALL, "", "What was measured.", choices=(ALL, *_KINDS))
     history_before: int = knob(0, "", "Only results before the one of this number; 0: the latest.", low=0, high=_LAST)
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> ResultFilter:
         """What a result must have, whatever its number."""
         kinds = () if self.history_kind == ALL else (self.history_kind,)
-        return Wanted(kinds, "" if self.history_kernel == ALL else self.history_kernel)
+        return ResultFilter(kinds, "" if self.history_kernel == ALL else self.history_kernel)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class HistoryPanel(Panel):
         wanted = runs_of(known.state.experiment)
         found = store.latest(wanted, MOST_DRAWN)
         series = past_runs(found, known.state.gpu.name)
-        checks = [bool(one.marks.passed) for one in found]
+        checks = [bool(one.summary.passed) for one in found]
         source = "interpreter" if any(one.backend == "interpreter" for one in found) else "recorded"
         runs = history_text.runs([row(one) for one in found[:PAGE]], store.count(wanted))
         latest = listing(known)
@@ -135,36 +135,36 @@ class HistoryPanel(Panel):
         return (Endpoint("history", history, schemas=SCHEMAS),)
 
 
-def runs_of(experiment: Experiment) -> Wanted:
+def runs_of(experiment: Experiment) -> ResultFilter:
     """The runs of an experiment on every device, those that were only checked included."""
-    return Wanted(("run", "check"), keys=(key_of(MEASUREMENTS["run"].key(experiment)),))
+    return ResultFilter(("run", "check"), keys=(experiment_key(MEASUREMENTS["run"].key(experiment)),))
 
 
-def past_runs(found: Sequence[Stored], gpu: str) -> list[PastRuns]:
+def past_runs(found: Sequence[StoredResult], gpu: str) -> list[PastRuns]:
     """The runs that were timed, by device.
 
     Args:
         found: runs of one experiment, the latest first.
         gpu: the name of the GPU that comes first.
     """
-    timed = [one for one in reversed(found) if one.marks.median_ms and one.marks.p20_ms and one.marks.p80_ms]
-    by_device: dict[str, list[tuple[int, Stored]]] = {}
+    timed = [one for one in reversed(found) if one.summary.median_ms and one.summary.p20_ms and one.summary.p80_ms]
+    by_device: dict[str, list[tuple[int, StoredResult]]] = {}
     for place, one in enumerate(timed):
         by_device.setdefault(one.device, []).append((place, one))
     order = sorted(by_device.values(), key=lambda placed: (placed[-1][1].gpu != gpu, -placed[-1][0]))
     return [_series(placed) for placed in order]
 
 
-def _series(placed: Sequence[tuple[int, Stored]]) -> PastRuns:
+def _series(placed: Sequence[tuple[int, StoredResult]]) -> PastRuns:
     """Runs of one device, each with its place among all."""
     mine = [one for _, one in placed]
-    times = {name: np.array([getattr(one.marks, name) for one in mine]) for name in ("median_ms", "p20_ms", "p80_ms")}
+    times = {name: np.array([getattr(one.summary, name) for one in mine]) for name in ("median_ms", "p20_ms", "p80_ms")}
     return PastRuns(
         mine[0].device,
         places=np.array([place for place, _ in placed]),
         ended=tuple(one.ended for one in mine),
         versions=tuple((one.torch, one.triton) for one in mine),
-        samples=tuple(one.marks.samples or 0 for one in mine),
+        samples=tuple(one.summary.samples or 0 for one in mine),
         **times,
     )
 
@@ -179,23 +179,23 @@ def picture(known: Known, series: Sequence[PastRuns]) -> str:
     return drawn(history_figure(series, points, marked), anew, about=about)
 
 
-def row(one: Stored) -> Row:
+def row(one: StoredResult) -> Row:
     """A stored result as it is listed."""
-    marks, experiment = one.marks, one.experiment
+    summary, experiment = one.summary, one.experiment
     link = query(address(one, experiment)) if experiment else ""
     return Row(
         *(one.kind, one.kernel, experiment, one.device, one.backend, one.torch, one.triton, one.ended),
-        *(marks.median_ms, marks.p20_ms, marks.p80_ms, marks.ratio, marks.passed, link),
+        *(summary.median_ms, summary.p20_ms, summary.p80_ms, summary.ratio, summary.passed, link),
     )
 
 
-def address(one: Stored, experiment: Experiment) -> dict[str, Any]:
+def address(one: StoredResult, experiment: Experiment) -> dict[str, Any]:
     """The state of the page that shows a stored result."""
     tab = SHOWN_ON.get(MEASUREMENTS[one.kind].form.word, "") if one.kind in MEASUREMENTS else ""
     return {**short_experiment(_placed(one, experiment)), **({"tab": tab} if tab else {})}
 
 
-def _placed(one: Stored, experiment: Experiment) -> Experiment:
+def _placed(one: StoredResult, experiment: Experiment) -> Experiment:
     """The experiment on the GPU that it was measured on, where the GPU table has that."""
     return dataclasses.replace(experiment, gpu=one.gpu if one.backend == "cuda" and one.gpu in GPU_CHOICES else "")
 
@@ -242,7 +242,7 @@ def reply(
     part = read_fields(Most, {"limit": limit}, "/history")
     view = view_of(HistoryView, _PREFIX, {"kernel": kernel, "kind": kind, "before": before}, "/history")
     chosen = from_payload(experiment) if experiment else None
-    keys = tuple(dict.fromkeys(key_of(one.key(chosen)) for one in MEASUREMENTS.values())) if chosen else ()
+    keys = tuple(dict.fromkeys(experiment_key(one.key(chosen)) for one in MEASUREMENTS.values())) if chosen else ()
     wanted = dataclasses.replace(view.wanted(), device=_device(store, device), keys=keys)
     found = store.latest(wanted, part.limit, view.history_before)
     series = past_runs(store.latest(runs_of(chosen), MOST_DRAWN), "") if chosen else []
@@ -268,7 +268,7 @@ def _device(store: Store, device: object) -> str:
     return str(device)
 
 
-def _listed(one: Stored) -> dict[str, Any]:
+def _listed(one: StoredResult) -> dict[str, Any]:
     experiment = one.experiment
     return {
         "kind": one.kind,
@@ -276,7 +276,7 @@ def _listed(one: Stored) -> dict[str, Any]:
         "experiment": payload(_placed(one, experiment)) if experiment else None,
         **{name: getattr(one, name) for name in ("gpu", "device", "backend", "torch", "triton")},
         "ended": one.ended.isoformat(),
-        **dataclasses.asdict(one.marks),
+        **dataclasses.asdict(one.summary),
         "address": query(address(one, experiment)) if experiment else None,
     }
 

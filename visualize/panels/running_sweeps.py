@@ -13,8 +13,8 @@ from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
 from kernels.results import Strategy, Sweep
+from kernels.results.store import Store
 from kernels.space import Space
-from kernels.store import Store
 from kernels.sweep.stored_sweep import NEW, ResumePoint, load_sweep, stored_version
 from kernels.sweep.sweep_run import SweepRun, sweep_here
 from visualize.predict.launch_time import predict_time

@@ -7,8 +7,9 @@ from typing import Any
 from kernels import discover
 from kernels.experiment import Experiment
 from kernels.knobs import ConfigError
+from kernels.results.store import Store
+from kernels.results.stored import StoredSweep
 from kernels.space import Space, space_from_json
-from kernels.store import Store, StoredSweep
 from kernels.sweep.stored_sweep import ended_as
 from visualize.panels.recorded_tab import payload
 from visualize.state.state import short_experiment

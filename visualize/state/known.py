@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
+from kernels.results.store import Store
 from kernels.spec import Launch
-from kernels.store import Store
 from visualize.predict.schedule import Residency, Schedule, residency, schedule
 from visualize.state.state import State
 from visualize.state.view import ScheduleView

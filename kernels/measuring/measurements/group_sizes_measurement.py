@@ -60,7 +60,7 @@ class GroupSizesMeasurement(Measurement[GroupSizeStudy]):
         device = stages.device()
         times_ms, clock_mhz, note = stages.work("time", time_variants, experiments, stages.gpu)
         rows = tuple(map(make_row, experiments, compiled, counts, times_ms))
-        study = GroupSizeStudy(experiment, "cuda", device, tool, rows, clock_mhz, f"{uncounted} {note}".strip())
+        study = GroupSizeStudy(experiment, "cuda", device, tool, rows, clock_mhz, note=f"{uncounted} {note}".strip())
         return Incomplete(study, uncounted) if uncounted else study
 
 

@@ -11,7 +11,7 @@ from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.results import Failure, Measured
 from kernels.results.records import RecordForm
-from kernels.store import Found
+from kernels.results.stored import KnownResult
 
 if TYPE_CHECKING:
     from kernels.measuring.stages import Stages
@@ -63,7 +63,7 @@ class Measurement(ABC, Generic[T]):
     def measure(self, experiment: Experiment, stages: Stages) -> T | Incomplete[T]:
         """Measure it on this machine. Whatever raises ends as a Failure."""
 
-    def beside(self, measured: T, recorded: Callable[[], Found | None]) -> T:
+    def beside(self, measured: T, recorded: Callable[[], KnownResult | None]) -> T:
         """What was measured here, as it is shown.
 
         Args:

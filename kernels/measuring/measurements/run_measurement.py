@@ -24,10 +24,11 @@ from kernels.measuring.timing import RUN as RUN_EFFORT
 from kernels.measuring.timing import measure_launch_overhead, sample, summarize_times
 from kernels.measuring.worker import as_failure
 from kernels.pairs import FEWEST, pair
-from kernels.results import Baseline, Check, Diff, Failure, Peak, RunResult, RunTimes, records
+from kernels.results import Baseline, Check, Diff, Failure, Peak, RunResult, records
 from kernels.results.records import RecordForm
+from kernels.results.run import RunTimes
+from kernels.results.stored import KnownResult
 from kernels.spec import DTYPE_BYTES, Family, Launch, shape_text
-from kernels.store import Found
 
 
 class RunMeasurement(Measurement[RunResult]):
@@ -73,7 +74,7 @@ class RunMeasurement(Measurement[RunResult]):
         clock_mhz = round(times.clocks.median_mhz) if times.clocks else None
         return result(baseline=times.baseline, clock_mhz=clock_mhz, **vars(times))
 
-    def beside(self, measured: RunResult, recorded: Callable[[], Found | None]) -> RunResult:
+    def beside(self, measured: RunResult, recorded: Callable[[], KnownResult | None]) -> RunResult:
         """Add the recorded run on the named GPU to a result of the interpreter, which has no times."""
         if measured.device.backend != "interpreter":
             return measured
