@@ -38,7 +38,7 @@ class Strategy:
         name: "guided" (by predicted time, and ends early), "grid" (all, in order), "random" (all, shuffled).
         seed: of "random".
         budget: the most configs to time; None for no limit.
-        patience: "guided" ends after so many timed configs without an improvement.
+        patience: "guided" ends after this many timed configs without an improvement.
     """
 
     name: str = "guided"
