@@ -1,8 +1,8 @@
 """How well and how fast DRAM reads are predicted by GROUP_SIZE: `python -m benchmarks.reuse`. No GPU needed.
 
-Prints how long all GROUP_SIZEs of a product of 8192³ take (the bar is 300 ms a tile), how far predictions are from what
-GPUs counted, the same for shapes left out of a fit over a grid of constants, and how much time is lost by taking the
-recommended GROUP_SIZE. Some minutes, most of it for the grid.
+Prints the time for all GROUP_SIZEs of a product of 8192³ (at most 300 ms per tile size), the errors against GPUs'
+counts, the same with each shape left out of a fit, and the time lost by taking the recommended GROUP_SIZE. Takes some
+minutes, most of it for the fit.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ FITTED_ON = "H200"
 
 
 def main(csv: Path | None = None) -> None:
-    """Compile each distinct kernel once, and print the four tables.
+    """Compile each kernel once, and print the four tables.
 
     Args:
-        csv: a file that gets a line for each GROUP_SIZE of each launch.
+        csv: file for a line per GROUP_SIZE of each launch.
     """
     from tests.oracle.recorded_reuse import compared, rows
 
@@ -52,7 +52,7 @@ def main(csv: Path | None = None) -> None:
 
 
 def _print_times(launches: Sequence[Compared]) -> None:
-    """The median over some repeats, at three pressures on the L2: 0, and where some SMs run ahead."""
+    """Medians at three pressures on the L2: not known, and two at which some SMs run ahead."""
     from visualize.predict.reuse import by_group_size, group_sizes
 
     print(f"{SIDE}³, all GROUP_SIZEs; ms where the L2 needs 0, 1.5 and 2.2 times as long as the next resource")
@@ -72,7 +72,7 @@ def _print_times(launches: Sequence[Compared]) -> None:
 
 
 def _frame(rows: Sequence[Row]) -> DataFrame:
-    """A row per GROUP_SIZE of each launch, with what it is told by, its bytes, the error and the flag."""
+    """A row per GROUP_SIZE of each launch, with its bytes, error and flag."""
     return DataFrame(
         {
             "gpu": row.of.launch.gpu.name,
@@ -97,7 +97,7 @@ def _draw(shape: tuple[int, ...]) -> str:
 
 
 def _print_errors(title: str, rows: DataFrame, by: str) -> None:
-    """How far predictions are off, by tile or by shape, and of all."""
+    """Errors by tile or by shape, and of all rows."""
     parts = {**dict(list(rows.groupby(by, sort=False))), "all": rows}
     summary = DataFrame({name: _summary(part) for name, part in parts.items()}).T.rename_axis(title)
     formats = {name: "{:.1%}".format for name in summary.columns if name != "rows"}
@@ -117,23 +117,17 @@ def _summary(part: DataFrame) -> dict[str, float]:
 
 
 def _print_cross_validation(launches: Sequence[Compared]) -> None:
-    """Each shape by constants that were fitted to all others, in two ways; the other constants stay as they are."""
-    from tests.oracle.recorded_reuse import grid, left_out, misfit, rows, within
+    """Each shape with constants fitted to all other shapes; constants outside the grid keep their values."""
+    from tests.oracle.recorded_reuse import grid, left_out, rows
 
     candidates = grid(
-        evicted_at=(0.58, 0.64, 0.7),
-        by_age=(0.0014, 0.0018, 0.0022),
-        wait_bytes=(36_000.0, 48_000.0, 60_000.0),
-        slow_rate=(0.9, 0.92),
+        drift=(0.005, 0.007, 0.009), jitter=(0.004, 0.006, 0.009), ahead_slope=(0.2, 0.25, 0.3), ways=(16, 24, 32)
     )
-    found = [rows(launches, one) for one in candidates]
-    fits = {"least mean |log error|": misfit, "most within 20 %": lambda part: (-within(part), misfit(part))}
-    for name, badness in fits.items():
-        _print_errors(f"left out; {name}", _frame(left_out(found, badness)), "shape")
+    _print_errors("left out", _frame(left_out([rows(launches, each) for each in candidates])), "shape")
 
 
 def _print_regret(launches: Sequence[Compared]) -> None:
-    """Of the GROUP_SIZEs that were timed, the recommended one against the fastest."""
+    """The recommended GROUP_SIZE against the fastest of those that were timed."""
     from visualize.predict.reuse import recommended
 
     print(f"\n{'launch':62} {'pressure':>8} {'recommended':>11} {'fastest':>8} {'slower by':>9}")

@@ -1,4 +1,4 @@
-"""The recorded comparisons of GROUP_SIZE, made ready to be predicted: kernels compiled here, programs as recorded."""
+"""The recorded comparisons of GROUP_SIZE with their predictions. Kernels are compiled here; occupancy is recorded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,11 @@ from kernels.results.counters import any_group_size
 from kernels.spec import Kernel, Launch
 from visualize.predict.bounds import bounds, l2_pressure, writes_in_parts
 from visualize.predict.coalescing import operations
+from visualize.predict.l2 import CONSTANTS, Constants
 from visualize.predict.reuse import Reuse, asked_bytes, by_group_size, recommended, reuse
-from visualize.predict.reuse_constants import CONSTANTS, Constants
 from visualize.predict.schedule import Schedule, occupancy, schedule
 from visualize.predict.traffic import Operation
 from visualize.scoreboard.predictions import shipped
-
-# Shapes that were counted after the constants of a first model had been chosen.
-UNSEEN = {(14336, 4096, 4096), (5120, 15360, 1280), (7168, 7168, 7168)}
 
 # Shapes drawn at random, by draw.
 with (Path(__file__).parent / "drawn_shapes.csv").open(encoding="utf-8") as file:
@@ -43,7 +40,7 @@ STUDIES = records.shipped(GROUP_SIZES.form)
 
 @dataclass(frozen=True)
 class Compared:
-    """One launch that was compared, and what a prediction needs to know of it.
+    """A recorded launch, with all that its prediction needs.
 
     Attributes:
         rows: what was counted and timed, by GROUP_SIZE; None for a kernel that has none.
@@ -59,14 +56,14 @@ class Compared:
 
     @functools.cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """What it asks of memory, as the kernel is compiled here: when first asked, into Triton's cache directory."""
+        """Memory operations of the kernel, which the first access compiles into Triton's cache directory."""
         made = compile_experiment(any_group_size(self.experiment), self.launch.gpu)
         assert isinstance(made, Compiled), made
         return operations(self.kernel, self.launch, made.operations)
 
     @functools.cached_property
     def pressure(self) -> float:
-        """Of the L2."""
+        """Pressure on the L2."""
         asked = asked_bytes(self.kernel, self.launch, self.schedule)
         found = bounds(self.kernel, self.launch, self.schedule, self.operations, 0.0, asked)
         return l2_pressure(found, self.operations)
@@ -105,7 +102,7 @@ class Compared:
         return self.recommended_ms / min(self.times_ms.values()) - 1
 
     def predicted(self, constants: Constants = CONSTANTS) -> dict[Any, Reuse]:
-        """What is read, by GROUP_SIZE."""
+        """Predict the reads by GROUP_SIZE."""
         return self._usual if constants is CONSTANTS else self._predicted(constants)
 
     @functools.cached_property
@@ -177,34 +174,33 @@ def _counted(one: Compared, size: int | None) -> float:
     return statistics.median(one.rows[size].dram_read_bytes)
 
 
-def within(several: Iterable[Row], allowed: float = 0.2) -> float:
-    """The share of rows that are predicted within so much."""
-    return statistics.mean(abs(row.error) <= allowed for row in several)
+def within(judged: Iterable[Row], allowed: float = 0.2) -> float:
+    """Return the share of rows whose error is at most `allowed`."""
+    return statistics.mean(abs(row.error) <= allowed for row in judged)
 
 
-def median_error(several: Iterable[Row]) -> float:
-    return statistics.median(abs(row.error) for row in several)
+def median_error(judged: Iterable[Row]) -> float:
+    return statistics.median(abs(row.error) for row in judged)
 
 
 def grid(**values: Iterable[float]) -> tuple[Constants, ...]:
-    """Every combination of some constants; the others as they are."""
-    names, several = tuple(values), itertools.product(*values.values())
-    return tuple(replace(CONSTANTS, **dict(zip(names, one, strict=True))) for one in several)
+    """Return every combination of these values; other constants keep theirs."""
+    return tuple(
+        replace(CONSTANTS, **dict(zip(values, each, strict=True))) for each in itertools.product(*values.values())
+    )
 
 
-def misfit(several: Iterable[Row]) -> float:
-    """How far predictions are off, on average, too much and too little alike."""
-    return statistics.mean(abs(math.log1p(row.error)) for row in several)
-
-
-def left_out(found: Sequence[Sequence[Row]], badness: Callable[[list[Row]], Any] = misfit) -> list[Row]:
-    """Cross-validation: each shape's rows, by the candidate that is the least bad on all other shapes.
+def left_out(candidates: Sequence[Sequence[Row]]) -> list[Row]:
+    """Cross-validate: predict each shape with the candidate that has the least mean log error on all other shapes.
 
     Args:
-        found: what each candidate predicts: the same rows in the same order.
+        candidates: what each set of constants predicts: the same rows in the same order.
     """
     judged: list[Row] = []
-    for shape in dict.fromkeys(row.of.shape for row in found[0]):
-        best = min(found, key=lambda one: badness([row for row in one if row.of.shape != shape]))
+    for shape in dict.fromkeys(row.of.shape for row in candidates[0]):
+        best = min(
+            candidates,
+            key=lambda rows: statistics.mean(abs(math.log1p(row.error)) for row in rows if row.of.shape != shape),
+        )
         judged += [row for row in best if row.of.shape == shape]
     return judged

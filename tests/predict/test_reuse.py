@@ -1,4 +1,4 @@
-"""DRAM reads by order, against plain counting: what must be read, what each wave reads, and what pace and size do."""
+"""DRAM reads by order, against plain counting: compulsory reads, what each wave reads, and recommended sizes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS
 from tests.predict.test_schedule import REDUCING, launches
-from visualize.predict import panel_reads
 from visualize.predict.reuse import (
-    MOST_WAVES,
+    MAX_WAVES,
     Reuse,
     by_group_size,
     fewest_bytes,
@@ -23,7 +22,7 @@ from visualize.predict.reuse import (
     recommended,
     reuse,
 )
-from visualize.predict.schedule import schedule
+from visualize.predict.schedule import max_programs_per_sm, schedule
 
 H200 = GPUS["H200"]
 GROUPED = discover()["matmul.grouped"]
@@ -44,11 +43,11 @@ def every_size(launch, pressure=0.0):
 
 
 def found(read, ahead=0.0, asked=1000):
-    """A prediction that reads so many bytes."""
+    """A prediction of these reads."""
     return Reuse(read, read, read, read, 1, asked, 1, ahead)
 
 
-def test_where_all_fits_every_group_size_reads_each_input_once():
+def test_if_all_inputs_fit_every_group_size_reads_each_input_once():
     launch = launch_of(1024, 1000, 577)
     for size, one in every_size(launch, pressure=2.0).items():
         assert one.read_bytes == pytest.approx(one.compulsory_bytes), size
@@ -58,20 +57,20 @@ def test_where_all_fits_every_group_size_reads_each_input_once():
 
 @pytest.mark.parametrize("rows_a_wave", [1, 2, 4])
 def test_row_by_row_a_b_that_does_not_fit_is_read_once_a_wave(rows_a_wave):
-    """Each wave computes whole rows of tiles, so it needs all of B, and panels of A that nobody has read."""
+    """Each wave computes whole rows of tiles, so it needs all of B, and panels of A that no program has read."""
     launch = launch_of(8192, 8192, 8192, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
     launch = replace(launch, gpu=replace(H200, sms=64 * rows_a_wave))
     matrix, waves = 2 * 8192**2, 64 // rows_a_wave
     assert predicted(launch).read_bytes == pytest.approx(matrix + waves * matrix)
 
 
-def test_the_output_takes_room_as_it_is_written():
+def test_the_written_output_takes_room():
     """A B of 1 MiB would be kept from wave to wave in an L2 of 3 MiB, but each wave writes 2 MiB of C."""
     launch = launch_of(8192, 8192, 64, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
     matrix = 2 * 8192 * 64
     for l2_mib, times in ((3, 64), (30, 1)):
         one = predicted(replace(launch, gpu=replace(H200, sms=64, l2_bytes=l2_mib << 20)))
-        assert one.read_bytes == pytest.approx(matrix + times * matrix), l2_mib
+        assert one.read_bytes == pytest.approx(matrix + times * matrix, rel=0.02), l2_mib
 
 
 def test_by_groups_of_as_many_rows_as_columns_a_wave_reads_least():
@@ -85,7 +84,7 @@ def test_by_groups_of_as_many_rows_as_columns_a_wave_reads_least():
 
 
 def added_at_most(kernel, launch):
-    """Bytes of an output that each slice adds to anew."""
+    """Most bytes of an output that slices read to add to it."""
     problem = launch.problem
     slices = launch.config.SPLIT_K if kernel.id == "matmul.split_k_atomic" else 0
     return slices * problem.M * problem.N * DTYPE_BYTES[problem.dtype]
@@ -104,7 +103,7 @@ def test_without_an_l2_every_wave_reads_the_panels_of_its_tiles(case):
     launch = replace(launch, gpu=replace(launch.gpu, l2_bytes=1))
     planned = schedule(kernel, launch)
     read = reuse(kernel, launch, planned, 0.0)
-    if planned.step.max() >= MOST_WAVES:
+    if planned.step.max() >= MAX_WAVES:
         assert read is None
         return
     tiles, config, problem, size = planned.tiles, launch.config, launch.problem, DTYPE_BYTES[launch.problem.dtype]
@@ -126,7 +125,7 @@ def test_no_less_than_compulsory_is_read_and_no_more_than_asked(case, pressure, 
     launch = replace(launch, gpu=replace(launch.gpu, l2_bytes=l2_bytes))
     one = predicted(launch, pressure, kernel)
     if one is None:
-        assert schedule(kernel, launch).step.max() >= MOST_WAVES
+        assert schedule(kernel, launch).step.max() >= MAX_WAVES
         return
     slack = 1 + 1e-9
     assert one.compulsory_bytes <= slack * one.low_bytes
@@ -148,18 +147,18 @@ def test_panels_clipped_at_edges_and_slices_of_k_make_up_a_and_b_exactly(kernel,
             assert one.write_bytes == 2 * m * n
 
 
-def test_another_input_is_asked_for_once_and_an_output_that_is_added_to_by_the_l2_alone():
+def test_an_input_without_panels_is_requested_once_and_the_l2_alone_reads_an_output_that_it_adds_to():
     """64 tiles of 128 × 128, all in the L2."""
     output, asked = 2 * 1024**2, 2 * 64 * 256 * 1024
     for name, once, added in (("grouped", 0, 0), ("fused_add_relu", output, 0), ("split_k_atomic", 0, output)):
         kernel = discover()[f"matmul.{name}"]
         one = predicted(launch_of(1024, 1024, 1024, kernel, BLOCK_M=128, BLOCK_N=128), 0.0, kernel)
         assert one.compulsory_bytes == 4 * 1024**2 + once, name
-        assert one.read_bytes == one.compulsory_bytes + added, name
+        assert one.read_bytes == pytest.approx(one.compulsory_bytes + added), name
         assert one.asked_bytes == asked + once, name
 
 
-def test_slices_read_what_they_add_to_anew_where_it_is_gone():
+def test_slices_read_the_output_again_if_the_l2_has_evicted_it():
     kernel = discover()["matmul.split_k_atomic"]
     launch = launch_of(1024, 1024, 1024, kernel, BLOCK_M=128, BLOCK_N=128, SPLIT_K=4)
     kept, gone = (predicted(replace(launch, gpu=replace(H200, l2_bytes=mib << 20)), 0.0, kernel) for mib in (60, 1))
@@ -175,26 +174,24 @@ def test_a_group_larger_than_all_rows_is_all_rows():
 
 
 @pytest.mark.parametrize("pressure", [0.0, 1.5, 2.5])
-def test_each_of_several_sizes_is_what_it_is_by_itself_however_many_are_looked_at_together(pressure, monkeypatch):
+def test_a_size_is_predicted_alike_alone_and_among_others(pressure):
     launch = launch_of(4096, 8192, 4096)
     planned = schedule(GROUPED, launch)
     sizes = by_group_size(GROUPED, launch, planned, pressure, range(1, 12))
     for size, one in sizes.items():
         alone = predicted(replace(launch, config=replace(launch.config, GROUP_SIZE=size)), pressure)
         assert astuple(one) == pytest.approx(astuple(alone))
-    monkeypatch.setattr(panel_reads, "_MOST_CELLS", 1)
-    assert by_group_size(GROUPED, launch, planned, pressure, range(1, 12)) == sizes
 
 
-def test_what_hangs_on_the_l2s_exact_size_is_at_the_edge():
-    """Row by row, a B of half an L2 may just fit; one of a tenth or of four times its size leaves no doubt."""
+def test_inputs_about_as_large_as_the_l2_holds_are_flagged_as_its_edge():
+    """Row by row, a B of 40 % of an L2 may just fit twice; a B of a tenth or of four times its size leaves no doubt."""
     flags = {}
-    for n, k in ((1024, 1024), (4096, 4096), (16384, 8192)):
+    for n, k in ((1024, 1024), (3072, 4096), (16384, 8192)):
         flags[2 * n * k] = predicted(launch_of(16384, n, k, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)).is_edge
-    assert flags == {2 << 20: False, 32 << 20: True, 256 << 20: False}
+    assert flags == {2 << 20: False, 24 << 20: True, 256 << 20: False}
 
 
-def test_group_sizes_are_all_up_to_all_rows_and_of_large_launches_some():
+def test_every_group_size_is_compared_up_to_all_rows_and_in_large_launches_some():
     for m, n, rows in ((8192, 8192, 128), (1000, 1023, 16), (1, 16384, 1)):
         assert group_sizes(schedule(GROUPED, launch_of(m, n, 64), 8)) == tuple(range(1, rows + 1))
     large = launch_of(16384, 16384, 64, BLOCK_M=16, BLOCK_N=32)
@@ -207,24 +204,25 @@ def test_group_sizes_are_all_up_to_all_rows_and_of_large_launches_some():
     assert ragged[-1] == 1000, "all rows, though no power of two"
 
 
-def test_of_sizes_that_read_equally_few_bytes_the_largest_is_taken():
+def test_the_largest_of_the_sizes_that_read_the_fewest_bytes_is_named():
     assert fewest_bytes({1: found(9), 2: found(7), 4: found(7.2), 8: found(7), 16: found(8)}) == 8
     assert fewest_bytes({8: found(7), 2: found(7)}) == 8
 
 
-def test_where_the_l2_holds_nothing_up_the_fewest_bytes_are_recommended():
+def test_if_the_l2_is_not_the_limit_the_size_of_the_fewest_bytes_is_recommended():
     launch = launch_of(8192, 8192, 8192)
     for sizes in (every_size(launch), {1: found(9), 2: found(7), 4: found(8, asked=10**9)}):
         assert recommended(sizes, launch) == fewest_bytes(sizes)
 
 
-def test_where_the_l2_holds_programs_up_the_largest_of_those_that_spare_dram_is_recommended():
+def test_if_the_l2_is_the_limit_the_largest_size_that_leaves_dram_time_is_recommended():
     launch = launch_of(8192, 8192, 8192)
-    sizes = {1: found(900, 1.0), 4: found(10, 1.0), 32: found(90, 1.0), 64: found(500, 1.0)}
+    sizes = {1: found(900, 1.0), 4: found(40, 1.0), 32: found(90, 1.0), 64: found(500, 1.0)}
     assert recommended(sizes, launch) == 32
     assert recommended(sizes, replace(launch, gpu=replace(H200, dram_gbps=0))) == 4
-    hardly = {size: replace(one, ahead=0.09) for size, one in sizes.items()}
-    assert recommended(hardly, launch) == 4, "it holds them up too little"
+    hardly = {size: replace(each, ahead=0.09) for size, each in sizes.items()}
+    assert recommended(hardly, launch) == 4, "programs request too little more than the L2 delivers"
+    assert recommended(sizes | {4: found(10, 1.0)}, launch) == 4, "32 reads far more than 4 does"
     assert recommended({size: replace(one, read_bytes=900 + size) for size, one in sizes.items()}, launch) == 1
 
 
@@ -236,8 +234,35 @@ def test_a_copy_reads_its_input_once_and_its_output_where_it_writes_parts_of_sec
     assert in_parts.read_bytes == 2 * whole.read_bytes
 
 
-def test_more_waves_than_memory_holds_are_not_looked_at():
-    for rows, answered in ((MOST_WAVES, True), (MOST_WAVES + 1, False)):
+def test_more_waves_than_are_allowed_are_not_predicted():
+    for rows, answered in ((MAX_WAVES, True), (MAX_WAVES + 1, False)):
         launch = launch_of(16 * rows, 16, 16, BLOCK_M=16, BLOCK_N=16, gpu=replace(H200, sms=1))
         assert (predicted(launch) is not None) == answered
         assert (len(by_group_size(GROUPED, launch, schedule(GROUPED, launch), 0.0, (1,))) == 1) == answered
+
+
+def one_row_of_one_warp():
+    """The launch on which an earlier model raised an IndexError."""
+    kernel = discover()["matmul.fused_add_relu"]
+    config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 1, "num_stages": 4}
+    return kernel, launch_of(1, 1536, 8192, kernel, dtype="bfloat16", **config)
+
+
+@given(
+    launches(sizes=st.sampled_from((1, 2, 17, 1536))), st.sampled_from((0.0, 0.8, 1.3, 2.4, 20.0)), st.integers(1, 32)
+)
+@example(one_row_of_one_warp(), 2.4, 13)
+@example(one_row_of_one_warp(), 20.0, 32)
+def test_degenerate_shapes_are_predicted(case, pressure, per_sm):
+    """One row, column or element; fewer tiles than SMs; a single program."""
+    kernel, launch = case
+    planned = schedule(kernel, launch, min(per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps)))
+    one = reuse(kernel, launch, planned, pressure)
+    if planned.panels is not None and planned.step.max() >= MAX_WAVES:
+        assert one is None
+        return
+    assert one.compulsory_bytes <= (1 + 1e-9) * one.read_bytes
+    if hasattr(launch.config, "GROUP_SIZE") and planned.panels is not None:
+        sizes = by_group_size(kernel, launch, planned, pressure, group_sizes(planned))
+        assert recommended(sizes, launch) in sizes
+        assert sizes[min(launch.config.GROUP_SIZE, planned.extents[0])].read_bytes == pytest.approx(one.read_bytes)

@@ -30,11 +30,11 @@ SIZES = st.sampled_from((1, 2, 9, 64, 129, 448, 577, 1000, 1023))
 
 
 @st.composite
-def launches(draw, kernels=KERNELS):
+def launches(draw, kernels=KERNELS, sizes=SIZES):
     """A kernel, a problem of at most some thousand tiles, and a config."""
     kernel = draw(st.sampled_from(kernels))
     fields = [name for name in "MNK" if name in knobs(kernel.family.problem)]
-    problem = kernel.family.problem(**{name: draw(SIZES) for name in fields})
+    problem = kernel.family.problem(**{name: draw(sizes) for name in fields})
     config = {}
     for name, knob in knobs(kernel.config).items():
         choices = [c for c in knob.choices or () if c >= 16 or not name.startswith("BLOCK")]

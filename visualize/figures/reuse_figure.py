@@ -43,16 +43,16 @@ def bytes_figure(predicted: Mapping[int, Reuse], measured: Sequence[Measured], o
 
     Values are gigabytes, and ticks have the unit that suits them: so has the text.
 
-    The band: an L2 that keeps an eighth more or a tenth less, and programs that go along otherwise than expected. Bars
-    on points go from the least to the most counted.
+    The band covers an L2 that keeps an eighth more or a tenth less, and programs in lockstep. Bars on points go
+    from the least to the most counted.
 
     Args:
         source: of the points: "counted" or "recorded".
     """
     sizes = list(predicted)
     several = [predicted[size] for size in sizes]
-    least = [min(one.low_bytes, one.otherwise_bytes) / 1e9 for one in several]
-    most = [max(one.high_bytes, one.otherwise_bytes) / 1e9 for one in several]
+    least = [min(one.low_bytes, one.lockstep_bytes) / 1e9 for one in several]
+    most = [max(one.high_bytes, one.lockstep_bytes) / 1e9 for one in several]
     figure = go.Figure(layout=_layout("DRAM reads by GROUP_SIZE", "read from DRAM (log scale)", sizes[-1]))
     figure.add_scatter(
         x=sizes + sizes[::-1], y=least + most[::-1], mode="lines", line={"width": 0}, fill="toself",

@@ -1,4 +1,4 @@
-"""A launch's way to DRAM: what is predicted of it, with what was counted and timed beside it."""
+"""A launch's DRAM traffic as predicted, beside what was counted and timed."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy
 from kernels.spec import Kernel, Launch
 from visualize.predict import coalescing
 from visualize.predict.bounds import Bound, bounds, l2_pressure, writes_in_parts
-from visualize.predict.reuse import MOST_WAVES, Reuse, asked_bytes, by_group_size, group_sizes, reuse
+from visualize.predict.reuse import MAX_WAVES, Reuse, asked_bytes, by_group_size, group_sizes, reuse
 from visualize.predict.schedule import Schedule, residency, schedule
 from visualize.predict.traffic import Operation
 
 
 @dataclass(frozen=True)
 class DramTraffic:
-    """What is known of a launch's way to DRAM.
+    """Everything known about a launch's DRAM traffic.
 
     Attributes:
-        own: of this order.
-        sizes: of each GROUP_SIZE; {} for a kernel that has none.
-        operations: what the launch asks of memory; () where that is not known.
-        bounds: what each resource needs.
-        study: counted and timed; None where it wasn't.
-        row: the study's row of this order, if it has it.
+        own: prediction for this order.
+        sizes: prediction for each GROUP_SIZE; {} for a kernel that has none.
+        operations: memory operations of the compiled kernel; () if not known.
+        bounds: the time that each resource needs.
+        study: the comparison of GROUP_SIZEs that was counted and timed, or None.
+        row: the study's row of this order, or None.
     """
 
     kernel: Kernel
@@ -45,7 +45,7 @@ class DramTraffic:
         return getattr(self.launch.config, "GROUP_SIZE", None)
 
     def source(self, live: str) -> str:
-        """Where the study's numbers come from: recorded on another day, or `live`."""
+        """Return "recorded" for a shipped study, otherwise `live`."""
         return "recorded" if self.study and self.study.backend == "recorded" else live
 
     @property
@@ -56,7 +56,7 @@ class DramTraffic:
 def predicted_bytes(
     kernel: Kernel, launch: Launch, compiled: Compiled | None, sizes: tuple[int, int]
 ) -> tuple[float, float] | None:
-    """Bytes read from DRAM with either GROUP_SIZE; None for too many waves."""
+    """Predict the bytes read from DRAM with either GROUP_SIZE; None for too many waves."""
     ideal, operations = _asked(kernel, launch, compiled)
     pressure = l2_pressure(
         bounds(kernel, launch, ideal, operations, 0.0, asked_bytes(kernel, launch, ideal)), operations
@@ -66,7 +66,7 @@ def predicted_bytes(
 
 
 def _asked(kernel: Kernel, launch: Launch, compiled: Compiled | None) -> tuple[Schedule, tuple[Operation, ...]]:
-    """The launch in ideal waves, and what it asks of memory."""
+    """The launch in ideal waves, and its memory operations."""
     resident = residency(launch, compiled)
     ideal = schedule(kernel, launch, resident.programs_per_sm, resident.source)
     readable = compiled and not compiled.unreadable
@@ -74,17 +74,17 @@ def _asked(kernel: Kernel, launch: Launch, compiled: Compiled | None) -> tuple[S
 
 
 def _refuse_many_waves(ideal: Schedule, launch: Launch) -> None:
-    """Refuse what would take minutes and gigabytes.
+    """Refuse launches with too many waves.
 
     Raises:
-        ConfigError: for more than MOST_WAVES of a launch with panels.
+        ConfigError: for more than MAX_WAVES of a launch with panels.
     """
-    if ideal.panels is None or (waves := int(ideal.step.max()) + 1) <= MOST_WAVES:
+    if ideal.panels is None or (waves := int(ideal.step.max()) + 1) <= MAX_WAVES:
         return
     name = "waves" if ideal.turns == 1 else "turns of the programs' loop"
     raise ConfigError(
         "too_many_tiles",
-        f"{waves:,} {name} are too many to predict here; at most {MOST_WAVES:,} are allowed. "
+        f"{waves:,} {name} are too many to predict here; at most {MAX_WAVES:,} are allowed. "
         "Make the tile larger or the shape smaller.",
         next(iter(knobs(type(launch.config)))),
     )
@@ -93,10 +93,10 @@ def _refuse_many_waves(ideal: Schedule, launch: Launch) -> None:
 def dram_traffic(
     kernel: Kernel, launch: Launch, compiled: Compiled | None, study: GroupSizeStudy | None
 ) -> DramTraffic:
-    """Predict, and lay beside it what was measured.
+    """Predict a launch's DRAM traffic, and put a study's counts and times beside it.
 
     Raises:
-        ConfigError: where the problem has too many tiles.
+        ConfigError: if the problem has too many tiles or waves.
     """
     ideal, operations = _asked(kernel, launch, compiled)
     _refuse_many_waves(ideal, launch)
@@ -104,7 +104,7 @@ def dram_traffic(
     asked = asked_bytes(kernel, launch, ideal)
     pressure = l2_pressure(bounds(kernel, launch, ideal, operations, 0.0, asked), operations)
     own = reuse(kernel, launch, ideal, pressure, in_parts)
-    assert own is not None, "what has too many waves was refused"
+    assert own is not None, "launches with too many waves are refused above"
     size = getattr(launch.config, "GROUP_SIZE", None)
     sizes = by_group_size(kernel, launch, ideal, pressure, group_sizes(ideal)) if size else {}
     row = next((row for row in study.rows if row.group_size == size), None) if study else None

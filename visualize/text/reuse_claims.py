@@ -197,12 +197,11 @@ def _doubt(here: DramTraffic) -> tuple[Sentence | str, ...]:
     if here.schedule.panels is None:
         return (_IN_PARTS if own.read_bytes > own.compulsory_bytes else "",)
     if own.is_drift:
-        why = "The L2 has more to deliver than it can, so programs fall out of lockstep." if own.is_held_up else ""
-        otherwise = bytes_of(own.otherwise_bytes)
+        why = "Programs request more than the L2 delivers, so they fall out of lockstep." if own.is_l2_limited else ""
         return (
             why,
-            "The bytes depend on how far programs run in lockstep.",
-            f"This prediction is rough: {otherwise} if they behave otherwise.",
+            "The bytes depend on how far programs drift out of lockstep.",
+            f"This prediction is rough: in lockstep, the launch reads {bytes_of(own.lockstep_bytes)}.",
         )
     if own.is_edge:
         low, high = bytes_of(own.low_bytes), bytes_of(own.high_bytes)

@@ -8,7 +8,6 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels.results import GroupSizeRow
-from visualize.predict.dispatch import AHEAD_SMS, OF_SMS
 from visualize.predict.reuse import Reuse
 from visualize.predict.traffic import SECTOR_BYTES
 from visualize.text.funnel import Stage, funnel
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 
 # What the model's error is against the recorded comparisons (tests/oracle/test_reuse_atlas.py holds bars just below).
 ERROR = (
-    "on an H200 half of 1,047 orders are within 2.9 %, 95 % within 20 %, and all but six of the others are flagged. Of "
-    "51 drawn at random and counted once the model was done, 96 % are within 20 %; on an H100, 93 % of 208"
+    "on an H200, half of 1,047 orders are within 2.4 % and 93 % within 20 %; all but four of the others are flagged. "
+    "On an H100, 93 % of 208 orders are within 20 %"
 )
 
 
@@ -94,13 +93,12 @@ def small_print(here: DramTraffic) -> Markup:
 def _with_panels(here: DramTraffic) -> tuple[str, ...]:
     """What is assumed of programs that read panels of their inputs."""
     return (
-        f"Programs start in launch order, {here.schedule.resident_programs:,} at a time. Those that loop over tiles "
+        f"Programs start in launch order, {here.schedule.resident_programs:,} at a time. Programs that loop over tiles "
         "run in lockstep; others drift apart.",
-        "The L2 evicts what was least recently used. What SMs on both sides of the L2 read is kept in both its halves, "
-        "so most of it goes from half of the capacity on.",
-        "Programs drift apart as timelines show: SMs differ, and an SM serves its oldest program first. Where the "
-        f"L2 cannot deliver what is asked, {AHEAD_SMS} of {OF_SMS} SMs run ahead. Programs that run ahead wait for "
-        "DRAM, so the others catch up, above all those that share a column panel.",
+        "Each half of the L2 keeps what SMs on its side read, and evicts the least recently used lines. It keeps most "
+        "panels twice, so about half of its capacity counts.",
+        "An SM serves its oldest program first, so its programs drift apart. Where programs request more than the L2 "
+        "delivers, 24 of 132 SMs run ahead. Waiting for DRAM holds the other SMs together.",
         "Only reads are modelled: an output is assumed to be written once.",
         f"Against counts: {ERROR}.",
         "The constants come from H200s and an H100; for other GPUs they are assumed to be the same.",

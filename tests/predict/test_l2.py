@@ -1,0 +1,180 @@
+"""When programs run, and what an L2 of two halves keeps: against program-by-program and access-by-access replays."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels import discover
+from kernels.gpus import GPUS
+from kernels.spec import Launch
+from visualize.predict.l2 import CONSTANTS, Constants, ahead, evicted_share, expected_timeline, fetched_bytes, sides
+from visualize.predict.schedule import schedule
+from visualize.predict.steps import Panels
+
+H200 = GPUS["H200"]
+KERNELS = discover()
+PRESSURE = 2.1
+HUGE_SETS = 600
+
+
+def plan(per_sm=1, sms=132, kernel="matmul.grouped", m=2048, n=2048, **config):
+    kernel = KERNELS[kernel]
+    launch = Launch(kernel.family.problem(M=m, N=n, K=64), kernel.config(**config), replace(H200, sms=sms))
+    return schedule(kernel, launch, per_sm)
+
+
+@pytest.mark.parametrize("per_sm", [1, 2, 3])
+@pytest.mark.parametrize("kernel", ["matmul.grouped", "matmul.persistent"])
+def test_without_a_known_pressure_and_in_loops_programs_stay_in_lockstep(kernel, per_sm):
+    planned = plan(per_sm, sms=20, kernel=kernel)
+    for pressure in (0.0, PRESSURE) if planned.turns > 1 else (0.0,):
+        timeline = expected_timeline(planned, pressure)
+        assert timeline.start.tolist() == planned.step.tolist()
+        assert set(timeline.duration.tolist()) == {1.0}
+
+
+@given(st.floats(0.1, 4), st.integers(1, 8), st.integers(1, 40))
+def test_each_slot_takes_the_next_program_as_soon_as_it_is_free(pressure, per_sm, sms):
+    planned = plan(per_sm, sms)
+    start, duration, sm = expected_timeline(planned, pressure)
+    assert expected_timeline(planned, pressure).start.tolist() == start.tolist(), "the same in every call"
+    assert (duration > 0).all()
+    assert (np.diff(start) >= 0).all(), "programs start in launch order"
+    for one in range(sms):
+        running = []
+        for begin, end in sorted(zip(start[sm == one], (start + duration)[sm == one], strict=True)):
+            while running and running[0] <= begin + 1e-9:
+                heapq.heappop(running)
+            heapq.heappush(running, end)
+            assert len(running) <= per_sm
+    later = start[planned.resident_programs :]
+    assert later == pytest.approx(np.sort(start + duration)[: len(later)])
+
+
+def test_24_of_132_sms_run_ahead_where_programs_request_more_than_the_l2_delivers():
+    lead = ahead(PRESSURE)
+    assert (ahead(0.0), ahead(1.1), ahead(100.0)) == (0, 0, CONSTANTS.max_ahead)
+    assert 0.1 < lead < CONSTANTS.max_ahead
+    planned = plan(m=16384, n=16384, BLOCK_M=128, BLOCK_N=128)
+    _, duration, sm = expected_timeline(planned, PRESSURE, constants=Constants(jitter=0.0))
+    assert set(duration.round(9).tolist()) == {round(1 - lead, 9), 1.0}
+    assert len(set(sm[duration < 1 - lead / 2].tolist())) == 24
+
+
+def test_programs_of_an_sm_drift_apart_and_the_more_of_them_the_faster():
+    def spread(per_sm, waves, **more):
+        planned = plan(per_sm, sms=20, m=8192, n=8192, BLOCK_M=64, BLOCK_N=64)
+        start = expected_timeline(planned, 1.0, constants=Constants(jitter=0.0), **more).start
+        return np.ptp(start[waves * 20 * per_sm : (waves + 1) * 20 * per_sm])
+
+    assert spread(8, 0) == 0
+    assert 0 < spread(8, 1) < spread(8, 2) <= spread(8, 40) < 1
+    assert spread(1, 40) == 0
+    assert spread(2, 2) < spread(4, 2) < spread(8, 2)
+    assert spread(4, 1, is_staggered=True) == pytest.approx(spread(4, 40, is_staggered=True))
+
+
+def order_of(group_size, m=48, n=36, per_sm=4):
+    """A schedule of m × n tiles, and the panels of each tile."""
+    planned = plan(per_sm, m=64 * m, n=64 * n, BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=group_size)
+    return planned, planned.pieces
+
+
+def panels(m=48, n=36):
+    return Panels(np.full(m, 1), np.full(n, 2))
+
+
+class Half:
+    def __init__(self, capacity):
+        self.capacity, self.held, self.cache = capacity, 0.0, OrderedDict()
+
+    def touch(self, what, size):
+        """Return whether the half held it. Afterwards, it does."""
+        hit = self.cache.pop(what, None) is not None
+        self.held += 0.0 if hit else size
+        self.cache[what] = size
+        while self.held > self.capacity:
+            self.held -= self.cache.popitem(last=False)[1]
+        return hit
+
+
+def replay(read, timeline, order, capacity, pieces=24):
+    """Count the bytes that are in neither half, each of which evicts the least recently used piece first.
+
+    A half keeps the pieces in its memory, every second one, and the pieces that SMs on its side read.
+    """
+    sizes = np.concatenate([read.row_bytes, read.column_bytes]) / pieces
+    time = timeline.start[:, None] + (np.arange(pieces) + 0.5) / pieces * timeline.duration[:, None]
+    halves, fetched, side = (Half(capacity / 2), Half(capacity / 2)), 0.0, sides(132)[timeline.sm]
+    for at in np.argsort(time, axis=None, kind="stable").tolist():
+        tile, piece = divmod(at, pieces)
+        for panel in (order[0][tile], len(read.row_bytes) + order[1][tile]):
+            own, home = side[tile], (panel + piece) % 2
+            if not halves[own].touch((panel, piece), sizes[panel]) and (
+                own == home or not halves[home].touch((panel, piece), sizes[panel])
+            ):
+                fetched += sizes[panel]
+    return fetched
+
+
+@pytest.mark.parametrize("pressure", [0.0, 0.9, PRESSURE])
+@pytest.mark.parametrize(("m", "n", "per_sm"), [(48, 36, 4), (112, 96, 8)])
+def test_the_estimate_is_near_an_exact_replay_of_both_halves(pressure, m, n, per_sm):
+    """With sets so large that all evict at once. In the larger launch, some panels represent their neighbours."""
+    errors = []
+    for group_size in (1, 8, m):
+        planned, order = order_of(group_size, m, n, per_sm)
+        timeline = expected_timeline(planned, pressure)
+        for share in (0.1, 0.2, 0.4, 0.65):
+            capacity = share * (m + 2 * n)
+            estimate = fetched_bytes(panels(m, n), 0.0, timeline, [order], [capacity], HUGE_SETS)[0, 0]
+            errors.append(np.log(estimate / replay(panels(m, n), timeline, order, capacity, 12)))
+    assert abs(np.mean(errors)) < 0.1, errors
+    assert np.mean(np.abs(errors)) < 0.15, errors
+    assert np.max(np.abs(errors)) < 0.5, errors
+
+
+def test_an_endless_l2_fetches_each_panel_once_and_none_fetches_what_is_requested():
+    planned, order = order_of(4)
+    timeline = expected_timeline(planned, PRESSURE)
+    once, every = fetched_bytes(panels(), 0.0, timeline, [order], [1e18, 1e-9])[0]
+    assert once == pytest.approx(48 + 2 * 36)
+    assert 15 * once < every <= 3 * 48 * 36, "programs that run at the same time still share a fetch"
+
+
+def test_a_line_that_one_side_reads_takes_three_quarters_of_the_room_of_a_line_that_both_read():
+    """Each row panel is read by two programs at the same time, on the same side or on both."""
+    read = Panels(np.full(64, 1), np.full(64, 1))
+    tile = np.arange(4096) // 2
+    first, second = np.flatnonzero(sides(64) == 0), np.flatnonzero(sides(64) == 1)
+    start = (tile % 64) / 64 + tile // 64
+    half_lost = []
+    for sm in (np.where(tile % 2, first[0], second[0]), np.where(np.arange(4096) % 2, first[0], second[0])):
+        timeline = expected_timeline(plan(), 0.0)._replace(start=start, duration=np.ones(4096), sm=sm)
+        capacities = np.linspace(60, 400, 171)
+        fetched = fetched_bytes(read, 0.0, timeline, [(tile % 64, tile % 64)], capacities)[0] - 128
+        half_lost.append(np.interp(-0.5 * fetched[0], -fetched, capacities))
+    assert half_lost[0] / half_lost[1] == pytest.approx(0.75, rel=0.05)
+
+
+def test_some_sets_are_full_before_the_l2_is():
+    share = evicted_share(np.array([0.0, 0.5, 0.75, 1.0, 1.5, 100.0]), 24)
+    assert share[0] == 0
+    assert share[1] < 0.01 < share[2] < 0.25
+    assert share[3] == pytest.approx(0.5, abs=0.06)
+    assert share[4] > 0.95
+    assert share[5] == pytest.approx(1)
+
+
+def test_written_lines_take_room():
+    planned, order = order_of(4)
+    timeline = expected_timeline(planned, PRESSURE)
+    none, much = (fetched_bytes(panels(), written, timeline, [order], [80])[0, 0] for written in (0.0, 1.0))
+    assert much > 1.1 * none

@@ -1,0 +1,231 @@
+"""The bytes that a launch fetches from DRAM into the L2: when its programs run, and what the L2 still holds by then.
+
+Programs start as slots become free. Those of one SM drift apart, because an SM serves its older program first, until
+their starts are evenly staggered. Where programs request more than the L2 delivers, some SMs run ahead of the others.
+Lasting differences between the other SMs are omitted: a program that is ahead misses and waits for DRAM, and the
+programs behind it hit what it fetched.
+
+The L2 is two halves. Each holds what SMs on its side read, and what lies in its own memory. A block misses if the bytes
+touched since its last use no longer fit. These follow from the times between uses (the footprint of a window: Xiang et
+al., HOTL, ASPLOS 2013). Omitted: the replacement policy beyond LRU, and which SMs a device lets run ahead.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from visualize.predict.schedule import Schedule
+from visualize.predict.steps import Panels
+
+# Times are whole ticks, so that sorting and counting are quick; gaps between uses are counted in bins per octave.
+_TICKS_PER_TILE, _BINS_PER_OCTAVE = 256, 8
+
+# Uses of panels per order that are counted. If there are more, some panels represent their neighbours.
+_MAX_USES, _MIN_PANELS = 1 << 12, 16
+
+# A written line is kept in the half of its memory and, for an SM on the other side, in that half too: on average, one
+# and a half copies.
+_WRITTEN_COPIES = 1.5
+
+# Multiples of the L2 up to which eviction is tabulated. No set keeps anything beyond four.
+_TOUCHED = np.linspace(0, 4, 4097)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The model's constants for GPUs.
+
+    Timelines: 1,800 launches on two H200s and an H100. Fitted: to 1,255 counts of DRAM reads on an H200 and an H100, in
+    steps of a quarter and more; values near these do about as well.
+
+    Attributes:
+        fast_sms: share of SMs that run ahead (timelines: 24 of 132 on most devices, 12 or 18 on others).
+        ahead_from: pressure on the L2 from which they do (timelines).
+        ahead_slope: by how much of a tile's time, for each unit of pressure beyond that (timelines: 0.1 at 1.7, a
+            quarter at 2.2).
+        max_ahead: by how much at most; the further SMs run ahead, the less the programs of an SM drift (fitted).
+        drift: share of the way to an even stagger that n programs of an SM drift with each tile, divided by n squared
+            (fitted; timelines show that it grows steeply with n).
+        stagger_power: exponent of a program's stagger by its age: the youngest lag most (fitted; timelines show it).
+        jitter: relative standard deviation of a program's time (fitted; timelines: 0.0075 per unit of pressure).
+        ways: lines in a set. Sets are picked by a hash, so some fill up before the L2 does (fitted; 32 do as well).
+        staggered_warps: warps per SM from which programs are evenly staggered from the start if they multiply float32
+            or float8 (timelines: 36 of 43 such launches, but 3 of 15 with fewer warps).
+    """
+
+    fast_sms: float = 24 / 132
+    ahead_from: float = 1.1
+    ahead_slope: float = 0.25
+    max_ahead: float = 0.5
+    drift: float = 0.007
+    stagger_power: float = 1.5
+    jitter: float = 0.006
+    ways: int = 24
+    staggered_warps: int = 12
+
+
+CONSTANTS = Constants()
+
+
+class Timeline(NamedTuple):
+    """When each tile is begun, how long it takes, both in tile times, and its SM: (tiles,) each."""
+
+    start: np.ndarray
+    duration: np.ndarray
+    sm: np.ndarray
+
+
+def ahead(l2_pressure: float, constants: Constants = CONSTANTS) -> float:
+    """Return by how much of a tile's time the fast SMs run ahead."""
+    return min(max(0.0, constants.ahead_slope * (l2_pressure - constants.ahead_from)), constants.max_ahead)
+
+
+def expected_timeline(
+    schedule: Schedule, l2_pressure: float, is_staggered: bool = False, constants: Constants = CONSTANTS
+) -> Timeline:
+    """Return when tiles are expected to run; the same in every call.
+
+    Programs that loop over tiles stay in lockstep, and so do all programs if the pressure is not known.
+
+    Args:
+        l2_pressure: time that the L2 needs, divided by that of the next slowest resource; 0 if not known.
+        is_staggered: whether programs of an SM are evenly staggered from the start.
+    """
+    sms, per_sm = schedule.sms, schedule.resident_programs // schedule.sms
+    can_drift = l2_pressure > 0 and schedule.turns == 1
+    lead = ahead(l2_pressure, constants) if can_drift else 0.0
+    jitter = constants.jitter if can_drift else 0.0
+    drift = constants.drift * per_sm**2 * (1 - lead / constants.max_ahead) if can_drift else 0.0
+    rounds = math.ceil((schedule.waves + 3) / (1 - lead))
+    wave = np.arange(rounds + 1)[:, None, None]
+    stagger = np.sign(wave) if is_staggered else np.minimum(1, drift * wave)
+    offset = stagger * (np.arange(per_sm)[:, None] / per_sm) ** constants.stagger_power
+    noise = np.zeros((rounds + 1, per_sm, sms))
+    np.random.default_rng(0).standard_normal(out=noise[1:])
+    fast = np.arange(sms) * constants.fast_sms % 1 < constants.fast_sms - 1e-9
+    free = (wave + offset + jitter * noise.cumsum(0)) * np.where(fast, 1 - lead, 1.0)
+    start, duration = free[:-1].ravel(), np.diff(free, axis=0).ravel()
+    # Programs go to slots in the order in which these become free.
+    slot = np.argsort(start, kind="stable")[: schedule.programs][schedule.tiles.program]
+    return Timeline(start[slot] * schedule.turns + schedule.turn, duration[slot], slot % sms)
+
+
+def fetched_bytes(
+    panels: Panels,
+    written_bytes: float,
+    timeline: Timeline,
+    orders: Sequence[tuple[np.ndarray, np.ndarray]],
+    capacities: Sequence[float],
+    ways: int = CONSTANTS.ways,
+) -> np.ndarray:
+    """Estimate the bytes of panels that each order fetches from DRAM.
+
+    The uses of one byte of each panel represent all of its bytes.
+
+    Args:
+        written_bytes: that each tile writes.
+        orders: of the same tiles; for each, the row panel and the column panel that each tile reads.
+        capacities: bytes of both halves together.
+
+    Returns:
+        (orders, capacities).
+    """
+    tiles, end = len(timeline.start), float((timeline.start + timeline.duration).max())
+    panel_bytes = np.concatenate([panels.row_bytes, panels.column_bytes]).astype(float)
+    row_panels, spans = len(panels.row_bytes), max(1, int(end))
+    random = np.random.default_rng(0)
+    number, weight = _sampled_panels((panels.row_bytes, panels.column_bytes), -(-2 * tiles // _MAX_USES), random)
+    place, start, duration = random.random(len(weight)), *(np.tile(each, 2) for each in timeline[:2])
+    side = np.tile(sides(int(timeline.sm.max()) + 1)[timeline.sm], 2)
+    ticks = int(end * _TICKS_PER_TILE) + 2
+    bin_of = np.append(0, 1 + np.log2(np.arange(1, ticks)) * _BINS_PER_OCTAVE).astype(np.int64)
+    asked = panels.row_bytes[orders[0][0]].sum() + panels.column_bytes[orders[0][1]].sum()
+    fetched = np.empty((len(orders), len(capacities)))
+    for index, (rows, columns) in enumerate(orders):
+        panel = number[np.concatenate([rows, row_panels + columns])]
+        used = np.flatnonzero(panel >= 0)
+        panel = panel[used]
+        tick = ((start[used] + place[panel] * duration[used]) * _TICKS_PER_TILE).astype(np.int64)
+        uses = _Uses(panel, tick, weight, bin_of, spans)
+        by_side = _Uses(2 * panel + side[used], tick, weight.repeat(2), bin_of, spans)
+        # A line that both sides read is kept twice, and one that a single side reads one and a half times.
+        gaps = (uses.gaps + by_side.gaps) / np.maximum(uses.gap_counts + by_side.gap_counts, 1)
+        shorter = np.minimum(np.append(gaps, np.inf)[:, None], gaps)
+        span_ticks = ticks / spans
+        touched = (uses.by_time + by_side.by_time / 2) @ shorter / span_ticks
+        touched += _WRITTEN_COPIES * written_bytes * tiles / ticks * gaps
+        again = uses.by_gap[:, :-1]
+        missed = [(again * evicted_share(touched / capacity, ways)).sum() for capacity in capacities]
+        fetched[index] = np.minimum(panel_bytes.sum() + missed, asked)
+    return fetched
+
+
+class _Uses:
+    """Bytes used, by span of time and by the gap since the use before; the last bin is for first uses.
+
+    Attributes:
+        by_time: by the span of the use itself: (spans, bins + 1).
+        by_gap: by the span of the middle of the gap: (spans, bins + 1).
+        gaps, gap_counts: sum and number of gaps in each bin: (bins,).
+    """
+
+    def __init__(self, key: np.ndarray, tick: np.ndarray, weight: np.ndarray, bin_of: np.ndarray, spans: int) -> None:
+        ticks, bins, bits = len(bin_of), int(bin_of[-1]) + 1, len(bin_of).bit_length()
+        uses = np.sort(key << bits | tick)
+        key, tick = uses >> bits, uses & ((1 << bits) - 1)
+        is_first = np.append(True, key[1:] != key[:-1])
+        gap = np.where(is_first, 0, np.append(0, np.diff(tick)))
+        binned = np.where(is_first, bins, bin_of[gap])
+        shape = (spans, bins + 1)
+        self.by_time, self.by_gap = (
+            np.bincount(at * spans // ticks * (bins + 1) + binned, weight[key], spans * (bins + 1)).reshape(shape)
+            for at in (tick, tick - gap // 2)
+        )
+        self.gaps = np.bincount(binned, gap, bins + 1)[:-1]
+        self.gap_counts = np.bincount(binned, minlength=bins + 1)[:-1]
+
+
+def _sampled_panels(
+    sides: tuple[np.ndarray, np.ndarray], every: int, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Number one of `every` neighbouring panels, -1 for the others, and add up the bytes that each represents."""
+    numbers, weights, known = [], [], 0
+    for sizes in sides:
+        first = np.arange(0, len(sizes), max(1, min(every, len(sizes) // _MIN_PANELS)))
+        chosen = first + (random.random(len(first)) * np.diff(first, append=len(sizes))).astype(int)
+        number = np.full(len(sizes), -1)
+        number[chosen] = known + np.arange(len(chosen))
+        known += len(chosen)
+        numbers.append(number)
+        weights.append(np.add.reduceat(sizes, first).astype(float))
+    return np.concatenate(numbers), np.concatenate(weights)
+
+
+def sides(sms: int) -> np.ndarray:
+    """Return the half of the L2, 0 or 1, beside each SM: assumed, half of the SMs each, at random."""
+    return np.random.default_rng(0).permutation(np.arange(sms) % 2)
+
+
+def evicted_share(touched: np.ndarray | float, ways: int) -> np.ndarray:
+    """Return the share of sets that at least as many lines have come to as they have ways: Poisson distributed.
+
+    Args:
+        touched: bytes since the last use, as a multiple of the L2's.
+    """
+    return np.interp(touched, _TOUCHED, _full_sets(ways))
+
+
+@functools.cache
+def _full_sets(ways: int) -> np.ndarray:
+    lines = ways * _TOUCHED
+    fewer, term = np.zeros_like(lines), np.exp(-lines)
+    for count in range(1, ways + 1):
+        fewer += term
+        term = term * lines / count
+    return 1 - fewer
