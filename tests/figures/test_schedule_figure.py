@@ -63,7 +63,7 @@ def test_each_tile_and_each_block_shows_its_program_group_wave_or_sm(color, orde
     for order, trace in zip(orders, picture["data"], strict=True):
         launch, place = order.schedule, composite(order.schedule)
         c, a, b = parts(order, trace["z"])
-        assert np.array_equal(c, shown(launch, color, launch.first_of_tile))
+        assert np.array_equal(c, shown(launch, color, launch.entry.min(axis=0)))
         rows, columns = first_reads(order.steps)
         assert np.array_equal(a, shown(launch, color, rows[:, place.slice_of]))
         assert np.array_equal(b, shown(launch, color, columns[place.slice_of]))
@@ -96,7 +96,7 @@ def test_a_large_picture_shows_every_second_tile_in_cells_of_one_size():
     assert (trace["dx"], trace["dy"], trace["xgap"]) == (2, 2, 0)
     assert "x" not in trace, "Plotly draws cells of one size as pixels"
     c, _, _ = parts(orders[0], trace["z"])
-    first = orders[0].schedule.first_of_tile
+    first = orders[0].schedule.entry.min(axis=0)
     assert c[3, 5] == orders[0].schedule.tiles.program[first[6, 10]]
     across = trace["x0"] + trace["dx"] * np.arange(trace["z"].shape[1])
     assert across[place.across.lead] == 1, "the middle of tiles 0 and 1"
@@ -131,7 +131,7 @@ def test_a_copy_shows_what_it_reads_and_transposed_what_it_writes():
     picture = schedule_figure(orders, "order")
     read, written = picture["data"]
     launch = orders[0].schedule
-    assert np.array_equal(read["z"], launch.tiles.program[launch.first_of_tile])
+    assert np.array_equal(read["z"], launch.tiles.program[launch.entry.min(axis=0)])
     assert np.array_equal(written["z"], read["z"].T)
     layout = picture["layout"]
     assert [note["text"] for note in layout["annotations"]] == ["A as it is read", "B as it is written"]

@@ -65,7 +65,7 @@ class Compared:
     def pressure(self) -> float:
         """Pressure on the L2."""
         asked = asked_bytes(self.kernel, self.launch, self.schedule)
-        found = bounds(self.kernel, self.launch, self.schedule, self.operations, 0.0, asked)
+        found = bounds(self.kernel, self.launch, self.operations, 0.0, asked)
         return l2_pressure(found, self.operations)
 
     @property

@@ -248,7 +248,7 @@ def test_a_launch_takes_at_least_what_each_resource_needs(sampled):
         clock = max(one.clock_mhz, one.launch.gpu.clock_mhz)
         for size, row in one.rows.items():
             dram = statistics.median(row.dram_read_bytes) + statistics.median(row.dram_write_bytes)
-            found = bounds(one.kernel, one.launch, one.schedule, one.operations, dram, row.received_bytes, clock)
+            found = bounds(one.kernel, one.launch, one.operations, dram, row.received_bytes, clock)
             assert [bound.name for bound in found] == ["DRAM", "L2", "load and store", "arithmetic", "tail wave"]
             for bound in found[:-1]:
                 allowed = 0.84 if bound.name == "L2" else 1.0

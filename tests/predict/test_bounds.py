@@ -13,7 +13,6 @@ from kernels.results import records
 from kernels.spec import Launch
 from visualize.predict import coalescing
 from visualize.predict.bounds import SUSTAINED, bounds, l2_gbps, l2_pressure
-from visualize.predict.schedule import schedule
 
 H200, A100, T4, L4 = (GPUS[name] for name in ("H200", "A100-80GB", "T4", "L4"))
 GROUPED = discover()["matmul.grouped"]
@@ -25,8 +24,7 @@ def launch_of(gpu=H200, kernel=GROUPED, config=None, **problem):
 
 
 def by_name(launch, kernel=GROUPED, operations=(), dram_bytes=0.0, received_bytes=0.0, clock_mhz=None):
-    planned = schedule(kernel, launch)
-    return {b.name: b for b in bounds(kernel, launch, planned, operations, dram_bytes, received_bytes, clock_mhz)}
+    return {b.name: b for b in bounds(kernel, launch, operations, dram_bytes, received_bytes, clock_mhz)}
 
 
 def counted(kernel, wanted):

@@ -51,6 +51,9 @@ def test_an_sm_is_busy_at_every_tick_that_one_of_its_programs_covers(programs):
     spans = zip(ran.sm.tolist(), ran.start_ns.tolist(), ran.end_ns.tolist(), strict=True)
     covered = {(sm, t) for sm, start, end in spans for t in range(start, end)}
     assert ran.busy == pytest.approx(len(covered) / (4 * ran.span_ns) if ran.span_ns else 0)
+    halves = np.arange(len(programs)) * 2 // len(programs)
+    spreads = [np.ptp(ran.start_ns[halves == half]) for half in np.unique(halves)]
+    assert ran.start_spread_ns(halves).tolist() == spreads
 
 
 @given(PROGRAMS)
@@ -63,11 +66,6 @@ def test_the_tail_counts_what_runs_after_the_last_start(programs):
         assert ran.tail_idle(expected) == pytest.approx(1 - taken / (total * len(ticks)) if ticks else 0)
 
 
-def test_the_starts_of_a_wave_spread_from_its_first_to_its_last():
-    ran = execution([(0, 0, 9), (1, 3, 9), (2, 1, 9), (0, 20, 9), (1, 12, 9)])
-    assert ran.start_spread_ns(np.array([0, 0, 0, 1, 1])).tolist() == [3, 8]
-
-
 def test_the_round_robin_share_is_one_for_the_ideal_dispatch_and_drops_with_each_program_elsewhere():
     plan = planned("matmul.grouped", M=2048, N=2048, K=64)
     pids = np.arange(plan.programs)
@@ -76,22 +74,17 @@ def test_the_round_robin_share_is_one_for_the_ideal_dispatch_and_drops_with_each
         assert ran.round_robin_share(plan) == 1 - moved / plan.programs
 
 
-def test_a_program_of_one_tile_computes_it_from_its_start_to_its_end():
-    plan = planned("matmul.grouped", M=1000, N=577, K=129)
-    start = np.arange(plan.programs) * 7
-    begin, end = Execution(start % 132, start, start + 5, 132).tile_times(plan)
-    assert (begin.tolist(), end.tolist()) == (start.tolist(), (start + 5).tolist())
-
-
-def test_the_tiles_of_a_loop_follow_one_another_from_its_start_to_its_end():
-    plan = planned("matmul.persistent", M=2048, N=4096, K=64)
-    start = np.arange(132) * 3
-    end = start + 1000 + np.arange(132)
-    tile_begin, tile_end = Execution(np.arange(132), start, end, 132).tile_times(plan)
-    for program in range(132):
-        mine = plan.tiles.program == program
-        assert (tile_begin[mine][0], tile_end[mine][-1]) == (start[program], end[program])
-        assert np.array_equal(tile_begin[mine][1:], tile_end[mine][:-1])
+@pytest.mark.parametrize("kernel_id", ["matmul.grouped", "matmul.persistent"])
+def test_the_tiles_of_a_program_follow_one_another_from_its_start_to_its_end(kernel_id):
+    plan = planned(kernel_id, M=2048, N=4096, K=64)
+    pids = np.arange(plan.programs)
+    start, end = pids * 3, pids * 4 + 1000
+    begin, done = Execution(pids % 132, start, end, 132).tile_times(plan)
+    for pid in pids:
+        mine = plan.tiles.program == pid
+        assert (begin[mine][0], done[mine][-1]) == (start[pid], end[pid])
+        assert np.array_equal(begin[mine][1:], done[mine][:-1])
+        assert np.ptp(done[mine] - begin[mine]) <= 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 5)), min_size=1, max_size=40))

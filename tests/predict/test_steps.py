@@ -13,8 +13,8 @@ from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS
 from tests.predict.test_schedule import REDUCING, launches
-from visualize.predict.schedule import loads, row_major, schedule, slice_blocks
-from visualize.predict.steps import first_loads, first_programs, first_reads, panels, steps
+from visualize.predict.schedule import row_major, schedule, slice_blocks
+from visualize.predict.steps import FirstLoads, first_loads, first_programs, first_reads, panels, steps
 
 H200 = GPUS["H200"]
 SPLIT = next(kernel for kernel in REDUCING if kernel.id == "matmul.split_k_atomic")
@@ -22,18 +22,17 @@ ARTICLE = {"M": 576, "N": 576, "K": 288}, {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_
 LARGE = {"M": 16384, "N": 16384, "K": 4096}, {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8}
 
 
-def columns(tiles, entries=slice(None)):
+def columns(planned):
     """(program, pid_m, pid_n, slice) of each entry."""
-    return list(
-        zip(*(x[entries].tolist() for x in (tiles.program, tiles.pid_m, tiles.pid_n, tiles.pid_k)), strict=True)
-    )
+    tiles = planned.tiles
+    return np.stack([tiles.program, tiles.pid_m, tiles.pid_n, tiles.pid_k], axis=1).tolist()
 
 
 def computed(planned):
     """Step → the (program, pid_m, pid_n, slice) that it computes, by walking through the programs."""
     found, taken = defaultdict(list), Counter()
     most = max(Counter(planned.tiles.program.tolist()).values())
-    for entry in columns(planned.tiles):
+    for entry in columns(planned):
         program = entry[0]
         found[program // planned.resident_programs * most + taken[program]].append(entry)
         taken[program] += 1
@@ -43,22 +42,15 @@ def computed(planned):
 @given(launches())
 def test_a_step_computes_the_next_tile_of_each_program_of_a_wave(launch):
     planned = schedule(*launch)
-    for order in (planned, row_major(planned)):
-        made, expected = steps(order), computed(order)
-        assert made.tiles.tolist() == [len(expected[step]) for step in range(max(expected) + 1)]
-        entries = slice(None) if made.entries is None else made.entries
-        assert columns(order.tiles, entries) == [tile for step in sorted(expected) for tile in expected[step]]
-        for step in expected.values():
-            assert len({tile[0] for tile in step}) == len(step), "a program computes one tile at a time"
-
-
-@given(launches())
-def test_program_by_program_each_step_computes_the_next_tile_in_time(launch):
-    planned = schedule(*launch)
-    made = steps(planned, "program")
-    assert set(made.tiles.tolist()) == {1}
-    assert np.array_equal(made.timed.place, steps(planned).timed.place), "only where the steps end differs"
-    assert made.name == ("program" if planned.turns == 1 else "tile")
+    made, expected = steps(planned), computed(planned)
+    assert made.tiles.tolist() == [len(expected[step]) for step in range(max(expected) + 1)]
+    in_time = [columns(planned)[entry] for entry in made.entries]
+    assert in_time == [tile for step in sorted(expected) for tile in expected[step]]
+    timed = [tile[1:] for tile in columns(made.timed)]
+    assert timed == [tile[1:] for tile in in_time], "each tile as a program"
+    single = steps(planned, "program")
+    assert (set(single.tiles.tolist()), single.entries.tolist()) == ({1}, made.entries.tolist())
+    assert single.name == ("program" if planned.turns == 1 else "tile")
 
 
 @pytest.mark.parametrize(("tiles", "programs_per_sm", "name"), [(9, 1, "program"), (32, 1, "wave"), (32, 8, "program")])
@@ -121,73 +113,59 @@ def test_the_first_read_is_the_first_in_time(launch):
     assert {place: int(planned.step[entry]) for place, entry in np.ndenumerate(b)} == first_b
 
 
-@given(launches(kernels=REDUCING))
-def test_a_launch_loads_as_many_blocks_in_time_as_in_launch_order(launch):
-    planned = schedule(*launch)
-    timed = steps(planned).timed
-    assert loads(timed, np.array([timed.programs])) == loads(planned, np.array([planned.programs]))
+@pytest.mark.parametrize(
+    ("kernel_id", "n", "config", "per_sm", "name", "tiles", "slots", "idle"),
+    [
+        ("matmul.grouped", 2048, {"BLOCK_M": 64, "BLOCK_N": 64}, 1, "wave", [132] * 7 + [100], 132, 32),
+        ("matmul.grouped", 2048, {"BLOCK_M": 64, "BLOCK_N": 64}, 2, "wave", [264] * 3 + [232], 264, 32),
+        ("matmul.grouped", 2048, {"BLOCK_M": 64, "BLOCK_N": 64}, 8, "wave", [1024], 1056, 32),
+        # One program per SM, even if an SM would hold two.
+        ("matmul.persistent", 4096, {}, 2, "turn", [132] * 3 + [116], 132, 16),
+    ],
+)
+def test_the_last_step_is_idle_if_it_has_fewer_tiles_than_slots(
+    kernels, kernel_id, n, config, per_sm, name, tiles, slots, idle
+):
+    kernel = kernels[kernel_id]
+    launch = Launch(kernel.family.problem(M=2048, N=n, K=64), kernel.config(**config), H200)
+    made = steps(schedule(kernel, launch, per_sm))
+    assert (made.name, made.tiles.tolist(), made.slots) == (name, tiles, slots)
+    assert (made.tail_idle, made.idle) == pytest.approx((idle / slots, idle / slots / len(tiles)))
 
 
 @pytest.mark.parametrize(
-    ("programs_per_sm", "waves", "tail", "tail_idle", "idle"),
-    [(1, 8, 100, 32 / 132, 32 / 1056), (2, 4, 232, 32 / 264, 32 / 1056), (8, 1, 1024, 32 / 1056, 32 / 1056)],
+    ("problem", "config", "wanted", "by", "expected"),
+    [
+        (*ARTICLE, 9, "program", FirstLoads(9, 81, 54, 90, ((3, 3), (1, 9)), False, None)),
+        (*ARTICLE, 9, "wave", FirstLoads(9, 81, 54, 90, ((3, 3), (1, 9)), False, (162, 162))),
+        (
+            ARTICLE[0],
+            {**ARTICLE[1], "GROUP_SIZE": 1},
+            9,
+            "wave",
+            FirstLoads(9, 81, 90, 90, ((1, 9),) * 2, True, (162, 162)),
+        ),
+        # By default, the programs that run at once are compared.
+        (*ARTICLE, 0, "program", FirstLoads(81, 81, 162, 162, ((9, 9), (9, 9)), False, None)),
+        (*LARGE, 0, "program", FirstLoads(132, 8192, 1600, 4288, ((8, 17), (3, 64)), False, None)),
+        # Rows and columns of all four waves; short rows make row-major order the better one.
+        (
+            {"M": 4096, "N": 4096, "K": 4096},
+            LARGE[1],
+            0,
+            "wave",
+            FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (7360, 6336)),
+        ),
+    ],
 )
-def test_more_programs_per_sm_make_fewer_waves(kernels, programs_per_sm, waves, tail, tail_idle, idle):
+def test_the_first_programs_are_compared_with_row_major_order(kernels, problem, config, wanted, by, expected):
     kernel = kernels["matmul.grouped"]
-    problem, config = kernel.family.problem(M=2048, N=2048, K=64), kernel.config(BLOCK_M=64, BLOCK_N=64)
-    planned = schedule(kernel, Launch(problem, config, H200), programs_per_sm)
-    assert (planned.waves, planned.tail_programs) == (waves, tail)
-    made = steps(planned)
-    assert (made.tail_idle, made.idle) == pytest.approx((tail_idle, idle))
-
-
-def test_the_last_turn_of_a_loop_is_idle_if_it_has_fewer_tiles_than_programs(kernels):
-    kernel = kernels["matmul.persistent"]
-    problem = kernel.family.problem(M=2048, N=4096, K=64)
-    made = steps(schedule(kernel, Launch(problem, kernel.config(), H200), programs_per_sm=2))
-    assert (made.name, len(made.tiles), int(made.tiles[-1])) == ("turn", 4, 116)
-    assert made.slots == 132, "one program per SM, though an SM would hold two"
-    assert (made.tail_idle, made.idle) == pytest.approx((16 / 132, 16 / (4 * 132)))
-
-
-def compared(kernels, problem, config, first, by="wave", kernel_id="matmul.grouped"):
-    kernel = kernels[kernel_id]
     planned = schedule(kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), H200))
     own, reference = (steps(order, by) for order in (planned, row_major(planned)))
-    return first_loads(own, reference, first_programs(planned, own, first))
+    assert first_loads(own, reference, first_programs(planned, own, wanted)) == expected
 
 
-@pytest.mark.parametrize(
-    ("launch", "first", "blocks", "reference", "regions"),
-    [(ARTICLE, 9, 54, 90, ((3, 3), (1, 9))), (LARGE, 132, 1600, 4288, ((8, 17), (3, 64)))],
-)
-def test_grouped_order_loads_fewer_blocks(kernels, launch, first, blocks, reference, regions):
-    for by in ("wave", "program"):
-        found = compared(kernels, *launch, first, by)
-        assert (found.blocks, found.row_major_blocks, found.regions) == (blocks, reference, regions)
-        assert (found.first, found.is_same_order) == (first, False)
-        assert found.tiles > first
-        assert (found.wave_blocks is None) == (by == "program")
-
-
-def test_the_programs_that_run_at_once_are_compared_by_default(kernels):
-    assert compared(kernels, *LARGE, 0).first == 132
-    small = compared(kernels, *ARTICLE, 0)
-    assert (small.first, small.tiles) == (81, 81)
-    looping = compared(kernels, {"M": 4096, "N": 4096, "K": 64}, {}, 0, kernel_id="matmul.persistent")
-    assert (looping.first, looping.tiles) == (132, 1024), "the first turn of the loop"
-
-
-def test_a_group_of_one_row_is_row_major_order(kernels):
-    found = compared(kernels, ARTICLE[0], {**ARTICLE[1], "GROUP_SIZE": 1}, 9)
-    assert (found.is_same_order, found.blocks, found.row_major_blocks) == (True, 90, 90)
-
-
-def test_short_rows_make_row_major_order_the_better_one(kernels):
-    found = compared(kernels, {"M": 4096, "N": 4096, "K": 4096}, LARGE[1], 0)
-    assert (found.blocks, found.row_major_blocks, found.regions) == (1792, 1600, ((12, 16), (9, 16)))
-    assert found.wave_blocks == (115 * 64, 99 * 64), "rows and columns of all four waves"
-
-
-def test_a_copy_has_no_first_loads_to_compare(kernels):
-    assert compared(kernels, {"M": 64, "N": 64}, {}, 0, kernel_id="transpose.tiled") is None
+def test_the_first_turn_of_a_loop_is_compared_by_default(kernels):
+    kernel = kernels["matmul.persistent"]
+    planned = schedule(kernel, Launch(kernel.family.problem(M=4096, N=4096, K=64), kernel.config(), H200))
+    assert first_programs(planned, steps(planned), 0) == 132

@@ -38,9 +38,9 @@ def player_data(
         "orders": [_order(order) for order in orders],
         "extents": list(launch.extents),
         "panels": list(launch.panels) if launch.panels else None,
-        "tensors": [tensor.name for tensor in launch.maps],
-        "output": next(tensor.name for tensor in launch.maps if not tensor.is_input),
-        "transposed": [tensor.transposed for tensor in launch.maps],
+        "tensors": list(launch.transposed),
+        "output": list(launch.transposed)[-1],
+        "transposed": list(launch.transposed.values()),
         "slices": launch.slices,
         "depths": slice_blocks(launch).tolist() if launch.panels else [],
         "piece_bytes": [read.row_bytes, read.column_bytes] if read else [],
@@ -64,9 +64,7 @@ def _order(order: Order) -> dict[str, Any]:
     if len(parts.tiles) != count:
         told["tiles"] = theme.smallest(parts.tiles)
     if launch.turns > 1:
-        told["programs"] = theme.smallest(
-            launch.tiles.program if parts.entries is None else launch.tiles.program[parts.entries]
-        )
+        told["programs"] = theme.smallest(launch.tiles.program[parts.entries])
     return told
 
 

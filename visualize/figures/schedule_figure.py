@@ -14,7 +14,7 @@ import numpy as np
 
 from visualize.figures import theme
 from visualize.figures.composite import GAPS_UP_TO, Composite, Side, composite
-from visualize.predict.schedule import Schedule, TensorMap
+from visualize.predict.schedule import Schedule
 from visualize.predict.steps import Steps, first_reads
 
 # Tiles along each side up to which each one's number is written in it.
@@ -59,14 +59,14 @@ def schedule_figure(orders: Sequence[Order], color: str) -> Picture:
     parts = (
         [(order.name, _grid(place, order, color)) for order in orders]
         if with_panels
-        else [(_role(tensor), _map(place, orders[0], tensor, color)) for tensor in launch.maps]
+        else [(_role(launch, name), _map(place, orders[0], name, color)) for name in launch.transposed]
     )
     traces: list[dict[str, Any]] = []
     axes: dict[str, dict[str, Any]] = {}
     notes: list[dict[str, Any]] = []
-    for number, (name, grid) in enumerate(parts):
+    turned = [False] * len(parts) if with_panels else list(launch.transposed.values())
+    for number, ((name, grid), transposed) in enumerate(zip(parts, turned, strict=True)):
         ending = "" if number == 0 else str(number + 1)
-        transposed = not with_panels and launch.maps[number].transposed
         down, across = (place.across, place.down) if transposed else (place.down, place.across)
         traces.append(_heatmap(name, grid, down, across, ending, launch))
         axes |= _axes(launch, place, number, len(parts), transposed)
@@ -82,15 +82,15 @@ def schedule_figure(orders: Sequence[Order], color: str) -> Picture:
     return {"data": traces, "layout": layout}
 
 
-def _role(tensor: TensorMap) -> str:
-    return f"{tensor.name} as it is {'read' if tensor.is_input else 'written'}"
+def _role(launch: Schedule, tensor: str) -> str:
+    return f"{tensor} as it is {'written' if tensor == list(launch.transposed)[-1] else 'read'}"
 
 
 def _colored(launch: Schedule, entries: np.ndarray, color: str) -> np.ndarray:
     """The value that is shown as a colour, of entries of the schedule's tiles."""
     if color in ("order", "sm"):
         program = launch.tiles.program[entries]
-        return theme.smallest(program if color == "order" else launch.sm_of(program))
+        return theme.smallest(program if color == "order" else program % launch.sms)
     z = launch.tiles.group[entries] if color == "group" else launch.step[entries]
     return theme.smallest(z % len(theme.CATEGORIES))
 
@@ -98,16 +98,16 @@ def _colored(launch: Schedule, entries: np.ndarray, color: str) -> np.ndarray:
 def _grid(place: Composite, order: Order, color: str) -> np.ma.MaskedArray:
     launch, stride = order.schedule, place.down.stride
     rows, columns = first_reads(order.steps)
-    first = launch.first_of_tile[::stride, ::stride]
+    first = launch.entry.min(axis=0)[::stride, ::stride]
     values = (_colored(launch, entries, color) for entries in (first, rows[::stride], columns[:, ::stride]))
     return place.grid(*values)
 
 
-def _map(place: Composite, order: Order, tensor: TensorMap, color: str) -> np.ma.MaskedArray:
+def _map(place: Composite, order: Order, tensor: str, color: str) -> np.ma.MaskedArray:
     stride = place.down.stride
-    first = order.schedule.first_of_tile[::stride, ::stride]
+    first = order.schedule.entry.min(axis=0)[::stride, ::stride]
     values = _colored(order.schedule, first, color)
-    return place.grid(values.T if tensor.transposed else values)
+    return place.grid(values.T if order.schedule.transposed[tensor] else values)
 
 
 def _heatmap(
@@ -153,14 +153,13 @@ def _notes(launch: Schedule, place: Composite, name: str, ending: str) -> list[d
     notes = [title]
     if launch.panels is not None:
         row_panel, column_panel = (f"<b>{panel}</b>" for panel in launch.panels)
-        output = next(tensor.name for tensor in launch.maps if not tensor.is_input)
         # A slice's number stands there while a split-K launch is stepped through.
         numbers = ": the pid of each tile" if _is_numbered(launch) and launch.slices == 1 else ""
         notes += [
             {"text": row_panel, "xref": x, "x": place.across.middle_of_k, "yref": y, "y": 0, "yanchor": "bottom"},
             {"text": column_panel, "xref": x, "x": 0, "xanchor": "right", "yref": y, "y": place.down.middle_of_k},
             {
-                "text": f"<b>{output}</b>{numbers}",
+                "text": f"<b>{list(launch.transposed)[-1]}</b>{numbers}",
                 "xref": f"{x} domain",
                 "x": 1,
                 "xanchor": "right",

@@ -180,7 +180,7 @@ def _curve(orders: list[Order], first: int, what: str, about: str) -> str:
     counts = np.arange(1, programs + 1)
     if programs > CURVE_POINTS:
         counts = np.unique(np.append(np.geomspace(1, programs, CURVE_POINTS).round().astype(np.int64), first))
-    curves = {name: at for name, order in named.items() if (at := loads(order, counts)) is not None}
+    curves = {name: loads(order, counts) for name, order in named.items()}
     inputs = orders[0].schedule.panels or ("", "")
     return drawn(loads_figure(counts, curves, first, what, inputs), f"{programs}", about=about)
 
@@ -194,7 +194,7 @@ def reply(known: Known) -> dict[str, Any]:
     ends = ends[ends <= MOST_LISTED_TILES]
     shown = slice(int(ends[-1]) if len(ends) else 0)
     listed = np.stack([tiles.pid_m[shown], tiles.pid_n[shown], tiles.pid_k[shown]], axis=1).tolist()
-    counted, note = loads(predicted, np.arange(1, min(predicted.programs, COMPARED_PROGRAMS) + 1)), kernel.note(launch)
+    first, note = np.arange(1, min(predicted.programs, COMPARED_PROGRAMS) + 1), kernel.note(launch)
     return {
         "programs": predicted.programs,
         "grid": list(kernel.grid(launch)),
@@ -204,7 +204,7 @@ def reply(known: Known) -> dict[str, Any]:
         "waves": predicted.waves,
         "tail_programs": predicted.tail_programs,
         "tiles": Plain([listed[first:last] for first, last in itertools.pairwise([0, *ends.tolist()])]),
-        "loads": None if counted is None else counted.tolist(),
+        "loads": None if predicted.panels is None else loads(predicted, first).tolist(),
         "note": known.failure.message if known.failure else " ".join(filter(None, (_not_yet(known), note))),
     }
 

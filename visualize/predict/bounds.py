@@ -16,7 +16,7 @@ import numpy as np
 from kernels.gpus import GPUS, Gpu
 from kernels.results import RunResult
 from kernels.spec import Kernel, Launch
-from visualize.predict.schedule import Schedule
+from visualize.predict.schedule import count_tiles
 from visualize.predict.traffic import Operation
 
 # `benchmarks.l2` measures what an SM receives from the L2 in long launches that the L2 limits, GPU by GPU. Short ones,
@@ -49,7 +49,6 @@ class Bound:
 def bounds(
     kernel: Kernel,
     launch: Launch,
-    schedule: Schedule,
     operations: Sequence[Operation],
     dram_bytes: float,
     received_bytes: float,
@@ -64,21 +63,21 @@ def bounds(
         clock_mhz: the measured SM clock; by default the clock of the table's matrix rate.
     """
     gpu, clock = launch.gpu, clock_mhz or launch.gpu.clock_mhz
-    rates = [("L2", received_bytes, l2_gbps(gpu), f" ({'measured' if gpu.l2_gbps_per_sm else 'assumed'})")]
-    if gpu.dram_gbps:
-        rates.insert(0, ("DRAM", dram_bytes, gpu.dram_gbps, ""))
+    l2_source = f" ({'measured' if gpu.l2_gbps_per_sm else 'assumed'})"
+    rates = ("DRAM", dram_bytes, gpu.dram_gbps, ""), ("L2", received_bytes, l2_gbps(gpu), l2_source)
     result = [
         Bound(name, amount / gbps / 1e6, f"{amount / 1e9:,.3g} GB at {gbps:,.0f} GB/s{source}")
         for name, amount, gbps, source in rates
+        if gbps
     ]
     if operations:
         result.append(_load_store(kernel, gpu, operations, clock))
     needed = arithmetic(kernel, launch, clock)
     if needed:
-        tiles, sms = len(schedule.tiles.program), gpu.sms
-        busiest = -(-tiles // sms)
-        why = f"the busiest SM computes {busiest:,} tiles, the average {tiles / sms:,.1f}"
-        result += [needed, Bound("tail wave", needed.ms * (busiest * sms / tiles - 1), why)]
+        tiles = count_tiles(kernel, launch)
+        busiest = -(-tiles // gpu.sms)
+        why = f"the busiest SM computes {busiest:,} tiles, the average {tiles / gpu.sms:,.1f}"
+        result += [needed, Bound("tail wave", needed.ms * (busiest * gpu.sms / tiles - 1), why)]
     return tuple(result)
 
 
@@ -192,15 +191,16 @@ def roofs(runs: Iterable[tuple[str, RunResult]], dtype: str) -> tuple[Roof, ...]
         runs: each with the name of its GPU.
         dtype: the element type whose matrix rate is the roof.
     """
-    peaks: dict[tuple[str, bool], list[float]] = defaultdict(list)
+    copies, products = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for gpu, run in runs:
-        if run.peak and (run.peak.unit == "GB/s" or run.experiment.problem.dtype == dtype):
-            peaks[gpu, run.peak.unit == "GB/s"].append(run.peak.rate)
-    median = {key: float(np.median(rates)) for key, rates in peaks.items()}
+        if run.peak and run.peak.unit == "GB/s":
+            copies[gpu].append(run.peak.rate)
+        elif run.peak and run.experiment.problem.dtype == dtype:
+            products[gpu].append(run.peak.rate)
     return tuple(
-        Roof(gpu, median[gpu, True], tflops, "recorded")
-        for (gpu, is_copy), tflops in median.items()
-        if not is_copy and (gpu, True) in median
+        Roof(gpu, float(np.median(copies[gpu])), float(np.median(rates)), "recorded")
+        for gpu, rates in products.items()
+        if gpu in copies
     )
 
 
@@ -209,13 +209,12 @@ def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point
     if run.timing is None or not run.timing.tflops:
         return ()
     at = intensity(kernel, run.experiment.problem)
-    library = run.baselines or ((run.baseline,) if run.baseline else ())
-    timings = [("this kernel", run.timing), *((call.name, call.timing) for call in library)]
-    return tuple(Point(name, gpu, at, timing.tflops or 0.0, source) for name, timing in timings)
+    timings = {"this kernel": run.timing} | {call.name: call.timing for call in run.baselines}
+    return tuple(Point(name, gpu, at, timing.tflops or 0.0, source) for name, timing in timings.items())
 
 
 def predicted_point(
-    kernel: Kernel, launch: Launch, schedule: Schedule, received_bytes: float, clock_mhz: float | None
+    kernel: Kernel, launch: Launch, received_bytes: float, clock_mhz: float | None
 ) -> tuple[Point, Bound] | None:
     """Return the launch at the rate that its slowest resource allows, and that resource; None without arithmetic.
 
@@ -224,8 +223,7 @@ def predicted_point(
     work = kernel.family.work(launch.problem)
     if not work:
         return None
-    least = kernel.family.minimal_bytes(launch.problem)
-    limits = bounds(kernel, launch, schedule, (), least, received_bytes, clock_mhz)
-    slowest = max(limits, key=lambda bound: bound.ms)
+    minimal = kernel.family.minimal_bytes(launch.problem)
+    slowest = max(bounds(kernel, launch, (), minimal, received_bytes, clock_mhz), key=lambda bound: bound.ms)
     at = intensity(kernel, launch.problem)
     return Point("predicted bound", launch.gpu.name, at, work / slowest.ms / 1e9, "predicted"), slowest

@@ -58,9 +58,7 @@ def predicted_bytes(
 ) -> tuple[float, float] | None:
     """Predict the bytes read from DRAM with either GROUP_SIZE; None for too many waves."""
     ideal, operations = _asked(kernel, launch, compiled)
-    pressure = l2_pressure(
-        bounds(kernel, launch, ideal, operations, 0.0, asked_bytes(kernel, launch, ideal)), operations
-    )
+    pressure = l2_pressure(bounds(kernel, launch, operations, 0.0, asked_bytes(kernel, launch, ideal)), operations)
     found = by_group_size(kernel, launch, ideal, pressure, sizes)
     return (found[sizes[0]].read_bytes, found[sizes[1]].read_bytes) if found else None
 
@@ -102,12 +100,12 @@ def dram_traffic(
     _refuse_many_waves(ideal, launch)
     in_parts = writes_in_parts(operations)
     asked = asked_bytes(kernel, launch, ideal)
-    pressure = l2_pressure(bounds(kernel, launch, ideal, operations, 0.0, asked), operations)
+    pressure = l2_pressure(bounds(kernel, launch, operations, 0.0, asked), operations)
     own = reuse(kernel, launch, ideal, pressure, in_parts)
     assert own is not None, "launches with too many waves are refused above"
     size = getattr(launch.config, "GROUP_SIZE", None)
     sizes = by_group_size(kernel, launch, ideal, pressure, group_sizes(ideal)) if size else {}
     row = next((row for row in study.rows if row.group_size == size), None) if study else None
     moved, clock_mhz = own.read_bytes + own.write_bytes, study.clock_mhz if study else None
-    needed = bounds(kernel, launch, ideal, operations, moved, asked, clock_mhz)
+    needed = bounds(kernel, launch, operations, moved, asked, clock_mhz)
     return DramTraffic(kernel, launch, ideal, compiled, operations, own, sizes, needed, study, row)

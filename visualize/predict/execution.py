@@ -6,7 +6,6 @@ program that loops over tiles are known.
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,17 +46,13 @@ class Execution:
 
         A program frees its slot at the tick at which it ends, so an SM has no more slots than concurrent programs.
         """
-        slot = np.zeros(len(self.sm), dtype=np.int64)
-        running: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        free: dict[int, list[int]] = defaultdict(list)
-        columns = self.sm.tolist(), self.start_ns.tolist(), self.end_ns.tolist()
-        for pid in np.lexsort((self.end_ns, self.start_ns)).tolist():
-            sm, start, end = (column[pid] for column in columns)
-            while running[sm] and running[sm][0][0] <= start:
-                heapq.heappush(free[sm], heapq.heappop(running[sm])[1])
-            slot[pid] = heapq.heappop(free[sm]) if free[sm] else len(running[sm])
-            heapq.heappush(running[sm], (end, int(slot[pid])))
-        return slot
+        slots = np.zeros(len(self.sm), dtype=np.int64)
+        ends = defaultdict[int, list[int]](list)  # by SM: when each slot's last program ends
+        for pid in np.lexsort((self.end_ns, self.start_ns)):
+            taken = ends[self.sm[pid]]
+            slots[pid] = slot = next((i for i, end in enumerate(taken) if end <= self.start_ns[pid]), len(taken))
+            taken[slot : slot + 1] = [self.end_ns[pid]]
+        return slots
 
     @cached_property
     def max_concurrency(self) -> np.ndarray:
@@ -98,8 +93,11 @@ class Execution:
         return np.maximum.reduceat(self.start_ns, first) - np.minimum.reduceat(self.start_ns, first)
 
     def round_robin_share(self, schedule: Schedule) -> float:
-        """Return the share of programs that ran on their SM of a round-robin dispatch, 0 to 1."""
-        return float(np.mean(self.sm == schedule.sm_of(np.arange(schedule.programs))))
+        """Return the share of programs that ran on their SM of a round-robin dispatch, 0 to 1.
+
+        A real GPU gives a program to the first SM with room.
+        """
+        return float(np.mean(self.sm == np.arange(schedule.programs) % schedule.sms))
 
     def tile_times(self, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
         """Return the start and end of each tile, in ns, by the entries of the schedule's tiles.

@@ -22,9 +22,9 @@ from kernels.lanes import CompiledFacts
 from kernels.results import Prediction
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.predict import coalescing
-from visualize.predict.bounds import SUSTAINED, arithmetic, bounds, l2_gbps, l2_pressure, writes_in_parts
+from visualize.predict.bounds import SUSTAINED, arithmetic, bounds, l2_pressure, writes_in_parts
 from visualize.predict.reuse import asked_bytes, reuse
-from visualize.predict.schedule import occupancy, schedule
+from visualize.predict.schedule import count_tiles, occupancy, schedule
 from visualize.predict.traffic import Operation
 
 # Registers of a thread besides its part of the accumulator: 38 to 65 in compiled float16 products.
@@ -75,35 +75,32 @@ def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None)
         return None
     staged = compiled is not None and any(operation.op == "load" for operation in compiled.operations)
     loads_in_flight = max(0 if staged else config.num_stages - 1, _UNPIPELINED)
-    memory = _first_touch(kernel, launch) if compiled is None else _memory(kernel, launch, compiled, programs_per_sm)
-    times = memory | _on_chip(kernel, launch, programs_per_sm, loads_in_flight, spilled_bytes)
+    times = _memory(kernel, launch, compiled, programs_per_sm)
+    times |= _on_chip(kernel, launch, programs_per_sm, loads_in_flight, spilled_bytes)
     total = float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM) + _ENDS_MS
     return Prediction(total, max(times, key=lambda name: times[name]), tuple(times.items()))
 
 
-def _first_touch(kernel: Kernel, launch: Launch) -> dict[str, float]:
-    """DRAM, each tensor once, and the L2, without a schedule."""
-    gpu, extents, size = launch.gpu, kernel.extents(launch), DTYPE_BYTES[launch.problem.dtype]
-    asked = sum(
-        math.prod(extents[index] for index in access.over) * access.elements * size
-        for access in kernel.accesses(launch)
-        if access.op in ("load", "descriptor")
-    )
-    dram = {"DRAM": kernel.family.minimal_bytes(launch.problem) / gpu.dram_gbps / 1e6} if gpu.dram_gbps else {}
-    return {"L2": asked / l2_gbps(gpu) / 1e6, **dram}
+def _memory(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None, programs_per_sm: int) -> dict[str, float]:
+    """The L2, DRAM as the order of programs reuses it, and load and store units.
 
-
-def _memory(kernel: Kernel, launch: Launch, compiled: CompiledFacts, programs_per_sm: int) -> dict[str, float]:
-    """DRAM as the order of programs reuses it, the L2, and load and store units."""
-    ideal = schedule(kernel, launch, programs_per_sm, "compiled")
+    Before a compile: DRAM reads each tensor once, and nothing is scheduled.
+    """
     operations: Sequence[Operation] = ()
-    if not compiled.unreadable:
-        operations = coalescing.operations(kernel, launch, compiled.operations)
-    asked = asked_bytes(kernel, launch, ideal)
-    pressure = l2_pressure(bounds(kernel, launch, ideal, operations, 0.0, asked), operations)
-    own = reuse(kernel, launch, ideal, pressure, writes_in_parts(operations))
-    moved = own.read_bytes + own.write_bytes if own else float(kernel.family.minimal_bytes(launch.problem))
-    limits = bounds(kernel, launch, ideal, operations, moved, asked)
+    moved = float(kernel.family.minimal_bytes(launch.problem))
+    if compiled is None:
+        extents, size = kernel.extents(launch), DTYPE_BYTES[launch.problem.dtype]
+        loads = [access for access in kernel.accesses(launch) if access.op in ("load", "descriptor")]
+        asked = sum(math.prod(extents[index] for index in load.over) * load.elements * size for load in loads)
+    else:
+        if not compiled.unreadable:
+            operations = coalescing.operations(kernel, launch, compiled.operations)
+        ideal = schedule(kernel, launch, programs_per_sm, "compiled")
+        asked = asked_bytes(kernel, launch, ideal)
+        pressure = l2_pressure(bounds(kernel, launch, operations, moved, asked), operations)
+        if own := reuse(kernel, launch, ideal, pressure, writes_in_parts(operations)):
+            moved = own.read_bytes + own.write_bytes
+    limits = bounds(kernel, launch, operations, moved, asked)
     return {bound.name: bound.ms for bound in limits if bound.name in ("DRAM", "L2", "load and store")}
 
 
@@ -112,7 +109,7 @@ def _on_chip(
 ) -> dict[str, float]:
     """Exposed latency, spilled registers, matrix units and their operands' shared memory, on the busiest SM."""
     gpu, warps, extents = launch.gpu, launch.config.num_warps, kernel.extents(launch)
-    programs, tiles = kernel.programs(launch), extents["m"] * extents["n"] * extents.get("slice", 1)
+    programs, tiles = kernel.programs(launch), count_tiles(kernel, launch)
     per_program = -(-tiles // programs)
     busiest = per_program * -(-programs // gpu.sms)
     steps = max(1, extents.get("k", 1) // extents.get("slice", 1))
@@ -120,11 +117,7 @@ def _on_chip(
     times = {"latency": rounds * steps * _LATENCY_NS / loads_in_flight / 1e6}
     if spilled_bytes:
         times["spills"] = 2 * spilled_bytes * LANES * warps * steps * busiest / _SPILLED_GBPS_PER_SM / 1e6
-    work, tile, loads = (
-        arithmetic(kernel, launch, gpu.clock_mhz),
-        kernel.output_tile(launch),
-        panel_loads(kernel, launch),
-    )
+    work, tile = arithmetic(kernel, launch, gpu.clock_mhz), kernel.output_tile(launch)
     if work is None:
         return times
     rows, columns = tile or (0, 0)
@@ -135,6 +128,7 @@ def _on_chip(
     padded = extents["m"] * extents["n"] * rows * columns / output if tile else 1.0
     rate = SUSTAINED * (1.0 if in_groups else _OLDER_RATE)
     times["arithmetic"] = work.ms * padded * busiest * gpu.sms / tiles / rate
+    loads = panel_loads(kernel, launch)
     if not tile or not loads:
         return times
     if in_groups and is_hopper:

@@ -93,15 +93,6 @@ def residency(launch: Launch, compiled: CompiledFacts | None, assumed: int = 0) 
 
 
 @dataclass(frozen=True)
-class TensorMap:
-    """The arrangement of a tensor's tiles: pid_m counts down and pid_n to the right, unless `transposed`."""
-
-    name: str
-    is_input: bool
-    transposed: bool
-
-
-@dataclass(frozen=True)
 class Schedule:
     """The schedule of one launch.
 
@@ -110,7 +101,7 @@ class Schedule:
         tiles: program → tile, in launch order.
         extents: (num_pid_m, num_pid_n), tiles of the output along each side.
         panels: the inputs that tiles share, by tile row and by tile column; None if each input is read once.
-        maps: the arrangement of each tensor's tiles, inputs first.
+        transposed: whether pid_m counts to the right and pid_n down in each tensor, the output last.
         k_blocks: blocks along the loop index "k" that one tile reads; 0 without a loop.
         slices: programs that share a tile, each with its part of "k".
         sms: SMs of the GPU.
@@ -122,7 +113,7 @@ class Schedule:
     tiles: Tiles
     extents: tuple[int, int]
     panels: tuple[str, str] | None
-    maps: tuple[TensorMap, ...]
+    transposed: dict[str, bool]
     k_blocks: int
     slices: int
     sms: int
@@ -137,16 +128,6 @@ class Schedule:
     def tail_programs(self) -> int:
         """Programs of the last wave; 0 if it is full."""
         return self.programs % self.resident_programs
-
-    @property
-    def tail_idle(self) -> float:
-        """The idle share of the last wave's program slots, 0 to 1."""
-        return -self.programs % self.resident_programs / self.resident_programs
-
-    @property
-    def idle(self) -> float:
-        """The idle share of all waves' program slots, 0 to 1."""
-        return 1 - self.programs / (self.waves * self.resident_programs)
 
     @cached_property
     def turn(self) -> np.ndarray:
@@ -166,37 +147,22 @@ class Schedule:
         """When each tile is computed if all tiles take the same time: its wave, or its turn in the wave, from 0."""
         return self.tiles.program // self.resident_programs * self.turns + self.turn
 
-    def sm_of(self, program: np.ndarray) -> np.ndarray:
-        """Return the SM of each program under round-robin dispatch, one program per SM and round.
-
-        Assumed: a real GPU gives a program to the first SM with room.
-        """
-        return program % self.sms
-
     @cached_property
     def place(self) -> np.ndarray:
         """Slice, pid_m and pid_n of each tile as one number, pid_n fastest."""
-        place = self.tiles.pid_m * self.extents[1] + self.tiles.pid_n
-        return place if self.slices == 1 else place + self.tiles.pid_k * (self.extents[0] * self.extents[1])
+        return (self.tiles.pid_k * self.extents[0] + self.tiles.pid_m) * self.extents[1] + self.tiles.pid_n
 
     @cached_property
     def entry(self) -> np.ndarray:
         """(slices, num_pid_m, num_pid_n): the entry of `tiles` that computes each slice of each tile."""
-        entry = np.empty(len(self.place), dtype=np.int32)
-        entry[self.place] = np.arange(len(self.place), dtype=np.int32)
-        return entry.reshape(self.slices, *self.extents)
-
-    @property
-    def first_of_tile(self) -> np.ndarray:
-        """(num_pid_m, num_pid_n): the entry of `tiles` that computes each tile, or its first slice in launch order."""
-        return self.entry.min(axis=0)
+        entry = np.empty((self.slices, *self.extents), dtype=np.int32)
+        entry.flat[self.place] = np.arange(len(self.place))
+        return entry
 
     @cached_property
-    def pieces(self) -> tuple[np.ndarray, np.ndarray]:
+    def pieces(self) -> tuple[np.ndarray, ...]:
         """The piece of a row panel, and of a column panel, that each tile reads: pid times slices, plus its slice."""
-        sides = self.tiles.pid_m, self.tiles.pid_n
-        rows, columns = sides if self.slices == 1 else (pid * self.slices + self.tiles.pid_k for pid in sides)
-        return rows, columns
+        return tuple(pid * self.slices + self.tiles.pid_k for pid in (self.tiles.pid_m, self.tiles.pid_n))
 
     @cached_property
     def first_of_piece(self) -> tuple[np.ndarray, np.ndarray]:
@@ -205,6 +171,12 @@ class Schedule:
         A row of tiles reads one row panel, a column of tiles one column panel, and a slice of K one piece of each.
         """
         return self.entry.min(axis=2).T, self.entry.min(axis=1).T
+
+
+def count_tiles(kernel: Kernel, launch: Launch) -> int:
+    """Return how many tiles the programs of a launch compute; the slices of a tile count separately."""
+    extents = kernel.extents(launch)
+    return extents["m"] * extents["n"] * extents.get("slice", 1)
 
 
 def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: str = "assumed") -> Schedule:
@@ -218,33 +190,23 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
         ConfigError: the GPU can't hold that many programs, or the problem has more than MAX_TILES tiles.
     """
     extents, gpu, config = kernel.extents(launch), launch.gpu, launch.config
-    slices = extents.get("slice", 1)
-    if extents["m"] * extents["n"] * slices > MAX_TILES:
-        split = f" × {slices:,}" if slices > 1 else ""
-        raise ConfigError(
-            "too_many_tiles",
-            f"{extents['m']:,} × {extents['n']:,}{split} tiles are too many to schedule here; "
-            f"at most {MAX_TILES:,} are allowed. Make the tile larger or the shape smaller.",
-            next(iter(knobs(type(config)))),
-        )
+    if (tiles := count_tiles(kernel, launch)) > MAX_TILES:
+        message = f"{tiles:,} tiles are too many to schedule; at most {MAX_TILES:,} are allowed."
+        hint = "Make the tile larger or the shape smaller."
+        raise ConfigError("too_many_tiles", f"{message} {hint}", next(iter(knobs(type(config)))))
     if programs_per_sm > (limit := max_programs_per_sm(gpu, config.num_warps)):
-        raise ConfigError(
-            "out_of_range",
-            f"programs_per_sm is {programs_per_sm}; "
-            f"an SM of {gpu.name} holds at most {limit} programs of {config.num_warps} warps.",
-            "programs_per_sm",
-        )
+        most = f"an SM of {gpu.name} holds at most {limit} programs of {config.num_warps} warps."
+        raise ConfigError("out_of_range", f"programs_per_sm is {programs_per_sm}; {most}", "programs_per_sm")
     pids = np.arange(kernel.programs(launch), dtype=np.int64)
-    tensors = kernel.family.tensors(launch.problem)
     transposed = {access.tensor: access.transposed for access in reversed(kernel.accesses(launch))}
     return Schedule(
         programs=len(pids),
         tiles=kernel.tiles(pids, launch),
         extents=(extents["m"], extents["n"]),
         panels=kernel.family.panels,
-        maps=tuple(TensorMap(name, tensor.is_input, transposed[name]) for name, tensor in tensors.items()),
+        transposed={name: transposed[name] for name in kernel.family.tensors(launch.problem)},
         k_blocks=extents.get("k", 0),
-        slices=slices,
+        slices=extents.get("slice", 1),
         sms=gpu.sms,
         resident_programs=gpu.sms * programs_per_sm,
         resident_source=source,
@@ -252,23 +214,15 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
 
 
 def row_major(like: Schedule) -> Schedule:
-    """Return the same tiles in row-major order, the order that `like` is compared with.
+    """Return the tiles in row-major order: the same programs compute the same number of tiles and the same slices.
 
-    With panels, the same programs compute the same number of tiles and the same slices; without, each program computes
-    one tile.
+    Only for a launch with panels.
     """
-    tiles, num_pid_n = like.tiles, like.extents[1]
-    if like.panels is None:
-        pids = np.arange(like.extents[0] * num_pid_n, dtype=np.int64)
-        pid_m, pid_n = on_arrays(orders.row_major)(pids, num_pid_n)
-        return replace(like, programs=len(pids), tiles=Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_m))
-    place = np.arange(len(tiles.program))
-    if like.turns > 1:
-        # Entries in the order in which they start, slice by slice.
-        place[stable_order(tiles.pid_k * like.turns + like.turn)] = np.arange(len(place))
-    if like.slices > 1:
-        place %= like.extents[0] * num_pid_n
-    pid_m, pid_n = on_arrays(orders.row_major)(place, num_pid_n)
+    tiles, (num_pid_m, num_pid_n) = like.tiles, like.extents
+    place = np.empty_like(tiles.program)
+    # Entries in the order in which they start, slice by slice.
+    place[stable_order(tiles.pid_k * like.turns + like.turn)] = np.arange(len(place))
+    pid_m, pid_n = on_arrays(orders.row_major)(place % (num_pid_m * num_pid_n), num_pid_n)
     return replace(like, tiles=Tiles(tiles.program, pid_m, pid_n, tiles.pid_k, group=pid_m))
 
 
@@ -283,14 +237,12 @@ def slice_blocks(schedule: Schedule) -> np.ndarray:
     return end - start
 
 
-def loads(schedule: Schedule, counts: np.ndarray) -> np.ndarray | None:
+def loads(schedule: Schedule, counts: np.ndarray) -> np.ndarray:
     """Count the distinct blocks of panels, BLOCK_K deep, that the first n programs load, for each n of `counts`.
 
     A program that computes tile (pid_m, pid_n) loads the blocks of row panel pid_m and of column panel pid_n in its
-    slice of K. None if each input is read once.
+    slice of K. Only for a launch with panels.
     """
-    if schedule.panels is None:
-        return None
     first_program = np.concatenate([schedule.tiles.program[first.ravel()] for first in schedule.first_of_piece])
     blocks = np.tile(slice_blocks(schedule), sum(schedule.extents))
     order = np.argsort(first_program)

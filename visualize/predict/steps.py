@@ -6,7 +6,7 @@ single tile of a loop), in start order. Omitted, as in `schedule`: how long a pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -72,14 +72,14 @@ class Steps:
 
     Attributes:
         name: what a step is: "wave", "turn" (of the loop), "step" (a turn in a wave), "program", or "tile" (of a loop).
-        entries: the entries of the schedule's tiles, step after step; None if launch order is that.
+        entries: the entries of the schedule's tiles, step after step.
         timed: the launch as if each tile were a program of its own, started when the tile is computed.
         tiles: tiles that each step computes: (steps,).
         slots: programs that compute at once in a full step.
     """
 
     name: str
-    entries: np.ndarray | None
+    entries: np.ndarray
     timed: Schedule
     tiles: np.ndarray
     slots: int
@@ -112,27 +112,26 @@ class Steps:
 
 def steps(schedule: Schedule, by: str = "wave") -> Steps:
     """Divide a launch into steps, each "wave", "program" or "auto"."""
-    step, entries, timed = schedule.step, None, schedule
+    entries, timed, slots = np.arange(len(schedule.place)), schedule, schedule.resident_programs
+    single, full = "program", "wave"
     if schedule.turns > 1:
-        entries = stable_order(step)
-        step = step[entries]
-        tiles = Tiles(*(getattr(schedule.tiles, field.name)[entries] for field in fields(Tiles)))
-        timed = replace(schedule, programs=len(entries), tiles=replace(tiles, program=np.arange(len(entries))))
-    if by == "program" or (by == "auto" and (step[-1] == 0 or len(step) <= _FEW_PROGRAMS)):
-        name = "program" if schedule.turns == 1 else "tile"
-        return Steps(name, entries, timed, np.ones(len(step), dtype=np.int64), 1)
-    # A launch that loops has as many programs as it wants at once, however many more an SM would hold.
-    slots = schedule.resident_programs
-    if schedule.turns > 1:
+        single, full = "tile", "turn" if schedule.waves == 1 else "step"
+        by_time = stable_order(schedule.step)
+        columns = {name: column[by_time] for name, column in vars(schedule.tiles).items()}
+        timed = replace(schedule, programs=len(entries), tiles=Tiles(**{**columns, "program": entries}))
+        entries = by_time
+        # A launch that loops has no more programs than it needs, even if an SM would hold more.
         slots = min(slots, -(-schedule.programs // schedule.sms) * schedule.sms)
-    name = "wave" if schedule.turns == 1 else "turn" if schedule.waves == 1 else "step"
-    return Steps(name, entries, timed, np.bincount(step), slots)
+    tiles = np.bincount(schedule.step)
+    if by == "program" or (by == "auto" and (len(tiles) == 1 or len(entries) <= _FEW_PROGRAMS)):
+        return Steps(single, entries, timed, np.ones_like(entries), 1)
+    return Steps(full, entries, timed, tiles, slots)
 
 
 def first_reads(launch: Steps) -> tuple[np.ndarray, np.ndarray]:
     """Return the entry that reads each piece first in time: (num_pid_m, slices), (slices, num_pid_n)."""
     rows, columns = launch.timed.first_of_piece
-    return (rows, columns.T) if launch.entries is None else (launch.entries[rows], launch.entries[columns.T])
+    return launch.entries[rows], launch.entries[columns.T]
 
 
 @dataclass(frozen=True)
@@ -164,20 +163,16 @@ def first_programs(schedule: Schedule, launch: Steps, first: int) -> int:
     return min(first or resident, len(launch.timed.place))
 
 
-def first_loads(launch: Steps, reference: Steps, first: int) -> FirstLoads | None:
-    """Compare what the first programs load with the row-major `reference`; None if each input is read once."""
-    orders, n = (launch.timed, reference.timed), np.array([first])
-    own, row_major = (loads(order, n) for order in orders)
-    if own is None or row_major is None:
-        return None
-    near, far = (_region(order, first) for order in orders)
-    place, row_major_place = (order.place for order in orders)
+def first_loads(launch: Steps, reference: Steps, first: int) -> FirstLoads:
+    """Compare what the first programs load with the row-major `reference`. Only for a launch with panels."""
+    orders = own, row_major = launch.timed, reference.timed
+    blocks, row_major_blocks = (int(loads(order, np.array([first]))[0]) for order in orders)
+    near, far = (
+        (len(np.unique(tiles.pid_m[:first])), len(np.unique(tiles.pid_n[:first])))
+        for tiles in (own.tiles, row_major.tiles)
+    )
     wave_blocks = None
-    if not launch.is_single and len(place) <= _MAX_TILES_ADDED:
+    if not launch.is_single and len(own.place) <= _MAX_TILES_ADDED:
         wave_blocks = int(launch.blocks.sum()), int(reference.blocks.sum())
-    is_same = np.array_equal(place, row_major_place)
-    return FirstLoads(first, len(place), int(own[0]), int(row_major[0]), (near, far), is_same, wave_blocks)
-
-
-def _region(order: Schedule, first: int) -> tuple[int, int]:
-    return len(np.unique(order.tiles.pid_m[:first])), len(np.unique(order.tiles.pid_n[:first]))
+    is_same = np.array_equal(own.place, row_major.place)
+    return FirstLoads(first, len(own.place), blocks, row_major_blocks, (near, far), is_same, wave_blocks)

@@ -35,12 +35,13 @@ def residents(schedule: Schedule, launch: Launch, compiled: Compiled | None, res
 
 
 def _row(schedule: Schedule, count: int, resident: Residency) -> tuple[Any, ...]:
+    idle = -schedule.programs % schedule.resident_programs / schedule.resident_programs
     return (
         Sourced(count, resident.source) if count == resident.programs_per_sm else count,
         f"{schedule.waves:,}",
         f"{schedule.tail_programs or schedule.resident_programs:,} of {schedule.resident_programs:,}",
-        percent(schedule.tail_idle),
-        percent(schedule.idle),
+        percent(idle),
+        percent(idle / schedule.waves),
     )
 
 
