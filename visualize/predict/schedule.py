@@ -160,9 +160,10 @@ class Schedule:
         return entry
 
     @cached_property
-    def pieces(self) -> tuple[np.ndarray, ...]:
+    def pieces(self) -> tuple[np.ndarray, np.ndarray]:
         """The piece of a row panel, and of a column panel, that each tile reads: pid times slices, plus its slice."""
-        return tuple(pid * self.slices + self.tiles.pid_k for pid in (self.tiles.pid_m, self.tiles.pid_n))
+        tiles, slices = self.tiles, self.slices
+        return tiles.pid_m * slices + tiles.pid_k, tiles.pid_n * slices + tiles.pid_k
 
     @cached_property
     def first_of_piece(self) -> tuple[np.ndarray, np.ndarray]:
