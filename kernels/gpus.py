@@ -16,8 +16,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-KIB = 1024
-MIB = 1024 * 1024
+_KIB = 1024
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ class Gpu:
     l2_bytes: int
     shared_bytes_per_sm: int
     shared_bytes_per_program: int
-    registers_per_sm: int
     max_warps_per_sm: int
     max_programs_per_sm: int
     dram_gbps: float
@@ -50,9 +48,10 @@ class Gpu:
     assumed: str = ""
     caveat: str = ""
     l2_gbps_per_sm: float = 0.0
+    registers_per_sm: int = 65536  # of all compute capabilities from 7.0 on
 
 
-# Shared memory per SM and per program (KiB), maximum warps and programs per SM. All have 65,536 registers per SM.
+# Shared memory per SM and per program (KiB), maximum warps and programs per SM.
 _LIMITS = {
     (7, 5): (64, 64, 32, 16),
     (8, 0): (164, 163, 64, 32),
@@ -72,10 +71,9 @@ def _row(
     return Gpu(
         name=name,
         sms=sms,
-        l2_bytes=int(l2_mib * MIB),
-        shared_bytes_per_sm=shared * KIB,
-        shared_bytes_per_program=per_program * KIB,
-        registers_per_sm=65536,
+        l2_bytes=int(l2_mib * _KIB * _KIB),
+        shared_bytes_per_sm=shared * _KIB,
+        shared_bytes_per_program=per_program * _KIB,
         max_warps_per_sm=warps,
         max_programs_per_sm=programs,
         dram_gbps=gbps,
@@ -120,7 +118,7 @@ _DEVICE_NAMES = {
 
 # CUdevice_attribute values, from cuda.h.
 _SMS, _CC_MAJOR, _CC_MINOR, _L2 = 16, 75, 76, 38
-_SHARED_SM, _SHARED_PROGRAM, _REGISTERS, _THREADS, _PROGRAMS = 81, 97, 82, 39, 106
+_SHARED_SM, _SHARED_PROGRAM, _THREADS, _PROGRAMS = 81, 97, 39, 106
 _MEMORY_KHZ, _BUS_BITS, _CLOCK_KHZ = 36, 37, 13
 
 
@@ -207,34 +205,31 @@ def this_gpu() -> Gpu | None:
         return 0 if cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) else value.value
 
     device_name = buffer.value.decode()
-    name = table_name(device_name)
-    row = GPUS.get(name or "")
-    # Two transfers per clock (DDR): kHz · 2 · bits / 8, in GB/s.
-    gbps = read(_MEMORY_KHZ) * 2 * read(_BUS_BITS) / 8 / 1e6
+    row = GPUS.get(table_name(device_name) or "")
     read_row = Gpu(
-        name=name or device_name,
+        name=device_name,
         sms=read(_SMS),
         l2_bytes=read(_L2),
         shared_bytes_per_sm=read(_SHARED_SM),
         shared_bytes_per_program=read(_SHARED_PROGRAM),
-        registers_per_sm=read(_REGISTERS),
         max_warps_per_sm=read(_THREADS) // 32,
         max_programs_per_sm=read(_PROGRAMS),
-        dram_gbps=gbps,
+        # Two transfers per clock (DDR): kHz · 2 · bits / 8, in GB/s.
+        dram_gbps=read(_MEMORY_KHZ) * 2 * read(_BUS_BITS) / 8 / 1e6,
         matrix_tflops={},
         clock_mhz=read(_CLOCK_KHZ) / 1000,
         compute_capability=(read(_CC_MAJOR), read(_CC_MINOR)),
         source=f"read from this device, {device_name}",
     )
     if row is None or row.sms != read_row.sms:
-        # For another model, or a slice of one, the table's name and rates do not hold.
-        return replace(read_row, name=device_name)
+        return read_row  # For another model, or a slice of one, the table's name and rates do not hold.
     return replace(
         read_row,
+        name=row.name,
         matrix_tflops=row.matrix_tflops,
         l2_gbps_per_sm=row.l2_gbps_per_sm,
         clock_mhz=row.clock_mhz,
         caveat=row.caveat,
-        dram_gbps=gbps or row.dram_gbps,
+        dram_gbps=read_row.dram_gbps or row.dram_gbps,
         assumed="matrix rates and their clock, from the table",
     )

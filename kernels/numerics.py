@@ -1,4 +1,4 @@
-"""Input values, and the formulas that compare a result with its reference. Torch, imported inside the functions.
+"""Input values, and the comparison of a result with its reference. Torch, imported inside the functions.
 
 The check and exported scripts share these functions.
 """
@@ -6,6 +6,7 @@ The check and exported scripts share these functions.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,38 +40,39 @@ def compared_in(dtype: torch.dtype, reference_dtype: str) -> torch.dtype:
     return torch.float32 if dtype.itemsize == 1 else dtype
 
 
-def as_stored(value: Any, dtype: torch.dtype) -> Any:
-    """Round correct results to `dtype`, in the type of `value`. float8 saturates at its largest number."""
-    import torch
-
-    if dtype.itemsize == 1:
-        most = torch.finfo(dtype).max
-        value = value.clamp(-most, most)
-    return value.to(dtype).to(value.dtype)
-
-
-def deviations(got: Any, expected: Any, right: Any) -> tuple[Any, Any, Any]:
-    """Return for each element: whether it is wrongly not finite, its error, and the error of the correct result.
+def compare(output: Any, expected: Any, scale: Any, allowed: Any) -> SimpleNamespace:
+    """Compare elements of a result with the reference.
 
     Args:
-        got, expected: the result and the reference, in one type.
-        right: the correct result as stored, which differs from the reference by rounding.
+        expected: the reference, in the type of the comparison.
+        scale: of the elements' errors.
+        allowed: the Allowance; None if the output must equal the reference bit for bit.
+
+    Returns:
+        For each element: `got`, the output in the type of the comparison; `error`; `rounding`, the error of the correct
+        result as stored; `typical`, the expected error beyond it; whether it is wrongly `nonfinite`; and `units`, the
+        error beyond rounding in units of what is allowed, or the error if none is. Above 1, or 0, an element is wrong.
     """
     import torch
 
+    got, right = output.to(expected.dtype), expected
+    if allowed:
+        if output.dtype.itemsize == 1:  # float8 saturates at its largest number
+            most = torch.finfo(output.dtype).max
+            right = expected.clamp(-most, most)
+        right = right.to(output.dtype).to(expected.dtype)
     nonfinite = ~torch.isfinite(got) & (got != right)
     error = torch.where(nonfinite | (got == expected), 0, (got - expected).abs())
     rounding = torch.where(right == expected, 0, (right - expected).abs())
-    return nonfinite, error, rounding
-
-
-def in_limits(got: Any, right: Any, error: Any, rounding: Any, limit: Any) -> Any:
-    """Return each element's error beyond rounding in units of what is allowed. Above 1 it is wrong."""
-    import torch
-
-    # An error of `limit` before rounding can move a value between two neighbours to either: twice as much.
-    beyond = torch.where(got == right, 0, (error - rounding).clamp(min=0))
-    return torch.where(limit > 0, beyond / (2 * limit), torch.where(beyond > 0, torch.inf, 0))
+    typical, units = torch.zeros_like(error), error
+    if allowed:
+        limit = allowed.of_value * expected.abs() + allowed.of_scale * scale
+        typical = allowed.expected_of_value * expected.abs() + allowed.expected_of_scale * scale
+        # An error of `limit` before rounding can move a value between two neighbours to either: twice as much.
+        beyond = torch.where(got == right, 0, (error - rounding).clamp(min=0))
+        units = torch.where(limit > 0, beyond / (2 * limit), torch.where(beyond > 0, torch.inf, 0))
+    units = torch.where(nonfinite, torch.inf, units)
+    return SimpleNamespace(got=got, error=error, rounding=rounding, typical=typical, nonfinite=nonfinite, units=units)
 
 
 def rms_limit(explained: float, scale: float, elements: int) -> float:

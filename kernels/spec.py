@@ -1,4 +1,4 @@
-"""The declarations of a kernel: its tensors, its family, and the Kernel that combines them. Standard library only."""
+"""The declarations of a kernel: its tensors, its family, and the Kernel that combines them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
+from typing_extensions import TypeVar
+
 from kernels.accesses import Access, Axis, FlatAccess, Tiles
 from kernels.knobs import Knob, knobs
 
 if TYPE_CHECKING:
     import numpy as np
-    from typing_extensions import TypeVar
 
     from kernels.gpus import Gpu
-else:
-    from typing import TypeVar
 
 # Keys are torch's names.
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
@@ -71,11 +70,8 @@ class ProblemFields(Protocol):
 
 
 # A family's problem and a kernel's config: frozen dataclasses of knobs. A bare `Kernel` has any problem and config.
-if TYPE_CHECKING:
-    P = TypeVar("P", bound=ProblemFields, default=Any)
-    C = TypeVar("C", default=Any)
-else:
-    P, C = TypeVar("P"), TypeVar("C")
+P = TypeVar("P", bound=ProblemFields, default=Any)
+C = TypeVar("C", default=Any)
 
 # Tensors by name.
 Tensors = Mapping[str, Any]

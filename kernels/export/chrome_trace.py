@@ -31,11 +31,10 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
     kernel = discover()[experiment.kernel]
     found = kernel.tiles(np.arange(len(timeline.sm)), Launch(experiment.problem, experiment.config, gpu))
     tiles: list[list[dict[str, int]]] = [[] for _ in timeline.sm]
-    for program, *coordinates in zip(
-        *(column.tolist() for column in (found.program, found.pid_m, found.pid_n, found.pid_k, found.group)),
-        strict=True,
-    ):
-        tiles[program].append(dict(zip(("pid_m", "pid_n", "pid_k", "group"), coordinates, strict=True)))
+    names = ("pid_m", "pid_n", "pid_k", "group")
+    coordinates = np.stack([getattr(found, name) for name in names], axis=1).tolist()
+    for program, coordinate in zip(found.program.tolist(), coordinates, strict=True):
+        tiles[program].append(dict(zip(names, coordinate, strict=True)))
     slots = assign_slots(timeline.sm, timeline.start_ns, timeline.end_ns)
     events: list[dict[str, Any]] = []
 

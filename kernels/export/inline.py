@@ -7,7 +7,6 @@ their names in the text. Imports move to the top, and annotations of functions t
 from __future__ import annotations
 
 import ast
-import builtins
 import inspect
 import itertools
 import re
@@ -104,10 +103,8 @@ class Inliner:
         known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         for chain in sorted(_chains(tree, ignored), key=lambda chain: span(chain[0])):
             base = ast.unparse(chain[0])
-            if base in local or (base not in known and hasattr(builtins, base)):
+            if base in local or base not in known:  # a parameter or variable, or a builtin
                 continue
-            if base not in known:
-                raise CannotBeWritten(f"{function.__qualname__} uses {base}, which its module does not define.")
             if replaced := self._reference(chain, known[base], function):
                 yield *span(replaced[0]), replaced[1]
 
@@ -121,9 +118,9 @@ class Inliner:
                 if _is_library(value.__name__):
                     self._import(value.__name__, name, function)
                     return None
-            elif isinstance(plain, FunctionType):
-                if not _is_library(plain.__module__):
-                    return part, self._copy(value)
+            elif isinstance(plain, FunctionType) and not _is_library(plain.__module__):
+                return part, self._copy(value)
+            elif isinstance(plain, FunctionType | type) and _is_library(plain.__module__):
                 self.imports.add(f"from {plain.__module__} import {plain.__name__}")
                 return part, plain.__name__
             elif type(value).__name__ == "constexpr" and hasattr(value, "value"):

@@ -10,7 +10,6 @@ import dataclasses
 import inspect
 import json
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Self
@@ -20,7 +19,7 @@ from kernels.spec import DTYPE_BYTES, Kernel, Launch, TensorSpec
 
 
 class SymbolicInt(int):
-    """An integer with its expression.
+    """An integer that is represented by its expression.
 
     Attributes:
         text: the expression.
@@ -38,22 +37,21 @@ class SymbolicInt(int):
         number.text, number.sign, number.untraced = text, sign, untraced
         return number
 
+    def __repr__(self) -> str:
+        return self.text
+
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
     def __neg__(self) -> SymbolicInt:
         return SymbolicInt(int.__neg__(self), f"-({self.text})" if self.sign else f"-{self.text}", self.untraced)
 
-    def __hash__(self) -> int:
-        return int.__hash__(self)
 
-
-def expression(value: int, after: str = "", is_left: bool = True) -> str:
-    """Return an integer's expression, parenthesized as an operand of the operator `after`."""
-    if not isinstance(value, SymbolicInt):
-        return str(value)
-    plain = not value.sign or not after or (is_left and value.sign == after and after in "+*")
-    return value.text if plain else f"({value.text})"
+def _operand(value: int, after: str, is_left: bool) -> str:
+    """Return an integer's expression as an operand of the operator `after`, parenthesized if necessary."""
+    sign = value.sign if isinstance(value, SymbolicInt) else ""
+    plain = not sign or (is_left and sign == after and after in "+*")
+    return repr(value) if plain else f"({value!r})"
 
 
 def _trace(name: str, sign: str, neutral: int) -> None:
@@ -65,7 +63,7 @@ def _trace(name: str, sign: str, neutral: int) -> None:
             return left
         if type(left) is int and left == neutral and sign in "+*":
             return right
-        text = f"{expression(left, sign)} {sign} {expression(right, sign, is_left=False)}"
+        text = f"{_operand(left, sign, True)} {sign} {_operand(right, sign, False)}"
         untraced = next(number.untraced for number in (left, right) if isinstance(number, SymbolicInt))
         return SymbolicInt(compute(int.__index__(left), int.__index__(right)), text, untraced, sign)
 
@@ -74,33 +72,21 @@ def _trace(name: str, sign: str, neutral: int) -> None:
 
 
 def _record(name: str) -> None:
-    plain = getattr(int, f"__{name}__")
+    plain = getattr(int, name)
 
     def operation(self: SymbolicInt, *others: Any) -> Any:
         self.untraced.append(name)
         return plain(self, *others)
 
-    setattr(SymbolicInt, f"__{name}__", operation)
+    setattr(SymbolicInt, name, operation)
 
 
 for _name, _sign, _neutral in (("add", "+", 0), ("sub", "-", 0), ("mul", "*", 1), ("floordiv", "//", 1)):
     _trace(_name, _sign, _neutral)
-_BINARY = ("truediv", "mod", "divmod", "pow", "and", "or", "xor", "lshift", "rshift")
-for _name in (
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "eq",
-    "ne",
-    "bool",
-    "int",
-    "index",
-    "float",
-    *_BINARY,
-    *(f"r{b}" for b in _BINARY),
-):
-    _record(_name)
+_VALUE_FREE = {"__doc__", "__format__", "__getattribute__", "__getnewargs__", "__hash__", "__sizeof__"}
+for _name in vars(int).keys() - vars(SymbolicInt).keys() - _VALUE_FREE:
+    if _name.startswith("__"):
+        _record(_name)
 
 
 class _SymbolicTensor:
@@ -110,6 +96,9 @@ class _SymbolicTensor:
         self.text, self.shape = text, spec.shape
         self.dtype = SimpleNamespace(itemsize=DTYPE_BYTES[dtype])
         self._strides = [SymbolicInt(n, f"{text}.stride({axis})", untraced) for axis, n in enumerate(spec.strides)]
+
+    def __repr__(self) -> str:
+        return self.text
 
     def data_ptr(self) -> int:
         return 0
@@ -125,20 +114,16 @@ class LaunchCode:
     Attributes:
         inputs: (name, shape in memory, whether the kernel sees its transpose).
         output: (name, shape).
-        grid: a tuple.
-        grid_is_fixed: whether the grid is written in numbers because it holds only for this problem, config and GPU.
+        grid: a tuple. A comment follows if it is written in numbers that hold only for this problem, config and GPU.
         arguments: by name, in the kernel's order, then the options of the launch.
-        work: floating-point operations; "" if a rate is in bytes per second.
-        has_descriptors: whether arguments are tensor descriptors.
+        work: floating-point operations; 0 if a rate is in bytes per second.
     """
 
     inputs: tuple[tuple[str, str, bool], ...]
     output: tuple[str, str]
     grid: str
-    grid_is_fixed: bool
     arguments: dict[str, str]
     work: str
-    has_descriptors: bool
 
 
 def launch_code(kernel: Kernel, launch: Launch) -> LaunchCode:
@@ -157,10 +142,10 @@ def launch_code(kernel: Kernel, launch: Launch) -> LaunchCode:
     traced = Launch(symbolic(launch.problem, "problem"), symbolic(launch.config, "config"), launch.gpu)
     specs, output = kernel.family.tensors(traced.problem), kernel.family.output(traced.problem)
     untraced.clear()
-    grid = kernel.grid(traced)
+    grid = repr(shape := kernel.grid(traced))
     # A plain number may still depend on a field. Only 1 is trusted.
-    is_fixed = bool(untraced) or any(type(size) is int and size != 1 for size in grid)
-    work = kernel.family.work(traced.problem)
+    if untraced or any(type(size) is int and size != 1 for size in shape):
+        grid = f"{kernel.grid(launch)}  # for this problem and config, on {launch.gpu.name}"
     tensors = {
         name: _SymbolicTensor("output" if name == output else f'inputs["{name}"]', spec, launch.problem.dtype, untraced)
         for name, spec in specs.items()
@@ -168,13 +153,11 @@ def launch_code(kernel: Kernel, launch: Launch) -> LaunchCode:
     given, parameters = kernel.arguments(tensors, traced), inspect.signature(kernel.jitted.fn).parameters
     order = [*(name for name in parameters if name in given), *(name for name in given if name not in parameters)]
     return LaunchCode(
-        inputs=tuple((name, _tuple(spec.stored), spec.transposed) for name, spec in specs.items() if spec.is_input),
-        output=(output, _tuple(specs[output].shape)),
-        grid=_tuple(kernel.grid(launch) if is_fixed else grid),
-        grid_is_fixed=is_fixed,
+        inputs=tuple((name, repr(spec.stored), spec.transposed) for name, spec in specs.items() if spec.is_input),
+        output=(output, repr(specs[output].shape)),
+        grid=grid,
         arguments={name: _argument(name, given[name]) for name in order},
-        work=expression(work) if work else "",
-        has_descriptors=any(_is_descriptor(value) for value in given.values()),
+        work=repr(kernel.family.work(traced.problem)),
     )
 
 
@@ -184,21 +167,8 @@ def literal(value: object) -> str:
 
 
 def _argument(name: str, value: Any) -> str:
-    if isinstance(value, _SymbolicTensor):
-        return value.text
-    if type(value) is int or isinstance(value, SymbolicInt):
-        return expression(value)
-    if value is None or isinstance(value, bool | float | str):
+    if value is None or isinstance(value, int | float | str | _SymbolicTensor):
         return literal(value)
-    if _is_descriptor(value):
-        lists = ", ".join(f"[{', '.join(map(expression, n))}]" for n in (value.shape, value.strides, value.block_shape))
-        return f"TensorDescriptor({value.base.text}, {lists})"
+    if type(value).__name__ == "TensorDescriptor":
+        return f"TensorDescriptor({value.base}, {value.shape}, {value.strides}, {value.block_shape})"
     raise CannotBeWritten(f"The argument {name} is a {type(value).__name__}, which a script can't contain.")
-
-
-def _is_descriptor(value: Any) -> bool:
-    return type(value).__name__ == "TensorDescriptor"
-
-
-def _tuple(sizes: Sequence[int]) -> str:
-    return f"({', '.join(map(expression, sizes))}{',' if len(sizes) == 1 else ''})"

@@ -13,7 +13,7 @@ import string
 import sys
 import textwrap
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,25 +42,18 @@ if INTERPRETED:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A titled piece of the script."""
-
-    title: str
-    code: str
-
-
-@dataclass(frozen=True)
 class Script:
     """A run as a script.
 
     Attributes:
         name: of the file, without its suffix.
         about: a description, line by line.
+        cells: code by title.
     """
 
     name: str
     about: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    cells: dict[str, str]
 
     @property
     def text(self) -> str:
@@ -68,7 +61,7 @@ class Script:
         about = "\n".join(
             textwrap.fill(line, 118, break_long_words=False, break_on_hyphens=False) for line in self.about
         )
-        cells = "\n\n".join(f"# %% {cell.title}\n{cell.code}" for cell in self.cells)
+        cells = "\n\n".join(f"# %% {title}\n{code}" for title, code in self.cells.items())
         return f'"""{about}\n"""\n\n{cells}\n'
 
     def notebook(self) -> dict[str, Any]:
@@ -79,12 +72,12 @@ class Script:
             return {"cell_type": kind, "id": name, "metadata": {}, "source": text.splitlines(keepends=True), **more}
 
         cells = [cell("markdown", "about", "\n".join([f"# {self.about[0]}", *self.about[1:]]))]
-        for part in self.cells:
-            name = part.title.lower().replace(" ", "-")
-            cells.append(cell("markdown", f"{name}-title", f"## {part.title}"))
-            cells.append(cell("code", name, part.code, execution_count=None, outputs=[]))
-        python = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-        metadata = {**python, "language_info": {"name": "python"}}
+        for title, code in self.cells.items():
+            name = title.lower().replace(" ", "-")
+            cells.append(cell("markdown", f"{name}-title", f"## {title}"))
+            cells.append(cell("code", name, code, execution_count=None, outputs=[]))
+        python = {"display_name": "Python 3", "language": "python", "name": "python3"}
+        metadata = {"kernelspec": python, "language_info": {"name": "python"}}
         return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
@@ -100,30 +93,31 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     kernel, problem, run = discover()[experiment.kernel], experiment.problem, experiment.run
     family, launch = kernel.family, Launch(problem, experiment.config, gpu)
     code, inliner = launch_code(kernel, launch), Inliner(_RESERVED)
+    # First the functions that the template calls, so that they keep their names.
+    _, values_texts = inliner.inline(values)
+    _, check_texts = inliner.inline(script_runtime.is_right)
+    _, time_texts = inliner.inline(script_runtime.times_ms, script_runtime.told)
     (jitted,), kernel_texts = inliner.inline(kernel.jitted)
-    (draw,), values_texts = inliner.inline(values)
-    (is_right, reference, *scale), check_texts = inliner.inline(
-        script_runtime.is_right, family.reference, *([family.error_scale] if family.error_scale else [])
-    )
-    (library, times_ms, told), time_texts = inliner.inline(
-        family.baseline, script_runtime.times_ms, script_runtime.told
-    )
+    (reference, *scale), family_texts = inliner.inline(*filter(None, (family.reference, family.error_scale)))
+    (library,), library_texts = inliner.inline(family.baseline)
     needed = {*inliner.imports, "import os", "import sys", "import triton", "import triton.language as tl"}
     triton = sorted(line for line in needed if "triton" in line.split()[1])
     standard = {*needed, "from types import SimpleNamespace"} - {*triton, "import torch"}
-    if code.has_descriptors:
+    if any(text.startswith("TensorDescriptor") for text in code.arguments.values()):
         triton.append("from triton.tools.tensor_descriptor import TensorDescriptor")
     inputs = (
-        f'    "{name}": {draw}("{run.distribution}", {stored}, generator, DEVICE).to(dtype){".t()" * transposed},'
+        f'    "{name}": values("{run.distribution}", {stored}, generator, DEVICE).to(dtype){".t()" * transposed},'
         for name, stored, transposed in code.inputs
     )
     start, comment = 'float("nan")', "NaN: an element that is not written fails the check"
     if kernel.zeroed_output:
         start, comment = "0.0", "zeros: the kernel adds to it"
+    # Kernels whose output must equal the reference only move elements: raw integers do not matter to them.
+    needs_gpu = not family.is_exact and (problem.dtype == "bfloat16" or DTYPE_BYTES[problem.dtype] == 1)
     text = string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         imports="\n".join(sorted(standard, key=lambda line: (line.startswith("from"), line))),
         triton_imports="\n".join(triton),
-        refusal=_REFUSAL.format(dtype=problem.dtype) if computes_raw_integers(kernel, problem.dtype) else "",
+        refusal=_REFUSAL.format(dtype=problem.dtype) if needs_gpu else "",
         problem=_keywords(vars(problem)),
         config=_keywords(vars(experiment.config)),
         dtype=problem.dtype,
@@ -135,25 +129,22 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
         output_shape=code.output[1],
         comment=comment,
         start=start,
-        grid=code.grid + (f"  # for this problem and config, on {gpu.name}" if code.grid_is_fixed else ""),
+        grid=code.grid,
         jitted=jitted,
         arguments="\n".join(f"        {name}={text}," for name, text in code.arguments.items()),
-        check_functions=_join(check_texts),
+        check_functions=_join(check_texts + family_texts),
         allowed=_allowed(kernel, launch, run.distribution),
-        is_right=is_right,
         reference=reference,
         error_scale=scale[0] if scale else None,
-        time_functions=_join(time_texts),
+        time_functions=_join(time_texts + library_texts),
         library=library,
-        times_ms=times_ms,
         is_cold=run.l2 == "cold",
-        told=told,
         kernel=kernel.id,
         baseline=family.baseline_name(problem),
-        rate=f"{code.work or 0}, {family.minimal_bytes(problem)}",
+        rate=f"{code.work}, {family.minimal_bytes(problem)}",
     )
     parts = re.split(r"^# %% (.+)\n", text, flags=re.MULTILINE)[1:]
-    cells = tuple(Cell(title, body.strip()) for title, body in zip(parts[::2], parts[1::2], strict=True))
+    cells = {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
     sizes = shape_text(problem).replace(" × ", "x")
     return Script(f"{kernel.id.replace('.', '_')}_{sizes}_{problem.dtype}", _about(kernel, launch, experiment), cells)
 
@@ -175,14 +166,6 @@ def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str,
         "",
         f"On the page: ?{urllib.parse.urlencode(experiment.to_address())}",
     )
-
-
-def computes_raw_integers(kernel: Kernel, dtype: str) -> bool:
-    """Return whether the unpatched interpreter computes wrong results: it holds bfloat16 and float8 as integers.
-
-    Kernels whose output must equal the reference only move elements, so they are not affected.
-    """
-    return not kernel.family.is_exact and (dtype == "bfloat16" or DTYPE_BYTES[dtype] == 1)
 
 
 def _allowed(kernel: Kernel, launch: Launch, distribution: str) -> str:
@@ -228,8 +211,3 @@ def config_line(kernel: Kernel, experiment: Experiment) -> str:
     constants = ", ".join(f'"{name}": {value!r}' for name, value in fields.items() if name in parameters)
     of_grid = ", ".join(f"{name}={value!r}" for name, value in fields.items() if name not in parameters)
     return f"triton.Config({{{constants}}}, {launch}),{f'  # grid: {of_grid}' if of_grid else ''}"
-
-
-def config_lines(kernel: Kernel, experiments: Iterable[Experiment]) -> str:
-    """Return a config line for each experiment."""
-    return "".join(f"{config_line(kernel, experiment)}\n" for experiment in experiments)

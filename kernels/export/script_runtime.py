@@ -8,53 +8,38 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernels.numerics import as_stored, compared_in, deviations, in_limits, rms_limit
+from kernels.numerics import compare, compared_in, rms_limit
 from kernels.spec import Tensors
 
 
-def is_right(
-    output: Any,
-    inputs: Tensors,
-    reference: Callable[[Tensors, slice], Any],
-    error_scale: Callable[[Tensors, slice], Any] | None,
-    allowed: Any,
-) -> bool:
+def is_right(output: Any, inputs: Tensors, reference: Any, error_scale: Any, allowed: Any) -> bool:
     """Compare the output with torch's, 1024 rows at a time, and print the deviation.
 
     Args:
+        reference, error_scale: the family's functions of the inputs and some rows; the scale may be None.
         allowed: the error that rounding explains; None if the output must equal the reference bit for bit.
     """
-    import torch
-
     wide = compared_in(output.dtype, allowed.reference_dtype if allowed else "")
     wider = {name: tensor.to(wide) for name, tensor in inputs.items()}
     absolute = {name: tensor.float().abs() for name, tensor in inputs.items()}
     wrong, worst, place = 0, -1.0, (0, 0)
-    error_2 = reference_2 = explained_2 = 0.0
+    squares = [0.0, 0.0, 0.0, 0.0]
     rows, columns = output.shape
     for first in range(0, rows, 1024):
         part = slice(first, min(first + 1024, rows))
         expected = reference(wider, part)
-        got = output[part].to(wide)
-        right = as_stored(expected, output.dtype) if allowed else expected
-        nonfinite, error, rounding = deviations(got, expected, right)
-        units = error
-        if allowed:
-            scale = error_scale(absolute, part).to(wide) if error_scale else expected.abs()
-            limit = allowed.of_value * expected.abs() + allowed.of_scale * scale
-            typical = allowed.expected_of_value * expected.abs() + allowed.expected_of_scale * scale
-            units = in_limits(got, right, error, rounding, limit)
-            explained_2 += (rounding.double() ** 2).sum().item() + (typical.double() ** 2).sum().item()
-        units = torch.where(nonfinite, torch.inf, units)
-        wrong += int((units > (1 if allowed else 0)).sum().item())
-        error_2 += (error.double() ** 2).sum().item()
-        reference_2 += (expected.double() ** 2).sum().item()
-        if units.max().item() > worst:
-            worst = units.max().item()
-            row, column = divmod(int(units.argmax().item()), columns)
+        scale = error_scale(absolute, part).to(wide) if error_scale else expected.abs()
+        compared = compare(output[part], expected, scale, allowed)
+        wrong += int((compared.units > (1 if allowed else 0)).sum().item())
+        parts = compared.error, expected, compared.rounding, compared.typical
+        squares = [total + (part.double() ** 2).sum().item() for total, part in zip(squares, parts, strict=True)]
+        if compared.units.max().item() > worst:
+            worst = compared.units.max().item()
+            row, column = divmod(int(compared.units.argmax().item()), columns)
             place = first + row, column
-    norm = math.sqrt(reference_2) or 1.0
-    relative_rms, most = math.sqrt(error_2) / norm, rms_limit(math.sqrt(explained_2), norm, output.numel())
+    error, norm, rounding, typical = map(math.sqrt, squares)
+    relative_rms = error / (norm or 1.0)
+    most = rms_limit(math.hypot(rounding, typical), norm or 1.0, output.numel())
     passed = wrong == 0 and relative_rms <= most
     rule = f"limit {most:.2e}" if allowed else "every element must be equal"
     print(f"check {'passed' if passed else 'FAILED'}: {wrong:,} of {output.numel():,} elements wrong, ", end="")

@@ -7,9 +7,10 @@ err by that rounding, and beyond it by its Allowance.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from kernels.numerics import as_stored, compared_in, deviations, in_limits, rms_limit
+from kernels.numerics import compare, compared_in, rms_limit
 from kernels.results import Check, Closeup, Diff
 from kernels.spec import Allowance, Family
 
@@ -47,19 +48,6 @@ def require_memory(needed_bytes: int, what: str) -> None:
         )
 
 
-class _Rows(NamedTuple):
-    """Some rows of the output and the reference, and per element its error, scale and rounding."""
-
-    got: torch.Tensor
-    expected: torch.Tensor
-    error: torch.Tensor
-    scale: torch.Tensor
-    rounding: torch.Tensor
-    typical: torch.Tensor
-    units: torch.Tensor
-    nonfinite: torch.Tensor
-
-
 class _Comparison:
     """The output and the reference, some rows at a time: 16,384 × 16,384 must fit beside the tensors."""
 
@@ -76,23 +64,14 @@ class _Comparison:
         self.inputs = {name: tensor.to(wide) for name, tensor in inputs.items()}
         self.absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if has_scale else {}
 
-    def rows(self, part: slice) -> _Rows:
-        import torch
-
+    def rows(self, part: slice) -> SimpleNamespace:
+        """Compare some rows: the fields of `compare`, with `expected` and `scale`."""
         expected = self.family.reference(self.inputs, part)
-        got = self.output[part].to(expected.dtype)
-        right = expected if self.allowance is None else as_stored(expected, self.output.dtype)
-        nonfinite, error, rounding = deviations(got, expected, right)
         scale = expected.abs()
         if self.absolute and self.family.error_scale:
             scale = self.family.error_scale(self.absolute, part).to(expected.dtype)
-        typical, units = torch.zeros_like(error), error
-        if allowed := self.allowance:
-            limit = allowed.of_value * expected.abs() + allowed.of_scale * scale
-            typical = allowed.expected_of_value * expected.abs() + allowed.expected_of_scale * scale
-            units = in_limits(got, right, error, rounding, limit)
-        units = torch.where(nonfinite, torch.inf, units)
-        return _Rows(got, expected, error, scale, rounding, typical, units, nonfinite)
+        compared = compare(self.output[part], expected, scale, self.allowance)
+        return SimpleNamespace(expected=expected, scale=scale, **vars(compared))
 
 
 def check(

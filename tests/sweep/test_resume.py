@@ -12,7 +12,7 @@ from fakes import ALL, GPU, FakeBuilder, FakeDevice, grid, predicting, swept, tr
 
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.export.script import config_line, config_lines
+from kernels.export.script import config_line
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Failure, Strategy, Sweep, SweepRow, codec
@@ -226,7 +226,7 @@ def test_configs_are_written_as_triton_takes_them():
     experiment = from_json({"kernel": kernel.id, "config": {"PROGRAMS_PER_SM": 2, "num_warps": 8}}, discover())
     line = config_line(kernel, experiment)
     assert line.endswith("# grid: PROGRAMS_PER_SM=2")
-    (made,) = eval(f"[{config_lines(kernel, [experiment])}]", {"triton": triton})
+    (made,) = eval(f"[{line}\n]", {"triton": triton})
     config = vars(experiment.config)
     assert made.num_warps == 8
     assert made.kwargs == {n: config[n] for n in config if n.startswith("BLOCK") or n == "GROUP_SIZE"}

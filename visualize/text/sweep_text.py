@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from kernels.experiment import Experiment
-from kernels.export.script import config_lines
+from kernels.export.script import config_line
 from kernels.results import Sweep, SweepRow
 from kernels.space import Space
 from kernels.spec import Kernel, shape_text
@@ -288,7 +288,7 @@ def pasted(kernel: Kernel, found: Sweep, best: str) -> Markup:
     Args:
         best: the query that sets the best config.
     """
-    lines = config_lines(kernel, [row.experiment for row in found.ranked[:PASTED]])
+    lines = "".join(f"{config_line(kernel, row.experiment)}\n" for row in found.ranked[:PASTED])
     lead = hint(say("{} and look at it on the other tabs. Best by {} time, for @triton.autotune:",
                     Link("Use the best config", best), Mark(found.source)))  # fmt: skip
     return lead + Markup("<pre>{}</pre>").format(lines)
