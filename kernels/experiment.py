@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernels import discover
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu
-from kernels.knobs import ConfigError, Knob, knob, knobs, quote, read_fields
+from kernels.knobs import ConfigError, Knob, knob, knobs, quote, read_fields, refuse_unknown
 from kernels.spec import DTYPE_CAPABILITY, Kernel
 
 GPU_CHOICES = ("", "this", *GPUS)
@@ -98,11 +99,7 @@ def from_json(payload: object, kernels: Mapping[str, Kernel], *, together: bool 
     if not isinstance(payload, Mapping):
         given = type(payload).__name__
         raise ConfigError("not_an_object", f"The experiment is a {given}; it must be a JSON object with a kernel.")
-    known = sorted(field.name for field in dataclasses.fields(Experiment))
-    for name in payload:
-        if name not in known:
-            message = f"An experiment has no field {quote(name)}; it has {', '.join(known)}."
-            raise ConfigError("unknown_field", message, str(name))
+    refuse_unknown(payload, "An experiment", sorted(field.name for field in dataclasses.fields(Experiment)))
     kernel = find_kernel(payload.get("kernel"), kernels)
     parts = {}
     for name, (declared, allowed) in declared_parts(kernel).items():
@@ -154,3 +151,18 @@ def resolve_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
         needs = f"dtype is {experiment.problem.dtype}, which needs compute capability {major}.{minor}"
         raise ConfigError("unsupported_dtype", f"{needs}; {has}.", "dtype")
     return gpu
+
+
+def on_any_gpu(experiment: Experiment) -> Experiment:
+    """Return the key shared by all experiments that differ only in `gpu`."""
+    return dataclasses.replace(experiment, gpu="")
+
+
+def same_launch(experiment: Experiment, gpu: str = "") -> Experiment:
+    """Return the key shared by all experiments with the same launch, whatever their inputs and timing.
+
+    Args:
+        gpu: name of the GPU, if the result depends on it.
+    """
+    problem = discover()[experiment.kernel].family.essential(experiment.problem)
+    return dataclasses.replace(experiment, gpu=gpu, problem=problem, run=Run())

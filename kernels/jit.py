@@ -12,7 +12,7 @@ import inspect
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -33,20 +33,12 @@ class ArrayLanguage:
         return -(-x // y)
 
 
-class RefusesToLaunch:
-    """A jitted function on a machine without Triton: its Python original, which cannot be launched."""
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn = fn
-        functools.update_wrapper(cast("Any", self), fn)
-
-    def __getitem__(self, grid: Any) -> Any:
-        raise RuntimeError(f"{self.fn.__name__} can't be launched: Triton is not installed on this machine.")
-
-
 class _StandIn:
-    jit = RefusesToLaunch
-    cdiv = staticmethod(ArrayLanguage.cdiv)
+    """The names of `triton` that kernel files use. A jitted function holds its Python original and cannot launch."""
+
+    class jit:
+        def __init__(self, fn: Callable[..., Any]) -> None:
+            self.fn = fn
 
 
 try:

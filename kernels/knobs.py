@@ -7,7 +7,7 @@ Schema and its URL parameter all follow from that declaration.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,6 +135,14 @@ def knobs(declared: type, prefix: str = "") -> dict[str, Knob]:
     return {f.name.removeprefix(prefix): f.metadata["knob"] for f in fields}
 
 
+def refuse_unknown(names: Iterable[object], owner: str, known: Iterable[str]) -> None:
+    """Raise ConfigError for the first name that `owner` does not have as a field."""
+    for name in names:
+        if name not in (fields := tuple(known)):
+            message = f"{owner} has no field {quote(name)}; it has {_list(fields)}."
+            raise ConfigError("unknown_field", message, str(name))
+
+
 def read_fields(
     declared: type,
     values: Mapping[str, object],
@@ -153,10 +161,7 @@ def read_fields(
         ConfigError: for an unknown field, or a value that its knob does not allow.
     """
     allowed = knobs(declared, prefix) if allowed is None else allowed
-    for name in values:
-        if name not in allowed:
-            message = f"{owner} has no field {quote(name)}; it has {_list(tuple(allowed))}."
-            raise ConfigError("unknown_field", message, str(name))
+    refuse_unknown(values, owner, allowed)
     return declared(**{prefix + name: allowed[name].validate(name, value) for name, value in values.items()})
 
 

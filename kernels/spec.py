@@ -157,7 +157,7 @@ class Family(Generic[P]):
     problem: type[P]
     tensors: Callable[[P], dict[str, TensorSpec]]
     reference: Callable[[Tensors, slice], Any]
-    baseline: Callable[[Tensors, Any, P], Callable[[], None] | str]
+    baseline: Callable[[Tensors, Any, P], Callable[[], Any] | str]
     baseline_name: Callable[[P], str]
     magnitude: str
     allowance: Callable[[Rounding[P]], Allowance] | None = None

@@ -18,8 +18,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from kernels.equivalence import same_launch
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, same_launch
 from kernels.gpus import Gpu
 from kernels.results.records import RecordForm
 from kernels.results import Device

@@ -26,12 +26,6 @@ for name, kernel in discover().items():
     for tab, said in (("schedule", "wave"), ("coalescing", "transactions"), ("reuse", "DRAM")):
         panel = panels[tab]
         assert said in panel.draw(known)[panel.claim], (name, tab)
-    try:
-        kernel.jitted[(1,)]()
-    except RuntimeError as refusal:
-        assert "Triton is not installed" in str(refusal)
-    else:
-        raise AssertionError("it launched")
 session = Session(None)
 outcome = session.submit(from_json({"kernel": "matmul.grouped"}, discover())).result()
 session.close()

@@ -6,23 +6,17 @@ from typing import Any
 
 from kernels.accesses import Access
 from kernels.jit import memory_lines, tl, triton
-from kernels.knobs import num_stages, num_warps
 from kernels.matmul import persistent, tile
 from kernels.matmul import problem as family
-from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
+from kernels.matmul.problem import FAMILY, Problem, block_k, block_n, with_tf32
 from kernels.orders import grouped, tile_offsets, tile_start
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
+from kernels.spec import DTYPE_BYTES, Launch, Preset, Tensors, TensorSpec
 
 
 @dataclass(frozen=True)
-class Config:
-    BLOCK_M: int = block_m(128)
+class Config(persistent.Config):
     BLOCK_N: int = block_n(256, low=32)
     BLOCK_K: int = block_k()
-    GROUP_SIZE: int = group_size(8)
-    num_warps: int = num_warps()
-    num_stages: int = num_stages()
-    PROGRAMS_PER_SM: int = persistent.programs_per_sm()
 
 
 @triton.jit
@@ -87,7 +81,7 @@ def matmul_fused_add_relu(
             tile.store(d, result, pid_m, pid_n, M, N, stride_dm, stride_dn, BLOCK_M, BLOCK_N)
 
 
-def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
+def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
     m, n, _ = family.axes(launch)
     *copy_lines, load_c = memory_lines(matmul_fused_add_relu)
     if note(launch):
@@ -99,7 +93,7 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     return *family.tma_loads(launch), *halves
 
 
-def arguments(tensors: Tensors, launch: Launch[Problem, Config]) -> dict[str, Any]:
+def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     d = tensors["D"]
     shared = persistent.persistent_arguments(tensors, _tensors(launch.problem), {"C": 2, "D": 2}, launch)
     # Tiles of C and D of 4 bytes per element leave too little shared memory for the next tile's operands.
@@ -107,7 +101,7 @@ def arguments(tensors: Tensors, launch: Launch[Problem, Config]) -> dict[str, An
     return {"d": d, "stride_dm": d.stride(0), "stride_dn": d.stride(1), **shared, "FLATTEN": flatten}
 
 
-def note(launch: Launch[Problem, Config]) -> str:
+def note(launch: Launch[Problem]) -> str:
     return persistent.tma_fallback_reason(_tensors(launch.problem), launch)
 
 
@@ -121,19 +115,13 @@ def _reference(inputs: Tensors, rows: slice) -> Any:
     return (FAMILY.reference(inputs, rows) + inputs["C"][rows]).relu_()
 
 
-def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], None] | str:
+def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], Any] | str:
     """Call torch.addmm into `output`, then ReLU in place. float32 is multiplied as for the product alone."""
     import torch
 
     if problem.dtype.startswith("float8"):
         return "torch adds no float8 matrix to a product."
-    tf32 = family.baseline_uses_tf32(problem)
-
-    def call() -> None:
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-        torch.addmm(inputs["C"], inputs["A"], inputs["B"], out=output).relu_()
-
-    return call
+    return with_tf32(problem, lambda: torch.addmm(inputs["C"], inputs["A"], inputs["B"], out=output).relu_())
 
 
 def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, Callable[[], Any]]:
@@ -142,16 +130,12 @@ def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, C
 
     if problem.dtype.startswith("float8"):
         return {}
-    tf32 = family.baseline_uses_tf32(problem)
-
-    def eager() -> Any:
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-        return torch.relu(inputs["A"] @ inputs["B"] + inputs["C"])
-
+    eager = with_tf32(problem, lambda: torch.relu(inputs["A"] @ inputs["B"] + inputs["C"]))
     return {"torch eager, three calls": eager}
 
 
-KERNEL = Kernel(
+KERNEL = replace(
+    persistent.KERNEL,
     id="matmul.fused_add_relu",
     title="fused add and ReLU",
     headline="The sum with C and the ReLU cost one more load: the product never goes to memory and back.",
@@ -167,9 +151,6 @@ KERNEL = Kernel(
     ),
     config=Config,
     jitted=matmul_fused_add_relu,
-    grid=persistent.grid,
-    extents=extents,
-    tiles=persistent.tiles_of,
     accesses=accesses,
     arguments=arguments,
     note=note,

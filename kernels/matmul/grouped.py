@@ -63,6 +63,8 @@ def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
     return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=on_arrays(orders.group_of)(pids, tiles["n"], size))
 
 
+_LARGE_TILES = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8}
+
 KERNEL = Kernel(
     id="matmul.grouped",
     title="grouped order",
@@ -85,18 +87,14 @@ KERNEL = Kernel(
         Preset(
             "Where order matters: 16384 × 16384 × 4096",
             {"M": 16384, "N": 16384, "K": 4096},
-            {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8},
+            _LARGE_TILES,
             {"tab": "schedule", "first": 132},
         ),
-        Preset(
-            "Large: 4096³",
-            {"M": 4096, "N": 4096, "K": 4096},
-            {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8},
-        ),
+        Preset("Large: 4096³", {"M": 4096, "N": 4096, "K": 4096}, _LARGE_TILES),
         Preset(
             "tf32 and its layout: 4096³ float32",
             {"M": 4096, "N": 4096, "K": 4096, "dtype": "float32"},
-            {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "GROUP_SIZE": 8, "num_warps": 8},
+            {**_LARGE_TILES, "BLOCK_K": 32},
             {"tab": "result"},
         ),
         Preset(

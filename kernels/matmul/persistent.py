@@ -27,11 +27,6 @@ PITCH_BYTES = 16
 _WHOLE_BYTES = 32 * 1024
 
 
-def programs_per_sm() -> Any:
-    text = "Programs that are started per SM: with two, one computes while the other writes."
-    return knob(1, "Launch", text, choices=powers(1, 8))
-
-
 @dataclass(frozen=True)
 class Config:
     BLOCK_M: int = block_m(128)
@@ -40,7 +35,10 @@ class Config:
     GROUP_SIZE: int = group_size(8)
     num_warps: int = num_warps()
     num_stages: int = num_stages()
-    PROGRAMS_PER_SM: int = programs_per_sm()
+    PROGRAMS_PER_SM: int = knob(
+        1, "Launch", "Programs that are started per SM: with two, one computes while the other writes.",
+        choices=powers(1, 8),
+    )  # fmt: skip
 
 
 @triton.jit

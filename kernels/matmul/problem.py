@@ -57,11 +57,8 @@ def group_size(default: int) -> Any:
 def extents(launch: Launch[Problem]) -> dict[str, int]:
     """Return the number of tiles of C along M and N, and of blocks along K."""
     problem, config = launch.problem, launch.config
-    return {
-        "m": -(-problem.M // config.BLOCK_M),
-        "n": -(-problem.N // config.BLOCK_N),
-        "k": -(-problem.K // config.BLOCK_K),
-    }
+    m, n = -(-problem.M // config.BLOCK_M), -(-problem.N // config.BLOCK_N)
+    return {"m": m, "n": n, "k": -(-problem.K // config.BLOCK_K)}
 
 
 def axes(launch: Launch[Problem]) -> tuple[Axis, Axis, Axis]:
@@ -144,30 +141,45 @@ def _reference(inputs: Tensors, rows: slice) -> Any:
         torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
-def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], None] | str:
-    """Call torch.matmul into `output`: float32 as tf32, or in full if the problem asks for more than tf32."""
+def with_tf32(problem: Problem, call: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a library call that multiplies float32 as tf32, or in full if the problem asks for more than tf32."""
+    import torch
+
+    tf32 = baseline_uses_tf32(problem)
+
+    def configured() -> Any:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        return call()
+
+    return configured
+
+
+def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], Any] | str:
+    """Call torch.matmul into `output`, or torch._scaled_mm with scales of 1.
+
+    torch._scaled_mm gets copies: it takes only a row-major A and a K-major B.
+    """
     import torch
 
     a, b = inputs["A"], inputs["B"]
-    if problem.dtype.startswith("float8"):
-        return _float8_baseline(a, b, output, problem)
-    tf32 = baseline_uses_tf32(problem)
-
-    def call() -> None:
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-        torch.matmul(a, b, out=output)
-
-    return call
+    if not problem.dtype.startswith("float8"):
+        return with_tf32(problem, lambda: torch.matmul(a, b, out=output))
+    if problem.dtype == "float8_e5m2":
+        return "torch multiplies no two float8_e5m2 operands."
+    if problem.K % 16 or problem.N % 16:
+        return f"torch._scaled_mm takes multiples of 16 only; K is {problem.K}, N is {problem.N}."
+    a, b = a.contiguous(), b.t().contiguous().t()
+    one = torch.ones((), device=a.device)
+    return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=a.dtype, out=output)
 
 
 def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, Callable[[], None]]:
     """Return the same call through cuBLASLt. torch defaults to cuBLAS."""
     import torch
 
-    if problem.dtype.startswith("float8"):
-        return {}  # torch multiplies float8 with cuBLASLt only
     call = _baseline(inputs, output, problem)
-    assert not isinstance(call, str)
+    if problem.dtype.startswith("float8") or isinstance(call, str):
+        return {}  # torch multiplies float8 with cuBLASLt only
 
     def call_cublaslt() -> None:
         preferred = torch.backends.cuda.preferred_blas_library()
@@ -183,23 +195,6 @@ def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, C
 def baseline_uses_tf32(problem: Problem) -> bool:
     """Return whether the library multiplies float32 as tf32. It does so only if the kernel is no more precise."""
     return problem.precision in ("tf32", "tf32_rounded")
-
-
-def _float8_baseline(a: Any, b: Any, output: Any, problem: Problem) -> Callable[[], None] | str:
-    """Call torch._scaled_mm with scales of 1, on copies: it takes only a row-major A and a K-major B."""
-    import torch
-
-    if problem.dtype == "float8_e5m2":
-        return "torch multiplies no two float8_e5m2 operands."
-    if problem.K % 16 or problem.N % 16:
-        return f"torch._scaled_mm takes multiples of 16 only; K is {problem.K}, N is {problem.N}."
-    a, b = a.contiguous(), b.t().contiguous().t()
-    one = torch.ones((), device=a.device)
-
-    def call() -> None:
-        torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=a.dtype, out=output)
-
-    return call
 
 
 def _baseline_name(problem: Problem) -> str:

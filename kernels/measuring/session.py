@@ -21,8 +21,7 @@ from typing import Any, Generic, TypeVar
 from kernels import discover
 from kernels.compiling import compiler
 from kernels.compiling.compile_cost import QUICK_COMPILE_S, compile_seconds
-from kernels.equivalence import same_launch
-from kernels.experiment import Experiment, from_json, resolve_gpu
+from kernels.experiment import Experiment, from_json, resolve_gpu, same_launch
 from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError

@@ -7,7 +7,7 @@ import datetime
 import json
 from dataclasses import dataclass
 
-from kernels.equivalence import on_any_gpu
+from kernels.experiment import on_any_gpu
 from kernels.measuring.measurements import MEASUREMENTS
 from kernels.results import RunResult
 from kernels.results.codec import UnreadableRecording

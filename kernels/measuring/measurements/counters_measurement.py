@@ -11,8 +11,7 @@ from typing import Any
 
 from kernels.compiling.global_memory import match_instructions
 from kernels.compiling.listing import instructions
-from kernels.equivalence import same_launch
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, same_launch
 from kernels.lanes import MemoryOperation
 from kernels.measuring import ncu
 from kernels.measuring.measurements.measurement import Incomplete, Measurement

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernels import discover
-from kernels.equivalence import same_launch
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, same_launch
 from kernels.gpus import Gpu
 from kernels.lanes import CompiledFacts
 from kernels.measuring import ncu

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kernels import discover
-from kernels.equivalence import on_any_gpu
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, on_any_gpu
 from kernels.gpus import Gpu
 from kernels.measuring import worker
 from kernels.measuring.gated_stream import GatedStream

@@ -9,8 +9,7 @@ import numpy as np
 from kernels import discover
 from kernels.compiling import compiler
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
-from kernels.equivalence import same_launch
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, same_launch
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.gated_stream import GatedStream
