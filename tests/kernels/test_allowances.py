@@ -38,38 +38,6 @@ def test_the_rounded_product_passes(k, distribution, any_dtype):
         assert diff.cells.max() <= 1
 
 
-@pytest.mark.parametrize("k", [1, 577, 4097])
-def test_torch_matmul_passes(k, dtype):
-    inputs, _ = product(256, 129, k, dtype)
-    assert checked_product(inputs["A"] @ inputs["B"], inputs, dtype)[0].passed
-
-
-HOW = ((), (("coarse_sums", True),), (("roundings", 8),), (("roundings", 16),))
-
-
-@pytest.mark.parametrize(("k", "any_dtype", "how"), pairs_of(itertools.product((64, 577, 4097), DTYPE_BYTES, HOW)))
-def test_skipping_the_last_product_fails(k, any_dtype, how):
-    """In every type, with all that float8 sums and split-K's roundings are allowed on top."""
-    how = dict(how)
-    if DTYPE_BYTES[any_dtype] == 1:
-        how = {**how, "roundings": 1}  # no kernel adds up float8: atomics don't know it
-    inputs, exact = product(256, 256, k, any_dtype)
-    short = inputs["A"][:, : k - 1].double() @ inputs["B"][: k - 1].double()
-    result, _ = checked_product(short.to(getattr(torch, any_dtype)), inputs, any_dtype, **how)
-    assert checked_product(exact, inputs, any_dtype, **how)[0].passed
-    assert not result.passed
-    assert result.nonfinite == 0
-
-
-@pytest.mark.parametrize("operands", ["tf32", "tf32_rounded", "tf32x3"])
-@pytest.mark.parametrize("k", [64, 577, 4097])
-def test_skipping_the_last_product_fails_whatever_operands_are_made_of(k, operands):
-    inputs, exact = product(256, 256, k, "float32")
-    short = (inputs["A"][:, : k - 1].double() @ inputs["B"][: k - 1].double()).float()
-    assert checked_product(exact, inputs, "float32", operands)[0].passed
-    assert not checked_product(short, inputs, "float32", operands)[0].passed
-
-
 @pytest.mark.parametrize(
     ("slices", "distribution", "dtype"), pairs_of(itertools.product((2, 8, 16), DISTRIBUTIONS, ("float16", "bfloat16")))
 )
@@ -106,43 +74,6 @@ def test_only_a_product_may_err(kernels):
             assert kernel.family.allowance(rounding(kernel)).of_scale > 0
 
 
-def test_float32_is_multiplied_as_tf32_where_matrix_units_do_it():
-    kernel = discover()["matmul.grouped"]
-    for given, operands in (
-        ({}, "tf32"),
-        ({"precision": "tf32x3"}, "tf32x3"),
-        ({"precision": "ieee"}, "exact"),
-        ({"precision": "tf32_rounded"}, "tf32_rounded"),
-        ({"interpreted": True}, "exact"),
-        ({"interpreted": True, "precision": "tf32_rounded"}, "tf32_rounded"),
-        ({"gpu": "T4"}, "exact"),
-        ({"distribution": "integers"}, "exact"),
-        ({"distribution": "zeros"}, "exact"),
-        ({"distribution": "uniform"}, "tf32"),
-        ({"dtype": "float16"}, "exact"),
-    ):
-        assert arithmetic(rounding(kernel, **{"dtype": "float32", **given})).operands == operands, given
-
-
-def test_only_ada_and_hopper_add_float8_products_coarsely():
-    kernel = discover()["matmul.grouped"]
-    for gpu, interpreted, coarse in (
-        ("H200", False, True),
-        ("L4", False, True),
-        ("B200", False, False),
-        ("H200", True, False),
-    ):
-        for dtype in DTYPE_BYTES:
-            done = arithmetic(rounding(kernel, gpu, interpreted=interpreted, dtype=dtype))
-            assert done.coarse_sums == (coarse and DTYPE_BYTES[dtype] == 1), (gpu, interpreted, dtype)
-
-
-def test_slices_of_k_that_hold_any_are_rounded_one_by_one():
-    kernel = discover()["matmul.split_k_atomic"]
-    for k, slices in ((8192, 8), (64, 2), (32, 1)):
-        assert arithmetic(rounding(kernel, K=k)).roundings == slices
-
-
 def test_what_is_done_to_a_sum_of_products_adds_to_what_it_may_err(dtype):
     for reduction in (1, 577, 16384):
         allowed = allowance(Arithmetic(dtype, reduction))
@@ -153,28 +84,6 @@ def test_what_is_done_to_a_sum_of_products_adds_to_what_it_may_err(dtype):
             assert more.expected_of_scale > allowed.expected_of_scale, how
 
 
-def cut_to_tf32(x):
-    """float32 with 10 bits of mantissa, the rest dropped: what Triton's dot makes of an operand."""
-    return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
-
-
-@pytest.mark.parametrize("k", [1, 16, 577, 4097])
-@pytest.mark.parametrize("distribution", ["normal", "uniform"])
-def test_products_of_operands_cut_to_tf32_pass_where_tf32_is_what_multiplies_and_fail_elsewhere(k, distribution):
-    inputs, _ = product(129, 577, k, "float32", distribution)
-    cut = {name: cut_to_tf32(tensor).double() for name, tensor in inputs.items()}
-    output = (cut["A"] @ cut["B"]).float()
-    assert checked_product(output, inputs, "float32", "tf32")[0].passed
-    assert not checked_product(output, inputs, "float32")[0].passed
-
-
-def test_a_skipped_product_fails_under_tf32_too():
-    inputs, exact = product(256, 256, 4097, "float32")
-    last = inputs["A"][:, -1:] @ inputs["B"][-1:]
-    assert checked_product(exact, inputs, "float32", "tf32")[0].passed
-    assert not checked_product(exact - last, inputs, "float32", "tf32")[0].passed
-
-
 @pytest.mark.parametrize("k", [1, 64, 577, 4097])
 def test_float32_that_is_a_thousandth_off_fails_where_it_is_multiplied_in_full(k):
     inputs, exact = product(129, 257, k, "float32")
@@ -182,15 +91,68 @@ def test_float32_that_is_a_thousandth_off_fails_where_it_is_multiplied_in_full(k
     assert not checked_product(exact.half().float(), inputs, "float32")[0].passed
 
 
+def to_tf32(x, carry):
+    """float32 with 10 bits of mantissa: the rest dropped, as Triton's dot does, or rounded with a carry of 0x1000."""
+    return ((x.view(torch.int32) + carry) & ~0x1FFF).view(torch.float32).double()
+
+
 @pytest.mark.parametrize("k", [1, 16, 577, 4097])
-def test_products_of_operands_rounded_to_tf32_pass_where_they_are_rounded(k):
-    inputs, _ = product(129, 577, k, "float32")
-    rounded = {
-        name: ((tensor.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).double()
-        for name, tensor in inputs.items()
-    }
-    output = (rounded["A"] @ rounded["B"]).float()
-    assert checked_product(output, inputs, "float32", "tf32_rounded")[0].passed
-    assert not checked_product(output, inputs, "float32")[0].passed
-    cut = {name: cut_to_tf32(tensor).double() for name, tensor in inputs.items()}
-    assert not checked_product((cut["A"] @ cut["B"]).float(), inputs, "float32", "tf32_rounded")[0].passed
+@pytest.mark.parametrize("distribution", ["normal", "uniform"])
+def test_products_of_tf32_operands_pass_only_where_tf32_is_what_multiplies(k, distribution):
+    inputs, _ = product(129, 577, k, "float32", distribution)
+    cut, rounded = ((to_tf32(inputs["A"], c) @ to_tf32(inputs["B"], c)).float() for c in (0, 0x1000))
+    for output, operands, passed in (
+        (cut, "tf32", True),
+        (cut, "tf32_rounded", False),
+        (cut, "exact", False),
+        (rounded, "tf32_rounded", True),
+        (rounded, "exact", False),
+    ):
+        if (operands, distribution) != ("tf32_rounded", "uniform"):
+            assert checked_product(output, inputs, "float32", operands)[0].passed == passed, operands
+
+
+CONVERTED = [{"operands": operands} for operands in ("tf32", "tf32_rounded", "tf32x3")]
+ADDED = ({}, {"coarse_sums": True}, {"roundings": 8}, {"roundings": 16})
+# No kernel adds up float8: atomics don't know it.
+LEGAL = [(dtype, how) for dtype in DTYPE_BYTES for how in ADDED if DTYPE_BYTES[dtype] > 1 or "roundings" not in how]
+
+
+@pytest.mark.parametrize("k", [64, 577, 4097])
+@pytest.mark.parametrize(("any_dtype", "how"), [*LEGAL, *(("float32", how) for how in CONVERTED)])
+def test_skipping_the_last_product_fails(k, any_dtype, how):
+    """In every type, with all that is allowed on top for operands, float8 sums and split-K's roundings."""
+    inputs, exact = product(256, 256, k, any_dtype)
+    short = inputs["A"][:, : k - 1].double() @ inputs["B"][: k - 1].double()
+    result, _ = checked_product(short.to(getattr(torch, any_dtype)), inputs, any_dtype, **how)
+    assert checked_product(exact, inputs, any_dtype, **how)[0].passed
+    assert not result.passed
+    assert result.nonfinite == 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "given", "expected"),
+    [
+        ("grouped", {}, {"operands": "tf32"}),
+        ("grouped", {"precision": "tf32x3"}, {"operands": "tf32x3"}),
+        ("grouped", {"precision": "ieee"}, {"operands": "exact"}),
+        ("grouped", {"interpreted": True}, {"operands": "exact"}),
+        ("grouped", {"interpreted": True, "precision": "tf32_rounded"}, {"operands": "tf32_rounded"}),
+        ("grouped", {"gpu": "T4"}, {"operands": "exact"}),
+        ("grouped", {"distribution": "integers"}, {"operands": "exact"}),
+        ("grouped", {"distribution": "zeros"}, {"operands": "exact"}),
+        ("grouped", {"distribution": "uniform"}, {"operands": "tf32", "coarse_sums": False}),
+        ("grouped", {"dtype": "float16"}, {"operands": "exact", "coarse_sums": False}),
+        ("grouped", {"dtype": "float8_e5m2"}, {"coarse_sums": True}),
+        ("grouped", {"dtype": "float8_e4m3fn", "gpu": "L4"}, {"coarse_sums": True}),
+        ("grouped", {"dtype": "float8_e4m3fn", "gpu": "B200"}, {"coarse_sums": False}),
+        ("grouped", {"dtype": "float8_e4m3fn", "interpreted": True}, {"coarse_sums": False}),
+        ("split_k_atomic", {"K": 8192}, {"roundings": 8}),
+        ("split_k_atomic", {"K": 64}, {"roundings": 2}),
+        ("split_k_atomic", {"K": 32}, {"roundings": 1}),
+    ],
+)
+def test_the_arithmetic_follows_from_the_launch(kernel, given, expected):
+    """Matrix units multiply float32 as tf32; those of Ada and Hopper add float8 coarsely; slices of K are rounded."""
+    made = vars(arithmetic(rounding(discover()[f"matmul.{kernel}"], **{"dtype": "float32", **given})))
+    assert expected.items() <= made.items()

@@ -6,8 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from kernels import once
-from kernels.measuring.measurements import MEASUREMENTS
-from kernels.results import records
 
 
 def test_threads_that_ask_while_it_is_made_wait_for_it():
@@ -31,11 +29,3 @@ def test_threads_that_ask_while_it_is_made_wait_for_it():
     slow.cache_clear()
     assert (slow("a"), len(made)) == ("aa", 3)
     assert slow.__doc__ == "What it is for."
-
-
-def test_several_threads_read_the_shipped_recordings_once():
-    records.shipped.cache_clear()
-    with ThreadPoolExecutor(4) as pool:
-        first, *others = pool.map(lambda _: records.shipped(MEASUREMENTS["counters"].form), range(4))
-    assert len(first) > 100
-    assert all(recordings is first for recordings in others)

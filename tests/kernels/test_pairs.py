@@ -15,12 +15,6 @@ def drawn(dice, count, ratio, noise):
     return ratio * dice.lognormal(0, noise, count), dice.lognormal(0, noise, count)
 
 
-def test_the_same_times_do_not_differ():
-    found = pair([1.0, 1.1, 0.9] * 3, [1.0, 1.1, 0.9] * 3)
-    assert found.ratio == 1
-    assert not found.differs
-
-
 @pytest.mark.parametrize("count", [20, 61, 200])
 def test_the_interval_holds_the_true_ratio_in_95_of_100_runs(count):
     held = 0
@@ -50,24 +44,6 @@ def test_one_slow_launch_in_ten_moves_nothing():
     assert pair(disturbed, theirs).ratio == pytest.approx(1.0, abs=0.003)
 
 
-def test_less_than_the_noise_is_no_difference():
-    dice = np.random.default_rng(0)
-    ours, theirs = dice.normal(1.001, 0.05, 20), dice.normal(1.0, 0.05, 20)
-    assert not pair(ours.tolist(), theirs.tolist()).differs
-
-
-def test_a_hundred_times_as_many_turns_make_a_tenth_of_the_noise():
-    noises = [pair(*drawn(np.random.default_rng(1), count, 1, 0.05)).noise for count in (40, 4000)]
-    assert 0.05 < noises[1] / noises[0] < 0.2
-
-
-def test_the_other_way_round_the_ratio_is_its_inverse():
-    ours, theirs = drawn(np.random.default_rng(2), 41, 0.9, 0.01)
-    there, back = pair(ours, theirs), pair(theirs, ours)
-    assert back.ratio == pytest.approx(1 / there.ratio)
-    assert back.low == pytest.approx(1 / there.high, rel=1e-3)
-
-
 def test_times_that_all_are_a_tick_apart_are_known_to_half_a_tick():
     """6 µs in ticks of 32 ns: the median can be off by half a tick, and a bootstrap would not show it."""
     tick = 32e-6
@@ -83,12 +59,6 @@ def test_too_few_pairs_give_all_that_there_is_between_the_least_and_the_greatest
     found = pair([1.0, 1.2, 1.1], [1.0, 1.0, 1.0])
     assert (found.low, found.ratio, found.high) == (1.0, 1.1, 1.2)
     assert FEWEST == 6, "2 · (1/2)^6 is below 5 %, 2 · (1/2)^5 is not"
-
-
-def test_the_same_seed_gives_the_same_interval():
-    times = drawn(np.random.default_rng(3), 50, 1, 0.01)
-    assert pair(*times) == pair(*times)
-    assert pair(*times, seed=1) != pair(*times)
 
 
 @pytest.mark.parametrize("others", [[], [1.0, 2.0]])
