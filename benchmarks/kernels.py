@@ -21,7 +21,7 @@ from benchmarks.kernel_table import Entry, Table
 
 if TYPE_CHECKING:
     from kernels.gpus import Gpu
-    from kernels.measuring.prepared import Prepared
+    from kernels.measuring.run import Prepared
     from kernels.measuring.timing import Samples
     from kernels.results import Check
 
@@ -130,7 +130,7 @@ class _Timed:
     """
 
     def __init__(self, case: Case, experiment: Any, gpu: Gpu, take: Callable[[list[Call], str], Samples]) -> None:
-        from kernels.measuring.prepared import prepare
+        from kernels.measuring.run import prepare
 
         given = prepare(experiment, gpu)
         launch, run = _ours(case, given)
@@ -174,7 +174,7 @@ def _ours(case: Case, given: Prepared) -> tuple[Call, Prepared]:
     """What is timed as the kernel, and the launch whose output is checked."""
     from kernels import discover
     from kernels.matmul.problem import transpose_operand
-    from kernels.measuring.prepared import prepare
+    from kernels.measuring.run import prepare
 
     if not case.is_b_transposed_first:
         return given.ready(), given
@@ -205,7 +205,7 @@ def _library(given: Prepared, output: Any, wanted: list[str]) -> tuple[dict[str,
     Args:
         output: what they write into, those that don't return a result of their own.
     """
-    from kernels.measuring.measurements.run_measurement import library_calls
+    from kernels.measuring.run import library_calls
 
     found, missing = library_calls(given.kernel.family, given.inputs, output, given.experiment.problem)
     calls: dict[str, Call] = dict(found)

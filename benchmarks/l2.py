@@ -55,7 +55,7 @@ def _received(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
     from kernels import discover
     from kernels.experiment import Experiment
     from kernels.measuring.gated_stream import GatedStream
-    from kernels.measuring.prepared import prepare
+    from kernels.measuring.run import prepare
     from kernels.measuring.timing import Effort, sample
     from kernels.spec import Launch, shape_text
     from visualize.predict.reuse import asked_bytes

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from kernels import discover
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import this_gpu
-from kernels.measuring import worker
 from kernels.results import Failure, RunResult
 
 # Worker processes import this file before they set how Triton runs, so modules that import Triton are imported below.
@@ -69,7 +68,7 @@ def inject(session: Session, deaths: int, seed: int) -> Deaths:
     long, quick = (from_json(payload, discover()) for payload in (LONG_ON_GPU if session.gpu else LONG, QUICK))
     took_s = _took_s(session, long)
     while len(found.struck) + len(found.unclear) < deaths:
-        process = session.ask_runner(worker.process_id)
+        process = session.ask_runner(os.getpid)
         job = session.submit(long)
         time.sleep(draw.uniform(0, took_s))
         os.kill(process, signal.SIGKILL)
@@ -81,7 +80,7 @@ def inject(session: Session, deaths: int, seed: int) -> Deaths:
             found.struck.append(outcome.stage)
         else:
             found.unclear.append(str(outcome))
-        session.ask_runner(worker.process_id)
+        session.ask_runner(os.getpid)
         found.ready_s.append(time.monotonic() - killed)
         after = session.submit(quick).result(PATIENCE_S)
         if not (isinstance(after, RunResult) and after.check.passed):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def predictions() -> Iterator[Prediction]:
     """The counted launches as they were compiled then, and the comparisons of GROUP_SIZEs as compiled here."""
-    from kernels.measuring.measurements.counters_measurement import COUNTERS
+    from kernels.measuring.counters import COUNTERS
     from kernels.results import records
     from tests.oracle.recorded_reuse import STUDIES, compared, rows
     from visualize.scoreboard.predictions import beside_counters, of_counters, of_study

@@ -97,22 +97,21 @@ def count(wanted: Sequence[Experiment], gpu: Gpu) -> Iterator[Outcome]:
 
 
 def _count_batch(batch: Sequence[Experiment], session: Session, cache: str) -> Iterator[Outcome]:
-    from kernels.measuring import ncu
-    from kernels.measuring.measurements.counters_measurement import METRICS, join_counts
+    from kernels.measuring.counters import METRICS, CountingFailed, count, join_counts
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         outcomes = dict(zip(batch, clients.map(session.compiled, batch), strict=True))
     compiled = {experiment: made for experiment, made in outcomes.items() if not isinstance(made, Failure)}
     yield from (pair for pair in outcomes.items() if pair[0] not in compiled)
     try:
-        counts = ncu.count(list(compiled), METRICS, cache) if compiled else []
-    except ncu.CountingFailed as error:
+        counts = count(list(compiled), METRICS, cache) if compiled else []
+    except CountingFailed as error:
         yield from ((experiment, error.failure) for experiment in compiled)
         return
     for (experiment, made), launch_counts in zip(compiled.items(), counts, strict=True):
         try:
             yield experiment, join_counts(experiment, made, launch_counts)
-        except ncu.CountingFailed as error:
+        except CountingFailed as error:
             yield experiment, error.failure
 
 
@@ -170,7 +169,7 @@ def _describe_counters(result: Counters, gpu: str) -> str:
 
 
 def _form(kind: str) -> Any:
-    from kernels.measuring.measurements import MEASUREMENTS
+    from kernels.measuring.session import MEASUREMENTS
 
     return MEASUREMENTS[kind].form
 

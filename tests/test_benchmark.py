@@ -51,13 +51,13 @@ def rows_under_the_interpreter():
 def rows_of_a_wrong_result():
     """The rows of a case whose kernel writes nothing. In the run worker."""
     from benchmarks import kernels
-    from kernels.measuring import prepared
+    from kernels.measuring.run import Prepared
 
-    ready, prepared.Prepared.ready = prepared.Prepared.ready, lambda self: lambda: None
+    ready, Prepared.ready = Prepared.ready, lambda self: lambda: None
     try:
         return list(kernels.measured(_small(CASES[0]), GPUS["H200"], _taken))
     finally:
-        prepared.Prepared.ready = ready
+        Prepared.ready = ready
 
 
 @pytest.fixture(scope="module")

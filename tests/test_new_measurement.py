@@ -23,10 +23,8 @@ from kernels.gpus import Gpu
 from kernels.results.records import RecordForm
 from kernels.results import Device
 from kernels.results.codec import MeasuredExperiment
-from kernels.measuring.measurements.measurement import Measurement
-from kernels.measuring.prepared import prepare
-from kernels.measuring.stages import Stages
-from kernels.measuring.worker import as_failure
+from kernels.measuring.measurement import Measurement, Stages
+from kernels.measuring.run import prepare
 
 
 @dataclass(frozen=True)
@@ -39,23 +37,21 @@ class ProgramCount:
     note: str = ""
 
 
-class ProgramsMeasurement(Measurement[ProgramCount]):
-    name = "programs"
-    form = RecordForm("programs", ProgramCount, key=same_launch, verb="Numbered")
-    takes = "Programs are counted where they run"
-    missing = "no programs were counted on {gpu}"
-    is_interpreted = True
-
-    def measure(self, experiment: Experiment, stages: Stages) -> ProgramCount:
-        device = stages.device()
-        programs, process = stages.work("launch", counted, experiment, stages.gpu)
-        return ProgramCount(experiment, device.backend, device, programs, process)
+def count_programs(experiment: Experiment, stages: Stages) -> ProgramCount:
+    device = stages.device()
+    programs, process = stages.work("launch", counted, experiment, stages.gpu)
+    return ProgramCount(experiment, device.backend, device, programs, process)
 
 
-PROGRAMS = ProgramsMeasurement()
+PROGRAMS = Measurement(
+    "programs",
+    RecordForm("programs", ProgramCount, key=same_launch, verb="Numbered"),
+    count_programs,
+    "Programs are counted where they run: this machine has {this}, and no programs were counted on {gpu}.",
+    is_interpreted=True,
+)
 
 
-@as_failure("launch")
 def counted(experiment: Experiment, gpu: Gpu) -> tuple[int, int]:
     """Launch once, and count. In the run worker."""
     if experiment.run.seed == 99:
@@ -76,7 +72,7 @@ if __name__ == "__main__":
     from kernels.results.codec import to_json
     from kernels.experiment import Run, from_json
     from kernels.measuring import session as sessions
-    from kernels.measuring.measurements import MEASUREMENTS
+    from kernels.measuring.session import MEASUREMENTS
 
     def reply(outcome):
         return {"failure": vars(outcome)} if isinstance(outcome, Failure) else to_json(outcome)
@@ -115,15 +111,14 @@ if __name__ == "__main__":
 def tree(tmp_path_factory):
     """The project with one file more, and the list that names it."""
     tree = copied(tmp_path_factory.mktemp("measurement") / "tree")
-    folder = tree / "kernels" / "measuring" / "measurements"
-    (folder / "programs_measurement.py").write_text(FILE, encoding="utf-8")
-    listed = (folder / "__init__.py").read_text(encoding="utf-8")
-    first = "from kernels.measuring.measurements.run_measurement"
-    imported = "from kernels.measuring.measurements.programs_measurement import PROGRAMS"
-    listed = listed.replace(first, f"{imported}\n{first}")
-    listed = listed.replace("        TIMELINE,\n", "        TIMELINE,\n        PROGRAMS,\n")
+    folder = tree / "kernels" / "measuring"
+    (folder / "programs.py").write_text(FILE, encoding="utf-8")
+    listed = (folder / "session.py").read_text(encoding="utf-8")
+    first = "from kernels.measuring.run import"
+    listed = listed.replace(first, f"from kernels.measuring.programs import PROGRAMS\n{first}")
+    listed = listed.replace("GROUP_SIZES, TIMELINE)", "GROUP_SIZES, TIMELINE, PROGRAMS)")
     assert listed.count("PROGRAMS") == 2
-    (folder / "__init__.py").write_text(listed, encoding="utf-8")
+    (folder / "session.py").write_text(listed, encoding="utf-8")
     return tree
 
 
@@ -160,7 +155,9 @@ def test_it_is_cancelled_while_it_works(runs):
 def test_on_another_gpu_it_is_refused_in_its_own_words_until_it_is_recorded(runs):
     before, after = (said["recorded"] for said in runs)
     assert (before["failure"]["stage"], before["failure"]["kind"]) == ("config", "not_recorded")
-    expected = "Programs are counted where they run: this machine has none, and no programs were counted on A100-40GB."
+    expected = (
+        "Programs are counted where they run: this machine has no GPU, and no programs were counted on A100-40GB."
+    )
     assert before["failure"]["message"] == expected
     assert (after["backend"], after["programs"]) == ("recorded", 4)
     assert after["device"]["backend"] == "recorded"

@@ -61,7 +61,6 @@ class QueuedCall(Generic[T]):
 
     Attributes:
         estimate_s: how long the call will take, estimated.
-        deadline_s: how long a worker may take.
         on_result: called with a result that is no Failure, before any future has it.
         context: of the request: ZeroGPU's hub identifies the visitor by it.
         started: when a worker took the call; infinity before.
@@ -70,7 +69,6 @@ class QueuedCall(Generic[T]):
     call: Call[T]
     client: Client = INTERNAL
     estimate_s: float = 0.0
-    deadline_s: float = math.inf
     on_result: Callable[[T], None] | None = None
     futures: list[Future[T | Failure]] = field(default_factory=list)
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -123,14 +121,11 @@ class FairQueue:
     Args:
         workers: how many calls can run; if there are several, one is reserved for short calls.
         short_s: estimate of the longest short call.
-        noun: what a refusal calls the calls.
         now: a clock in seconds.
     """
 
-    def __init__(
-        self, workers: int, short_s: float = math.inf, noun: str = "calls", now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._workers, self._short_s, self._noun = workers, short_s, noun
+    def __init__(self, workers: int, short_s: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
+        self._workers, self._short_s = workers, short_s
         self._waiting: list[QueuedCall[Any]] = []
         self._is_long: dict[QueuedCall[Any], bool] = {}
         self._usage = RecentUsage(now)
@@ -149,10 +144,7 @@ class FairQueue:
             (sum(c.address == client.address for c in clients), MAX_WAITING_PER_ADDRESS, "from this address"),
         ):
             if count >= limit:
-                return (
-                    f"{count} {self._noun} {source} are waiting already; at most {limit} may. "
-                    "Try again when some have ended."
-                )
+                return f"{count} jobs {source} are queued; at most {limit} may be. Try again when some have ended."
         return ""
 
     def push(self, queued: QueuedCall[Any]) -> None:

@@ -91,7 +91,7 @@ class GatedStream:
         timer: str,
         flush_capacities: int = 2,
         probe: ClockProbe | None = None,
-        driver: Nvml | str | None = None,
+        driver: Nvml | None = None,
     ) -> None:
         self._calls = calls
         self._flush = _l2_flush(flush_capacities) if l2 == "cold" else None
@@ -99,8 +99,8 @@ class GatedStream:
         self._captured: tuple[int, Any, list[Any], np.ndarray] | None = None
         self._dice = np.random.default_rng(0)
         self._probe = probe or ClockProbe()
-        self._driver = open_nvml() if driver is None else driver
-        self.driver_note = self._driver if isinstance(self._driver, str) else ""
+        self._driver = driver or open_nvml()
+        self.driver_note = self._driver.note
         entries = len(calls) * (_QUEUED_COLD if self._flush else _QUEUED_WARM)
         self.most_turns = MOST_TURNS if self._is_graph else max(1, min(MOST_TURNS, _QUEUED // entries))
         self.launches_per_sample = 1
@@ -162,9 +162,7 @@ class GatedStream:
                 graph.replay()
             self._probe.launch(1)
             was_closed = not gate.query()
-            driver_mhz, limits = (
-                (None, ()) if isinstance(self._driver, str) else (self._driver.clock_mhz(), self._driver.limits())
-            )
+            driver_mhz, limits = self._driver.clock_mhz(), self._driver.limits()
             torch.cuda.synchronize()
             if was_closed or graph is not None:
                 queued = np.array([events[i].elapsed_time(events[i + 1]) for i in range(0, len(events), 2)])
@@ -256,34 +254,25 @@ def clock_between(before: np.ndarray, after: np.ndarray) -> float | None:
     return clock if _PLAUSIBLE_MHZ[0] <= clock <= _PLAUSIBLE_MHZ[1] else None
 
 
-@functools.cache
-def open_nvml() -> Nvml | str:
-    """Return the driver's management library for torch's device, or why it can't be used."""
-    import torch
-
-    try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-        return Nvml(library, f"GPU-{torch.cuda.get_device_properties(0).uuid}")
-    except (OSError, AttributeError, RuntimeError) as reason:
-        return f"NVML is not available: {reason}"
-
-
 class Nvml:
-    """NVML for one device.
+    """The driver's management library for one device.
 
     Args:
-        library: libnvidia-ml, as loaded by ctypes.
         uuid: the device, in NVML's form.
+        library: libnvidia-ml, as loaded by ctypes.
 
-    Raises:
-        RuntimeError: if NVML does not know the device.
+    Attributes:
+        note: why NVML can't be used; "" if it can.
     """
 
-    def __init__(self, library: Any, uuid: str) -> None:
-        self._library = library
-        self._device = ctypes.c_void_p()
-        self._call("nvmlInit_v2")
-        self._call("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(self._device))
+    def __init__(self, uuid: str, library: Any = None) -> None:
+        self._library, self._device, self.note = library, ctypes.c_void_p(), ""
+        try:
+            self._library = library or ctypes.CDLL("libnvidia-ml.so.1")
+            self._call("nvmlInit_v2")
+            self._call("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(self._device))
+        except (OSError, AttributeError, RuntimeError) as reason:
+            self.note = f"NVML is not available: {reason}"
 
     def clock_mhz(self) -> float | None:
         """Return the SM clock over the past tenths of a second; None if it may not be read."""
@@ -297,10 +286,18 @@ class Nvml:
     def _read(self, name: str, value: Any, *arguments: Any) -> float | None:
         try:
             self._call(name, self._device, *arguments, ctypes.byref(value))
-        except (RuntimeError, AttributeError):
+        except (RuntimeError, AttributeError):  # not permitted, not in this driver, or no NVML
             return None
         return float(value.value)
 
     def _call(self, name: str, *arguments: Any) -> None:
         if status := getattr(self._library, name)(*arguments):
             raise RuntimeError(f"{name} gave {status}")
+
+
+@functools.cache
+def open_nvml() -> Nvml:
+    """Return NVML for torch's device."""
+    import torch
+
+    return Nvml(f"GPU-{torch.cuda.get_device_properties(0).uuid}")

@@ -21,7 +21,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from kernels.compiling.compile_cost import COMPILE_DEADLINE_S
 from kernels.measuring import worker
@@ -60,48 +60,33 @@ _PR_SET_PDEATHSIG = 1
 _PROCESSES = threading.RLock()
 
 
-class Worker(Protocol):
-    """A process that answers calls (see `worker.serve`).
-
-    Attributes:
-        connection: to the process; it reports end of file when the process is gone.
-        process_id: 0 while it is unknown.
-    """
-
-    connection: Connection[Any, Any]
-    process_id: int
-
-    def kill(self) -> None: ...
-
-    def explain_end(self) -> str:
-        """Return how the process ended; waits for it."""
-        ...
-
-
-class NoWorker(Exception):
-    """No worker can be started: the Failure says why."""
+class Stopped(Exception):
+    """The Failure says why there is no result: a stage failed, a job was cancelled, no worker can be started."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
 
-class LocalWorker:
-    """A `Worker` forked on this machine.
+class Worker:
+    """A process forked on this machine that answers calls (see `worker.serve`).
 
     Args:
-        backend, cache_directory, preload: as for `worker.start`.
         environment: of the process.
+        arguments: of `worker.start`.
+
+    Attributes:
+        connection: to the process; it reports end of file when the process is gone.
+        process_id: 0 while it is unknown.
     """
 
-    def __init__(
-        self, backend: str, cache_directory: str, preload: Sequence[str], environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, environment: Mapping[str, str], *arguments: Any) -> None:
         context = _context()
         self.connection, theirs = context.Pipe()
-        arguments = (theirs, backend, cache_directory, tuple(preload), dict(environment))
         with _PROCESSES, theirs:
-            self._process = context.Process(target=_work, args=arguments, daemon=True)  # type: ignore[attr-defined]
+            self._process = context.Process(  # type: ignore[attr-defined]
+                target=_work, args=(theirs, environment, *arguments), daemon=True
+            )
             self._process.start()
         self.process_id: int = self._process.pid
 
@@ -109,6 +94,7 @@ class LocalWorker:
         self._process.kill()
 
     def explain_end(self) -> str:
+        """Return how the process ended; waits for it."""
         with _PROCESSES:
             self._process.join(2)
             status = self._process.exitcode
@@ -145,27 +131,19 @@ class Pool:
     Args:
         backend, cache_directory, preload: as for `worker.start`.
         count: processes at most.
-        short_s, noun: as for `FairQueue`.
+        short_s: as for `FairQueue`.
     """
 
+    _keeps_idle_workers = True
+
     def __init__(
-        self,
-        backend: str,
-        cache_directory: str,
-        count: int = 1,
-        preload: Sequence[str] = (),
-        short_s: float = math.inf,
-        noun: str = "calls",
+        self, backend: str, cache_directory: str, count: int = 1, preload: Sequence[str] = (), short_s: float = math.inf
     ) -> None:
-        environment = dict(os.environ)
-        self._start_worker: Callable[[QueuedCall[Any] | None], Worker] = lambda queued: LocalWorker(
-            backend, cache_directory, preload, environment
-        )
+        self._worker_arguments = dict(os.environ), backend, cache_directory, tuple(preload)
         self._count = count
-        self._queue = FairQueue(count, short_s, noun)
+        self._queue = FairQueue(count, short_s)
         self._shared: dict[Any, QueuedCall[Any]] = {}
         self._slots: list[_Slot] = []
-        self._keeps_idle_workers = True
         # A condition's lock is reentrant: a signal handler that closes the pool may interrupt the lock's holder. No
         # future is resolved while it is held.
         self._changed = threading.Condition()
@@ -184,7 +162,6 @@ class Pool:
         call: Call[T],
         client: Client = INTERNAL,
         estimate_s: float = 0.0,
-        deadline_s: float | None = None,
         on_result: Callable[[T], None] | None = None,
     ) -> Future[T | Failure]:
         """Queue a call, or join one in flight that has the same key. Returns immediately.
@@ -195,7 +172,6 @@ class Pool:
 
         Args:
             estimate_s: how long the call will take.
-            deadline_s: how long a worker may take, from when it takes the call; the stage's default if None.
             on_result: called with a result that is no Failure, before any future has it.
         """
         future: Future[T | Failure] = Future()
@@ -208,8 +184,7 @@ class Pool:
                 if refusal := self._queue.refuse(client):
                     future.set_result(Failure(call.stage, "busy", refusal))
                     return future
-                deadline_s = DEADLINES_S[call.stage] if deadline_s is None else deadline_s
-                queued = QueuedCall(call, client, estimate_s, deadline_s, on_result)
+                queued = QueuedCall(call, client, estimate_s, on_result)
                 self._queue.push(queued)
                 if call.key is not None:
                     self._shared[call.key] = queued
@@ -315,9 +290,9 @@ class Pool:
                 if (refusal := current.connection.recv()) is not None:
                     return refusal
                 queued.started = time.monotonic()
-                slot.limit = queued.started + queued.deadline_s
+                slot.limit = queued.started + DEADLINES_S[queued.call.stage]
                 return current.connection.recv()
-            except NoWorker as reason:
+            except Stopped as reason:
                 return reason.failure
             except (EOFError, OSError):
                 failure = self._explain_loss(slot, queued)
@@ -325,11 +300,14 @@ class Pool:
                 break
         return failure
 
+    def _start_worker(self, queued: QueuedCall[Any] | None) -> Worker:
+        return Worker(*self._worker_arguments)
+
     def _start(self, slot: _Slot, queued: QueuedCall[Any] | None) -> Worker:
         """Start a worker, and wait until it is ready.
 
         Raises:
-            NoWorker: none can be started.
+            Stopped: none can be started.
             EOFError, OSError: it died before it was ready.
         """
         slot.limit = time.monotonic() + DEADLINES_S["worker"]
@@ -355,12 +333,9 @@ class Pool:
         if reason == "cancelled":
             return cancelled(stage)
         if reason == "timeout":
-            limit_s = queued.deadline_s if queued.started < math.inf else DEADLINES_S["worker"]
-            return Failure(
-                stage,
-                "timeout",
-                f"The {stage} stage did not end within {limit_s:g} s, so its worker was killed. {_NEXT}",
-            )
+            limit_s = DEADLINES_S[stage if queued.started < math.inf else "worker"]
+            message = f"The {stage} stage did not end within {limit_s:g} s, so its worker was killed. {_NEXT}"
+            return Failure(stage, "timeout", message)
         if queued.started == math.inf:
             return died(stage, "before it took the work")
         return died(stage, reason or (lost.explain_end() if lost else ""))
@@ -450,20 +425,14 @@ def _context() -> BaseContext:
     return context
 
 
-def _work(
-    connection: Connection[Any, Any],
-    backend: str,
-    cache_directory: str,
-    preload: Sequence[str],
-    environment: Mapping[str, str],
-) -> None:
+def _work(connection: Connection[Any, Any], environment: Mapping[str, str], *arguments: Any) -> None:
     """Be a worker. The fork server has the environment of the time when it was started."""
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the page, which ends the workers
     if sys.platform == "linux":
         _die_with_the_page()
-    worker.start(backend, cache_directory, preload)
+    worker.start(*arguments)
     worker.serve(connection)
 
 

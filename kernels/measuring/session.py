@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -26,18 +27,22 @@ from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring import worker
+from kernels.measuring.counters import COUNTERS
 from kernels.measuring.fair_queue import INTERNAL, Call, Client
-from kernels.measuring.measurements import MEASUREMENTS
-from kernels.measuring.measurements.measurement import Incomplete, Measurement
-from kernels.measuring.pool import Pool
-from kernels.measuring.stages import Job, RunQueue, Stages, Stopped, launch_of, refuse_compile
+from kernels.measuring.group_sizes import GROUP_SIZES
+from kernels.measuring.measurement import Job, Measurement, Stages, launch_of, refuse_compile
+from kernels.measuring.pool import Pool, Stopped
+from kernels.measuring.run import CHECK, RUN
+from kernels.measuring.timeline import TIMELINE
 from kernels.measuring.worker import default_cache_directory
 from kernels.measuring.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
-from kernels.results import Compiled, Device, Failure, Measured
+from kernels.results import Compiled, Device, Failure, Measured, RunResult
 from kernels.results.store import Store, machine_store
 from kernels.results.stored import KnownResult
 
 LOG = logging.getLogger("tilescope.session")
+
+MEASUREMENTS: dict[str, Measurement[Any]] = {each.name: each for each in (RUN, CHECK, COUNTERS, GROUP_SIZES, TIMELINE)}
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -116,13 +121,13 @@ class Session:
         self.store = store or Store(None)
         self.cache = str(cache_directory or default_cache_directory() / "triton")
         count = max(2, min(4, (os.cpu_count() or 2) // 2))
-        self.compilers = Pool("compile", self.cache, count, short_s=QUICK_COMPILE_S, noun="compiles")
+        self.compilers = Pool("compile", self.cache, count, short_s=QUICK_COMPILE_S)
         self.runner = ZeroGpuPool(lend, self.cache) if lend else Pool(self.backend, self.cache)
-        self.queue = RunQueue()
+        self.queue: list[Job] = []
         self.device: Device | None = None
         self.zero_gpu = lend is not None
         self._jobs: set[Job] = set()
-        self._closers: list[Callable[[], None]] = []
+        self._closing = ExitStack()
         self._measured: BoundedCache[tuple[str, Experiment], Measured] = BoundedCache(MOST_KEPT)
         self._compiled: BoundedCache[tuple[Experiment, str], Compiled] = BoundedCache(
             MAX_COMPILED, lambda made: len(made.ttgir) + len(made.ptx) + len(made.sass), MAX_CHARACTERS
@@ -182,7 +187,7 @@ class Session:
         """
         measurement, gpu = _measurement(name), resolve_gpu(experiment, self.gpu)
         if self._measures(measurement, experiment, gpu):
-            live = self._measured.get((name, measurement.key(experiment)))
+            live = self._measured.get((name, measurement.form.key(experiment)))
             if live is not None:
                 return KnownResult(live)
             if self.gpu is None and (earlier := self.store.find(measurement, experiment, gpu.name, "interpreter")):
@@ -228,7 +233,7 @@ class Session:
         if HAS_TRITON and not self.zero_gpu:
             self.runner.submit(Call("worker", worker.describe))
         if HAS_TRITON and self.gpu is not None:
-            self.compilers.submit(Call("worker", worker.process_id))
+            self.compilers.submit(Call("worker", os.getpid))
 
     def _read_recordings(self) -> None:
         first = from_json({"kernel": next(iter(discover()))}, discover())
@@ -241,7 +246,7 @@ class Session:
 
     def ping_runner(self) -> Future[int | Failure] | None:
         """Return the run worker's process id as a future; None on ZeroGPU, where each job starts a worker."""
-        return None if self.zero_gpu else self.runner.submit(Call("worker", worker.process_id))
+        return None if self.zero_gpu else self.runner.submit(Call("worker", os.getpid))
 
     @property
     def jobs(self) -> int:
@@ -250,12 +255,11 @@ class Session:
 
     def before_close(self, close: Callable[[], None]) -> None:
         """Register a function that `close` calls first."""
-        self._closers.append(close)
+        self._closing.callback(close)
 
     def close(self) -> None:
         """Kill all workers; jobs in progress fail. Results are stored."""
-        for close in self._closers:
-            close()
+        self._closing.close()
         self.compilers.close()
         self.runner.close()
         self.store.close()
@@ -263,16 +267,18 @@ class Session:
     def _answer_immediately(self, experiment: Experiment, measurement: Measurement[Any]) -> Measured | Failure | None:
         """Return a recording or a Failure if this machine can't measure the experiment; None if it can."""
         gpu = resolve_gpu(experiment, self.gpu)
-        measurement.refuse(experiment, gpu)
-        if not self._measures(measurement, experiment, gpu):
-            recorded = self.store.find(measurement, experiment, gpu.name)
-            return recorded.value if recorded else measurement.not_here(gpu, self.gpu)
+        is_measured = self._measures(measurement, experiment, gpu)
+        if measurement.refuse is not None:
+            measurement.refuse(experiment, gpu, is_measured and HAS_TRITON and self.gpu is None)
+        if not is_measured:
+            if recorded := self.store.find(measurement, experiment, gpu.name):
+                return recorded.value
+            reason = measurement.not_recorded.format(this=self.gpu.name if self.gpu else "no GPU", gpu=gpu.name)
+            return Failure("config", "not_recorded", reason, "gpu" if measurement.is_interpreted else "")
         if not HAS_TRITON:
             return Failure(
                 "worker", "no_triton", "Triton is not installed on this machine, so nothing can be run here."
             )
-        if self.gpu is None:
-            measurement.refuse_interpreted(experiment, gpu)
         if len(self._jobs) < MOST_JOBS:
             return None
         return Failure("worker", "busy", f"{len(self._jobs)} runs are under way or waiting; try again in a minute.")
@@ -282,50 +288,28 @@ class Session:
         stages = Stages(job, self, gpu)
         result: Measured | Failure
         try:
-            result = self._complete(measurement.measure(job.experiment, stages), measurement, job.experiment, gpu)
+            result = self._add_recorded(measurement, measurement.measure(job.experiment, stages), gpu)
         except Stopped as stopped:
             result = stopped.failure
         except Exception as error:  # a defect of ours must still end the job
             result = Failure("worker", "error", f"{type(error).__name__}: {error}")
         stages.end(result if isinstance(result, Failure) else None)
-        if not isinstance(result, Failure):
-            # Before the page shows it, so that no result that was seen is lost; and after the next job may begin.
-            self._store(result, measurement, gpu)
+        # Before the page shows it, so that no result that was seen is lost; and after the next job may begin.
+        try:
+            if not isinstance(result, Failure) and result.backend == self.backend:
+                self._measured.put((measurement.name, measurement.form.key(job.experiment)), result)
+                self.store.put(measurement, gpu.name, result, datetime.datetime.now(datetime.UTC))
+        except Exception:  # a defect of ours in the store: the result is shown all the same
+            LOG.exception("A result of %s was not stored.", measurement.name)
         _log(job, result, gpu)
         job.end(result)
 
-    def _store(self, result: Measured, measurement: Measurement[Any], gpu: Gpu) -> None:
-        """Store a fresh result. A defect in the store is logged, and the result is shown all the same."""
-        try:
-            if result.backend == self.backend:
-                self.store.put(measurement, gpu.name, result, datetime.datetime.now(datetime.UTC))
-        except Exception:
-            LOG.exception("A result of %s was not stored.", measurement.name)
-
-    def _complete(
-        self,
-        measured: Measured | Incomplete[Any],
-        measurement: Measurement[Any],
-        experiment: Experiment,
-        gpu: Gpu,
-    ) -> Measured | Failure:
-        """Cache and return a result; replace an incomplete one by a recording if there is one."""
-        value: Measured | Failure
-        if isinstance(measured, Incomplete):
-            recorded = self.store.find(measurement, experiment, gpu.name)
-            if recorded is not None:
-                return replace(recorded.value, note=f"{measured.reason} {recorded.value.note}")
-            value = measured.value
-        else:
-            value = measured
-        if not isinstance(value, Failure):
-            value = self._add_recorded(measurement, value, gpu)
-            self._measured.put((measurement.name, measurement.key(experiment)), value)
-        return value
-
-    def _add_recorded(self, measurement: Measurement[Any], value: Measured, gpu: Gpu) -> Measured:
-        """Add a recording from a GPU to a result, if the measurement shows both."""
-        return measurement.beside(value, lambda: self.store.find(measurement, value.experiment, gpu.name))
+    def _add_recorded(self, measurement: Measurement[Any], value: V, gpu: Gpu) -> V:
+        """Add a GPU's recorded run to a run by the interpreter, which has no times."""
+        if not isinstance(value, RunResult) or value.backend != "interpreter":
+            return value
+        recorded = self.store.find(measurement, value.experiment, gpu.name)
+        return replace(value, recorded=recorded.value if recorded else None)
 
     def _measures(self, measurement: Measurement[Any], experiment: Experiment, gpu: Gpu) -> bool:
         """Return whether this machine measures the experiment: on its GPU or, without one, under the interpreter."""

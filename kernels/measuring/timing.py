@@ -91,14 +91,9 @@ class Stream(Protocol):
         driver_note: why the driver's clock can't be read; "" if it can.
     """
 
-    @property
-    def launches_per_sample(self) -> int: ...
-
-    @property
-    def most_turns(self) -> int: ...
-
-    @property
-    def driver_note(self) -> str: ...
+    launches_per_sample: int
+    most_turns: int
+    driver_note: str
 
     def batch(self, turns: int) -> Batch:
         """Launch each call once per turn, and time it."""

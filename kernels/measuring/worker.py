@@ -6,23 +6,19 @@ interprets them is fixed when it starts.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from kernels.gpus import on_zero_gpu
 from kernels.measuring.check import InsufficientMemory
-from kernels.measuring.prepared import interprets
 from kernels.results import Device, Failure
-
-T = TypeVar("T")
 
 # Added to the niceness of workers whose calls are not timed, so that the page's own process comes first.
 _NICENESS = 5
@@ -43,14 +39,12 @@ def default_cache_directory() -> Path:
     try:
         return Path.home() / ".cache" / "tilescope"
     except RuntimeError:
-        return _temporary_directory()
+        return Path(_temporary_directory().name)
 
 
 @functools.cache
-def _temporary_directory() -> Path:
-    directory = tempfile.TemporaryDirectory(prefix="tilescope-", ignore_cleanup_errors=True)
-    atexit.register(directory.cleanup)
-    return Path(directory.name)
+def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="tilescope-", ignore_cleanup_errors=True)
 
 
 def start(backend: str, cache_directory: str, preload: Sequence[str] = ()) -> None:
@@ -68,11 +62,11 @@ def start(backend: str, cache_directory: str, preload: Sequence[str] = ()) -> No
     os.environ["TRITON_INTERPRET"] = "1" if backend == "interpreter" else "0"
     os.environ["TRITON_CACHE_DIR"] = cache_directory
     if backend == "interpreter":
-        from kernels.measuring.interpreter import patch_language_once, patch_small_floats, patch_tensor_index
+        from kernels.measuring import interpreter
 
-        patch_small_floats()
-        patch_tensor_index()
-        patch_language_once()
+        interpreter.patch_small_floats()
+        interpreter.patch_tensor_index()
+        interpreter.patch_language_once()
     if backend in ("compile", "model"):
         os.nice(_NICENESS)
     for name in (*preload, *(_COMPILER if backend == "compile" else ())):
@@ -102,22 +96,6 @@ def serve(connection: Connection[Any, Any]) -> None:
             connection.send(to_failure(call.stage, error))
 
 
-def as_failure(stage: str) -> Callable[[Callable[..., T]], Callable[..., T | Failure]]:
-    """Decorate a function so that it returns a Failure of `stage` where it would raise."""
-
-    def wrap(function: Callable[..., T]) -> Callable[..., T | Failure]:
-        @functools.wraps(function)
-        def stage_function(*args: Any) -> T | Failure:
-            try:
-                return function(*args)
-            except Exception as error:
-                return to_failure(stage, error)
-
-        return stage_function
-
-    return wrap
-
-
 def to_failure(stage: str, error: Exception) -> Failure:
     """Return the Failure that describes an exception in a stage."""
     import torch
@@ -128,22 +106,17 @@ def to_failure(stage: str, error: Exception) -> Failure:
         return Failure(stage, "out_of_memory", str(error))
     if isinstance(error, torch.cuda.OutOfMemoryError):
         free, total = torch.cuda.mem_get_info()
-        return Failure(
-            stage,
-            "out_of_memory",
-            f"The GPU has {total / 2**30:.0f} GiB, {free / 2**30:.1f} of them free: "
-            "too little for these tensors and their check. Make the shape smaller.",
-        )
+        has = f"The GPU has {total / 2**30:.0f} GiB, {free / 2**30:.1f} of them free"
+        message = f"{has}: too little for these tensors and their check. Make the shape smaller."
+        return Failure(stage, "out_of_memory", message)
     lines = str(error).strip().splitlines() or ["no message"]
     is_cuda = isinstance(error, torch.AcceleratorError) or "CUDA" in lines[0]
     return Failure(stage, "cuda_error" if is_cuda else "error", f"{type(error).__name__}: {lines[0]}")
 
 
 _held: Any = None
-_compiled_here = 0
 
 
-@as_failure("worker")
 def describe() -> Device:
     """Import torch and Triton, wake the device, compile the probe of its clock, and return what the device is."""
     import torch
@@ -157,7 +130,6 @@ def describe() -> Device:
     torch.zeros(1, device="cuda")
     ClockProbe().launch(0)  # compiles it, so that no run waits for it
     torch.cuda.synchronize()
-    triton.knobs.compilation.listener = _count_compiles
     return Device("cuda", _device_name(), **versions)
 
 
@@ -172,18 +144,9 @@ def _device_name() -> str:
     return f"a slice of {name}: {device.multi_processor_count} SMs, {device.L2_cache_size / 2**20:.0f} MiB of L2"
 
 
-def _count_compiles(*, cache_hit: bool, **_: Any) -> None:
-    global _compiled_here
-    _compiled_here += not cache_hit
-
-
-def compiled_here() -> int:
-    """Return how many kernels this worker had to compile itself, because no compile worker had."""
-    return _compiled_here
-
-
-def process_id() -> int:
-    return os.getpid()
+def interprets() -> bool:
+    """Return whether this process runs kernels under Triton's interpreter. This is fixed when the process starts."""
+    return os.environ["TRITON_INTERPRET"] == "1"
 
 
 class _NothingHeld(Exception):

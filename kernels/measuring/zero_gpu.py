@@ -25,7 +25,7 @@ from markupsafe import Markup
 from kernels.gpus import Gpu, gpu_or_slice
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import QueuedCall
-from kernels.measuring.pool import NoWorker, Pool, cancelled, died
+from kernels.measuring.pool import Pool, Stopped, Worker, cancelled, died
 from kernels.results import Failure
 
 # Calls `serve` with a GPU, in another process: the socket's path, the cache directory, seconds.
@@ -88,15 +88,15 @@ class ZeroGpuPool(Pool):
         lend: calls `serve` with a GPU.
     """
 
+    _keeps_idle_workers = False
+
     def __init__(self, lend: Lend, cache_directory: str) -> None:
         super().__init__("cuda", cache_directory)
-        self._keeps_idle_workers = False
+        self.lend, self.cache_directory = lend, cache_directory
 
-        def start(queued: QueuedCall[Any] | None) -> _LentWorker:
-            assert queued is not None
-            return _LentWorker(lend, cache_directory, queued, lambda: queued.is_wanted and not self.is_closed)
-
-        self._start_worker = start
+    def _start_worker(self, queued: QueuedCall[Any] | None) -> Worker:
+        assert queued is not None
+        return _LentWorker(self, queued)
 
     def release(self) -> None:
         """Give the GPU back as soon as the calls in flight have ended."""
@@ -106,19 +106,14 @@ class ZeroGpuPool(Pool):
                 self._end_released(slot)
 
 
-class _LentWorker:
+class _LentWorker(Worker):
     """A GPU that the hub has lent, and the process that has it.
 
-    Args:
-        is_wanted: whether to go on waiting for the hub.
-
     Raises:
-        NoWorker: the hub lends no GPU, or it is no longer wanted.
+        Stopped: the hub lends no GPU, or it is no longer wanted.
     """
 
-    def __init__(
-        self, lend: Lend, cache_directory: str, queued: QueuedCall[Any], is_wanted: Callable[[], bool]
-    ) -> None:
+    def __init__(self, pool: ZeroGpuPool, queued: QueuedCall[Any]) -> None:
         self._ended: Future[None] = Future()
         self._began = time.monotonic()
         self.process_id = 0
@@ -127,14 +122,14 @@ class _LentWorker:
             listening.bind(path)
             listening.listen(1)
             listening.settimeout(_LOOK_EVERY_S)
-            arguments = (self._hold_lease, lend, path, cache_directory, LEASE_S)
+            arguments = (self._hold_lease, pool.lend, path, pool.cache_directory, LEASE_S)
             threading.Thread(target=queued.context.run, args=arguments, daemon=True).start()
             while True:
                 with contextlib.suppress(TimeoutError):
                     self.connection: Connection[Any, Any] = Connection(listening.accept()[0].detach())
                     break
-                if not is_wanted():
-                    raise NoWorker(cancelled(queued.call.stage))
+                if pool.is_closed or not queued.is_wanted:
+                    raise Stopped(cancelled(queued.call.stage))
                 if self._ended.done():
                     raise _refused(f"No GPU was lent: {self.explain_end()}")
                 if time.monotonic() - self._began > _GRANT_TIMEOUT_S:
@@ -143,7 +138,7 @@ class _LentWorker:
             self.connection.send(_GREETING)
             self.process_id = self.connection.recv()
         except (EOFError, OSError) as error:
-            raise NoWorker(died("worker", self.explain_end())) from error
+            raise Stopped(died("worker", self.explain_end())) from error
 
     def _hold_lease(self, lend: Lend, *arguments: Any) -> None:
         try:
@@ -171,5 +166,5 @@ class _LentWorker:
         return "its process ended"
 
 
-def _refused(message: str) -> NoWorker:
-    return NoWorker(Failure("worker", "no_gpu", message))
+def _refused(message: str) -> Stopped:
+    return Stopped(Failure("worker", "no_gpu", message))

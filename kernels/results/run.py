@@ -215,40 +215,17 @@ class LaunchOverhead:
 
 
 @dataclass(frozen=True)
-class RunTimes:
-    """All times of one run.
-
-    Attributes:
-        baselines: the library's calls, the family's first choice first.
-        launches_per_sample: launches per timed sample; more than one if a graph of them is replayed.
-        copy_gbps: the best rate of a large copy on this device, bytes read plus bytes written.
-        note: what a reader must know.
-    """
-
-    timing: Timing
-    baselines: tuple[Baseline, ...]
-    peak: Peak | None
-    clocks: Clocks | None
-    launch_overhead: LaunchOverhead
-    launches_per_sample: int
-    copy_gbps: float
-    note: str
-
-    @property
-    def baseline(self) -> Baseline | None:
-        """Return the family's first choice of a library call; None if it has none."""
-        return self.baselines[0] if self.baselines else None
-
-
-@dataclass(frozen=True)
 class RunResult(Measured):
     """One run. Times are None under the interpreter, and after a failed check.
 
     Attributes:
-        timing, baseline, peak: as in RunTimes, and so are the fields after `recorded`.
+        baseline: the family's first choice of a library call; None if it has none.
         clock_mhz: the median SM clock during timing.
         stages: seconds per stage.
         recorded: an earlier run on the named GPU, shown beside a run without times.
+        baselines: the library's calls, the family's first choice first.
+        launches_per_sample: launches per timed sample; more than one if a graph of them is replayed.
+        copy_gbps: the best rate of a large copy on this device, bytes read plus bytes written.
     """
 
     check: Check

@@ -55,11 +55,8 @@ A = TypeVar("A")
 class Kind(Protocol):
     """What the store needs of a measurement: its name in a listing, and how its results are recorded."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def form(self) -> RecordForm[Any]: ...
+    name: str
+    form: RecordForm[Any]
 
 
 class Store:

@@ -29,15 +29,15 @@ def describe(cache: str, host: str) -> bytes:
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     where = f"{socket.gethostname()}, " + (f"GPU {visible}" if visible else f"process {os.getpid()}")
-    try:
-        _start(cache, host)
-    except RuntimeError as error:
-        from kernels.results import Failure
-
-        return pickle.dumps((Failure("worker", "error", str(error)), this_gpu(), where))
     from kernels.measuring import worker
 
-    return pickle.dumps((worker.describe(), this_gpu(), where))
+    device: object
+    try:
+        _start(cache, host)
+        device = worker.describe()
+    except Exception as error:
+        device = worker.to_failure("worker", error)
+    return pickle.dumps((device, this_gpu(), where))
 
 
 def run_trial(payload: bytes, cache: str, host: str) -> bytes:
@@ -51,7 +51,11 @@ def run_trial(payload: bytes, cache: str, host: str) -> bytes:
     from kernels.measuring import worker
     from kernels.sweep import trial
 
-    result = trial.run_trial(*pickle.loads(payload))
+    result: object
+    try:
+        result = trial.run_trial(*pickle.loads(payload))
+    except Exception as error:
+        result = worker.to_failure("time", error)
     worker.finish()
     return pickle.dumps(result)
 

@@ -17,10 +17,9 @@ from kernels.knobs import ConfigError
 from kernels.lanes import CompiledFacts
 from kernels.measuring.fair_queue import Call
 from kernels.measuring.interpreter import refuse_slow_launch
-from kernels.measuring.pool import Pool, cancelled
+from kernels.measuring.measurement import Job, Stages
+from kernels.measuring.pool import Pool, Stopped, cancelled
 from kernels.measuring.session import Session
-from kernels.measuring.stages import Job, Stages, Stopped
-from kernels.measuring.worker import as_failure
 from kernels.results import Device, Failure, Prediction
 from kernels.spec import Kernel, Launch
 from kernels.sweep.search import Build, Outcomes, Trial
@@ -113,7 +112,6 @@ def concurrent_compiles() -> int:
     return max(1, min(_MAX_COMPILES, usable - 1))
 
 
-@as_failure("compile")
 def build(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure:
     """Compile into the shared cache, and predict from the compiled kernel. In a compile worker."""
     compiled = compile_experiment(experiment, gpu)

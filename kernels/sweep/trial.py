@@ -15,10 +15,9 @@ import numpy as np
 from kernels.gpus import Gpu
 from kernels.measuring.check import InsufficientMemory
 from kernels.measuring.gated_stream import GatedStream
-from kernels.measuring.measurements.run_measurement import library_calls
-from kernels.measuring.prepared import Prepared, interprets, prepare
+from kernels.measuring.run import Prepared, library_calls, prepare
 from kernels.measuring.timing import Stream, sample
-from kernels.measuring.worker import as_failure
+from kernels.measuring.worker import interprets
 from kernels.results import Check, Failure
 from kernels.spec import Allowance
 from kernels.sweep.search import NO_TIMES, Outcome, Outcomes, Trial
@@ -30,7 +29,6 @@ _MAX_KEPT_OUTPUTS = 2
 _HOPELESS = 2.0
 
 
-@as_failure("time")
 def run_trial(trial: Trial, gpu: Gpu) -> Outcomes:
     """Carry out a trial on this worker's device. Under the interpreter, configs are checked and not timed."""
     import torch

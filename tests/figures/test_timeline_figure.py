@@ -12,7 +12,7 @@ import pytest
 
 from kernels import discover
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.timeline_measurement import TIMELINE
+from kernels.measuring.timeline import TIMELINE
 from kernels.results import records
 from kernels.spec import Launch
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 
-from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results.store import Store
 from kernels.results.stored import ResultFilter
 from tests.kernels.results_made_up import START, experiment
@@ -42,7 +42,7 @@ def counted(path):
 WRITING = """
 import sys
 from pathlib import Path
-from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results.codec import to_json
 from kernels.results.store import Store
 from tests.kernels.results_made_up import START, experiment, run

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.export.chrome_trace import assign_slots, chrome_trace
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.timeline_measurement import TIMELINE
+from kernels.measuring.timeline import TIMELINE
 from kernels.results import records
 from kernels.spec import Launch
 

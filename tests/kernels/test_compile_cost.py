@@ -18,7 +18,7 @@ from kernels.compiling.compile_cost import (
 from kernels.experiment import from_json, resolve_gpu
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
-from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import MEASUREMENTS
 from kernels.recommended import shipped
 from kernels.results import records
 from kernels.spec import Launch

@@ -100,7 +100,7 @@ def counts():
 
 
 def _shipped(kind):
-    from kernels.measuring.measurements import MEASUREMENTS
+    from kernels.measuring.session import MEASUREMENTS
 
     return records.shipped(MEASUREMENTS[kind].form)
 

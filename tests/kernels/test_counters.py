@@ -10,8 +10,8 @@ import pytest
 from kernels import discover
 from kernels.compiling.listing import instructions
 from kernels.experiment import from_json
-from kernels.measuring import ncu
-from kernels.measuring.measurements.counters_measurement import METRICS, sum_instructions
+from kernels.measuring import counters
+from kernels.measuring.counters import METRICS, sum_instructions
 from kernels.results import Compiled, Counters, Failure
 
 pytestmark = pytest.mark.xdist_group("compiled")
@@ -38,8 +38,8 @@ def fake_ncu(tmp_path, monkeypatch):
 
 
 def refused(experiment):
-    with pytest.raises(ncu.CountingFailed) as error:
-        ncu.count([experiment], METRICS, "/tmp")
+    with pytest.raises(counters.CountingFailed) as error:
+        counters.count([experiment], METRICS, "/tmp")
     failure = error.value.failure
     assert isinstance(failure, Failure)
     return failure
@@ -70,7 +70,7 @@ def test_a_hanging_ncu_is_killed_with_its_children(experiment, fake_ncu, monkeyp
     """The child holds a pipe open: reading it to its end returns once the child is dead."""
     os.mkfifo(tmp_path / "alive")
     fake_ncu(f"sleep 300 > {tmp_path}/alive & wait")
-    monkeypatch.setattr(ncu, "DEADLINE_S", 1.0)
+    monkeypatch.setattr(counters, "DEADLINE_S", 1.0)
     reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
     assert refused(experiment).kind == "timeout"
     os.set_blocking(reader, True)
@@ -81,8 +81,8 @@ def test_a_hanging_ncu_is_killed_with_its_children(experiment, fake_ncu, monkeyp
 
 def test_a_cancelled_count_ends(experiment, fake_ncu):
     fake_ncu("sleep 300")
-    with pytest.raises(ncu.CountingFailed):
-        ncu.count([experiment], METRICS, "/tmp", started=lambda process: process.cancel())
+    with pytest.raises(counters.CountingFailed):
+        counters.count([experiment], METRICS, "/tmp", on_start=lambda cancel: cancel())
 
 
 # Those of ncu 2025.3 that are given per something.
@@ -104,7 +104,7 @@ def raw_page(units=None, **changed):
 
 def test_counts_with_thousands_separators_are_parsed():
     sectors, read = METRICS["ld_sectors"], METRICS["dram_read_bytes"]
-    (launch,) = ncu.parse_launches(raw_page(**{sectors: "1,234,567", read: "1,500"}), METRICS)
+    (launch,) = counters.parse_launches(raw_page(**{sectors: "1,234,567", read: "1,500"}), METRICS)
     assert launch["ld_sectors"] == 1_234_567
     assert launch["dram_read_bytes"] == 1500
     assert set(launch) == set(METRICS)
@@ -115,15 +115,15 @@ def test_counts_with_thousands_separators_are_parsed():
     [("dram_read_bytes", "Kbyte"), ("dram_write_bytes", ""), ("shared_bytes", "Kbyte/block"), ("ld_sectors", "Mbyte")],
 )
 def test_bytes_in_another_unit_are_an_error(name, unit):
-    with pytest.raises(ncu.CountingFailed, match=f"{METRICS[name]}.*not in byte") as error:
-        ncu.parse_launches(raw_page(units={METRICS[name]: unit}), METRICS)
+    with pytest.raises(counters.CountingFailed, match=f"{METRICS[name]}.*not in byte") as error:
+        counters.parse_launches(raw_page(units={METRICS[name]: unit}), METRICS)
     assert error.value.failure.kind == "ncu_failed"
 
 
 @pytest.mark.parametrize("text", ["", "nan", "n/a"])
 def test_a_metric_that_is_no_number_is_an_error_and_not_zero(text):
-    with pytest.raises(ncu.CountingFailed, match="which is no count"):
-        ncu.parse_launches(raw_page(**{METRICS["st_sectors"]: text}), METRICS)
+    with pytest.raises(counters.CountingFailed, match="which is no count"):
+        counters.parse_launches(raw_page(**{METRICS["st_sectors"]: text}), METRICS)
 
 
 def test_a_missing_metric_or_launch_is_an_error():
@@ -131,8 +131,8 @@ def test_a_missing_metric_or_launch_is_an_error():
         (raw_page().replace(METRICS["st_requests"], "another"), METRICS["st_requests"]),
         ("==WARNING== No kernels were profiled.", "no launch"),
     ):
-        with pytest.raises(ncu.CountingFailed, match=message):
-            ncu.parse_launches(page, METRICS)
+        with pytest.raises(counters.CountingFailed, match=message):
+            counters.parse_launches(page, METRICS)
 
 
 @pytest.fixture
@@ -171,13 +171,13 @@ def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compi
 def test_a_count_of_other_code_is_an_error(compiled):
     rows = rows_of(compiled)
     rows[5]["Source"] = "HMMA R0"
-    with pytest.raises(ncu.CountingFailed, match="other code"):
+    with pytest.raises(counters.CountingFailed, match="other code"):
         sum_instructions(rows, compiled.sass, compiled.operations)
 
 
 def test_a_missing_column_is_an_error(compiled):
     rows = [{k: v for k, v in row.items() if k != "L1 Tag Requests Global"} for row in rows_of(compiled)]
-    with pytest.raises(ncu.CountingFailed, match="L1 Tag Requests Global"):
+    with pytest.raises(counters.CountingFailed, match="L1 Tag Requests Global"):
         sum_instructions(rows, compiled.sass, compiled.operations)
 
 

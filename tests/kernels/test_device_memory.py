@@ -9,8 +9,8 @@ from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.check import InsufficientMemory, check, require_memory
-from kernels.measuring.prepared import prepare
-from kernels.measuring.worker import as_failure
+from kernels.measuring.run import prepare
+from kernels.measuring.worker import to_failure
 from kernels.spec import Allowance
 
 GIB = 2**30
@@ -40,7 +40,9 @@ def test_operands_count_with_the_float32_values_that_they_are_converted_from(dev
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     device(free=1.9)
     experiment = from_json({"kernel": "matmul.grouped", "problem": dict.fromkeys("MNK", 16384)}, discover())
-    failure = as_failure("launch")(prepare)(experiment, GPUS["T4"])
+    with pytest.raises(InsufficientMemory) as error:
+        prepare(experiment, GPUS["T4"])
+    failure = to_failure("launch", error.value)
     assert (failure.stage, failure.kind) == ("launch", "out_of_memory")
     assert failure.message.startswith("These tensors take 2.0 GiB; the GPU has 16 GiB, 1.9 of them free.")
 

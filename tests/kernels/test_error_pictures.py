@@ -10,7 +10,7 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.measuring.measurements.run_measurement import RUN
+from kernels.measuring.run import RUN
 from kernels.results import Closeup, Diff, records
 from kernels.results.codec import LEVELS, UnreadableRecording
 from kernels.results.records import Recording

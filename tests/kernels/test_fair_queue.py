@@ -38,7 +38,7 @@ def clock():
 
 @pytest.fixture
 def queue(clock):
-    return FairQueue(2, short_s=5.0, noun="compiles", now=clock)
+    return FairQueue(2, short_s=5.0, now=clock)
 
 
 def push(queue, name, client=INTERNAL, estimate_s=SHORT):
@@ -128,11 +128,11 @@ def test_usage_halves_and_is_forgotten(clock):
 
 def test_a_page_and_an_address_have_limits_that_the_refusal_names(queue):
     waiting = [push(queue, number, ANN) for number in range(MAX_WAITING_PER_PAGE)]
-    assert queue.refuse(ANN).startswith("8 compiles of this page or program are waiting already; at most 8 may.")
+    assert queue.refuse(ANN).startswith("8 jobs of this page or program are queued; at most 8 may be.")
     assert [queue.refuse(client) for client in (ANNS_OTHER_PAGE, BEN, INTERNAL)] == ["", "", ""]
     for number in range(MAX_WAITING_PER_ADDRESS - MAX_WAITING_PER_PAGE):
         push(queue, number, Client(ANN.address, f"page {number}"))
-    assert "32 compiles from this address are waiting already; at most 32 may." in queue.refuse(ANNS_OTHER_PAGE)
+    assert "32 jobs from this address are queued; at most 32 may be." in queue.refuse(ANNS_OTHER_PAGE)
     assert queue.discard(waiting[0])
     assert queue.refuse(ANN) == ""
     assert not queue.discard(waiting[0])

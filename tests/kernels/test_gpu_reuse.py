@@ -8,8 +8,7 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.measuring import ncu
-from kernels.measuring.measurements.group_sizes_measurement import REPEATS
+from kernels.measuring.group_sizes import REPEATS
 from kernels.results import GroupSizeStudy
 from kernels.spec import Launch
 from visualize.predict.reuse import reuse
@@ -51,7 +50,7 @@ def test_each_group_size_is_counted_five_times_and_timed_in_turns(gpu):
 
 
 def test_without_ncu_sizes_are_timed_alone_and_the_note_says_why(gpu, monkeypatch):
-    monkeypatch.setattr(ncu.shutil, "which", lambda _: None)
+    monkeypatch.setenv("PATH", "")
     _, study = compared(gpu, BLOCK_K=32)  # of which nothing was counted, so nothing is kept
     assert study.tool == ""
     assert "ncu is not installed" in study.note

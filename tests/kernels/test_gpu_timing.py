@@ -154,7 +154,7 @@ def _read_driver():
     from kernels.measuring.gated_stream import open_nvml
 
     driver = open_nvml()
-    return driver if isinstance(driver, str) else (driver.clock_mhz(), driver.limits())
+    return driver.note or (driver.clock_mhz(), driver.limits())
 
 
 def test_the_driver_reports_the_clock_or_why_it_cannot(gpu):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,8 @@ import pytest
 from kernels import discover
 from kernels.experiment import Run, from_json
 from kernels.gpus import GPUS
-from kernels.measuring import worker
-from kernels.measuring.measurements import MEASUREMENTS
-from kernels.measuring.measurements.measurement import Incomplete, Measurement
-from kernels.measuring.session import MOST_KEPT, Session
+from kernels.measuring.measurement import Measurement
+from kernels.measuring.session import MEASUREMENTS, MOST_KEPT, Session
 from kernels.results import Failure, RunResult
 from tests.waiting import until
 
@@ -41,22 +40,15 @@ def deviceless(tmp_path_factory):
         session.close()
 
 
-class MadeUp(Measurement):
-    """Returns what the test's function returns."""
-
-    is_interpreted = True
-
-    def __init__(self, name, measure):
-        self.name, self.form, self._measure = name, MEASUREMENTS[name if name in MEASUREMENTS else "run"].form, measure
-
-    def measure(self, experiment, stages):
-        return self._measure(experiment, stages)
-
-
 @pytest.fixture
 def made_up(monkeypatch):
-    """Makes or replaces a measurement."""
-    return lambda measure, name="made_up": monkeypatch.setitem(MEASUREMENTS, name, MadeUp(name, measure))
+    """Makes a measurement."""
+
+    def make(measure):
+        measurement = Measurement("made_up", MEASUREMENTS["run"].form, measure, is_interpreted=True)
+        monkeypatch.setitem(MEASUREMENTS, "made_up", measurement)
+
+    return make
 
 
 def fail_poisoned():
@@ -74,7 +66,7 @@ def fail_to_compile(experiment, gpu):
 
 
 def process_of(session):
-    return session.ask_runner(worker.process_id)
+    return session.ask_runner(os.getpid)
 
 
 def test_a_worker_that_can_not_reach_its_device_is_replaced(deviceless):
@@ -125,8 +117,7 @@ def test_what_takes_a_gpu_is_refused_without_one_in_its_own_words(session, name)
         outcome = session.submit(asked, name).result(0)
         assert isinstance(outcome, Failure)
         assert (outcome.stage, outcome.kind) == ("config", "not_recorded")
-        assert outcome.message.startswith(MEASUREMENTS[name].takes)
-        assert f"this machine has none, and {MEASUREMENTS[name].missing.format(gpu=gpu)}." in outcome.message
+        assert outcome.message == MEASUREMENTS[name].not_recorded.format(this="no GPU", gpu=gpu)
 
 
 def test_a_result_is_known_until_as_many_others_have_been_used_since(session, made_up):
@@ -148,15 +139,16 @@ def test_a_result_is_known_until_as_many_others_have_been_used_since(session, ma
 RECORDED = from_json({"kernel": "transpose.row_strip"}, discover())
 
 
-@pytest.mark.parametrize("value", [Failure("launch", "no_ncu", "Nothing is counted."), "what there is"], ids=str)
-def test_a_recording_replaces_an_incomplete_result(deviceless, made_up, value):
-    """Without a recording the value itself is the result, and is cached unless it is a Failure."""
-    made_up(lambda *_: Incomplete(value, "There is no ncu."), "counters")
+def test_without_ncu_a_recording_replaces_the_counts(deviceless, monkeypatch):
+    monkeypatch.setenv("PATH", "")
     found = deviceless.submit(RECORDED, "counters").result(60)
     assert found.backend == "recorded"
-    assert found.note == f"There is no ncu. {deviceless.known(RECORDED, 'counters').note}"
-    assert deviceless.submit(QUICK, "counters").result(60) == value
-    assert deviceless.known(QUICK, "counters") == (None if isinstance(value, Failure) else value)
+    recorded = deviceless.known(RECORDED, "counters")
+    assert found.note.startswith("Nsight Compute's ncu is not installed here")
+    assert found.note.endswith(recorded.note)
+    failure = deviceless.submit(QUICK, "counters").result(60)
+    assert (failure.stage, failure.kind) == ("launch", "no_ncu")
+    assert deviceless.known(QUICK, "counters") is None
 
 
 def test_a_defect_in_a_measurement_ends_its_job_and_the_next_one_runs(session, made_up):

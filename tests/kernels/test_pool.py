@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels.measuring import worker
 from kernels.measuring.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
-from kernels.measuring.pool import Pool
+from kernels.measuring.pool import DEADLINES_S, Pool
 from kernels.results import Failure
 from tests.kernels.trees import ROOT, children, is_alive
 from tests.waiting import until
@@ -21,7 +20,7 @@ from tests.waiting import until
 PATIENCE_S = 60
 REPLACED_WITHIN_S, WITH_FORK_SERVER_WITHIN_S = 5, 8
 
-PROCESS = Call("worker", worker.process_id)
+PROCESS = Call("worker", os.getpid)
 
 
 def get_parent():
@@ -118,9 +117,9 @@ def test_a_worker_gets_the_environment_of_its_pool_and_comes_from_one_fork_serve
     assert os.getpid() not in parents
 
 
-def test_a_deadline_starts_when_a_worker_takes_the_call_and_then_kills_it(pool, held):
-    first = pool.submit(held.call("first"), deadline_s=2.0)
-    second = pool.submit(held.call("second"), deadline_s=2.0)
+def test_a_deadline_starts_when_a_worker_takes_the_call_and_then_kills_it(pool, held, monkeypatch):
+    monkeypatch.setitem(DEADLINES_S, "launch", 2.0)
+    first, second = pool.submit(held.call("first")), pool.submit(held.call("second"))
     killed = held.process("first")
     assert_failed(first, "launch", "timeout", "did not end within 2 s")
     until(lambda: not is_alive(killed))

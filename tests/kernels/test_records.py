@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
 from kernels.results.codec import UnreadableRecording
 

@@ -11,8 +11,8 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.measuring import ncu
-from kernels.measuring.measurements.group_sizes_measurement import (
+from kernels.measuring import counters
+from kernels.measuring.group_sizes import (
     DRAM,
     GROUP_SIZES,
     L2,
@@ -141,7 +141,7 @@ def fake_ncu(tmp_path, monkeypatch):
         (tmp_path / "ncu").write_text(script, encoding="utf-8")
         (tmp_path / "ncu").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        ncu.tool.cache_clear()
+        counters.tool.cache_clear()
         return tmp_path / "calls"
 
     return make
@@ -149,7 +149,7 @@ def fake_ncu(tmp_path, monkeypatch):
 
 def count(repeats=3):
     experiments = [experiment_of(GROUP_SIZE=size) for size in (1, 2)]
-    return ncu.count(experiments, DRAM, "/tmp", repeats=repeats, by_instruction=False)
+    return counters.count(experiments, DRAM, "/tmp", repeats=repeats, by_instruction=False)
 
 
 def test_every_launch_of_every_experiment_is_read_in_order(fake_ncu):
@@ -167,7 +167,7 @@ def test_every_launch_of_every_experiment_is_read_in_order(fake_ncu):
 @pytest.mark.parametrize("counted", [0, 5, 7])
 def test_fewer_or_more_launches_than_were_made_are_refused(fake_ncu, counted):
     fake_ncu(dram=counted)
-    with pytest.raises(ncu.CountingFailed) as error:
+    with pytest.raises(counters.CountingFailed) as error:
         count()
     assert error.value.failure.kind == "ncu_failed"
     if counted:
@@ -178,7 +178,7 @@ def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(fake_nc
     """DRAM's metrics are asked alone: more than fit into one pass would be taken in several, with a warm L2."""
     calls = fake_ncu(dram=2 * REPEATS, l2=2)
     first, second = count_variants([experiment_of(GROUP_SIZE=size) for size in (1, 2)], cache="/tmp")
-    assert ncu.tool() == "Nsight Compute 1.2.3"
+    assert counters.tool() == "Nsight Compute 1.2.3"
     assert [one["read"] for one in first[0]] == list(range(1, REPEATS + 1))
     assert [one["read"] for one in second[0]] == list(range(REPEATS + 1, 2 * REPEATS + 1))
     assert (first[1], second[1]) == tuple({"received": n, "looked_up": n} for n in (1.0, 2.0))

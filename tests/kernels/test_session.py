@@ -17,11 +17,10 @@ from kernels.experiment import Experiment, Run, from_json
 from kernels.knobs import knobs
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import Client
-from kernels.measuring.measurements import MEASUREMENTS
-from kernels.measuring.measurements.measurement import Measurement
-from kernels.measuring.measurements.run_measurement import RUN, check_output
+from kernels.measuring.measurement import Measurement
 from kernels.measuring.pool import DEADLINES_S
-from kernels.measuring.session import MOST_JOBS, BoundedCache, Session
+from kernels.measuring.run import RUN, check_output
+from kernels.measuring.session import MEASUREMENTS, MOST_JOBS, BoundedCache, Session
 from kernels.results import STAGES, Compiled, Failure, RunResult
 from tests.kernels.test_pool import Held
 from tests.kernels.trees import is_alive
@@ -44,29 +43,22 @@ QUICK = experiment((1, 129, 33))
 SLOW_TO_COMPILE = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 16, "num_warps": 2}
 
 
-class HeldMeasurement(Measurement[RunResult]):
-    """Its launch runs until the test ends it."""
-
-    form, is_interpreted, name = RUN.form, True, "held"
-
-    def __init__(self, held):
-        self.held = held
-
-    def measure(self, experiment, stages):
-        stages.work("launch", worker.hold, None)
-        call = self.held.call("launch")
-        return stages.work("launch", call.function, *call.args)
-
-
 @pytest.fixture
 def held(tmp_path, monkeypatch):
+    """Makes a measurement whose launch runs until the test ends it."""
     calls = Held(tmp_path)
-    monkeypatch.setitem(MEASUREMENTS, "held", HeldMeasurement(calls))
+
+    def measure(experiment, stages):
+        stages.work("launch", worker.hold, None)
+        call = calls.call("launch")
+        return stages.work("launch", call.function, *call.args)
+
+    monkeypatch.setitem(MEASUREMENTS, "held", Measurement("held", RUN.form, measure, is_interpreted=True))
     return calls
 
 
 def worker_id(session):
-    return session.ask_runner(worker.process_id)
+    return session.ask_runner(os.getpid)
 
 
 def launched(session, held):
@@ -164,16 +156,13 @@ def test_a_worker_killed_between_runs_does_not_fail_the_next_one(session):
     assert result.check.passed
 
 
-class ForgetfulMeasurement(HeldMeasurement):
-    """Checks without a launch, as if another worker had launched."""
-
-    def measure(self, experiment, stages):
+def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, monkeypatch):
+    def check_without_launch(experiment, stages):
         stages.work("launch", worker.hold, None)
         return stages.work("check", check_output)
 
-
-def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, monkeypatch):
-    monkeypatch.setitem(MEASUREMENTS, "forgetful", ForgetfulMeasurement(None))
+    measurement = Measurement("forgetful", RUN.form, check_without_launch, is_interpreted=True)
+    monkeypatch.setitem(MEASUREMENTS, "forgetful", measurement)
     assert_failed(session.submit(QUICK, "forgetful"), "check", "worker_died")
 
 

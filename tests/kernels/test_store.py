@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from kernels.experiment import Run, from_json
-from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
 from kernels.results.database import VERSION
 from kernels.results.store import Store, machine_store

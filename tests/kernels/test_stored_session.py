@@ -10,11 +10,9 @@ from dataclasses import replace
 import pytest
 
 from kernels.gpus import GPUS
-from kernels.measuring.measurements import MEASUREMENTS
-from kernels.measuring.measurements.counters_measurement import COUNTERS
-from kernels.measuring.measurements.measurement import Incomplete
-from kernels.measuring.measurements.run_measurement import RUN
-from kernels.measuring.session import Session
+from kernels.measuring.counters import COUNTERS
+from kernels.measuring.run import RUN
+from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Device, Failure, RunResult, records
 from kernels.results.store import Store
 from kernels.results.stored import ResultFilter
@@ -122,8 +120,7 @@ def test_failures_and_recordings_are_not_stored(sessions, store_path):
 
 
 def test_a_recording_that_stands_in_for_a_result_is_not_stored(sessions, store_path, monkeypatch):
-    incomplete = Incomplete(Failure("launch", "no_ncu", "Nothing is counted."), "There is no ncu.")
-    monkeypatch.setattr(COUNTERS, "measure", lambda *_: incomplete)
+    monkeypatch.setenv("PATH", "")
     shipped = next(one for one in records.shipped(COUNTERS.form) if one.gpu == "H200")
     found = sessions(GPUS["H200"]).submit(shipped.measured.experiment, "counters").result()
     assert found.backend == "recorded"

@@ -13,8 +13,8 @@ from kernels.compiling import compiler
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.fair_queue import Call
-from kernels.measuring.measurements.timeline_measurement import MAX_PROGRAMS, TIMELINE, read_record
 from kernels.measuring.pool import Pool
+from kernels.measuring.timeline import MAX_PROGRAMS, TIMELINE, read_record
 from kernels.results import Compiled, Device, Failure, Timeline, Timing, records
 from kernels.results.records import Recording
 from kernels.spec import Launch
@@ -148,7 +148,7 @@ def test_without_a_gpu_there_is_what_was_recorded_or_a_sentence(session, monkeyp
     failure = session.submit(odd, "timeline").result()
     assert isinstance(failure, Failure)
     assert (failure.stage, failure.kind) == ("config", "not_recorded")
-    assert "A timeline is taken on a GPU: this machine has none" in failure.message
+    assert "A timeline is taken on a GPU: this machine has no GPU" in failure.message
     recorded = replace(timeline(), backend="recorded", experiment=odd)
     monkeypatch.setattr(records, "find", lambda form, experiment, gpu: recorded)
     outcome = session.submit(odd, "timeline").result()

@@ -17,7 +17,7 @@ from kernels import discover
 from kernels.compiling.compiler import compile_experiment
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
+from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy, records
 from kernels.results.counters import any_group_size
 from kernels.spec import Kernel, Launch

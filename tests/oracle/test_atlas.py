@@ -9,7 +9,7 @@ import operator
 
 import pytest
 
-from kernels.measuring.measurements.counters_measurement import COUNTERS as COUNTED
+from kernels.measuring.counters import COUNTERS as COUNTED
 from kernels.results import records
 from visualize.predict.agreement import Verdicts, count_of
 from visualize.predict.banks import wavefronts_per_instruction

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results.store import Store
 from tests.kernels.results_made_up import NEWER, START, experiment, noisy, run
 from tests.page.conftest import Tab, served

@@ -10,8 +10,8 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.timeline_measurement import TIMELINE
 from kernels.measuring.session import Session
+from kernels.measuring.timeline import TIMELINE
 from kernels.results import records
 from tests.panels.sent import opened
 from visualize.panels.endpoint import Api

@@ -14,8 +14,8 @@ import pytest
 
 from kernels.experiment import Run
 from kernels.gpus import GPUS
-from kernels.measuring.measurements import MEASUREMENTS
-from kernels.measuring.measurements.timeline_measurement import TIMELINE
+from kernels.measuring.session import MEASUREMENTS
+from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from tests.panels.sent import named, opened, request, set_to
 from visualize.panels.schedule_tab import SchedulePanel

@@ -13,8 +13,7 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.measuring.measurements import MEASUREMENTS
-from kernels.measuring.session import Session
+from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Failure
 from visualize.page import health
 from visualize.page.health import HealthRoute

@@ -16,8 +16,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
-from kernels.measuring.measurements import MEASUREMENTS
-from kernels.measuring.session import Session
+from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results.store import Store
 from kernels.results.stored import ResultFilter
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run

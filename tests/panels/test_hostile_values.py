@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knobs
-from kernels.measuring.stages import Job
+from kernels.measuring.measurement import Job
 from tests.panels.sent import named, request, set_to
 from visualize.panels.panel import Ask
 from visualize.panels.tabs import SETTINGS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from kernels.measuring.stages import Job
+from kernels.measuring.measurement import Job
 from visualize.page.open_pages import MAX_OPEN_PAGES, OpenPages
 
 

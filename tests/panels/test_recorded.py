@@ -12,7 +12,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
-from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
 from visualize.panels import recorded_tab
 from visualize.panels.recorded_tab import KINDS, PAGE, SHOWN_ON, RecordedPanel, entries, reply

@@ -10,7 +10,7 @@ import numpy as np
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.run_measurement import RUN
+from kernels.measuring.run import RUN
 from kernels.results import Closeup, Diff, records
 from kernels.spec import Launch
 from visualize.panels import result_tab

@@ -11,8 +11,8 @@ from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
-from kernels.measuring.measurements.counters_measurement import COUNTERS
-from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
+from kernels.measuring.counters import COUNTERS
+from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import Failure, records
 from kernels.spec import Launch
 from visualize.panels import reuse_tab

@@ -12,7 +12,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.run_measurement import RUN
+from kernels.measuring.run import RUN
 from kernels.results import Peak, records
 from kernels.spec import Launch
 from visualize.figures.roofline_figure import roofline_figure

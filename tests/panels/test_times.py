@@ -13,7 +13,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.run_measurement import RUN
+from kernels.measuring.run import RUN
 from kernels.results import Baseline, Clocks, LaunchOverhead, RunResult, Timing, records
 from kernels.results.records import Recording
 from kernels.spec import Launch

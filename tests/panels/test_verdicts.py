@@ -11,7 +11,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.counters_measurement import COUNTERS
+from kernels.measuring.counters import COUNTERS
 from kernels.results import Compiled, records
 from kernels.spec import Launch
 from visualize.figures.memory_figure import title_of

@@ -9,7 +9,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.counters_measurement import COUNTERS
+from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from kernels.spec import Launch
 from visualize.predict.agreement import agreement, compare_costs, verdicts, worst

@@ -8,7 +8,7 @@ import pytest
 
 from kernels import discover
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.counters_measurement import COUNTERS
+from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from kernels.spec import Launch
 from visualize.predict import coalescing

@@ -15,7 +15,7 @@ from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.lanes import CompiledFacts
-from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
+from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import records
 from kernels.spec import Launch
 from visualize.predict.launch_time import expected_best, predict_time

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
 from visualize.panels.tabs import SETTINGS
 from visualize.state import kept_run

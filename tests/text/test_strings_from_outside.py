@@ -11,10 +11,10 @@ import pytest
 
 from kernels import discover
 from kernels.gpus import GPUS
-from kernels.measuring.measurements.counters_measurement import COUNTERS
-from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
-from kernels.measuring.measurements.run_measurement import RUN
-from kernels.measuring.measurements.timeline_measurement import TIMELINE
+from kernels.measuring.counters import COUNTERS
+from kernels.measuring.group_sizes import GROUP_SIZES
+from kernels.measuring.run import RUN
+from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from kernels.spec import Launch
 from visualize.predict.agreement import verdicts

@@ -14,7 +14,8 @@ from kernels import discover
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import Gpu, this_gpu
 from kernels.jit import HAS_TRITON
-from kernels.measuring import ncu, worker
+from kernels.measuring import worker
+from kernels.measuring.counters import tool
 from kernels.measuring.session import Session
 from kernels.measuring.worker import default_cache_directory
 from kernels.results import Failure, RunResult
@@ -178,7 +179,7 @@ def counters(session: Session) -> Finding:
     counted = session.submit(_small(session), "counters").result()
     if isinstance(counted, Failure):
         return Finding("counters", LIMITED, counted.message)
-    return Finding("counters", WORKS, f"{ncu.tool()} counts requests and sectors")
+    return Finding("counters", WORKS, f"{tool()} counts requests and sectors")
 
 
 def _small(session: Session) -> Experiment:

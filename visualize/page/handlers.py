@@ -18,7 +18,7 @@ import gradio as gr
 from kernels import discover
 from kernels.experiment import find_kernel
 from kernels.knobs import ConfigError
-from kernels.measuring.stages import Job
+from kernels.measuring.measurement import Job
 from kernels.results import Failure
 from visualize.page.drawing import DRAWN, Components, Drawing
 from visualize.page.open_pages import OpenPage, OpenPages

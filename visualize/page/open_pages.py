@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from kernels.measuring.stages import Job
+from kernels.measuring.measurement import Job
 
 MAX_OPEN_PAGES = 1000
 

@@ -12,8 +12,7 @@ from typing import Any
 import gradio as gr
 from gradio.blocks import Block
 
-from kernels.measuring.measurements import MEASUREMENTS
-from kernels.measuring.session import Session
+from kernels.measuring.session import MEASUREMENTS, Session
 from visualize.page.api import endpoints
 from visualize.page.drawing import Components, Drawing
 from visualize.page.guide import Guide

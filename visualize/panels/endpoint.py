@@ -17,8 +17,7 @@ from kernels import discover, experiment
 from kernels.experiment import Experiment, resolve_gpu
 from kernels.knobs import ConfigError, read_fields
 from kernels.measuring.fair_queue import INTERNAL, Client
-from kernels.measuring.measurements import MEASUREMENTS
-from kernels.measuring.session import Session
+from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure, codec
 from kernels.schema import JsonSchema
 from visualize.panels.prediction_process import NEAR_S, PredictionProcess

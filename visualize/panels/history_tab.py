@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from kernels import discover
 from kernels.experiment import GPU_CHOICES, Experiment
 from kernels.knobs import ConfigError, knob, read_fields
-from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results.store import Store
 from kernels.results.stored import ResultFilter, StoredResult, experiment_key
 from kernels.schema import JsonSchema, argument_schemas
@@ -137,7 +137,7 @@ class HistoryPanel(Panel):
 
 def runs_of(experiment: Experiment) -> ResultFilter:
     """The runs of an experiment on every device, those that were only checked included."""
-    return ResultFilter(("run", "check"), keys=(experiment_key(MEASUREMENTS["run"].key(experiment)),))
+    return ResultFilter(("run", "check"), keys=(experiment_key(MEASUREMENTS["run"].form.key(experiment)),))
 
 
 def past_runs(found: Sequence[StoredResult], gpu: str) -> list[PastRuns]:
@@ -242,7 +242,7 @@ def reply(
     part = read_fields(Most, {"limit": limit}, "/history")
     view = view_of(HistoryView, _PREFIX, {"kernel": kernel, "kind": kind, "before": before}, "/history")
     chosen = from_payload(experiment) if experiment else None
-    keys = tuple(dict.fromkeys(experiment_key(one.key(chosen)) for one in MEASUREMENTS.values())) if chosen else ()
+    keys = tuple(dict.fromkeys(experiment_key(one.form.key(chosen)) for one in MEASUREMENTS.values())) if chosen else ()
     wanted = dataclasses.replace(view.wanted(), device=_device(store, device), keys=keys)
     found = store.latest(wanted, part.limit, view.history_before)
     series = past_runs(store.latest(runs_of(chosen), MOST_DRAWN), "") if chosen else []

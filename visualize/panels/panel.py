@@ -26,7 +26,7 @@ class Measure:
     """A button that has something measured, and what its outcome draws.
 
     Attributes:
-        measurement: the name of one of `kernels.measuring.measurements`.
+        measurement: the name of one of `session.MEASUREMENTS`.
         shown: (outcome, what is known now) → what is drawn of it.
         outputs: the components that `shown` may draw.
         is_dated: the drawing says which Experiment it belongs to, so it is shown even if another one was set meanwhile.

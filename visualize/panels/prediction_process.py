@@ -35,7 +35,7 @@ class PredictionProcess:
 
     def __init__(self, session: Session) -> None:
         preload = __name__, "visualize.page.tab_drawing"
-        self.pool = Pool("model", session.cache, _PROCESSES, preload, _SHORT_S, "predictions")
+        self.pool = Pool("model", session.cache, _PROCESSES, preload, _SHORT_S)
         self._timer: threading.Timer | None = None
         session.before_close(self._close)
 

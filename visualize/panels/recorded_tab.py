@@ -11,7 +11,7 @@ from kernels import discover, once
 from kernels.experiment import Experiment, nest
 from kernels.gpus import GPUS
 from kernels.knobs import knob, read_fields
-from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
 from kernels.schema import argument_schemas
 from visualize.panels.endpoint import Api, Endpoint, answered, view_of

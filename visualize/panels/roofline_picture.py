@@ -9,7 +9,7 @@ from markupsafe import Markup
 from kernels import discover
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
-from kernels.measuring.measurements.run_measurement import RUN
+from kernels.measuring.run import RUN
 from kernels.results import RunResult, records
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.figures.roofline_figure import roofline_figure

@@ -9,7 +9,7 @@ import gradio as gr
 import numpy as np
 from markupsafe import Markup
 
-from kernels.measuring.measurements.timeline_measurement import TIMELINE
+from kernels.measuring.timeline import TIMELINE
 from kernels.results import Timeline, records
 from kernels.results.codec import to_json
 from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure

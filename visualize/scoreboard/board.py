@@ -9,8 +9,8 @@ from typing import Any
 
 from kernels import once
 from kernels.experiment import Experiment
-from kernels.measuring.measurements.counters_measurement import COUNTERS
-from kernels.measuring.measurements.group_sizes_measurement import GROUP_SIZES
+from kernels.measuring.counters import COUNTERS
+from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import Counters, GroupSizeStudy, records
 from kernels.results.counters import with_group_size
 from kernels.results.records import RecordForm, Recording

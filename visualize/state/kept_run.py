@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 
 from kernels.experiment import on_any_gpu
-from kernels.measuring.measurements import MEASUREMENTS
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results import RunResult
 from kernels.results.codec import UnreadableRecording
 from kernels.results.records import Recording

@@ -1,4 +1,4 @@
-"""One measurement in progress: a Job that the page shows, and the Stages that a measurement goes through.
+"""A kind of measurement (Measurement), one in progress that the page shows (Job), and the Stages that it goes through.
 
 The stages are: compile, wait for the GPU, work in the run worker, count. A failed stage or a cancelled job raises
 `Stopped`, so that a measurement reads as if nothing could go wrong.
@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kernels import discover
 from kernels.compiling import compiler
@@ -22,14 +22,15 @@ from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import INTERNAL, Call, Client
-from kernels.measuring.ncu import CountingFailed
-from kernels.measuring.pool import cancelled
+from kernels.measuring.pool import Stopped, cancelled
 from kernels.results import Compiled, Device, Failure, Measured
+from kernels.results.records import RecordForm
 from kernels.spec import Kernel, Launch
 
 if TYPE_CHECKING:
     from kernels.measuring.session import Session
 
+T = TypeVar("T", bound=Measured)
 V = TypeVar("V")
 
 # Failures after which a CUDA context can't be trusted: its worker is replaced.
@@ -39,6 +40,28 @@ _POISONS = {"cuda_error", "error"}
 _MAX_COMPILES = 4
 
 
+@dataclass(eq=False)
+class Measurement(Generic[T]):
+    """One kind of measurement. Each is listed in `session.MEASUREMENTS`.
+
+    Attributes:
+        name: what `Session.submit` calls it.
+        form: how results are recorded; its key also says which experiments share one result.
+        measure: measures on this machine. If it raises, the job ends with a Failure.
+        not_recorded: a sentence for a machine that has `{this}` where nothing was recorded on `{gpu}`.
+        refuse: raises ConfigError if the experiment can't be measured: on any machine, or if this machine interprets
+            it (the last argument) in reasonable time.
+        is_interpreted: a machine without a GPU measures under Triton's interpreter.
+    """
+
+    name: str
+    form: RecordForm[T]
+    measure: Callable[[Experiment, Stages], T | Failure]
+    not_recorded: str = "This machine has {this}, and nothing of this experiment on {gpu} was recorded."
+    refuse: Callable[[Experiment, Gpu, bool], None] | None = None
+    is_interpreted: bool = False
+
+
 @dataclass(frozen=True)
 class Progress:
     """The state of a job: its stage, or "queued" with the number of jobs before it; seconds since it began."""
@@ -46,10 +69,6 @@ class Progress:
     stage: str
     before: int
     seconds: float
-
-
-class _Cancellable(Protocol):
-    def cancel(self) -> Any: ...
 
 
 class Job:
@@ -63,26 +82,25 @@ class Job:
         stages: seconds that each stage has taken.
     """
 
+    # Notified when any job changes; guards all queues.
+    _changed = threading.Condition()
+
     def __init__(self, experiment: Experiment, name: str = "run", client: Client = INTERNAL) -> None:
         self.id = secrets.token_hex(4)
-        self.experiment = experiment
-        self.name = name
-        self.client = client
+        self.experiment, self.name, self.client = experiment, name, client
         self.done: Future[Measured | Failure] = Future()
         self.stages: dict[str, float] = {}
-        self._stage, self._before = "queued", 0
-        self._work: Sequence[_Cancellable] = ()
-        self._cancelled = False
+        self.is_cancelled = False
+        self._queue: list[Job] = []
+        self._stage = "queued"
+        self._cancels: Sequence[Callable[[], object]] = ()
         self._began = time.perf_counter()
-        self._changed = threading.Condition()
 
     @property
     def progress(self) -> Progress:
-        return Progress(self._stage, self._before, time.perf_counter() - self._began)
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self._cancelled
+        with self._changed:
+            before = self._queue.index(self) if self in self._queue else 0
+            return Progress(self._stage, before, time.perf_counter() - self._began)
 
     def result(self, timeout_s: float | None = None) -> Measured | Failure:
         """Wait for the outcome.
@@ -95,11 +113,11 @@ class Job:
     def cancel(self) -> None:
         """Kill the stage under way with its worker, or leave the queue."""
         with self._changed:
-            self._cancelled = True
-            work = self._work
+            self.is_cancelled = True
+            cancels = self._cancels
             self._changed.notify_all()
-        for each in work:
-            each.cancel()
+        for each in cancels:
+            each()
 
     def updates(self, every_s: float = 0.5) -> Iterator[Progress]:
         """Yield the progress on each change and every `every_s`, until there is an outcome."""
@@ -107,7 +125,8 @@ class Job:
             seen = self.progress
             yield seen
             with self._changed:
-                if not self.done.done() and (self._stage, self._before) == (seen.stage, seen.before):
+                now = self.progress
+                if not self.done.done() and (now.stage, now.before) == (seen.stage, seen.before):
                     self._changed.wait(every_s)
 
     def end(self, outcome: Measured | Failure) -> None:
@@ -120,59 +139,28 @@ class Job:
             self._stage = stage
             self._changed.notify_all()
 
-    def attach(self, *work: _Cancellable) -> None:
-        """Set what `cancel` cancels; if the job is cancelled already, cancel it now."""
+    def attach(self, *cancels: Callable[[], object]) -> None:
+        """Set what `cancel` calls; if the job is cancelled already, call it now."""
         with self._changed:
-            self._work = work
-            is_cancelled = self._cancelled
-        for each in work if is_cancelled else ():
-            each.cancel()
+            self._cancels = cancels
+            is_cancelled = self.is_cancelled
+        for each in cancels if is_cancelled else ():
+            each()
 
-    def move(self, before: int) -> None:
-        """Set the number of jobs before this one in the queue."""
+    def wait_for_turn(self, queue: list[Job]) -> bool:
+        """Join a queue, and wait until this job is its first or is cancelled; return whether it is its turn."""
         with self._changed:
-            self._before = before
+            self._stage, self._queue = "queued", queue
+            queue.append(self)
             self._changed.notify_all()
+            self._changed.wait_for(lambda: queue[0] is self or self.is_cancelled)
+            return not self.is_cancelled
 
-    def wait_for_turn(self) -> bool:
-        """Wait until no job is before this one or it is cancelled; return whether it is its turn."""
+    def leave_queue(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._before == 0 or self._cancelled)
-            return not self._cancelled
-
-
-class RunQueue:
-    """Jobs in the order in which they may use the run worker: first come, first served."""
-
-    def __init__(self) -> None:
-        self._jobs: list[Job] = []
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def join(self, job: Job) -> None:
-        with self._lock:
-            self._jobs.append(job)
-            self._number()
-
-    def leave(self, job: Job) -> None:
-        with self._lock:
-            if job in self._jobs:
-                self._jobs.remove(job)
-                self._number()
-
-    def _number(self) -> None:
-        for place, job in enumerate(self._jobs):
-            job.move(place)
-
-
-class Stopped(Exception):
-    """A stage failed or the job was cancelled: the Failure says why there is no result."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
+            if self in self._queue:
+                self._queue.remove(self)
+                self._changed.notify_all()
 
 
 class Stages:
@@ -180,19 +168,13 @@ class Stages:
 
     Attributes:
         gpu: the GPU that the experiment is measured on, or that the interpreter stands for.
+        seconds: that each stage has taken.
     """
 
     def __init__(self, job: Job, session: Session, gpu: Gpu) -> None:
-        self.gpu = gpu
-        self._job = job
-        self._session = session
-        self._has_turn = False
-        self._used_worker = False
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds that each stage has taken."""
-        return self._job.stages
+        self.gpu, self._job, self._session = gpu, job, session
+        self.seconds = job.stages
+        self._has_turn = self._used_worker = False
 
     def compile(
         self, experiment: Experiment, build: Callable[[Experiment, Gpu], Failure | None] = compiler.compile_into_cache
@@ -223,11 +205,7 @@ class Stages:
 
     def wait_for_turn(self) -> None:
         """Wait until this job has the GPU to itself, and keep it. The stages below do so themselves."""
-        if self._has_turn:
-            return
-        self._job.enter("queued")
-        self._session.queue.join(self._job)
-        if not self._job.wait_for_turn():
+        if not self._has_turn and not self._job.wait_for_turn(self._session.queue):
             reason = "Cancelled while waiting in the queue; nothing was launched."
             raise Stopped(Failure("launch", "cancelled", reason))
         self._has_turn = True
@@ -251,23 +229,25 @@ class Stages:
         with self._entered(stage):
             return self._wait(stage, self._session.runner.submit(Call(stage, function, args)))[0]
 
-    def count(self, function: Callable[..., V], *args: object) -> V:
-        """Call a function that counts with ncu in a process of its own.
+    def count(self, function: Callable[..., V], *args: object) -> V | Failure:
+        """Call a function that counts with ncu in a separate process; return why there are no counts, if so.
 
         Args:
-            function: takes `args`, and by name `cache` and `started` as `ncu.count` does.
-
-        Raises:
-            CountingFailed: there are no counts, and the job was not cancelled.
+            function: takes `args`, and by name `cache` and `on_start` as `counters.count` does.
         """
         self.wait_for_turn()
-        try:
-            with self._entered("count", failing="launch"):
-                return function(*args, cache=self._session.cache, started=self._job.attach)
-        except CountingFailed:
-            if self._job.is_cancelled:
-                raise Stopped(cancelled("launch")) from None
-            raise
+        with self._entered("count", failing="launch"):
+            try:
+                return function(*args, cache=self._session.cache, on_start=self._job.attach)
+            except Stopped as stopped:
+                if self._job.is_cancelled:
+                    raise Stopped(cancelled("launch")) from None
+                return stopped.failure
+
+    def find_recording(self, measurement: Measurement[T], reason: str) -> T | None:
+        """Return a recording that replaces an incomplete result. Its note begins with the reason."""
+        recorded = self._session.store.find(measurement, self._job.experiment, self.gpu.name)
+        return replace(recorded.value, note=f"{reason} {recorded.value.note}") if recorded else None
 
     def end(self, failure: Failure | None) -> None:
         """Leave the machine to the next job, with a fresh run worker if this job's failure may have harmed it."""
@@ -277,11 +257,11 @@ class Stages:
                 self._session.runner.replace()
         if self._used_worker:
             self._session.runner.release()
-        self._session.queue.leave(self._job)
+        self._job.leave_queue()
 
     def _wait(self, stage: str, *futures: Future[V | Failure]) -> list[V]:
         """Wait for all results. Cancelling the job cancels the calls, and so does a failure of one."""
-        self._job.attach(*futures)
+        self._job.attach(*(future.cancel for future in futures))
         results: list[V] = []
         try:
             for future in futures:

@@ -13,11 +13,9 @@ from kernels.experiment import Experiment, same_launch
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.gated_stream import GatedStream
-from kernels.measuring.measurements.measurement import Measurement
-from kernels.measuring.prepared import prepare
-from kernels.measuring.stages import Stages
+from kernels.measuring.measurement import Measurement, Stages
+from kernels.measuring.run import prepare
 from kernels.measuring.timing import STUDY, sample, summarize_times
-from kernels.measuring.worker import as_failure
 from kernels.results import Device, Failure, Timeline
 from kernels.results.records import RecordForm
 from kernels.spec import Launch
@@ -31,32 +29,32 @@ _WARM_UP = 5
 _POISON = -1
 
 
-class TimelineMeasurement(Measurement[Timeline]):
-    name = "timeline"
-    form = RecordForm("timeline", Timeline, key=same_launch, keeps_run=True)
-    takes = "A timeline is taken on a GPU"
-    missing = "none of this experiment on {gpu} was recorded"
-
-    def refuse(self, experiment: Experiment, gpu: Gpu) -> None:
-        """Refuse a launch of more than MAX_PROGRAMS programs."""
-        programs = discover()[experiment.kernel].programs(Launch(experiment.problem, experiment.config, gpu))
-        if programs > MAX_PROGRAMS:
-            raise ConfigError(
-                "too_many_programs",
-                f"This launch has {programs:,} programs; a timeline holds at most {MAX_PROGRAMS:,}. "
-                "Choose larger tiles or a smaller shape.",
-            )
-
-    def measure(self, experiment: Experiment, stages: Stages) -> Timeline:
-        stages.compile(experiment)
-        stages.compile(experiment, compiler.compile_timed_build)
-        return stages.work("time", timeline, experiment, stages.gpu, stages.device())
+def refuse_large_launch(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> None:
+    """Refuse a launch of more than MAX_PROGRAMS programs."""
+    programs = discover()[experiment.kernel].programs(Launch(experiment.problem, experiment.config, gpu))
+    if programs > MAX_PROGRAMS:
+        raise ConfigError(
+            "too_many_programs",
+            f"This launch has {programs:,} programs; a timeline holds at most {MAX_PROGRAMS:,}. "
+            "Choose larger tiles or a smaller shape.",
+        )
 
 
-TIMELINE = TimelineMeasurement()
+def measure_timeline(experiment: Experiment, stages: Stages) -> Timeline:
+    stages.compile(experiment)
+    stages.compile(experiment, compiler.compile_timed_build)
+    return stages.work("time", timeline, experiment, stages.gpu, stages.device())
 
 
-@as_failure("time")
+TIMELINE = Measurement(
+    "timeline",
+    RecordForm("timeline", Timeline, key=same_launch, keeps_run=True),
+    measure_timeline,
+    "A timeline is taken on a GPU: this machine has {this}, and none of this experiment on {gpu} was recorded.",
+    refuse_large_launch,
+)
+
+
 def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Failure:
     """Check the instrumented build's output, time it beside the kernel, and record one warm launch. In the run worker.
 

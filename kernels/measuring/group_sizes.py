@@ -15,14 +15,12 @@ from kernels import discover
 from kernels.experiment import Experiment, same_launch
 from kernels.gpus import Gpu
 from kernels.lanes import CompiledFacts
-from kernels.measuring import ncu
+from kernels.measuring.counters import Cancel, count, tool
 from kernels.measuring.gated_stream import GatedStream
-from kernels.measuring.measurements.measurement import Incomplete, Measurement
-from kernels.measuring.prepared import prepare
-from kernels.measuring.stages import Stages
+from kernels.measuring.measurement import Measurement, Stages
+from kernels.measuring.run import prepare
 from kernels.measuring.timing import STUDY, sample
-from kernels.measuring.worker import as_failure
-from kernels.results import GroupSizeRow, GroupSizeStudy
+from kernels.results import Failure, GroupSizeRow, GroupSizeStudy
 from kernels.results.counters import any_group_size, with_group_size
 from kernels.results.records import RecordForm
 from kernels.spec import Launch
@@ -41,31 +39,6 @@ Counts = tuple[Sequence[dict[str, float]], dict[str, float] | None]
 UNCOUNTED: Counts = ((), None)
 
 
-class GroupSizesMeasurement(Measurement[GroupSizeStudy]):
-    name = "reuse"
-    form = RecordForm("reuse", GroupSizeStudy, key=lambda experiment: any_group_size(same_launch(experiment)))
-    takes = "GROUP_SIZEs are compared on a GPU"
-    missing = "no comparison of this experiment on {gpu} was recorded"
-
-    def measure(self, experiment: Experiment, stages: Stages) -> GroupSizeStudy | Incomplete[GroupSizeStudy]:
-        """Count and time each GROUP_SIZE. If counting fails, only time them, and give the reason."""
-        experiments = variants(experiment, stages.gpu)
-        compiled = stages.compiled(*experiments)
-        counts, tool, uncounted = [UNCOUNTED] * len(experiments), "", ""
-        try:
-            counts, tool = stages.count(count_variants, experiments), ncu.tool()
-        except ncu.CountingFailed as error:
-            uncounted = str(error)
-        device = stages.device()
-        times_ms, clock_mhz, note = stages.work("time", time_variants, experiments, stages.gpu)
-        rows = tuple(map(make_row, experiments, compiled, counts, times_ms))
-        study = GroupSizeStudy(experiment, "cuda", device, tool, rows, clock_mhz, note=f"{uncounted} {note}".strip())
-        return Incomplete(study, uncounted) if uncounted else study
-
-
-GROUP_SIZES = GroupSizesMeasurement()
-
-
 def variants(experiment: Experiment, gpu: Gpu) -> tuple[Experiment, ...]:
     """Return the experiment with each GROUP_SIZE to compare: powers of two, the number of rows of tiles, and its own.
 
@@ -80,21 +53,20 @@ def variants(experiment: Experiment, gpu: Gpu) -> tuple[Experiment, ...]:
 
 
 def count_variants(
-    experiments: Sequence[Experiment], *, cache: str, started: Callable[[ncu.NcuProcess], None] = lambda _: None
+    experiments: Sequence[Experiment], *, cache: str, on_start: Callable[[Cancel], None] = lambda _: None
 ) -> list[Counts]:
     """Count each experiment.
 
     Raises:
-        CountingFailed: as `ncu.count`.
+        CountingFailed: as `count`.
     """
-    dram = ncu.count(experiments, DRAM, cache, started, REPEATS, by_instruction=False)
-    l2 = ncu.count(experiments, L2, cache, started, by_instruction=False)
+    dram = count(experiments, DRAM, cache, on_start, REPEATS, by_instruction=False)
+    l2 = count(experiments, L2, cache, on_start, by_instruction=False)
     return [
         ([launch for launch, _ in dram[place * REPEATS :][:REPEATS]], launch) for place, (launch, _) in enumerate(l2)
     ]
 
 
-@as_failure("time")
 def time_variants(experiments: tuple[Experiment, ...], gpu: Gpu) -> tuple[Any, int | None, str]:
     """Time launches on the same inputs in turns. In the run worker.
 
@@ -120,3 +92,30 @@ def make_row(experiment: Experiment, compiled: CompiledFacts, counts: Counts, ti
         l2_read_bytes=int(l2["looked_up"]) * _SECTOR_BYTES if l2 else None,
         times_ms=tuple(round(float(time), 6) for time in times_ms),
     )
+
+
+def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStudy:
+    """Count and time each GROUP_SIZE. If counting fails, only time them, and give the reason."""
+    experiments = variants(experiment, stages.gpu)
+    compiled = stages.compiled(*experiments)
+    counts = stages.count(count_variants, experiments)
+    uncounted, profiler = "", ""
+    if isinstance(counts, Failure):
+        uncounted, counts = counts.message, [UNCOUNTED] * len(experiments)
+    else:
+        profiler = tool()
+    device = stages.device()
+    times_ms, clock_mhz, note = stages.work("time", time_variants, experiments, stages.gpu)
+    rows = tuple(map(make_row, experiments, compiled, counts, times_ms))
+    if uncounted and (recording := stages.find_recording(GROUP_SIZES, uncounted)):
+        return recording
+    return GroupSizeStudy(experiment, "cuda", device, profiler, rows, clock_mhz, note=f"{uncounted} {note}".strip())
+
+
+GROUP_SIZES = Measurement(
+    "reuse",
+    RecordForm("reuse", GroupSizeStudy, key=lambda experiment: any_group_size(same_launch(experiment))),
+    compare_group_sizes,
+    "GROUP_SIZEs are compared on a GPU: this machine has {this}, and no comparison of this experiment on {gpu} was "
+    "recorded.",
+)

@@ -1,0 +1,322 @@
+"""Count a launch's memory traffic with Nsight Compute, and join the counts to the compiled kernel.
+
+`ncu` runs in another process. Counts of a launch come from the hardware's counters, counts of an instruction from ncu's
+source counters. The line table of the same SASS maps each counted instruction to its source line. ncu profiles this
+module run as a program, `python -m kernels.measuring.counters FILE REPEATS`, which launches the experiments of a JSON
+file.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from kernels import discover
+from kernels.compiling.global_memory import match_instructions
+from kernels.compiling.listing import instructions
+from kernels.experiment import same_launch
+from kernels.experiment import Experiment, from_json, resolve_gpu
+from kernels.lanes import MemoryOperation
+from kernels.measuring.measurement import Measurement, Stages
+from kernels.measuring.pool import Stopped
+from kernels.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts
+from kernels.results.records import RecordForm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Seconds for one launch, including imports and ncu's passes; and for each further one.
+DEADLINE_S, EACH_MORE_S = 120.0, 5.0
+
+_HELP = "https://developer.nvidia.com/ERR_NVGPUCTRPERM"
+
+# Metrics of a launch, by their names in ncu 2025.3 on compute capability 9.0.
+METRICS = {
+    **{
+        f"{op}_{what}": f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
+        for op in ("ld", "st", "red", "atom")
+        for what in ("requests", "sectors")
+    },
+    "tma_ld_sectors": "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum",
+    "tma_st_sectors": "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum",
+    "shared_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "dram_read_bytes": "dram__bytes_read.sum",
+    "dram_write_bytes": "dram__bytes_write.sum",
+    "registers": "launch__registers_per_thread",
+    "shared_bytes": "launch__shared_mem_per_block_dynamic",
+    "limit_programs": "launch__occupancy_limit_blocks",
+    "limit_registers": "launch__occupancy_limit_registers",
+    "limit_shared": "launch__occupancy_limit_shared_mem",
+    "limit_warps": "launch__occupancy_limit_warps",
+    "occupancy_percent": "sm__maximum_warps_per_active_cycle_pct",
+}
+
+# Columns of ncu's source page. It omits the global ones if the kernel has no instruction on global memory.
+_EXECUTED = "Instructions Executed"
+_GLOBAL = ("L1 Tag Requests Global", "L2 Theoretical Sectors Global", "L2 Theoretical Sectors Global Ideal")
+_SHARED = ("L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
+
+# Opcodes that lanes issue on global memory and on shared memory.
+GLOBAL_OPCODES = ("LDG", "STG", "LDGSTS", "RED", "REDG", "ATOM", "ATOMG")
+SHARED_OPCODES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS")
+
+
+# The metrics of one launch by our names, and ncu's rows of its instructions.
+LaunchCounts = tuple[dict[str, float], list[dict[str, str]]]
+
+Cancel = Callable[[], None]
+
+
+class CountingFailed(Stopped):
+    """Why there are no counts: `kind` for programs, the message for people."""
+
+    def __init__(self, message: str, kind: str = "ncu_failed") -> None:
+        super().__init__(Failure("launch", kind, message))
+
+
+def count(
+    experiments: Sequence[Experiment],
+    metrics: Mapping[str, str],
+    cache: str,
+    on_start: Callable[[Cancel], None] = lambda _: None,
+    repeats: int = 1,
+    by_instruction: bool = True,
+) -> list[LaunchCounts]:
+    """Launch each experiment `repeats` times under ncu, with flushed caches. Return the counts per launch, in order.
+
+    Args:
+        metrics: our name → ncu's name.
+        cache: the directory of compiled kernels.
+        on_start: called with a function that kills ncu, so that another thread can cancel it.
+        by_instruction: also count each instruction; otherwise the lists of rows are empty.
+
+    Raises:
+        CountingFailed: if ncu is missing, denied, too slow, or reports incomplete counts.
+    """
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        raise CountingFailed(
+            "Nsight Compute's ncu is not installed here, so nothing is counted. Install it (it comes with the CUDA "
+            "toolkit) and put it on the PATH.",
+            "no_ncu",
+        )
+    names = sorted({discover()[experiment.kernel].jitted.fn.__name__ for experiment in experiments})
+    with tempfile.TemporaryDirectory() as directory:
+        payloads, report = Path(directory, "experiments.json"), Path(directory, "report.ncu-rep")
+        payloads.write_text(json.dumps([experiment.to_json() for experiment in experiments]), encoding="utf-8")
+        command = [ncu, "--clock-control", "none", "--cache-control", "all"]
+        command += ["--section", "SourceCounters"] if by_instruction else []
+        command += ["--metrics", ",".join(metrics.values()), "--kernel-name", f"regex:^({'|'.join(names)})$"]
+        command += ["--export", str(report), sys.executable, "-m", "kernels.measuring.counters"]
+        command += [str(payloads), str(repeats)]
+        _run(command, cache, DEADLINE_S + EACH_MORE_S * (len(experiments) - 1), on_start)
+        page = [ncu, "--import", str(report), "--csv", "--page"]
+        launches = parse_launches(_run([*page, "raw", "--print-units", "base"]), metrics)
+        rows = parse_instructions(_run([*page, "source"])) if by_instruction else [[] for _ in launches]
+    expected = len(experiments) * repeats
+    for counted in (launches, rows):
+        if len(counted) != expected:
+            raise CountingFailed(f"{expected} launches were made, and ncu counted {len(counted)} of them.")
+    return list(zip(launches, rows, strict=True))
+
+
+@functools.cache
+def tool() -> str:
+    """Return the profiler and its version: "Nsight Compute 2025.3.1.0"."""
+    command = [shutil.which("ncu") or "ncu", "--version"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    version = next(line.split()[1] for line in text.splitlines() if line.startswith("Version "))
+    return f"Nsight Compute {version}"
+
+
+def _run(
+    command: list[str],
+    cache: str = "",
+    deadline_s: float = DEADLINE_S,
+    on_start: Callable[[Cancel], None] = lambda _: None,
+) -> str:
+    """Return the command's output. Its own session lets a kill reach all its children."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "TRITON_CACHE_DIR": cache, "PYTHONPATH": path} if cache else None
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+    )
+
+    def kill() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    on_start(kill)
+    try:
+        printed, _ = process.communicate(timeout=deadline_s)
+    except subprocess.TimeoutExpired:
+        kill()
+        process.communicate()
+        raise CountingFailed(f"Counting did not end within {deadline_s:.0f} s, so it was killed.", "timeout") from None
+    if "ERR_NVGPUCTRPERM" in printed:
+        raise CountingFailed(
+            "This machine does not let this user read the GPU's counters. Its administrator can allow it (the driver's "
+            f"option NVreg_RestrictProfilingToAdminUsers=0), or run Tilescope as root: see {_HELP}.",
+            "ncu_denied",
+        )
+    if process.returncode:
+        last = [line for line in printed.splitlines() if line.strip()][-1:] or ["nothing"]
+        raise CountingFailed(f"ncu exited with status {process.returncode} and printed: {last[0]}")
+    return printed
+
+
+def parse_launches(page: str, metrics: Mapping[str, str]) -> list[dict[str, float]]:
+    """Parse ncu's raw page: per launch, the metrics by our names, in counts and bytes.
+
+    Raises:
+        CountingFailed: if a metric is missing, is no number, or has a unit other than bytes.
+    """
+    start = page.find('"ID"')
+    if start < 0:
+        raise CountingFailed("ncu counted no launch.")
+    units, *rows = csv.DictReader(page[start:].splitlines())
+    for metric in metrics.values():
+        size = (units.get(metric) or "").partition("/")[0]  # "byte" or "byte/block", never "Kbyte"
+        if size != "byte" and ("bytes" in metric or "byte" in size):
+            raise CountingFailed(f"ncu gave {metric} in {units.get(metric) or 'no unit'}, and not in byte.")
+    return [{name: parse_count(row.get(metric), metric) for name, metric in metrics.items()} for row in rows]
+
+
+def parse_count(text: str | None, metric: str) -> float:
+    """Parse one of ncu's numbers, such as 1,024.5.
+
+    Raises:
+        CountingFailed: if it is no number.
+    """
+    try:
+        value = float((text or "").replace(",", ""))
+        if value != value:
+            raise ValueError
+    except ValueError:
+        raise CountingFailed(f"ncu gave {text!r} for {metric}, which is no count.") from None
+    return value
+
+
+def parse_instructions(page: str) -> list[list[dict[str, str]]]:
+    """Parse ncu's source page: per launch, one row per instruction, in the order of the code."""
+    launches: list[list[dict[str, str]]] = []
+    header: list[str] = []
+    for row in csv.reader(page.splitlines()):
+        if row and row[0] == "Kernel Name":
+            launches.append([])
+            header = []
+        elif "Source" in row:
+            header = row
+        elif header and len(row) == len(header):
+            launches[-1].append(dict(zip(header, row, strict=True)))
+    return launches
+
+
+def count_launch(
+    experiment: Experiment, compiled: Compiled, *, cache: str, on_start: Callable[[Cancel], None] = lambda _: None
+) -> Counters:
+    """Count one launch.
+
+    Raises:
+        CountingFailed: as `count` and `join_counts`.
+    """
+    (counts,) = count([experiment], METRICS, cache, on_start)
+    return join_counts(experiment, compiled, counts)
+
+
+def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts) -> Counters:
+    """Join ncu's counts of a launch to the compiled kernel.
+
+    Raises:
+        CountingFailed: if ncu counted other code.
+    """
+    launch, rows = counts
+    ops, shared = sum_instructions(rows, compiled.sass, compiled.operations)
+    device = Device("cuda", compiled.gpu, metadata.version("torch"), compiled.triton)
+    return Counters(experiment, "cuda", device, tool(), compiled.facts, launch, ops, shared)
+
+
+def sum_instructions(
+    rows: list[dict[str, str]], sass: str, operations: tuple[MemoryOperation, ...]
+) -> tuple[tuple[OpCounts, ...], tuple[SharedCounts, ...]]:
+    """Sum counts by memory operation and opcode, and those on shared memory by source line and opcode.
+
+    Args:
+        rows: one per instruction, as from `parse_instructions`.
+        sass: the same code with its line table.
+
+    Raises:
+        CountingFailed: if ncu's code differs from the SASS, or a column is missing.
+    """
+    listed = instructions(sass)
+    # "@!P1  LDG.E R0, …" → "LDG.E"
+    words = ((word for word in row["Source"].split() if not word.startswith("@")) for row in rows)
+    if [opcode for opcode, _ in listed] != [next(row_words, "").rstrip(";") for row_words in words]:
+        raise CountingFailed("ncu counted other code than was compiled.")
+    ops: dict[tuple[int, str], list[int]] = {}
+    shared: dict[tuple[tuple[str, int], str], list[int]] = {}
+    for (opcode, location), number, row in zip(listed, match_instructions(listed, operations), rows, strict=True):
+        kind = opcode.partition(".")[0]
+        if kind in GLOBAL_OPCODES and number is not None:
+            _add(ops, (number, opcode), row, _GLOBAL)
+        if kind in SHARED_OPCODES and row["Address Space"]:
+            _add(shared, (location[0][:2] if location else ("", 0), opcode), row, _SHARED)
+    return (
+        tuple(OpCounts(*key, *sums) for key, sums in ops.items()),
+        tuple(SharedCounts(*key, *sums) for key, sums in shared.items()),
+    )
+
+
+def _add(sums: dict[Any, list[int]], key: Any, row: dict[str, str], columns: tuple[str, ...]) -> None:
+    values = [int(parse_count(row.get(column), column)) for column in (_EXECUTED, *columns)]
+    sums[key] = [a + b for a, b in zip(sums.get(key, [0] * len(values)), values, strict=True)]
+
+
+def measure_counters(experiment: Experiment, stages: Stages) -> Counters | Failure:
+    (compiled,) = stages.compiled(experiment)
+    counters = stages.count(count_launch, experiment, compiled)
+    if isinstance(counters, Failure):
+        return stages.find_recording(COUNTERS, counters.message) or counters
+    return counters
+
+
+COUNTERS = Measurement(
+    "counters",
+    RecordForm("counters", Counters, key=same_launch, verb="Counted"),
+    measure_counters,
+    "Counting takes the GPU itself: this machine has {this}, and no counts of this experiment on {gpu} were recorded.",
+)
+
+
+def _launch_all(payloads: list[dict[str, Any]], repeats: int) -> None:
+    """Launch each experiment `repeats` times on this machine's GPU, one launch at a time."""
+    from kernels.measuring import worker
+
+    worker.start("cuda", os.environ["TRITON_CACHE_DIR"])
+
+    import torch
+
+    from kernels.gpus import this_gpu
+    from kernels.measuring.run import prepare
+
+    for payload in payloads:
+        experiment = from_json(payload, discover())
+        prepared = prepare(experiment, resolve_gpu(experiment, this_gpu()))
+        for _ in range(repeats):
+            prepared.launch()
+            torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    _launch_all(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), int(sys.argv[2]))

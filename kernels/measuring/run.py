@@ -1,0 +1,259 @@
+"""One run: launch the kernel on poisoned output, check it against torch, and time it in turns with torch's calls.
+
+The tensors stay in the run worker between the stages. The interpreter times nothing. Torch; in the worker, except
+`measure_run`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernels import discover
+from kernels.experiment import on_any_gpu
+from kernels.experiment import Experiment
+from kernels.gpus import Gpu
+from kernels.measuring import timing, worker
+from kernels.measuring.check import check, require_memory
+from kernels.measuring.gated_stream import GatedStream
+from kernels.measuring.interpreter import refuse_slow_launch
+from kernels.measuring.measurement import Measurement, Stages
+from kernels.numerics import values
+from kernels.pairs import FEWEST, pair
+from kernels.results import Baseline, Check, Diff, Peak, RunResult, records
+from kernels.results.records import RecordForm
+from kernels.spec import DTYPE_BYTES, Allowance, Family, Kernel, Launch, Rounding, shape_text
+
+
+@dataclass
+class Prepared:
+    """The tensors of one launch as the kernel addresses them: a transposed operand is a view of what is stored."""
+
+    experiment: Experiment
+    kernel: Kernel
+    gpu: Gpu
+    inputs: dict[str, Any]
+    output: Any
+
+    @property
+    def setting(self) -> Launch:
+        return Launch(self.experiment.problem, self.experiment.config, self.gpu)
+
+    def launch(self) -> Any:
+        """Launch once without waiting. Return Triton's compiled kernel, unless interpreted."""
+        return self.ready()()
+
+    def ready(self) -> Callable[[], Any]:
+        """Return the launch with its grid and arguments bound, to call in a loop."""
+        setting, kernel = self.setting, self.kernel
+        tensors = {**self.inputs, kernel.family.output(setting.problem): self.output}
+        return functools.partial(kernel.jitted[kernel.grid(setting)], **kernel.arguments(tensors, setting))
+
+    def check(self) -> tuple[Check, Diff]:
+        """Compare the output with the reference."""
+        tile = self.kernel.output_tile(self.setting)
+        return check(self.output, self.inputs, self.kernel.family, self.allowance, tile)
+
+    @property
+    def allowance(self) -> Allowance | None:
+        """The error that rounding explains; None if the output must equal the reference."""
+        kernel, setting = self.kernel, self.setting
+        if kernel.family.allowance is None:
+            return None
+        distribution = self.experiment.run.distribution
+        return kernel.family.allowance(Rounding(setting, kernel.roundings(setting), distribution, worker.interprets()))
+
+
+def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
+    """Make inputs from the experiment's seed, and an output of NaN, or of zeros for a kernel that accumulates into it.
+
+    Raises:
+        InsufficientMemory: before anything is allocated.
+    """
+    import torch
+
+    kernel = discover()[experiment.kernel]
+    device = "cpu" if worker.interprets() else "cuda"
+    dtype = getattr(torch, experiment.problem.dtype)
+    specs = kernel.family.tensors(experiment.problem)
+    if device == "cuda":
+        held = peak = 0  # values are drawn in float32 and then converted, one tensor at a time
+        for spec in specs.values():
+            elements = math.prod(spec.stored)
+            held += elements * dtype.itemsize
+            peak = max(peak, held + (4 * elements if spec.is_input and dtype.itemsize != 4 else 0))
+        require_memory(peak, "These tensors")
+    generator = torch.Generator(device).manual_seed(experiment.run.seed)
+    inputs = {}
+    for name, spec in specs.items():
+        if spec.is_input:
+            stored = values(experiment.run.distribution, spec.stored, generator, device).to(dtype)
+            inputs[name] = stored.t() if spec.transposed else stored
+    shape = specs[kernel.family.output(experiment.problem)].shape
+    poison = 0.0 if kernel.zeroed_output else float("nan")
+    return Prepared(experiment, kernel, gpu, inputs, torch.empty(shape, dtype=dtype, device=device).fill_(poison))
+
+
+def launch(experiment: Experiment, gpu: Gpu) -> None:
+    """Launch once on fresh inputs and a poisoned output, and wait. This and what follows runs in the run worker."""
+    import torch
+
+    worker.hold(None)
+    prepared = prepare(experiment, gpu)
+    worker.hold(prepared)
+    prepared.launch()
+    if not worker.interprets():
+        torch.cuda.synchronize()
+
+
+def check_output() -> tuple[Check, Diff]:
+    """Compare the launched output with the reference."""
+    prepared: Prepared = worker.held()
+    return prepared.check()
+
+
+def time_run(result: RunResult) -> RunResult:
+    """Add times to a result: of the kernel and the library's calls in turns, and of a call from Python."""
+    import torch
+
+    run: Prepared = worker.held()
+    family, problem, options = run.kernel.family, run.experiment.problem, run.experiment.run
+    library, notes = library_calls(family, run.inputs, torch.empty_like(run.output), problem)
+    launch = run.ready()
+    stream = GatedStream([launch, *library.values()], options.l2, options.timer)
+    samples = timing.sample(stream, timing.RUN)
+    work, minimal_bytes = family.work(problem), family.minimal_bytes(problem)
+    kernel_timing, *library_timings = (timing.summarize_times(times, work, minimal_bytes) for times in samples.times_ms)
+    baselines = []
+    for name, library_timing, times_ms in zip(library, library_timings, samples.times_ms[1:], strict=True):
+        ratio = pair(times_ms, samples.times_ms[0])
+        interval = (ratio.low, ratio.high) if len(times_ms) >= FEWEST else ()
+        baselines.append(Baseline(name, library_timing, ratio.ratio, *interval))
+    if (best := family.best(problem)) is None:
+        rate, what = _copy_gbps()
+        peak: Peak | None = Peak(rate, "GB/s", what, share=(kernel_timing.gbps or 0) / rate)
+    else:
+        # A family that extends another does more in its library call; the peak is that of the plain one.
+        peak = _library_peak(family.root, best)
+        peak = peak and dataclasses.replace(peak, share=(kernel_timing.tflops or 0) / peak.rate)
+    return dataclasses.replace(
+        result,
+        timing=kernel_timing,
+        baseline=baselines[0] if baselines else None,
+        baselines=tuple(baselines),
+        peak=peak,
+        clock_mhz=samples.clock_mhz,
+        clocks=samples.clocks,
+        launch_overhead=timing.measure_launch_overhead(launch, torch.cuda.synchronize, kernel_timing.median_ms),
+        launches_per_sample=samples.launches_per_sample,
+        copy_gbps=_copy_gbps()[0],
+        note=" ".join(filter(None, [*notes, samples.warning])),
+    )
+
+
+def library_calls(
+    family: Family, inputs: Mapping[str, Any], output: Any, problem: Any
+) -> tuple[dict[str, Callable[[], Any]], list[str]]:
+    """Return the library's calls by name, the family's baseline first, and a sentence for each that is missing."""
+    first = family.baseline(inputs, output, problem)
+    if isinstance(first, str):
+        return {}, [f"No library call to compare with: {first}"]
+    calls, missing = {family.baseline_name(problem): first}, []
+    for name, call in family.alternatives(inputs, output, problem).items():
+        try:
+            call()
+        except RuntimeError as reason:  # this build of torch, or this GPU, does not support the call for these operands
+            missing.append(f"{name} was not timed: {str(reason).strip().splitlines()[0]}")
+        else:
+            calls[name] = call
+    return calls, missing
+
+
+@functools.cache
+def _library_peak(family: Family, problem: Any) -> Peak | None:
+    """The best rate of the family's library call, measured once per worker; None if it has none. Its share is 1."""
+    import torch
+
+    tensors = {
+        name: torch.randn(spec.shape, device="cuda").to(getattr(torch, problem.dtype))
+        for name, spec in family.tensors(problem).items()
+    }
+    call = family.baseline(tensors, tensors.pop(family.output(problem)), problem)
+    if isinstance(call, str):
+        return None
+    what = f"{family.baseline_name(problem)}, {shape_text(problem)} {problem.dtype}, the best of a few"
+    return Peak(family.work(problem) / _best_ms(call) / 1e9, "TFLOP/s", what, share=1.0)
+
+
+@functools.cache
+def _copy_gbps() -> tuple[float, str]:
+    """The best rate of a large copy, bytes read plus bytes written, measured once per worker."""
+    import torch
+
+    size = min(1 << 30, torch.cuda.mem_get_info()[0] // 8)
+    source = torch.zeros(size // DTYPE_BYTES["float32"], dtype=torch.float32, device="cuda")
+    target = torch.empty_like(source)
+    best_ms = _best_ms(lambda: target.copy_(source))
+    return 2 * source.numel() * 4 / best_ms / 1e6, f"a copy of {size / 2**20:.0f} MiB, the best of a few"
+
+
+def _best_ms(call: Callable[[], Any]) -> float:
+    """The fastest of eight launches: a device's peak is its best, not its median."""
+    import torch
+
+    call()
+    times_ms = []
+    for _ in range(8):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times_ms.append(begin.elapsed_time(end))
+    return min(times_ms)
+
+
+def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> None:
+    """Refuse a launch that the interpreter would not finish in reasonable time."""
+    if is_interpreted:
+        recorded = records.find(_FORM, experiment, gpu.name)
+        alternative = f" Or choose gpu {gpu.name}: a run there was recorded." if recorded else ""
+        launch = Launch(experiment.problem, experiment.config, gpu)
+        refuse_slow_launch(discover()[experiment.kernel], launch, alternative)
+
+
+def measure_run(experiment: Experiment, stages: Stages, is_timed: bool) -> RunResult:
+    """Launch, check, and time if `is_timed` and the result is right."""
+    stages.compile(experiment)
+    device = stages.device()
+    stages.work("launch", launch, experiment, stages.gpu)
+    check, diff = stages.work("check", check_output)
+    if device.backend == "interpreter":
+        note = "Run by Triton's interpreter on the CPU: the result is checked, and there is no time to report."
+    elif not is_timed:
+        note = "Checked, and not timed."
+    else:
+        note = "" if check.passed else "The result is wrong, so it was not timed."
+    result = RunResult(experiment, device.backend, device, check, diff, note=note)
+    if not note:
+        result = stages.work("time", time_run, result)
+    return dataclasses.replace(result, stages=stages.seconds)
+
+
+_FORM = RecordForm("run", RunResult, key=on_any_gpu, compact=RunResult.compact)
+RUN, CHECK = (
+    Measurement(
+        name,
+        _FORM,
+        functools.partial(measure_run, is_timed=name == "run"),
+        "This machine has {this}, and no run of this experiment on {gpu} was recorded. Leave gpu out, or choose the "
+        "first one of the menu, to run it here.",
+        refuse_slow_run,
+        is_interpreted=True,
+    )
+    for name in ("run", "check")
+)
