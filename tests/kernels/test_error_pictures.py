@@ -64,11 +64,6 @@ def test_reading_and_writing_a_picture_gives_the_same_line_of_at_most_20_kilobyt
     assert "Infinity" not in line
 
 
-def test_a_recording_without_a_picture_has_no_word_of_it():
-    assert '"diff"' not in RUN.form.line(recorded(None))
-    assert read_back(None) is None
-
-
 def test_every_code_stands_for_itself():
     every = Diff(LEVELS.reshape(16, 16), (1, 1), (16, 16), exact=False)
     np.testing.assert_array_equal(read_back(every).cells, every.cells)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from kernels.gpus import GPUS
 from kernels.measuring import counters
 from kernels.measuring.group_sizes import (
     DRAM,
-    GROUP_SIZES,
     L2,
     REPEATS,
     UNCOUNTED,
@@ -22,7 +20,7 @@ from kernels.measuring.group_sizes import (
     make_row,
     variants,
 )
-from kernels.results import Device, Failure, GroupSizeRow, GroupSizeStudy, records
+from kernels.results import GroupSizeStudy
 from kernels.results.counters import any_group_size
 
 RECORDED = {
@@ -58,23 +56,6 @@ def test_how_a_run_is_timed_and_on_what_numbers_makes_no_difference(session):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"problem": {"M": 4097, "N": 4096, "K": 4096}}, {"gpu": "B200"}, {"config": {"BLOCK_M": 128}}, {"kernel": ""}],
-    ids=str,
-)
-def test_what_was_not_recorded_is_refused_at_once_and_says_of_which_gpu(session, change):
-    payload = {**RECORDED, **change}
-    payload["kernel"] = payload["kernel"] or "matmul.persistent"
-    experiment = from_json(payload, discover())
-    outcome = session.submit(experiment, "reuse").result(0)
-    assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.kind) == ("config", "not_recorded")
-    assert "GROUP_SIZEs are compared on a GPU" in outcome.message
-    assert f"on {payload['gpu']} was recorded" in outcome.message
-    assert session.known(experiment, "reuse") is None
-
-
-@pytest.mark.parametrize(
     ("m", "own", "compared"),
     [
         (8192, 8, (1, 2, 4, 8, 16, 32, 64)),
@@ -98,21 +79,6 @@ def test_a_kernel_without_groups_is_compared_with_nothing(kernel):
     experiment = from_json({"kernel": kernel}, discover())
     assert variants(experiment, GPUS["H200"]) == (experiment,)
     assert any_group_size(experiment) == experiment
-
-
-def test_a_study_survives_being_written_and_read():
-    rows = (
-        GroupSizeRow(1, 59, 24576, (10, 11), (1, 2), 64, 32, (0.5, 0.25)),
-        GroupSizeRow(None, 60, 0, (), (), None, None, (0.125,)),
-    )
-    device = Device("cuda", "NVIDIA H200", "2.11.0", "3.6.0")
-    study = GroupSizeStudy(experiment_of(), "cuda", device, "Nsight Compute 1.0", rows, 1980)
-    form = GROUP_SIZES.form
-    line = form.line(records.Recording("H200", "2026-11-20", study))
-    assert "\n" not in line
-    assert list(json.loads(line)) == ["gpu", "date", "reuse"]
-    again = form.recording(json.loads(line))
-    assert again == records.Recording("H200", "2026-11-20", study)
 
 
 def pages(launches, metrics):

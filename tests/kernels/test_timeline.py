@@ -14,12 +14,10 @@ from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.fair_queue import Call
 from kernels.measuring.pool import Pool
-from kernels.measuring.timeline import MAX_PROGRAMS, TIMELINE, read_record
-from kernels.results import Compiled, Device, Failure, Timeline, Timing, records
-from kernels.results.records import Recording
+from kernels.measuring.timeline import MAX_PROGRAMS, read_record
+from kernels.results import Compiled, Device, Failure, Timeline, Timing
 from kernels.spec import Launch
 from tests.conftest import in_turns
-from visualize.panels.endpoint import Api
 from visualize.panels.timeline_panel import timeline_json
 
 pytestmark = pytest.mark.xdist_group("timed builds")
@@ -128,33 +126,6 @@ def test_the_reply_lists_every_program_with_what_it_costs_to_know():
     assert {"span_ns": 2080, "tick_ns": 32, "backend": "cuda", "registers": [32, 38]}.items() <= reply.items()
     assert reply["note"].startswith("The clock is unknown. Each program reads the GPU's timer first")
     assert "sm" not in reply
-
-
-def test_a_recorded_timeline_says_the_same_again():
-    taken = timeline()
-    form = TIMELINE.form
-    line = form.line(Recording("H200", "2026-01-02", taken))
-    assert len(line) < 1000
-    again = form.recording(json.loads(line))
-    assert again.measured == taken
-    device = replace(taken.device, backend="recorded")
-    note = "Recorded on H200, 2026-01-02."
-    assert form.recall(taken, taken.experiment, note) == replace(taken, backend="recorded", device=device, note=note)
-    assert form.line(again) == line
-
-
-def test_without_a_gpu_there_is_what_was_recorded_or_a_sentence(session, monkeypatch):
-    odd = from_json({"kernel": "matmul.grouped", "problem": {"M": 513}}, discover())
-    failure = session.submit(odd, "timeline").result()
-    assert isinstance(failure, Failure)
-    assert (failure.stage, failure.kind) == ("config", "not_recorded")
-    assert "A timeline is taken on a GPU: this machine has no GPU" in failure.message
-    recorded = replace(timeline(), backend="recorded", experiment=odd)
-    monkeypatch.setattr(records, "find", lambda form, experiment, gpu: recorded)
-    outcome = session.submit(odd, "timeline").result()
-    assert outcome is recorded
-    reply = Api(session).outcome(outcome)
-    assert (reply["gpu"], reply["backend"], len(reply["sm"])) == ("H200", "recorded", 3)
 
 
 def test_more_programs_than_a_timeline_holds_are_refused_with_the_number(session):
