@@ -179,6 +179,7 @@ def test_what_can_not_be_drawn_once_it_is_compiled_is_said_where_it_was_set(page
 def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(page, monkeypatch):
     experiment = records.experiments(TIMELINE.form, "H200")[0]
     monkeypatch.setattr(page.session, "gpu", GPUS["H200"])
+    monkeypatch.setattr(page.session, "backend", "cuda")
     flat = {**experiment.to_address(), "gpu": "H200", "tab": "schedule", "seed": 3}
     current = SETTINGS.state(flat, page.session.gpu)
 
