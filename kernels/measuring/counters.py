@@ -26,8 +26,7 @@ from typing import Any
 from kernels import discover
 from kernels.compiling.global_memory import match_instructions
 from kernels.compiling.listing import instructions
-from kernels.experiment import same_launch
-from kernels.experiment import Experiment, from_json, resolve_gpu
+from kernels.experiment import Experiment, from_json, resolve_gpu, same_launch
 from kernels.lanes import MemoryOperation
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.pool import Stopped

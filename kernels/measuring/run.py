@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels import discover
-from kernels.experiment import on_any_gpu
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, on_any_gpu
 from kernels.gpus import Gpu
 from kernels.measuring import timing, worker
 from kernels.measuring.check import check, require_memory
