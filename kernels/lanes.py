@@ -1,11 +1,12 @@
-"""Layouts and memory operations of a compiled kernel. Standard library only."""
+"""Layouts and memory operations of a compiled kernel."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 Bases = tuple[tuple[int, ...], ...]
 
@@ -26,18 +27,13 @@ class Layout:
     lane: Bases
     warp: Bases
 
-    @property
-    def original_registers(self) -> tuple[tuple[int, ...], ...]:
-        """Coordinates in the block of each register of lane 0 of warp 0, without copies."""
-        places: tuple[tuple[int, ...], ...] = ((0,) * len(self.shape),)
-        for base in filter(any, self.register):
-            places += tuple(tuple(a ^ b for a, b in zip(place, base, strict=True)) for place in places)
-        return places
 
-
-def copy_bits(bases: Bases) -> int:
-    """Return the bits, as a mask, whose base is zero: they only number copies."""
-    return sum(1 << bit for bit, base in enumerate(bases) if not any(base))
+def expand_bases(bases: Sequence[Any], rank: int) -> np.ndarray:
+    """Return the place of each number, (2 ** bits, rank) int64: the exclusive or of the bases of its set bits."""
+    places = np.zeros((1, rank), dtype=np.int64)
+    for base in bases:
+        places = np.concatenate([places, places ^ np.array(base, dtype=np.int64)])
+    return places
 
 
 @dataclass(frozen=True)
@@ -76,14 +72,6 @@ class MemoryOperation:
         """Whether it copies to shared memory around L1, 16 bytes per lane."""
         return self.instruction.startswith("cp.async.cg")
 
-    @property
-    def issued_by_owners(self) -> bool:
-        """Whether only lanes and warps without copies issue it. All of them issue plain loads."""
-        return self.op != "load"
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
 class SharedOperation:
@@ -118,10 +106,6 @@ class Conversion:
     shape: tuple[int, ...]
     element_bytes: int
 
-    @property
-    def bytes(self) -> int:
-        return math.prod(self.shape) * self.element_bytes
-
 
 @dataclass(frozen=True)
 class CompiledFacts:
@@ -144,8 +128,3 @@ class CompiledFacts:
     shared: tuple[SharedOperation, ...]
     conversions: tuple[Conversion, ...]
     unreadable: str
-
-    @property
-    def facts(self) -> CompiledFacts:
-        """The facts alone, without the fields of a subclass."""
-        return CompiledFacts(**{field.name: getattr(self, field.name) for field in dataclasses.fields(CompiledFacts)})

@@ -20,38 +20,30 @@ _UNCERTAINTY = 2.0
 # Seconds that matrix units' kernels take while their accumulator fits in registers.
 _BASE_S = 3.0
 
-_SMALLER = "Make the tile smaller or num_warps larger."
-
 
 def explain_spill(kernel: Kernel, launch: Launch) -> str:
     """Return why a config is not worth a compile, as a sentence, or "": its accumulator does not fit in registers.
 
     Such a kernel can compile for minutes, and then keeps its accumulator in local memory.
     """
-    spill = _describe_spill(kernel, launch)
-    return spill and f"{spill} {_SMALLER}"
-
-
-def explain_refusal(kernel: Kernel, launch: Launch) -> str:
-    """Return why a launch is not compiled, as a sentence, or "": it would spill and exceed its deadline."""
-    seconds, spill = compile_seconds(kernel, launch), _describe_spill(kernel, launch)
-    if not spill or seconds <= _UNCERTAINTY * COMPILE_DEADLINE_S:
-        return ""
-    return (
-        f"{spill} Compiling it for {launch.gpu.name} would take about {seconds:,.0f} s, and {COMPILE_DEADLINE_S:.0f} s "
-        f"are allowed. {_SMALLER}"
-    )
-
-
-def _describe_spill(kernel: Kernel, launch: Launch) -> str:
     registers = accumulator_registers(kernel, launch)
     if registers <= MOST_REGISTERS:
         return ""
     rows, columns = kernel.output_tile(launch) or (0, 0)
     return (
         f"The accumulator of a {rows} × {columns} tile takes {registers} registers per thread with num_warps "
-        f"{launch.config.num_warps}; a thread has {MOST_REGISTERS}, so it would spill."
+        f"{launch.config.num_warps}; a thread has {MOST_REGISTERS}, so it would spill. "
+        "Make the tile smaller or num_warps larger."
     )
+
+
+def explain_refusal(kernel: Kernel, launch: Launch) -> str:
+    """Return why a launch is not compiled, as a sentence, or "": it would spill and exceed its deadline."""
+    seconds, spill = compile_seconds(kernel, launch), explain_spill(kernel, launch)
+    if not spill or seconds <= _UNCERTAINTY * COMPILE_DEADLINE_S:
+        return ""
+    duration = f"Compiling it for {launch.gpu.name} would take about {seconds:,.0f} s"
+    return f"{spill} {duration}, and {COMPILE_DEADLINE_S:.0f} s are allowed."
 
 
 def accumulator_registers(kernel: Kernel, launch: Launch) -> int:

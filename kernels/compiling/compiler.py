@@ -7,44 +7,50 @@ cache.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import struct
+import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from kernels import discover
-from kernels.compiling.global_memory import Unreadable, read_operations
+from kernels.compiling.compile_cost import LANES
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
-from kernels.compiling.listing import cuda_tool, disassemble, hide_paths
-from kernels.compiling.rejection import capture_output, explain_rejection
-from kernels.compiling.shared_memory import conversions, shared_operations
+from kernels.compiling.listing import Unreadable, cuda_tool, disassemble, hide_paths
+from kernels.compiling.memory_operations import conversions, read_operations, shared_operations
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
+from kernels.jit import display_path
 from kernels.results import Compiled, Failure
 from kernels.spec import Kernel, Launch, TensorSpec
-
-# Knowledge of sizes and strides: what the launcher records; their values, as constants; nothing.
-SPECIALIZATIONS = ("launcher", "constexpr", "none")
 
 # Fewest registers per thread that ptxas allocates: Nsight Compute reports 16 on an H200 for code that names fewer.
 _LEAST_REGISTERS = 16
 
-# ELF64 header: offset of the section table's offset, and of the size and number of its entries.
-_SECTIONS_AT, _ENTRY_AT = 0x28, 0x3A
+# ELF64 header: the magic number, the offset of the section table (at 0x28), the size and number of its entries (0x3A).
+_ELF_HEADER = struct.Struct("<4s36xQ10xHH")
+
+_TOO_FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).*register target of (\d+)")
+# "ptxas fatal   : (C7602) text", "ptxas a.ptx, line 7; error   : text", "/a/b.py:29:0: error: text"
+_ERROR = re.compile(r"(?<!PTXAS )\b(?:error|fatal)\s*: (?:\(\w+\) )?(.+)")
+_PATH = re.compile(r"(?<![\w.])/\w[^\s\"':,;]+")
 
 
-def compile_into_cache(experiment: Experiment, gpu: Gpu) -> Failure | None:
-    """Compile the experiment's kernel for `gpu` into the shared cache, or return why not."""
-    kernel = _compile(*_declare(experiment, gpu))
-    return kernel if isinstance(kernel, Failure) else None
+def compile_into_cache(experiment: Experiment, gpu: Gpu, is_timed: bool = False) -> Failure | None:
+    """Compile the experiment's kernel for `gpu` into the shared cache, or return why not.
 
-
-def compile_timed_build(experiment: Experiment, gpu: Gpu) -> Failure | None:
-    """Compile the build whose programs record when they ran, as `compile_into_cache` does."""
+    Args:
+        is_timed: compile the build whose programs record when they ran.
+    """
     declared, launch = _declare(experiment, gpu)
-    kernel = _compile(timed_build(declared, launch), launch)
+    kernel = _compile(timed_build(declared, launch) if is_timed else declared, launch)
     return kernel if isinstance(kernel, Failure) else None
 
 
@@ -58,7 +64,8 @@ def compile_experiment(experiment: Experiment, gpu: Gpu, specialization: str = "
     """Compile the experiment's kernel for `gpu` and read it back: registers, memory operations, texts.
 
     Args:
-        specialization: what the compiler knows about sizes and strides, one of SPECIALIZATIONS.
+        specialization: what the compiler knows about sizes and strides: "launcher" (what the launcher records),
+            "constexpr" (their values, as constants) or "none".
     """
     return compile_launch(*_declare(experiment, gpu), specialization)
 
@@ -67,13 +74,7 @@ def compile_launch(declared: Kernel, launch: Launch, specialization: str = "laun
     """Compile and read back a launch of any declared kernel, as `compile_experiment` does."""
     start = time.perf_counter()
     kernel = _compile(declared, launch, specialization)
-    if isinstance(kernel, Failure):
-        return kernel
-    try:
-        return _read_back(declared, launch, kernel, start)
-    except Exception:  # a truncated text from the cache can fail anywhere
-        kernel = _compile(declared, launch, specialization, use_cache=False)
-        return kernel if isinstance(kernel, Failure) else _read_back(declared, launch, kernel, start)
+    return kernel if isinstance(kernel, Failure) else _read_back(declared, launch, kernel, start)
 
 
 def _declare(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
@@ -110,54 +111,45 @@ def _read_back(declared: Kernel, launch: Launch, kernel: Any, start: float) -> C
     )
 
 
-def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher", use_cache: bool = True) -> Any:
+def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Any:
     """Return Triton's compiled kernel or a Failure."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    gpu, dtype = launch.gpu, launch.problem.dtype
+    gpu = launch.gpu
     major, minor = gpu.compute_capability
     capability = 10 * major + minor
     # A driver that only names the target. Triton caches compiled kernels by device, so each target has its own number.
-    target = {"get_current_target": GPUTarget("cuda", capability, 32), "get_current_device": capability}
-    driver.set_active(
-        SimpleNamespace(
-            **{name: lambda value=value: value for name, value in target.items()}, get_current_stream=lambda device: 0
-        )
-    )
+    stand_in = SimpleNamespace(get_current_stream=lambda device: 0)
+    stand_in.get_current_target = lambda: GPUTarget("cuda", capability, 32)
+    stand_in.get_current_device = lambda: capability
+    driver.set_active(stand_in)
     specs = declared.family.tensors(launch.problem)
-    tensors = {name: _stand_in_tensor(dtype, spec) for name, spec in specs.items()}
+    tensors = {name: _stand_in_tensor(launch.problem.dtype, spec) for name, spec in specs.items()}
     with capture_output() as printed:
         try:
             arguments = _specialize(declared.arguments(tensors, launch), declared.jitted, specialization)
-            kernel = _warm_up(declared, launch, arguments, use_cache)
+            kernel = _warm_up(declared, launch, arguments)
         except Exception as error:  # whatever the compiler raises: kernel and config are ours, the reason is its own
             return explain_rejection(error, printed(), launch)
     shared = kernel.metadata.shared
     if shared > gpu.shared_bytes_per_program:
-        return Failure(
-            "compile",
-            "out_of_resources",
+        message = (
             f"This config needs {shared:,} bytes of shared memory per program; {gpu.name} allows "
-            f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller.",
+            f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller."
         )
+        return Failure("compile", "out_of_resources", message)
     return kernel
 
 
-def _stand_in_tensor(dtype: str, spec: TensorSpec) -> SimpleNamespace:
-    """A stand-in with all that the launcher reads: dtype, strides, and an address, aligned as torch's are."""
+def _stand_in_tensor(dtype: str, spec: TensorSpec) -> Any:
+    """Return a tensor without memory: dtype, strides, and the address 0, aligned as torch aligns its tensors."""
     import torch
 
-    return SimpleNamespace(
-        dtype=getattr(torch, dtype),
-        shape=spec.shape,
-        data_ptr=lambda: 0,
-        ptr_range=lambda: 0,
-        stride=spec.strides.__getitem__,
-    )
+    return torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, dtype), device="meta")
 
 
-def _warm_up(declared: Kernel, launch: Launch, arguments: dict[str, Any], use_cache: bool) -> Any:
+def _warm_up(declared: Kernel, launch: Launch, arguments: dict[str, Any]) -> Any:
     """Compile, or load from Triton's cache.
 
     Triton trusts its cache, so an entry truncated by a full disk or a crash would fail its kernel for good. It is
@@ -166,35 +158,24 @@ def _warm_up(declared: Kernel, launch: Launch, arguments: dict[str, Any], use_ca
     """
     import triton
 
-    with triton.knobs.compilation.scope():
-        if not use_cache:
-            declared.jitted.device_caches.clear()  # what was read of the bad entry
-            triton.knobs.compilation.always_compile = True
-        try:
-            kernel = declared.jitted.warmup(**arguments, grid=declared.grid(launch))
-            if use_cache:
-                assert_whole(kernel.asm)
-            return kernel
-        except (ValueError, KeyError, OSError):
-            if not use_cache:
-                raise
-    return _warm_up(declared, launch, arguments, use_cache=False)
-
-
-def assert_whole(asm: Mapping[str, Any]) -> None:
-    """Raise ValueError if a part of a compiled kernel is visibly truncated.
-
-    Args:
-        asm: the cubin (bytes) and the texts "ttgir" and "ptx", as Triton keeps them.
-    """
-    cubin = asm["cubin"]
+    grid = declared.grid(launch)
     try:
-        (table,) = struct.unpack_from("<Q", cubin, _SECTIONS_AT)
-        size, count = struct.unpack_from("<HH", cubin, _ENTRY_AT)
-        is_whole = cubin.startswith(b"\x7fELF") and 0 < table <= len(cubin) - size * count  # the table comes last
-    except struct.error:
-        is_whole = False
-    if not is_whole:
+        kernel = declared.jitted.warmup(**arguments, grid=grid)
+        _assert_whole(kernel.asm)
+        return kernel
+    except (ValueError, KeyError, OSError):
+        with triton.knobs.compilation.scope():
+            triton.knobs.compilation.always_compile = True
+            declared.jitted.device_caches.clear()  # what was read of the bad entry
+            return declared.jitted.warmup(**arguments, grid=grid)
+
+
+def _assert_whole(asm: Any) -> None:
+    """Raise ValueError if the cubin or a text of a compiled kernel is visibly truncated."""
+    cubin = asm["cubin"]
+    magic, table, size, count = _ELF_HEADER.unpack(cubin[: _ELF_HEADER.size].ljust(_ELF_HEADER.size, b"\0"))
+    # The table comes last. A file that was extended but not written holds zeros there.
+    if magic != b"\x7fELF" or not 0 < table <= len(cubin) - size * count or not any(cubin[table:]):
         raise ValueError(f"The compiled kernel of {len(cubin):,} bytes is truncated.")
     for kind in ("ttgir", "ptx"):
         text = asm[kind]
@@ -208,10 +189,64 @@ def _specialize(arguments: dict[str, Any], jitted: Any, specialization: str) -> 
 
     if specialization == "launcher":
         return arguments
-    numbers = [p.name for p in jitted.params if not p.is_constexpr and isinstance(arguments[p.name], int)]
-    # Triton does not specialize on an odd number, except on 1, which stays 1.
-    changed = {
-        name: tl.constexpr(arguments[name]) if specialization == "constexpr" else arguments[name] | 1
-        for name in numbers
-    }
-    return {**arguments, **changed}
+    changed = dict(arguments)
+    for name in (p.name for p in jitted.params if not p.is_constexpr and isinstance(arguments[p.name], int)):
+        # Triton does not specialize on an odd number, except on 1, which stays 1.
+        changed[name] = tl.constexpr(changed[name]) if specialization == "constexpr" else changed[name] | 1
+    return changed
+
+
+@contextmanager
+def capture_output() -> Iterator[Callable[[], str]]:
+    """Keep output off the terminal, native output included: MLIR and ptxas dump whole kernels when they fail.
+
+    Yields:
+        A function that returns the text printed so far.
+    """
+    with tempfile.TemporaryFile() as file, ExitStack() as stack:
+        writer = stack.enter_context(open(file.fileno(), "w", encoding="utf-8", errors="replace", closefd=False))
+
+        def printed() -> str:
+            writer.flush()
+            return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode("utf-8", "replace")
+
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        for number in (1, 2):
+            saved = os.dup(number)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, number)
+            os.dup2(file.fileno(), number)
+        stack.enter_context(redirect_stdout(writer))
+        stack.enter_context(redirect_stderr(writer))
+        yield printed
+
+
+def explain_rejection(error: Exception, printed: str, launch: Launch) -> Failure:
+    """Return the failure for an exception of the compiler.
+
+    Args:
+        printed: output of the compiler before it raised.
+    """
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        message = (
+            f"The disk of {Path(os.environ['TRITON_CACHE_DIR']).name} is full ({error.strerror}), so the compiled "
+            "kernel can't be kept. Free some space, or name another place by TILESCOPE_CACHE."
+        )
+        return Failure("compile", "disk_full", message)
+    text = f"{error}\n{printed}"
+    if match := _TOO_FEW_REGISTERS.search(text):
+        message = (
+            f"This config needs at least {match[2]} registers per thread; with {LANES * launch.config.num_warps} "
+            f"threads per program, {launch.gpu.name} allows {match[1]}. Make the tile smaller."
+        )
+        return Failure("compile", "out_of_resources", message)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if match := _ERROR.search(text):
+        reason = match[1].strip()
+    elif lines and lines[0].startswith("PTXAS error: "):  # it died without a message; a command to reproduce it follows
+        reason = lines[0].removeprefix("PTXAS error: ")
+    else:  # the message of a Python exception ends with the reason
+        reason = f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+    reason = _PATH.sub(lambda match: display_path(match[0]), reason)
+    return Failure("compile", "compile_error", f"Triton could not compile this config: {reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import subprocess
@@ -14,9 +15,7 @@ from kernels.jit import display_path
 
 # Global-memory accesses in each text, including copies to shared memory and tensor copies.
 _MEMORY = {
-    "ttgir": re.compile(
-        r"tt\.load|tt\.store|tt\.atomic|tt\.descriptor|async_copy_global_to_local|async_tma|ttng\.async_tma"
-    ),
+    "ttgir": re.compile(r"tt\.(load|store|atomic|descriptor)|async_copy_global_to_local|async_tma"),
     "ptx": re.compile(r"\b(ld|st|red|atom)\.global|cp\.async\.(cg|ca|bulk)"),
     "sass": re.compile(r"\b(LDG|STG|LDGSTS|RED|REDG|ATOM|ATOMG|UTMALDG|UTMASTG|UTMAPF)\b"),
 }
@@ -30,7 +29,12 @@ _PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
 # `//## File "file", line n` holds until the next one; of several in a row, the first is the innermost.
 _MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File ")}
 _SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
+_INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)")
 _QUOTED_PATH = re.compile(r'"(/[^"\n]+)"')
+
+
+class Unreadable(Exception):
+    """The compiled kernel has a form that these readers do not know."""
 
 
 def hide_paths(text: str) -> str:
@@ -38,26 +42,27 @@ def hide_paths(text: str) -> str:
     return _QUOTED_PATH.sub(lambda match: f'"{display_path(match[1])}"', text)
 
 
-def locations(text: str, kind: str) -> list[Location]:
-    """Return the source location of each line of a text; () if the text has none.
+def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
+    """Return each line of a text with its source location; () if the text has none.
 
     Args:
         kind: "ttgir", "ptx" or "sass". SASS has no columns: they are 0.
     """
+    lines = text.splitlines()
     if kind == "ttgir":
-        return _ttgir_locations(text.splitlines())
-    found: list[Location] = []
+        return list(zip(lines, _ttgir_locations(lines), strict=True))
+    located = []
     current: Location = ()
     follows_marker = False
-    for line in text.splitlines():
+    for line in lines:
         is_marker = bool(_MARKERS[kind].match(line))
         if is_marker:
             comment = line.partition("//")[2]
             places = tuple(map(_place, (_SASS_PLACE if kind == "sass" else _PLACE).finditer(comment)))
             current = current + places if kind == "sass" and follows_marker else places
         follows_marker = is_marker
-        found.append(() if is_marker else current)
-    return found
+        located.append((line, () if is_marker else current))
+    return located
 
 
 def memory_lines(text: str, kind: str, file: str, first: int, last: int) -> list[int]:
@@ -67,7 +72,7 @@ def memory_lines(text: str, kind: str, file: str, first: int, last: int) -> list
     """
     return [
         number
-        for number, (line, location) in enumerate(zip(text.splitlines(), locations(text, kind), strict=True))
+        for number, (line, location) in enumerate(locate_lines(text, kind))
         if location and location[0][0] == file and first <= location[0][1] <= last and _MEMORY[kind].search(line)
     ]
 
@@ -80,31 +85,42 @@ def _ttgir_locations(lines: list[str]) -> list[Location]:
     """`#loc7 = loc("file":line:column)`, or a callsite, or a name for another; operations end with `loc(#loc7)`."""
     matches = (re.match(r"(#loc\d*) = loc\((.*)\)$", line) for line in lines)
     definitions = {match[1]: match[2] for match in matches if match}
-    resolved: dict[str, Location] = {"": ()}
 
+    @functools.cache
     def resolve(name: str) -> Location:
-        if name not in resolved:
-            content = definitions.get(name, "")
-            if content.startswith("callsite("):
-                resolved[name] = tuple(place for inner in re.findall(r"#loc\d*", content) for place in resolve(inner))
-            elif match := re.match(r'"[^"]*"\((#loc\d*)\)', content):
-                resolved[name] = resolve(match[1])
-            else:
-                match = _PLACE.match(content)
-                resolved[name] = (_place(match),) if match else ()
-        return resolved[name]
+        content = definitions.get(name, "")
+        if match := _PLACE.match(content):
+            return (_place(match),)
+        return tuple(place for inner in re.findall(r"#loc\d*", content) for place in resolve(inner))
 
     used = (re.search(r"loc\((#loc\d*)\)$", line) for line in lines)
-    return [resolve(match[1] if match else "") for match in used]
+    return [resolve(match[1]) if match else () for match in used]
 
 
 def instructions(sass: str) -> list[tuple[str, Location]]:
     """Return opcode and location of every SASS instruction, in order."""
-    found = []
-    for line, location in zip(sass.splitlines(), locations(sass, "sass"), strict=True):
-        if match := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)", line):
-            found.append((match[1], location))
-    return found
+    located = ((_INSTRUCTION.match(line), location) for line, location in locate_lines(sass, "sass"))
+    return [(match[1], location) for match, location in located if match]
+
+
+def lane_bytes(instruction: str, line: str) -> int:
+    """Return the bytes that one lane moves.
+
+    Args:
+        instruction: PTX instruction without its operands.
+        line: the instruction with them.
+
+    Raises:
+        Unreadable: the name has no width.
+    """
+    if instruction.startswith("cp.async.bulk"):
+        return 0
+    if instruction.startswith("cp.async"):
+        return int(line.split(",")[2].strip().rstrip(";"), 0)
+    vector, bits = re.search(r"\.v(\d)\b", instruction), re.search(r"(\d+)(x2)?$", instruction)
+    if not bits:
+        raise Unreadable(f"The width of {instruction} is unknown.")
+    return int(bits[1]) * (2 if bits[2] else 1) * int(vector[1] if vector else 1) // 8
 
 
 def disassemble(kernel: Any) -> str:

@@ -9,6 +9,7 @@ file.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import json
 import os
@@ -24,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from kernels import discover
-from kernels.compiling.global_memory import match_instructions
 from kernels.compiling.listing import instructions
+from kernels.compiling.memory_operations import match_instructions
 from kernels.experiment import Experiment, from_json, resolve_gpu, same_launch
-from kernels.lanes import MemoryOperation
+from kernels.lanes import CompiledFacts, MemoryOperation
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.pool import Stopped
 from kernels.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts
@@ -243,7 +244,8 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts
     launch, rows = counts
     ops, shared = sum_instructions(rows, compiled.sass, compiled.operations)
     device = Device("cuda", compiled.gpu, metadata.version("torch"), compiled.triton)
-    return Counters(experiment, "cuda", device, tool(), compiled.facts, launch, ops, shared)
+    facts = CompiledFacts(*(getattr(compiled, field.name) for field in dataclasses.fields(CompiledFacts)))
+    return Counters(experiment, "cuda", device, tool(), facts, launch, ops, shared)
 
 
 def sum_instructions(

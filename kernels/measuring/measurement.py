@@ -176,9 +176,7 @@ class Stages:
         self.seconds = job.stages
         self._has_turn = self._used_worker = False
 
-    def compile(
-        self, experiment: Experiment, build: Callable[[Experiment, Gpu], Failure | None] = compiler.compile_into_cache
-    ) -> None:
+    def compile(self, experiment: Experiment, is_timed: bool = False) -> None:
         """Compile in a compile worker, so that the run worker finds the result in the cache.
 
         The interpreter needs no compile: there, nothing happens.
@@ -188,7 +186,7 @@ class Stages:
         kernel, launch = launch_of(experiment, self.gpu)
         if refusal := refuse_compile(kernel, launch):
             raise Stopped(refusal)
-        call = Call("compile", build, (experiment, self.gpu))
+        call = Call("compile", compiler.compile_into_cache, (experiment, self.gpu, is_timed))
         with self._entered("compile"):
             estimate_s = compile_seconds(kernel, launch)
             self._wait("compile", self._session.compilers.submit(call, self._job.client, estimate_s))

@@ -202,7 +202,7 @@ class Session:
         Cancel the returned future to give up. A compile that nobody waits for is ended, unless it is about to end.
 
         Args:
-            specialization: what the compiler is told of sizes and strides, one of `compiler.SPECIALIZATIONS`.
+            specialization: what the compiler is told of sizes and strides, see `compiler.compile_experiment`.
 
         Raises:
             ConfigError: the experiment names a GPU that it can't be for.

@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 
 from kernels import discover
-from kernels.compiling import compiler
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
 from kernels.experiment import Experiment, same_launch
 from kernels.gpus import Gpu
@@ -42,7 +41,7 @@ def refuse_large_launch(experiment: Experiment, gpu: Gpu, is_interpreted: bool) 
 
 def measure_timeline(experiment: Experiment, stages: Stages) -> Timeline:
     stages.compile(experiment)
-    stages.compile(experiment, compiler.compile_timed_build)
+    stages.compile(experiment, is_timed=True)
     return stages.work("time", timeline, experiment, stages.gpu, stages.device())
 
 

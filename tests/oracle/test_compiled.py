@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
-from kernels.compiling.global_memory import Unreadable, match_instructions, read_operations
-from kernels.compiling.listing import locations, memory_lines
+from kernels.compiling.listing import locate_lines, memory_lines
+from kernels.compiling.memory_operations import Unreadable, match_instructions, read_operations
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.jit import last_line, source_lines
@@ -53,7 +53,9 @@ def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(session
     compiled = session.compile(experiment(kernels["matmul.grouped"], "H200")).result()
     for kind in TEXTS:
         text = getattr(compiled, kind)
-        assert {"grouped.py", "tile.py"} <= {location[0][0] for location in locations(text, kind) if location}, kind
+        assert {"grouped.py", "tile.py"} <= {location[0][0] for _, location in locate_lines(text, kind) if location}, (
+            kind
+        )
         assert '"kernels/matmul/grouped.py"' in text, kind
         assert '"standard.py"' in text, kind
         assert not re.search(r'"/|site-packages', text), kind
@@ -62,7 +64,11 @@ def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(session
 def test_of_several_lines_of_sass_in_a_row_the_first_is_the_innermost():
     files = (("tile.py", 7), ("grouped.py", 3))
     text = "\n".join([*(f'\t//## File "kernels/matmul/{file}", line {line}' for file, line in files), "MOV R1, R2 ;"])
-    assert locations(text, "sass") == [(), (), (("tile.py", 7, 0), ("grouped.py", 3, 0))]
+    assert [location for _, location in locate_lines(text, "sass")] == [
+        (),
+        (),
+        (("tile.py", 7, 0), ("grouped.py", 3, 0)),
+    ]
 
 
 @pytest.mark.parametrize(("gpu", "target"), CAPABILITIES.items())
@@ -107,7 +113,7 @@ def test_ttgir_and_ptx_agree_on_where_an_operation_comes_from(session, kernels):
     """File, line, column, and the calls that it was inlined through."""
     compiled = session.compile(experiment(kernels["matmul.grouped"], "H200")).result()
     from_ttgir, from_ptx = (
-        {location for line, location in zip(text.splitlines(), locations(text, kind), strict=True) if word in line}
+        {location for line, location in locate_lines(text, kind) if word in line}
         for kind, text, word in (("ttgir", compiled.ttgir, "async_copy_global"), ("ptx", compiled.ptx, "cp.async.cg"))
     )
     assert from_ttgir == from_ptx

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.lanes import SharedOperation
-from visualize.predict.coalescing import expand_bases
+from kernels.lanes import SharedOperation, expand_bases
 
 _BANKS, _WORD_BYTES, _LANES = 32, 4, 32
 _WAVEFRONT_BYTES = _BANKS * _WORD_BYTES

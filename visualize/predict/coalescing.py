@@ -17,13 +17,11 @@ rows of 16 bytes in one sector cost two. Bytes past the tensor's edge arrive as 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from kernels.lanes import Layout, MemoryOperation, copy_bits
+from kernels.lanes import Bases, Layout, MemoryOperation, expand_bases
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
 from visualize.predict.traffic import (
     SECTOR_BYTES,
@@ -66,24 +64,20 @@ class Vectors:
 def vectors(layout: Layout, length: int) -> Vectors:
     """Split each lane's registers, without copies, into vectors of `length`: one instruction moves one vector."""
     rank = len(layout.shape)
-    registers, warps, lanes = (np.arange(1 << len(bases)) for bases in (layout.register, layout.warp, layout.lane))
-    registers = registers[(registers & copy_bits(layout.register)) == 0][::length]
+    is_original, warps, lanes = map(_is_original, (layout.register, layout.warp, layout.lane))
+    registers = np.flatnonzero(is_original)[::length]
     place = (
         expand_bases(layout.warp, rank)[:, None, None]
         ^ expand_bases(layout.register, rank)[registers][:, None]
         ^ expand_bases(layout.lane, rank)
     ).reshape(-1, len(lanes), rank)
-    warp = np.repeat(warps, len(registers))
-    owner = ((lanes & copy_bits(layout.lane)) == 0) & ((warp & copy_bits(layout.warp)) == 0)[:, None]
-    return Vectors(np.moveaxis(place, 2, 0), owner, np.tile(registers, len(warps)), warp)
+    warp = np.repeat(np.arange(len(warps)), len(registers))
+    return Vectors(np.moveaxis(place, 2, 0), lanes & warps[warp][:, None], np.tile(registers, len(warps)), warp)
 
 
-def expand_bases(bases: Sequence[Any], rank: int) -> np.ndarray:
-    """Return the place of each number, (2 ** bits, rank) int64: the exclusive or of the bases of its set bits."""
-    places = np.zeros((1, rank), dtype=np.int64)
-    for base in bases:
-        places = np.concatenate([places, places ^ np.array(base, dtype=np.int64)])
-    return places
+def _is_original(bases: Bases) -> np.ndarray:
+    """Whether each number has no set bit that only numbers copies: its base is zero."""
+    return expand_bases([(not any(base)) << bit for bit, base in enumerate(bases)], 1)[:, 0] == 0
 
 
 def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, ...]) -> tuple[Operation, ...]:
@@ -151,7 +145,7 @@ def requests(
         place = np.divmod(np.arange(access.elements // step)[None], _columns(access) // step)
         return make_requests(first[0] + place[0], first[1] + step * place[1], True, shape, size, _GRANULE_BYTES)
     lanes = vectors(operation.layout, operation.width_bytes // operation.element_bytes)
-    owner = lanes.owner if operation.issued_by_owners else True
+    owner = True if operation.op == "load" else lanes.owner  # all lanes issue plain loads
     if isinstance(access, FlatAccess):
         row, column = run_elements(access, shape, first[0] + lanes.place[0])
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -106,4 +107,4 @@ def _place(conversion: Conversion) -> Code:
 
 def _block(conversion: Conversion) -> str:
     shape = " × ".join(str(size) for size in conversion.shape)
-    return f"{shape} of {conversion.element_bytes} B: {conversion.bytes:,} bytes"
+    return f"{shape} of {conversion.element_bytes} B: {math.prod(conversion.shape) * conversion.element_bytes:,} bytes"

@@ -257,7 +257,7 @@ def _copies(code: MemoryOperation, layout: Layout) -> str:
     times = 1 << sum(not any(base) for base in (*layout.lane, *layout.warp))
     if times == 1:
         return ""
-    who = "one of them issues it" if code.issued_by_owners else "all of them load it"
+    who = "one of them issues it" if code.op != "load" else "all of them load it"
     return f"The tile is smaller than the program: {times} lanes hold each element, and {who}."
 
 

@@ -1,0 +1,314 @@
+"""Read a compiled kernel's operations on global and shared memory from its texts. Runs in a compile worker.
+
+Global memory: layouts from the TTGIR, widths from the PTX. Triton's bindings parse the TTGIR and convert each layout to
+bases. An operation is matched with the PTX by its whole location: line, column, and the calls that it was inlined
+through. SASS has lines only, and ptxas gives some instructions the line of a neighbour, so the opcode decides, too.
+
+Shared memory: addresses by evaluating the PTX. An address is a few integer operations on the thread's number. Values
+unknown before the launch (arguments, the program's number, a loop's counter) are equal for all threads of a program and
+taken as 0: they move all addresses together, by whole buffers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kernels.compiling.compile_cost import LANES
+from kernels.compiling.listing import Location, Unreadable, instructions, lane_bytes, locate_lines
+from kernels.jit import last_line
+from kernels.lanes import Conversion, Layout, MemoryOperation, SharedOperation, expand_bases
+from kernels.spec import Access, FlatAccess
+
+_OPS = {
+    "tt.load": "load",
+    "ttg.async_copy_global_to_local": "async copy",
+    "tt.store": "store",
+    "tt.atomic_rmw": "atomic",
+    "tt.descriptor_load": "descriptor",
+    "tt.descriptor_store": "descriptor",
+    "ttng.async_tma_copy_global_to_local": "descriptor",
+    "ttng.async_tma_copy_local_to_global": "descriptor",
+}
+_TTGIR = re.compile(rf"(?:^|= |\s)({'|'.join(map(re.escape, _OPS))}) ")
+_POINTERS = re.compile(r"tensor<((?:\d+x)+)!tt\.ptr<[a-z]+(\d+)\w*>")  # f16, bf16, f8E4M3FN, i32
+_PTX = re.compile(
+    r"\b(?P<name>(?:ld|st)\.global[\w.:]*|(?:red|atom)\.[\w.:]+|cp\.async\.c[ag]\.[\w.:]+|cp\.async\.bulk\.tensor[\w.:]+)"
+)
+_DESCRIPTOR = re.compile(r"!tt\.tensordesc<[^#]*(#\w+)>")
+_SWIZZLE = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{swizzlingByteWidth = (\d+)", re.MULTILINE)
+
+# Operations that a SASS instruction may implement. An atomic on half a word loads the word before it swaps it.
+SASS_KINDS = {
+    "LDG": ("load", "atomic"),
+    "LDGSTS": ("async copy",),
+    "STG": ("store",),
+    **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), ("atomic",)),
+    **dict.fromkeys(("UTMALDG", "UTMASTG"), ("descriptor",)),
+}
+_DEFINITION = re.compile(r"\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(%[a-z]+\d+)\s*,\s*(.*);")
+_ON_SHARED = re.compile(
+    r"\b(?P<name>(?:ld|st)\.shared[\w.:]*|(?:ld|st)matrix\.sync[\w.:]*|cp\.async\.c[ag]\.shared[\w.:]*)\s"
+)
+_ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
+_CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)(\w+),")
+_MASK = 0xFFFFFFFF
+_MATRIX_ROW_BYTES = 16
+
+Values = np.ndarray
+
+
+def read_operations(
+    accesses: Sequence[Access | FlatAccess], shapes: Sequence[tuple[int, int]], ttgir: str, ptx: str, sass: str
+) -> tuple[MemoryOperation, ...]:
+    """Return each declared access as compiled, in the same order.
+
+    Args:
+        shapes: rows and columns of the tensor, as stored, that each access addresses.
+
+    Raises:
+        Unreadable: the texts contradict one another or the accesses.
+    """
+    in_ptx: dict[Location, list[tuple[str, int]]] = defaultdict(list)
+    for line, location in locate_lines(ptx, "ptx"):
+        if location and (match := _PTX.search(line)):
+            in_ptx[location].append((match["name"], lane_bytes(match["name"], line)))
+    found: dict[Location, MemoryOperation] = {}
+    copies: Counter[Location] = Counter()  # a pipelined loop has an operation several times
+    for location, operation in _ttgir_operations(ttgir):
+        made = in_ptx[location]
+        if operation.op == "atomic":  # without the load before a compare-and-swap, which is of whole words
+            made = [
+                (name, operation.element_bytes if ".cas" in name else width)
+                for name, width in made
+                if name.startswith(("atom", "red"))
+            ]
+        if len(set(made)) != 1:
+            raise Unreadable(f"The {operation.op} at {location[0]} is {sorted(set(made)) or 'not in the PTX'}.")
+        operation = replace(operation, instruction=made[0][0], width_bytes=made[0][1], instructions=len(made))
+        if found.setdefault(location, operation) != operation:
+            raise Unreadable(f"The {operation.op} at {location[0]} has several layouts.")
+        copies[location] += 1
+    declared = []
+    for access, shape in zip(accesses, shapes, strict=True):
+        (file, first), last = access.source, last_line(access.source)
+        here = [at for at in found if at[0][0] == file.rsplit("/", 1)[-1] and first <= at[0][1] <= last]
+        if len(here) != 1:
+            raise Unreadable(f"The {access.op} of {access.tensor} became {len(here)} operations, not one.")
+        declared.append(found[here[0]])
+        _check_count(declared[-1], copies[here[0]], access, shape)
+    listed = instructions(sass)
+    numbers = match_instructions(listed, declared)
+    return tuple(
+        replace(
+            made, opcodes=tuple(dict.fromkeys(listed[place][0] for place, at in enumerate(numbers) if at == number))
+        )
+        for number, made in enumerate(declared)
+    )
+
+
+def match_instructions(
+    listed: Sequence[tuple[str, Location]], operations: Sequence[MemoryOperation]
+) -> list[int | None]:
+    """Return the number of the operation that each SASS instruction implements, or None if it implements none.
+
+    It is the operation of its kind on its line. If ptxas names another line: the only one of the same width with fewer
+    instructions than in the PTX; -1 if that is ambiguous.
+    """
+    numbers: list[int | None] = []
+    for opcode, location in listed:
+        kinds, source = SASS_KINDS.get(opcode.partition(".")[0], ()), location[0][:2] if location else None
+        on_line = (n for n, made in enumerate(operations) if made.op in kinds and made.source == source)
+        numbers.append(next(on_line, -1) if kinds else None)
+    have = Counter(numbers)
+    for place, (opcode, _) in enumerate(listed):
+        if numbers[place] != -1:
+            continue
+        # LDG.E.128 moves 16 bytes per lane, LDG.E.U16 2, LDG.E 4. A descriptor copy has no lanes: 0.
+        bits = re.search(r"\.[US]?(128|64|16|8)(?=\.|$)", opcode)
+        widths, kinds = (0, int(bits[1]) // 8 if bits else 4), SASS_KINDS[opcode.partition(".")[0]]
+        lacking = [
+            n
+            for n, made in enumerate(operations)
+            if made.op in kinds and made.width_bytes in widths and have[n] < made.instructions
+        ]
+        if len(lacking) == 1:
+            numbers[place] = lacking[0]
+            have[lacking[0]] += 1
+    return numbers
+
+
+def _check_count(operation: MemoryOperation, copies: int, access: Access | FlatAccess, shape: tuple[int, int]) -> None:
+    """Raise Unreadable unless the PTX has an instruction per group of registers, as often as the loop was unrolled.
+
+    LLVM removes an instruction whose mask it proves false: with N = 1, all columns but the first, if the access is a
+    branch (a compare-and-swap loop) and not inline assembly. So there may be fewer, but one for each group of registers
+    with an element inside the tensor. A removed instruction would have had no active lane, so it costs nothing.
+    """
+    layout = operation.layout
+    if layout is None:
+        return
+    # Lane 0 of warp 0 has the lowest coordinates of each register.
+    groups = expand_bases([base for base in layout.register if any(base)], len(layout.shape))
+    groups = groups[:: operation.width_bytes // operation.element_bytes]
+    if isinstance(access, FlatAccess):
+        limits: tuple[int, ...] = (math.prod(shape),)
+    else:
+        limits = tuple(shape[index == access.columns.index] for index in access.dims)
+    inside, expected, count = (groups < limits).all(axis=1).sum(), copies * len(groups), operation.instructions
+    if not (count % expected == 0 or inside <= count < expected):
+        where = f"{operation.instruction} at {operation.source}"
+        raise Unreadable(f"{where} occurs {count} times in the PTX; expected {expected}.")
+
+
+def _ttgir_operations(ttgir: str) -> Iterator[tuple[Location, MemoryOperation]]:
+    """Yield the operations on global memory with their locations, in the order of the text."""
+    from triton._C.libtriton import gluon_ir, ir, nvidia
+
+    context = ir.context()  # must outlive everything made from it
+    ir.load_dialects(context)
+    nvidia.load_dialects(context)
+    with tempfile.NamedTemporaryFile("w", suffix=".ttgir") as file:
+        file.write(ttgir)
+        file.flush()
+        module = ir.parse_mlir_module(file.name, context)
+    builder = gluon_ir.GluonOpBuilder(context)
+    pointers: list[Any] = []
+    module.walk(lambda made: pointers.append(made.get_operand(0)) if made.get_name() in _OPS else None)
+    lines = [
+        (match[1], line, location) for line, location in locate_lines(ttgir, "ttgir") if (match := _TTGIR.search(line))
+    ]
+    swizzles = dict(_SWIZZLE.findall(ttgir))
+    for (name, line, location), pointer in zip(lines, pointers, strict=True):
+        if not location:
+            raise Unreadable(f"{name} has no location.")
+        layout, element_bytes, swizzle_bytes = None, 0, 0
+        if block := _POINTERS.search(line):
+            shape, element_bytes = tuple(map(int, block[1][:-1].split("x"))), int(block[2]) // 8
+            encoding = builder.get_gluon_layout_from_tensor(pointer)
+            linear = builder.to_linear_layout(encoding._to_ir(builder), list(shape))
+            sides = linear.reg_bases, linear.lane_bases, linear.warp_bases
+            layout = Layout(shape, *(tuple(map(tuple, bases)) for bases in sides))
+        elif _OPS[name] == "descriptor":
+            descriptor = _DESCRIPTOR.search(line)
+            if not descriptor or descriptor[1] not in swizzles:
+                raise Unreadable(f"The layout in shared memory is unknown in {line.strip()!r}.")
+            swizzle_bytes = int(swizzles[descriptor[1]])
+        source = location[0][:2]
+        yield location, MemoryOperation(_OPS[name], source, layout, element_bytes, 0, "", 0, (), swizzle_bytes)
+
+
+def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
+    """Return the instructions on shared memory with linear addresses. Equal instructions are counted."""
+    evaluate = _make_evaluator(ptx, num_warps)
+    counts: Counter[SharedOperation] = Counter()
+    for line, location in locate_lines(ptx, "ptx"):
+        match, address = _ON_SHARED.search(line), _ADDRESS.search(line)
+        if not (match and address and location):
+            continue
+        name, kind, matrices = match["name"], "load" if match["name"].startswith("ld") else "store", 0
+        if many := re.search(r"matrix\..*\.x(\d)", line):
+            kind, matrices, width_bytes = f"{kind} matrix", int(many[1]), _MATRIX_ROW_BYTES
+        else:
+            kind, width_bytes = "async copy" if name.startswith("cp.async") else kind, lane_bytes(name, line)
+        bases = _linear_bases(evaluate(address[1]), 8 * matrices or LANES)
+        if bases is not None:
+            counts[SharedOperation(kind, location[0][:2], name, width_bytes, matrices, *bases, 0)] += 1
+    return tuple(replace(operation, count=count) for operation, count in counts.items())
+
+
+def conversions(ttgir: str) -> tuple[Conversion, ...]:
+    """Return the layout conversions, in the order of the TTGIR."""
+    found = []
+    for line, location in locate_lines(ttgir, "ttgir"):
+        if location and (match := _CONVERSION.search(line)):
+            bits = re.search(r"\d+", match[2])
+            shape = tuple(int(size) for size in match[1][:-1].split("x"))
+            found.append(Conversion(location[0][:2], shape, max(1, int(bits[0]) // 8) if bits else 1))
+    return tuple(found)
+
+
+def _linear_bases(address: Values, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return what each bit of a lane's and a warp's number changes in an address; None if that is not linear.
+
+    Args:
+        lanes: number of lanes per warp whose address counts.
+    """
+    by_warp = address.reshape(-1, LANES)[:, :lanes]
+    lane, warp = (
+        tuple(int(along[1 << bit] ^ along[0]) for bit in range(len(along).bit_length() - 1))
+        for along in (by_warp[0], by_warp[:, 0])
+    )
+    linear = by_warp[0, 0] ^ expand_bases(warp, 1) ^ expand_bases(lane, 1).T
+    return (lane, warp) if np.array_equal(linear, by_warp) else None
+
+
+def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], Values]:
+    """Return a function from a register or number to its unsigned 32-bit values in all threads of a program, int64."""
+    thread = np.arange(LANES * num_warps, dtype=np.int64)
+    values = {"%tid.x": thread}
+    definitions: dict[str, tuple[str, list[str]]] = {}
+    for match in filter(None, map(_DEFINITION.match, ptx.splitlines())):
+        # The first definition is the value before a loop that changes the register.
+        definitions.setdefault(match[2], (match[1], [part.strip() for part in match[3].split(",")]))
+
+    def evaluate(operand: str) -> Values:
+        if operand not in values:
+            values[operand] = np.zeros_like(thread)  # ends the recursion of a loop's register
+            name, operands = definitions.get(operand, ("", []))
+            operation = _OPERATIONS.get(name.split(".")[0])
+            if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", operand):
+                values[operand] = np.full_like(thread, int(operand, 0) & _MASK)
+            elif operation:
+                values[operand] = operation(name, *map(evaluate, operands)) & _MASK
+        return values[operand]
+
+    return evaluate
+
+
+def _signed(name: str, values: Values) -> Values:
+    """Reinterpret an operand of a signed instruction."""
+    return np.where(values > _MASK >> 1, values - (_MASK + 1), values) if ".s" in name else values
+
+
+def _extract_bits(name: str, values: Values, start: Values, length: Values) -> Values:
+    field = values >> start & (1 << length) - 1
+    return np.where((field >> length - 1 & 1) == 1, field - (1 << length), field) if name.endswith("s32") else field
+
+
+def _compare(name: str, a: Values, b: Values, *_: Values) -> Values:
+    a, b = _signed(name, a), _signed(name, b)
+    results = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
+    return results.get(name.split(".")[1], a == b).astype(np.int64)
+
+
+def _shuffle(_: str, values: Values, lane: Values, *__: Values) -> Values:
+    threads = np.arange(len(values))
+    return values[threads // LANES * LANES + lane % LANES]
+
+
+_OPERATIONS: dict[str, Callable[..., Values]] = {
+    **dict.fromkeys(("mov", "cvt"), lambda _, a: a),
+    "add": lambda _, a, b: a + b,
+    "sub": lambda _, a, b: a - b,
+    "mul": lambda _, a, b: a * b,
+    "mad": lambda _, a, b, c: a * b + c,
+    "and": lambda _, a, b: a & b,
+    "or": lambda _, a, b: a | b,
+    "xor": lambda _, a, b: a ^ b,
+    "not": lambda _, a: ~a,
+    "neg": lambda _, a: -a,
+    "shl": lambda _, a, b: a << b,
+    "shr": lambda name, a, b: _signed(name, a) >> b,
+    "bfe": _extract_bits,
+    "selp": lambda _, a, b, chosen: np.where(chosen != 0, a, b),
+    "setp": _compare,
+    "shfl": _shuffle,
+}
