@@ -289,6 +289,10 @@ def _compare(name: str, a: Values, b: Values, *_: Values) -> Values:
     return results.get(name.split(".")[1], a == b).astype(np.int64)
 
 
+def _select(_: str, a: Values, b: Values, chosen: Values) -> Values:
+    return np.where(chosen != 0, a, b)
+
+
 def _shuffle(_: str, values: Values, lane: Values, *__: Values) -> Values:
     threads = np.arange(len(values))
     return values[threads // LANES * LANES + lane % LANES]
@@ -308,7 +312,7 @@ _OPERATIONS: dict[str, Callable[..., Values]] = {
     "shl": lambda _, a, b: a << b,
     "shr": lambda name, a, b: _signed(name, a) >> b,
     "bfe": _extract_bits,
-    "selp": lambda _, a, b, chosen: np.where(chosen != 0, a, b),
+    "selp": _select,
     "setp": _compare,
     "shfl": _shuffle,
 }

@@ -15,20 +15,20 @@ def of_addresses(addresses, active=None, width=4, columns=64):
     address = np.atleast_2d(np.array(addresses, dtype=np.int64))
     element = address // width
     mask = np.ones(address.shape, dtype=bool) if active is None else np.atleast_2d(active)
-    return Requests(element // columns, element % columns, address, mask, width)
+    return Requests(element // columns, element % columns, address, mask, width, width)
 
 
-def lay_out(lanes, tensor_bytes=1 << 40, rows=(1, 64)):
-    return request_lines(lanes, np.arange(len(lanes.row)), rows, tensor_bytes)
+def lay_out(lanes, tensor_bytes=1 << 40):
+    return request_lines(lanes, np.arange(len(lanes.row)), tensor_bytes)
 
 
 def test_a_strided_request_wants_four_bytes_of_each_sector_and_wastes_the_rest():
     drawn = lay_out(of_addresses([0, 4096, 8192]))
-    assert drawn.line.tolist() == [[0, 32, 64]]
-    assert (drawn.state[0, :, 0] == WANTED).all()
-    assert (drawn.state[0, :, 1:8] == WASTED).all()
+    assert drawn.line[0, :3].tolist() == [0, 32, 64]
+    assert (drawn.state[0, :3, 0] == WANTED).all()
+    assert (drawn.state[0, :3, 1:8] == WASTED).all()
     assert (drawn.state[0, :, 8:] == UNTOUCHED).all()
-    assert drawn.lane[0, :, 0].tolist() == [0, 1, 2]
+    assert drawn.lane[0, :3, 0].tolist() == [0, 1, 2]
     assert (drawn.sectors[0], drawn.wanted_bytes[0], drawn.lines[0]) == (3, 12, 3)
 
 
@@ -46,17 +46,17 @@ def test_inactive_lanes_access_nothing():
 
 
 @pytest.mark.parametrize(
-    ("touched", "tensor_lines", "rows", "lines"),
+    ("touched", "tensor_lines", "lines"),
     [
-        ([5], 7, (4, 4), [5, 6, -1, -1]),
-        ([5, 6], 9, (4, 4), [5, 6, 7, 8]),
-        ([5], 7, (4, 16), [0, 1, 2, 3, 4, 5, 6]),  # a small tensor is laid out whole
-        (range(10), 1 << 20, (1, 4), [0, 1, 2, 3]),
+        ([5], 7, [0, 1, 2, 3, 4, 5, 6, -1]),  # a small tensor is laid out whole
+        ([66], 70, [66, 67, 68, 69, -1, -1, -1, -1]),
+        ([5, 6], 90, range(5, 13)),
+        (range(100), 1 << 20, range(64)),
     ],
 )
-def test_rows_hold_the_touched_lines_and_the_following_ones_up_to_the_tensors_end(touched, tensor_lines, rows, lines):
-    drawn = lay_out(of_addresses([128 * line for line in touched]), tensor_bytes=128 * tensor_lines, rows=rows)
-    assert drawn.line.tolist() == [lines]
+def test_rows_hold_the_touched_lines_and_the_following_ones_up_to_the_tensors_end(touched, tensor_lines, lines):
+    drawn = lay_out(of_addresses([128 * line for line in touched]), tensor_bytes=128 * tensor_lines)
+    assert drawn.line.tolist() == [list(lines)]
     states = {-1: ABSENT, **{line: UNTOUCHED for line in lines if line >= 0}, **dict.fromkeys(touched, WANTED)}
     assert drawn.state[0, :, 0].tolist() == [states[line] for line in lines]
     assert (drawn.state[0, [line < 0 for line in lines]] == ABSENT).all()
@@ -86,7 +86,7 @@ def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, 
 def test_the_request_at_the_same_place_moves_the_same_element():
     """Four lanes of 16 bytes beside sixteen of 4: the first moves what four of the others do."""
     wide = of_addresses(np.arange(0, 256, 16).reshape(4, 4), width=16)
-    wide = Requests(wide.row, wide.address // 4, wide.address, wide.active, 16)
+    wide = Requests(wide.row, wide.address // 4, wide.address, wide.active, 16, 4)
     narrow = of_addresses(np.arange(0, 256, 4).reshape(16, 4))
     assert same_place(wide, np.arange(4), narrow, 64).tolist() == [0, 4, 8, 12]
     assert same_place(narrow, np.arange(16), wide, 64).tolist() == np.repeat(np.arange(4), 4).tolist()
@@ -95,7 +95,7 @@ def test_the_request_at_the_same_place_moves_the_same_element():
 @pytest.mark.parametrize("width", [4, 16])
 def test_a_request_may_be_repeated(width):
     lanes = of_addresses(np.arange(0, 512, width).reshape(4, -1), width=width)
-    drawn = request_lines(lanes, np.array([2, 2, 0]), (1, 64), 1 << 40)
+    drawn = request_lines(lanes, np.array([2, 2, 0]), 1 << 40)
     assert drawn.number.tolist() == [2, 2, 0]
     assert (drawn.state[0] == drawn.state[1]).all()
     assert drawn.line[2, 0] == 0

@@ -15,9 +15,6 @@ from visualize.predict.request_lines import ABSENT, WANTED, RequestLines
 
 MARGIN = {"l": 62, "r": 8, "t": 60, "b": 44}
 
-# Lines of a request that are drawn at most, and lines that the picture has room for at least.
-MOST_LINES = 64
-FEWEST_LINES = 8
 # Lines beyond which no numbers are written.
 MOST_NUMBERED_LINES = 40
 # Labels of lanes have room for: so many beside each other, so many below each other.

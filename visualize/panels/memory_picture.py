@@ -13,11 +13,11 @@ from kernels.jit import on_arrays
 from kernels.knobs import knob
 from kernels.results import Compiled
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, TensorSpec
-from visualize.figures.memory_figure import FEWEST_LINES, MOST_LINES, frames, memory_figure, nothing_figure
+from visualize.figures.memory_figure import frames, memory_figure, nothing_figure
 from visualize.predict import coalescing, textbook
-from visualize.predict.request_lines import RequestLines, request_lines, same_place
+from visualize.predict.request_lines import MOST_LINES, RequestLines, request_lines, same_place
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import LINE_BYTES, SECTOR_BYTES, Requests, Tile
+from visualize.predict.traffic import GPU_UNITS, LINE_BYTES, Requests, Tile, Units
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.widgets.plot import drawn
@@ -94,11 +94,10 @@ class Execution:
     def compiled_lines(self, numbers: np.ndarray | None) -> RequestLines | None:
         """The compiler's requests of those numbers on lines. A descriptor's block costs the sectors of its box rows."""
         tensor_bytes = self.shape[0] * self.shape[1] * self.dtype_bytes
-        made = _lines(self.compiled, numbers, tensor_bytes, SECTOR_BYTES, LINE_BYTES)
-        if made is None or self.code is None or not self.is_box:
+        made = _lines(self.compiled, numbers, tensor_bytes, GPU_UNITS)
+        if made is None or self.compiled is None or self.code is None or not self.is_box:
             return made
-        operation = self.code.operations[self.number]
-        cost = coalescing.cost(self.access, operation, self.tensor, self.first, self.dtype_bytes)
+        cost = coalescing.cost(self.compiled, self.access, self.code.operations[self.number], self.tensor)
         return replace(made, sectors=np.full_like(made.sectors, cost.sectors))
 
     @property
@@ -169,8 +168,7 @@ def pictures(shown: Execution, request: int, why_not: str, about: Callable[[str]
     board_numbers, compiled_numbers = (numbers, following) if leader is shown.board else (following, numbers)
     machine = shown.machine
     elements = shown.shape[0] * shown.shape[1]
-    on_board = elements * shown.board_bytes, machine.sector_bytes, machine.line_bytes
-    board = _lines(shown.board, board_numbers, *on_board)
+    board = _lines(shown.board, board_numbers, elements * shown.board_bytes, (machine.sector_bytes, machine.line_bytes))
     made = shown.compiled_lines(compiled_numbers)
     # One scale for both; beside a whole box a textbook request would be a thread.
     is_gpu = machine.line_bytes == LINE_BYTES
@@ -202,9 +200,5 @@ def _window(leader: Requests, shown: Execution, request: int) -> tuple[np.ndarra
     return np.arange(begins, begins + count), request - begins
 
 
-def _lines(
-    lanes: Requests | None, numbers: np.ndarray | None, tensor_bytes: int, sector: int, line: int
-) -> RequestLines | None:
-    if lanes is None or numbers is None:
-        return None
-    return request_lines(lanes, numbers, (FEWEST_LINES, MOST_LINES), tensor_bytes, sector, line)
+def _lines(lanes: Requests | None, numbers: np.ndarray | None, tensor_bytes: int, units: Units) -> RequestLines | None:
+    return None if lanes is None or numbers is None else request_lines(lanes, numbers, tensor_bytes, units)

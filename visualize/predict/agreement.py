@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernels.results import Compiled, Counters
-from kernels.spec import Access, FlatAccess, Kernel, Launch
+from kernels.spec import Kernel, Launch
 from visualize.predict import coalescing, textbook
 from visualize.predict.traffic import NO_COST, Cost, Operation
 
@@ -19,6 +19,8 @@ BOX_COUNTERS = {"TMA load": ("tma_ld",), "TMA store": ("tma_st",)}
 # Nsight Compute's per-instruction sectors of this opcode miss some, a different number in every run. Its lines and the
 # launch's own counter miss none.
 _UNDERCOUNTED = "LDGSTS.E.BYPASS"
+
+_AMOUNTS = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted")
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,10 @@ class Verdicts:
                 notes["counted"] = f"recorded, {notes['counted']}"
         return notes
 
-    def reads(self, access: Access | FlatAccess) -> bool:
-        return self.kernel.family.tensors(self.launch.problem)[access.tensor].is_input
+    def counter_of(self, op: Operation) -> str:
+        """Return the key of COUNTERS or BOX_COUNTERS that counts an operation as compiled."""
+        is_input = self.kernel.family.tensors(self.launch.problem)[op.access.tensor].is_input
+        return ("TMA load" if is_input else "TMA store") if op.is_box else op.access.op
 
 
 def verdicts(
@@ -89,17 +93,15 @@ def verdicts(
 
 def count_of(op: Operation, found: Verdicts) -> Cost | None:
     """Return what Nsight Compute counted of one operation; None if nothing, as for a descriptor copy."""
-    counters = found.counters
-    if counters is None or not op.has_lanes:
+    counters, predicted, kind = found.counters, op.launch, op.access.op
+    if counters is None or op.compiled is None or op.is_box:
         return None
-    predicted = op.launch
     rows = [
         row for row in counters.ops if row.operation == op.number and (".CAS" in row.opcode) == predicted.is_lower_bound
     ]
-    kind = COUNTERS[op.access.op]
-    alone = sum(COUNTERS[each.access.op] == kind for each in found.predicted if each.has_lanes) == 1
+    alone = sum(each.access.op == kind for each in found.predicted if not each.is_box) == 1
     sums = {name: sum(getattr(row, name) for row in rows) for name in ("executed", "sectors", "lines", "ideal_sectors")}
-    requests = counted_total(op.access.op, "requests", counters) if alone else 0
+    requests = counted_total(kind, "requests", counters) if alone else 0
     counted = Cost(requests, **sums, has_requests=alone, opcodes=tuple(row.opcode for row in rows))
     # Per instruction, ncu counts the sectors that are touched: for a copy that bypasses L1, by each pair of lanes.
     by_instruction = replace(predicted, sectors=predicted.touched_sectors + predicted.repeated_sectors)
@@ -109,13 +111,12 @@ def count_of(op: Operation, found: Verdicts) -> Cost | None:
 def agreement(predicted: Cost, counted: Cost) -> str:
     """Return "equal", "at least" (a loop that retries), "undercounted" (by Nsight Compute) or "different"."""
     names = ("sectors", "lines", *(["requests"] if counted.has_requests else []))
-    pairs = {name: (getattr(predicted, name), getattr(counted, name)) for name in names}
-    different = [name for name, (expected, actual) in pairs.items() if expected != actual]
-    if not different:
+    more = {name: difference for name in names if (difference := getattr(counted, name) - getattr(predicted, name))}
+    if not more:
         return "equal"
-    if predicted.is_lower_bound and all(expected <= actual for expected, actual in pairs.values()):
+    if predicted.is_lower_bound and min(more.values()) > 0:
         return "at least"
-    misses_some = different == ["sectors"] and counted.sectors < predicted.sectors
+    misses_some = list(more) == ["sectors"] and more["sectors"] < 0
     if misses_some and counted.opcodes and all(opcode.startswith(_UNDERCOUNTED) for opcode in counted.opcodes):
         return "undercounted"
     return "different"
@@ -128,8 +129,7 @@ def counted_total(kind: str, what: str, counters: Counters) -> int:
         kind: a key of COUNTERS or BOX_COUNTERS.
         what: "sectors", or "requests" of operations that lanes issue.
     """
-    names = (COUNTERS | BOX_COUNTERS)[kind]
-    return int(sum(counters.launch[f"{name}_{what}"] for name in names))
+    return int(sum(counters.launch[f"{name}_{what}"] for name in (COUNTERS | BOX_COUNTERS)[kind]))
 
 
 def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
@@ -137,13 +137,9 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
     totals: dict[str, tuple[Cost, Cost]] = {}
     if found.counters is None:
         return totals
-    for kind in (*COUNTERS, *BOX_COUNTERS):
+    for kind in COUNTERS | BOX_COUNTERS:
         is_box = kind in BOX_COUNTERS
-        predicted = sum_costs(
-            op
-            for op in found.predicted
-            if (kind == f"TMA {'load' if found.reads(op.access) else 'store'}" if op.is_box else kind == op.access.op)
-        )
+        predicted = sum_costs(op for op in found.predicted if found.counter_of(op) == kind)
         requests = 0 if is_box else counted_total(kind, "requests", found.counters)
         sectors = counted_total(kind, "sectors", found.counters)
         # No counter of the launch holds lines, and none requests of the TMA.
@@ -168,8 +164,9 @@ def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[s
         The tensors, and the cost by source: "textbook", "compiled", "counted".
     """
     (access,) = (op.access for op in found.board if op.number == number)
-    numbers = {op.number for op in found.predicted if op.is_box and found.reads(op.access) == found.reads(access)}
-    if number not in numbers:
+    counter = next((found.counter_of(op) for op in found.predicted if op.number == number and op.is_box), "")
+    numbers = {op.number for op in found.predicted if found.counter_of(op) == counter}
+    if not counter:
         numbers = {op.number for op in found.board if (op.access.op, op.access.tensor) == (access.op, access.tensor)}
     board, compiled, predicted = (
         [op for op in operations or () if op.number in numbers]
@@ -178,14 +175,11 @@ def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[s
     costs = {"textbook": sum_costs(board)}
     if compiled:
         costs["compiled"] = sum_costs(compiled)
-    if found.counters:
-        counts = [count for op in predicted if (count := count_of(op, found))]
-        if counts:
-            kinds = [count.agreement for count in counts]
-            worst_kind = next((kind for kind in kinds if kind != "equal"), "equal")
-            costs["counted"] = replace(sum(counts, NO_COST), agreement=worst_kind)
-        else:
-            _, costs["counted"] = launch_totals(found)["TMA load" if found.reads(access) else "TMA store"]
+    if counter:
+        _, costs["counted"] = launch_totals(found)[counter]
+    elif counts := [count for op in predicted if (count := count_of(op, found))]:
+        worst_kind = next((count.agreement for count in counts if count.agreement != "equal"), "equal")
+        costs["counted"] = replace(sum(counts, NO_COST), agreement=worst_kind)
     return tuple(dict.fromkeys(op.access.tensor for op in board)), costs
 
 
@@ -212,29 +206,29 @@ def to_json(op: Operation, reason: str, count: Cost | None) -> dict[str, Any]:
     Args:
         reason: why it costs what it costs.
     """
-    tile = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted", "extra_sectors", "repeated_sectors")
-    counted = ("executed", "sectors", "lines", "ideal_sectors", "opcodes", "agreement")
-    return {
+    file, line = op.access.source
+    tile = (*_AMOUNTS, "extra_sectors", "repeated_sectors", "efficiency")
+    reply: dict[str, Any] = {
         "op": op.access.op,
         "tensor": op.access.tensor,
-        "file": op.access.source[0],
-        "line": op.access.source[1],
+        "file": file,
+        "line": line,
         "width_bytes": op.width_bytes,
         **costs([op]),
-        "tile": {name: getattr(op.tile, name) for name in (*tile, "efficiency")},
+        "tile": {name: getattr(op.tile, name) for name in tile},
         "why": reason,
         "at_least": op.launch.is_lower_bound,
         "compiled": op.compiled and dataclasses.asdict(op.compiled),
-        "counted": count
-        and {
-            **{name: getattr(count, name) for name in counted},
-            "requests": count.requests if count.has_requests else None,
-        },
+        "counted": None,
     }
+    if count:
+        names = ("executed", "sectors", "lines", "ideal_sectors", "opcodes", "agreement")
+        reply["counted"] = {name: getattr(count, name) for name in names}
+        reply["counted"]["requests"] = count.requests if count.has_requests else None
+    return reply
 
 
 def costs(operations: Sequence[Operation]) -> dict[str, float]:
     """Return the costs of some operations together, as in a reply of /coalescing."""
-    names = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted", "touched_sectors", "efficiency")
     total = sum_costs(operations)
-    return {name: getattr(total, name) for name in names}
+    return {name: getattr(total, name) for name in (*_AMOUNTS, "touched_sectors", "efficiency")}

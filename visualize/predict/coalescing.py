@@ -23,18 +23,8 @@ import numpy as np
 
 from kernels.lanes import Bases, Layout, MemoryOperation, expand_bases
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
-from visualize.predict.traffic import (
-    SECTOR_BYTES,
-    Cost,
-    Operation,
-    Requests,
-    Tile,
-    count,
-    count_access,
-    count_bypassing,
-    make_requests,
-    run_elements,
-)
+from visualize.predict import traffic
+from visualize.predict.traffic import Cost, Operation, Requests, Shape, Tile, make_requests
 
 # TMA requires rows of a multiple of 16 bytes, so box rows consist of such granules.
 _GRANULE_BYTES = 16
@@ -86,18 +76,16 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
     Args:
         compiled: the kernel's accesses as compiled, in their order.
     """
-    size = DTYPE_BYTES[launch.problem.dtype]
+    size, tensors = DTYPE_BYTES[launch.problem.dtype], kernel.family.tensors(launch.problem)
 
     def count_operation(number: int, access: Access | FlatAccess, made: MemoryOperation) -> Operation:
-        tensor = kernel.family.tensors(launch.problem)[access.tensor]
-        whole, tile = count_access(
-            access,
-            tensor.stored,
-            kernel.extents(launch),
-            size,
-            lambda block, shape, first: requests(block, made, shape, first, size),
-            lambda first: cost(access, made, tensor, first, size),
-        )
+        def requests_at(block: Access | FlatAccess, shape: Shape, first: tuple[int, ...]) -> Requests:
+            return requests(block, made, shape, first, size)
+
+        def cost_of(lanes: Requests) -> Cost:
+            return cost(lanes, access, made, tensors[access.tensor])
+
+        whole, tile = traffic.count_access(kernel, launch, access, requests_at, cost_of, traffic.GPU_UNITS)
         whole = replace(whole, is_lower_bound=made.swaps and access.op == "atomic")
         return Operation(number, access, made.width_bytes, whole, tile, made)
 
@@ -108,30 +96,25 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
     )
 
 
-def cost(
-    access: Access | FlatAccess, operation: MemoryOperation, tensor: TensorSpec, first: tuple[int, ...], size: int
-) -> Cost:
-    """Count one execution.
+def cost(lanes: Requests, access: Access | FlatAccess, operation: MemoryOperation, tensor: TensorSpec) -> Cost:
+    """Count one execution, given its requests.
 
     Args:
         tensor: the tensor that it addresses.
-        first, size: as for `requests`.
     """
-    lanes = requests(access, operation, tensor.stored, first, size)
     if operation.layout is not None:
-        return count_bypassing(lanes) if operation.bypasses_l1 else count(lanes)
-    granules = row_bytes(access, operation, size) // _GRANULE_BYTES
-    parts = {name: getattr(lanes, name).reshape(-1, granules) for name in ("row", "column", "address", "active")}
-    rows = replace(lanes, **parts)
-    inside, outside = count(rows), 0
+        return traffic.count_bypassing(lanes) if operation.bypasses_l1 else traffic.count(lanes)
+    granules = row_bytes(access, operation, lanes.element_bytes) // _GRANULE_BYTES
+    address, active = lanes.address.reshape(-1, granules), lanes.active.reshape(-1, granules)
+    inside, outside = traffic.count(replace(lanes, address=address, active=active)), 0
     if tensor.is_input:
-        outside_bytes = _GRANULE_BYTES * np.count_nonzero(~rows.active, axis=1)
-        outside = int((-(-outside_bytes // SECTOR_BYTES)).sum())
+        outside_bytes = _GRANULE_BYTES * np.count_nonzero(~active, axis=1)
+        outside = int((-(-outside_bytes // traffic.SECTOR_BYTES)).sum())
     return replace(inside, requests=0, sectors=inside.sectors + outside, extra_sectors=outside)
 
 
 def requests(
-    access: Access | FlatAccess, operation: MemoryOperation, shape: tuple[int, int], first: tuple[int, ...], size: int
+    access: Access | FlatAccess, operation: MemoryOperation, shape: Shape, first: tuple[int, ...], size: int
 ) -> Requests:
     """Return the warp requests of one execution. A descriptor's block is one request, with a lane per 16 bytes.
 
@@ -147,7 +130,7 @@ def requests(
     lanes = vectors(operation.layout, operation.width_bytes // operation.element_bytes)
     owner = True if operation.op == "load" else lanes.owner  # all lanes issue plain loads
     if isinstance(access, FlatAccess):
-        row, column = run_elements(access, shape, first[0] + lanes.place[0])
+        row, column = traffic.run_elements(access, shape, first[0] + lanes.place[0])
     else:
         row, column = (lanes.place[access.dims.index(axis.index)] for axis in (access.rows, access.columns))
         row, column = row + first[0], column + first[1]
@@ -155,7 +138,7 @@ def requests(
 
 
 def tile(
-    access: Access | FlatAccess, operation: MemoryOperation, shape: tuple[int, int], first: tuple[int, ...], size: int
+    access: Access | FlatAccess, operation: MemoryOperation, shape: Shape, first: tuple[int, ...], size: int
 ) -> Tile:
     """Return the elements of one execution. A descriptor's elements have no lane; its request is the whole block."""
     if operation.layout is None:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from visualize.predict.traffic import LINE_BYTES, SECTOR_BYTES, Requests
+from visualize.predict.traffic import GPU_UNITS, Requests, Units
 
 # State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
 ABSENT, UNTOUCHED, WASTED, WANTED = range(4)
+# Fewest and most rows of a request.
+FEWEST_LINES, MOST_LINES = 8, 64
 
 
 @dataclass(frozen=True)
@@ -48,72 +50,52 @@ class RequestLines:
         return self.line_bytes // self.cell_bytes
 
 
-def request_lines(
-    lanes: Requests,
-    numbers: np.ndarray,
-    rows_allowed: tuple[int, int],
-    tensor_bytes: int,
-    sector_bytes: int = SECTOR_BYTES,
-    line_bytes: int = LINE_BYTES,
-) -> RequestLines:
+def request_lines(lanes: Requests, numbers: np.ndarray, tensor_bytes: int, units: Units = GPU_UNITS) -> RequestLines:
     """Lay requests out on the lines that they touch.
+
+    A request has FEWEST_LINES to MOST_LINES rows. If it touches more lines, those with the lowest addresses are kept. A
+    tensor of at most MOST_LINES lines is laid out whole.
 
     Args:
         numbers: (requests,) int64, requests of the execution. Repetitions are allowed.
-        rows_allowed: fewest and most lines per request. If it touches more, those with the lowest addresses are kept. A
-            tensor of at most that many lines is laid out whole.
         tensor_bytes: size of the tensor.
     """
-    active, width = lanes.active[numbers], lanes.width_bytes
-    request, lane = np.nonzero(active)
+    (sector_bytes, line_bytes), width, count = units, lanes.width_bytes, len(numbers)
+    request, lane = np.nonzero(lanes.active[numbers])
     # If several lanes access the same bytes, the first one, written last, is shown.
     request, lane = request[::-1], lane[::-1]
     address = lanes.address[numbers][request, lane]
-    span = int(address.max(initial=0)) // line_bytes + 1
-    keys, which = np.unique(request * span + address // line_bytes, return_inverse=True)
-    owner = keys // span
-    touched = np.bincount(owner, minlength=len(numbers))
-    fewest, most = rows_allowed
     existing = -(-tensor_bytes // line_bytes)
-    if existing <= most:
-        rows, row_of = max(fewest, existing), keys % span
-        line = np.broadcast_to(np.arange(rows), (len(numbers), rows)).copy()
+    span_bytes = (int(address.max(initial=0)) // line_bytes + 1) * line_bytes
+
+    def distinct(unit_bytes: int) -> tuple[np.ndarray, ...]:
+        """Number the units by request, then address: each unit's request and number, and each access's unit."""
+        units, unit_of = np.unique(request * (span_bytes // unit_bytes) + address // unit_bytes, return_inverse=True)
+        return *np.divmod(units, span_bytes // unit_bytes), unit_of.ravel()
+
+    owner, touched_line, which = distinct(line_bytes)
+    lines, sectors, wanted = (np.bincount(distinct(unit)[0], minlength=count) for unit in (*units[::-1], width))
+    if existing <= MOST_LINES:
+        rows, row_of = max(FEWEST_LINES, existing), touched_line
+        line = np.broadcast_to(np.arange(rows), (count, rows))
     else:
-        rows = max(fewest, min(most, int(touched.max(initial=0))))
-        row_of = np.arange(len(keys)) - np.searchsorted(owner, owner)
+        rows = max(FEWEST_LINES, min(MOST_LINES, int(lines.max(initial=0))))
+        row_of = np.arange(len(owner)) - np.searchsorted(owner, owner)
         kept = row_of < rows
-        line = np.full((len(numbers), rows), -1, dtype=np.int64)
-        line[owner[kept], row_of[kept]] = keys[kept] % span
+        line = np.full((count, rows), -1, dtype=np.int64)
+        line[owner[kept], row_of[kept]] = touched_line[kept]
         # Free rows show the lines after the last touched one.
-        line = np.where(line < 0, line.max(axis=1)[:, None] + np.arange(1, rows + 1) - touched[:, None], line)
+        line = np.where(line < 0, line.max(axis=1)[:, None] + np.arange(1, rows + 1) - lines[:, None], line)
     line = np.where(line < existing, line, -1)
-    cells, per_sector = line_bytes // width, sector_bytes // width
 
-    row, cell = row_of[which.ravel()], address % line_bytes // width
-    drawn = row < rows
-    place = request[drawn], row[drawn], cell[drawn]
-    holder = np.full((len(numbers), rows, cells), -1, dtype=np.int64)
-    holder[place] = lane[drawn]
-    wanted = holder >= 0
-    sectors = wanted.reshape(len(numbers), rows, -1, per_sector).any(axis=3)
-    fetched = np.repeat(sectors, per_sector, axis=2)
-
-    def distinct(unit: int) -> np.ndarray:
-        units = np.unique(request * (span * line_bytes) + address // unit * unit)
-        return np.bincount(units // (span * line_bytes), minlength=len(numbers))
-
-    return RequestLines(
-        number=numbers,
-        line=line,
-        state=(fetched.astype(np.uint8) + wanted + 1) * (line >= 0)[:, :, None].astype(np.uint8),
-        lane=holder,
-        lines=touched,
-        sectors=distinct(sector_bytes),
-        wanted_bytes=distinct(width) * width,
-        cell_bytes=width,
-        sector_bytes=sector_bytes,
-        line_bytes=line_bytes,
-    )
+    row, cell = row_of[which], address % line_bytes // width
+    has_row = row < rows
+    holder = np.full((count, rows, line_bytes // width), -1, dtype=np.int64)
+    holder[request[has_row], row[has_row], cell[has_row]] = lane[has_row]
+    per_sector = sector_bytes // width
+    fetched = np.repeat((holder.reshape(count, rows, -1, per_sector) >= 0).any(axis=3), per_sector, axis=2)
+    state = np.where(line[:, :, None] < 0, ABSENT, UNTOUCHED + fetched + (holder >= 0)).astype(np.uint8)
+    return RequestLines(numbers, line, state, holder, lines, sectors, wanted * width, width, sector_bytes, line_bytes)
 
 
 def same_place(leader: Requests, numbers: np.ndarray, follower: Requests, columns: int) -> np.ndarray:

@@ -12,7 +12,8 @@ import numpy as np
 
 from kernels.knobs import ConfigError, knob, powers, read_fields
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, ProblemFields
-from visualize.predict.traffic import Operation, Requests, Tile, count, count_access, make_requests, run_elements
+from visualize.predict import traffic
+from visualize.predict.traffic import Cost, Operation, Requests, Shape, Tile, count, count_access
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,7 @@ def textbook(options: object) -> Textbook:
     return read_fields(Textbook, options, "the textbook")
 
 
-def requests(
-    access: Access | FlatAccess, shape: tuple[int, int], first: tuple[int, ...], size: int, board: Textbook
-) -> Requests:
+def requests(access: Access | FlatAccess, shape: Shape, first: tuple[int, ...], size: int, board: Textbook) -> Requests:
     """Assign every element of one block or run to a lane.
 
     Args:
@@ -77,15 +76,14 @@ def requests(
     """
     element = np.arange(access.elements, dtype=np.int64).reshape(-1, min(board.warp_size, access.elements))
     if isinstance(access, FlatAccess):
-        row, column = run_elements(access, shape, first[0] + element)
+        row, column = traffic.run_elements(access, shape, first[0] + element)
     else:
         rows, columns = access.rows.block, access.columns.block
+        row, column = np.divmod(element, columns)
         if access.transposed and board.lanes == "loaded":
             column, row = np.divmod(element, rows)
-        else:
-            row, column = np.divmod(element, columns)
         row, column = row + first[0], column + first[1]
-    return make_requests(row, column, True, shape, size, size)
+    return traffic.make_requests(row, column, True, shape, size, size)
 
 
 def tile(lanes: Requests) -> Tile:
@@ -97,20 +95,15 @@ def tile(lanes: Requests) -> Tile:
 
 def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
     """Count every operation of a launch."""
-    size = board.bytes_of(launch.problem.dtype)
-    units = board.sector_bytes, board.line_bytes
+    size, units = board.bytes_of(launch.problem.dtype), (board.sector_bytes, board.line_bytes)
 
-    def count_operation(number: int, access: Access | FlatAccess) -> Operation:
-        shape = kernel.family.tensors(launch.problem)[access.tensor].stored
-        costs = count_access(
-            access,
-            shape,
-            kernel.extents(launch),
-            size,
-            lambda block, shape, first: requests(block, shape, first, size, board),
-            lambda first: count(requests(access, shape, first, size, board), *units),
-            *units,
-        )
-        return Operation(number, access, size, *costs)
+    def requests_at(access: Access | FlatAccess, shape: Shape, first: tuple[int, ...]) -> Requests:
+        return requests(access, shape, first, size, board)
 
-    return tuple(count_operation(number, access) for number, access in enumerate(kernel.accesses(launch)))
+    def cost_of(lanes: Requests) -> Cost:
+        return count(lanes, units)
+
+    return tuple(
+        Operation(number, access, size, *count_access(kernel, launch, access, requests_at, cost_of, units))
+        for number, access in enumerate(kernel.accesses(launch))
+    )

@@ -6,21 +6,19 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from kernels.lanes import MemoryOperation
-from kernels.spec import Access, FlatAccess
+from kernels.spec import Access, FlatAccess, Kernel, Launch
 
 # Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").
 SECTOR_BYTES, LINE_BYTES = 32, 128
 
-_AMOUNTS = (
-    *("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted"),
-    *("extra_sectors", "repeated_sectors", "executed"),
-)
+# Bytes of a sector and of a line.
+Units = tuple[int, int]
+GPU_UNITS: Units = (SECTOR_BYTES, LINE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -75,17 +73,18 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         return replace(
             self,
-            **{name: getattr(self, name) + getattr(other, name) for name in _AMOUNTS},
+            **{name: getattr(self, name) + getattr(other, name) for name in (*_AMOUNTS, "opcodes")},
             sector_bytes=other.sector_bytes,
             has_requests=self.has_requests and other.has_requests,
             is_lower_bound=self.is_lower_bound or other.is_lower_bound,
-            opcodes=self.opcodes + other.opcodes,
         )
 
     def __mul__(self, count: int) -> Cost:
         return replace(self, **{name: getattr(self, name) * count for name in _AMOUNTS})
 
 
+# Numbers that add up: all fields from `requests` to `executed`.
+_AMOUNTS = tuple(field.name for field in fields(Cost))[:8]
 NO_COST = Cost(0, 0, 0, 0)
 
 
@@ -108,11 +107,6 @@ class Operation:
     compiled: MemoryOperation | None = None
 
     @property
-    def has_lanes(self) -> bool:
-        """Whether it was compiled to instructions that lanes issue."""
-        return self.compiled is not None and self.compiled.layout is not None
-
-    @property
     def is_box(self) -> bool:
         """Whether it was compiled to a copy by tensor descriptor, which no lane issues."""
         return self.compiled is not None and self.compiled.layout is None
@@ -127,6 +121,7 @@ class Requests:
         address: (requests, lanes) int64, first byte of each lane, from the tensor's start.
         active: (requests, lanes) bool, lanes that issue the access and are inside the tensor.
         width_bytes: bytes per lane.
+        element_bytes: bytes per element of the tensor.
     """
 
     row: np.ndarray
@@ -134,6 +129,13 @@ class Requests:
     address: np.ndarray
     active: np.ndarray
     width_bytes: int
+    element_bytes: int
+
+
+Shape = tuple[int, int]
+RequestsAt = Callable[[Access | FlatAccess, Shape, tuple[int, ...]], Requests]
+CostOf = Callable[[Requests], Cost]
+CostAt = Callable[[tuple[int, ...]], Cost]
 
 
 @dataclass(frozen=True)
@@ -161,22 +163,37 @@ class Tile:
 
 
 def make_requests(
-    row: np.ndarray, column: np.ndarray, owner: np.ndarray | bool, shape: tuple[int, int], size: int, width_bytes: int
+    row: np.ndarray, column: np.ndarray, owner: np.ndarray | bool, shape: Shape, element_bytes: int, width_bytes: int
 ) -> Requests:
     """Return requests for elements of a row-major tensor, masked at its edges.
 
     Args:
         owner: lanes that issue the access at all.
         shape: rows and columns of the tensor.
-        size: bytes per element.
     """
     active = owner & (row < shape[0]) & (column < shape[1])
-    return Requests(row, column, (row * shape[1] + column) * size, active, width_bytes)
+    return Requests(row, column, (row * shape[1] + column) * element_bytes, active, width_bytes, element_bytes)
 
 
-def count(lanes: Requests, sector_bytes: int = SECTOR_BYTES, line_bytes: int = LINE_BYTES) -> Cost:
-    """Count requests, and the sectors and lines of each. A request with no active lane is not issued."""
-    return _sum_requests(lanes, sector_bytes, line_bytes, 1)
+def count(lanes: Requests, units: Units = GPU_UNITS, times: np.ndarray | int = 1) -> Cost:
+    """Count requests, and the sectors and lines of each. A request with no active lane is not issued.
+
+    Args:
+        times: (requests,) how often each request is issued.
+    """
+    address = np.where(lanes.active, lanes.address, -1)  # also in sector and line -1
+    address.sort(axis=1)
+
+    def distinct(unit_bytes: int) -> np.ndarray:
+        units = address // unit_bytes
+        return np.count_nonzero(units[:, 1:] != units[:, :-1], axis=1) + (units[:, 0] >= 0)
+
+    # A lane's access is aligned to its width, at most a sector: nothing crosses one.
+    wanted = distinct(1) * lanes.width_bytes
+    by_lanes = np.count_nonzero(lanes.active, axis=1) * lanes.width_bytes
+    parts = wanted > 0, *map(distinct, units), -(-wanted // units[0]), by_lanes
+    requests, sectors, lines, ideal_sectors, bytes_wanted = (int((part * times).sum()) for part in parts)
+    return Cost(requests, sectors, lines, ideal_sectors, bytes_wanted, sector_bytes=units[0])
 
 
 def count_bypassing(lanes: Requests) -> Cost:
@@ -188,69 +205,39 @@ def count_bypassing(lanes: Requests) -> Cost:
     """
     touched = count(lanes)
     sectors, by_instruction = (
-        count(replace(lanes, **{name: getattr(lanes, name).reshape(-1, 2) for name in ("address", "active")}), unit)
+        count(replace(lanes, address=lanes.address.reshape(-1, 2), active=lanes.active.reshape(-1, 2)), (unit, unit))
         for unit in (LINE_BYTES, SECTOR_BYTES)
     )
     extra, repeated = (cost.sectors - touched.sectors for cost in (sectors, by_instruction))
     return replace(touched, sectors=sectors.sectors, extra_sectors=extra, repeated_sectors=repeated)
 
 
-def _sum_requests(lanes: Requests, sector_bytes: int, line_bytes: int, times: np.ndarray | int) -> Cost:
-    """Sum the costs of requests, each issued `times` times."""
-    address = np.where(lanes.active, lanes.address, -1)  # also in sector and line -1
-    address.sort(axis=1)
-
-    def distinct(unit_bytes: int) -> np.ndarray:
-        units = address // unit_bytes
-        return np.count_nonzero(units[:, 1:] != units[:, :-1], axis=1) + (units[:, 0] >= 0)
-
-    # A lane's access is aligned to its width, at most a sector: nothing crosses one.
-    wanted = distinct(1) * lanes.width_bytes
-    parts = (
-        wanted > 0,
-        distinct(sector_bytes),
-        distinct(line_bytes),
-        -(-wanted // sector_bytes),
-        np.count_nonzero(lanes.active, axis=1) * lanes.width_bytes,
-    )
-    requests, sectors, lines, ideal_sectors, bytes_wanted = (int((part * times).sum()) for part in parts)
-    return Cost(requests, sectors, lines, ideal_sectors, bytes_wanted, sector_bytes=sector_bytes)
-
-
 def count_access(
-    access: Access | FlatAccess,
-    shape: tuple[int, int],
-    extents: dict[str, int],
-    size: int,
-    requests_at: Callable[[Any, tuple[int, int], tuple[int, ...]], Requests],
-    cost_at: Callable[[tuple[int, ...]], Cost],
-    sector_bytes: int = SECTOR_BYTES,
-    line_bytes: int = LINE_BYTES,
+    kernel: Kernel, launch: Launch, access: Access | FlatAccess, requests_at: RequestsAt, cost_of: CostOf, units: Units
 ) -> tuple[Cost, Cost]:
     """Return the cost of all executions of an access in a launch, and of the first one.
 
     Args:
-        shape: rows and columns of the tensor as stored: row-major, its start aligned to a line.
-        extents: number of values of each loop index.
-        size: bytes per element.
-        requests_at: requests of an access to a tensor of some shape, whose block or run begins at a place.
-        cost_at: cost of the execution whose block begins at (row, column), or whose run begins at (element,).
+        requests_at: requests of an access to a row-major tensor of some shape, whose start is aligned to a line, and
+            whose block begins at (row, column), or whose run begins at (element,).
+        cost_of: cost of such requests.
     """
+    shape = kernel.family.tensors(launch.problem)[access.tensor].stored
     if isinstance(access, FlatAccess):
         first_run = requests_at(replace(access, transposed=False), (1, access.run.block), (0,))
-        total = _count_runs(access, shape, size, first_run, sector_bytes, line_bytes)
-        return total, cost_at((int(access.run.start(0, access.run.block)),))
-    first = tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns))
-    return _count_blocks(access, shape, extents, size, line_bytes, cost_at), cost_at(first)
+        start = (int(access.run.start(0, access.run.block)),)
+        return _count_runs(access, shape, first_run, units), cost_of(requests_at(access, shape, start))
+    first = requests_at(access, shape, tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns)))
+
+    def cost_at(place: tuple[int, ...]) -> Cost:
+        return cost_of(requests_at(access, shape, place))
+
+    whole = _count_blocks(access, shape, first.element_bytes, kernel.extents(launch), units[1], cost_at)
+    return whole, cost_of(first)
 
 
 def _count_blocks(
-    access: Access,
-    shape: tuple[int, int],
-    extents: dict[str, int],
-    size: int,
-    line_bytes: int,
-    cost_at: Callable[[tuple[int, ...]], Cost],
+    access: Access, shape: Shape, element_bytes: int, extents: dict[str, int], line_bytes: int, cost_at: CostAt
 ) -> Cost:
     """Count one block per program class and multiply.
 
@@ -258,14 +245,14 @@ def _count_blocks(
     them in bounds, cost the same.
     """
     sides = []
-    for axis, length, pitch_bytes in ((access.rows, shape[0], shape[1] * size), (access.columns, shape[1], size)):
+    for axis, length, pitch in ((access.rows, shape[0], shape[1]), (access.columns, shape[1], 1)):
         starts = axis.start(np.arange(extents[axis.index], dtype=np.int64), axis.block)
-        keys = np.stack([starts * pitch_bytes % line_bytes, np.clip(length - starts, 0, axis.block)])
+        keys = np.stack([starts * pitch * element_bytes % line_bytes, np.clip(length - starts, 0, axis.block)])
         (offsets, inside), where, counts = np.unique(keys, axis=1, return_index=True, return_counts=True)
-        sides.append([part.tolist() for part in (offsets, inside, starts[where], counts)])
+        sides.append(list(zip(*(part.tolist() for part in (offsets, inside, starts[where], counts)), strict=True)))
     classes: Counter[tuple[int, int, int]] = Counter()
     starts_of: dict[tuple[int, int, int], tuple[int, int]] = {}
-    for row, column in itertools.product(*(list(zip(*side, strict=True)) for side in sides)):
+    for row, column in itertools.product(*sides):
         key = (row[0] + column[0]) % line_bytes, row[1], column[1]
         classes[key] += row[3] * column[3]
         starts_of[key] = row[2], column[2]
@@ -273,9 +260,7 @@ def _count_blocks(
     return total * math.prod(extents[i] for i in access.over if i not in (access.rows.index, access.columns.index))
 
 
-def _count_runs(
-    access: FlatAccess, shape: tuple[int, int], size: int, lanes: Requests, sector_bytes: int, line_bytes: int
-) -> Cost:
+def _count_runs(access: FlatAccess, shape: Shape, lanes: Requests, units: Units) -> Cost:
     """Count all runs of a launch: they are consecutive, and the tensor's end truncates the last one.
 
     Requests fall into classes, too: those that begin at the same offset in a line, as far from the next turn around the
@@ -285,43 +270,32 @@ def _count_runs(
     Args:
         lanes: the first run in a tensor of one long row: `column` is each lane's element, `active` whether it issues.
     """
-    length, block = math.prod(shape), access.run.block
-    period = math.lcm(block, (shape[0] if access.transposed else 1) * (line_bytes // size))
+    length, block, line_elements = math.prod(shape), access.run.block, units[1] // lanes.element_bytes
+    period = math.lcm(block, (shape[0] if access.transposed else 1) * line_elements)
     whole, rest = divmod(length, period)
-    total, runs = NO_COST, period // block
-    first_of = lanes.column[:, 0]
-    patterns = np.concatenate([lanes.column - first_of[:, None], lanes.active], axis=1)
-    for pattern in np.unique(patterns, axis=0):
-        offset, owner = np.split(pattern, 2)
-        begins = first_of[(patterns == pattern).all(axis=1)]
-        for first, count_of_runs, times in ((0, runs, whole), (whole * runs, -(-rest // block), 1)):
-            if not (times and count_of_runs):
-                continue
-            place = ((first + np.arange(count_of_runs, dtype=np.int64))[:, None] * block + begins).ravel()
-            keys = _classify_requests(access, shape, size, line_bytes, place, int(offset.max()) + 1)
-            # Few distinct keys among very many places: bincount needs no sorting.
-            counts = np.bincount(keys)
-            example = np.zeros(len(counts), dtype=np.int64)
-            example[keys] = place
-            used = np.flatnonzero(counts)
-            row, column = run_elements(access, shape, example[used][:, None] + offset)
-            requests = make_requests(row, column, owner > 0, shape, size, lanes.width_bytes)
-            total += _sum_requests(requests, sector_bytes, line_bytes, counts[used]) * times
+    total, runs, first_of = NO_COST, period // block, lanes.column[:, 0]
+    offsets = np.concatenate([lanes.column - first_of[:, None], lanes.active], axis=1)
+    patterns, pattern_of = np.unique(offsets, axis=0, return_inverse=True)
+    offset, owner = np.split(patterns, 2, axis=1)
+    span = int(offset.max()) + 1
+    for first, count_of_runs, times in ((0, min(whole, 1) * runs, whole), (whole * runs, -(-rest // block), 1)):
+        place = ((first + np.arange(count_of_runs, dtype=np.int64))[:, None] * block + first_of).ravel()
+        row, column = run_elements(access, shape, place)
+        keys = (row * shape[1] + column) % line_elements * (span + 1) + np.clip(length - place, 0, span)
+        if access.transposed:  # below the last row of the tensor, the run continues at the top of the next column
+            turn = np.minimum(shape[0] - row, span) if shape[0] >= span else row
+            keys = keys * (span + 1) + turn
+        keys = keys * len(patterns) + np.tile(pattern_of.ravel(), count_of_runs)
+        # Few distinct keys among very many places: bincount needs no sorting.
+        counts = np.bincount(keys)
+        example = np.zeros(len(counts), dtype=np.int64)
+        example[keys] = place
+        used = np.flatnonzero(counts)
+        row, column = run_elements(access, shape, example[used][:, None] + offset[used % len(patterns)])
+        is_owner = owner[used % len(patterns)] > 0
+        requests = make_requests(row, column, is_owner, shape, lanes.element_bytes, lanes.width_bytes)
+        total += count(requests, units, counts[used]) * times
     return total
-
-
-def _classify_requests(
-    access: FlatAccess, shape: tuple[int, int], size: int, line_bytes: int, place: np.ndarray, span: int
-) -> np.ndarray:
-    """Return a key for each request from `place`, `span` elements long. Requests with equal keys cost the same."""
-    row, column = run_elements(access, shape, place)
-    start = (row * shape[1] + column) * size % line_bytes
-    before_end = np.clip(math.prod(shape) - place, 0, span)
-    if not access.transposed:
-        return start * (span + 1) + before_end
-    # Below the last row of the tensor, the run continues at the top of the next column.
-    before_turn = np.minimum(shape[0] - row, span) if shape[0] >= span else row
-    return (start * (span + 1) + before_end) * (span + 1) + before_turn
 
 
 def run_elements(access: FlatAccess, shape: tuple[int, int], place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

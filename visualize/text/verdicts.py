@@ -179,7 +179,7 @@ def claim(found: Verdicts) -> tuple[Sentence | str, ...]:
     cost = sum_costs(operations)
     touched = Sourced(Strong(f"{cost.sectors:,} sectors"), "predicted")
     gpu = found.launch.gpu.name
-    if not any(op.has_lanes for op in operations):
+    if all(op.is_box for op in operations):
         return (
             say("As compiled for {}, no lane issues a request: the TMA copies boxes of {}.", gpu, touched),
             _counted_claim(found),
