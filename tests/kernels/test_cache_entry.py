@@ -69,23 +69,3 @@ def test_the_sass_of_other_code_is_not_taken(tmp_path):
     first, second = files(tmp_path, "sass")
     first.write_bytes(second.read_bytes())
     assert [compile_in(tmp_path).sass, compile_in(tmp_path, block=32).sass] == [small.sass, large.sass]
-
-
-WHOLE = {
-    "cubin": b"\x7fELF".ljust(0x28) + (64).to_bytes(8, "little") + bytes(10) + b"\x40\x00\x02\x00" + bytes(2 + 128),
-    "ttgir": "module {\n}\n",
-    "ptx": ".entry f() {\n}\n",
-}
-
-
-@pytest.mark.parametrize(
-    ("part", "left"),
-    [
-        *(("cubin", left) for left in (b"", b"\x7fELF", WHOLE["cubin"][:-1], b"no kernel" * 100)),
-        *((kind, left) for kind in ("ttgir", "ptx") for left in ("", "// begun", "module {\n")),
-    ],
-)
-def test_a_part_without_an_end_is_truncated(part, left):
-    compiler.assert_whole(WHOLE)
-    with pytest.raises(ValueError, match=f"of {len(left):,} (bytes|characters) is truncated"):
-        compiler.assert_whole({**WHOLE, part: left})

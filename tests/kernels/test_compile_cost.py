@@ -10,14 +10,11 @@ from kernels import discover
 from kernels.compiling.compile_cost import (
     COMPILE_DEADLINE_S,
     QUICK_COMPILE_S,
-    accumulator_registers,
     compile_seconds,
     explain_refusal,
-    explain_spill,
 )
 from kernels.experiment import from_json, resolve_gpu
 from kernels.gpus import GPUS
-from kernels.knobs import knobs
 from kernels.measuring.session import MEASUREMENTS
 from kernels.recommended import shipped
 from kernels.results import records
@@ -91,15 +88,3 @@ def test_defaults_and_presets_may_use_the_worker_reserved_for_short_jobs(gpu):
             launch = launch_of({"kernel": kernel.id, "config": preset, "gpu": gpu})
             if launch[1].gpu.compute_capability >= (8, 0):
                 assert compile_seconds(*launch) <= QUICK_COMPILE_S, preset
-
-
-def test_only_what_spills_is_refused(kernel):
-    """Other slow compiles have a deadline."""
-    declared = knobs(kernel.config)
-    largest = {name: knob.choices[-1] for name, knob in declared.items() if knob.group == "Tile" and knob.choices}
-    for warps in declared["num_warps"].choices:
-        for gpu in GPUS.values():
-            launch = Launch(kernel.family.problem(), kernel.config(**largest, num_warps=warps), gpu)
-            assert bool(explain_refusal(kernel, launch)) <= bool(explain_spill(kernel, launch))
-            if not accumulator_registers(kernel, launch):
-                assert explain_refusal(kernel, launch) == ""

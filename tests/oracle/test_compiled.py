@@ -101,25 +101,6 @@ def test_a_config_that_no_sm_has_room_for_is_refused_with_the_figures(session, k
     assert "232,448" in outcome.message
 
 
-def test_whole_rows_of_16_bytes_are_what_wide_copies_need(session, kernels):
-    """The facts passed are the launcher's: sizes divisible by 16, or not."""
-    kernel = kernels["transpose.tiled"]
-    wide, narrow = (session.compile(experiment(kernel, "H200", M=n, N=n)).result().ptx for n in (1024, 1023))
-    assert "ld.global.v4" in wide
-    assert "ld.global.v4" not in narrow
-
-
-def test_ttgir_and_ptx_agree_on_where_an_operation_comes_from(session, kernels):
-    """File, line, column, and the calls that it was inlined through."""
-    compiled = session.compile(experiment(kernels["matmul.grouped"], "H200")).result()
-    from_ttgir, from_ptx = (
-        {location for line, location in locate_lines(text, kind) if word in line}
-        for kind, text, word in (("ttgir", compiled.ttgir, "async_copy_global"), ("ptx", compiled.ptx, "cp.async.cg"))
-    )
-    assert from_ttgir == from_ptx
-    assert {len(location) for location in from_ttgir} == {2}, "tile.py, inlined into grouped.py"
-
-
 def access_kinds(kernel):
     """How a kernel accesses memory: all that the reader of the compiler's texts knows about it."""
     launch = Launch(kernel.family.problem(), kernel.config(), GPUS["H200"])

@@ -18,9 +18,9 @@ from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
 from kernels.lanes import Layout, MemoryOperation
-from kernels.spec import Access, FlatAccess, Launch
+from kernels.spec import FlatAccess, Launch
 from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element
-from visualize.predict.coalescing import operations, requests, tile, vectors
+from visualize.predict.coalescing import operations, requests, tile
 from visualize.predict.traffic import count, count_bypassing, make_requests
 
 OPS = {"load": ("load", "async copy"), "store": ("store",), "atomic": ("atomic",)}
@@ -163,16 +163,6 @@ def test_the_pictured_tile_has_each_element_once(case):
             assert not has_copies(registers, int(drawn.register[place]))
 
 
-@given(st.data())
-def test_vectors_leave_out_copies_in_registers_and_mark_those_in_lanes(data):
-    layout = data.draw(layouts((4, 8), 1, data.draw(st.integers(0, 2))))
-    found = vectors(layout, 1)
-    copied = sum(not any(base) for base in layout.register)
-    assert len(found.register) == 1 << len(layout.register) - copied + len(layout.warp)
-    owners = [tuple(found.place[:, r, lane]) for r, lane in zip(*np.nonzero(found.owner), strict=True)]
-    assert sorted(owners) == sorted(itertools.product(range(4), range(8)))
-
-
 def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
     # Four lanes of 16 bytes a row: rows of 144 bytes begin at 0, 144, 288 and 432, every second one inside a sector.
     row, column = np.divmod(np.arange(16)[None], 4)
@@ -186,29 +176,6 @@ def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
     across = make_requests(0 * column, column, True, (1, 224), 1, 16)
     assert count(across).sectors == 1 + 3
     assert (count_bypassing(across).sectors, count_bypassing(across).touched_sectors) == (1 + 4, 4)
-
-
-def test_a_launch_of_copies_past_l1_costs_what_counting_every_lane_gives(kernels):
-    """Float8 rows of 144 bytes, 64 of which a block takes: they begin inside sectors, and the last ones are masked."""
-    kernel = kernels["matmul.grouped"]
-    problem = kernel.family.problem(M=19, N=19, K=144, dtype="float8_e4m3fn", layout="NT")
-    launch = Launch(problem, kernel.config(16, 16, 64), GPUS["H200"])
-    lanes = Layout((16, 64), ((0, 1), (0, 2), (0, 4), (0, 8)), ((0, 16), (0, 32), (1, 0), (2, 0), (4, 0)), ((8, 0),))
-    turned = Layout(
-        (64, 16), *(tuple(base[::-1] for base in bases) for bases in (lanes.register, lanes.lane, lanes.warp))
-    )
-    loads = [
-        MemoryOperation("async copy", ("", 0), layout, 1, 16, "cp.async.cg.shared.global", 1, ())
-        for layout in (lanes, turned)
-    ]
-    bits = tuple((1 << bit, 0) for bit in range(4)) + tuple((0, 1 << bit) for bit in range(4))
-    store = MemoryOperation("store", ("", 0), Layout((16, 16), (), bits[:5], bits[5:]), 1, 1, "", 1, ())
-    made = (*loads, store)
-    found = operations(kernel, launch, made)
-    for op, operation in zip(found, made, strict=True):
-        shape = kernel.family.tensors(problem)[op.access.tensor].stored
-        assert op.launch == counted(op.access, operation, shape, kernel.extents(launch), 1)
-    assert [op.launch.extra_sectors != 0 for op in found] == [True, True, False]
 
 
 def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():
@@ -246,11 +213,3 @@ def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernel_i
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 8 * 16384 * 4096 / 16
-
-
-def test_the_block_of_pointers_follows_rows_and_columns_unless_it_is_declared_otherwise(kernels):
-    kernel = kernels["transpose.row_strip"]
-    load, store = kernel.accesses(Launch(kernel.family.problem(), kernel.config(), GPUS["H200"]))
-    assert isinstance(load, Access)
-    assert load.dims == ("m", "n")
-    assert (store.rows.index, store.columns.index, store.dims) == ("n", "m", ("m", "n"))

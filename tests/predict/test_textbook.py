@@ -140,10 +140,6 @@ def test_a_block_of_textbook_lanes_has_the_cost_worked_out_by_hand(block, shape,
     assert count(requests(access, shape, first, size, Textbook())) == expected
 
 
-def test_no_cost_is_as_good_as_ideal():
-    assert NO_COST.efficiency == 1.0
-
-
 def test_an_element_larger_than_a_line_is_refused(kernels):
     problem = kernels["transpose.tiled"].family.problem()
     Textbook(line_bytes=16, element_bytes="16").refuse(problem)
