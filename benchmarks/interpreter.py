@@ -1,23 +1,25 @@
-"""How long Triton's interpreter takes: fits the constants of `kernels.measuring.interpreter`.
+"""Fit the constants that estimate the time of Triton's interpreter: `python -m benchmarks.interpreter`.
 
-python -m benchmarks.interpreter
+`kernels.measuring.interpreter` holds them.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.results import Failure
+from kernels.spec import Launch
+
 
 def main() -> None:
-    import numpy as np
-
-    from kernels import discover
-    from kernels.experiment import from_json
-    from kernels.gpus import GPUS
+    # Worker processes import this file before they set how Triton runs, so imports of Triton come later.
     from kernels.measuring.interpreter import estimate_seconds
     from kernels.measuring.session import Session
-    from kernels.results import Failure
-    from kernels.spec import Launch
 
     payloads = [
         {"kernel": kernel, "problem": dict(zip("MNK", shape, strict=False)) | {"dtype": dtype}, "config": config}
@@ -52,7 +54,7 @@ def main() -> None:
         print(f"{payload}: {seconds[-1]:.2f} s, estimated {estimate:.2f} s")
     weights = 1 / np.array(seconds)
     fit, *_ = np.linalg.lstsq(np.array(rows) * weights[:, None], np.ones(len(rows)), rcond=None)
-    print("seconds an operation, an element, a product:", *(f"{value:.2g}" for value in fit))
+    print("seconds per operation, element and product:", *(f"{value:.2g}" for value in fit))
     session.close()
 
 

@@ -1,4 +1,4 @@
-"""What `make bench` times: which work, by which kernel, against which calls. Data alone."""
+"""The cases of `make bench`: problems, kernels, and the library's calls to compare them with."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ COMPILED = "torch.compile"
 
 @dataclass(frozen=True)
 class Against:
-    """One row of the table: the kernel beside the fastest of some calls.
+    """One row of the table: the kernel against the fastest of some calls.
 
     Attributes:
-        title: what the row says of them.
-        calls: their names, as the kernel's family has them, or COMPILED.
-        is_bound: they don't compute the same result, and only move as many bytes.
+        title: the row's name for them.
+        calls: names of the kernel's family, or COMPILED.
+        is_bound: the calls only move as many bytes, and compute another result.
     """
 
     title: str
@@ -28,10 +28,10 @@ class Case:
     """One problem, timed in one run with all calls that its rows name.
 
     Attributes:
-        work: what it is, in words.
-        problem: its fields.
-        timer: as of an experiment's run.
-        is_b_transposed_first: B is given row-major, and a launch that transposes it counts as the kernel's time.
+        work: its title.
+        problem: fields of the problem.
+        timer: "events" or "graph", as in an experiment's run.
+        is_b_transposed_first: B is row-major, and the kernel's time includes a launch that transposes it.
     """
 
     work: str

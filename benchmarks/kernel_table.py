@@ -1,4 +1,4 @@
-"""The table of `make bench`: rows as values, as Markdown and as JSON."""
+"""The table of `make bench`: rows, rendered as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _HEADER = ("work", "against", "kernel and config", "ratio (95 %)", "ms", "theirs
 
 @dataclass(frozen=True)
 class Entry:
-    """One row: the kernel beside the fastest of some calls.
+    """One row: the kernel against the fastest of some calls.
 
     Attributes:
         fastest: the name of that call.
         ratio, ratio_low, ratio_high: its time over the kernel's, paired, with the 95 % interval.
-        pairs: turns that were taken.
-        error, their_error: relative RMS against the reference; None where the call computes another result.
-        failure: why there is no time, instead of all these.
-        note: what a reader must know: the clock, or a call that is missing.
+        pairs: timed turns.
+        error, their_error: relative RMS against the reference; None if the call computes another result.
+        failure: the reason for a missing time.
+        note: for the reader: the clock, or a missing call.
     """
 
     work: str

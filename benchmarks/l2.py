@@ -1,17 +1,17 @@
-"""What the SMs of this GPU receive from the L2 where that is what limits a launch: `python -m benchmarks.l2`.
+"""Measure the rate at which the SMs of this GPU receive bytes from the L2: `python -m benchmarks.l2`.
 
-Times float16 products whose small tiles ask for more of the L2 than of anything else, in the GROUP_SIZEs that read
-little from DRAM, and prints what all programs asked for over the time. The most of the launches of a millisecond and
-more is the GPU's rate, `l2_gbps_per_sm` of `kernels/gpus.py`: bursts are faster, at a higher clock. About ten seconds.
+Times float16 products with small tiles, which the L2 limits, with GROUP_SIZEs that read little from DRAM. Prints the
+bytes that all programs request, over the time. The maximum among launches of about a millisecond and longer is the
+GPU's rate, `l2_gbps_per_sm` of `kernels/gpus.py`: short ones are faster, at a higher clock. Takes about ten seconds.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
-import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from benchmarks.kernels import open_gpu
 
 if TYPE_CHECKING:
     from kernels.gpus import Gpu
@@ -22,34 +22,19 @@ GROUP_SIZES = 16, 32, 64
 _LONG_MS = 0.9
 
 
-def main() -> int:
-    """Print the table, and the rate; returns how many launches could not be timed."""
-    from kernels.gpus import this_gpu
-    from kernels.measuring import worker
-    from kernels.results import Failure
-
-    gpu = this_gpu()
-    if gpu is None:
-        print("There is no GPU here, so there is nothing to time.", file=sys.stderr)
-        return 1
-    with tempfile.TemporaryDirectory() as cache:
-        worker.start("cuda", cache)
-        device = worker.describe()
-        if isinstance(device, Failure):
-            print(device.message, file=sys.stderr)
-            return 1
+def main() -> None:
+    with open_gpu() as (gpu, device):
         print(f"{device.name}, torch {device.torch}, Triton {device.triton}")
         long = []
-        for said, ms, gbps in _received(gpu):
-            print(f"{said:46} {ms:7.3f} ms {gbps:8,.0f} GB/s {gbps / gpu.sms:6.1f} per SM", flush=True)
+        for name, ms, gbps in _measure_rates(gpu):
+            print(f"{name:46} {ms:7.3f} ms {gbps:8,.0f} GB/s {gbps / gpu.sms:6.1f} per SM", flush=True)
             if ms >= _LONG_MS:
                 long.append(gbps / gpu.sms)
-        print(f"l2_gbps_per_sm: {max(long):.0f}, the most of those of {_LONG_MS} ms and more.")
-    return 0
+        print(f"l2_gbps_per_sm: {max(long):.0f}, the maximum among launches of at least {_LONG_MS} ms.")
 
 
-def _received(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
-    """Each launch in words, its median time, and what its SMs receive, in GB/s."""
+def _measure_rates(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
+    """Each launch's name, its median time in ms, and the rate at which its SMs receive, in GB/s."""
     import numpy as np
 
     from kernels import discover
@@ -71,13 +56,13 @@ def _received(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
         ]
         calls = [prepare(Experiment(kernel.id, problem, config), gpu).ready() for config in configs]
         launch = Launch(problem, configs[0], gpu)
-        asked = asked_bytes(kernel, launch, schedule(kernel, launch, 1, "assumed"))
+        asked = asked_bytes(kernel, launch, schedule(kernel, launch))
         samples = sample(GatedStream(calls, "warm", "events"), effort)
         for config, times in zip(configs, samples.times_ms, strict=True):
             ms = float(np.median(times))
-            said = f"{shape_text(problem)}, {block_m} × {block_n} tiles, GROUP_SIZE {config.GROUP_SIZE}"
-            yield said, ms, asked / ms / 1e6
+            name = f"{shape_text(problem)}, {block_m} × {block_n} tiles, GROUP_SIZE {config.GROUP_SIZE}"
+            yield name, ms, asked / ms / 1e6
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -53,7 +53,7 @@ def measure_redraws() -> None:
         state = SETTINGS.state(fields, None)
         text = "".join(map(str, panel.draw(Known(state)).values())).encode()
         sizes = f"{len(text) / 1000:.1f} kB, {len(gzip.compress(text)) / 1000:.1f} kB gzipped"
-        print(f"{name}: median {_median_ms(lambda state=state: panel.draw(Known(state))):.0f} ms; {sizes}")
+        print(f"{name}: median {median_ms(lambda state=state: panel.draw(Known(state))):.0f} ms; {sizes}")
 
 
 def measure_requests() -> None:
@@ -78,7 +78,7 @@ def measure_requests() -> None:
                             print(f"{kernel.id:24} {name:12} {side:6} {dtype:8} {made.message}")
                             break
                         launch = Launch(problem, chosen, GPUS["H200"])
-                        times.append(_median_ms(lambda k=kernel, w=launch, m=made: operations(k, w, m.operations)))
+                        times.append(median_ms(lambda k=kernel, w=launch, m=made: operations(k, w, m.operations)))
                     else:
                         over = f"  over {MAX_MS} ms" if times[1] > MAX_MS else ""
                         ratio = times[1] / times[0]
@@ -86,7 +86,8 @@ def measure_requests() -> None:
         session.close()
 
 
-def _median_ms(call: Callable[[], Any]) -> float:
+def median_ms(call: Callable[[], Any]) -> float:
+    """Return the median time of REPEATS calls."""
     times = []
     for _ in range(REPEATS):
         start = time.perf_counter()

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pandas import DataFrame
 
+from benchmarks.models import median_ms
+
 if TYPE_CHECKING:
     from tests.oracle.recorded_reuse import Compared, Row
 
-REPEATS = 5
 BAR_MS = 300
 SIDE = 8192
 PRESSURES = (0.0, 1.5, 2.2)
@@ -59,14 +59,8 @@ def _print_times(launches: Sequence[Compared]) -> None:
     for one in launches:
         if one.kernel.id != "matmul.grouped" or one.shape != (SIDE, SIDE, SIDE) or one.launch.gpu.name != FITTED_ON:
             continue
-        sizes, medians = group_sizes(one.schedule), []
-        for pressure in PRESSURES:
-            times = []
-            for _ in range(REPEATS):
-                began = time.perf_counter()
-                by_group_size(one.kernel, one.launch, one.schedule, pressure, sizes)
-                times.append(1000 * (time.perf_counter() - began))
-            medians.append(statistics.median(times))
+        sizes, predict = group_sizes(one.schedule), partial(by_group_size, one.kernel, one.launch, one.schedule)
+        medians = [median_ms(partial(predict, pressure, sizes)) for pressure in PRESSURES]
         over = "  over the bar" if max(medians) > BAR_MS else ""
         print(f"{_by(one.tile):24} {len(sizes):4} sizes {''.join(f'{ms:8.0f}' for ms in medians)}{over}")
 

@@ -1,9 +1,9 @@
-"""Send hostile requests to a page of its own: `python -m scripts.hostile_campaign [--requests 20000] [--seed 0]`.
+"""Send hostile requests to a new page: `python -m scripts.hostile_campaign [--requests 20000] [--seed 0]`.
 
-Each goes to an endpoint or to one of the page's own handlers, and holds at least one value that nobody's browser sends:
-of another type, huge, not finite, nested, text that tries to be code, too few values, or no JSON at all. Prints what
-was over a bar: an answer of the server's own failing (status 500 and above), a trace in its log, a worker that is gone,
-a refusal that took over 2 s, memory of its process that did not come back to within 5 %.
+Each request goes to an endpoint or to one of the page's event handlers. It holds at least one value that no browser
+sends: of a wrong type, huge, not finite, nested, code as text, too few values, or invalid JSON. Prints every violation:
+a status of 500 or more, a traceback in the log, a refusal that took over 2 s, and growth of the page's memory of over
+5 %.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from typing import Any
 
 import httpx
 
-from benchmarks.load import LIMITS, resident_megabytes, served
+from benchmarks.load import MAX_GROWTH, connect, resident_megabytes, serve
 from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
 
-LATE_S, BAR_GROWTH = 2.0, 0.05
-AT_ONCE = 8
+LATE_S, MAX_CONCURRENCY = 2.0, 8
 
-# The memory is looked at after each so many requests. Its base is that of the third time: until then bounded caches
-# fill, of results, compiles, figures, and what nobody has read yet.
+# Memory is read after every STEP requests, and compared with the third reading: bounded caches of results, compiles,
+# figures and unread replies fill first.
 STEP, WARM = 2000, 3
 
 _LONG = "9" * 5000
@@ -41,41 +40,41 @@ _SCALARS: tuple[Any, ...] = (
     *("", "0", "-1", "4096", "1e999", _LONG, "x" * 30_000, "\0", "\ud7ff", "a\nb", "NaN", "null"),
     *("<script>alert(1)</script>", "' OR 1=1 --", "../../etc/passwd", "{{7*7}}", "$(touch x)", "__import__('os')"),
 )
-# As they stand in a body: JSON has no such numbers, and Python's reader takes them.
-_BARE = ("NaN", "Infinity", "-Infinity", "1" * 5000, "[" * 5000, "{", "")
+# Text in place of a JSON value. Python's parser accepts the first three.
+_INVALID = ("NaN", "Infinity", "-Infinity", "1" * 5000, "[" * 5000, "{", "")
 
 
 @dataclass
-class Found:
-    """What the campaign saw.
+class Observed:
+    """Outcomes of all requests.
 
     Attributes:
-        statuses: how often each status came.
-        broken: requests that the server failed on.
-        late: seconds, and what became of the request: only a refusal may not take long.
-        seconds: of each request.
+        statuses: HTTP statuses.
+        broken: requests that made the server fail.
+        late: seconds and description of slow requests. Only refusals must be fast.
+        megabytes: resident memory of the page's process: at first, after each STEP, and at the end.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
     late: list[tuple[float, str]] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    megabytes: list[float] = field(default_factory=list)
 
 
 class Hostile:
     """Draws requests.
 
     Args:
-        config: of the page, which lists its events.
+        config: Gradio's config of the page, which lists its events.
     """
 
     def __init__(self, config: dict[str, Any], seed: int) -> None:
         self._draw = random.Random(seed)
         self._events = config["dependencies"]
-        self._endpoints = sorted({one["api_name"] for one in self._events if one["api_visibility"] == "public"})
+        self._endpoints = sorted({each["api_name"] for each in self._events if each["api_visibility"] == "public"})
 
     def request(self) -> tuple[str, str, str]:
-        """What is asked, for people; the path below the API; the body."""
+        """Return a name for messages, the path below the API, and the body."""
         if self._draw.random() < 0.5:
             name = self._draw.choice(self._endpoints)
             version = self._draw.choice(("call/", "call/v2/"))
@@ -91,21 +90,21 @@ class Hostile:
         return [self._experiment(), *(self._value() for _ in range(extra))][self._draw.random() < 0.05 :]
 
     def _experiment(self) -> Any:
-        """One with something wrong in it, or something else."""
+        """An experiment with a wrong field, or another value."""
         if self._draw.random() < 0.2:
             return self._value()
         kernel = self._draw.choice(list(discover().values()))
-        found: dict[str, Any] = Experiment(kernel.id, kernel.family.problem(), kernel.config()).to_json()
+        experiment: dict[str, Any] = Experiment(kernel.id, kernel.family.problem(), kernel.config()).to_json()
         part = self._draw.choice(("kernel", "problem", "config", "gpu", "run", "new"))
-        if isinstance(found.get(part), dict) and self._draw.random() < 0.8:
-            name = self._draw.choice([*found[part], "new", "__class__"])
-            found[part][name] = self._value()
+        if isinstance(experiment.get(part), dict) and self._draw.random() < 0.8:
+            name = self._draw.choice([*experiment[part], "new", "__class__"])
+            experiment[part][name] = self._value()
         else:
-            found[part] = self._value()
-        return found
+            experiment[part] = self._value()
+        return experiment
 
     def _settings(self, event: dict[str, Any]) -> list[Any]:
-        """What the page's events send, with values that no control has, and now and then too few of them."""
+        """Arguments of an event with values that no control has, sometimes too few."""
         from tests.panels.sent import set_to
 
         kernel = self._draw.choice(list(discover()))
@@ -114,8 +113,8 @@ class Hostile:
         flat |= {self._draw.choice(names): self._value() for _ in range(self._draw.randint(1, 3))}
         settings = self._draw.choice((json.dumps(flat), self._value(), json.dumps(self._value())))
         count = len(event["inputs"])
-        before = [self._value()] * max(0, count - 1)  # some begin with what is wanted
-        return [*before, settings][: count if self._draw.random() < 0.9 else self._draw.randrange(count + 1)]
+        leading = [self._value() for _ in range(count - 1)]
+        return [*leading, settings][: count if self._draw.random() < 0.9 else self._draw.randrange(count + 1)]
 
     def _value(self, depth: int = 0) -> Any:
         kind = self._draw.random()
@@ -126,86 +125,77 @@ class Hostile:
         return {str(self._draw.choice(_SCALARS))[:40]: self._value(depth + 1) for _ in range(self._draw.randrange(4))}
 
     def _text(self, body: dict[str, Any]) -> str:
-        """The body, now and then with what is no JSON in the place of a value."""
+        """The body as JSON, sometimes invalid."""
         text = json.dumps(body)
         if self._draw.random() < 0.1:
-            text = text.replace(self._draw.choice(("null", "64", "512", '""')), self._draw.choice(_BARE), 1)
+            text = text.replace(self._draw.choice(("null", "64", "512", '""')), self._draw.choice(_INVALID), 1)
         return text
 
 
-async def sent(client: httpx.AsyncClient, asked: tuple[str, str, str], found: Found) -> None:
-    """One request, up to its answer."""
-    name, path, body = asked
-    outcome = ""
-    began = time.monotonic()
+async def send(client: httpx.AsyncClient, request: tuple[str, str, str], observed: Observed) -> None:
+    """Send a request, and wait for its reply."""
+    name, path, body = request
+    outcome, text, began = "an event", f"{name}: {body[:300]}", time.monotonic()
     try:
-        reply = await client.post(f"gradio_api/{path}", content=body, headers={"content-type": "application/json"})
-        found.statuses[reply.status_code] += 1
+        reply = await client.post(path, content=body, headers={"content-type": "application/json"})
+        observed.statuses[reply.status_code] += 1
         if reply.status_code >= 500:
-            found.broken.append(f"{reply.status_code} {name}: {body[:300]} → {reply.text[:200]}")
+            observed.broken.append(f"{reply.status_code} {text} → {reply.text[:200]}")
         elif path.startswith("call/") and reply.status_code == 200:
-            # Where it came from the second version, too, the answer is with the first.
-            place = f"gradio_api/call/{path.rsplit('/', 1)[-1]}/{reply.json()['event_id']}"
-            answer = (await client.get(place)).text
+            # The first version of the API also delivers replies to requests of the second.
+            answer = (await client.get(f"call/{path.rsplit('/', 1)[-1]}/{reply.json()['event_id']}")).text
             outcome = "refused" if '"failure"' in answer or "event: error" in answer else "accepted"
             if "Tilescope failed on this" in answer:
-                found.broken.append(f"{name}: {body[:300]} → {answer[:200]}")
+                observed.broken.append(f"{text} → {answer[:200]}")
     except httpx.HTTPError as error:
-        found.broken.append(f"{type(error).__name__} {name}: {body[:300]}")
-    took = time.monotonic() - began
-    found.seconds.append(took)
-    if took > LATE_S:
-        found.late.append((took, f"{outcome or 'an event'} {name}: {body[:300]}"))
+        observed.broken.append(f"{type(error).__name__} {text}")
+    if (seconds := time.monotonic() - began) > LATE_S:
+        observed.late.append((seconds, f"{outcome} {text}"))
 
 
-async def campaign(requests: int, seed: int, minutes: float) -> tuple[Found, list[float], str]:
-    """The requests; the memory at first, after each so many requests, and at the end, in MB; the server's log."""
-    found = Found()
+async def attack(requests: int, seed: int, minutes: float) -> tuple[Observed, str]:
+    """Send all requests to a new page; return their outcomes and the server's log."""
+    observed, left, until = Observed(), iter(range(requests)), time.monotonic() + 60 * minutes
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
-        async with served(log) as (url, process), httpx.AsyncClient(base_url=url, timeout=60, limits=LIMITS) as client:
-            hostile = Hostile((await client.get("config")).json(), seed)
-            await asyncio.sleep(15)  # its workers start
-            left, until = iter(range(requests)), time.monotonic() + 60 * minutes
-            base = [resident_megabytes(process)]
+        async with serve(log) as (url, process, config), connect(url) as client:
+            hostile = Hostile(config, seed)
+            observed.megabytes.append(resident_megabytes(process))
 
-            async def one_after_the_other() -> None:
+            async def send_in_turn() -> None:
                 for number in left:
                     if time.monotonic() > until:
                         return
                     if number and number % max(1, min(STEP, requests // (WARM + 1))) == 0:
-                        base.append(resident_megabytes(process))
-                    await sent(client, hostile.request(), found)
+                        observed.megabytes.append(resident_megabytes(process))
+                    await send(client, hostile.request(), observed)
 
-            await asyncio.gather(*(one_after_the_other() for _ in range(AT_ONCE)))
+            await asyncio.gather(*(send_in_turn() for _ in range(MAX_CONCURRENCY)))
             await asyncio.sleep(30)
-            base.append(resident_megabytes(process))
-            (await client.get("")).raise_for_status()
-        return found, base, Path(log.name).read_text(encoding="utf-8", errors="replace")
+            observed.megabytes.append(resident_megabytes(process))
+            (await client.get(url)).raise_for_status()
+        return observed, Path(log.name).read_text(encoding="utf-8", errors="replace")
 
 
 def main(requests: int, seed: int, minutes: float) -> None:
     began = time.monotonic()
-    found, (first, *warm, last), log = asyncio.run(campaign(requests, seed, minutes))
-    print(f"{len(found.seconds)} requests in {time.monotonic() - began:.0f} s; statuses {dict(found.statuses)}")
-    print(f"{len(found.broken)} broken", *found.broken[:10], sep="\n  ")
-    refused = [(s, what) for s, what in found.late if what.startswith("refused")]
-    print(f"{len(found.late)} over {LATE_S:.0f} s, of them {len(refused)} refused")
-    print(*(f"  {s:.1f} s {what}" for s, what in (*refused[:10], *found.late[:10])), sep="\n")
-    ends = [
-        line for line in log.splitlines() if line and not line.startswith((" ", "*", "Traceback", "During", "The ab"))
-    ]
-    traces = Counter(line[:160] for line in ends)
-    print(f"{log.count('Traceback')} traces in the log", *traces.most_common(12), sep="\n  ")
-    base = warm[WARM - 1] if len(warm) >= WARM else first
-    print("memory, MB:", *(f"{megabytes:.0f}" for megabytes in (first, *warm, last)))
-    over = "  over the bar" if last > base * (1 + BAR_GROWTH) else ""
-    print(f"memory {first:.0f} MB, {base:.0f} warm, {last:.0f} at the end: {last / base - 1:+.1%}{over}")
+    observed, log = asyncio.run(attack(requests, seed, minutes))
+    print(f"{requests} requests in {time.monotonic() - began:.0f} s; statuses {dict(observed.statuses)}")
+    print(f"{len(observed.broken)} broken", *observed.broken[:10], sep="\n  ")
+    refused = [late for late in observed.late if late[1].startswith("refused")]
+    print(f"{len(observed.late)} over {LATE_S:.0f} s, of them {len(refused)} refused")
+    print(*(f"  {seconds:.1f} s {text}" for seconds, text in (*refused[:10], *observed.late[:10])), sep="\n")
+    skipped = (" ", "*", "Traceback", "During", "The ab")
+    errors = Counter(line[:160] for line in log.splitlines() if line and not line.startswith(skipped))
+    print(f"{log.count('Traceback')} tracebacks in the log", *errors.most_common(12), sep="\n  ")
+    print("memory, MB:", *(f"{megabytes:.0f}" for megabytes in observed.megabytes))
+    growth = observed.megabytes[-1] / observed.megabytes[min(WARM, len(observed.megabytes) - 1)] - 1
+    print(f"memory after the caches had filled: {growth:+.1%}{'  over the limit' if growth > MAX_GROWTH else ''}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=60, help="after which no more are sent")
-    given = parser.parse_args()
-    main(given.requests, given.seed, given.minutes)
+    parser.add_argument("--minutes", type=float, default=60, help="the longest time to send requests for")
+    flags = parser.parse_args()
+    main(flags.requests, flags.seed, flags.minutes)

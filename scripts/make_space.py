@@ -1,8 +1,8 @@
 """Write a folder that can be pushed as a Hugging Face Space: `python -m scripts.make_space cpu|gpu|zero [FOLDER]`.
 
-cpu predicts and interprets, gpu times on a GPU of its own, zero on one that ZeroGPU lends for each run. Versions are
-those of requirements.txt, but for what ZeroGPU supports: Python 3.12.12 and torch 2.11 (with it Triton 3.6), as its
-documentation of 2026-08-22 lists them. The hub installs `spaces` there itself, and Gradio by `sdk_version`.
+A cpu Space predicts and interprets, a gpu Space times kernels on its GPU, and a zero Space on the GPU that ZeroGPU
+assigns to each run. Versions are those of requirements.txt, except for ZeroGPU, which supports Python 3.12.12 and torch
+2.11 with Triton 3.6 (its documentation of 2026-08-22). The hub installs `spaces` and Gradio (`sdk_version`) itself.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What the page is made of. Tests, benchmarks and scripts stay behind.
+# Files and folders to copy.
 PRODUCT = ("app.py", "kernels", "visualize", "docs/glossary.md", "LICENSE")
 
-# A file that says that a folder was written by this script: what is in it may be replaced.
+# Marks a folder that this script wrote and may replace.
 MARK = ".tilescope-space"
 
 _CPU_WHEELS = "--extra-index-url https://download.pytorch.org/whl/cpu"
@@ -30,65 +30,65 @@ class Profile:
     """A kind of Space.
 
     Attributes:
-        says: what it can do, for its README.
-        hardware: that the hub suggests; "" where it has no name for it.
+        description: for its README.
+        hardware: the hub's name of the suggested hardware; "" if it has none.
         python: version.
-        instead: versions in place of those of requirements.txt, by package.
-        before: lines before the requirements.
+        pinned: requirements that replace those of requirements.txt, by package.
+        options: lines before the requirements.
     """
 
-    says: str
+    description: str
     hardware: str
     python: str = "3.12"
-    instead: Mapping[str, str] = field(default_factory=dict)
-    before: Sequence[str] = ()
+    pinned: Mapping[str, str] = field(default_factory=dict)
+    options: Sequence[str] = ()
 
 
 PROFILES = {
     "cpu": Profile(
-        "No GPU: Triton's interpreter checks results, and the compiler and the models predict. Times and counts are "
-        "recorded ones.",
+        "No GPU: Triton's interpreter checks results, and the compiler and the models predict. Times and counts were "
+        "recorded.",
         "cpu-basic",
-        instead={"torch": "torch==2.13.0+cpu"},
-        before=(_CPU_WHEELS,),
+        pinned={"torch": "torch==2.13.0+cpu"},
+        options=(_CPU_WHEELS,),
     ),
-    "gpu": Profile("Kernels run on this Space's own GPU: times are measured here.", "l4x1"),
+    "gpu": Profile("Kernels run on this Space's GPU, which also measures the times.", "l4x1"),
     "zero": Profile(
-        "Each run is lent a slice of a GPU by ZeroGPU. Others use the rest of it: its times are no measure of a whole "
-        "one. A sweep is predicted, and not timed.",
+        "ZeroGPU assigns a slice of a GPU to each run. Others use the rest, so times are not those of a whole GPU. "
+        "Sweeps are predicted, not timed.",
         "",
         python="3.12.12",
-        instead={"torch": "torch==2.11.0", "triton": "triton==3.6.0"},
+        pinned={"torch": "torch==2.11.0", "triton": "triton==3.6.0"},
     ),
 }
 
 
 def requirements(profile: Profile, text: str) -> str:
-    """The Space's requirements, of the project's: without Gradio, which the hub installs.
+    """Return the Space's requirements: the project's, without Gradio.
 
     Raises:
-        ValueError: where the profile replaces what the project does not require.
+        ValueError: the profile pins a package that the project does not require.
     """
-    lines, left = list(profile.before), dict(profile.instead)
+    lines, left = list(profile.options), dict(profile.pinned)
     for line in text.splitlines():
-        name = re.match(r"[\w.-]*", line).group()  # type: ignore[union-attr]  # it matches anything
+        name = re.split(r"[^\w.-]", line, maxsplit=1)[0]
         if name and name != "gradio":
             lines.append(left.pop(name, line))
     if left:
-        raise ValueError(f"requirements.txt has no {' and no '.join(left)}.")
+        raise ValueError(f"requirements.txt does not require {', '.join(left)}.")
     return "\n".join(lines) + "\n"
 
 
-def gradio_version(front_matter: str) -> str:
-    """The version of Gradio that the project's README names for the hub."""
-    found = re.search(r"^sdk_version: (\S+)$", front_matter, re.MULTILINE)
-    if found is None:
+def gradio_version(readme: str) -> str:
+    """Return the Gradio version of the project's README."""
+    match = re.search(r"^sdk_version: (\S+)$", readme, re.MULTILINE)
+    if match is None:
         raise ValueError("README.md has no sdk_version.")
-    return found.group(1)
+    return match.group(1)
 
 
 def readme(name: str, profile: Profile, gradio: str) -> str:
-    """The card of the Space, which the hub reads."""
+    """Return the Space's README, whose front matter the hub reads."""
     matter = {
         "title": "Tilescope",
         "emoji": "🔬",
@@ -103,10 +103,13 @@ def readme(name: str, profile: Profile, gradio: str) -> str:
         "short_description": "What does my Triton kernel really do?",
     }
     lines = [f"{key}: {value}" for key, value in matter.items() if value]
-    how = {"zero": " Choose ZeroGPU as its hardware."}.get(name, "")
+    hardware = " Choose ZeroGPU as its hardware." if name == "zero" else ""
     return (
         "---\n" + "\n".join(lines) + "\n---\n\n# Tilescope\n\nSee what a Triton kernel really does: which blocks each "
-        "program loads, which bytes each warp fetches, and what reaches DRAM.\n\n" + profile.says + how + "\n"
+        "program loads, which bytes each warp fetches, and what reaches DRAM.\n\n"
+        + profile.description
+        + hardware
+        + "\n"
     )
 
 
@@ -114,17 +117,17 @@ def make(name: str, folder: Path) -> None:
     """Write the Space of a profile.
 
     Raises:
-        FileExistsError: where the folder holds something else than a Space of ours, which stays as it is.
+        FileExistsError: the folder has other contents, which stay unchanged.
     """
-    if folder.exists() and not (folder / MARK).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise FileExistsError(f"{folder} exists, and holds no Space of ours: name another folder.")
+    if not (folder / MARK).is_file() and (folder.is_file() or any(folder.glob("*"))):
+        raise FileExistsError(f"{folder} exists and is not a Space that this script wrote; name another folder.")
     profile = PROFILES[name]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).write_text(f"{name}\n", encoding="utf-8")
     for part in PRODUCT:
         source, target = ROOT / part, folder / part
         if source.is_dir():
-            shutil.rmtree(target, ignore_errors=True)  # or what is no more here would stay there
+            shutil.rmtree(target, ignore_errors=True)  # otherwise deleted files would stay
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             target.parent.mkdir(exist_ok=True)
@@ -138,7 +141,7 @@ def make(name: str, folder: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profile", choices=PROFILES)
-    parser.add_argument("folder", nargs="?", type=Path, help="where to (space-PROFILE)")
+    parser.add_argument("folder", nargs="?", type=Path, help="default: space-PROFILE")
     flags = parser.parse_args(arguments)
     folder = flags.folder or Path(f"space-{flags.profile}")
     try:

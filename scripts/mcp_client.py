@@ -1,11 +1,11 @@
-"""An agent without a model: finds a better GROUP_SIZE over MCP, knowing nothing of Tilescope but its address.
+"""An agent without a language model: finds a better GROUP_SIZE over MCP, given only the address of a page.
 
     python app.py --mcp
     python scripts/mcp_client.py [http://127.0.0.1:7860]
 
-It lists the tools, reads their schemas to learn which one takes GROUP_SIZE and predicts DRAM reads, asks it about an
-8192³ matmul at the default, takes the GROUP_SIZE that reads the fewest bytes, and asks again to see that it does.
-Exits with 1 where nothing better is found. Needs the package mcp (requirements-mcp.txt).
+It lists the tools and reads their schemas to find the one that takes GROUP_SIZE and predicts DRAM reads. It calls this
+tool for an 8192³ matmul with the default, takes the GROUP_SIZE that reads the fewest bytes, and calls it again to
+confirm. Exits with 1 if it finds nothing better. Needs the package mcp (requirements-mcp.txt).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ KNOB, METRIC = "GROUP_SIZE", "dram_read_bytes"
 PROBLEM = {"kernel": "matmul.grouped", "M": 8192, "N": 8192, "K": 8192}
 
 
-async def called(session: ClientSession, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The reply of a tool; what it refuses ends the script with its sentence."""
+async def call_tool(session: ClientSession, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool's reply; exit with its message if it fails."""
     result = await session.call_tool(tool, arguments)
     (content,) = result.content
     if result.isError or not isinstance(content, types.TextContent):
@@ -34,16 +34,16 @@ async def called(session: ClientSession, tool: str, arguments: dict[str, Any]) -
     return reply
 
 
-def chosen(tools: list[types.Tool]) -> types.Tool:
-    """The tool that takes the knob and says that it answers with the metric."""
-    fitting = [tool for tool in tools if KNOB in tool.inputSchema["properties"] and METRIC in (tool.description or "")]
-    if len(fitting) != 1:
-        sys.exit(f"{len(fitting)} tools take {KNOB} and answer with {METRIC}; one was expected.")
-    return fitting[0]
+def choose_tool(tools: list[types.Tool]) -> types.Tool:
+    """Return the tool that takes the knob and whose description names the metric."""
+    matching = [tool for tool in tools if KNOB in tool.inputSchema["properties"] and METRIC in (tool.description or "")]
+    if len(matching) != 1:
+        sys.exit(f"{len(matching)} tools take {KNOB} and reply with {METRIC}; exactly one is expected.")
+    return matching[0]
 
 
 async def search(url: str) -> bool:
-    """Whether a better GROUP_SIZE was found. Prints each step."""
+    """Print each step; return whether a better GROUP_SIZE was found."""
     async with (
         streamable_http_client(f"{url.rstrip('/')}/gradio_api/mcp/") as (read, write, *_),
         ClientSession(read, write) as session,
@@ -52,22 +52,22 @@ async def search(url: str) -> bool:
         tools = (await session.list_tools()).tools
         print(f"{len(tools)} tools: {', '.join(tool.name for tool in tools)}")
 
-        tool = chosen(tools)
+        tool = choose_tool(tools)
         allowed = tool.inputSchema["properties"][KNOB]
         print(f"{tool.name} takes {KNOB} from {allowed['minimum']} to {allowed['maximum']}")
 
-        before = await called(session, tool.name, PROBLEM)
+        before = await call_tool(session, tool.name, PROBLEM)
         default = before["experiment"]["config"][KNOB]
         reads = {int(size): count for size, count in before["by_group_size"].items()}
         best = min(reads, key=reads.__getitem__)
-        after = await called(session, tool.name, {**PROBLEM, KNOB: best})
+        after = await call_tool(session, tool.name, {**PROBLEM, KNOB: best})
 
     for size, reply in ((default, before), (best, after)):
         print(f"{KNOB} {size}: {reply[METRIC]} bytes read from DRAM, predicted for {reply['gpu']}")
     print(f"{before[METRIC] / after[METRIC]:.2f} × fewer bytes; at least {after['compulsory_bytes']} must be read")
     slowest = max(after["bounds"], key=lambda bound: bound["ms"] or 0)
-    print(f"At {KNOB} {best}, {slowest['name']} needs longest: {slowest['ms']:.3f} ms")
-    print(f"The tool recommends {KNOB} {before['recommended_group_size']}, which weighs L2 look-ups too")
+    print(f"At {KNOB} {best}, {slowest['name']} takes longest: {slowest['ms']:.3f} ms")
+    print(f"The tool recommends {KNOB} {before['recommended_group_size']}, which also weighs L2 lookups")
     return best != default and after[METRIC] < before[METRIC]
 
 

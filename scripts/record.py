@@ -192,7 +192,6 @@ def parse_flags(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("file", type=Path)
     parser.add_argument("--these", type=Path, metavar="FILE", help="experiments to measure, a JSON object per line")
-    parser.add_argument("--missing", action="store_true", help="only experiments that FILE has no recording of")
     parser.add_argument("--draw", type=int, metavar="SEED", help="random experiments, with any size up to 4096")
     parser.add_argument("--launches", type=int, default=60, help="the number of --draw's experiments (%(default)s)")
     parser.add_argument("--descriptors", action="store_true", help="only --draw's experiments with tensor descriptors")
@@ -205,10 +204,7 @@ def main() -> int:
     if gpu is None:
         print("There is no GPU here, so there is nothing to record.", file=sys.stderr)
         return 1
-    wanted, held = choose_experiments(flags, gpu), _lines(flags.file)
-    if flags.missing:
-        form = _form(flags.kind)
-        wanted = [one for one in wanted if (form.word, gpu.name, form.key(one)) not in held]
+    wanted = choose_experiments(flags, gpu)
     outcomes = count(wanted, gpu) if flags.kind == "counters" else measure(flags.kind, wanted)
     wrong = record(flags.kind, outcomes, flags.file, gpu.name)
     print(f"{len(wanted):,} experiments; {wrong:,} failed or were not as predicted.")

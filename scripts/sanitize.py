@@ -1,7 +1,7 @@
-"""Run every kernel under compute-sanitizer, over hostile shapes: `python scripts/sanitize.py [--kernel ID]`.
+"""Run every kernel under compute-sanitizer, over awkward shapes: `python scripts/sanitize.py [--kernel ID]`.
 
-memcheck finds accesses out of bounds, racecheck hazards in shared memory (which the compiler uses, not the kernels'
-source). Needs a GPU and compute-sanitizer (it comes with CUDA's toolkit). Ends with 1 where either finds anything.
+memcheck finds accesses out of bounds, racecheck hazards in shared memory, which the compiler uses. Needs a GPU and
+compute-sanitizer, a part of the CUDA toolkit. Exits with 1 if either tool reports an error.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def cases(kernel: Any) -> Iterator[tuple[Any, Any]]:
-    """Problems and configs: every shape in float16 and float32, layouts in turns, small and default tiles.
+    """Yield problems and configs: every shape in float16 and float32, layouts in rotation, small and default tiles.
 
-    With two stages, as three of float32 may need more shared memory than there is.
+    All have two stages: three in float32 may exceed shared memory.
     """
     from kernels.knobs import knobs
 
@@ -40,7 +40,7 @@ def cases(kernel: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def launch(kernel_id: str) -> None:
-    """Launch every case of one kernel once, each tensor in an allocation of its own."""
+    """Launch every case of a kernel once, with a separate allocation for each tensor."""
     import torch
 
     from kernels import discover
@@ -51,34 +51,29 @@ def launch(kernel_id: str) -> None:
     if gpu is None:
         raise SystemExit("There is no GPU here.")
     kernel = discover()[kernel_id]
-    count = 0
     for problem, config in cases(kernel):
-        setting = Launch(problem, config, gpu)
         tensors = {}
         for name, spec in kernel.family.tensors(problem).items():
             stored = torch.zeros(spec.stored, dtype=getattr(torch, problem.dtype), device="cuda")
             tensors[name] = stored.t() if spec.transposed else stored
+        setting = Launch(problem, config, gpu)
         kernel.jitted[kernel.grid(setting)](**kernel.arguments(tensors, setting))
         torch.cuda.synchronize()
-        count += 1
-    print(f"{kernel_id}: {count} launches")
+    print(f"{kernel_id}: all cases were launched")
 
 
-def sanitized(tool: str, kernel_id: str) -> bool:
-    """Run one kernel's launches under a tool, in a process of its own; whether it found nothing."""
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", sys.executable, __file__]
+def is_clean(tool: str, kernel_id: str) -> bool:
+    """Run a kernel's launches under a tool, in another process; return whether it reports no error."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        # Torch's cache hands out parts of larger blocks: an access past a tensor's end would stay inside of one.
+        # Torch's cache cuts tensors out of larger blocks, which would hide an access past a tensor's end.
         "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
     }
-    ended = subprocess.run(
-        [*command, "--launch", kernel_id], env=environment, capture_output=True, text=True, check=False
-    )
-    summary = [line for line in ended.stdout.splitlines() if "SUMMARY" in line or "launches" in line]
-    clean = ended.returncode == 0 and any("launches" in line for line in summary)
-    print(f"{tool} {'clean' if clean else 'FAILED'} ({ended.returncode}): {'; '.join(summary)}", flush=True)
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", sys.executable, __file__]
+    ended = subprocess.run([*command, "--launch", kernel_id], env=environment, capture_output=True, text=True)
+    clean = ended.returncode == 0 and "all cases were launched" in ended.stdout
+    print(f"{tool} of {kernel_id}: {'clean' if clean else f'FAILED ({ended.returncode})'}", flush=True)
     if not clean:
         print(ended.stdout[:2000], ended.stderr[-2000:], sep="\n", flush=True)
     return clean
@@ -88,18 +83,18 @@ def main() -> int:
     from kernels import discover
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernel", action="append", choices=list(discover()), help="only this one")
-    parser.add_argument("--tool", action="append", choices=TOOLS, help="only this one")
+    parser.add_argument("--kernel", action="append", choices=list(discover()), help="only this kernel")
+    parser.add_argument("--tool", action="append", choices=TOOLS, help="only this tool")
     parser.add_argument("--launch", help=argparse.SUPPRESS)
     flags = parser.parse_args()
     if flags.launch:
         launch(flags.launch)
         return 0
     if shutil.which("compute-sanitizer") is None:
-        print("compute-sanitizer is not in the path; it comes with CUDA's toolkit.", file=sys.stderr)
+        print("compute-sanitizer is not on the path; it is part of the CUDA toolkit.", file=sys.stderr)
         return 2
-    found = [sanitized(tool, kernel) for kernel in flags.kernel or discover() for tool in flags.tool or TOOLS]
-    return 0 if all(found) else 1
+    results = [is_clean(tool, kernel) for kernel in flags.kernel or discover() for tool in flags.tool or TOOLS]
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Search configs on this machine's GPU: `python -m scripts.search_configs FILE [--only WORD ...]`.
 
-Each case is a sweep of its whole space (`kernels.sweep`): each candidate is compiled ahead, checked and timed in turns,
-the faster ones go on with more samples, and the last few are ranked in turns with the library's calls. Of those that
-tie, the simplest is taken. One line for each case is appended to FILE, as kernels/recommended.jsonl holds them.
+Each case is a sweep of its whole space (`kernels.sweep`). Candidates are compiled, checked and timed in turns, the
+faster ones with more samples, and the finalists are ranked in turns with the library's calls. Of tied configs, the
+simplest wins. Appends a line per case to FILE, in the format of kernels/recommended.jsonl.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +30,14 @@ from kernels.space import Space as SweptSpace
 if TYPE_CHECKING:
     from kernels.measuring.session import Session
 
-# What is tried: lists of knobs and their values; a space is the union of its lists' products.
+# A union of products: in each mapping, values by knob.
 Space = Sequence[Mapping[str, Sequence[int]]]
 
 
 def _tiles(
     sizes: Sequence[tuple[int, int, int]], block_k: Sequence[int], stages: Sequence[int], **more: Sequence[int]
 ) -> Space:
-    """Tiles of (BLOCK_M, BLOCK_N, warps) with each of the other values."""
+    """Tiles of (BLOCK_M, BLOCK_N, num_warps), combined with all other values."""
     return [
         {"BLOCK_M": [m], "BLOCK_N": [n], "num_warps": [w], "BLOCK_K": block_k, "num_stages": stages, **more}
         for m, n, w in sizes
@@ -44,7 +45,10 @@ def _tiles(
 
 
 _LARGE = ((128, 256, 8), (256, 128, 8), (128, 128, 4), (128, 128, 8), (64, 256, 4))
-_SMALL = ((128, 128, 4), (128, 128, 8), (128, 64, 4), (64, 128, 4), (64, 64, 4), (128, 64, 8), (64, 256, 4))
+_SMALL = (
+    *((128, 128, 4), (128, 128, 8), (128, 64, 4), (64, 128, 4), (64, 64, 4), (128, 64, 8), (64, 256, 4)),
+    (128, 256, 8),
+)
 _GROUPS = (8, 16)
 _COPIES: Space = [
     {"BLOCK_M": [m], "BLOCK_N": [n], "num_warps": [2, 4, 8]}
@@ -58,23 +62,17 @@ def _cube(size: int, **more: str) -> dict[str, Any]:
 
 
 def cases() -> Iterator[tuple[str, dict[str, Any], str, Space]]:
-    """Kernel, problem, timer and space of each search."""
+    """Yield the kernel, problem, timer and space of each search."""
     halves = ("float16", "bfloat16")
     for dtype in halves:
         for problem in (_cube(8192), _cube(4096), {"M": 8192, "N": 6144, "K": 4096}):
             space = _tiles(_LARGE[:2], (64,), (3, 4), GROUP_SIZE=(4, 8, 16, 32))
             yield "matmul.persistent", {**problem, "dtype": dtype}, "events", space
         for size in (2048, 1024):
-            space = _tiles(
-                (*_SMALL, (128, 256, 8)), (64, 128), (3, 4, 5), GROUP_SIZE=_GROUPS[:1], PROGRAMS_PER_SM=(1, 2)
-            )
+            space = _tiles(_SMALL, (64, 128), (3, 4, 5), GROUP_SIZE=_GROUPS[:1], PROGRAMS_PER_SM=(1, 2))
             yield "matmul.persistent", _cube(size, dtype=dtype), "graph", space
-            yield (
-                "matmul.grouped",
-                _cube(size, dtype=dtype),
-                "graph",
-                _tiles((*_SMALL, (128, 256, 8)), (32, 64, 128), (3, 4, 5), GROUP_SIZE=_GROUPS[:1]),
-            )
+            space = _tiles(_SMALL, (32, 64, 128), (3, 4, 5), GROUP_SIZE=_GROUPS[:1])
+            yield "matmul.grouped", _cube(size, dtype=dtype), "graph", space
         for k in (128, 512, 1024, 4096):
             space = _tiles(_LARGE, (32, 64), (2, 3, 4), GROUP_SIZE=_GROUPS, PROGRAMS_PER_SM=(1, 2))
             yield "matmul.fused_add_relu", {"M": 8192, "N": 8192, "K": k, "dtype": dtype}, "events", space
@@ -92,73 +90,70 @@ def cases() -> Iterator[tuple[str, dict[str, Any], str, Space]]:
 
 
 def candidates(kernel: str, problem: Mapping[str, Any], timer: str, space: Space) -> list[Experiment]:
-    """The experiments of a space, each once; those that a kernel refuses are left out."""
-    found: dict[Experiment, None] = {}
+    """Return the distinct experiments of a space that the kernel accepts."""
+    accepted: dict[Experiment, None] = {}
     for choices in space:
         for values in itertools.product(*choices.values()):
             config = dict(zip(choices, values, strict=True))
-            try:
+            with suppress(ConfigError):
                 payload = {"kernel": kernel, "problem": problem, "config": config, "run": {"timer": timer}}
-                found[from_json(payload, discover())] = None
-            except ConfigError:
-                continue
-    return list(found)
+                accepted[from_json(payload, discover())] = None
+    return list(accepted)
 
 
-def searched(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Recommended | None:
-    """The best of a case, after a line for each of the last few; None where no config was right."""
+def search(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Recommended | None:
+    """Search a case; print the finalists and return the best; None if no config passed its check."""
     from kernels.sweep.sweep_run import sweep_here
 
     tried = candidates(*case)
-    # The space of a case is not a product; what all of its configs share says what was searched.
+    # A case's candidates are not a product, so the sweep's space is only the problem that they share.
     sweeping = sweep_here(session, SweptSpace(tried[0], ()), Strategy("grid"), experiments=tried)
     sweeping.start()
-    found = sweeping.result()
-    print(f"{case[0]} {case[1]}: {len(tried)} configs, {found.count('timed')} timed, {found.seconds:.0f} s", flush=True)
-    for one in found.final.finalists if found.final else ():
-        tie = ", a tie" if one.is_tie else ""
-        print(f"    {one.median_ms:.4f} ms, × {one.ratio:.4f}{tie}: {one.experiment.config}", flush=True)
-    return recommendation(found)
+    sweep = sweeping.result()
+    print(f"{case[0]} {case[1]}: {len(tried)} configs, {sweep.count('timed')} timed, {sweep.seconds:.0f} s", flush=True)
+    for finalist in sweep.final.finalists if sweep.final else ():
+        tie = ", a tie" if finalist.is_tie else ""
+        print(f"    {finalist.median_ms:.4f} ms, × {finalist.ratio:.4f}{tie}: {finalist.experiment.config}", flush=True)
+    return recommendation(sweep)
 
 
-def recommendation(found: Sweep) -> Recommended | None:
-    """What a sweep recommends; None where nothing was timed to the end."""
-    if found.final is None:
+def recommendation(sweep: Sweep) -> Recommended | None:
+    """Return the config that a sweep recommends; None if it has no finalists."""
+    if sweep.final is None:
         return None
-    best = next(one for one in found.final.finalists if one.experiment == found.final.best)
+    best = next(finalist for finalist in sweep.final.finalists if finalist.experiment == sweep.final.best)
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    gpu = next(row.device for row in found.rows if row.experiment == best.experiment)
-    first = found.final.baselines[0] if found.final.baselines else None
-    name, ratio = (first.name, first.ratio) if first else ("", None)
-    return Recommended(best.experiment, gpu, date, found.count("timed"), best.median_ms, name, ratio)
+    gpu = next(row.device for row in sweep.rows if row.experiment == best.experiment)
+    name, ratio = next(((call.name, call.ratio) for call in sweep.final.baselines), ("", None))
+    return Recommended(best.experiment, gpu, date, sweep.count("timed"), best.median_ms, name, ratio)
 
 
 def main() -> int:
-    """Search; returns the number of cases in which no config was right."""
+    """Search; return the number of cases in which no config passed its check."""
     from kernels.measuring.session import Session
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--only", nargs="*", default=[""], help="cases whose kernel or problem has one of these words")
+    parser.add_argument(
+        "--only", nargs="*", default=[""], help="only cases whose kernel or problem has one of these words"
+    )
     flags = parser.parse_args()
     gpu, without = this_gpu(), 0
     if gpu is None:
         print("There is no GPU here, so there is nothing to search on.", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory() as cache:
-        session = Session(gpu, Path(cache))
-        try:
-            with flags.file.open("a", encoding="utf-8") as target:
-                for case in cases():
-                    if not any(word in f"{case[0]} {case[1]}" for word in flags.only):
-                        continue
-                    if best := searched(case, session):
-                        target.write(json.dumps(best.to_json()) + "\n")
-                        target.flush()
-                    else:
-                        without += 1
-        finally:
-            session.close()
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        closing(Session(gpu, Path(cache))) as session,
+        flags.file.open("a", encoding="utf-8") as target,
+    ):
+        for case in cases():
+            if not any(word in f"{case[0]} {case[1]}" for word in flags.only):
+                continue
+            best = search(case, session)
+            without += best is None
+            if best:
+                print(json.dumps(best.to_json()), file=target, flush=True)
     return without
 
 

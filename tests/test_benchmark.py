@@ -43,9 +43,9 @@ def _taken(calls, timer):
 
 def rows_under_the_interpreter():
     """The rows of one case of each kind. In the run worker."""
-    from benchmarks.kernels import measured
+    from benchmarks.kernels import measure
 
-    return [entry for case in of_kind() for entry in measured(case, GPUS["H200"], _taken)]
+    return [entry for case in of_kind() for entry in measure(case, GPUS["H200"], _taken)]
 
 
 def rows_of_a_wrong_result():
@@ -55,7 +55,7 @@ def rows_of_a_wrong_result():
 
     ready, Prepared.ready = Prepared.ready, lambda self: lambda: None
     try:
-        return list(kernels.measured(_small(CASES[0]), GPUS["H200"], _taken))
+        return list(kernels.measure(_small(CASES[0]), GPUS["H200"], _taken))
     finally:
         Prepared.ready = ready
 

@@ -55,7 +55,7 @@ def test_another_folder_is_left_alone(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["cpu", str(tmp_path)])
     assert ended.value.code == 2
-    assert "exists, and holds no Space of ours: name another folder." in capsys.readouterr().err
+    assert "exists and is not a Space that this script wrote; name another folder." in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     with pytest.raises(FileExistsError):
         make("cpu", tmp_path / "thesis.txt")
@@ -80,8 +80,8 @@ def test_the_hub_can_install_what_is_required_beside_what_it_adds():
 
 
 def test_what_is_replaced_must_be_required():
-    with pytest.raises(ValueError, match=r"requirements\.txt has no jax"):
-        requirements(Profile("", "", instead={"jax": "jax==1"}), "torch==2.13.0\n")
+    with pytest.raises(ValueError, match=r"requirements\.txt does not require jax"):
+        requirements(Profile("", "", pinned={"jax": "jax==1"}), "torch==2.13.0\n")
     with pytest.raises(ValueError, match=r"no sdk_version"):
         gradio_version("title: Tilescope\n")
     assert ROOT == TREE
