@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import json
 
@@ -20,22 +19,11 @@ from kernels.spec import Launch
 RECORDED = records.experiments(TIMELINE.form, "H200")
 
 
-def name(experiment):
-    return f"{experiment.kernel} {experiment.problem} {experiment.config}"
-
-
-@pytest.fixture(params=RECORDED, ids=name)
-def timeline(request):
-    return records.find(TIMELINE.form, request.param, "H200")
-
-
-def programs(trace):
-    return [event for event in trace["traceEvents"] if event["ph"] == "X"]
-
-
-def test_every_program_is_an_event_where_and_when_it_ran(timeline):
+@pytest.mark.parametrize("experiment", RECORDED, ids=lambda one: f"{one.kernel} {one.problem} {one.config}")
+def test_every_program_is_an_event_where_and_when_it_ran(experiment):
+    timeline = records.find(TIMELINE.form, experiment, "H200")
     trace = json.loads(json.dumps(chrome_trace(timeline, GPUS["H200"]), allow_nan=False))
-    events = programs(trace)
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     kernel = discover()[timeline.experiment.kernel]
     launch = Launch(timeline.experiment.problem, timeline.experiment.config, GPUS["H200"])
     assert [event["args"]["program"] for event in events] == list(range(kernel.programs(launch)))
@@ -45,21 +33,8 @@ def test_every_program_is_an_event_where_and_when_it_ran(timeline):
     tiles = [(tile["pid_m"], tile["pid_n"], tile["pid_k"]) for event in events for tile in event["args"]["tiles"]]
     extents = kernel.extents(launch)
     assert len(set(tiles)) == len(tiles) == extents["m"] * extents["n"] * extents.get("slice", 1)
-
-
-def test_programs_of_one_track_never_overlap(timeline):
-    tracks = collections.defaultdict(list)
-    for event in programs(chrome_trace(timeline, GPUS["H200"])):
-        tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
-    for times in tracks.values():
-        for (_, end), (start, _) in itertools.pairwise(sorted(times)):
-            assert start >= end - 1e-6
-
-
-def test_each_track_has_a_name(timeline):
-    trace = chrome_trace(timeline, GPUS["H200"])
     named = {(e["pid"], e["tid"]) for e in trace["traceEvents"] if e["name"] == "thread_name"}
-    assert named == {(event["pid"], event["tid"]) for event in programs(trace)}
+    assert named == {(event["pid"], event["tid"]) for event in events}
     processes = {e["pid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
     assert processes == {sm: f"SM {sm}" for sm in set(timeline.sm)}
     assert trace["otherData"]["source"] == "recorded"

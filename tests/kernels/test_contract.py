@@ -95,11 +95,12 @@ def cases(kernel, configs, problem_of, all_combinations):
     every = [case for case in itertools.product(*values(kernel, configs)) if is_taken(*case)]
     together = None if all_combinations else ((0, 0), *itertools.combinations(range(1, 6), 2))
     chosen = covering(every, lambda case: 0.1 + seconds[case[:2]], together)
-    return [
-        (name, Experiment(kernel.id, problem_of(shape, dtype, layout=layout, precision=precision), configs[name],
-                          run=Run(distribution=distribution, seed=SEED + place)))
-        for place, (shape, name, dtype, distribution, layout, precision) in enumerate(chosen)
-    ]  # fmt: skip
+    found = []
+    for place, (shape, name, dtype, distribution, layout, precision) in enumerate(chosen):
+        problem = problem_of(shape, dtype, layout=layout, precision=precision)
+        run = Run(distribution=distribution, seed=SEED + place)
+        found.append((name, Experiment(kernel.id, problem, configs[name], run=run)))
+    return found
 
 
 @pytest.mark.parametrize("config", ["smallest", "default", "unequal", "largest"])

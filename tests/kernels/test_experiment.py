@@ -124,49 +124,48 @@ def test_an_experiment_or_a_part_that_is_not_an_object_is_refused(kernel):
             refuse({"kernel": kernel.id, part: value}, "not_an_object", part, f"{part} is {value!r};")
 
 
-def test_an_unknown_gpu_is_refused(kernel):
+def test_an_unknown_gpu_or_an_unsupported_dtype_is_refused(kernel):
     for value in (True, False, [], ["H200"], {}, {"a": 1}, 0, 1, 1.5, float("nan"), "h200", "NVIDIA H200", "That"):
         refuse({"kernel": kernel.id, "gpu": value}, "unknown_gpu", "gpu", f"gpu is {value!r};", "this", *GPUS)
+    supported = kernel.problem_knobs()["dtype"].choices
+    for dtype in set(knobs(kernel.family.problem)["dtype"].choices) - set(supported):
+        refuse({"kernel": kernel.id, "problem": {"dtype": dtype}}, "not_a_choice", "dtype", *supported)
 
 
-def with_gpu(gpu):
-    kernel = next(iter(KERNELS.values()))
-    return Experiment(kernel.id, kernel.family.problem(), kernel.config(), gpu=gpu)
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_float8_in_steps_of_16_is_refused(dtype):
+    payload = {"kernel": "matmul.grouped", "problem": {"dtype": dtype}, "config": {"BLOCK_K": 16}}
+    refuse(payload, "out_of_range", "BLOCK_K", "at least 32")
 
 
-def test_the_gpu_is_this_one_or_the_default_unless_named():
-    here = GPUS["L4"]
-    assert resolve_gpu(with_gpu(""), here) is here
-    assert resolve_gpu(with_gpu("this"), here) is here
-    assert resolve_gpu(with_gpu(""), None) is GPUS[DEFAULT_GPU]
-    assert resolve_gpu(with_gpu("B200"), here) is GPUS["B200"]
-    slice_of_it = dataclasses.replace(here, sms=7)
-    assert resolve_gpu(with_gpu("L4"), slice_of_it) is slice_of_it
+HERE = dataclasses.replace(GPUS["L4"], sms=7)
 
 
-def test_this_gpu_is_refused_without_a_gpu():
-    with pytest.raises(ConfigError) as caught:
-        resolve_gpu(with_gpu("this"), None)
-    assert (caught.value.kind, caught.value.field) == ("no_gpu", "gpu")
-    assert all(name in str(caught.value) for name in ('"this"', *GPUS))
+@pytest.mark.parametrize(
+    ("name", "this", "expected"),
+    [
+        ("", HERE, HERE),
+        ("this", HERE, HERE),
+        ("L4", HERE, HERE),
+        ("B200", HERE, GPUS["B200"]),
+        ("", None, GPUS[DEFAULT_GPU]),
+        ("L4", None, GPUS["L4"]),
+    ],
+)
+def test_the_gpu_is_this_one_or_the_default_unless_named(name, this, expected):
+    payload = {"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}, "gpu": name}
+    assert resolve_gpu(from_json(payload, KERNELS), this) is expected
 
 
-def test_a_dtype_that_the_kernel_does_not_support_is_refused():
-    for kernel in KERNELS.values():
-        supported = kernel.problem_knobs()["dtype"].choices
-        for dtype in set(knobs(kernel.family.problem)["dtype"].choices) - set(supported):
-            refuse({"kernel": kernel.id, "problem": {"dtype": dtype}}, "not_a_choice", "dtype", *supported)
-
-
-def test_float8_in_steps_of_16_is_refused():
-    for dtype in ("float8_e4m3fn", "float8_e5m2"):
-        payload = {"kernel": "matmul.grouped", "problem": {"dtype": dtype}, "config": {"BLOCK_K": 16}}
-        refuse(payload, "out_of_range", "BLOCK_K", "at least 32")
-
-
-def test_float8_is_refused_for_a_gpu_that_does_not_support_it():
-    payload = {"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}}
-    assert resolve_gpu(from_json({**payload, "gpu": "L4"}, KERNELS), None).name == "L4"
-    with pytest.raises(ConfigError, match=r"needs compute capability 8\.9; A100-40GB has 8\.0\.") as caught:
-        resolve_gpu(from_json({**payload, "gpu": "A100-40GB"}, KERNELS), None)
-    assert (caught.value.kind, caught.value.field) == ("unsupported_dtype", "dtype")
+@pytest.mark.parametrize(
+    ("name", "kind", "field", "message"),
+    [
+        ("this", "no_gpu", "gpu", '"this", but this machine has none'),
+        ("A100-40GB", "unsupported_dtype", "dtype", r"needs compute capability 8\.9; A100-40GB has 8\.0\."),
+    ],
+)
+def test_a_gpu_that_is_not_here_or_lacks_the_dtype_is_refused(name, kind, field, message):
+    payload = {"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}, "gpu": name}
+    with pytest.raises(ConfigError, match=message) as caught:
+        resolve_gpu(from_json(payload, KERNELS), None)
+    assert (caught.value.kind, caught.value.field) == (kind, field)

@@ -1,8 +1,7 @@
-"""Triton's interpreter: that what is mended is still broken, that the mending is right, and what is refused."""
+"""Triton's interpreter: its patched operations are right, and slow launches are refused."""
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import sys
@@ -120,12 +119,6 @@ def searches(times):
 print(0 < searches(8) == searches(0))
 """
 
-MEND = """
-if "mend" in sys.argv:
-    from kernels.measuring.interpreter import patch_small_floats, patch_language_once
-    patch_small_floats()
-    patch_language_once()
-"""
 MENDED = {
     "create_dot": DOT,
     "cast_impl": CAST,
@@ -135,36 +128,22 @@ MENDED = {
 }
 
 
-@pytest.fixture(scope="module")
-def interpreted(tmp_path_factory):
-    """Arguments → what each script prints, run one after the other under Triton's interpreter in one process."""
-
-    @functools.cache
-    def run(*arguments):
-        directory = tmp_path_factory.mktemp("scripts")
-        for name, script in MENDED.items():
-            (directory / f"{name}.py").write_text(script, encoding="utf-8")
-        every = "\n".join(["import sys", MEND, *(f"import {name}" for name in MENDED)])
-        path = os.pathsep.join(map(str, (directory, Path(package.__file__).parent.parent)))
-        environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
-        ended = subprocess.run(
-            [sys.executable, "-c", every, *arguments], env=environment, capture_output=True, text=True, check=False
-        )
-        assert ended.returncode == 0, ended.stderr
-        return dict(zip(MENDED, ended.stdout.split(), strict=True))
-
-    return run
+PATCH = """
+from kernels.measuring.interpreter import patch_small_floats, patch_language_once
+patch_small_floats()
+patch_language_once()
+"""
 
 
-@pytest.mark.parametrize("what", MENDED)
-def test_mended_types_are_what_torch_gives(interpreted, what):
-    assert interpreted("mend")[what] == "True"
-
-
-@pytest.mark.parametrize("what", MENDED)
-def test_what_is_mended_is_still_wrong_without(interpreted, what):
-    message = f"Triton's interpreter gets this right by itself now: remove {what} from what is mended."
-    assert interpreted()[what] == "False", message
+def test_patched_operations_compute_what_torch_does(tmp_path):
+    """One after the other, in one process."""
+    for name, script in MENDED.items():
+        (tmp_path / f"{name}.py").write_text(script, encoding="utf-8")
+    path = os.pathsep.join(map(str, (tmp_path, Path(package.__file__).parent.parent)))
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-c", "\n".join([PATCH, *(f"import {name}" for name in MENDED)])]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.stdout.split() == ["True"] * len(MENDED), ended.stdout + ended.stderr
 
 
 def test_default_problems_are_run_here(kernel):

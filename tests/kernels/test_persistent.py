@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,6 +44,12 @@ def test_each_half_of_each_tile_is_stored(session: Session, shape: tuple[int, in
 def launch_of(dtype: str, block_m: int, block_n: int) -> Launch[Any, Any]:
     config = KERNEL.config(BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=32, num_warps=8)
     return Launch(KERNEL.family.problem(dtype=dtype), config, GPUS["H200"])
+
+
+def test_no_more_programs_start_than_there_are_tiles() -> None:
+    gpu, problem = replace(GPUS["H200"], sms=4), KERNEL.family.problem(M=640, N=640, K=64)
+    for per_sm, programs in ((1, 4), (2, 8), (8, 25)):
+        assert KERNEL.programs(Launch(problem, KERNEL.config(PROGRAMS_PER_SM=per_sm), gpu)) == programs
 
 
 @pytest.mark.parametrize(

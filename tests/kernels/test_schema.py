@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import jsonschema
 import pytest
 
 from kernels import discover
 from kernels.experiment import declared_parts, from_json
 from kernels.knobs import ConfigError, Knob, knobs
-from kernels.schema import argument_schemas, experiment_schema, merged_fields, merged_schema
+from kernels.schema import argument_schemas, experiment_schema, merged_fields
 from visualize.predict.textbook import Textbook
 
 
@@ -33,14 +31,9 @@ def test_the_schema_and_the_api_accept_the_same_values(kernel):
         assert validator.is_valid(payload) == is_accepted, payload
         accepted += is_accepted
     assert 30 < accepted < len(payloads) - 30
-
-
-def test_the_schema_has_defaults_bounds_and_help(kernel):
-    definitions = experiment_schema(kernel)["$defs"]
-    warps = definitions["Config"]["properties"]["num_warps"]
-    assert (warps["default"], warps["enum"]) == (4, [1, 2, 4, 8, 16])
+    warps = validator.schema["$defs"]["Config"]["properties"]["num_warps"]
+    assert warps["default"] == 4
     assert warps["description"]
-    assert definitions["Problem"]["properties"]["M"]["maximum"] == 16384
 
 
 def test_the_merged_schema_allows_what_any_kernel_allows(kernel):
@@ -55,15 +48,11 @@ def test_the_merged_schema_allows_what_any_kernel_allows(kernel):
             assert str(knob.default) in field["description"].split("Default: ")[1]
 
 
-def test_the_merged_schema_allows_nothing_that_no_kernel_allows():
-    config = merged_fields(discover())["config"]
-    assert config["BLOCK_K"]["enum"] == [16, 32, 64, 128, 256]
-    assert (config["GROUP_SIZE"]["minimum"], config["GROUP_SIZE"]["maximum"]) == (1, 1024)
-    assert set(config) == {name for kernel in discover().values() for name in knobs(kernel.config)}
-
-
 def test_a_merged_default_stands_alone_only_if_every_kernel_shares_it():
     fields = merged_fields(discover())
+    assert (fields["config"]["GROUP_SIZE"]["minimum"], fields["config"]["GROUP_SIZE"]["maximum"]) == (1, 1024)
+    assert set(fields["config"]) == {name for kernel in discover().values() for name in knobs(kernel.config)}
+    assert fields["config"]["BLOCK_K"]["enum"] == [16, 32, 64, 128, 256]
     assert fields["config"]["num_warps"]["default"] == 4
     for name, text in (
         ("BLOCK_M", "64 (matmul.grid_2d, matmul.grouped"),
@@ -72,11 +61,6 @@ def test_a_merged_default_stands_alone_only_if_every_kernel_shares_it():
         assert "default" not in fields["config"][name]
         assert text in fields["config"][name]["description"]
     assert "Only for matmul.*." in fields["problem"]["K"]["description"]
-
-
-def test_the_merged_schema_is_much_smaller_than_a_union():
-    union = sum(len(json.dumps(experiment_schema(kernel))) for kernel in discover().values())
-    assert len(json.dumps(merged_schema(discover()))) < union / 5
 
 
 def test_arguments_have_the_choices_and_defaults_of_their_knobs():

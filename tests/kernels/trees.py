@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -61,15 +60,6 @@ def python(tree, *arguments, stdin=""):
         text=True,
         check=False,
     )
-
-
-def checks(tree, payloads, backend):
-    """The check (or the failure) of each experiment, run by the kernels of a tree."""
-    script = tree / "run_payloads.py"
-    script.write_text(RUN, encoding="utf-8")
-    ended = python(tree, script, tree / "cache", backend, stdin=json.dumps(payloads))
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
 def children(parent, word):

@@ -44,9 +44,8 @@ def _allowance(rounding: Rounding[Problem]) -> Allowance:
 def _refuse(problem: Problem, config: Any) -> None:
     """A program holds whole rows."""
     if config.BLOCK_N < problem.N:
-        raise ConfigError(
-            "out_of_range", f"BLOCK_N is {config.BLOCK_N}; it must hold a row of {problem.N:,} elements.", "BLOCK_N"
-        )
+        message = f"BLOCK_N is {config.BLOCK_N}; it must hold a row of {problem.N:,} elements."
+        raise ConfigError("out_of_range", message, "BLOCK_N")
 
 
 FAMILY = Family(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,9 +60,7 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
 
 
 def arguments(tensors: Mapping[str, Any], launch: Launch[Problem, Config]) -> dict[str, Any]:
-    problem = launch.problem
-    shapes = {"a": tensors["A"], "b": tensors["B"], "M": problem.M, "N": problem.N}
-    return {**shapes, **dataclasses.asdict(launch.config)}
+    return {"a": tensors["A"], "b": tensors["B"], "M": launch.problem.M, "N": launch.problem.N, **vars(launch.config)}
 
 
 KERNEL = Kernel(
