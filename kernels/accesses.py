@@ -1,13 +1,12 @@
-"""The tiles that programs compute, and the blocks of memory that they access. Standard library only."""
+"""The tiles that programs compute, and the blocks of memory that they access."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 
 @dataclass(frozen=True)

@@ -67,11 +67,6 @@ class MemoryOperation:
         """Whether an atomic is a load and a compare-and-swap loop, which retries after a conflict."""
         return any(".CAS" in opcode for opcode in self.opcodes)
 
-    @property
-    def bypasses_l1(self) -> bool:
-        """Whether it copies to shared memory around L1, 16 bytes per lane."""
-        return self.instruction.startswith("cp.async.cg")
-
 
 @dataclass(frozen=True)
 class SharedOperation:

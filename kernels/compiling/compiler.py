@@ -72,23 +72,16 @@ def compile_experiment(experiment: Experiment, gpu: Gpu, specialization: str = "
 
 def compile_launch(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Compiled | Failure:
     """Compile and read back a launch of any declared kernel, as `compile_experiment` does."""
-    start = time.perf_counter()
-    kernel = _compile(declared, launch, specialization)
-    return kernel if isinstance(kernel, Failure) else _read_back(declared, launch, kernel, start)
-
-
-def _declare(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
-    return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)
-
-
-def _read_back(declared: Kernel, launch: Launch, kernel: Any, start: float) -> Compiled:
     import triton
 
+    start = time.perf_counter()
+    kernel = _compile(declared, launch, specialization)
+    if isinstance(kernel, Failure):
+        return kernel
     asm, sass = kernel.asm, disassemble(kernel)
     usage = cuda_tool(triton.knobs.nvidia.cuobjdump.path, asm["cubin"], "--dump-resource-usage")
     used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
-    accesses = declared.accesses(launch)
-    tensors = declared.family.tensors(launch.problem)
+    accesses, tensors = declared.accesses(launch), declared.family.tensors(launch.problem)
     shapes = [tensors[access.tensor].stored for access in accesses]
     try:
         operations, unreadable = read_operations(accesses, shapes, asm["ttgir"], asm["ptx"], sass), ""
@@ -109,6 +102,10 @@ def _read_back(declared: Kernel, launch: Launch, kernel: Any, start: float) -> C
         seconds=time.perf_counter() - start,
         unreadable=unreadable,
     )
+
+
+def _declare(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
+    return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)
 
 
 def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Any:

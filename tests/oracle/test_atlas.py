@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import json
 import operator
 
 import pytest
@@ -161,14 +160,6 @@ def test_registers_shared_memory_and_occupancy_are_those_counted(found):
     # The driver gives a kernel no more of the memory than it needs for the programs that the rest allows, so the
     # counted limit is that of a part of the memory.
     assert predicted.limits["shared memory"] >= counted["limit_shared"] >= predicted.programs_per_sm
-
-
-def test_a_record_survives_being_written_and_read():
-    for recording in ATLAS[::40]:
-        again = COUNTED.form.recording(json.loads(COUNTED.form.line(recording)))
-        assert again.measured.compiled == recording.measured.compiled
-        assert again.measured.ops == recording.measured.ops
-        assert again.measured.launch == recording.measured.launch
 
 
 def test_recorded_counts_are_found_whatever_the_inputs_are(kernels):

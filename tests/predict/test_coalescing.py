@@ -67,7 +67,7 @@ def counted(access, made, shape, extents, size):
         for register in originals[::length]
     )
     costs = (lane_bytes(places, shape, size, made.width_bytes) for places in requests)
-    return plain_cost(costs, bypasses_l1=made.bypasses_l1)
+    return plain_cost(costs, bypasses_l1=made.instruction.startswith("cp.async.cg"))
 
 
 @st.composite

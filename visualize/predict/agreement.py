@@ -14,7 +14,7 @@ from visualize.predict.traffic import NO_COST, Cost, Operation
 
 # Hardware counters of the whole launch: of operations that lanes issue, and of boxes that the TMA copies.
 COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
-BOX_COUNTERS = {"TMA load": ("tma_ld",), "TMA store": ("tma_st",)}
+COUNTERS |= {"TMA load": ("tma_ld",), "TMA store": ("tma_st",)}
 
 # Nsight Compute's per-instruction sectors of this opcode miss some, a different number in every run. Its lines and the
 # launch's own counter miss none.
@@ -59,17 +59,15 @@ class Verdicts:
     @property
     def notes(self) -> dict[str, str]:
         """Where compiled and counted costs come from."""
-        notes = {"compiled": "predicted"}
-        if self.counters:
-            device = self.counters.device
-            other = self.compiled is not None and not self.counted_is_compiled
-            notes["counted"] = device.name + (f", as Triton {device.triton} compiled it" if other else "")
-            if self.counters.backend == "recorded":
-                notes["counted"] = f"recorded, {notes['counted']}"
-        return notes
+        if self.counters is None:
+            return {"compiled": "predicted"}
+        device, source = self.counters.device, "recorded, " if self.counters.backend == "recorded" else ""
+        other = self.compiled is not None and not self.counted_is_compiled
+        compiler = f", as Triton {device.triton} compiled it" if other else ""
+        return {"compiled": "predicted", "counted": f"{source}{device.name}{compiler}"}
 
     def counter_of(self, op: Operation) -> str:
-        """Return the key of COUNTERS or BOX_COUNTERS that counts an operation as compiled."""
+        """Return the key of COUNTERS that counts an operation as compiled."""
         is_input = self.kernel.family.tensors(self.launch.problem)[op.access.tensor].is_input
         return ("TMA load" if is_input else "TMA store") if op.is_box else op.access.op
 
@@ -126,10 +124,10 @@ def counted_total(kind: str, what: str, counters: Counters) -> int:
     """Return what the launch's hardware counters hold of one kind of operation.
 
     Args:
-        kind: a key of COUNTERS or BOX_COUNTERS.
+        kind: a key of COUNTERS.
         what: "sectors", or "requests" of operations that lanes issue.
     """
-    return int(sum(counters.launch[f"{name}_{what}"] for name in (COUNTERS | BOX_COUNTERS)[kind]))
+    return int(sum(counters.launch[f"{name}_{what}"] for name in COUNTERS[kind]))
 
 
 def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
@@ -137,8 +135,8 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
     totals: dict[str, tuple[Cost, Cost]] = {}
     if found.counters is None:
         return totals
-    for kind in COUNTERS | BOX_COUNTERS:
-        is_box = kind in BOX_COUNTERS
+    for kind in COUNTERS:
+        is_box = kind.startswith("TMA")
         predicted = sum_costs(op for op in found.predicted if found.counter_of(op) == kind)
         requests = 0 if is_box else counted_total(kind, "requests", found.counters)
         sectors = counted_total(kind, "sectors", found.counters)

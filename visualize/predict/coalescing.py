@@ -103,7 +103,8 @@ def cost(lanes: Requests, access: Access | FlatAccess, operation: MemoryOperatio
         tensor: the tensor that it addresses.
     """
     if operation.layout is not None:
-        return traffic.count_bypassing(lanes) if operation.bypasses_l1 else traffic.count(lanes)
+        bypasses_l1 = operation.instruction.startswith("cp.async.cg")
+        return traffic.count_bypassing(lanes) if bypasses_l1 else traffic.count(lanes)
     granules = row_bytes(access, operation, lanes.element_bytes) // _GRANULE_BYTES
     address, active = lanes.address.reshape(-1, granules), lanes.active.reshape(-1, granules)
     inside, outside = traffic.count(replace(lanes, address=address, active=active)), 0

@@ -25,7 +25,7 @@ class Score:
 
     Attributes:
         experiment: the launch; its `gpu` is the one that it was counted on.
-        operation: a key of `agreement.COUNTERS` or BOX_COUNTERS, or "DRAM read".
+        operation: a key of `agreement.COUNTERS`, or "DRAM read".
         count: one of COUNTS.
         predicted, counted: over the whole launch.
         is_lower_bound: the prediction is only a lower bound: a loop of atomics retries after each collision.
