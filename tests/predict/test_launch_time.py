@@ -72,39 +72,21 @@ def test_times_of_launches_with_asynchronous_copies_are_within_35_percent_and_ha
     assert np.median(np.abs(np.log(off))) < math.log(1.1)
 
 
-def test_the_slowest_resource_is_named():
-    for launch in (launch_of(BLOCK_M=64, BLOCK_N=64), launch_of(BLOCK_M=128, BLOCK_N=256, num_warps=8)):
-        found = predict_time(KERNEL, launch, None)
-        by_resource = dict(found.by_resource)
-        assert by_resource[found.resource] == max(by_resource.values())
-        assert found.ms >= max(by_resource.values())
-    assert predict_time(KERNEL, launch_of(BLOCK_M=64, BLOCK_N=64), None).resource == "L2"
+def by_resource(compiled=None, **config):
+    return dict(predict_time(KERNEL, launch_of(**config), compiled).by_resource)
 
 
-def test_spilled_registers_cost_time():
+def test_fewer_stages_few_warps_or_rows_and_spilled_registers_cost_time():
+    latency = [by_resource(BLOCK_K=32, num_stages=stages)["latency"] for stages in (1, 2, 3, 4)]
+    assert latency == sorted(latency, reverse=True)
+    whole = by_resource(BLOCK_M=64, BLOCK_N=128, num_warps=4)["arithmetic"]
+    for config in ({"BLOCK_M": 64, "num_warps": 2}, {"BLOCK_M": 32}):
+        assert by_resource(BLOCK_N=128, **config)["arithmetic"] > 1.5 * whole, "Hopper multiplies 4 warps, 64 rows"
     launch = launch_of(BLOCK_M=128, BLOCK_N=128)
     plain, spilled = (predict_time(KERNEL, launch, facts(255, 49152, amount)) for amount in (0, 296))
     assert spilled.resource == "spills"
     assert spilled.ms > 2 * plain.ms
-
-
-def test_fewer_stages_hide_less_latency():
-    times = [predict_time(KERNEL, launch_of(BLOCK_K=32, num_stages=stages), None) for stages in (1, 2, 3, 4)]
-    latency = [dict(one.by_resource)["latency"] for one in times]
-    assert latency == sorted(latency, reverse=True)
-
-
-def test_hopper_multiplies_faster_in_groups_of_four_warps_and_64_rows():
-    whole, few_warps, few_rows = (
-        dict(predict_time(KERNEL, launch_of(BLOCK_N=128, **config), None).by_resource)["arithmetic"]
-        for config in ({"BLOCK_M": 64, "num_warps": 4}, {"BLOCK_M": 64, "num_warps": 2}, {"BLOCK_M": 32})
-    )
-    assert few_warps > 1.5 * whole
-    assert few_rows > 1.5 * whole
-
-
-def test_a_program_that_fits_on_no_sm_has_no_time():
-    assert predict_time(KERNEL, launch_of(), facts(64, H200.shared_bytes_per_program + 1)) is None
+    assert predict_time(KERNEL, launch, facts(64, H200.shared_bytes_per_program + 1)) is None, "fits on no SM"
 
 
 def test_only_an_accumulator_larger_than_the_registers_spills():
@@ -127,8 +109,9 @@ def test_every_kernel_has_a_time_on_every_gpu(kernel, gpu):
         if compiled is None and gpu == "T4" and found is None:
             assert kernel.id in ("matmul.persistent", "matmul.fused_add_relu")
             continue
-        assert found.ms > 0
-        assert all(ms >= 0 and math.isfinite(ms) for _, ms in found.by_resource)
+        times = dict(found.by_resource)
+        assert all(ms >= 0 and math.isfinite(ms) for ms in times.values())
+        assert found.ms >= times[found.resource] == max(times.values()) > 0
 
 
 def test_too_many_tiles_to_schedule_are_refused_once_the_config_is_compiled():

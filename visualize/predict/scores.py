@@ -77,11 +77,10 @@ class Scoreboard:
         def matches(launch: Experiment) -> bool:
             return gpu in ("", launch.gpu) and kernel in ("", launch.kernel)
 
-        scores, lower_bounds = (
-            tuple(score for score in group if score.count in counts and matches(score.experiment))
-            for group in (self.scores, self.lower_bounds)
-        )
-        return Scoreboard(scores, lower_bounds, tuple(filter(matches, self.unpredicted)))
+        def select(scores: Sequence[Score]) -> tuple[Score, ...]:
+            return tuple(score for score in scores if score.count in counts and matches(score.experiment))
+
+        return Scoreboard(select(self.scores), select(self.lower_bounds), tuple(filter(matches, self.unpredicted)))
 
     @property
     def misses(self) -> tuple[Score, ...]:
