@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from kernels import discover
-from kernels.compiling.compile_cost import explain_spill
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS, Gpu
 from kernels.results import Device, Failure, Prediction, Strategy, Sweep, SweepRow
 from kernels.space import Space, space_from_json
-from kernels.sweep.search import NO_TIMES, Build, Outcome, Outcomes, Trial
+from kernels.sweep.search import Build, Outcome, Outcomes, Trial
 from kernels.sweep.sweep_run import SweepRun
 from visualize.predict.launch_time import predict_time
 
@@ -86,7 +85,7 @@ def _recorded(fields: dict[str, Any]) -> Recorded:
 class ReplayedDevice:
     """A `TrialDevice` whose times are samples of the recorded ones."""
 
-    where, takes_times, max_per_trial = "", True, 15
+    where, takes_times = "", True
 
     def __init__(self, recorded: Recorded, seed: int) -> None:
         self.gpu: Gpu = GPUS[recorded.gpu]
@@ -99,14 +98,14 @@ class ReplayedDevice:
         return ""
 
     def attempt(self, trial: Trial) -> Outcomes:
-        turns = trial.turns if trial.effort is None else FINAL_TURNS
+        turns = trial.turns if trial.phase != "final" else FINAL_TURNS
         reference = self._times(trial.reference or trial.experiments[0], turns)
         return Outcomes(tuple(self._outcome(experiment, reference, turns) for experiment in trial.experiments))
 
     def _outcome(self, experiment: Experiment, reference_ms: np.ndarray, turns: int) -> Outcome:
         if not self._recorded.rows[experiment].samples:
-            return Outcome(NO_TIMES, NO_TIMES, wrong="It was not timed.")
-        return Outcome(self._times(experiment, turns), reference_ms)
+            return Outcome("wrong", "It was not timed.")
+        return Outcome("timed", "", self._times(experiment, turns), reference_ms)
 
     def _times(self, experiment: Experiment, turns: int) -> np.ndarray:
         """Times over the recorded reference's, in its place."""
@@ -114,9 +113,6 @@ class ReplayedDevice:
 
     def cancel(self) -> None:
         """Do nothing: a trial takes no time."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class ReplayedBuilder:
@@ -188,7 +184,7 @@ def replay(recorded: Recorded) -> Replayed:
 def sweep(recorded: Recorded, strategy: Strategy, seed: int) -> Sweep:
     """Run a sweep to its end."""
     device, builder = ReplayedDevice(recorded, seed), ReplayedBuilder(recorded)
-    sweeping = SweepRun(recorded.space, strategy, [device], builder, predict_time, explain_spill)
+    sweeping = SweepRun(recorded.space, strategy, [device], builder, predict_time)
     sweeping.start()
     return sweeping.result(60)
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,13 @@ def cases() -> Iterator[tuple[str, dict[str, Any], str, Space]]:
         yield "transpose.tiled", {"M": rows, "N": columns, "dtype": dtype}, "events", _COPIES
 
 
+@dataclass(frozen=True)
+class ListedSpace(SweptSpace):
+    """The configs of a case, which are not a product of values."""
+
+    experiments: tuple[Experiment, ...] = ()
+
+
 def candidates(kernel: str, problem: Mapping[str, Any], timer: str, space: Space) -> list[Experiment]:
     """Return the distinct experiments of a space that the kernel accepts."""
     accepted: dict[Experiment, None] = {}
@@ -104,10 +112,10 @@ def candidates(kernel: str, problem: Mapping[str, Any], timer: str, space: Space
 def search(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Recommended | None:
     """Search a case; print the finalists and return the best; None if no config passed its check."""
     from kernels.sweep.sweep_run import sweep_here
+    from visualize.predict.launch_time import predict_time
 
     tried = candidates(*case)
-    # A case's candidates are not a product, so the sweep's space is only the problem that they share.
-    sweeping = sweep_here(session, SweptSpace(tried[0], ()), Strategy("grid"), experiments=tried)
+    sweeping = sweep_here(session, ListedSpace(tried[0], (), tuple(tried)), Strategy("grid"), predict_time)
     sweeping.start()
     sweep = sweeping.result()
     print(f"{case[0]} {case[1]}: {len(tried)} configs, {sweep.count('timed')} timed, {sweep.seconds:.0f} s", flush=True)

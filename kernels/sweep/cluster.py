@@ -24,7 +24,7 @@ from kernels.knobs import ConfigError
 from kernels.measuring.pool import DEADLINES_S, cancelled, died
 from kernels.results import Device, Failure
 from kernels.sweep import cluster_worker
-from kernels.sweep.devices import DEVICE_LOST, MAX_PER_TRIAL, refuse_slow_interpretation
+from kernels.sweep.devices import DEVICE_LOST, refuse_slow_interpretation
 from kernels.sweep.search import Outcomes, Trial
 
 # Environment variable with the address of an existing cluster's scheduler, such as tcp://host:8786.
@@ -75,19 +75,10 @@ def start_workers(devices: Sequence[str]) -> Iterator[Any]:
         devices: as CUDA_VISIBLE_DEVICES names them; "" hides all GPUs from a worker.
     """
     distributed = import_distributed()
+    common = {"nthreads": 1, "resources": {RESOURCE: 1}, "dashboard": False, "silence_logs": "ERROR"}
+    common |= {"preload": [cluster_worker.__name__], "memory_limit": 0}  # large tensors are no reason to kill a worker
     spec = {
-        f"gpu-{number}": {
-            "cls": distributed.Nanny,
-            "options": {
-                "nthreads": 1,
-                "resources": {RESOURCE: 1},
-                "env": {"CUDA_VISIBLE_DEVICES": device},
-                "memory_limit": 0,  # large tensors are no reason to kill a worker
-                "dashboard": False,
-                "preload": [cluster_worker.__name__],
-                "silence_logs": "ERROR",
-            },
-        }
+        f"gpu-{number}": {"cls": distributed.Nanny, "options": {**common, "env": {"CUDA_VISIBLE_DEVICES": device}}}
         for number, device in enumerate(devices)
     }
     scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False, "port": 0, "host": "127.0.0.1"}}
@@ -122,7 +113,6 @@ class ClusterDevice:
         gpu: the worker's GPU, or the one that predictions are for.
         cache: this host's directory of compiled kernels.
         run: what a worker calls for a trial.
-        arrival_s: seconds that a restart may take.
         deadline_s: seconds that a trial may take.
     """
 
@@ -141,10 +131,9 @@ class ClusterDevice:
         self._run, self._deadline_s = run, deadline_s
         self.gpu, self.where = gpu, where
         self.takes_times = device.backend == "cuda"
-        self.max_per_trial = MAX_PER_TRIAL if self.takes_times else 1
         self._cancelled = threading.Event()
 
-    def describe(self) -> Device | Failure:
+    def describe(self) -> Device:
         return self._device
 
     def refusal(self, experiment: Experiment) -> str:
@@ -152,69 +141,63 @@ class ClusterDevice:
 
     def attempt(self, trial: Trial) -> Outcomes | Failure:
         """Carry out a trial on this worker; a Failure of kind "worker_died" if the worker dies."""
-        address = self._wait_for_address()
-        if address is None:
-            lost = Failure("worker", DEVICE_LOST, f"{self.where} did not come back within {ARRIVAL_S:.0f} s.")
-            return cancelled("time") if self._cancelled.is_set() else lost
+        deadline = time.monotonic() + ARRIVAL_S
+        while not (address := self._address()):
+            if self._cancelled.wait(_POLL_S):
+                return cancelled("time")
+            if time.monotonic() > deadline:
+                return Failure("worker", DEVICE_LOST, f"{self.where} did not come back within {ARRIVAL_S:.0f} s.")
         payload = pickle.dumps((trial, self.gpu))
-        bound = {"workers": [address], "resources": {RESOURCE: 1}, "pure": False}
-        task = self._client.submit(self._run, payload, self._cache, socket.gethostname(), **bound)
+        task = _submit(self._client, address, self._run, payload, self._cache)
         deadline = time.monotonic() + self._deadline_s
         while not task.done():
-            is_gone = self._addresses().get(self._name) != address
-            if is_gone or self._cancelled.is_set() or time.monotonic() > deadline:
-                task.cancel()
-                return self._give_up(is_gone)
-            time.sleep(_POLL_S)
+            if self._address() != address:
+                return died("time", self.where)
+            if self._cancelled.wait(_POLL_S):
+                self._restart(address)
+                return cancelled("time")
+            if time.monotonic() > deadline:
+                self._restart(address)
+                message = f"The trial did not end within {self._deadline_s:.0f} s, so its worker was killed."
+                return Failure("time", "timeout", message)
         try:
             result: Outcomes | Failure = pickle.loads(task.result())
         except Exception as error:  # whatever the worker raised, or why Dask gave up
             result = Failure("time", "error", f"{self.where}: {type(error).__name__}: {error}")
         if isinstance(result, Failure) and result.kind in _POISONS:
-            self._restart()
+            self._restart(address)
         return result
 
-    def _give_up(self, is_gone: bool) -> Failure:
-        if is_gone:
-            return died("time", self.where)
-        self._restart()
-        if self._cancelled.is_set():
-            return cancelled("time")
-        message = f"The trial did not end within {self._deadline_s:.0f} s, so its worker was killed."
-        return Failure("time", "timeout", message)
+    def _address(self) -> str:
+        """Return the worker's address, another one after each restart; "" while there is none."""
+        found = (address for address, worker in _workers(self._client) if str(worker["name"]) == self._name)
+        return next(found, "")
 
-    def _addresses(self) -> dict[str, str]:
-        """Return the address of each live worker by its name."""
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        return {str(worker["name"]): address for address, worker in workers.items()}
-
-    def _wait_for_address(self) -> str | None:
-        """Wait for this worker, which may be restarting; None if it does not arrive."""
-        deadline = time.monotonic() + ARRIVAL_S
-        while not self._cancelled.is_set() and time.monotonic() < deadline:
-            if (address := self._addresses().get(self._name)) is not None:
-                return address
-            time.sleep(_POLL_S)
-        return None
-
-    def _restart(self) -> None:
+    def _restart(self, address: str) -> None:
         """Let the worker's process exit, so that its nanny restarts it. A worker without a nanny stays.
 
         The process exits at once, whatever its task is doing; a nanny asked to restart it would wait for the task.
         """
-        address = self._addresses().get(self._name)
-        if address is None or not self._client.scheduler_info(n_workers=-1)["workers"][address].get("nanny"):
-            return
-        self._client.run(os._exit, 1, workers=[address], on_error="ignore")
-        deadline = time.monotonic() + ARRIVAL_S
-        while self._addresses().get(self._name) == address and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        if dict(_workers(self._client)).get(address, {}).get("nanny"):
+            self._client.run(os._exit, 1, workers=[address], on_error="ignore")
+            deadline = time.monotonic() + ARRIVAL_S
+            while self._address() == address and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
 
     def cancel(self) -> None:
         self._cancelled.set()
 
-    def close(self) -> None:
-        """Do nothing: whoever connected to the cluster disconnects."""
+
+def _workers(client: Any) -> list[tuple[str, Any]]:
+    """Return (address, description) of each live worker that has the resource."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return [(address, worker) for address, worker in workers.items() if (worker["resources"] or {}).get(RESOURCE)]
+
+
+def _submit(client: Any, address: str, function: Callable[..., bytes], *args: object) -> Any:
+    """Call a function of `cluster_worker` on one worker; the last argument is this host's name."""
+    bound = {"workers": [address], "resources": {RESOURCE: 1}, "pure": False}
+    return client.submit(function, *args, socket.gethostname(), **bound)
 
 
 def find_devices(client: Any, base: Experiment, cache: str) -> list[ClusterDevice]:
@@ -227,34 +210,21 @@ def find_devices(client: Any, base: Experiment, cache: str) -> list[ClusterDevic
     Raises:
         ConfigError: if there are no workers, none of the named kind, or several kinds and the experiment names none.
     """
-    names = _wait_for_workers(client)
-    host = socket.gethostname()
-    calls = [
-        client.submit(cluster_worker.describe, cache, host, workers=[address], resources={RESOURCE: 1}, pure=False)
-        for address in names
-    ]
+    deadline = time.monotonic() + ARRIVAL_S
+    while not (workers := _workers(client)):
+        if time.monotonic() > deadline:
+            fix = f"start each with --nthreads 1 --resources {RESOURCE}=1"
+            raise ConfigError("no_workers", f"The cluster has no worker with a GPU: {fix}.")
+        time.sleep(_POLL_S)
+    calls = [_submit(client, address, cluster_worker.describe, cache) for address, _ in workers]
     devices = []
-    for name, call in zip(names.values(), calls, strict=True):
+    for (_, worker), call in zip(workers, calls, strict=True):
         device, gpu, where = pickle.loads(call.result(DEADLINES_S["worker"]))
         if isinstance(device, Failure):
             raise ConfigError("no_worker", f"{where}: {device.message}")
         target = gpu or GPUS[base.gpu if base.gpu in GPUS else DEFAULT_GPU]
-        devices.append(ClusterDevice(client, name, device, target, where, cache))
+        devices.append(ClusterDevice(client, str(worker["name"]), device, target, where, cache))
     return select_kind(devices, base)
-
-
-def _wait_for_workers(client: Any) -> dict[str, str]:
-    """Return the names of the workers that have the resource, by address."""
-    deadline = time.monotonic() + ARRIVAL_S
-    while time.monotonic() < deadline:
-        workers = client.scheduler_info(n_workers=-1)["workers"].items()
-        with_gpu = [(address, worker) for address, worker in workers if (worker.get("resources") or {}).get(RESOURCE)]
-        if with_gpu:
-            return {address: str(worker["name"]) for address, worker in with_gpu}
-        time.sleep(_POLL_S)
-    raise ConfigError(
-        "no_workers", f"The cluster has no worker with a GPU: start each with --nthreads 1 --resources {RESOURCE}=1."
-    )
 
 
 def select_kind(devices: Sequence[ClusterDevice], base: Experiment) -> list[ClusterDevice]:
@@ -271,10 +241,6 @@ def select_kind(devices: Sequence[ClusterDevice], base: Experiment) -> list[Clus
     if named:
         raise ConfigError("no_such_gpu", f"gpu is {named!r}; the cluster has {present}.", "gpu")
     if len(counts) > 1:
-        raise ConfigError(
-            "several_gpus",
-            f"The cluster has {present}; times of different GPUs are not ranked together. Name one as the experiment's "
-            "gpu.",
-            "gpu",
-        )
+        reason = f"The cluster has {present}; times of different GPUs are not ranked together."
+        raise ConfigError("several_gpus", f"{reason} Name one as the experiment's gpu.", "gpu")
     return list(devices)

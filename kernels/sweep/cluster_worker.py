@@ -6,12 +6,11 @@ Until that is set, this module imports only the standard library.
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import signal
 import socket
-
-_backend = ""
 
 
 def dask_setup(worker: object) -> None:
@@ -60,20 +59,16 @@ def run_trial(payload: bytes, cache: str, host: str) -> bytes:
     return pickle.dumps(result)
 
 
+@functools.cache
 def _start(cache: str, host: str) -> None:
-    """Prepare this process before Triton is imported; once.
+    """Prepare this process before Triton is imported.
 
     Raises:
         RuntimeError: if Triton was imported here before.
     """
-    global _backend
     from kernels.gpus import this_gpu
     from kernels.measuring import worker
 
-    backend = "interpreter" if this_gpu() is None else "cuda"
-    if _backend == backend:
-        return
     if host != socket.gethostname():
         cache = str(worker.default_cache_directory() / "triton")
-    worker.start(backend, cache)
-    _backend = backend
+    worker.start("interpreter" if this_gpu() is None else "cuda", cache)

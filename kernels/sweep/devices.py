@@ -30,39 +30,11 @@ V = TypeVar("V")
 # A model's time of one launch, before it is compiled (None) and after. A sweep is given its model and imports none.
 Predict = Callable[[Kernel, Launch, CompiledFacts | None], Prediction | None]
 
-# Why a config is not worth compiling, as a sentence; "" if it is.
-Refuse = Callable[[Kernel, Launch], str]
-
 # Failure kind of a device that is lost for good: other devices take over its configs.
 DEVICE_LOST = "device_gone"
 
-# Configs timed in turns: a stream queues about a thousand launches and events before it starts.
-MAX_PER_TRIAL = 15
-
 # Each compile process takes some hundred megabytes.
 _MAX_COMPILES = 64
-
-
-class Builder(Protocol):
-    """Compiles configs ahead of their trials.
-
-    Attributes:
-        max_concurrency: compiles that can run at the same time.
-        has_started: whether any worker has started: without one, nothing can be compiled here, whatever the config.
-    """
-
-    max_concurrency: int
-
-    @property
-    def has_started(self) -> bool: ...
-
-    def submit(self, experiment: Experiment) -> Future[Build | Failure]:
-        """Start a compile."""
-        ...
-
-    def close(self) -> None:
-        """Kill running and queued compiles."""
-        ...
 
 
 class TrialDevice(Protocol):
@@ -72,38 +44,23 @@ class TrialDevice(Protocol):
         gpu: the GPU itself, or the one that predictions are for.
         where: host and number if there are several; otherwise "".
         takes_times: if not, results are checked at most.
-        max_per_trial: configs of one trial, the reference not counted.
     """
 
     gpu: Gpu
     where: str
     takes_times: bool
-    max_per_trial: int
 
     def describe(self) -> Device | Failure:
         """Return the device's name and versions; start its worker if needed."""
-        ...
 
     def refusal(self, experiment: Experiment) -> str:
         """Return why this device cannot even check a config, as a sentence; "" if it can."""
-        ...
 
     def attempt(self, trial: Trial) -> Outcomes | Failure:
         """Carry out a trial and wait for it. A Failure concerns all of its configs: the worker died or was harmed."""
-        ...
 
     def cancel(self) -> None:
         """Kill the current trial: its `attempt` returns a Failure."""
-        ...
-
-    def close(self) -> None:
-        """Release what this sweep used."""
-        ...
-
-
-def no_prediction(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) -> Prediction | None:
-    """Predict nothing: a guided sweep then tries configs in grid order."""
-    return None
 
 
 def concurrent_compiles() -> int:
@@ -125,8 +82,8 @@ def build(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure
     return Build(compiled.registers, compiled.spilled_bytes, compiled.shared_bytes, compiled.seconds, predicted)
 
 
-class LocalBuilder:
-    """A `Builder` with worker processes on this machine. The run worker finds the kernels in the same cache.
+class Builder:
+    """Compiles configs ahead of their trials, in worker processes. The run worker finds the kernels in the same cache.
 
     Args:
         predict: a module-level function: workers import it by name.
@@ -140,6 +97,7 @@ class LocalBuilder:
 
     @property
     def has_started(self) -> bool:
+        """Whether any worker has started: without one, nothing can be compiled here, whatever the config."""
         return self._pool.has_started
 
     def submit(self, experiment: Experiment) -> Future[Build | Failure]:
@@ -170,7 +128,6 @@ class LocalDevice:
         self._session, self._base, self.gpu = session, base, gpu
         self.takes_times = session.gpu is not None and gpu == session.gpu and not session.zero_gpu
         self._interprets = session.gpu is None and base.gpu in ("", "this")
-        self.max_per_trial = MAX_PER_TRIAL if self.takes_times else 1
         self._job: Job | None = None
         self._is_cancelled = False
 
@@ -215,9 +172,6 @@ class LocalDevice:
         self._is_cancelled = True
         if self._job is not None:
             self._job.cancel()
-
-    def close(self) -> None:
-        """Do nothing: the machine belongs to the session."""
 
 
 def refuse_slow_interpretation(experiment: Experiment, gpu: Gpu) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernels.experiment import Experiment
 from kernels.pairs import FEWEST, pair
-from kernels.results import AgainstLibrary, Final, Finalist
+from kernels.results import AgainstLibrary, Final, Finalist, SweepRow
 
 # z of a 95 % interval.
 _Z95 = 1.96
@@ -68,10 +68,7 @@ def median_interval(times_ms: np.ndarray) -> tuple[float, float]:
 
 
 def rank_finalists(
-    experiments: Sequence[Experiment],
-    times_ms: Sequence[np.ndarray],
-    shared_bytes: Sequence[int | None],
-    baselines: Sequence[tuple[str, np.ndarray]],
+    rows: Sequence[SweepRow], times_ms: Sequence[np.ndarray], baselines: Sequence[tuple[str, np.ndarray]]
 ) -> Final:
     """Rank configs that were timed in the same turns. Of those that tie with the fastest, the simplest is the best.
 
@@ -79,24 +76,23 @@ def rank_finalists(
     the SM and depends less on this GPU.
 
     Args:
-        times_ms: (turns,) for each experiment.
-        shared_bytes: per program, for each experiment.
+        times_ms: (turns,) for each row.
         baselines: (name, times) of the library's calls in the same turns.
     """
     fastest_ms = times_ms[int(np.argmin([np.median(times / times_ms[0]) for times in times_ms]))]
     finalists = []
-    for experiment, times in zip(experiments, times_ms, strict=True):
+    for row, times in zip(rows, times_ms, strict=True):
         ratio = pair(times, fastest_ms)
         is_tie = times is fastest_ms or ratio.low <= 1
         finalists.append(
-            Finalist(experiment, float(np.median(times)), len(times), ratio.ratio, ratio.low, ratio.high, is_tie)
+            Finalist(row.experiment, float(np.median(times)), len(times), ratio.ratio, ratio.low, ratio.high, is_tie)
         )
 
     def simplicity(place: int) -> tuple[float, ...]:
-        config = experiments[place].config
+        config = rows[place].experiment.config
         elements = math.prod(value for name, value in vars(config).items() if name.startswith("BLOCK"))
-        shared = shared_bytes[place] or 0
-        return config.num_warps, config.num_stages, elements, shared, finalists[place].ratio
+        shared_bytes = rows[place].shared_bytes or 0
+        return config.num_warps, config.num_stages, elements, shared_bytes, finalists[place].ratio
 
     best = min((place for place, finalist in enumerate(finalists) if finalist.is_tie), key=simplicity)
     library = []
@@ -104,4 +100,4 @@ def rank_finalists(
         ratio = pair(times, times_ms[best])
         library.append(AgainstLibrary(name, float(np.median(times)), ratio.ratio, ratio.low, ratio.high))
     ranked = sorted(finalists, key=lambda finalist: finalist.ratio)
-    return Final(tuple(ranked), experiments[best], tuple(library))
+    return Final(tuple(ranked), rows[best].experiment, tuple(library))

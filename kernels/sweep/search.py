@@ -15,12 +15,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from kernels.experiment import Experiment
-from kernels.measuring.timing import Effort
 from kernels.results import Failure, Final, Prediction, Strategy, SweepRow
 from kernels.results.sweep import Status
 from kernels.sweep.ranking import correct_predictions, encode_knobs, median_interval, rank_finalists
@@ -34,9 +33,6 @@ TURNS, MAX_TURNS = 10, 160
 ETA = 4
 
 FINALISTS = 6
-
-# Time the finalists until their ratios are known to 0.1 %, within these limits.
-FINAL_EFFORT = Effort(half_width=0.001, fewest=40, most=2000, least_ms=200.0, most_s=4.0, warm_s=0.5)
 
 # Configs per trial of a guided search: few, so that each trial's times correct the order of the next.
 GUIDED_PER_TRIAL = 4
@@ -54,21 +50,18 @@ _IMPROVEMENT = 0.005
 _MAX_FINALS = 2
 
 
+# Configs timed in turns: a stream queues about a thousand launches and events before it starts.
+MAX_PER_TRIAL = 15
+
+
 @dataclass(frozen=True)
 class Build:
-    """A compiled config: the compiler's figures, and the time that the model then predicts.
-
-    Attributes:
-        registers, spilled_bytes: per thread.
-        shared_bytes: per program.
-        seconds: of compiling.
-        predicted: None if the model cannot predict this config.
-    """
+    """A compiled config, in the fields of a SweepRow; `predicted` is None if the model cannot predict this config."""
 
     registers: int
     spilled_bytes: int
     shared_bytes: int
-    seconds: float
+    compile_s: float
     predicted: Prediction | None
 
 
@@ -78,20 +71,17 @@ class Trial:
 
     Attributes:
         experiments: they differ in their config alone.
+        phase: "explore" (check each result first, and do not time a wrong one), "race", or "final" (time until the
+            ratios are known, with the library's calls in the same turns).
         reference: also timed in each turn, so that a changing clock cancels in the ratio. None: the first correct
             config of `experiments` becomes the reference.
-        turns: samples of each config.
-        is_checked: check each result first, and do not time a wrong one.
-        effort: if given, replaces `turns` by a stopping rule (for the finalists).
-        with_library: also time the library's calls in the same turns.
+        turns: samples of each config, except in the final.
     """
 
     experiments: tuple[Experiment, ...]
+    phase: str = "race"
     reference: Experiment | None = None
     turns: int = TURNS
-    is_checked: bool = False
-    effort: Effort | None = None
-    with_library: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,19 +89,16 @@ class Outcome:
     """One config's part of a trial.
 
     Attributes:
+        status: "timed", "checked", "wrong", or "failed" if it could not be launched and harmed no other config.
+        reason: why it was not timed, as a sentence.
         times_ms: (turns,) of one launch each; empty if it was not timed.
         reference_ms: (turns,) of the reference in the same turns.
-        wrong: a sentence if its result is wrong; "" if it is right or was not checked.
-        failure: why it could not be launched, if that harmed no other config.
     """
 
-    times_ms: np.ndarray
-    reference_ms: np.ndarray
-    wrong: str = ""
-    failure: Failure | None = None
-
-
-NO_TIMES = np.empty(0)
+    status: Status
+    reason: str = ""
+    times_ms: np.ndarray = field(default_factory=lambda: np.empty(0))
+    reference_ms: np.ndarray = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -132,17 +119,16 @@ class Task:
     """A trial that a device is to carry out.
 
     Attributes:
-        numbers: the configs' places in grid order, in the order of the trial's experiments.
-        phase: "explore", "race" or "final".
-        is_retry: the second attempt.
-        not_on: index of a device that failed at it and gets it again only if it is the last one; None for any device.
+        numbers: the configs' places in grid order.
+        phase, turns: of the trial.
+        failed_on: index of the device that failed at it: the second attempt takes place on another one, if there is
+            one. None for the first attempt.
     """
 
     numbers: tuple[int, ...]
-    trial: Trial
     phase: str
-    is_retry: bool = False
-    not_on: int | None = None
+    turns: int = TURNS
+    failed_on: int | None = None
 
 
 class Search:
@@ -152,8 +138,7 @@ class Search:
         experiments: in grid order.
         rows: the initial state of each config: set aside, done in an earlier sweep, or "not tried" with the model's
             estimate in `predicted`.
-        takes_times: without times, configs are only checked, and there is no race.
-        max_per_trial: configs of one trial, the reference not counted.
+        takes_times: without times, configs are only checked, one per trial, and there is no race.
         max_compiles: compiles that can run at the same time.
         devices: number of devices that carry out trials.
 
@@ -169,27 +154,25 @@ class Search:
         experiments: Sequence[Experiment],
         strategy: Strategy,
         rows: Sequence[SweepRow],
-        takes_times: bool = True,
-        max_per_trial: int = 15,
-        max_compiles: int = MAX_AHEAD,
-        devices: int = 1,
+        takes_times: bool,
+        max_compiles: int,
+        devices: int,
     ) -> None:
         self.experiments, self.strategy, self.rows = experiments, strategy, list(rows)
         self.phase, self.ended = "explore", ""
         self.final: Final | None = None
-        self._takes_times, self._devices, self._max_per_trial = takes_times, devices, max_per_trial
+        self._takes_times, self._devices = takes_times, devices
         self._is_guided = strategy.name == "guided"
-        self._explored_per_trial = min(max_per_trial, GUIDED_PER_TRIAL) if self._is_guided else max_per_trial
+        self._explored_per_trial = (GUIDED_PER_TRIAL if self._is_guided else MAX_PER_TRIAL) if takes_times else 1
         ahead = min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles) if takes_times else 0
         self._ahead = max(self._explored_per_trial, ahead)
         self._knobs = encode_knobs(experiments)
         self._built: set[int] = set()
         self._pending = [number for number in initial_order(strategy, rows) if rows[number].status == "not tried"]
         self._racing: list[int] = []
-        self._round: list[Task] = []
         self._turns, self._finals = TURNS, 0
         self._open: list[Task] = []
-        self._retries: list[Task] = []
+        self._queue: list[Task] = []  # second attempts, then the rest of a round of the race
         self._reference: int | None = None
         self._next_turn, self._improved_at, self._fastest = 0, 0, math.inf
         self._replay_earlier_rows()
@@ -207,12 +190,12 @@ class Search:
     @property
     def upcoming(self) -> list[int]:
         """Configs to compile, the next first."""
-        wanted = [number for task in self._retries for number in task.numbers] + self._racing
+        numbers = list(self._racing)
         if self._racing and self._reference is not None:
-            wanted.append(self._reference)
+            numbers.append(self._reference)
         if self._remaining_budget():
-            wanted += self._pending
-        return [number for number in dict.fromkeys(wanted) if number not in self._built]
+            numbers += self._pending
+        return [number for number in dict.fromkeys(numbers) if number not in self._built]
 
     @property
     def remaining(self) -> int:
@@ -224,24 +207,20 @@ class Search:
         self._built.add(number)
         row = self.rows[number]
         if row.compile_s is None:  # otherwise an earlier sweep compiled it, and the cache answered
-            self.rows[number] = dataclasses.replace(
-                row,
-                compile_s=build.seconds,
-                predicted=build.predicted or row.predicted,
-                registers=build.registers,
-                spilled_bytes=build.spilled_bytes,
-                shared_bytes=build.shared_bytes,
-            )
+            compiled = vars(build) | {"predicted": build.predicted or row.predicted}
+            self.rows[number] = dataclasses.replace(row, **compiled)
 
     def drop(self, number: int, status: Status, reason: str) -> None:
         """Give a config its last status: it takes no further part."""
         self.rows[number] = dataclasses.replace(self.rows[number], status=status, reason=reason)
-        if number in self._pending:
-            self._pending.remove(number)
-        if number in self._racing:
-            self._racing.remove(number)
-        others = [(tuple(n for n in task.numbers if n != number), task.trial.turns) for task in self._round]
-        self._round = [Task(numbers, self._trial(numbers, turns), "race") for numbers, turns in others if numbers]
+        for places in (self._pending, self._racing):
+            if number in places:
+                places.remove(number)
+        self._queue = [
+            dataclasses.replace(task, numbers=numbers)
+            for task in self._queue
+            if (numbers := tuple(place for place in task.numbers if place != number))
+        ]
 
     def ask(self, device: int = 0, is_last_device: bool = True) -> Task | None:
         """Return the next task of a device, or None while nothing is ready or when all is over.
@@ -252,16 +231,24 @@ class Search:
         """
         if self._reference is None and self._takes_times and self._open:
             return None  # every other trial needs the reference that the first one finds
-        task = self._next_retry(device, is_last_device)
+        task = self._next_queued(device, is_last_device)
         if task is None and self.phase == "explore":
             task = self._next_exploration()
         if task is None and self.phase == "race":
-            task = self._next_race()
+            if self._is_idle():
+                self._start_round()
+            task = self._next_queued(device, is_last_device)
         if task is None and self.phase == "final":
             task = self._next_final()
         if task is not None:
             self._open.append(task)
         return task
+
+    def make_trial(self, task: Task) -> Trial:
+        """Return the trial of a task, with the reference that is known by now."""
+        is_final = task.phase == "final"  # the finalists are compared with one another
+        reference = None if is_final or self._reference is None else self.experiments[self._reference]
+        return Trial(tuple(self.experiments[number] for number in task.numbers), task.phase, reference, task.turns)
 
     def tell(self, task: Task, result: Outcomes | Failure, device: int = 0, where: str = "") -> list[int]:
         """Record the outcome of a task, and return the numbers of the rows that changed.
@@ -276,31 +263,20 @@ class Search:
             self.rows[number] = dataclasses.replace(self.rows[number], where=where)
             self._record(number, outcome, task)
         # If a finalist could no longer be launched, the others are timed again.
-        if task.phase == "final" and all(len(outcome.times_ms) for outcome in result.each):
-            self.final = rank_finalists(
-                [self.experiments[number] for number in task.numbers],
-                [outcome.times_ms for outcome in result.each],
-                [self.rows[number].shared_bytes for number in task.numbers],
-                result.baselines,
-            )
+        if task.phase == "final" and all(outcome.status == "timed" for outcome in result.each):
+            times_ms = [outcome.times_ms for outcome in result.each]
+            self.final = rank_finalists([self.rows[number] for number in task.numbers], times_ms, result.baselines)
             self.phase = "over"
         return list(task.numbers)
 
     def _is_idle(self) -> bool:
-        return not (self._open or self._retries)
+        return not (self._open or self._queue)
 
-    def _trial(self, numbers: Sequence[int], turns: int, is_checked: bool = False) -> Trial:
-        reference = None if self._reference is None else self.experiments[self._reference]
-        return Trial(tuple(self.experiments[number] for number in numbers), reference, turns, is_checked)
-
-    def _next_retry(self, device: int, is_last_device: bool) -> Task | None:
-        for task in self._retries:
-            if (is_last_device or task.not_on != device) and self._built.issuperset(task.numbers):
-                self._retries.remove(task)
-                # The reference may have been found since.
-                return dataclasses.replace(
-                    task, trial=self._trial(task.numbers, task.trial.turns, task.trial.is_checked)
-                )
+    def _next_queued(self, device: int, is_last_device: bool) -> Task | None:
+        for task in self._queue:
+            if (is_last_device or task.failed_on != device) and self._built.issuperset(task.numbers):
+                self._queue.remove(task)
+                return task
         return None
 
     def _remaining_budget(self) -> int:
@@ -309,9 +285,8 @@ class Search:
             return 0
         if self.strategy.budget is None:
             return len(self._pending)
-        tried = self._next_turn + sum(task.phase == "explore" for task in self._retries)
-        running = sum(len(task.numbers) for task in self._open if task.phase == "explore")
-        return max(0, self.strategy.budget - tried - running)
+        started = sum(len(task.numbers) for task in (*self._open, *self._queue) if task.phase == "explore")
+        return max(0, self.strategy.budget - self._next_turn - started)
 
     def _next_exploration(self) -> Task | None:
         room = min(self._explored_per_trial, self._remaining_budget())
@@ -327,7 +302,7 @@ class Search:
         chosen = self._sort_by_prediction(window)[:room] if self._is_guided else window
         for number in chosen:
             self._pending.remove(number)
-        return Task(tuple(chosen), self._trial(chosen, TURNS, is_checked=True), "explore")
+        return Task(tuple(chosen), "explore")
 
     def _sort_by_prediction(self, window: Sequence[int]) -> list[int]:
         """Sort by the corrected prediction; configs without one come last."""
@@ -364,18 +339,9 @@ class Search:
         self._turns = min(MAX_TURNS, ETA * self._turns)
         others = [number for number in self._racing if number != self._reference]  # the reference is in every trial
         # The same number of configs in each trial, and of trials on each device, so that no device waits for another.
-        trials = math.ceil(math.ceil(len(others) / self._max_per_trial) / self._devices) * self._devices
+        trials = math.ceil(math.ceil(len(others) / MAX_PER_TRIAL) / self._devices) * self._devices
         shares = [tuple(others[place::trials]) for place in range(trials)]
-        self._round = [Task(share, self._trial(share, self._turns), "race") for share in shares if share]
-
-    def _next_race(self) -> Task | None:
-        if not self._round and self._is_idle():
-            self._start_round()
-        for task in self._round:
-            if self._built.issuperset(task.numbers):
-                self._round.remove(task)
-                return task
-        return None
+        self._queue = [Task(share, "race", self._turns) for share in shares if share]
 
     def _next_final(self) -> Task | None:
         if not self._is_idle():
@@ -386,40 +352,33 @@ class Search:
         if not self._built.issuperset(self._racing):
             return None
         self._finals += 1
-        experiments = tuple(self.experiments[number] for number in self._racing)
-        return Task(tuple(self._racing), Trial(experiments, effort=FINAL_EFFORT, with_library=True), "final")
+        return Task(tuple(self._racing), "final")
 
     def _handle_failure(self, task: Task, failure: Failure, device: int) -> list[int]:
         """Retry each config of a failed trial alone, once; report those that fail again."""
         if failure.kind == "cancelled":
             return []
-        if task.is_retry or failure.kind == "out_of_memory":  # every config needs the same tensors
+        if task.failed_on is not None or failure.kind == "out_of_memory":  # every config needs the same tensors
             for number in task.numbers:
                 self.drop(number, "failed", failure.message)
             return list(task.numbers)
         phase = "race" if task.phase == "final" else task.phase
-        self._retries += [
-            dataclasses.replace(task, numbers=(number,), phase=phase, is_retry=True, not_on=device)
-            for number in task.numbers
-        ]
+        self._queue += [Task((number,), phase, task.turns, device) for number in task.numbers]
+        self._queue.sort(key=lambda task: task.failed_on is None)
         return []
 
     def _record(self, number: int, outcome: Outcome, task: Task) -> None:
-        if outcome.failure is not None:
-            self.drop(number, "failed", outcome.failure.message)
+        if outcome.status != "timed":
+            self.drop(number, outcome.status, outcome.reason)
+            self._next_turn += outcome.status == "checked"
             return
         row = self.rows[number]
-        if outcome.wrong:
-            self.rows[number] = dataclasses.replace(row, status="wrong", reason=outcome.wrong)
-            return
-        if not len(outcome.times_ms):
-            reason = "Right under the interpreter, which takes no times."
-            self.rows[number] = dataclasses.replace(row, status="checked", reason=reason)
-            self._next_turn += 1
-            return
         if self._reference is None:
             self._reference = number
         low, high = median_interval(outcome.times_ms)
+        relative = row.relative  # the final has another reference
+        if task.phase != "final":
+            relative = float(np.median(outcome.times_ms / outcome.reference_ms))
         self.rows[number] = dataclasses.replace(
             row,
             status="timed",
@@ -428,10 +387,7 @@ class Search:
             low_ms=low,
             high_ms=high,
             samples=len(outcome.times_ms),
-            # The final has another reference.
-            relative=row.relative
-            if task.phase == "final"
-            else float(np.median(outcome.times_ms / outcome.reference_ms)),
+            relative=relative,
             turn=self._next_turn if row.turn is None else row.turn,
         )
         if row.turn is None:

@@ -21,9 +21,6 @@ from kernels.space import Space
 
 LOG = logging.getLogger("tilescope.sweep")
 
-# A stored sweep whose end was never recorded: its process died, or is still running.
-CUT_OFF = "cut off"
-
 TRITON = str(getattr(triton, "__version__", "none"))
 
 
@@ -43,27 +40,17 @@ class ResumePoint:
 NEW = ResumePoint()
 
 
-@dataclass(frozen=True)
-class LoadedSweep:
-    """A sweep from the store.
-
-    Attributes:
-        sweep: its backend is "recorded" if it has times.
-        resume_point: for the next sweep of its space.
-    """
-
-    sweep: Sweep
-    resume_point: ResumePoint
-
-
 def stored_version(store: Store, space: Space, gpu: Gpu) -> tuple[str, int] | None:
     """Return a value that changes when `load_sweep` would return something else; None if nothing is stored."""
     latest = store.latest_sweep(space.identity, gpu.name)
     return (latest.name, latest.changes) if latest else None
 
 
-def load_sweep(store: Store, space: Space, gpu: Gpu) -> LoadedSweep | None:
-    """Return the latest stored sweep of a space on a GPU; None if there is none, or this version cannot read it."""
+def load_sweep(store: Store, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
+    """Return the latest stored sweep of a space on a GPU, and where the next one resumes.
+
+    The sweep's backend is "recorded" if it has times. None: there is no sweep, or this version cannot read it.
+    """
     latest = store.latest_sweep(space.identity, gpu.name)
     if latest is None:
         return None
@@ -77,13 +64,13 @@ def load_sweep(store: Store, space: Space, gpu: Gpu) -> LoadedSweep | None:
     if not can_resume:
         note += f" Triton {TRITON} is installed now, so Sweep starts again."
     sweep = dataclasses.replace(sweep, note=f"{note} {sweep.note}".strip())
-    return LoadedSweep(sweep, ResumePoint(sweep.rows, latest.name) if can_resume else NEW)
+    return sweep, ResumePoint(sweep.rows, latest.name) if can_resume else NEW
 
 
 def find_resume_point(store: Store, space: Space, gpu: Gpu) -> ResumePoint:
     """Return where a sweep of a space resumes; an empty point if nothing is stored."""
     loaded = load_sweep(store, space, gpu)
-    return loaded.resume_point if loaded else NEW
+    return loaded[1] if loaded else NEW
 
 
 def _read_sweep(stored: StoredSweep, stored_rows: dict[int, Json], space: Space) -> Sweep:
@@ -102,8 +89,8 @@ def _read_sweep(stored: StoredSweep, stored_rows: dict[int, Json], space: Space)
 
 
 def ended_as(stored: StoredSweep) -> str:
-    """Return how a stored sweep ended, one of the values of `Sweep.ended`."""
-    return CUT_OFF if stored.state == "running" else stored.state
+    """Return how a stored sweep ended: "cut off" if its process died, or is still running."""
+    return "cut off" if stored.state == "running" else stored.state
 
 
 def store_header(store: Store, name: str, gpu: Gpu, began: datetime.datetime, sweep: Sweep) -> None:

@@ -14,32 +14,25 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
 from kernels import discover
-from kernels.experiment import Experiment, resolve_gpu
+from kernels.compiling.compile_cost import explain_spill
+from kernels.experiment import resolve_gpu
+from kernels.gpus import Gpu
 from kernels.measuring.session import Session
 from kernels.measuring.worker import default_cache_directory
 from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
 from kernels.results.store import Store
-from kernels.results.sweep import DONE
+from kernels.results.sweep import DONE, Status
 from kernels.space import Space
 from kernels.spec import Launch
 from kernels.sweep.cluster import find_devices
-from kernels.sweep.devices import (
-    DEVICE_LOST,
-    Builder,
-    LocalBuilder,
-    LocalDevice,
-    Predict,
-    Refuse,
-    TrialDevice,
-    no_prediction,
-)
-from kernels.sweep.search import Build, Search, Task
-from kernels.sweep.stored_sweep import NEW, ResumePoint, find_resume_point, store_end, store_header, store_rows
+from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice, Predict, TrialDevice
+from kernels.sweep.search import Build, Search, Task, Trial
+from kernels.sweep.stored_sweep import ResumePoint, find_resume_point, store_end, store_header, store_rows
 
 # Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
 _QUEUED_PER_WORKER = 2
@@ -68,7 +61,6 @@ class Progress:
     Attributes:
         phase: "explore", "race", "final" or "over".
         done: configs whose status is final for this phase, of `total`.
-        compiled: configs compiled by this sweep.
         seconds: since it began.
         remaining_s: upper estimate; None before the first row.
         best: the fastest row so far; None before any is timed.
@@ -77,7 +69,6 @@ class Progress:
     phase: str
     done: int
     total: int
-    compiled: int
     seconds: float
     remaining_s: float | None
     best: SweepRow | None
@@ -106,11 +97,10 @@ class SweepRun:
     """One sweep on devices of one kind of GPU. `start` it; then wait for `result` or iterate over `updates`.
 
     Args:
-        devices: at least one. The run closes them at its end, and the builder.
+        devices: at least one.
+        builder: the run closes it at its end.
         predict: the model that orders configs.
-        refuse: the reason why a config is not worth compiling.
-        resume: rows of an earlier sweep of this space, and the stored sweep to continue.
-        experiments: replaces those of the space, for a list that is not a product of values.
+        resume: rows of an earlier sweep of this space, and the stored sweep to continue; None resumes from the store.
         store: where rows are kept; None keeps nothing.
 
     Attributes:
@@ -125,35 +115,31 @@ class SweepRun:
         strategy: Strategy,
         devices: Sequence[TrialDevice],
         builder: Builder,
-        predict: Predict = no_prediction,
-        refuse: Refuse = lambda kernel, launch: "",
-        resume: ResumePoint = NEW,
-        experiments: Sequence[Experiment] | None = None,
+        predict: Predict,
+        resume: ResumePoint | None = None,
         store: Store | None = None,
     ) -> None:
-        self.space, self.strategy = space, strategy
-        self.gpu, self.name = devices[0].gpu, resume.name or uuid.uuid4().hex
-        self.concurrent_compiles = builder.max_concurrency
-        self.changes = 0
-        self._devices, self._builder, self._store = list(devices), builder, store
-        self._live_devices = len(self._devices)
-        chosen = space.experiments if experiments is None else experiments
-        rows = _initial_rows(chosen, space, devices[0], predict, refuse, resume.rows)
+        self.space, self.strategy, self.gpu = space, strategy, devices[0].gpu
+        self._takes_times = devices[0].takes_times
+        self._devices, self._builder, self._store = devices, builder, store or Store(None)
+        self._live_devices = len(devices)
+        if resume is None:
+            resume = find_resume_point(self._store, space, self.gpu)
+        self.name = resume.name or uuid.uuid4().hex
+        rows = _initial_rows(space, self.gpu, self._takes_times, predict, resume.rows)
         self.resumed = len({id(row) for row in resume.rows} & {id(row) for row in rows})
-        max_per_trial = min(device.max_per_trial for device in devices)
-        self._search = Search(
-            chosen, strategy, rows, devices[0].takes_times, max_per_trial, builder.max_concurrency, len(devices)
-        )
+        self.changes = 0
+        compiles = builder.max_concurrency
+        self._search = Search(space.experiments, strategy, rows, self._takes_times, compiles, len(devices))
         self._done_before = sum(row.status != "not tried" for row in rows)
         self._submitted: set[int] = set()
         self._compiled = 0
-        self._device: Device | None = None
+        self._device = Device("none", self.gpu.name, torch="", triton="")
         self._notes: list[str] = []
         self._is_cancelled = self._cannot_compile = False
         self._began, self._began_at = 0.0, datetime.datetime.now(datetime.UTC)
         self._first_row: tuple[float, int] | None = None
-        self._condition = threading.Condition()
-        self._writing = threading.Lock()
+        self._condition = threading.Condition()  # of a reentrant lock
         self._result: Future[Sweep] = Future()
 
     @property
@@ -185,72 +171,57 @@ class SweepRun:
         """Yield the progress every `every_s`, and once more at the end."""
         while not self.has_ended:
             yield self.progress
-            with self._condition:
-                self._condition.wait_for(self._result.done, every_s)
+            wait([self._result], every_s)
         yield self.progress
 
     @property
     def progress(self) -> Progress:
         with self._condition:
-            return self._progress()
-
-    def snapshot(self) -> Sweep:
-        """Return the sweep as if it ended now, with `ended` set to "running"."""
-        with self._condition:
-            return dataclasses.replace(self._sweep(), ended="running")
-
-    # The methods below up to `_run` need the lock of `_condition`.
-
-    def _progress(self) -> Progress:
-        rows = self._search.rows
-        done = sum(row.status != "not tried" for row in rows)
-        seconds = time.monotonic() - self._began if self._began else 0.0
-        timed = [row for row in rows if row.status == "timed"]
-        best = min(timed, key=lambda row: row.relative or math.inf, default=None)
-        return Progress(self._search.phase, done, len(rows), self._compiled, seconds, self._remaining_s(done), best)
+            rows = self._search.rows
+            done = sum(row.status != "not tried" for row in rows)
+            seconds = time.monotonic() - self._began if self._began else 0.0
+            timed = [row for row in rows if row.status == "timed"]
+            best = min(timed, key=lambda row: row.relative or math.inf, default=None)
+            return Progress(self._search.phase, done, len(rows), seconds, self._remaining_s(done), best)
 
     def _remaining_s(self, done: int) -> float | None:
         """Extrapolate the pace since the first row; before it, workers start, which happens once."""
-        now, new = time.monotonic(), done - self._done_before
         if self._search.phase != "explore":
             return 0.0 if self._search.phase == "over" else FINAL_S
-        if new < 1:
-            return None
-        self._first_row = self._first_row or (now, new)
-        began, at_first = self._first_row
+        now, new = time.monotonic(), done - self._done_before
+        if new and self._first_row is None:
+            self._first_row = now, new
+        began, at_first = self._first_row or (now, new)
         if new == at_first:
             return None
-        return (now - began) / (new - at_first) * self._search.remaining + FINAL_S * self._devices[0].takes_times
+        return (now - began) / (new - at_first) * self._search.remaining + FINAL_S * self._takes_times
 
-    def _is_over(self) -> bool:
-        return self._is_cancelled or self._cannot_compile or self._search.phase == "over"
-
-    def _sweep(self) -> Sweep:
-        search = self._search
-        is_cut_short = self._is_cancelled and search.phase != "over"
-        device = self._device or Device("none", self.gpu.name, torch="", triton="")
-        notes = list(self._notes)
-        if not self._devices[0].takes_times:
-            notes.append(f"Nothing was timed here: configs are ranked by their predicted time on {self.gpu.name}.")
-        if failed := sum(row.status == "failed" for row in search.rows):
-            notes.append(f"{failed} of {len(search.rows)} configs failed; a resumed sweep tries them again.")
-        return Sweep(
-            self.space,
-            self.strategy,
-            device.backend,
-            device,
-            tuple(search.rows),
-            search.final,
-            ended="cancelled" if is_cut_short else search.ended or "failed",
-            seconds=time.monotonic() - self._began,
-            note=" ".join(notes),
-        )
+    def snapshot(self) -> Sweep:
+        """Return the sweep so far; its `ended` is "running" while a device is at work."""
+        with self._condition:
+            search = self._search
+            ended = search.ended or "failed"
+            if self._live_devices:
+                ended = "running"
+            elif self._is_cancelled and search.phase != "over":
+                ended = "cancelled"
+            notes = list(self._notes)
+            if self._cannot_compile:
+                notes.append(_NO_WORKER)
+            if not self._takes_times:
+                notes.append(f"Nothing was timed here: configs are ranked by their predicted time on {self.gpu.name}.")
+            if failed := sum(row.status == "failed" for row in search.rows):
+                notes.append(f"{failed} of {len(search.rows)} configs failed; a resumed sweep tries them again.")
+            found = self._device.backend, self._device, tuple(search.rows), search.final
+            seconds = time.monotonic() - self._began
+            return Sweep(self.space, self.strategy, *found, ended, seconds, " ".join(notes))
 
     def _run(self) -> None:
         threads = [threading.Thread(target=self._drive, args=item, daemon=True) for item in enumerate(self._devices)]
         try:
-            self._store_header()
-            self._store_rows([number for number, row in enumerate(self._search.rows) if row.status != "not tried"])
+            with self._condition:
+                self._store_header()
+                self._store_rows([number for number, row in enumerate(self._search.rows) if row.status != "not tried"])
             for thread in threads:
                 thread.start()
             while numbers := self._wait_for_compiles_to_submit():
@@ -259,20 +230,12 @@ class SweepRun:
                     future.add_done_callback(functools.partial(self._on_compiled, number))
             for thread in threads:
                 thread.join()
-            with self._condition:
-                sweep = self._sweep()
-            if self._store is not None:
-                store_end(self._store, self.name, sweep)
+            sweep = self.snapshot()
+            store_end(self._store, self.name, sweep)
             self._builder.close()
-            for device in self._devices:
-                device.close()
+            self._result.set_result(sweep)
         except BaseException as error:  # a defect of ours must not leave waiters hanging
             self._result.set_exception(error)
-        else:
-            self._result.set_result(sweep)
-        finally:
-            with self._condition:
-                self._condition.notify_all()
 
     def _wait_for_compiles_to_submit(self) -> list[int]:
         """Wait until the builder has room; return the configs to compile next, or none when the sweep is over."""
@@ -293,18 +256,18 @@ class SweepRun:
             if isinstance(described, Failure):
                 self._notes.append(described.message)
                 return
-            if self._device is None:
-                self._device = described
-                self._store_header()
+            with self._condition:
+                if self._device.backend == "none":
+                    self._device = described
+                    self._store_header()
             failures = 0
-            while (task := self._next_task(index)) is not None:
-                result = device.attempt(task.trial)
-                failures = failures + 1 if isinstance(result, Failure) else 0
+            while (step := self._next_trial(index)) is not None:
+                task, trial = step
+                result = device.attempt(trial)
                 with self._condition:
-                    changed = self._search.tell(task, result, index, device.where)
-                    self.changes += 1
+                    self._store_rows(self._search.tell(task, result, index, device.where))
                     self._condition.notify_all()
-                self._store_rows(changed)
+                failures = failures + 1 if isinstance(result, Failure) else 0
                 if isinstance(result, Failure) and (result.kind == DEVICE_LOST or failures == _MAX_FAILURES):
                     self._notes.append(result.message)
                     return
@@ -316,7 +279,7 @@ class SweepRun:
                 self._live_devices -= 1
                 self._condition.notify_all()
 
-    def _next_task(self, index: int) -> Task | None:
+    def _next_trial(self, index: int) -> tuple[Task, Trial] | None:
         """Wait for a device's next task; None when the sweep is over."""
         with self._condition:
             while not self._is_over():
@@ -325,75 +288,63 @@ class SweepRun:
                 if self._search.phase != phase:
                     self._condition.notify_all()
                 if task is not None:
-                    return task
+                    return task, self._search.make_trial(task)
                 if not self._is_over():
                     self._condition.wait()
             return None
 
     def _on_compiled(self, number: int, future: Future[Build | Failure]) -> None:
+        """Hand a compile's outcome to the search: drop a config that takes no further part."""
         error = future.exception()
         build = Failure("compile", "error", f"{type(error).__name__}: {error}") if error else future.result()
+        status: Status = "predicted"
         with self._condition:
             self._compiled += 1
-            has_changed = self._take_build(number, build)
-            self.changes += has_changed
-            self._condition.notify_all()
-        if has_changed:
-            self._store_rows([number])
-
-    def _take_build(self, number: int, build: Build | Failure) -> bool:
-        """Hand a compile's outcome to the search; return whether its config takes no further part. Needs the lock."""
-        if isinstance(build, Build):
-            self._search.add_build(number, build)
-            reason = self._devices[0].refusal(self._search.experiments[number])
+            if isinstance(build, Build):
+                self._search.add_build(number, build)
+                reason = self._devices[0].refusal(self._search.experiments[number])
+            elif build.kind == "worker_died" and not self._builder.has_started:
+                self._cannot_compile, reason = True, ""
+            else:
+                status = "set aside" if build.kind in _CONFIG_FAILURES else "failed"
+                reason = "" if build.kind == "cancelled" else build.message
             if reason:
-                self._search.drop(number, "predicted", reason)
-            return bool(reason)
-        if build.kind == "worker_died" and not self._builder.has_started:
-            if not self._cannot_compile:
-                self._notes.append(_NO_WORKER)
-            self._cannot_compile = True
-            return False
-        if build.kind == "cancelled":
-            return False
-        self._search.drop(number, "set aside" if build.kind in _CONFIG_FAILURES else "failed", build.message)
-        return True
+                self._search.drop(number, status, reason)
+                self._store_rows([number])
+            self._condition.notify_all()
+
+    # The methods below need the lock of `_condition`.
+
+    def _is_over(self) -> bool:
+        return self._is_cancelled or self._cannot_compile or self._search.phase == "over"
 
     def _store_header(self) -> None:
-        if self._store is not None:
-            store_header(self._store, self.name, self.gpu, self._began_at, self.snapshot())
+        store_header(self._store, self.name, self.gpu, self._began_at, self.snapshot())
 
     def _store_rows(self, numbers: Sequence[int]) -> None:
-        """Store rows in their current state. This waits for the disk, so call it without the lock."""
-        if not numbers or self._store is None:
-            return
-        with self._writing:  # otherwise an older state of a row could overwrite a newer one
-            with self._condition:
-                rows, progress = [(number, self._search.rows[number]) for number in numbers], self._progress()
+        """Store rows in their current state, before anyone can see them."""
+        if numbers:
+            progress, rows = self.progress, [(number, self._search.rows[number]) for number in numbers]
             best_ms = progress.best.median_ms if progress.best else None
             store_rows(self._store, self.name, rows, progress.done, best_ms)
+            self.changes += 1
 
 
 def _initial_rows(
-    experiments: Sequence[Experiment],
-    space: Space,
-    device: TrialDevice,
-    predict: Predict,
-    refuse: Refuse,
-    earlier: Sequence[SweepRow],
+    space: Space, gpu: Gpu, takes_times: bool, predict: Predict, earlier: Sequence[SweepRow]
 ) -> list[SweepRow]:
     """Make a row for each config; reuse those of `earlier` that are done for this GPU."""
-    kernel, gpu = discover()[space.base.kernel], device.gpu
+    kernel = discover()[space.base.kernel]
     # A machine that takes times tries again what was only checked or predicted.
-    done = {status for status in DONE if not device.takes_times or status not in ("checked", "predicted")}
+    done = {status for status in DONE if not takes_times or status not in ("checked", "predicted")}
     known = {row.experiment: row for row in earlier if row.device == gpu.name and row.status in done}
     refused = space.refused(kernel)
     rows = []
-    for experiment in experiments:
+    for experiment in space.experiments:
         launch = Launch(experiment.problem, experiment.config, gpu)
         if experiment in known:
             rows.append(known[experiment])
-        elif reason := refused.get(experiment) or refuse(kernel, launch):
+        elif reason := refused.get(experiment) or explain_spill(kernel, launch):
             rows.append(SweepRow(experiment, "set aside", reason, gpu.name))
         else:
             rows.append(SweepRow(experiment, "not tried", device=gpu.name, predicted=predict(kernel, launch, None)))
@@ -401,47 +352,29 @@ def _initial_rows(
 
 
 def sweep_here(
-    session: Session,
-    space: Space,
-    strategy: Strategy,
-    predict: Predict = no_prediction,
-    refuse: Refuse = lambda kernel, launch: "",
-    resume: ResumePoint | None = None,
-    experiments: Sequence[Experiment] | None = None,
+    session: Session, space: Space, strategy: Strategy, predict: Predict, resume: ResumePoint | None = None
 ) -> SweepRun:
     """Prepare a sweep on the session's GPU, or, without one, of checks in the interpreter and predictions.
 
-    Args: as for SweepRun, and:
-        resume: None resumes from the session's store.
-        experiments: a list that is not a product; such a sweep is not stored.
+    Args: as for SweepRun.
 
     Raises:
         ConfigError: if the space's GPU does not support its dtype, or is "this" on a machine without a GPU.
     """
     gpu = resolve_gpu(space.base, session.gpu)
-    device, builder = LocalDevice(session, space.base, gpu), LocalBuilder(gpu, predict, session.cache)
-    if experiments is not None:
-        return SweepRun(space, strategy, [device], builder, predict, refuse, experiments=experiments)
-    if resume is None:
-        resume = find_resume_point(session.store, space, gpu)
-    return SweepRun(space, strategy, [device], builder, predict, refuse, resume, store=session.store)
+    device, builder = LocalDevice(session, space.base, gpu), Builder(gpu, predict, session.cache)
+    return SweepRun(space, strategy, [device], builder, predict, resume, session.store)
 
 
 def sweep_on_cluster(
-    client: Any,
-    store: Store,
-    space: Space,
-    strategy: Strategy,
-    predict: Predict,
-    refuse: Refuse,
-    resume: ResumePoint | None = None,
+    client: Any, store: Store, space: Space, strategy: Strategy, predict: Predict, resume: ResumePoint | None = None
 ) -> SweepRun:
     """Prepare a sweep on the workers of a Dask cluster. This host compiles ahead and stores the rows.
 
     Workers on this host find the kernels in the cache that they share. A worker elsewhere compiles again, unless
     TILESCOPE_CACHE names a directory that both hosts see.
 
-    Args: as for `sweep_here`.
+    Args: as for SweepRun.
 
     Raises:
         ConfigError: as for `find_devices`; if the GPU does not support the space's dtype.
@@ -449,7 +382,4 @@ def sweep_on_cluster(
     cache = str(default_cache_directory() / "triton")
     devices = find_devices(client, space.base, cache)
     gpu = resolve_gpu(dataclasses.replace(space.base, gpu=""), devices[0].gpu)
-    builder = LocalBuilder(gpu, predict, cache)
-    if resume is None:
-        resume = find_resume_point(store, space, gpu)
-    return SweepRun(space, strategy, devices, builder, predict, refuse, resume, store=store)
+    return SweepRun(space, strategy, devices, Builder(gpu, predict, cache), predict, resume, store)

@@ -16,11 +16,14 @@ from kernels.gpus import Gpu
 from kernels.measuring.check import InsufficientMemory
 from kernels.measuring.gated_stream import GatedStream
 from kernels.measuring.run import Prepared, library_calls, prepare
-from kernels.measuring.timing import Stream, sample
+from kernels.measuring.timing import Effort, Stream, sample
 from kernels.measuring.worker import interprets
-from kernels.results import Check, Failure
+from kernels.results import Check
 from kernels.spec import Allowance
-from kernels.sweep.search import NO_TIMES, Outcome, Outcomes, Trial
+from kernels.sweep.search import Outcome, Outcomes, Trial
+
+# Time the finalists until their ratios are known to 0.1 %, within these limits.
+_FINAL_EFFORT = Effort(half_width=0.001, fewest=40, most=2000, least_ms=200.0, most_s=4.0, warm_s=0.5)
 
 # Correct outputs kept to compare others with; each takes as much memory as the launch's own output.
 _MAX_KEPT_OUTPUTS = 2
@@ -67,22 +70,22 @@ def carry_out(
         library: makes the library's calls by name.
         time_in_turns: makes a stream that times calls in turns; None where nothing is timed.
     """
-    if trial.is_checked:
+    if trial.phase == "explore":
         correct: list[tuple[Allowance | None, Any]] = []
         outcomes = [_check(config, correct, synchronize) for config in configs]
         correct.clear()
     else:
         outcomes = [_launch(config, synchronize) for config in configs]
-    passed = [place for place, outcome in enumerate(outcomes) if not outcome.wrong and outcome.failure is None]
+    passed = [place for place, outcome in enumerate(outcomes) if outcome.status == "checked"]
     if time_in_turns is None or not passed:
         return Outcomes(tuple(outcomes))
-    baselines = library() if trial.with_library else {}
+    baselines = library() if trial.phase == "final" else {}
     # The reference is launched first in each turn.
     before = [] if reference is None else [reference]
     calls = [config.ready() for config in (*before, *(configs[place] for place in passed))]
     times = _time_calls([*calls, *baselines.values()], trial, time_in_turns)
     for place, (times_ms, reference_ms) in zip(passed, times[len(before) : len(calls)], strict=True):
-        outcomes[place] = Outcome(times_ms, reference_ms)
+        outcomes[place] = Outcome("timed", "", times_ms, reference_ms)
     library_times = zip(baselines, times[len(calls) :], strict=True)
     return Outcomes(tuple(outcomes), tuple((name, times_ms) for name, (times_ms, _) in library_times))
 
@@ -98,7 +101,7 @@ def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]], synchr
 
     config.output.fill_(0.0 if config.kernel.zeroed_output else float("nan"))
     outcome = _launch(config, synchronize)
-    if outcome.failure is not None:
+    if outcome.status == "failed":
         return outcome
     if any(allowance == config.allowance and torch.equal(output, config.output) for allowance, output in correct):
         return outcome
@@ -110,7 +113,7 @@ def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]], synchr
         correct.clear()  # they took the memory that the check needs
         check = config.check()[0]
     if not check.passed:
-        return dataclasses.replace(outcome, wrong=describe_wrong_result(check))
+        return Outcome("wrong", describe_wrong_result(check))
     if len(correct) < _MAX_KEPT_OUTPUTS:
         correct.append((config.allowance, config.output.clone()))
     return outcome
@@ -120,7 +123,6 @@ def _launch(config: Prepared, synchronize: Callable[[], object]) -> Outcome:
     """Launch once and wait. If Triton refuses the launch, only this config has failed."""
     import torch
 
-    failure = None
     try:
         config.launch()
         synchronize()
@@ -128,8 +130,8 @@ def _launch(config: Prepared, synchronize: Callable[[], object]) -> Outcome:
         raise
     except Exception as error:
         lines = str(error).strip().splitlines() or ["no message"]
-        failure = Failure("launch", "error", f"It could not be launched: {type(error).__name__}: {lines[0]}")
-    return Outcome(NO_TIMES, NO_TIMES, failure=failure)
+        return Outcome("failed", f"It could not be launched: {type(error).__name__}: {lines[0]}")
+    return Outcome("checked", "Right under the interpreter, which takes no times.")
 
 
 def describe_wrong_result(check: Check) -> str:
@@ -148,8 +150,8 @@ def _time_calls(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Time each call; return its times with those of the first call, the reference, from the same turns."""
     stream = time_in_turns(calls)
-    if trial.effort is not None:
-        every = sample(stream, trial.effort).times_ms
+    if trial.phase == "final":
+        every = sample(stream, _FINAL_EFFORT).times_ms
         return [(times_ms, every[0]) for times_ms in every]
     once = stream.batch(1).times_ms
     kept = select_contenders(once[:, 0])

@@ -47,7 +47,7 @@ class Started:
         self.devices, self.done, self.go = [], [], threading.Event()
         self.go.set()
 
-    def sweep_here(self, session, space, strategy, predict, refuse, resume):
+    def sweep_here(self, session, space, strategy, predict, resume):
         """In place of the engine's own."""
         device = FakeDevice()
         device.before = lambda trial: self.go.wait(30)

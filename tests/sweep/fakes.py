@@ -15,14 +15,14 @@ from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.results import Device, Failure, Prediction, Strategy, Sweep
 from kernels.space import Space, space
-from kernels.sweep.search import NO_TIMES, Build, Outcome, Outcomes
+from kernels.sweep.search import Build, Outcome, Outcomes
 from kernels.sweep.sweep_run import SweepRun
 
 VARY = {
     "BLOCK_M": [16, 32, 64, 128],
     "BLOCK_N": [16, 32, 64, 128],
     "BLOCK_K": [16, 32, 64],
-    "num_warps": [2, 4, 8],
+    "num_warps": [4, 8, 16],
     "num_stages": [2, 3],
 }
 GPU = GPUS["H200"]
@@ -68,7 +68,7 @@ class FakeDevice:
         dies_once: configs that kill it the first time.
     """
 
-    gpu, takes_times, max_per_trial = GPU, True, 15
+    gpu, takes_times = GPU, True
 
     def __init__(self, noise=STEADY, seed=0, wrong=lambda e: False, deadly=lambda e: False, dies_once=(), where=""):
         self.noise, self.seed, self.dice = noise, seed, np.random.default_rng(seed)
@@ -76,7 +76,7 @@ class FakeDevice:
         self.where = where
         self.trials: list[Any] = []
         self.ms_of = true_ms
-        self.is_cancelled = self.is_closed = False
+        self.is_cancelled = False
         self.before: Any = lambda trial: None
 
     def describe(self):
@@ -94,19 +94,19 @@ class FakeDevice:
         if dying:
             self.dies_once -= set(dying)
             return Failure("time", "worker_died", "The worker died in the time stage (killed by SIGKILL).")
-        wrong = [trial.is_checked and self.wrong(one) for one in trial.experiments]
+        wrong = [trial.phase == "explore" and self.wrong(one) for one in trial.experiments]
         right = [one for one, is_wrong in zip(trial.experiments, wrong, strict=True) if not is_wrong]
         if not right:
-            return Outcomes(tuple(Outcome(NO_TIMES, NO_TIMES, "The result is wrong.") for _ in wrong))
-        turns = trial.turns if trial.effort is None else 100
+            return Outcomes(tuple(Outcome("wrong", "The result is wrong.") for _ in wrong))
+        turns = 100 if trial.phase == "final" else trial.turns
         shared = self.dice.lognormal(0, self.noise / 2, turns) if self.noise > STEADY else np.ones(turns)
         times = {one: shared * self._launches(one, turns) for one in {*right, trial.reference or right[0]}}
         reference_ms = times[trial.reference or right[0]]
         each = [
-            Outcome(NO_TIMES, NO_TIMES, "The result is wrong.") if is_wrong else Outcome(times[one], reference_ms)
+            Outcome("wrong", "The result is wrong.") if is_wrong else Outcome("timed", "", times[one], reference_ms)
             for one, is_wrong in zip(trial.experiments, wrong, strict=True)
         ]
-        library = (("torch.matmul", shared * 0.5),) if trial.with_library else ()
+        library = (("torch.matmul", shared * 0.5),) if trial.phase == "final" else ()
         return Outcomes(tuple(each), library)
 
     def _launches(self, experiment, turns):
@@ -115,9 +115,6 @@ class FakeDevice:
 
     def cancel(self):
         self.is_cancelled = True
-
-    def close(self):
-        self.is_closed = True
 
 
 class FakeBuilder:

@@ -9,13 +9,14 @@ from fakes import GPU
 
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.sweep.devices import LocalBuilder, no_prediction
+from kernels.sweep.devices import Builder
 from kernels.sweep.search import Build
 from tests.kernels.trees import ROOT
+from visualize.predict.launch_time import predict_time
 
 
 def test_a_build_has_the_compilers_figures_and_a_closed_builder_compiles_nothing(tilescope_cache):
-    builder = LocalBuilder(GPU, no_prediction, str(tilescope_cache))
+    builder = Builder(GPU, predict_time, str(tilescope_cache))
     experiment = from_json({"kernel": "transpose.tiled", "gpu": "H200"}, discover())
     built = builder.submit(experiment).result(100)
     assert isinstance(built, Build)
@@ -33,10 +34,11 @@ from kernels.results import Strategy
 from kernels.measuring.session import Session
 from kernels.space import space
 from kernels.sweep.sweep_run import sweep_here
+from visualize.predict.launch_time import predict_time
 
 base = from_json({"kernel": "transpose.tiled", "gpu": "H200"}, discover())
 session = Session(None)
-run = sweep_here(session, space(base, {"BLOCK_M": [16, 32]}, discover()), Strategy("grid"))
+run = sweep_here(session, space(base, {"BLOCK_M": [16, 32]}, discover()), Strategy("grid"), predict_time)
 run.start()
 found = run.result(100)
 print(found.ended, found.note)

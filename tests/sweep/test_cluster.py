@@ -26,7 +26,7 @@ from kernels.sweep.search import Trial
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.filterwarnings("default")]
 
 FAKED = Device("cuda", "Fake H200", "none", "none")
-WITHIN = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64, 128], "num_warps": [2, 4, 8]})
+WITHIN = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64, 128], "num_warps": [4, 8, 16]})
 
 
 @pytest.fixture(scope="module")

@@ -27,11 +27,11 @@ def experiment(**fields):
 def test_the_interpreter_checks_a_config_and_takes_no_times(session):
     base = experiment()
     device = LocalDevice(session, base, H200)
-    assert (device.takes_times, device.max_per_trial, device.refusal(base)) == (False, 1, "")
+    assert (device.takes_times, device.refusal(base)) == (False, "")
     assert device.describe().backend == "interpreter"
-    outcomes = device.attempt(Trial((base,), is_checked=True))
+    outcomes = device.attempt(Trial((base,), phase="explore"))
     (found,) = outcomes.each
-    assert (found.wrong, found.failure, len(found.times_ms)) == ("", None, 0)
+    assert (found.status, len(found.times_ms)) == ("checked", 0)
 
 
 def test_what_the_interpreter_would_take_too_long_for_is_only_predicted(session):
@@ -52,7 +52,7 @@ def test_cancelling_kills_the_current_trial(session):
     device = LocalDevice(session, base, H200)
     device.describe()  # the worker has started
     threading.Timer(0.5, device.cancel).start()
-    outcome = device.attempt(Trial((long,), is_checked=True))
+    outcome = device.attempt(Trial((long,), phase="explore"))
     assert isinstance(outcome, Failure)
     assert outcome.kind == "cancelled"
     assert device.attempt(Trial((base,))).kind == "cancelled"

@@ -13,8 +13,8 @@ from fakes import GPU, STEADY, FakeBuilder, FakeDevice, grid, predicting, swept
 from kernels.results import Failure, Strategy
 from kernels.results.store import Store
 from kernels.sweep import stored_sweep
-from kernels.sweep.search import REFERENCE_AMONG
-from kernels.sweep.stored_sweep import NEW, find_resume_point, load_sweep, stored_version
+from kernels.sweep.search import MAX_PER_TRIAL, REFERENCE_AMONG
+from kernels.sweep.stored_sweep import NEW, load_sweep, stored_version
 from kernels.sweep.sweep_run import SweepRun
 from tests.kernels.stores import again
 from tests.kernels.trees import ROOT
@@ -24,7 +24,6 @@ WITHIN = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64], "num_warps
 
 def sweeping(store, device=None, strategy=None, within=WITHIN, resume=None, builder=None):
     """A sweep that resumes from a store and is stored."""
-    resume = resume or find_resume_point(store, within, GPU)
     device, builder = device or FakeDevice(), builder or FakeBuilder()
     return SweepRun(within, strategy or Strategy("grid"), [device], builder, predicting(), resume=resume, store=store)
 
@@ -35,7 +34,7 @@ def ended(one):
 
 
 def explored(device):
-    return [one for trial in device.trials if trial.is_checked for one in trial.experiments]
+    return [one for trial in device.trials if trial.phase == "explore" for one in trial.experiments]
 
 
 def test_a_sweep_comes_back_with_all_that_was_found(store):
@@ -44,7 +43,7 @@ def test_a_sweep_comes_back_with_all_that_was_found(store):
     device = FakeDevice(noise=0.01, wrong=lambda one: one.config.BLOCK_M == 16)
     found = ended(sweeping(store, device, builder=builder))
     assert {row.status for row in found.rows} == {"timed", "wrong", "set aside"}
-    back = load_sweep(again(store), WITHIN, GPU).sweep
+    back = load_sweep(again(store), WITHIN, GPU)[0]
     assert (back.rows, back.final, back.strategy) == (found.rows, found.final, found.strategy)
     assert (back.ended, back.seconds) == ("complete", found.seconds)
     assert (back.backend, back.source, back.device) == (
@@ -60,7 +59,7 @@ def test_a_sweep_comes_back_with_all_that_was_found(store):
 def test_what_varies_alone_tells_a_space_so_that_its_base_may_have_any_of_its_values(store):
     ended(sweeping(store))
     moved = replace(WITHIN, base=WITHIN.experiments[-1])
-    assert load_sweep(store, moved, GPU).sweep.space == moved
+    assert load_sweep(store, moved, GPU)[0].space == moved
     assert load_sweep(store, grid({"BLOCK_M": [16, 32]}), GPU) is None
 
 
@@ -80,7 +79,7 @@ def test_a_sweep_that_is_cancelled_goes_on_from_the_store_after_a_restart(store,
     assert found.best.experiment == whole.best.experiment
     assert not set(explored(rest)) & {row.experiment for row in rows if row.is_done}
     assert len(there.sweeps(9)) == 1, "it is the same sweep"
-    back = load_sweep(again(store), WITHIN, GPU).sweep
+    back = load_sweep(again(store), WITHIN, GPU)[0]
     assert [row for row in back.rows if row.is_done] == [row for row in found.rows if row.is_done]
 
 
@@ -91,7 +90,7 @@ def test_rows_are_stored_before_the_next_trial_begins(store):
         (sum(row.is_done for row in one.snapshot().rows), len(reader.sweep_rows(one.name)))
     )
     ended(one)
-    assert [told for told, _ in seen[:3]] == [0, REFERENCE_AMONG, REFERENCE_AMONG + FakeDevice.max_per_trial]
+    assert [told for told, _ in seen[:3]] == [0, REFERENCE_AMONG, REFERENCE_AMONG + MAX_PER_TRIAL]
     assert all(told == stored for told, stored in seen)
 
 
@@ -104,19 +103,18 @@ from kernels.results.store import Store
 from tests.sweep.test_stored_sweep import ended, sweeping
 
 device = FakeDevice()
-device.max_per_trial = 4
 device.before = lambda trial: os.kill(os.getpid(), signal.SIGKILL) if len(device.trials) == int(sys.argv[2]) else None
 ended(sweeping(Store(Path(sys.argv[1])), device))
 """
 
 
 def test_a_process_that_is_killed_in_a_trial_loses_that_trial_alone(store_path):
-    """The first is killed in its third trial, the second, which goes on, in its fifth."""
-    for trial, done in ((3, 8), (5, 24)):
+    """The first process is killed in its third trial, the second, which resumes, in its second."""
+    for trial, done in ((3, 19), (2, 34)):
         killed = subprocess.run([sys.executable, "-c", KILLED, str(store_path), str(trial)], cwd=ROOT, check=False)
         assert killed.returncode == -signal.SIGKILL
         store = Store(store_path)
-        left = load_sweep(store, WITHIN, GPU).sweep
+        left = load_sweep(store, WITHIN, GPU)[0]
         assert left.ended == "cut off"
         assert [row.status for row in left.rows] == ["timed"] * done + ["not tried"] * (36 - done)
         assert [row.turn for row in left.rows[:done]] == list(range(done))
@@ -126,7 +124,7 @@ def test_a_process_that_is_killed_in_a_trial_loses_that_trial_alone(store_path):
         store.close()
     store, rest = Store(store_path), FakeDevice()
     found = ended(sweeping(store, rest))
-    assert len(explored(rest)) == 36 - 24
+    assert len(explored(rest)) == 36 - 34
     assert found.best.experiment == swept(Strategy("grid"), within=WITHIN).best.experiment
     store.close()
 
@@ -134,9 +132,9 @@ def test_a_process_that_is_killed_in_a_trial_loses_that_trial_alone(store_path):
 def test_another_triton_starts_anew_and_says_so(store, monkeypatch):
     ended(sweeping(store))
     monkeypatch.setattr(stored_sweep, "TRITON", "99.1")
-    old = load_sweep(store, WITHIN, GPU)
-    assert "Triton 99.1 is installed now, so Sweep starts again." in old.sweep.note
-    assert old.resume_point == NEW
+    sweep, resume_point = load_sweep(store, WITHIN, GPU)
+    assert "Triton 99.1 is installed now, so Sweep starts again." in sweep.note
+    assert resume_point == NEW
     device = FakeDevice()
     assert sweeping(store, device).resumed == 0
     ended(sweeping(store, device))

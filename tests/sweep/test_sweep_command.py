@@ -17,10 +17,9 @@ from fakes import FakeBuilder, FakeDevice, grid, predicting
 
 from kernels.results import Failure
 from kernels.sweep import files
-from kernels.sweep.stored_sweep import find_resume_point
 from kernels.sweep.sweep_run import SweepRun
 from visualize.command import sweep_command
-from visualize.command.sweep_flags import parser
+from visualize.command.sweep_flags import make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 VARY = ["--vary", "BLOCK_M=16,32,64,128", "--vary", "BLOCK_N=16,64", "--vary", "num_warps=2,4"]
@@ -45,8 +44,7 @@ def faked(monkeypatch):
     """Sweeps are on a fake device, which the test may change beforehand."""
     device, builder = FakeDevice(), FakeBuilder()
 
-    def sweep_here(session: Any, space: Any, strategy: Any, predict: Any, refuse: Any, resume: Any) -> SweepRun:
-        resume = resume or find_resume_point(session.store, space, device.gpu)
+    def sweep_here(session: Any, space: Any, strategy: Any, predict: Any, resume: Any) -> SweepRun:
         return SweepRun(space, strategy, [device], builder, predicting(), resume=resume, store=session.store)
 
     monkeypatch.setattr(sweep_command, "sweep_here", sweep_here)
@@ -114,7 +112,7 @@ def test_flags_that_make_no_sense_are_told_in_a_sentence(experiment, capsys, mon
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "experiment.json: this is no JSON"),
+        ("{", "experiment.json: this is not JSON"),
         ("[]", "experiment.json: The experiment is a list"),
         ('{"kernel": "x"}', "experiment.json: kernel is 'x'; allowed are"),
     ],
@@ -164,7 +162,6 @@ def interruptible():
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_keeps_the_rows_and_resuming_goes_on_from_them(experiment, faked, capsys, tmp_path):
     out = tmp_path / "rows.jsonl"
-    faked.max_per_trial = 4
     arguments = [experiment, *VARY, "--strategy", "grid", "--out", str(out)]
     faked.before = interrupting(faked)
     assert sweep_command.main(arguments) == 130
@@ -176,7 +173,7 @@ def test_ctrl_c_keeps_the_rows_and_resuming_goes_on_from_them(experiment, faked,
     faked.trials.clear()
     assert sweep_command.main([*arguments, "--resume", str(out)]) == 0
     assert f"{len(kept)} of {SIZE} configs were done before." in capsys.readouterr().err
-    explored = [one for trial in faked.trials if trial.is_checked for one in trial.experiments]
+    explored = [one for trial in faked.trials if trial.phase == "explore" for one in trial.experiments]
     assert len(explored) == SIZE - len(kept)
     assert all(row.status == "timed" for row in files.read_rows(out))
 
@@ -194,7 +191,7 @@ def test_what_is_stored_is_not_tried_again_unless_that_is_asked_for(experiment, 
         assert f"{SIZE} timed." in told.out
         assert said in told.err
         assert ("done before" in told.err) == bool(said)
-        assert len([one for trial in faked.trials if trial.is_checked for one in trial.experiments]) == tried
+        assert len([one for trial in faked.trials if trial.phase == "explore" for one in trial.experiments]) == tried
 
 
 def interrupting(device):
@@ -235,6 +232,6 @@ def test_rows_of_another_gpu_are_not_overwritten(experiment, faked, capsys, tmp_
 
 
 def test_help_names_every_exit_status_and_every_suffix():
-    said = parser().format_help()
+    said = make_parser().format_help()
     assert all(word in said for word in ("0;", "1 where", "2 for", "130 after", ".jsonl", ".json", ".csv"))
     assert grid().size > SIZE

@@ -11,7 +11,6 @@ import pytest
 import torch
 from fakes import grid
 
-from kernels.measuring.timing import Effort
 from kernels.results import Check
 from kernels.sweep.search import Trial
 from kernels.sweep.trial import carry_out
@@ -96,25 +95,25 @@ def log():
 
 def test_an_output_equal_to_a_correct_one_needs_no_check_where_the_same_error_is_allowed(log):
     writes = {WRONG: 7.0, SLOW: 1.0}
-    found = log.run(WRONG, FAST, SLOW, WRONG, writes=writes, allowed={FAST: "a", SLOW: "a"}, is_checked=True).each
+    found = log.run(WRONG, FAST, SLOW, WRONG, writes=writes, allowed={FAST: "a", SLOW: "a"}, phase="explore").each
     assert log.checked == [WRONG, FAST, WRONG]
-    assert [bool(one.wrong) for one in found] == [True, False, False, True]
+    assert [one.status for one in found] == ["wrong", "timed", "timed", "wrong"]
     other = Log()
-    other.run(FAST, SLOW, allowed={FAST: "a", SLOW: "b"}, is_checked=True)
+    other.run(FAST, SLOW, allowed={FAST: "a", SLOW: "b"}, phase="explore")
     assert other.checked == [FAST, SLOW]
     differs = Log()
-    differs.run(FAST, SLOW, writes={SLOW: 1.1}, is_checked=True)
+    differs.run(FAST, SLOW, writes={SLOW: 1.1}, phase="explore")
     assert differs.checked == [FAST, SLOW]
 
 
 def test_each_checked_launch_writes_on_a_poisoned_output(log):
-    log.run(FAST, WRONG, SLOW, is_checked=True)
+    log.run(FAST, WRONG, SLOW, phase="explore")
     assert log.launched == [(FAST, True), (WRONG, True), (SLOW, True)]
 
 
 def test_the_first_correct_config_becomes_the_reference_and_a_wrong_one_has_no_times(log):
-    wrong, fast = log.run(WRONG, FAST, is_checked=True, turns=10).each
-    assert wrong.wrong.startswith("The result is wrong: 1 of 1,000 elements")
+    wrong, fast = log.run(WRONG, FAST, phase="explore", turns=10).each
+    assert wrong.reason.startswith("The result is wrong: 1 of 1,000 elements")
     assert len(wrong.times_ms) == 0
     assert len(fast.times_ms) == 10
     assert (fast.times_ms == fast.reference_ms).all()
@@ -144,8 +143,7 @@ def test_many_turns_are_queued_in_batches(log):
 
 
 def test_finalists_are_timed_until_known_beside_the_library_even_if_slow(log):
-    effort = Effort(half_width=0.001, fewest=40, most=60, least_ms=1.0, most_s=1.0, warm_s=0.0)
-    found = log.run(FAST, SLOW, effort=effort, with_library=True)
+    found = log.run(FAST, SLOW, phase="final")
     fast, slow = found.each
     assert len(fast.times_ms) == len(slow.times_ms) >= 40
     ((name, library_ms),) = found.baselines
@@ -154,20 +152,22 @@ def test_finalists_are_timed_until_known_beside_the_library_even_if_slow(log):
 
 
 def test_a_config_that_cannot_be_launched_fails_alone(log):
-    refused, fast = log.run(REFUSED, FAST, is_checked=True).each
-    assert refused.failure.kind == "error"
-    assert refused.failure.message == "It could not be launched: ValueError: Too many resources."
+    refused, fast = log.run(REFUSED, FAST, phase="explore").each
+    assert (refused.status, refused.reason) == (
+        "failed",
+        "It could not be launched: ValueError: Too many resources.",
+    )
     assert len(fast.times_ms) == 10
 
 
 def test_a_device_error_fails_the_whole_trial(log):
     with pytest.raises(torch.AcceleratorError):
-        log.run(FAST, DEADLY, is_checked=True)
+        log.run(FAST, DEADLY, phase="explore")
 
 
 def test_nothing_is_timed_if_every_result_is_wrong(log):
-    (wrong,) = log.run(WRONG, is_checked=True).each
-    assert wrong.wrong
+    (wrong,) = log.run(WRONG, phase="explore").each
+    assert wrong.status == "wrong"
     assert log.timed == []
 
 

@@ -6,12 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from tqdm import tqdm
 
 from kernels import discover
-from kernels.compiling.compile_cost import explain_spill
 from kernels.export.script import config_line
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
@@ -20,10 +19,11 @@ from kernels.results import Sweep, SweepRow
 from kernels.results.codec import UnreadableRecording
 from kernels.results.store import machine_store
 from kernels.sweep.cluster import SCHEDULER, connect
+from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.files import write_sweep
 from kernels.sweep.stored_sweep import ResumePoint
 from kernels.sweep.sweep_run import Progress, SweepRun, estimate_seconds, format_duration, sweep_here, sweep_on_cluster
-from visualize.command.sweep_flags import Asked, asked, parser
+from visualize.command.sweep_flags import SweepRequest, make_parser, read_request
 from visualize.predict.launch_time import predict_time
 
 FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -31,97 +31,87 @@ FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 # Rows are written at most this often: a process that is killed loses no more.
 _EVERY_S = 1.0
 
-# Configs that are listed in the end.
+# Configs that the summary lists.
 _LISTED = 8
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Sweep as the arguments say; the exit status."""
-    flags = parser().parse_args(arguments)
+    """Carry out the sweep that the arguments describe, and return the exit status."""
+    flags = make_parser().parse_args(arguments)
     try:
-        wanted = asked(flags)
-        with _sweeping(wanted) as sweeping:
-            found, is_interrupted = _carried_out(sweeping, wanted)
+        request = read_request(flags)
+        with _prepare_sweep(request) as run:
+            sweep, is_interrupted = _run_sweep(run, request)
     except (ConfigError, UnreadableRecording, OSError) as error:
         print(error, file=sys.stderr)
         return USAGE
-    print(summary(found))
+    print(summary(sweep))
     if is_interrupted:
         return INTERRUPTED
-    has_failed = found.count("failed") or found.ended == "failed" or found.best is None
+    has_failed = sweep.count("failed") or sweep.ended == "failed" or sweep.best is None
     return FAILED if has_failed else FINE
 
 
 @contextmanager
-def _sweeping(wanted: Asked) -> Iterator[SweepRun]:
-    """The sweep that is asked for, on this machine or on a cluster, whose processes are ended in the end."""
-    what = wanted.space, wanted.strategy, predict_time, explain_spill, _resume_point(wanted)
-    if wanted.gpus != 1 or os.environ.get(SCHEDULER):
-        store = machine_store(default_cache_directory())
-        try:
-            with connect(wanted.gpus) as client:
-                yield sweep_on_cluster(client, store, *what)
-        finally:
-            store.close()
+def _prepare_sweep(request: SweepRequest) -> Iterator[SweepRun]:
+    """Prepare a sweep on this machine or on a cluster, and end its processes afterwards."""
+    has_resume_point = request.resume is not None or request.anew
+    resume = ResumePoint(request.done) if has_resume_point else None  # otherwise the store's
+    arguments = request.space, request.strategy, predict_time, resume
+    if request.gpus != 1 or os.environ.get(SCHEDULER):
+        with closing(machine_store(default_cache_directory())) as store, connect(request.gpus) as client:
+            yield sweep_on_cluster(client, store, *arguments)
         return
-    session = Session.here()
-    try:
-        yield sweep_here(session, *what)
-    finally:
-        session.close()
+    with closing(Session.here()) as session:
+        yield sweep_here(session, *arguments)
 
 
-def _resume_point(wanted: Asked) -> ResumePoint | None:
-    """Return where the sweep resumes; None for the store."""
-    return ResumePoint(wanted.done) if wanted.resume is not None or wanted.anew else None
-
-
-def _carried_out(sweeping: SweepRun, wanted: Asked) -> tuple[Sweep, bool]:
-    """Run it to its end, or until Ctrl+C; rows are stored either way, and in the file that is named."""
-    _refuse_loss(sweeping, wanted)
-    size, left = wanted.space.size, wanted.space.size - sweeping.progress.done
-    if sweeping.resumed:
-        again = "" if wanted.resume else " They are stored; --anew tries them again."
-        print(f"{sweeping.resumed} of {size} configs were done before.{again}", file=sys.stderr)
-    seconds = estimate_seconds(left, sweeping.concurrent_compiles)
+def _run_sweep(run: SweepRun, request: SweepRequest) -> tuple[Sweep, bool]:
+    """Run to the end or until Ctrl+C, and write the rows; return the sweep and whether it was interrupted."""
+    _refuse_loss(run, request)
+    size, left = request.space.size, request.space.size - run.progress.done
+    if run.resumed:
+        hint = "" if request.resume else " They are stored; --anew tries them again."
+        print(f"{run.resumed} of {size} configs were done before.{hint}", file=sys.stderr)
+    seconds = estimate_seconds(left, concurrent_compiles())
     print(f"{left} configs to try, about {format_duration(seconds)} at most.", file=sys.stderr)
     is_interrupted = False
-    sweeping.start()
+    run.start()
     try:
-        _shown(sweeping, wanted)
+        _show_progress(run, request)
     except KeyboardInterrupt:
         is_interrupted = True
-        print("Cancelled: what is done is kept.", file=sys.stderr)
-        sweeping.cancel()
-    found = sweeping.result()
-    if wanted.out is not None:
-        write_sweep(wanted.out, found)
-    return found, is_interrupted
+        print("Cancelled: finished rows are kept.", file=sys.stderr)
+        run.cancel()
+    sweep = run.result()
+    if request.out is not None:
+        write_sweep(request.out, sweep)
+    return sweep, is_interrupted
 
 
-def _refuse_loss(sweeping: SweepRun, wanted: Asked) -> None:
-    """Raise ConfigError where rows of another GPU would be overwritten: they are not resumed from."""
-    others = {row.device for row in wanted.done} - {sweeping.gpu.name}
-    files = {path.resolve() for path in (wanted.out, wanted.resume) if path is not None}
-    if others and wanted.out is not None and len(files) == 1:
+def _refuse_loss(run: SweepRun, request: SweepRequest) -> None:
+    """Raise ConfigError if rows of another GPU would be overwritten: the sweep does not resume from them."""
+    others = {row.device for row in request.done} - {run.gpu.name}
+    files = {path.resolve() for path in (request.out, request.resume) if path is not None}
+    if others and request.out is not None and len(files) == 1:
         raise ConfigError(
             "other_gpu",
-            f"{wanted.resume} holds rows of {', '.join(sorted(others))}, and this sweep is for {sweeping.gpu.name}: "
+            f"{request.resume} holds rows of {', '.join(sorted(others))}, and this sweep is for {run.gpu.name}: "
             "name another file as --out, so that they are kept.",
         )
 
 
-def _shown(sweeping: SweepRun, wanted: Asked) -> None:
-    """Draw progress, and write rows as they come."""
+def _show_progress(run: SweepRun, request: SweepRequest) -> None:
+    """Draw a progress bar, and write rows as they arrive."""
     written, changes = 0.0, 0
-    with tqdm(total=wanted.space.size, unit="config", bar_format=_BAR, file=sys.stderr) as bar:
-        for progress in sweeping.updates():
+    with tqdm(total=request.space.size, unit="config", bar_format=_BAR, file=sys.stderr) as bar:
+        for progress in run.updates():
             bar.n = progress.done
             bar.set_description_str(_PHASES[progress.phase], refresh=False)
             bar.set_postfix_str(postfix(progress))
-            if wanted.out is not None and sweeping.changes > changes and time.monotonic() - written > _EVERY_S:
-                write_sweep(wanted.out, sweeping.snapshot())
-                written, changes = time.monotonic(), sweeping.changes
+            if request.out is not None and run.changes > changes and time.monotonic() - written > _EVERY_S:
+                write_sweep(request.out, run.snapshot())
+                written, changes = time.monotonic(), run.changes
 
 
 _BAR = "{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
@@ -129,25 +119,26 @@ _PHASES = {"explore": "Explore", "race": "Race", "final": "Final", "over": "Done
 
 
 def postfix(progress: Progress) -> str:
-    """What stands behind the bar: the fastest so far, and what remains."""
+    """Return the text after the bar: the remaining time and the fastest time so far."""
     best = f"fastest {progress.best.median_ms:.4f} ms" if progress.best and progress.best.median_ms else ""
     left = f"{format_duration(progress.remaining_s)} left" if progress.remaining_s else ""
     return ", ".join(filter(None, [left, best]))
 
 
-def summary(found: Sweep) -> str:
-    """What was found, in lines."""
-    counts = ", ".join(f"{count} {status}" for status in _COUNTED if (count := found.count(status)))
-    lines = [f"{len(found.rows)} configs on {found.device.name}: {counts}. {_ENDED[found.ended]}".rstrip()]
-    if found.note:
-        lines.append(found.note)
-    lines += [_line(row, found) for row in found.ranked[:_LISTED]]
-    if found.best is None:
+def summary(sweep: Sweep) -> str:
+    """Return the result of a sweep as lines of text."""
+    counts = ", ".join(f"{count} {status}" for status in _COUNTED if (count := sweep.count(status)))
+    lines = [f"{len(sweep.rows)} configs on {sweep.device.name}: {counts}. {_ENDED[sweep.ended]}".rstrip()]
+    if sweep.note:
+        lines.append(sweep.note)
+    lines += [_line(row, sweep) for row in sweep.ranked[:_LISTED]]
+    if sweep.best is None:
         return "\n".join([*lines, "No config was right, so there is no best."])
-    for one in found.final.baselines if found.final else ():
-        lines.append(f"{one.name} takes {one.ratio:.3f} ({one.low:.3f}–{one.high:.3f}) times as long as the best.")
-    kernel, by = discover()[found.best.experiment.kernel], "" if found.is_timed else " by prediction"
-    return "\n".join([*lines, f"Best{by}, for @triton.autotune:", config_line(kernel, found.best.experiment)])
+    for library in sweep.final.baselines if sweep.final else ():
+        interval = f"{library.low:.3f}–{library.high:.3f}"
+        lines.append(f"{library.name} takes {library.ratio:.3f} ({interval}) times as long as the best.")
+    kernel, by = discover()[sweep.best.experiment.kernel], "" if sweep.is_timed else " by prediction"
+    return "\n".join([*lines, f"Best{by}, for @triton.autotune:", config_line(kernel, sweep.best.experiment)])
 
 
 _COUNTED = ("timed", "checked", "predicted", "wrong", "set aside", "failed", "not tried")
@@ -160,13 +151,13 @@ _ENDED = {
 }
 
 
-def _line(row: SweepRow, found: Sweep) -> str:
-    """A ranked config: its time, how it compares, and its knobs that vary."""
-    knobs = ", ".join(f"{name}={getattr(row.experiment.config, name)}" for name, _ in found.space.varied)
+def _line(row: SweepRow, sweep: Sweep) -> str:
+    """Return a line for a ranked config: its time, its ratio to the fastest finalist, and the varied knobs."""
+    knobs = ", ".join(f"{name}={getattr(row.experiment.config, name)}" for name, _ in sweep.space.varied)
     if row.median_ms is None:
         return f"  {row.predicted.ms if row.predicted else 0:.4f} ms predicted  {knobs}"
-    one = (
-        next((one for one in found.final.finalists if one.experiment == row.experiment), None) if found.final else None
-    )
-    compared = f"× {one.ratio:.4f}{' tie' if one.is_tie and one.ratio != 1 else ''}" if one else ""
-    return f"  {row.median_ms:.4f} ms  {compared:14}  {knobs}"
+    ratio = ""
+    for finalist in sweep.final.finalists if sweep.final else ():
+        if finalist.experiment == row.experiment:
+            ratio = f"× {finalist.ratio:.4f}{' tie' if finalist.is_tie and finalist.ratio != 1 else ''}"
+    return f"  {row.median_ms:.4f} ms  {ratio:14}  {knobs}"

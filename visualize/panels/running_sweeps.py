@@ -7,7 +7,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernels.compiling.compile_cost import explain_spill
 from kernels.experiment import resolve_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
@@ -107,7 +106,7 @@ class RunningSweeps:
     def _begun(self, session: Session, space: Space, strategy: Strategy, before: _Ended | None) -> SweepRun:
         """A sweep that has just been started. With the lock held."""
         resume = before.resume_point if before else NEW
-        sweeping = sweep_here(session, space, strategy, predict_time, explain_spill, resume)
+        sweeping = sweep_here(session, space, strategy, predict_time, resume)
         self._running = _key(space, sweeping.gpu), sweeping
         self._search.append(sweeping)
         sweeping.start()
@@ -173,7 +172,7 @@ class RunningSweeps:
             return here
         read = load_sweep(store, space, gpu)
         if read is not None:
-            return self._remembered(key, _Ended(version, read.sweep, read.resume_point))
+            return self._remembered(key, _Ended(version, *read))
         return self._remembered(key, replace(here, version=version) if here else _Ended(version, None, NEW))
 
     def _remembered(self, key: Key, ended: _Ended) -> _Ended:
