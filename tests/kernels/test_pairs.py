@@ -15,6 +15,15 @@ def drawn(dice, count, ratio, noise):
     return ratio * dice.lognormal(0, noise, count), dice.lognormal(0, noise, count)
 
 
+def test_less_than_the_noise_is_no_difference_and_the_inverse_ratio_is_the_inverse():
+    dice = np.random.default_rng(0)
+    assert not pair(dice.normal(1.001, 0.05, 20).tolist(), dice.normal(1.0, 0.05, 20).tolist()).differs
+    ours, theirs = drawn(np.random.default_rng(2), 41, 0.9, 0.01)
+    there, back = pair(ours, theirs), pair(theirs, ours)
+    assert back.ratio == pytest.approx(1 / there.ratio)
+    assert back.low == pytest.approx(1 / there.high, rel=1e-3)
+
+
 @pytest.mark.parametrize("count", [20, 61, 200])
 def test_the_interval_holds_the_true_ratio_in_95_of_100_runs(count):
     held = 0
