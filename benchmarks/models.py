@@ -1,4 +1,4 @@
-"""How long a redraw of the Schedule tab and the compiled model of requests take: `python -m benchmarks.models`.
+"""Time a redraw of the Schedule tab and the compiled model of requests: `python -m benchmarks.models`.
 
 No GPU needed. The compiled model counts large launches of every kernel, with default and with 16 × 16 tiles, in at most
 50 ms each once the kernel is compiled.

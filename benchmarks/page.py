@@ -1,8 +1,8 @@
-"""How soon the page starts, opens and redraws, beside what Gradio alone takes on the same machine, in turns.
+"""Time the page's start, opening and redraws beside Gradio alone, in turns on the same machine.
 
-    python -m benchmarks.page start          `python app.py` to its first reply, beside `import gradio`
-    python -m benchmarks.page open URL       navigation to the first and the live picture, beside an empty Gradio page
-    python -m benchmarks.page slider URL     a moved slider to its redrawn picture, beside the echo of a gr.Number
+    python -m benchmarks.page start          from `python app.py` to the first reply, beside `import gradio`
+    python -m benchmarks.page open URL       from navigation to the first and the live picture, beside an empty page
+    python -m benchmarks.page slider URL     from a slider's move to the redrawn picture, beside a gr.Number's echo
 
 URL is that of a running page. CHROMIUM names the browser.
 """
@@ -35,7 +35,7 @@ PICTURES = {
 CASES = {"64 × 64": "M=2048&N=2048&BLOCK_M=32&BLOCK_N=32", "512 × 512": "M=8192&N=8192&BLOCK_M=16&BLOCK_N=16"}
 MAX_REDRAW = {"64 × 64": 1.6, "512 × 512": 2.5}
 
-# Looks in each frame: what is there in one was painted before the next.
+# Checks in each frame: an element of one frame is painted before the next.
 _WATCH = """(() => {
   const look = () => requestAnimationFrame((%s) ? (at) => { window.seenAt = at; } : look);
   requestAnimationFrame(look);
@@ -110,7 +110,7 @@ def _first_reply_s() -> float:
 
 
 def measure_opening(url: str) -> None:
-    """Print how soon a browser without a cache paints each picture."""
+    """Print the time until a browser without a cache paints each picture."""
     with gr.Blocks(analytics_enabled=False) as empty:
         gr.HTML("hello", elem_id="hello")
     _, address, _ = empty.launch(prevent_thread_lock=True, quiet=True, ssr_mode=False)
@@ -139,7 +139,7 @@ def _seen_ms(browser: Browser, url: str, is_there: str) -> float:
 
 
 def measure_slider(url: str) -> None:
-    """Print how soon a moved GROUP_SIZE is seen, in each case."""
+    """Print the time from a move of GROUP_SIZE to its picture."""
     with gr.Blocks() as echoing:
         number, echo = gr.Number(0), gr.Number(0)
         number.input(lambda x: x, number, echo)

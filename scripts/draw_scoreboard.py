@@ -1,13 +1,12 @@
 """Update README's scoreboard: `python -m scripts.draw_scoreboard`. CHROMIUM names the browser.
 
-Draws docs/scoreboard.png from the page's own figure, on paper, and writes the number into the sentence below it.
+Draws docs/scoreboard.png from the page's figure, on white, and updates the number in the sentence below it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +23,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURE, README = ROOT / "docs" / "scoreboard.png", ROOT / "README.md"
 WIDTH, HEIGHT, SCALE, COLORS = 960, 560, 2, 64
 
-# The number as README writes it: what `in_short` says, in bold.
+# The text of `in_short`, in bold.
 SENTENCE = re.compile(r"\*\*[\d,]+ of [\d,]+ counts agree exactly[^*]*\*\*")
 
 
 def figure() -> str:
-    """Return every count of sectors as JSON with plain lists."""
+    """Return the figure of all sector counts as JSON with plain lists."""
     drawn = scoreboard_figure(scoreboard().part(("sectors",)).scores, "sectors")
     layout = {**drawn.layout.to_plotly_json(), "template": THEMES["light"], "paper_bgcolor": "#fff", "height": HEIGHT}
     content = {"data": [trace.to_plotly_json() for trace in drawn.data], "layout": {**layout, "width": WIDTH}}
@@ -37,7 +36,7 @@ def figure() -> str:
 
 
 def draw(file: Path) -> None:
-    """Draw the figure in a browser, and write it in few colours."""
+    """Draw the figure in a browser, and write it with few colours."""
     with chromium() as browser:
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=SCALE)
         page.set_content("<body style='margin: 0'><div id='plot'></div>")
@@ -50,15 +49,13 @@ def draw(file: Path) -> None:
         image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
-def main() -> int:
-    """Draw the picture, and write the sentence."""
+def main() -> None:
     draw(PICTURE)
     text = README.read_text(encoding="utf-8")
-    said = in_short(scoreboard())
-    README.write_text(SENTENCE.sub(f"**{said}**", text), encoding="utf-8")
-    print(f"{PICTURE}: {PICTURE.stat().st_size:,} bytes; README: {said}")
-    return 0
+    summary = in_short(scoreboard())
+    README.write_text(SENTENCE.sub(f"**{summary}**", text), encoding="utf-8")
+    print(f"{PICTURE}: {PICTURE.stat().st_size:,} bytes; README: {summary}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

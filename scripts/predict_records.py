@@ -1,13 +1,12 @@
 """Predict every recorded launch: `python -m scripts.predict_records`. No GPU needed.
 
-Writes the file that the scoreboard compares with what was counted. To be run when a model changes what it predicts, or
-when something was recorded; `python -m scripts.draw_scoreboard` then brings README up to date.
+Writes the file that the scoreboard compares with the counts. Run it after a model's predictions change or launches are
+recorded; `python -m scripts.draw_scoreboard` then updates README.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def predictions() -> Iterator[Prediction]:
-    """The counted launches as they were compiled then, and the comparisons of GROUP_SIZEs as compiled here."""
+    """Yield predictions of counted launches, as compiled then, and of comparisons of GROUP_SIZEs, as compiled here."""
     from kernels.measuring.counters import COUNTERS
     from kernels.results import records
     from tests.oracle.recorded_reuse import STUDIES, compared, rows
@@ -31,17 +30,15 @@ def predictions() -> Iterator[Prediction]:
         yield of_study(recording.measured.experiment, recording.gpu, version("triton"), reads)
 
 
-def main() -> int:
-    """Write the file."""
+def main() -> None:
     from visualize.scoreboard.predictions import FILE
 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
-        lines = [one.line() for one in predictions()]
+        lines = [prediction.line() for prediction in predictions()]
     FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     print(f"{FILE}: {len(lines)} launches, {FILE.stat().st_size:,} bytes")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -175,7 +175,7 @@ def _form(kind: str) -> Any:
 
 
 def _lines(file: Path) -> dict[tuple[str, str, Any], str]:
-    """The recordings of a file by kind, GPU, and the experiment that stands for all with the same result."""
+    """The recordings of a file by kind, GPU, and experiment key."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return {_key(line): line for line in lines}
 

@@ -123,7 +123,7 @@ def _on_chip(
     rows, columns = tile or (0, 0)
     is_hopper = gpu.compute_capability == (9, 0)
     in_groups = not is_hopper or (warps % _GROUP_WARPS == 0 and rows >= _GROUP_ROWS)
-    # Tiles and steps reach past the edges, and compute products that nobody needs.
+    # Tiles and steps reach past the edges, where they compute unused products.
     output = math.prod(kernel.family.tensors(launch.problem)[kernel.family.output(launch.problem)].shape)
     padded = extents["m"] * extents["n"] * rows * columns / output if tile else 1.0
     rate = SUSTAINED * (1.0 if in_groups else _OLDER_RATE)

@@ -1,4 +1,4 @@
-"""What each step of a launch computes, and which panels of its inputs the programs of a step read.
+"""The tiles that each step of a launch computes, and the panels of its inputs that the programs of a step read.
 
 A step is a wave, or, if programs loop over tiles, a turn of the loop in a wave. It can also be a single program (or a
 single tile of a loop), in start order. Omitted, as in `schedule`: how long a program runs.
@@ -73,7 +73,7 @@ class Steps:
     Attributes:
         name: what a step is: "wave", "turn" (of the loop), "step" (a turn in a wave), "program", or "tile" (of a loop).
         entries: the entries of the schedule's tiles, step after step.
-        timed: the launch as if each tile were a program of its own, started when the tile is computed.
+        timed: the launch as if each tile were a separate program, started when the tile is computed.
         tiles: tiles that each step computes: (steps,).
         slots: programs that compute at once in a full step.
     """
