@@ -67,7 +67,6 @@ class BoundedCache(Generic[K, V]):
 
     def __init__(self, max_size: int, weigh: Callable[[V], int] = lambda _: 0, max_weight: int = 0) -> None:
         self._max_size, self._weigh, self._max_weight = max_size, weigh, max_weight
-        self._weight = 0
         self._values: OrderedDict[K, V] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -80,15 +79,13 @@ class BoundedCache(Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         with self._lock:
-            if key in self._values:
-                self._weight -= self._weigh(self._values.pop(key))
             self._values[key] = value
-            self._weight += self._weigh(value)
-            while len(self._values) > self._max_size or (self._weight > self._max_weight and len(self._values) > 1):
-                self._weight -= self._weigh(self._values.popitem(last=False)[1])
+            self._values.move_to_end(key)
+            while len(self._values) > self._max_size or (len(self._values) > 1 and self._weight() > self._max_weight):
+                self._values.popitem(last=False)
 
-    def __len__(self) -> int:
-        return len(self._values)
+    def _weight(self) -> int:
+        return sum(map(self._weigh, self._values.values()))
 
 
 class Session:

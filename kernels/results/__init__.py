@@ -4,33 +4,3 @@ from kernels.results.counters import Counters, GroupSizeRow, GroupSizeStudy, OpC
 from kernels.results.outcome import STAGES, Compiled, Device, Failure, Measured
 from kernels.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak, RunResult, Timing
 from kernels.results.sweep import AgainstLibrary, Final, Finalist, Prediction, Strategy, Sweep, SweepRow
-
-__all__ = [
-    "STAGES",
-    "AgainstLibrary",
-    "Baseline",
-    "Check",
-    "Clocks",
-    "Closeup",
-    "Compiled",
-    "Counters",
-    "Device",
-    "Diff",
-    "Failure",
-    "Final",
-    "Finalist",
-    "GroupSizeRow",
-    "GroupSizeStudy",
-    "LaunchOverhead",
-    "Measured",
-    "OpCounts",
-    "Peak",
-    "Prediction",
-    "RunResult",
-    "SharedCounts",
-    "Strategy",
-    "Sweep",
-    "SweepRow",
-    "Timeline",
-    "Timing",
-]

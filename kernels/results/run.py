@@ -181,11 +181,6 @@ class Clocks:
     limited_by: tuple[str, ...] = ()
 
     @property
-    def spread(self) -> float:
-        """Return the difference between the highest and the lowest clock, as a share of the highest."""
-        return 1 - self.lowest_mhz / self.highest_mhz
-
-    @property
     def note(self) -> str:
         """Return how far the clock moved and what limited it; "" for a steady, unlimited clock.
 
@@ -193,9 +188,10 @@ class Clocks:
         'The SM clock moved between 1,740 and 1,980 MHz (12 %); the driver limited it: power limit.'
         """
         limited = f"the driver limited it: {', '.join(self.limited_by)}" if self.limited_by else ""
-        if self.spread <= STEADY_CLOCK:
+        spread = 1 - self.lowest_mhz / self.highest_mhz
+        if spread <= STEADY_CLOCK:
             return f"The SM clock stood at {self.median_mhz:,.0f} MHz; {limited}." if limited else ""
-        span = f"{self.lowest_mhz:,.0f} and {self.highest_mhz:,.0f} MHz ({100 * self.spread:.0f} %)"
+        span = f"{self.lowest_mhz:,.0f} and {self.highest_mhz:,.0f} MHz ({100 * spread:.0f} %)"
         return f"The SM clock moved between {span}{f'; {limited}' if limited else ''}."
 
 

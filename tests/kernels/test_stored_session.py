@@ -16,7 +16,7 @@ from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Device, Failure, RunResult, records
 from kernels.results.store import Store
 from kernels.results.stored import ResultFilter
-from tests.kernels.results_made_up import H200, INTERPRETER, START, experiment, run
+from tests.kernels.results_made_up import INTERPRETER, START, experiment, run
 from tests.kernels.stores import counted, put
 
 QUICK = experiment("matmul.grouped", M=64, N=64, K=32)
@@ -111,16 +111,12 @@ def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, store_path, m
     assert (again.timing.median_ms, again.device.triton) == (0.25, "3.7.1")
 
 
-def test_failures_and_recordings_are_not_stored(sessions, store_path):
+def test_failures_and_recordings_are_not_stored(sessions, store_path, monkeypatch):
     session = sessions()
     assert isinstance(session.submit(replace(QUICK, gpu="B200")).result(0), Failure)
     shipped = records.shipped(RUN.form)[0]
     assert session.submit(replace(shipped.measured.experiment, gpu=shipped.gpu)).result(0).backend == "recorded"
-    assert counted(store_path) == 0
-
-
-def test_a_recording_that_stands_in_for_a_result_is_not_stored(sessions, store_path, monkeypatch):
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PATH", "")  # a recording replaces counts without ncu
     shipped = next(one for one in records.shipped(COUNTERS.form) if one.gpu == "H200")
     found = sessions(GPUS["H200"]).submit(shipped.measured.experiment, "counters").result()
     assert found.backend == "recorded"
@@ -143,5 +139,3 @@ def test_the_machines_session_has_the_machines_store(tmp_path, monkeypatch):
     session = Session.here()
     assert session.store.path == tmp_path / "mine.db"
     session.close()
-    assert not Session(None, tmp_path).store.is_on
-    assert H200.backend == "cuda"
