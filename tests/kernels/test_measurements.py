@@ -11,6 +11,7 @@ from kernels import discover
 from kernels.experiment import Run, from_json
 from kernels.gpus import GPUS
 from kernels.measuring.measurement import Measurement
+from kernels.measuring.pool import DEADLINES_S
 from kernels.measuring.session import MEASUREMENTS, MOST_KEPT, Session
 from kernels.results import Failure, RunResult
 from tests.waiting import until
@@ -61,10 +62,6 @@ def fail_unharmed():
     return Failure("time", "not_written_once", "1 of 2 programs did not write down one start and end.")
 
 
-def fail_to_compile(experiment, gpu):
-    return Failure("compile", "error", "RuntimeError: no space left")
-
-
 def process_of(session):
     return session.ask_runner(os.getpid)
 
@@ -85,10 +82,11 @@ def test_after_a_cuda_error_the_next_measurement_gets_a_fresh_worker(deviceless,
     assert (process_of(deviceless) != before) is is_replaced
 
 
-def test_a_compile_that_fails_leaves_the_run_worker_alone(deviceless, made_up):
-    made_up(lambda experiment, stages: stages.compile(experiment, fail_to_compile))
+def test_a_compile_that_fails_leaves_the_run_worker_alone(deviceless, monkeypatch):
+    monkeypatch.setitem(DEADLINES_S, "compile", 1.0)
     before = process_of(deviceless)
-    assert deviceless.submit(QUICK, "made_up").result(60) == fail_to_compile(None, None)
+    outcome = deviceless.submit(SLOW, "run").result(60)
+    assert (outcome.stage, outcome.kind) == ("compile", "timeout")
     assert process_of(deviceless) == before
 
 
