@@ -148,7 +148,8 @@ def _run(
 ) -> str:
     """Return the command's output. Its own session lets a kill reach all its children."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "TRITON_CACHE_DIR": cache, "PYTHONPATH": path} if cache else None
+    launcher = {"TRITON_CACHE_DIR": cache, "TRITON_INTERPRET": "0", "PYTHONPATH": path}
+    environment = {**os.environ, **launcher} if cache else None
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
     )
@@ -302,10 +303,6 @@ COUNTERS = Measurement(
 
 def _launch_all(payloads: list[dict[str, Any]], repeats: int) -> None:
     """Launch each experiment `repeats` times on this machine's GPU, one launch at a time."""
-    from kernels.measuring import worker
-
-    worker.start("cuda", os.environ["TRITON_CACHE_DIR"])
-
     import torch
 
     from kernels.gpus import this_gpu
