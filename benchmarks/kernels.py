@@ -69,16 +69,16 @@ def open_gpu() -> Iterator[tuple[Gpu, Device]]:
     """
     from kernels.gpus import this_gpu
     from kernels.measuring import worker
-    from kernels.results import Failure
 
     gpu = this_gpu()
     if gpu is None:
         raise SystemExit("There is no GPU here, so there is nothing to time.")
     with tempfile.TemporaryDirectory() as cache:
         worker.start("cuda", cache)
-        device = worker.describe()
-        if isinstance(device, Failure):
-            raise SystemExit(device.message)
+        try:
+            device = worker.describe()
+        except Exception as error:
+            raise SystemExit(worker.to_failure("worker", error).message) from error
         yield gpu, device
 
 
