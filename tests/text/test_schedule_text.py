@@ -10,9 +10,10 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.predict.schedule import schedule
+from visualize.predict.schedule import Residency, schedule
 from visualize.predict.steps import FirstLoads, steps
 from visualize.text.prose import Link, html
+from visualize.text.residency import residents
 from visualize.text.schedule_text import Bought, loads_headline, sharing, timing
 
 SEVEN_SMS = replace(GPUS["H200"], sms=7, name="seven")
@@ -44,6 +45,17 @@ def test_a_launch_of_one_wave_is_no_more_idle_than_that_wave():
 def test_a_full_wave_is_said_to_be_full():
     text, _ = said("matmul.grid_2d", {"M": 64, "N": 14 * 64, "K": 64}, per_sm=2, BLOCK_M=64, BLOCK_N=64)
     assert str(text) == "14 programs run in 1 wave of 14 (7 SMs of seven, 2 programs per SM). The last wave is full."
+
+
+def test_the_table_by_programs_per_sm_has_the_idle_shares_of_the_last_and_of_all_waves():
+    kernel = discover()["matmul.grid_2d"]
+    launch = Launch(kernel.family.problem(M=256, N=256, K=64), kernel.config(BLOCK_M=64, BLOCK_N=64), SEVEN_SMS)
+    text = re.sub(r"<[^>]*>", " ", residents(schedule(kernel, launch), launch, None, Residency(1, "assumed")))
+    rows = [
+        " ".join(text.split()).find(row)
+        for row in ("3 2 of 7 71 % 24 %", "2 2 of 14 86 % 43 %", "1 16 of 28 43 % 43 %")
+    ]
+    assert -1 < rows[0] < rows[1] < rows[2], text
 
 
 def test_programs_that_loop_take_turns():
