@@ -99,8 +99,8 @@ def count(wanted: Sequence[Experiment], gpu: Gpu) -> Iterator[Outcome]:
 def _count_batch(batch: Sequence[Experiment], session: Session, cache: str) -> Iterator[Outcome]:
     from kernels.measuring.counters import METRICS, CountingFailed, count, join_counts
 
-    with ThreadPoolExecutor(CLIENTS) as clients:
-        outcomes = dict(zip(batch, clients.map(session.compiled, batch), strict=True))
+    futures = {experiment: session.compile(experiment) for experiment in batch}
+    outcomes = {experiment: future.result() for experiment, future in futures.items()}
     compiled = {experiment: made for experiment, made in outcomes.items() if not isinstance(made, Failure)}
     yield from (pair for pair in outcomes.items() if pair[0] not in compiled)
     try:
