@@ -1,1 +1,1 @@
-"""The compiler, for any GPU: its texts read back as facts. Needs Triton; runs in a compile worker."""
+"""Compile kernels for any GPU, and read facts from the resulting IR, PTX and SASS. Needs Triton."""

@@ -1,4 +1,4 @@
-"""Estimate a compile before it starts: registers for the accumulator, and seconds. Standard library only."""
+"""Estimate the cost of a compile before it starts: accumulator registers and seconds. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ COMPILE_DEADLINE_S = 60.0
 # Longest compile that may use the worker reserved for short jobs.
 QUICK_COMPILE_S = 5.0
 
-# Factor by which the estimate may be wrong: on another machine, and by what it leaves out.
+# Factor by which the estimate may be wrong, because machines differ and the model is incomplete.
 _UNCERTAINTY = 2.0
 
-# Seconds that matrix units' kernels take while their accumulator fits in registers.
+# Compile time of a matrix-unit kernel whose accumulator fits in registers.
 _BASE_S = 3.0
 
 
 def explain_spill(kernel: Kernel, launch: Launch) -> str:
-    """Return why a config is not worth a compile, as a sentence, or "": its accumulator does not fit in registers.
+    """Return a sentence if the config's accumulator does not fit in registers, else "".
 
-    Such a kernel can compile for minutes, and then keeps its accumulator in local memory.
+    Such a config is not worth compiling: it can take minutes, and the kernel then spills to local memory.
     """
     registers = accumulator_registers(kernel, launch)
     if registers <= MOST_REGISTERS:
@@ -38,16 +38,16 @@ def explain_spill(kernel: Kernel, launch: Launch) -> str:
 
 
 def explain_refusal(kernel: Kernel, launch: Launch) -> str:
-    """Return why a launch is not compiled, as a sentence, or "": it would spill and exceed its deadline."""
+    """Return a sentence if the kernel would spill and its compile would exceed the deadline, else ""."""
     seconds, spill = compile_seconds(kernel, launch), explain_spill(kernel, launch)
     if not spill or seconds <= _UNCERTAINTY * COMPILE_DEADLINE_S:
         return ""
     duration = f"Compiling it for {launch.gpu.name} would take about {seconds:,.0f} s"
-    return f"{spill} {duration}, and {COMPILE_DEADLINE_S:.0f} s are allowed."
+    return f"{spill} {duration}; the limit is {COMPILE_DEADLINE_S:.0f} s."
 
 
 def accumulator_registers(kernel: Kernel, launch: Launch) -> int:
-    """Return the float32 sums per thread; 0 for a kernel that multiplies nothing."""
+    """Return the number of float32 accumulators per thread; 0 for a kernel without matrix products."""
     tile = kernel.output_tile(launch)
     if tile is None or not kernel.family.work(launch.problem):
         return 0
@@ -55,10 +55,11 @@ def accumulator_registers(kernel: Kernel, launch: Launch) -> int:
 
 
 def compile_seconds(kernel: Kernel, launch: Launch) -> float:
-    """Estimate the seconds of one core that a compile takes: fitted to a dozen by Triton 3.7.1 on an x86 server core.
+    """Estimate the compile time on one core, in seconds.
 
-    For matrix units: a few seconds while the sums fit in registers, and ten times as many for twice the sums. Without
-    matrix units, each product is a separate instruction.
+    The formulas are fitted to a dozen compiles with Triton 3.7.1 on an x86 server core. With matrix units, a compile
+    takes a few seconds while the accumulators fit in registers, and ten times as long for twice as many. Without matrix
+    units, each product is a separate instruction.
     """
     sums = accumulator_registers(kernel, launch)
     if not sums:
@@ -73,6 +74,6 @@ def compile_seconds(kernel: Kernel, launch: Launch) -> float:
 
 
 def panel_loads(kernel: Kernel, launch: Launch) -> list[Access]:
-    """Return the loads of panels in a loop over K, by tile row first."""
+    """Return the loads of the A and B panels in the loop over K, A first."""
     panels = kernel.family.panels or ()
     return [access for access in kernel.accesses(launch) if isinstance(access, Access) and access.tensor in panels]

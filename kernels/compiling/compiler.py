@@ -1,8 +1,7 @@
 """Compile a kernel for any GPU, on a machine with or without one. Runs in a compile worker.
 
-Triton's launcher decides what to compile: its own binder sees stand-in tensors and the real sizes. So the kernel is
-specialized as in a launch (sizes divisible by 16, or equal to 1), and the run worker finds the result in the shared
-cache.
+Triton's own launcher binds the arguments: stand-in tensors and the real sizes. So the kernel is specialized exactly as
+in a launch (sizes divisible by 16, or equal to 1), and the run worker gets a hit in the shared cache.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ _PATH = re.compile(r"(?<![\w.])/\w[^\s\"':,;]+")
 
 
 def compile_into_cache(experiment: Experiment, gpu: Gpu, is_timed: bool = False) -> Failure | None:
-    """Compile the experiment's kernel for `gpu` into the shared cache, or return why not.
+    """Compile the experiment's kernel for `gpu` into the shared cache. Return the Failure, if any.
 
     Args:
-        is_timed: compile the build whose programs record when they ran.
+        is_timed: compile the instrumented build, whose programs record when they ran.
     """
     declared, launch = _declare(experiment, gpu)
     kernel = _compile(timed_build(declared, launch) if is_timed else declared, launch)
@@ -55,23 +54,23 @@ def compile_into_cache(experiment: Experiment, gpu: Gpu, is_timed: bool = False)
 
 
 def timed_build(declared: Kernel, launch: Launch) -> Kernel:
-    """Return a kernel's timed build with a stand-in for its record: to be compiled, not launched."""
+    """Return a kernel's timed build with a stand-in record tensor. It can be compiled but not launched."""
     rows = TensorSpec((declared.programs(launch), len(TIMED_FIELDS)), is_input=False)
     return add_timer(declared, _stand_in_tensor("int64", rows))
 
 
 def compile_experiment(experiment: Experiment, gpu: Gpu, specialization: str = "launcher") -> Compiled | Failure:
-    """Compile the experiment's kernel for `gpu` and read it back: registers, memory operations, texts.
+    """Compile the experiment's kernel for `gpu`. Return its registers, memory operations, IR, PTX and SASS.
 
     Args:
-        specialization: what the compiler knows about sizes and strides: "launcher" (what the launcher records),
+        specialization: how much the compiler knows about sizes and strides: "launcher" (as in a launch),
             "constexpr" (their values, as constants) or "none".
     """
     return compile_launch(*_declare(experiment, gpu), specialization)
 
 
 def compile_launch(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Compiled | Failure:
-    """Compile and read back a launch of any declared kernel, as `compile_experiment` does."""
+    """Do what `compile_experiment` does, for a launch of any declared kernel."""
     import triton
 
     start = time.perf_counter()
@@ -127,7 +126,7 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
         try:
             arguments = _specialize(declared.arguments(tensors, launch), declared.jitted, specialization)
             kernel = _warm_up(declared, launch, arguments)
-        except Exception as error:  # whatever the compiler raises: kernel and config are ours, the reason is its own
+        except Exception as error:  # the compiler can raise any type
             return explain_rejection(error, printed(), launch)
     shared = kernel.metadata.shared
     if shared > gpu.shared_bytes_per_program:
@@ -140,17 +139,17 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
 
 
 def _stand_in_tensor(dtype: str, spec: TensorSpec) -> Any:
-    """Return a tensor without memory: dtype, strides, and the address 0, aligned as torch aligns its tensors."""
+    """Return a tensor without storage. Its address, 0, is as aligned as any that torch allocates."""
     import torch
 
     return torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, dtype), device="meta")
 
 
 def _warm_up(declared: Kernel, launch: Launch, arguments: dict[str, Any]) -> Any:
-    """Compile, or load from Triton's cache.
+    """Compile the kernel, or load it from Triton's cache.
 
-    Triton trusts its cache, so an entry truncated by a full disk or a crash would fail its kernel for good. It is
-    compiled again. Reading one raises ValueError (JSON or text that ends too early), KeyError or OSError (a missing
+    Triton trusts its cache: an entry truncated by a full disk or a crash would make every later load fail. So a bad
+    entry is compiled again. Loading one raises ValueError (JSON or text ends too early), KeyError or OSError (a missing
     field or file).
     """
     import triton
@@ -163,15 +162,15 @@ def _warm_up(declared: Kernel, launch: Launch, arguments: dict[str, Any]) -> Any
     except (ValueError, KeyError, OSError):
         with triton.knobs.compilation.scope():
             triton.knobs.compilation.always_compile = True
-            declared.jitted.device_caches.clear()  # what was read of the bad entry
+            declared.jitted.device_caches.clear()  # may hold parts of the bad entry
             return declared.jitted.warmup(**arguments, grid=grid)
 
 
 def _assert_whole(asm: Any) -> None:
-    """Raise ValueError if the cubin or a text of a compiled kernel is visibly truncated."""
+    """Raise ValueError if a compiled kernel's cubin, TTGIR or PTX is visibly truncated."""
     cubin = asm["cubin"]
     magic, table, size, count = _ELF_HEADER.unpack(cubin[: _ELF_HEADER.size].ljust(_ELF_HEADER.size, b"\0"))
-    # The table comes last. A file that was extended but not written holds zeros there.
+    # The section table comes last. In a file that was extended but never written, it is all zeros.
     if magic != b"\x7fELF" or not 0 < table <= len(cubin) - size * count or not any(cubin[table:]):
         raise ValueError(f"The compiled kernel of {len(cubin):,} bytes is truncated.")
     for kind in ("ttgir", "ptx"):
@@ -181,21 +180,21 @@ def _assert_whole(asm: Any) -> None:
 
 
 def _specialize(arguments: dict[str, Any], jitted: Any, specialization: str) -> dict[str, Any]:
-    """Return the arguments with what the compiler may know about sizes and strides."""
+    """Return the arguments, changed so that the compiler knows only what `specialization` allows."""
     import triton.language as tl
 
     if specialization == "launcher":
         return arguments
     changed = dict(arguments)
     for name in (p.name for p in jitted.params if not p.is_constexpr and isinstance(arguments[p.name], int)):
-        # Triton does not specialize on an odd number, except on 1, which stays 1.
+        # Triton does not specialize on odd numbers, except on 1.
         changed[name] = tl.constexpr(changed[name]) if specialization == "constexpr" else changed[name] | 1
     return changed
 
 
 @contextmanager
 def capture_output() -> Iterator[Callable[[], str]]:
-    """Keep output off the terminal, native output included: MLIR and ptxas dump whole kernels when they fail.
+    """Capture output, including native output: MLIR and ptxas dump whole kernels when they fail.
 
     Yields:
         A function that returns the text printed so far.
@@ -220,15 +219,15 @@ def capture_output() -> Iterator[Callable[[], str]]:
 
 
 def explain_rejection(error: Exception, printed: str, launch: Launch) -> Failure:
-    """Return the failure for an exception of the compiler.
+    """Turn an exception that the compiler raised into a Failure.
 
     Args:
-        printed: output of the compiler before it raised.
+        printed: the compiler's output up to the exception.
     """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         message = (
             f"The disk of {Path(os.environ['TRITON_CACHE_DIR']).name} is full ({error.strerror}), so the compiled "
-            "kernel can't be kept. Free some space, or name another place by TILESCOPE_CACHE."
+            "kernel can't be saved. Free some space, or point TILESCOPE_CACHE to another folder."
         )
         return Failure("compile", "disk_full", message)
     text = f"{error}\n{printed}"
@@ -241,9 +240,9 @@ def explain_rejection(error: Exception, printed: str, launch: Launch) -> Failure
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if match := _ERROR.search(text):
         reason = match[1].strip()
-    elif lines and lines[0].startswith("PTXAS error: "):  # it died without a message; a command to reproduce it follows
+    elif lines and lines[0].startswith("PTXAS error: "):  # ptxas crashed; the following lines say how to reproduce it
         reason = lines[0].removeprefix("PTXAS error: ")
-    else:  # the message of a Python exception ends with the reason
+    else:  # the last line of a Python exception's message gives the reason
         reason = f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
     reason = _PATH.sub(lambda match: display_path(match[0]), reason)
     return Failure("compile", "compile_error", f"Triton could not compile this config: {reason}")

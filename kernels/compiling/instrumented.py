@@ -1,8 +1,8 @@
-"""Builds that read a GPU's clocks: a timed build of any kernel, and a probe of each SM's cycle counter.
+"""Instrumented kernels that read a GPU's clocks: a timed build of any kernel, and a probe of each SM's cycle counter.
 
-The timed build's programs record where and when they ran. The kernel's own jitted function is called unchanged, by a
-function that is generated from its parameters: a jitted function's parameters are fixed in its source, and a tensor
-descriptor must be one of them to be launched (inside a tuple argument it would not be).
+The timed build's programs record where and when they ran. A generated wrapper with the kernel's parameters calls the
+kernel's own jitted function unchanged. It is generated because a jitted function's parameters are fixed in its source,
+and because a tensor descriptor must be a parameter of its own: Triton can't launch one inside a tuple argument.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def add_timer(kernel: Kernel, record: Any) -> Kernel:
     """Return the kernel's timed build.
 
     Args:
-        record: (programs, 4) int64 on the device, TIMED_FIELDS of each program; `writes` is added to.
+        record: (programs, 4) int64 on the device, TIMED_FIELDS of each program. The build increments `writes`.
     """
 
     def arguments(tensors: Mapping[str, Any], launch: Launch) -> dict[str, Any]:
@@ -78,13 +78,13 @@ def add_timer(kernel: Kernel, record: Any) -> Kernel:
 
 @functools.cache
 def _wrap(jitted: Any) -> Any:
-    """Return a jitted function with the parameters of `jitted`, and `record` before them."""
+    """Return a jitted function whose parameters are `record` and those of `jitted`."""
     name = f"{jitted.fn.__name__}_timed"
     parameters = ", ".join(p.name + (": tl.constexpr" if p.is_constexpr else "") for p in jitted.params)
     call = ", ".join(p.name for p in jitted.params)
     text = f"def {name}(record, {parameters}):\n    enter(record)\n    kernel({call})\n    leave(record)\n"
     file = f"<{name}>"
-    # Triton reads a function's source where tracebacks do.
+    # Triton reads a function's source from linecache, as tracebacks do.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     names: dict[str, Any] = {"tl": tl, "kernel": jitted, "enter": enter, "leave": leave, "__name__": __name__}
     exec(compile(text, file, "exec"), names)

@@ -1,4 +1,4 @@
-"""Lines of TTGIR, PTX and SASS: where in a kernel's source each comes from, and which of them access memory."""
+"""Map each line of TTGIR, PTX and SASS to its source line, and find the lines that access memory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 
 from kernels.jit import display_path
 
-# Global-memory accesses in each text, including copies to shared memory and tensor copies.
+# Accesses to global memory at each stage, including copies to shared memory and tensor (TMA) copies.
 _MEMORY = {
     "ttgir": re.compile(r"tt\.(load|store|atomic|descriptor)|async_copy_global_to_local|async_tma"),
     "ptx": re.compile(r"\b(ld|st|red|atom)\.global|cp\.async\.(cg|ca|bulk)"),
     "sass": re.compile(r"\b(LDG|STG|LDGSTS|RED|REDG|ATOM|ATOMG|UTMALDG|UTMASTG|UTMAPF)\b"),
 }
 
-# (file without its folders, line, column), then the calls that the code was inlined through, innermost first.
+# A place is (file without its folders, line, column). A location adds the inlined calls, innermost first.
 Place = tuple[str, int, int]
 Location = tuple[Place, ...]
 
 _PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
-# `.loc file line column` holds until the next one; its comment names the file and the calls.
-# `//## File "file", line n` holds until the next one; of several in a row, the first is the innermost.
+# PTX: `.loc file line column` applies until the next `.loc`; its comment names the file and the calls.
+# SASS: `//## File "file", line n` applies until the next marker. Of several in a row, the first is the innermost.
 _MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File ")}
 _SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
 _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)")
@@ -34,19 +34,19 @@ _QUOTED_PATH = re.compile(r'"(/[^"\n]+)"')
 
 
 class Unreadable(Exception):
-    """The compiled kernel has a form that these readers do not know."""
+    """The compiled kernel has a form that these parsers do not know."""
 
 
 def hide_paths(text: str) -> str:
-    """Replace this machine's paths, which all three texts quote, as `display_path` does."""
+    """Shorten the absolute paths quoted in TTGIR, PTX or SASS, as `display_path` does."""
     return _QUOTED_PATH.sub(lambda match: f'"{display_path(match[1])}"', text)
 
 
 def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
-    """Return each line of a text with its source location; () if the text has none.
+    """Return each line with its source location, or () where it has none.
 
     Args:
-        kind: "ttgir", "ptx" or "sass". SASS has no columns: they are 0.
+        kind: "ttgir", "ptx" or "sass". SASS gives no columns, so they are 0.
     """
     lines = text.splitlines()
     if kind == "ttgir":
@@ -66,9 +66,9 @@ def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
 
 
 def memory_lines(text: str, kind: str, file: str, first: int, last: int) -> list[int]:
-    """Return the lines (from 0) of a text that access global memory for lines `first` to `last` of a source file.
+    """Return the line numbers (from 0) that access global memory on behalf of source lines `first` to `last`.
 
-    Inlined code belongs to the innermost function. `file` is a name without folders.
+    Inlined code counts for the innermost function. `file` is a name without folders.
     """
     return [
         number
@@ -82,7 +82,10 @@ def _place(match: re.Match[str]) -> Place:
 
 
 def _ttgir_locations(lines: list[str]) -> list[Location]:
-    """`#loc7 = loc("file":line:column)`, or a callsite, or a name for another; operations end with `loc(#loc7)`."""
+    """Resolve each line's location. An operation ends with `loc(#loc7)`.
+
+    Definitions such as `#loc7 = loc("file":line:column)` name a place, a call site, or another location.
+    """
     matches = (re.match(r"(#loc\d*) = loc\((.*)\)$", line) for line in lines)
     definitions = {match[1]: match[2] for match in matches if match}
 
@@ -98,7 +101,7 @@ def _ttgir_locations(lines: list[str]) -> list[Location]:
 
 
 def instructions(sass: str) -> list[tuple[str, Location]]:
-    """Return opcode and location of every SASS instruction, in order."""
+    """Return the opcode and location of every SASS instruction, in order."""
     located = ((_INSTRUCTION.match(line), location) for line, location in locate_lines(sass, "sass"))
     return [(match[1], location) for match, location in located if match]
 
@@ -107,11 +110,11 @@ def lane_bytes(instruction: str, line: str) -> int:
     """Return the bytes that one lane moves.
 
     Args:
-        instruction: PTX instruction without its operands.
-        line: the instruction with them.
+        instruction: a PTX instruction without its operands.
+        line: the same instruction with its operands.
 
     Raises:
-        Unreadable: the name has no width.
+        Unreadable: the instruction's name gives no width.
     """
     if instruction.startswith("cp.async.bulk"):
         return 0
@@ -124,9 +127,9 @@ def lane_bytes(instruction: str, line: str) -> int:
 
 
 def disassemble(kernel: Any) -> str:
-    """Return the SASS of Triton's compiled kernel, with source lines.
+    """Return the SASS of a compiled kernel, annotated with source lines.
 
-    Triton's cache keeps it beside the kernel: nvdisasm takes half a second for the smallest one.
+    The SASS is cached next to the kernel in Triton's cache, because nvdisasm takes at least half a second.
 
     Raises:
         subprocess.CalledProcessError: nvdisasm rejected the code.
@@ -136,18 +139,18 @@ def disassemble(kernel: Any) -> str:
 
     cache, cubin = get_cache_manager(kernel.hash), kernel.asm["cubin"]
     if path := cache.get_file("listing.sass"):
-        # The digest tells a truncated file, and the SASS of other code.
+        # The digest detects a truncated file, or the SASS of a different cubin.
         digest, _, sass = Path(path).read_text(encoding="utf-8", errors="replace").partition("\n")
         if digest == hashlib.sha256(cubin + sass.encode()).hexdigest():
             return sass
     sass = cuda_tool(triton.knobs.nvidia.nvdisasm.path, cubin, "--print-line-info", "--print-code", "--no-dataflow")
-    with suppress(OSError):  # the next request waits for nvdisasm, too
+    with suppress(OSError):  # without a cache entry, the next request runs nvdisasm again
         cache.put(f"{hashlib.sha256(cubin + sass.encode()).hexdigest()}\n{sass}", "listing.sass", binary=False)
     return sass
 
 
 def cuda_tool(path: str, cubin: bytes, *arguments: str) -> str:
-    """Return what one of the CUDA tools in Triton's wheel prints about a compiled kernel."""
+    """Run one of the CUDA tools in Triton's wheel on a compiled kernel, and return its output."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

@@ -1,12 +1,12 @@
-"""Read a compiled kernel's operations on global and shared memory from its texts. Runs in a compile worker.
+"""Read a kernel's operations on global and shared memory from its TTGIR, PTX and SASS. Runs in a compile worker.
 
-Global memory: layouts from the TTGIR, widths from the PTX. Triton's bindings parse the TTGIR and convert each layout to
-bases. An operation is matched with the PTX by its whole location: line, column, and the calls that it was inlined
-through. SASS has lines only, and ptxas gives some instructions the line of a neighbour, so the opcode decides, too.
+Global memory: layouts come from the TTGIR, widths from the PTX. Triton's bindings parse the TTGIR and convert each
+layout to bases. An operation is matched to the PTX by its full location: line, column, and inlined calls. SASS has
+lines only, and ptxas gives some instructions a neighbouring line, so SASS is also matched by opcode.
 
-Shared memory: addresses by evaluating the PTX. An address is a few integer operations on the thread's number. Values
-unknown before the launch (arguments, the program's number, a loop's counter) are equal for all threads of a program and
-taken as 0: they move all addresses together, by whole buffers.
+Shared memory: addresses come from evaluating the PTX. An address is a few integer operations on the thread index.
+Values unknown before the launch (arguments, the program id, a loop counter) are equal for all threads of a program.
+They are taken as 0, because they shift all addresses together, by whole buffers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PTX = re.compile(
 _DESCRIPTOR = re.compile(r"!tt\.tensordesc<[^#]*(#\w+)>")
 _SWIZZLE = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{swizzlingByteWidth = (\d+)", re.MULTILINE)
 
-# Operations that a SASS instruction may implement. An atomic on half a word loads the word before it swaps it.
+# Operations that a SASS instruction may implement. An atomic on half a word first loads the word that it swaps.
 SASS_KINDS = {
     "LDG": ("load", "atomic"),
     "LDGSTS": ("async copy",),
@@ -68,30 +68,30 @@ Values = np.ndarray
 def read_operations(
     accesses: Sequence[Access | FlatAccess], shapes: Sequence[tuple[int, int]], ttgir: str, ptx: str, sass: str
 ) -> tuple[MemoryOperation, ...]:
-    """Return each declared access as compiled, in the same order.
+    """Return the compiled operation of each declared access, in the same order.
 
     Args:
-        shapes: rows and columns of the tensor, as stored, that each access addresses.
+        shapes: for each access, the rows and columns of its tensor as stored.
 
     Raises:
-        Unreadable: the texts contradict one another or the accesses.
+        Unreadable: TTGIR, PTX, SASS and the declared accesses contradict one another.
     """
     in_ptx: dict[Location, list[tuple[str, int]]] = defaultdict(list)
     for line, location in locate_lines(ptx, "ptx"):
         if location and (match := _PTX.search(line)):
             in_ptx[location].append((match["name"], lane_bytes(match["name"], line)))
     found: dict[Location, MemoryOperation] = {}
-    copies: Counter[Location] = Counter()  # a pipelined loop has an operation several times
+    copies: Counter[Location] = Counter()  # pipelining a loop duplicates its operations
     for location, operation in _ttgir_operations(ttgir):
         made = in_ptx[location]
-        if operation.op == "atomic":  # without the load before a compare-and-swap, which is of whole words
+        if operation.op == "atomic":  # skip the load before a compare-and-swap, which loads whole words
             made = [
                 (name, operation.element_bytes if ".cas" in name else width)
                 for name, width in made
                 if name.startswith(("atom", "red"))
             ]
         if len(set(made)) != 1:
-            raise Unreadable(f"The {operation.op} at {location[0]} is {sorted(set(made)) or 'not in the PTX'}.")
+            raise Unreadable(f"The {operation.op} at {location[0]} is {sorted(set(made)) or 'missing'} in the PTX.")
         operation = replace(operation, instruction=made[0][0], width_bytes=made[0][1], instructions=len(made))
         if found.setdefault(location, operation) != operation:
             raise Unreadable(f"The {operation.op} at {location[0]} has several layouts.")
@@ -117,10 +117,10 @@ def read_operations(
 def match_instructions(
     listed: Sequence[tuple[str, Location]], operations: Sequence[MemoryOperation]
 ) -> list[int | None]:
-    """Return the number of the operation that each SASS instruction implements, or None if it implements none.
+    """Return, for each SASS instruction, the index of the operation that it implements; None if it accesses no memory.
 
-    It is the operation of its kind on its line. If ptxas names another line: the only one of the same width with fewer
-    instructions than in the PTX; -1 if that is ambiguous.
+    An instruction implements the operation of the same kind on its line. If ptxas names another line, it implements the
+    only operation of the same kind and width that still lacks instructions. The index is -1 if that is ambiguous.
     """
     numbers: list[int | None] = []
     for opcode, location in listed:
@@ -146,11 +146,11 @@ def match_instructions(
 
 
 def _check_count(operation: MemoryOperation, copies: int, access: Access | FlatAccess, shape: tuple[int, int]) -> None:
-    """Raise Unreadable unless the PTX has an instruction per group of registers, as often as the loop was unrolled.
+    """Raise Unreadable unless the PTX has one instruction per group of registers and copy of the loop body.
 
-    LLVM removes an instruction whose mask it proves false: with N = 1, all columns but the first, if the access is a
-    branch (a compare-and-swap loop) and not inline assembly. So there may be fewer, but one for each group of registers
-    with an element inside the tensor. A removed instruction would have had no active lane, so it costs nothing.
+    LLVM removes an instruction whose mask it proves false: with N = 1, every column except the first, if the access is
+    a branch (a compare-and-swap loop) rather than inline assembly. So there may be fewer, but at least one for each
+    group of registers with an element inside the tensor. A removed instruction would have had no active lane.
     """
     layout = operation.layout
     if layout is None:
@@ -169,10 +169,10 @@ def _check_count(operation: MemoryOperation, copies: int, access: Access | FlatA
 
 
 def _ttgir_operations(ttgir: str) -> Iterator[tuple[Location, MemoryOperation]]:
-    """Yield the operations on global memory with their locations, in the order of the text."""
+    """Yield the operations on global memory with their locations, in TTGIR order."""
     from triton._C.libtriton import gluon_ir, ir, nvidia
 
-    context = ir.context()  # must outlive everything made from it
+    context = ir.context()  # must outlive every object created from it
     ir.load_dialects(context)
     nvidia.load_dialects(context)
     with tempfile.NamedTemporaryFile("w", suffix=".ttgir") as file:
@@ -206,7 +206,7 @@ def _ttgir_operations(ttgir: str) -> Iterator[tuple[Location, MemoryOperation]]:
 
 
 def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
-    """Return the instructions on shared memory with linear addresses. Equal instructions are counted."""
+    """Return the shared-memory instructions whose addresses are linear, with the number of equal instructions."""
     evaluate = _make_evaluator(ptx, num_warps)
     counts: Counter[SharedOperation] = Counter()
     for line, location in locate_lines(ptx, "ptx"):
@@ -225,7 +225,7 @@ def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
 
 
 def conversions(ttgir: str) -> tuple[Conversion, ...]:
-    """Return the layout conversions, in the order of the TTGIR."""
+    """Return the layout conversions, in TTGIR order."""
     found = []
     for line, location in locate_lines(ttgir, "ttgir"):
         if location and (match := _CONVERSION.search(line)):
@@ -236,10 +236,10 @@ def conversions(ttgir: str) -> tuple[Conversion, ...]:
 
 
 def _linear_bases(address: Values, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return what each bit of a lane's and a warp's number changes in an address; None if that is not linear.
+    """Return the address bits that each bit of the lane and warp index flips; None if addresses are not linear.
 
     Args:
-        lanes: number of lanes per warp whose address counts.
+        lanes: number of lanes per warp that supply an address.
     """
     by_warp = address.reshape(-1, LANES)[:, :lanes]
     lane, warp = (
@@ -251,17 +251,17 @@ def _linear_bases(address: Values, lanes: int) -> tuple[tuple[int, ...], tuple[i
 
 
 def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], Values]:
-    """Return a function from a register or number to its unsigned 32-bit values in all threads of a program, int64."""
+    """Return a function that maps a register or literal to its value in each thread: unsigned 32-bit, held as int64."""
     thread = np.arange(LANES * num_warps, dtype=np.int64)
     values = {"%tid.x": thread}
     definitions: dict[str, tuple[str, list[str]]] = {}
     for match in filter(None, map(_DEFINITION.match, ptx.splitlines())):
-        # The first definition is the value before a loop that changes the register.
+        # A register that a loop updates is defined twice; the first definition is its value before the loop.
         definitions.setdefault(match[2], (match[1], [part.strip() for part in match[3].split(",")]))
 
     def evaluate(operand: str) -> Values:
         if operand not in values:
-            values[operand] = np.zeros_like(thread)  # ends the recursion of a loop's register
+            values[operand] = np.zeros_like(thread)  # stops the recursion for a register that a loop updates
             name, operands = definitions.get(operand, ("", []))
             operation = _OPERATIONS.get(name.split(".")[0])
             if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", operand):
