@@ -1,4 +1,4 @@
-"""Results that cross from a worker to the page: frozen dataclasses. Importing them loads no pydantic and no SQLite."""
+"""Results that workers send to the page, as frozen dataclasses. Importing them loads neither pydantic nor SQLite."""
 
 from kernels.results.counters import Counters, GroupSizeRow, GroupSizeStudy, OpCounts, SharedCounts, Timeline
 from kernels.results.outcome import STAGES, Compiled, Device, Failure, Measured

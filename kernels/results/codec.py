@@ -1,7 +1,7 @@
-"""The one codec: frozen dataclasses to JSON and back, checked strictly against their annotations.
+"""Convert frozen dataclasses to JSON and back, with strict checks against their annotations.
 
-Fields that pydantic can't convert alone are annotated with a JsonField: experiments, spaces, and the arrays of an error
-picture. Pydantic itself is imported at the first conversion: workers make results, and need none.
+A JsonField annotation marks each field that pydantic can't convert: experiments, spaces, and the arrays of an error
+picture. Pydantic is imported at the first conversion, so workers, which only create results, never load it.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from kernels.space import Space, space_from_json
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-# Codes 1 … 253 stand for errors from 1e-4 up, 24 per decade, so at most 10 % too high; 0 is no error. The limit, 1, is
-# 24 × 4 steps above the first. The last code is an element that is not finite.
-# A cell is rounded up: an error over the limit stays over it, and a cell stays an upper bound of its elements.
+# Codes from 1 stand for errors from 1e-4 up, 24 per decade, so a decoded error is at most 10 % too high. Code 0 is no
+# error. The limit, 1, is 24 × 4 steps above the first. The last code marks an element that is not finite.
+# Cells are rounded up: an error over the limit stays over it, and a cell stays an upper bound of its elements.
 LEVELS = np.array([0.0, *(10 ** (step / 24 - 4) for step in range(254)), np.inf], dtype=np.float32)
 LEVELS[1 + 24 * 4] = 1.0
 
-# JSON has no such numbers.
+# JSON can't represent these numbers.
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 @dataclass(frozen=True)
 class JsonField:
-    """How a field is converted to JSON and back; an annotation that pydantic reads.
+    """An annotation that tells pydantic how to convert a field to JSON and back.
 
     Attributes:
         write: value → JSON.
-        read: JSON → value. Raises ValueError for JSON that holds no such value.
+        read: JSON → value. Raises ValueError for JSON that does not represent a value.
     """
 
     write: Callable[[Any], Any]
@@ -56,10 +56,10 @@ class JsonField:
 
 def _read_rows(rows: Any, read_row: Callable[[Any], list[float]]) -> np.ndarray:
     if not isinstance(rows, list):
-        raise ValueError("a picture is a list of rows")
+        raise ValueError("a picture must be a list of rows")
     values = [read_row(row) for row in rows]
     if not values or not values[0] or len({len(row) for row in values}) != 1:
-        raise ValueError("a picture's rows have one length, and there is at least one value")
+        raise ValueError("a picture's rows must have equal lengths and at least one value")
     return np.array(values, dtype=np.float32)
 
 
@@ -71,21 +71,21 @@ def _encode_cells(cells: np.ndarray) -> list[str]:
 
 def _decode_cells(row: Any) -> list[float]:
     if not isinstance(row, str):
-        raise ValueError("a row of cells is base64 text")
+        raise ValueError("a row of cells must be base64 text")
     try:
         return [float(LEVELS[code]) for code in base64.b64decode(row, validate=True)]
     except binascii.Error as error:
-        raise ValueError(f"a row of cells is base64 text: {error}") from error
+        raise ValueError(f"a row of cells must be base64 text: {error}") from error
 
 
 def _write_elements(values: np.ndarray) -> list[list[float | str]]:
-    """Write numbers in the fewest digits that give the same float32."""
+    """Write each number with the fewest digits that round-trip to the same float32."""
     return [[float(str(value)) if np.isfinite(value) else str(value) for value in row] for row in values]
 
 
 def _read_elements(row: Any) -> list[float]:
     if not isinstance(row, list):
-        raise ValueError("a row of elements is a list of numbers")
+        raise ValueError("a row of elements must be a list of numbers")
     return [_read_number(value) for value in row]
 
 
@@ -93,7 +93,7 @@ def _read_number(value: Any) -> float:
     if isinstance(value, str) and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"an element is a number or one of {', '.join(_NOT_FINITE)}; this is {value!r}")
+        raise ValueError(f"an element must be a number or one of {', '.join(_NOT_FINITE)}, not {value!r}")
     return float(value)
 
 
@@ -104,7 +104,7 @@ Elements = Annotated[np.ndarray, JsonField(_write_elements, lambda rows: _read_r
 MeasuredExperiment = Annotated[
     Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload, discover()))
 ]
-# A sweep also has rows of configs that the family refuses.
+# A sweep also has rows for configs that the family rejects.
 SweptExperiment = Annotated[
     Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload, discover(), together=False))
 ]
@@ -112,7 +112,7 @@ SweptSpace = Annotated[Space, JsonField(Space.to_json, lambda payload: space_fro
 
 
 class UnreadableRecording(ValueError):
-    """JSON that does not hold the expected value: where it stands, which field is wrong, and why."""
+    """JSON does not represent the expected value. The message names the place, the field and the reason."""
 
 
 @cache
@@ -124,12 +124,12 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def to_json(value: Any, *, omit_defaults: bool = False) -> Any:
-    """Return a dataclass as plain JSON. NaN and infinity stay floats.
+    """Return a dataclass as JSON-compatible values. NaN and infinity stay floats.
 
     Args:
-        omit_defaults: leave out fields that have their default, as recordings do.
+        omit_defaults: leave out fields with default values, as recordings do.
     """
-    # NumPy numbers are the only values that pydantic does not know.
+    # NumPy numbers are the only values that pydantic can't serialize.
     (plain,) = _adapter(value.__class__).dump_python(
         (value,), mode="json", exclude_defaults=omit_defaults, fallback=lambda number: number.item(), warnings=False
     )
@@ -137,15 +137,15 @@ def to_json(value: Any, *, omit_defaults: bool = False) -> Any:
 
 
 def from_json(kind: Any, payload: Any, place: str) -> Any:
-    """Return the value that `payload` holds. Omitted fields take their defaults.
+    """Return the value that `payload` represents. Omitted fields take their defaults.
 
     Args:
         kind: a dataclass, or a tuple or dict of them.
         payload: as `json.loads` returns it.
-        place: where the payload stands, such as a file and a line, for the error.
+        place: the payload's origin for error messages, such as a file and a line.
 
     Raises:
-        UnreadableRecording: for an unknown or missing field, or a value of another type: "1" is not a number.
+        UnreadableRecording: a field is unknown, missing or of the wrong type ("1" is not a number).
     """
     from pydantic import ValidationError
 

@@ -1,4 +1,4 @@
-"""What was observed inside launches: counters of one, and of one per GROUP_SIZE; where and when each program ran."""
+"""Observations inside launches: profiler counters, counters per GROUP_SIZE, and when and where each program ran."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OpCounts:
     """Counts of one memory operation, summed over its instructions of one opcode.
 
     Attributes:
-        operation: index into the kernel's accesses; -1 if SASS does not tell.
+        operation: index into the kernel's accesses; -1 if the SASS is ambiguous.
         executed: warp instructions, including those without an active lane.
         lines: L1 tag lookups.
         ideal_sectors: sectors that the requested bytes would fill.
@@ -34,9 +34,9 @@ class OpCounts:
 
 @dataclass(frozen=True)
 class SharedCounts:
-    """Counts of one source line's shared-memory instructions of one opcode.
+    """Counts of the shared-memory instructions with one opcode on one source line.
 
-    `ideal_wavefronts` are the wavefronts without bank conflicts.
+    `ideal_wavefronts` is the number of wavefronts without bank conflicts.
     """
 
     source: tuple[str, int]
@@ -48,12 +48,12 @@ class SharedCounts:
 
 @dataclass(frozen=True)
 class Counters(Measured):
-    """One launch as Nsight Compute counted it.
+    """The counters that Nsight Compute collected for one launch.
 
     Attributes:
         tool: the profiler and its version.
-        launch: counts of the whole launch, by our names of the metrics: "ld_requests", "dram_read_bytes".
-        ops, shared: counts of instructions on global and on shared memory.
+        launch: counts for the whole launch by our metric names, such as "ld_requests" and "dram_read_bytes".
+        ops, shared: counts for global-memory and shared-memory instructions.
     """
 
     tool: str
@@ -70,9 +70,9 @@ class Timeline(Measured):
     Attributes:
         sm: %smid of each program, in the order of pid = x + y·grid_x + z·grid_x·grid_y.
         start_ns, end_ns: %globaltimer of each program, counted from the first start.
-        kernel_ms: time of this launch by CUDA events.
+        kernel_ms: this launch's time by CUDA events.
         plain, instrumented: times of the kernel and of the instrumented build, in alternating launches.
-        registers: registers per thread of these two.
+        registers: registers per thread of the kernel and of the instrumented build.
         passed: whether the instrumented build's output passed the kernel's check.
         clock_mhz: the SM clock during timing; None if it can't be read.
     """
@@ -94,7 +94,7 @@ class Timeline(Measured):
 
     @property
     def tick_ns(self) -> int:
-        """Return the timer's tick: the greatest common divisor of all differences. Few programs may give a multiple."""
+        """Return the greatest common divisor of all time differences: the timer's tick, or a multiple for few programs."""
         return math.gcd(*self._steps())
 
     @property
@@ -114,10 +114,10 @@ class GroupSizeRow:
     Attributes:
         group_size: None for a kernel without GROUP_SIZE.
         registers, shared_bytes: per thread and per program.
-        dram_read_bytes, dram_write_bytes: one per counted launch.
+        dram_read_bytes, dram_write_bytes: one value per counted launch.
         received_bytes: bytes of global memory that SMs received, without L1 hits; None if not counted.
-        l2_read_bytes: bytes that the L2 looked up for them. One lookup can serve several SMs. None if not counted.
-        times_ms: one per turn.
+        l2_read_bytes: bytes that the L2 looked up for the SMs. One lookup can serve several SMs. None if not counted.
+        times_ms: one value per turn.
     """
 
     group_size: int | None
@@ -136,7 +136,7 @@ class GroupSizeStudy(Measured):
 
     Attributes:
         tool: the profiler and its version.
-        rows: by GROUP_SIZE.
+        rows: sorted by GROUP_SIZE.
     """
 
     tool: str
@@ -152,5 +152,5 @@ def with_group_size(experiment: Experiment, size: int | None) -> Experiment:
 
 
 def any_group_size(experiment: Experiment) -> Experiment:
-    """Return one experiment that represents all that differ in GROUP_SIZE alone."""
+    """Return the representative of all experiments that differ only in GROUP_SIZE."""
     return with_group_size(experiment, 1 if hasattr(experiment.config, "GROUP_SIZE") else None)

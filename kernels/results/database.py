@@ -1,8 +1,8 @@
-"""The store's file: its tables, how it is opened, and what is wrong with it, in words.
+"""The store's SQLite file: its schema, opening and pruning it, and describing its errors.
 
 Write-ahead logging lets other processes read while one writes. Each write is one transaction with `synchronous=FULL`:
-once it returns, the result is on the disk, and neither a killed process nor a power failure takes it back. NORMAL would
-save one fsync (milliseconds; a run takes seconds), and could lose the last results with the power.
+once it returns, the result survives a killed process and a power failure. NORMAL would save one fsync (milliseconds,
+while a run takes seconds), but a power failure could lose the latest results.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 APPLICATION = 0x54494C45
 VERSION = 4
 
-# Seconds that a write waits for another process's, which takes milliseconds.
+# Seconds that a write waits for another process to finish writing, which takes milliseconds.
 _BUSY_S = 1.0
 
-# A `number` counts up and is never reused: it is the order of writing, and the cursor of a listing. `key` is a hash of
-# the experiment. `summary`, `details` and `row` are JSON; `recording` is deflated JSON. `changes` counts a sweep's
-# writes. The indexes serve the listing's filters: without them, listing a rare kernel's results scans the file.
+# A `number` increases with each write and is never reused, so it orders rows and serves as a listing's cursor. `key` is
+# a hash of the experiment. `summary`, `details` and `row` are JSON; `recording` is compressed JSON. `changes` counts a
+# sweep's writes. The indexes serve the listing's filters: without them, listing a rare kernel's results scans the file.
 _SCHEMA = (
     """CREATE TABLE result (
         number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, kernel TEXT NOT NULL, key TEXT NOT NULL,
@@ -52,20 +52,20 @@ _REASONS = {
 
 
 class NotOurs(Exception):
-    """A database that is left alone; the text ends a sentence about it."""
+    """The database belongs to another program or version, and is left untouched. The message completes a sentence."""
 
 
-# What opening, reading or writing the file can raise.
+# Exceptions that opening, reading or writing the file can raise.
 TROUBLE = (sqlite3.Error, OSError, NotOurs)
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Return a connection in autocommit mode to a file with the store's tables, which a new file gets.
+    """Return an autocommit connection to the store's file. Create the tables in a new file.
 
-    In a folder that can't be written, an existing file is opened for reading alone.
+    In a read-only folder, an existing file is opened read-only.
 
     Raises:
-        TROUBLE: if the file can't be used. Nothing is written to a database of another program or version.
+        TROUBLE: the file can't be used. Nothing is written to a database of another program or version.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -73,7 +73,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         if _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) or not path.exists():
             raise
-        # A reader of a write-ahead log makes a file beside it, unless the database is declared immutable.
+        # Reading with write-ahead logging creates a file next to the database, unless it is declared immutable.
         return _connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
 
 
@@ -105,19 +105,19 @@ def _version(connection: sqlite3.Connection) -> int:
         raise NotOurs("it is another program's database")
     if version != VERSION:
         age = "a newer" if version > VERSION else "an older"
-        raise NotOurs(f"{age} Tilescope wrote it: its version is {version}, and this one reads version {VERSION}")
+        raise NotOurs(f"{age} Tilescope wrote it: its version is {version}, but this Tilescope reads version {VERSION}")
     return VERSION
 
 
 def prune(connection: sqlite3.Connection, max_bytes: int) -> None:
-    """Delete the oldest results and sweeps, except the latest of each, until the used pages fit in `max_bytes`.
+    """Delete the oldest results and sweeps, but never the latest of each, until the used pages fit in `max_bytes`.
 
-    SQLite fills free pages before the file grows.
+    SQLite reuses free pages before it grows the file.
     """
     while _used_bytes(connection) > max_bytes:
         deleted = 0
         for table in ("result", "sweep"):
-            # One in a hundred at once, so that the next writes need not delete again.
+            # Delete 1 % at a time, so that the next writes need not delete again.
             oldest = f"SELECT number FROM {table} ORDER BY number LIMIT (SELECT count(*) / 100 + 1 FROM {table})"
             latest = f"SELECT max(number) FROM {table}"
             change = f"DELETE FROM {table} WHERE number IN ({oldest}) AND number < ({latest})"
@@ -133,15 +133,15 @@ def _used_bytes(connection: sqlite3.Connection) -> int:
 
 
 def is_corrupt(error: BaseException) -> bool:
-    """Return whether the file itself is broken."""
+    """Return whether the error means that the file itself is corrupt."""
     return _code(error) in _CORRUPT
 
 
 def describe(error: BaseException) -> str:
-    """Return what is wrong with the file, as the end of a sentence, without its path: the page is public."""
+    """Describe what is wrong with the file, as the end of a sentence. Omit its path, because the page is public."""
     code = _code(error)
     if code in _CORRUPT:
-        return "it is not a readable database. Move it away and restart to begin a new one"
+        return "it is not a readable database. Move it away and restart to create a new one"
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     return f"{_REASONS[code]} ({error})" if code in _REASONS else str(error)

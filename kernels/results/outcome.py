@@ -1,4 +1,4 @@
-"""What a compile or a measurement returns: a Failure, or a value that names its device."""
+"""The outcome of a compile or a measurement: a Failure, or a value that names its device."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ STAGES = ("config", "compile", "launch", "check", "time", "worker")
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no result. A wrong result is not a Failure: its check did not pass.
+    """The reason why there is no result. A wrong result is not a Failure; its check has not passed.
 
     Attributes:
-        stage: one of STAGES, where it happened. A missed deadline has the kind "timeout" and the stage that missed it.
-        kind: a word for programs.
-        message: a sentence for people.
-        field: the argument at fault; "" for none.
+        stage: the stage that failed, one of STAGES. A missed deadline has the kind "timeout" and the stage that missed it.
+        kind: a machine-readable word.
+        message: a human-readable sentence.
+        field: the argument at fault, or "".
     """
 
     stage: str
@@ -29,7 +29,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Device:
-    """The device that ran a kernel: "cuda" or "interpreter", its own name, and the versions."""
+    """The device that ran a kernel: its backend ("cuda" or "interpreter"), its name, and library versions."""
 
     backend: str
     name: str
@@ -42,7 +42,7 @@ class Compiled(CompiledFacts):
     """A kernel compiled for one GPU.
 
     Attributes:
-        ttgir, ptx, sass: the kernel's text at three stages, with the source lines that it came from.
+        ttgir, ptx, sass: the kernel at three stages of compilation, annotated with source lines.
         triton: the compiler's version.
         seconds: compile time; short if the compiler's cache had the kernel.
     """
@@ -61,7 +61,7 @@ class Measured:
 
     Attributes:
         backend: "cuda" or "interpreter" for a live result, "recorded" for an earlier one.
-        note: what a reader must know, in sentences.
+        note: caveats for the reader, in sentences.
     """
 
     experiment: MeasuredExperiment

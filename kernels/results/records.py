@@ -1,7 +1,7 @@
 """Shipped recordings: files of measurements for machines without that GPU, one JSON object per line.
 
-A line names the GPU, the date, and holds the result under the word of its kind. Each kind of measurement declares a
-RecordForm; this module knows no kinds. The store and the browser's last run use the same forms.
+A line names the GPU and the date, and holds the result in a field named after its kind. Each kind of measurement
+declares a RecordForm, so this module needs to know no kinds. The store and the browser's last run use the same forms.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Recording(Generic[T]):
     """A measured result, unchanged.
 
     Attributes:
-        gpu: a name of the GPU table.
+        gpu: a name in the GPU table.
         date: the day, or day and time, in ISO 8601.
     """
 
@@ -44,10 +44,10 @@ class RecordForm(Generic[T]):
     Attributes:
         word: the field of a line that holds the result.
         result: the result's type, a dataclass.
-        key: experiment → the experiment that represents all with the same result, without its `gpu`.
-        compact: result → the part of it that is recorded.
+        key: experiment → the representative of all experiments with the same result, without its `gpu`.
+        compact: result → the part of the result that is recorded.
         verb: the first word of a recorded result's note: "Recorded on H200, …".
-        keeps_run: a recorded result shows the run fields that it was recorded with, not the requested ones.
+        keeps_run: whether a recorded result shows its own run fields instead of the requested ones.
     """
 
     word: str
@@ -58,27 +58,27 @@ class RecordForm(Generic[T]):
     keeps_run: bool = False
 
     def line(self, recording: Recording[T]) -> str:
-        """Return a recording as a line of a file, without the line's end."""
+        """Return a recording as a line of a file, without the newline."""
         measured = to_json(self.compact(recording.measured), omit_defaults=True)
         fields = {"gpu": recording.gpu, "date": recording.date, self.word: measured}
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
     def recording(self, fields: Mapping[str, Any], place: str = "line") -> Recording[T]:
-        """Return the recording that a parsed line holds.
+        """Return the recording in a parsed line.
 
         Args:
-            place: the file and the line's number, for the error.
+            place: the file and line number for error messages.
 
         Raises:
-            UnreadableRecording: with the place, the field, and what is wrong.
+            UnreadableRecording: the message names the place, the field and the reason.
         """
         if not isinstance(fields, Mapping) or fields.keys() != {"gpu", "date", self.word}:
-            raise UnreadableRecording(f"{place}: a recording has the fields gpu, date and {self.word}.")
+            raise UnreadableRecording(f"{place}: a recording must have the fields gpu, date and {self.word}.")
         by_word = from_json(dict[str, self.result], {self.word: fields[self.word]}, place)  # type: ignore[name-defined]
         return Recording(fields["gpu"], fields["date"], by_word[self.word])
 
     def recall(self, measured: T, experiment: Experiment, note: str, backend: str = "recorded") -> T:
-        """Return an earlier result as the answer to an experiment with the same key."""
+        """Adapt an earlier result to an experiment with the same key."""
         run = measured.experiment.run if self.keeps_run else experiment.run
         return dataclasses.replace(
             measured,
@@ -91,10 +91,10 @@ class RecordForm(Generic[T]):
 
 @once
 def shipped(form: RecordForm[T], directory: Path = DIRECTORY) -> tuple[Recording[T], ...]:
-    """Return all recordings of one kind in the files of a directory.
+    """Return all recordings of one kind in a directory's files.
 
     Raises:
-        UnreadableRecording: with the file and the line's number.
+        UnreadableRecording: the message names the file and the line number.
     """
     return tuple(form.recording(fields, place) for place, fields in _lines(directory).get(form.word, ()))
 
@@ -102,7 +102,7 @@ def shipped(form: RecordForm[T], directory: Path = DIRECTORY) -> tuple[Recording
 def find(form: RecordForm[T], experiment: Experiment, gpu: str) -> T | None:
     """Return the shipped result of an experiment on `gpu`, marked as recorded, or None.
 
-    The experiment's own `gpu` is ignored, like everything that the form's key omits.
+    The experiment's own `gpu` is ignored, as is everything that the form's key omits.
     """
     recording = _index(form).get((form.key(experiment), gpu))
     if recording is None:
@@ -117,7 +117,7 @@ def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
 
 @once
 def _lines(directory: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """Return (place, fields) of each shipped line, by the word of its kind."""
+    """Return the place and fields of each shipped line, grouped by the word of its kind."""
     lines: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for file in sorted(directory.glob("*.jsonl")):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
@@ -128,7 +128,7 @@ def _lines(directory: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
                 except json.JSONDecodeError as error:
                     raise UnreadableRecording(f"{place}: this is not JSON: {error}.") from error
                 if not isinstance(fields, dict) or len(fields) != 3:
-                    raise UnreadableRecording(f"{place}: a recording has the fields gpu, date and its kind's word.")
+                    raise UnreadableRecording(f"{place}: a recording must have the fields gpu, date and its kind.")
                 for word in fields.keys() - {"gpu", "date"}:
                     lines.setdefault(word, []).append((place, fields))
     return lines
@@ -136,5 +136,5 @@ def _lines(directory: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
 
 @once
 def _index(form: RecordForm[Any]) -> dict[tuple[Experiment, str], Recording[Any]]:
-    # The first of several recordings with one key counts.
-    return {(form.key(one.measured.experiment), one.gpu): one for one in reversed(shipped(form))}
+    # If several recordings have the same key, the first wins.
+    return {(form.key(found.measured.experiment), found.gpu): found for found in reversed(shipped(form))}

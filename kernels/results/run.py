@@ -1,4 +1,4 @@
-"""A checked and timed run: its verdict, the picture of its error, its times, and the library's."""
+"""A checked and timed run: its verdict, a picture of its error, its times, and the library's times."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from kernels.results.codec import Cells, Elements
 from kernels.results.outcome import Measured
 
-# Cells per side of a recorded picture.
+# Largest number of cells per side of a recorded picture.
 MOST_RECORDED_CELLS = 64
 
-# A clock whose lowest rate is within this share of its highest counts as steady.
+# A clock is steady if its lowest rate is at most this fraction below its highest.
 STEADY_CLOCK = 0.03
 
 
@@ -24,16 +24,16 @@ class Check:
 
     Attributes:
         relative_rms: RMS of the error over RMS of the reference.
-        tolerance: the largest relative_rms that rounding explains: of the exact result, and of the sum before it.
+        tolerance: the largest relative_rms that rounding explains, both in the sum and in converting it to the dtype.
         max_abs_error: largest finite |error|.
         max_scaled_error: largest |error| / (|A| @ |B|), element by element; for a transpose, |error| / |A|.
-        mismatched: elements whose error is larger than rounding explains, including those that are not finite.
-        nonfinite: elements that are NaN or infinite and should not be. The output starts as NaN, so an element that was
-            never written is one.
+        mismatched: elements whose error is larger than rounding explains, including elements that are not finite.
+        nonfinite: elements that are NaN or infinite but should be finite. The output starts as NaN, so this includes
+            elements that were never written.
         worst_index: [row, column] of the element with the largest error relative to its limit.
-        worst_got, worst_expected: its two values.
-        worst_over_allowed: its error beyond its rounding, over its limit; at most 1 passes. For an output that must
-            equal the reference: |error|.
+        worst_got, worst_expected: the worst element's actual and expected values.
+        worst_over_allowed: the worst element's error beyond rounding the result, divided by its limit; at most 1
+            passes. For an output that must equal the reference, it is |error|.
     """
 
     passed: bool
@@ -52,13 +52,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Closeup:
-    """The worst element's tile and its neighbours as a picture, and the elements around the worst as numbers.
+    """The tile of the worst element and its neighbours as a picture, and the values around the worst element.
 
     Attributes:
         cells, cell: as in Diff.
-        first, shape: the pictured part of the output: its first element, its rows and columns.
+        first, shape: the pictured part of the output: its first element, and its numbers of rows and columns.
         near: [row, column] of the first element in `got`.
-        got, expected, units: (rows, columns) elements around the worst; `units` is the error in the unit of Diff.cells.
+        got, expected, units: (rows, columns) elements around the worst one; `units` is the error in Diff.cells' unit.
     """
 
     cells: Cells
@@ -73,16 +73,16 @@ class Closeup:
     def __post_init__(self) -> None:
         _check_cells(self.cells, self.cell, self.shape)
         if not self.got.shape == self.expected.shape == self.units.shape:
-            raise ValueError("got, expected and units hold the same elements")
+            raise ValueError("got, expected and units must have the same shape")
 
 
 @dataclass(frozen=True)
 class Diff:
-    """The error as a picture: (rows, columns) cells, each the largest error among `cell` elements.
+    """A picture of the error: (rows, columns) cells, each the largest error among `cell` elements.
 
-    The error is the part beyond the rounding of the exact result, in units of each element's limit. If `exact`, any
-    difference is wrong, and the error is |error|. inf marks a cell with an element that is not finite. `tile` is the
-    rows and columns of the output's tiles, None for an output without tiles.
+    The error excludes the rounding of the exact result, and is in units of each element's limit. If `exact`, any
+    difference is an error, and cells hold |error|. A cell is inf if one of its elements is not finite. `tile` is the
+    number of rows and columns in an output tile; None for an output without tiles.
     """
 
     cells: Cells
@@ -96,7 +96,7 @@ class Diff:
         _check_cells(self.cells, self.cell, self.shape)
 
     def shrink(self) -> Diff:
-        """Return the picture in at most MOST_RECORDED_CELLS cells per side, and its closeup likewise."""
+        """Return the picture and its closeup with at most MOST_RECORDED_CELLS cells per side."""
         return _shrink(dataclasses.replace(self, closeup=self.closeup and _shrink(self.closeup)))
 
 
@@ -104,7 +104,7 @@ Picture = TypeVar("Picture", Diff, Closeup)
 
 
 def pool_max(cells: np.ndarray, factor: tuple[int, int]) -> np.ndarray:
-    """Return the largest of each `factor` cells. The last ones of a row or column may cover fewer."""
+    """Return the maximum of each block of `factor` cells. The last blocks of a row or column may be smaller."""
     rows, columns = cells.shape
     pooled_rows = np.maximum.reduceat(cells, np.arange(0, rows, factor[0]), axis=0)
     return np.maximum.reduceat(pooled_rows, np.arange(0, columns, factor[1]), axis=1)
@@ -124,7 +124,7 @@ def _check_cells(cells: np.ndarray, cell: tuple[int, int], shape: tuple[int, int
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of one launch. Rates follow from the median: `tflops` for a reduction, `gbps` for a copy."""
+    """Times of one launch. Rates are computed from the median: `tflops` for a reduction, `gbps` for a copy."""
 
     median_ms: float
     p20_ms: float
@@ -139,8 +139,8 @@ class Baseline:
     """A library call, timed in alternating launches with the kernel.
 
     Attributes:
-        ratio: the library's time over the kernel's, the median over pairs; above 1 the kernel is faster.
-        ratio_low, ratio_high: the ratio's 95 % interval; None for too few pairs, or if it was not recorded.
+        ratio: the library's time divided by the kernel's, the median over pairs; above 1, the kernel is faster.
+        ratio_low, ratio_high: the ratio's 95 % interval; None with too few pairs, or if it was not recorded.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Peak:
-    """The best measured rate of this device: `rate` in TFLOP/s or GB/s, by `what`; `share` is the kernel's over it."""
+    """The device's best measured rate in TFLOP/s or GB/s, measured with `what`; the kernel reached `share` of it."""
 
     rate: float
     unit: str
@@ -170,7 +170,7 @@ class Clocks:
     """The SM clock during timing, in MHz: median, lowest and highest over the batches.
 
     Attributes:
-        how: the tool that read it.
+        how: the tool that read the clock.
         limited_by: the driver's reasons for limiting the clock.
     """
 
@@ -182,7 +182,7 @@ class Clocks:
 
     @property
     def note(self) -> str:
-        """Return how far the clock moved and what limited it; "" for a steady, unlimited clock.
+        """Describe how far the clock moved and what limited it; "" for a steady, unlimited clock.
 
         >>> Clocks(1755, 1740, 1980, "NVML", ("power limit",)).note
         'The SM clock moved between 1,740 and 1,980 MHz (12 %); the driver limited it: power limit.'
@@ -190,19 +190,19 @@ class Clocks:
         limited = f"the driver limited it: {', '.join(self.limited_by)}" if self.limited_by else ""
         spread = 1 - self.lowest_mhz / self.highest_mhz
         if spread <= STEADY_CLOCK:
-            return f"The SM clock stood at {self.median_mhz:,.0f} MHz; {limited}." if limited else ""
+            return f"The SM clock stayed at {self.median_mhz:,.0f} MHz; {limited}." if limited else ""
         span = f"{self.lowest_mhz:,.0f} and {self.highest_mhz:,.0f} MHz ({100 * spread:.0f} %)"
         return f"The SM clock moved between {span}{f'; {limited}' if limited else ''}."
 
 
 @dataclass(frozen=True)
 class LaunchOverhead:
-    """The cost of one call from Python, whatever the kernel's time: medians on the host's clock.
+    """The cost of one call from Python, independent of the kernel's time: medians on the host's clock.
 
     Attributes:
         enqueue_ms: from the call to its return, in a series of calls without synchronization.
         synchronized_ms: from the call to the end of its launch on an idle GPU.
-        calls: enqueued calls.
+        calls: number of enqueued calls.
     """
 
     enqueue_ms: float
@@ -212,16 +212,16 @@ class LaunchOverhead:
 
 @dataclass(frozen=True)
 class RunResult(Measured):
-    """One run. Times are None under the interpreter, and after a failed check.
+    """One run. Times are None under the interpreter and after a failed check.
 
     Attributes:
-        baseline: the family's first choice of a library call; None if it has none.
+        baseline: the family's preferred library call; None if it has none.
         clock_mhz: the median SM clock during timing.
         stages: seconds per stage.
-        recorded: an earlier run on the named GPU, shown beside a run without times.
-        baselines: the library's calls, the family's first choice first.
-        launches_per_sample: launches per timed sample; more than one if a graph of them is replayed.
-        copy_gbps: the best rate of a large copy on this device, bytes read plus bytes written.
+        recorded: an earlier run on the named GPU, shown next to a run without times.
+        baselines: all timed library calls, the preferred one first.
+        launches_per_sample: launches per timed sample; more than 1 if the timing replays a graph of launches.
+        copy_gbps: the device's best rate for a large copy, bytes read plus bytes written.
     """
 
     check: Check
@@ -239,5 +239,5 @@ class RunResult(Measured):
     copy_gbps: float | None = None
 
     def compact(self) -> RunResult:
-        """Return what is recorded of a run: a small picture of its error, and no other run beside it."""
+        """Return the run as it is recorded: with a small picture of its error, and without an earlier run."""
         return dataclasses.replace(self, diff=self.diff and self.diff.shrink(), recorded=None)

@@ -1,7 +1,7 @@
-"""The store of one machine: results and sweeps in one SQLite file, and the look-up of earlier results.
+"""The store of one machine: results and sweeps in one SQLite file, and the lookup of earlier results.
 
-Several processes may share the file. Trouble with the file is a sentence (`problem`), never an exception: the page
-shows the result, and goes on without storing it.
+Several processes may share the file. The store reports trouble with the file as text (`problem`) and never raises: the
+page still shows a result that can't be stored.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from kernels.results.stored import (
 
 LOG = logging.getLogger("tilescope.store")
 
-# The used pages of the file: some 300,000 runs.
+# Limit on the file's used pages, enough for about 300,000 runs.
 MAX_BYTES = 1_000_000_000
 
-# Recordings kept in memory after reading: each redraw asks for the same ones.
+# Number of decoded recordings kept in memory, because each redraw reads the same recordings.
 _MOST_READ = 64
 
-# Seconds without another try after a failure, so that a redraw or a sweep's next row does not wait for a locked file.
+# Seconds without a retry after a failure, so that redraws and sweep rows do not each wait for a locked file.
 _PAUSE_S = 2.0
 
 A = TypeVar("A")
 
 
 class Kind(Protocol):
-    """What the store needs of a measurement: its name in a listing, and how its results are recorded."""
+    """The parts of a measurement that the store needs: its name in listings, and the form of its recordings."""
 
     name: str
     form: RecordForm[Any]
@@ -63,8 +63,8 @@ class Store:
     """One file of results and sweeps.
 
     Args:
-        path: None for a store that keeps nothing.
-        max_bytes: the size at which the oldest results and sweeps are deleted.
+        path: the SQLite file; None to store nothing.
+        max_bytes: size above which the store deletes the oldest results and sweeps.
     """
 
     def __init__(self, path: Path | None, max_bytes: int = MAX_BYTES) -> None:
@@ -73,48 +73,47 @@ class Store:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
-        # "read" or "written" → why that fails, and when to try again.
+        # "read" or "written" → the reason for the failure, and the time of the next attempt.
         self._trouble: dict[str, tuple[str, float]] = {}
         self._lost = 0
         self._decode = functools.lru_cache(_MOST_READ)(self._read_recording)
-        self._write(lambda _: None)  # finds trouble before there is a result to lose
+        self._write(lambda _: None)  # detects trouble before there is a result to lose
         self._lost = 0
 
     @property
     def is_on(self) -> bool:
-        """Return whether it keeps anything."""
+        """Return whether the store has a file."""
         return self.path is not None
 
     @property
     def problem(self) -> str:
-        """Return what a reader must know of the file, in sentences; "" if all is well."""
+        """Describe trouble with the file, in sentences; "" if there is none."""
         name, sentences = self.path.name if self.path else "", []
         if "written" in self._trouble:
             sentences.append(f"New results are not stored in {name}: {self._trouble['written'][0]}.")
         elif "read" in self._trouble:
             sentences.append(f"{name} can't be read: {self._trouble['read'][0]}.")
         if self._lost:
-            sentences.append(f"Writes that failed since the start: {self._lost:,}. The log has the reasons.")
+            sentences.append(f"Failed writes since the start: {self._lost:,}. See the log for the reasons.")
         return " ".join(sentences)
 
     def put(self, kind: Kind, gpu: str, measured: Measured, ended: datetime.datetime) -> bool:
-        """Write a result. When this returns True, it is on the disk.
+        """Write a result. Return True once it is on disk, and False if the write failed.
 
         Args:
-            gpu: the GPU that it was measured on; for the interpreter, the GPU that predictions are for.
-            ended: with a time zone.
+            gpu: the GPU that ran the measurement; for the interpreter, the GPU that predictions are for.
+            ended: time zone aware.
         """
         row = result_row(kind.name, kind.form, gpu, measured, ended)
         return self._write(lambda connection: _insert(connection, "result", row))
 
     def find(self, kind: Kind, experiment: Experiment, gpu: str, backend: str = "cuda") -> KnownResult | None:
-        """Return the latest earlier result of an experiment on a GPU: stored on this machine, or else shipped.
+        """Return the latest earlier result of an experiment on a GPU: stored on this machine if possible, else shipped.
 
-        A GPU's result is marked as recorded, and each note says where it is from. The experiment's own `gpu` is
-        ignored.
+        A GPU's result is marked as recorded, and its note names its origin. The experiment's own `gpu` is ignored.
 
         Args:
-            backend: "cuda"; "interpreter" for what Triton's interpreter gave on this machine.
+            backend: "cuda", or "interpreter" for an earlier result of Triton's interpreter on this machine.
         """
         form, given = kind.form, (experiment_key(kind.form.key(experiment)), kind.name, gpu, backend)
         query = "SELECT max(number) FROM result WHERE key = ? AND kind = ? AND gpu = ? AND backend = ?"
@@ -128,13 +127,13 @@ class Store:
         return None if shipped is None else KnownResult(shipped)
 
     def latest(self, wanted: ResultFilter, limit: int, before: int = 0) -> list[StoredResult]:
-        """List results, the latest first: those with a number below `before`, or all if that is 0."""
+        """List results, latest first. Start below the number `before`, or at the latest result if it is 0."""
         where, given = wanted.where()
         query = f"SELECT {RESULT_COLUMNS} FROM result WHERE {where} AND number < ? ORDER BY number DESC LIMIT ?"
         return [read_result(*row) for row in self._rows(query, [*given, before or 2**63 - 1, limit])]
 
     def count(self, wanted: ResultFilter) -> int:
-        """Count results."""
+        """Count the results that match a filter."""
         where, given = wanted.where()
         return sum(number for (number,) in self._rows(f"SELECT count(*) FROM result WHERE {where}", given))
 
@@ -145,15 +144,15 @@ class Store:
         return {(kind, kernel, device): number for kind, kernel, device, number in rows}
 
     def begin_sweep(self, sweep: StoredSweep) -> bool:
-        """Write a sweep that begins, or resumes under its name and keeps its rows; return as `put` does."""
+        """Write a new sweep, or resume the sweep with this name and keep its rows. Return as `put` does."""
         row = {**vars(sweep), "began": sweep.began.isoformat(timespec="seconds"), "details": json.dumps(sweep.details)}
         resume = "ON CONFLICT (name) DO UPDATE SET state = excluded.state, details = excluded.details"
         return self._write(lambda connection: _insert(connection, "sweep", row, f"{resume}, changes = changes + 1"))
 
     def add_to_sweep(self, name: str, rows: Mapping[int, Json], done: int, best_ms: float | None) -> bool:
-        """Write rows of a sweep by their places in grid order, all or none, and its progress; return as `put` does.
+        """Write a sweep's progress and some of its rows, by place in grid order, atomically. Return as `put` does.
 
-        A later row replaces the earlier one of its place. Rows of a deleted sweep are dropped.
+        A row replaces the earlier row at its place. Rows of a deleted sweep are dropped.
         """
 
         def change(connection: sqlite3.Connection) -> None:
@@ -167,17 +166,17 @@ class Store:
         return self._write(change)
 
     def end_sweep(self, name: str, state: str, details: Json, best_ms: float | None) -> bool:
-        """Write how a sweep ended and what it found; return as `put` does."""
+        """Write a sweep's final state and details. Return as `put` does."""
         change = "UPDATE sweep SET state = ?, details = ?, best_ms = ?, changes = changes + 1 WHERE name = ?"
         given = (state, json.dumps(details), best_ms, name)
         return self._write(lambda connection: connection.execute(change, given))
 
     def sweeps(self, limit: int, kernel: str = "") -> list[StoredSweep]:
-        """List the latest sweeps of one kernel, or of all."""
+        """List the latest sweeps of one kernel, or of all kernels."""
         return self._sweeps("kernel = ?" if kernel else "'' = ?", (kernel, limit))
 
     def latest_sweep(self, space: str, gpu: str) -> StoredSweep | None:
-        """Return the latest sweep of a space, by its identity, on a GPU."""
+        """Return the latest sweep of a space on a GPU. `space` is the space's identity."""
         return next(iter(self._sweeps("space = ? AND gpu = ?", (space, gpu, 1))), None)
 
     def sweep_rows(self, name: str) -> dict[int, Json]:
@@ -197,7 +196,7 @@ class Store:
         return [StoredSweep(*[*row[:5], date(row[5]), row[6], json.loads(row[7]), *row[8:]]) for row in rows]
 
     def _read_recording(self, form: RecordForm[Any], number: int) -> tuple[Any, datetime.datetime] | None:
-        """Return a result and when it ended; None, and a line in the log, if this version can't read it."""
+        """Return a result and its end time. Log a warning and return None if this version can't read it."""
         query = "SELECT recording, ended FROM result WHERE number = ?"
         for recording, ended in self._rows(query, (number,)):
             try:
@@ -208,11 +207,11 @@ class Store:
         return None
 
     def _rows(self, query: str, given: Sequence[object] = ()) -> list[Any]:
-        """Return a query's rows; none without a readable file."""
+        """Return a query's rows, or an empty list if the file can't be read."""
         return self._attempt("read", lambda connection: connection.execute(query, given).fetchall(), [])
 
     def _write(self, change: Callable[[sqlite3.Connection], object]) -> bool:
-        """Commit a change and return True; return False, and count it as lost, if the file can't be written."""
+        """Commit a change and return True. Count it as lost and return False if the file can't be written."""
 
         def transaction(connection: sqlite3.Connection) -> bool:
             connection.execute("BEGIN IMMEDIATE")
@@ -236,7 +235,7 @@ class Store:
             try:
                 result = action(self._connect(self.path))
             except TROUBLE as error:
-                # On a full disk, an open connection can still read; a new one can't make the file it needs for that.
+                # On a full disk, an open connection can still read, but a new one can't create the WAL files it needs.
                 if verb == "read" or (self._connection and self._connection.in_transaction):
                     self._disconnect()
                 self._note(verb, error)
@@ -245,7 +244,7 @@ class Store:
             return result
 
     def _note(self, verb: str, error: BaseException) -> None:
-        """Note why the file can't be used; log each new reason."""
+        """Remember why the file can't be used. Log each new reason."""
         reason, before = describe(error), self._trouble.get(verb, ("", 0.0))[0]
         self._trouble[verb] = reason, time.monotonic() + _PAUSE_S
         if is_corrupt(error):  # writing to a broken file could break it further
@@ -254,7 +253,7 @@ class Store:
             LOG.warning("%s can't be %s: %s.", self.path, verb, reason)
 
     def _connect(self, path: Path) -> sqlite3.Connection:
-        # A file that was deleted or replaced is left behind: what is written there would be lost.
+        # If the file was deleted or replaced, reconnect: writes to the old one would be lost.
         if self._connection is not None and _file_id(path) != self._file:
             self._disconnect()
         if self._connection is None:
@@ -270,12 +269,12 @@ class Store:
 
 
 def machine_store(cache: Path) -> Store:
-    """Return this machine's store: the file TILESCOPE_DB, by default tilescope.db in `cache`; none if that is "off"."""
+    """Return the store in the file TILESCOPE_DB, by default tilescope.db in `cache`; "off" stores nothing."""
     name = os.environ.get("TILESCOPE_DB", "").strip()
     if name.lower() == "off":
         return Store(None)
     path = Path(name) if name else cache / "tilescope.db"
-    with suppress(RuntimeError):  # a user without a home, for whom "~" is an ordinary name
+    with suppress(RuntimeError):  # the user has no home directory, so "~" stays an ordinary name
         path = path.expanduser()
     return Store(path)
 

@@ -1,4 +1,4 @@
-"""What the store holds, as values: results without their recordings, sweeps without their rows, and their keys."""
+"""The store's contents as values: results without recordings, sweeps without rows, and experiment keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class KnownResult:
-    """A result, and when this machine stored it; None for a shipped one, and for one measured since the start."""
+    """A result and the time when this machine stored it; None if it was shipped or measured by this process."""
 
     value: Any
     ended: datetime.datetime | None = None
@@ -29,10 +29,10 @@ class KnownResult:
 
 @dataclass(frozen=True)
 class ResultFilter:
-    """The results to list; an empty field allows all.
+    """A filter for listing results. An empty field matches everything.
 
     Attributes:
-        keys: of `experiment_key`.
+        keys: values of `experiment_key`.
         device: the device's own name.
     """
 
@@ -42,7 +42,7 @@ class ResultFilter:
     keys: tuple[str, ...] = ()
 
     def where(self) -> tuple[str, list[str]]:
-        """Return the condition in SQL, with placeholders, and the values."""
+        """Return the SQL condition with placeholders, and the placeholders' values."""
         single = {"kernel": self.kernel, "device": self.device}
         allowed = {"kind": self.kinds, "key": self.keys, **{name: (value,) for name, value in single.items() if value}}
         terms = [f"{column} IN ({', '.join('?' * len(values))})" for column, values in allowed.items() if values]
@@ -51,12 +51,12 @@ class ResultFilter:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a listing shows of a result; None for what its kind lacks, or what was not timed.
+    """A result's entry in a listing. A field is None if the kind of measurement lacks it, or without timing.
 
     Attributes:
-        median_ms, p20_ms, p80_ms, samples: the kernel's own time.
-        ratio, ratio_low, ratio_high: the library's time over it, with the 95 % interval.
-        passed: whether the output was right.
+        median_ms, p20_ms, p80_ms, samples: the kernel's time.
+        ratio, ratio_low, ratio_high: the library's time divided by the kernel's, with the 95 % interval.
+        passed: whether the output was correct.
     """
 
     median_ms: float | None = None
@@ -74,12 +74,12 @@ class StoredResult:
     """A result without its recording.
 
     Attributes:
-        number: later results have higher ones.
+        number: later results have higher numbers.
         kind: the name of the measurement.
-        gpu: the GPU that it was measured on; for the interpreter, the GPU that predictions are for.
+        gpu: the GPU that ran the measurement; for the interpreter, the GPU that predictions are for.
         device, backend, torch, triton: as in results.Device.
         ended: UTC.
-        experiment: None if this version has no such kernel, or does not allow a value.
+        experiment: None if this version lacks the kernel or rejects a value.
     """
 
     number: int
@@ -102,13 +102,13 @@ class StoredSweep:
     Attributes:
         name: its unique id, chosen by its writer.
         space: the identity of its space.
-        gpu, triton: the GPU that it times, and the version that compiles its configs.
+        gpu, triton: the GPU that times its configs, and the Triton version that compiles them.
         began: UTC.
         state: "running" until its end is recorded.
         details: the sweep as JSON.
-        total, done: configs, and those that are settled.
-        best_ms: the fastest config's time; None before the first.
-        changes: writes so far. The same number means the same content.
+        total, done: number of configs, and how many of them are done.
+        best_ms: the fastest config's time; None before the first timing.
+        changes: number of writes so far. An equal number means equal content.
     """
 
     name: str
@@ -126,9 +126,9 @@ class StoredSweep:
 
 
 def experiment_text(experiment: Experiment) -> str:
-    """Return JSON with sorted names: the kernel, and what differs from its defaults, without the GPU.
+    """Return the kernel and all values that differ from its defaults, without the GPU, as JSON with sorted names.
 
-    Published defaults never change, so a knob that is added to a kernel leaves the texts of earlier results unchanged.
+    Published defaults never change, so adding a knob to a kernel does not change the texts of earlier results.
     """
     fields = experiment.to_json()
     fields.pop("gpu", None)
@@ -138,12 +138,12 @@ def experiment_text(experiment: Experiment) -> str:
 
 
 def experiment_key(experiment: Experiment) -> str:
-    """Return 128 bits, in hexadecimal, that identify an experiment on any GPU, in every process and version."""
+    """Return a 128-bit hash in hexadecimal that identifies an experiment regardless of GPU, process and version."""
     return hashlib.blake2b(experiment_text(experiment).encode(), digest_size=16).hexdigest()
 
 
 def read_experiment(text: str) -> Experiment | None:
-    """Return the experiment of a text; None if this version has no such kernel, or does not allow a value."""
+    """Parse `experiment_text`. Return None if this version lacks the kernel or rejects a value."""
     try:
         return from_json(json.loads(text), discover())
     except ValueError:
@@ -172,7 +172,7 @@ RESULT_COLUMNS = "number, kind, kernel, gpu, device, backend, torch, triton, end
 
 
 def result_row(kind: str, form: RecordForm[Any], gpu: str, measured: Measured, ended: datetime.datetime) -> Json:
-    """Return a result by the columns of its table; arguments as in Store.put."""
+    """Return a result as a row, by column name. For the arguments, see Store.put."""
     experiment, device = dataclasses.replace(measured.experiment, gpu=""), measured.device
     recorded = codec.to_json(form.compact(dataclasses.replace(measured, experiment=experiment)), omit_defaults=True)
     return {
@@ -186,7 +186,7 @@ def result_row(kind: str, form: RecordForm[Any], gpu: str, measured: Measured, e
 
 
 def read_result(*row: Any) -> StoredResult:
-    """Return the result of a row of RESULT_COLUMNS."""
+    """Convert a row of RESULT_COLUMNS to a result."""
     *fields, ended, experiment, summary = row
     fields += [datetime.datetime.fromisoformat(ended), read_experiment(experiment), Summary(**json.loads(summary))]
     return StoredResult(*fields)

@@ -1,7 +1,7 @@
-"""A sweep: many configs of one kernel at one problem, what became of each, and which is best.
+"""A sweep: many configs of one kernel on one problem, the outcome of each, and the best.
 
-Rows stream while a sweep runs; a row that is timed again, with more samples, replaces the earlier one. `Sweep` holds
-all rows of a sweep that has ended.
+Rows are streamed while a sweep runs. When a config is timed again with more samples, its new row replaces the old one.
+`Sweep` holds all rows of a finished sweep.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from kernels.experiment import Experiment
 from kernels.results.codec import SweptExperiment, SweptSpace
 from kernels.results.outcome import Device
 
-# "checked" and "predicted" occur on a machine that can't time a config: the interpreter's result was right, or the
+# "checked" and "predicted" occur on machines that can't time a config: the interpreter's result was correct, or the
 # config was only compiled.
 Status = Literal["timed", "checked", "predicted", "wrong", "set aside", "failed", "not tried"]
 
-# A resumed sweep skips configs of these statuses. It tries one that failed again.
+# A resumed sweep skips configs with these statuses. It retries failed configs.
 DONE = ("timed", "checked", "predicted", "wrong", "set aside")
 
 STRATEGIES = ("guided", "grid", "random")
 
-# A guided search ends after so many timed configs without an improvement: by the rule of three, with 95 % confidence at
-# most one in ten such configs would be an improvement, and the model predicts that the rest are slower.
+# A guided search ends after this many timed configs without an improvement. By the rule of three, at most one in ten
+# such configs would be an improvement (95 % confidence), and the model predicts that the remaining ones are slower.
 PATIENCE = 30
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """The order in which a space is searched, and when the search ends.
+    """The order of a search, and the conditions that end it.
 
     Attributes:
-        name: "guided" (by predicted time, and ends early), "grid" (all, in order), "random" (all, shuffled).
-        seed: of "random".
-        budget: the most configs to time; None for no limit.
+        name: "guided" (by predicted time, ends early), "grid" (all configs in order) or "random" (all, shuffled).
+        seed: the seed of "random".
+        budget: maximum number of configs to time; None for no limit.
         patience: "guided" ends after this many timed configs without an improvement.
     """
 
@@ -53,7 +53,7 @@ class Prediction:
 
     Attributes:
         resource: the resource that takes longest.
-        by_resource: (resource, ms) of each.
+        by_resource: (resource, ms) for each resource.
     """
 
     ms: float
@@ -63,20 +63,21 @@ class Prediction:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """What became of one config.
+    """The outcome of one config.
 
     Attributes:
-        reason: why it was not timed, or not to the end, as a sentence; "" for a timed config.
-        device: the name of the GPU that it was compiled for, or ran on. Times of different GPUs are never compared.
-        where: the device among several of that name: host and number; "" for a single one.
+        reason: a sentence that says why the config was not timed, or its timing not completed; "" for a timed config.
+        device: the name of the GPU that ran the config or that it was compiled for. Times of different GPUs are never
+            compared.
+        where: host and number of the device if several have this name, else "".
         predicted: None without a prediction.
-        compile_s: seconds in the compiler; None if not compiled.
+        compile_s: compile time in seconds; None if not compiled.
         registers, spilled_bytes, shared_bytes: per thread, per thread, per program; None if not compiled.
-        median_ms, low_ms, high_ms: of one launch, and the median's 95 % interval; None if not timed.
+        median_ms, low_ms, high_ms: median time of one launch and its 95 % interval; None if not timed.
         samples: number of timed launches.
-        relative: its time over the time of the reference (the sweep's first right config), the median over pairs. A
-            moving clock cancels out, so configs are ranked by it.
-        turn: its position, from 0, in the order of first timing; None if not timed.
+        relative: the config's time divided by that of the reference (the sweep's first correct config), the median over
+            pairs. Clock changes cancel out, so this ranks the configs.
+        turn: the config's position, from 0, in the order of first timing; None if not timed.
     """
 
     experiment: SweptExperiment
@@ -103,7 +104,7 @@ class SweepRow:
 
     @property
     def is_right(self) -> bool:
-        """Return whether the config may be ranked: nothing is known against it."""
+        """Return whether the config may be ranked, because it neither failed nor was set aside."""
         return self.status in ("timed", "checked", "predicted")
 
 
@@ -112,9 +113,9 @@ class Finalist:
     """One of the last few configs, timed in alternating launches.
 
     Attributes:
-        ratio: its time over the fastest finalist's, the median over pairs; 1 for the fastest.
+        ratio: its time divided by the fastest finalist's, the median over pairs; 1 for the fastest.
         low, high: the ratio's 95 % interval.
-        is_tie: the interval contains 1, so the config is not known to be slower than the fastest.
+        is_tie: whether the interval contains 1, so that the config is not known to be slower than the fastest.
     """
 
     experiment: SweptExperiment
@@ -131,7 +132,7 @@ class AgainstLibrary:
     """The best config compared with a library call, in alternating launches.
 
     Attributes:
-        ratio: the library's time over the best config's, the median over pairs; above 1 the config is faster.
+        ratio: the library's time divided by the best config's, the median over pairs; above 1, the config is faster.
         low, high: the ratio's 95 % interval.
     """
 
@@ -144,11 +145,11 @@ class AgainstLibrary:
 
 @dataclass(frozen=True)
 class Final:
-    """The finalists, fastest first, and the best: the simplest finalist that ties with the fastest.
+    """The finalists, fastest first, and the best config.
 
     Attributes:
-        best: one of the finalists' experiments.
-        baselines: the library's calls, the family's first choice first; empty if it has none.
+        best: the experiment of the simplest finalist that ties with the fastest.
+        baselines: the library calls, the family's preferred one first; empty if it has none.
     """
 
     finalists: tuple[Finalist, ...]
@@ -162,12 +163,12 @@ class Sweep:
 
     Attributes:
         backend: "cuda"; "interpreter" or "predicted" without times; "recorded" for an earlier sweep.
-        rows: of every config, in grid order.
+        rows: the rows of all configs, in grid order.
         final: None if no finals were timed.
         ended: "complete" (every config was tried), "patience", "budget", "cancelled", "failed" (no device could be
-            started, or none was left), "running", or "cut off" (stored, and its end was never recorded).
+            started, or none was left), "running", or "cut off" (a stored sweep whose end was never recorded).
         seconds: duration.
-        note: what a reader must know, in sentences.
+        note: caveats for the reader, in sentences.
     """
 
     space: SweptSpace
@@ -199,9 +200,9 @@ class Sweep:
 
     @cached_property
     def ranked(self) -> tuple[SweepRow, ...]:
-        """Return comparable rows, the best first: by time if any was timed, otherwise by prediction.
+        """Return the rows that can be ranked, best first: by time if any row was timed, otherwise by prediction.
 
-        The best is first, then the other finalists by their paired ratio, then other timed rows by relative time.
+        The best config comes first, then the other finalists by paired ratio, then other timed rows by relative time.
         """
         if not self.is_timed:
             right = [row for row in self.rows if row.is_right and row.predicted]
@@ -217,16 +218,16 @@ class Sweep:
 
     @property
     def best(self) -> SweepRow | None:
-        """Return the best config's row; None if no config was right."""
+        """Return the best config's row; None if no config was correct."""
         return self.ranked[0] if self.ranked else None
 
     @property
     def convergence(self) -> tuple[tuple[int, float], ...]:
-        """Return (configs timed, fastest median in ms up to then), in the order of first timing."""
+        """Return (configs timed so far, fastest median so far in ms), in the order of first timing."""
         timed = sorted((row.turn, row.median_ms) for row in self.rows if row.turn is not None and row.median_ms)
         fastest = itertools.accumulate((median_ms for _, median_ms in timed), min)
         return tuple(enumerate(fastest, 1))
 
     def count(self, status: str) -> int:
-        """Count the rows of a status."""
+        """Count the rows with a status."""
         return sum(row.status == status for row in self.rows)

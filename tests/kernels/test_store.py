@@ -300,7 +300,7 @@ def test_writing_resumes_after_a_lock_and_the_page_says_how_much_was_lost(store,
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert put(store, run(ONE, 0.3))
     assert medians(store) == [0.3]
-    assert store.problem == "Writes that failed since the start: 2. The log has the reasons."
+    assert store.problem == "Failed writes since the start: 2. See the log for the reasons."
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_writing_resumes_after_a_lock_and_the_page_says_how_much_was_lost(store,
     [
         (
             "PRAGMA user_version = 99",
-            f"a newer Tilescope wrote it: its version is 99, and this one reads version {VERSION}",
+            f"a newer Tilescope wrote it: its version is 99, but this Tilescope reads version {VERSION}",
         ),
         ("PRAGMA user_version = 1", "an older Tilescope wrote it: its version is 1"),
         ("PRAGMA application_id = 7", "it is another program's database"),
