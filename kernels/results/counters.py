@@ -94,7 +94,7 @@ class Timeline(Measured):
 
     @property
     def tick_ns(self) -> int:
-        """Return the greatest common divisor of all time differences: the timer's tick, or a multiple for few programs."""
+        """Return the timer's tick, or a multiple for few programs: the greatest common divisor of all differences."""
         return math.gcd(*self._steps())
 
     @property

@@ -15,7 +15,7 @@ class Failure:
     """The reason why there is no result. A wrong result is not a Failure; its check has not passed.
 
     Attributes:
-        stage: the stage that failed, one of STAGES. A missed deadline has the kind "timeout" and the stage that missed it.
+        stage: the stage that failed, one of STAGES. For a missed deadline, `kind` is "timeout".
         kind: a machine-readable word.
         message: a human-readable sentence.
         field: the argument at fault, or "".
