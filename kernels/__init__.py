@@ -1,4 +1,4 @@
-"""The kernels, and how they are compiled, run, measured and exported. `discover` finds every kernel file."""
+"""Declare, compile, run, measure and export kernels. `discover` finds every kernel file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @functools.cache
 def discover() -> Mapping[str, Kernel[Any, Any]]:
-    """Return every declared kernel by id, families and files in alphabetical order. A family has a `problem.py`."""
+    """Return every declared kernel by id, in alphabetical order. A package with a `problem.py` is a family."""
     kernels: dict[str, Kernel[Any, Any]] = {}
     for folder in pkgutil.iter_modules(__path__):
         if not folder.ispkg or importlib.util.find_spec(f"{__name__}.{folder.name}.problem") is None:
@@ -32,10 +32,9 @@ def discover() -> Mapping[str, Kernel[Any, Any]]:
 
 
 def once(function: F) -> F:
-    """Cache a function's results and compute each only once, even if several threads ask for it at the same time.
+    """Cache a function's results and compute each only once, even if several threads request it at the same time.
 
-    `functools.cache` computes it in each of them: on a page that has just started, forty threads would read all
-    recordings.
+    With `functools.cache`, each thread would compute it: when the page starts, forty threads would read all recordings.
     """
     cached, lock = functools.cache(function), threading.RLock()
 

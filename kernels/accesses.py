@@ -13,8 +13,8 @@ import numpy as np
 class Tiles:
     """The tiles of each program: five int64 arrays with one entry per tile, in launch order.
 
-    A program that computes several tiles has several consecutive entries. `group` numbers the groups of tiles that the
-    order keeps together.
+    A program that computes several tiles has several consecutive entries. `group` is the number of the group to which
+    the order assigns the tile.
     """
 
     program: np.ndarray
@@ -41,12 +41,12 @@ class Access:
         op: "load", "store", "atomic", or "descriptor" (the tensor memory accelerator copies the whole block).
         tensor: name in the family's tensors.
         rows, columns: position of the block in that tensor as stored.
-        over: loop indices ("m", "n", "k", "slice") that the operation is executed for.
-        transposed: the block is the transpose of the program's tile, so a lane that keeps its loaded element walks down
-            the tensor's columns.
+        over: the loop indices ("m", "n", "k", "slice") over which the operation is executed.
+        transposed: whether the block is the transpose of the program's tile, so that lanes that keep their loaded
+            elements move down the tensor's columns.
         source: (file, line) of the operation in the kernel's source.
-        pointers: loop indices that the dimensions of the program's block of pointers follow, if not those of rows and
-            columns: the other order, if the block is transposed before the access.
+        pointers: the loop index of each dimension of the program's block of pointers; None for (rows, columns). The
+            order is reversed if the block is transposed before the access.
     """
 
     op: str
@@ -60,12 +60,12 @@ class Access:
 
     @property
     def dims(self) -> tuple[str, str]:
-        """Loop index of each dimension of the block of pointers."""
+        """The loop index of each dimension of the block of pointers."""
         return self.pointers or (self.rows.index, self.columns.index)
 
     @property
     def elements(self) -> int:
-        """Elements of one execution, including those past an edge."""
+        """Number of elements per execution, including elements past an edge."""
         return self.rows.block * self.columns.block
 
 
@@ -87,5 +87,5 @@ class FlatAccess:
 
     @property
     def elements(self) -> int:
-        """Elements of one execution, including those past the end."""
+        """Number of elements per execution, including elements past the end."""
         return self.run.block

@@ -14,7 +14,7 @@ from kernels.spec import DTYPE_CAPABILITY, Kernel
 
 GPU_CHOICES = ("", "this", *GPUS)
 GPU = Knob(
-    "", "Kernel", f"GPU that predictions are for. Default: this machine's; {DEFAULT_GPU} without one.",
+    "", "Kernel", f"GPU that predictions are for. Default: this machine's GPU, or {DEFAULT_GPU} if it has none.",
     choices=GPU_CHOICES, kind="unknown_gpu",
 )  # fmt: skip
 
@@ -28,7 +28,7 @@ class Run:
     )
     seed: int = knob(0, "Run", "Seed of the inputs.", low=0, high=2**31 - 1)
     l2: str = knob(
-        "warm", "Run", "warm: launches follow each other. cold: L2 is filled with other data before each.",
+        "warm", "Run", "warm: launches run back to back. cold: L2 is filled with other data before each launch.",
         choices=("warm", "cold"),
     )  # fmt: skip
     timer: str = knob(
@@ -64,15 +64,15 @@ class Experiment:
 
 
 def kernel_knob(kernels: Mapping[str, Kernel]) -> Knob:
-    """Return the choice of a kernel as a knob."""
+    """Return the knob that selects a kernel."""
     return Knob("", "Kernel", "The kernel that is shown.", choices=tuple(kernels), kind="unknown_kernel")
 
 
 def find_kernel(name: object, kernels: Mapping[str, Kernel]) -> Kernel:
-    """Return the kernel of that id.
+    """Return the kernel with the id `name`.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: no kernel has this id.
     """
     return kernels[str(kernel_knob(kernels).validate("kernel", name))]
 
@@ -90,11 +90,10 @@ def from_json(payload: object, kernels: Mapping[str, Kernel], *, together: bool 
     """Build an Experiment from the API's payload. Omitted fields take the kernel's defaults.
 
     Args:
-        together: whether the family may refuse a config that is incompatible with the problem. Rows of a sweep keep
-            such configs.
+        together: whether to reject a config that is incompatible with the problem. A sweep keeps rows for such configs.
 
     Raises:
-        ConfigError: with what is wrong, the value, and what is allowed.
+        ConfigError: the message names the field, its value and the allowed values.
     """
     if not isinstance(payload, Mapping):
         given = type(payload).__name__
@@ -114,10 +113,10 @@ def from_json(payload: object, kernels: Mapping[str, Kernel], *, together: bool 
 
 
 def nest(flat: Mapping[str, object], kernels: Mapping[str, Kernel]) -> dict[str, Any]:
-    """Return the API's payload for the URL parameters or the form that `flat` holds. Other fields are ignored.
+    """Convert flat URL parameters or form values to the API's payload. Ignore unknown fields.
 
     Raises:
-        ConfigError: if `flat` names no known kernel.
+        ConfigError: `flat` does not name a known kernel.
     """
     kernel = find_kernel(flat.get("kernel"), kernels)
     parts = {
@@ -134,8 +133,8 @@ def resolve_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
         this: this machine's GPU, or None.
 
     Raises:
-        ConfigError: kind no_gpu if the experiment says "this" and there is none; kind unsupported_dtype if the GPU does
-            not support the problem's dtype.
+        ConfigError: kind no_gpu if the experiment's GPU is "this" and the machine has none; kind unsupported_dtype if
+            the GPU does not support the problem's dtype.
     """
     name = experiment.gpu
     if name == "this" and this is None:
@@ -159,10 +158,10 @@ def on_any_gpu(experiment: Experiment) -> Experiment:
 
 
 def same_launch(experiment: Experiment, gpu: str = "") -> Experiment:
-    """Return the key shared by all experiments with the same launch, whatever their inputs and timing.
+    """Return the key shared by all experiments with the same launch, regardless of inputs and timing.
 
     Args:
-        gpu: name of the GPU, if the result depends on it.
+        gpu: name of the GPU if the result depends on it, else "".
     """
     problem = discover()[experiment.kernel].family.essential(experiment.problem)
     return dataclasses.replace(experiment, gpu=gpu, problem=problem, run=Run())

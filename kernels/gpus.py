@@ -3,8 +3,8 @@
 Sources: compute capability limits (shared memory, registers, warps and programs per SM) from NVIDIA's CUDA
 C++ Programming Guide 13.0, table "Technical Specifications per Compute Capability"; SM counts, L2, DRAM
 bandwidth and dense matrix rates (float16 inputs, float32 sums; tf32) from the vendor's document named in
-each row. A datasheet rate is a ceiling at boost clock, not what a kernel reaches. `benchmarks.l2` measures the rate at
-which an SM receives data from the L2.
+each row. A datasheet rate is an upper limit at boost clock that kernels don't reach. `benchmarks.l2` measures the rate
+at which an SM receives data from the L2.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Gpu:
     Attributes:
         shared_bytes_per_sm, shared_bytes_per_program: shared memory of an SM, and the limit for one program.
         matrix_tflops: dense matrix rate with float32 sums, by input dtype; empty if unknown.
-        l2_gbps_per_sm: rate at which an SM receives data from the L2 in long launches limited by nothing else; 0 if not
-            measured.
-        clock_mhz: the SM clock of the matrix rates; the highest clock of a device that is not in the table.
+        l2_gbps_per_sm: rate at which an SM receives data from the L2 in long launches that are limited only by it; 0 if
+            not measured.
+        clock_mhz: the SM clock at which the matrix rates hold; for a device not in the table, its maximum clock.
         assumed: a description of the values that were taken from the table instead of the device; "" for a table row.
-        caveat: a warning for whoever picks this GPU, or "".
+        caveat: a warning for users who pick this GPU, or "".
     """
 
     name: str
@@ -48,7 +48,7 @@ class Gpu:
     assumed: str = ""
     caveat: str = ""
     l2_gbps_per_sm: float = 0.0
-    registers_per_sm: int = 65536  # of all compute capabilities from 7.0 on
+    registers_per_sm: int = 65536  # the same for all compute capabilities from 7.0 on
 
 
 # Shared memory per SM and per program (KiB), maximum warps and programs per SM.
@@ -88,7 +88,7 @@ def _row(
 _TABLE = (
     # Name, SMs, L2 (MiB), DRAM (GB/s), half types and tf32 (TFLOP/s), clock (MHz), compute capability, source.
     _row("T4", 40, 4, 320, 65, 0, 1590, (7, 5), "NVIDIA Turing whitepaper; no bfloat16 or tf32 in its matrix units",
-         caveat="Triton 3 no longer uses Turing's matrix units: a dot runs on the ordinary ones."),
+         caveat="Triton 3 no longer uses Turing's matrix units: tl.dot runs on the ordinary float32 units."),
     _row("A10G", 80, 6, 600, 70, 35, 1710, (8, 6), "AWS EC2 G5 and NVIDIA A10G product brief"),
     _row("L4", 58, 48, 300, 121, 60, 2040, (8, 9), "NVIDIA L4 datasheet, dense; Ada whitepaper"),
     _row("L40S", 142, 96, 864, 362, 183, 2520, (8, 9), "NVIDIA L40S datasheet, dense"),
@@ -107,7 +107,7 @@ GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _TABLE}
 
 DEFAULT_GPU = "H200"
 
-# Patterns for the names that devices report, if the table's name as a word is not enough.
+# Patterns for device names that the table's name, as a word, does not match.
 _DEVICE_NAMES = {
     "RTXPRO6000": r"RTX PRO 6000",
     "RTX5090": r"RTX 5090\b(?! D| Laptop)",
@@ -123,7 +123,7 @@ _MEMORY_KHZ, _BUS_BITS, _CLOCK_KHZ = 36, 37, 13
 
 
 def table_name(device_name: str) -> str | None:
-    """Return the table's name for the name that a device reports, or None.
+    """Return the table's name for a device name as the driver reports it, or None.
 
     >>> table_name("NVIDIA A100-SXM4-80GB")
     'A100-80GB'
@@ -137,23 +137,23 @@ def on_zero_gpu() -> bool:
 
 
 def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu:
-    """Return a GPU, or a slice of one, of which only these facts are known.
+    """Return a GPU, or a slice of a GPU, from the few facts that are known about it.
 
-    The table provides the rest, in proportion to the SMs.
+    The table provides the other values, scaled by the share of SMs.
 
     Raises:
-        ValueError: for a compute capability that is not in the table.
+        ValueError: the compute capability is not in the table.
     """
     row = GPUS.get(table_name(device_name) or "")
     if capability not in _LIMITS:
         known = ", ".join(f"{major}.{minor}" for major, minor in _LIMITS)
-        raise ValueError(f"{device_name} has compute capability {capability[0]}.{capability[1]}; known are {known}.")
+        raise ValueError(f"{device_name} has compute capability {capability[0]}.{capability[1]}; supported: {known}.")
     source = f"reported for this device, {device_name}"
     if row is None:
         gpu = _row(device_name, sms, 0, 0, 0, 0, 0, capability, source)
         return replace(gpu, matrix_tflops={}, assumed="L2, DRAM and matrix rates are unknown")
     if row.sms == sms:
-        return replace(row, assumed="all but the SMs, from the table")
+        return replace(row, assumed="everything except the number of SMs, from the table")
     share = sms / row.sms
     return replace(
         row,
@@ -164,12 +164,12 @@ def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu
         matrix_tflops={dtype: rate * share for dtype, rate in row.matrix_tflops.items()},
         source=source,
         assumed=f"L2, DRAM bandwidth and matrix rates, as {sms} of the {row.sms} SMs of {row.name}",
-        caveat=f"A slice of {row.name}: others use the rest of it, so its times say little about a whole one.",
+        caveat=f"A slice of {row.name}: other jobs share the GPU, so times say little about a whole {row.name}.",
     )
 
 
 def visible_devices() -> tuple[str, ...]:
-    """Return the GPUs that this process can see, by their names in CUDA_VISIBLE_DEVICES. Creates no CUDA context."""
+    """Return the GPUs that this process can see, as named in CUDA_VISIBLE_DEVICES. Create no CUDA context."""
     _, count = _driver()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     numbers = chosen.split(",") if chosen is not None else map(str, range(count))
@@ -177,7 +177,7 @@ def visible_devices() -> tuple[str, ...]:
 
 
 def _driver() -> tuple[Any, int]:
-    """Load the CUDA driver; return it with the number of visible devices, 0 without a driver."""
+    """Load the CUDA driver. Return it and the number of visible devices, which is 0 without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -188,10 +188,10 @@ def _driver() -> tuple[Any, int]:
 
 @functools.cache
 def this_gpu() -> Gpu | None:
-    """Read the first visible GPU through the CUDA driver, or return None without one.
+    """Read the first visible GPU through the CUDA driver. Return None if there is none.
 
-    Queries attributes only: it creates no context and takes no memory. A slice of a larger GPU (MIG, ZeroGPU)
-    reports its own SMs and L2.
+    Only attributes are queried, so no context is created and no GPU memory is allocated. A slice of a larger GPU (MIG,
+    ZeroGPU) reports its own SMs and L2.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):
         return None
@@ -222,7 +222,7 @@ def this_gpu() -> Gpu | None:
         source=f"read from this device, {device_name}",
     )
     if row is None or row.sms != read_row.sms:
-        return read_row  # For another model, or a slice of one, the table's name and rates do not hold.
+        return read_row  # the table's name and rates do not apply to another model or to a slice
     return replace(
         read_row,
         name=row.name,

@@ -1,7 +1,7 @@
 """Jitted functions: compiled by Triton, evaluated on NumPy arrays, or read as source.
 
-Kernel files import `triton` and `tl` from here. Where Triton is not installed (macOS), a stand-in takes its place: a
-jitted function keeps its Python original in `.fn`, so schedules and textbook models still work, but it cannot launch.
+Kernel files import `triton` and `tl` from here. Where Triton is not installed (macOS), a stand-in replaces it: a jitted
+function keeps its Python original in `.fn`, so schedules and textbook models still work, but it can't be launched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ArrayLanguage:
 
 
 class _StandIn:
-    """The names of `triton` that kernel files use. A jitted function holds its Python original and cannot launch."""
+    """The names of `triton` that kernel files use. A jitted function only keeps its Python original."""
 
     class jit:
         def __init__(self, fn: Callable[..., Any]) -> None:
@@ -53,10 +53,10 @@ except ImportError:
 
 @functools.cache
 def on_arrays(jitted: Any) -> Callable[..., Any]:
-    """Return the Python original of a jitted function, ready for NumPy arrays.
+    """Return the Python original of a jitted function, adapted to NumPy arrays.
 
-    Its global names are rebound: `tl` to a NumPy stand-in, `min` and `max` to their elementwise forms, and every jitted
-    function that it calls to the same treatment. So a model evaluates the formula that the kernel compiles, for a
+    Its globals are rebound: `tl` to a NumPy stand-in, `min` and `max` to their elementwise versions, and each jitted
+    function that it calls to its own adapted original. So models evaluate the formula that the kernel compiles, for a
     million pids at once.
     """
     original = jitted.fn
@@ -74,8 +74,8 @@ def on_arrays(jitted: Any) -> Callable[..., Any]:
 def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
     """Return (file, line) of each load, store and atomic of a jitted function, in source order.
 
-    Counts operations on pointers (`tl.load`) and on descriptors, which are arguments (`a.load`), but not those of
-    functions that it calls. Files are relative to the repository's root; lines count from 1.
+    Include operations on pointers (`tl.load`) and on descriptors, which are arguments (`a.load`), but not operations in
+    the functions that it calls. Files are relative to the repository's root; lines count from 1.
     """
     text, first_line = inspect.getsourcelines(jitted.fn)
     owners = {"tl", *inspect.signature(jitted.fn).parameters}
@@ -100,9 +100,9 @@ def source_file(jitted: Any) -> str:
 
 @functools.cache
 def display_path(path: str) -> str:
-    """Return a path relative to the repository, or a file's name alone if it lies outside.
+    """Return a path relative to the repository, or only the file name if it lies outside.
 
-    Several checkouts may share a compile cache, so a path of another checkout is mapped to this one.
+    Several checkouts may share a compile cache, so a path in another checkout is mapped to this one.
     """
     whole = Path(path)
     if "site-packages" in whole.parts:
@@ -115,7 +115,7 @@ def display_path(path: str) -> str:
 
 @functools.cache
 def last_line(source: tuple[str, int]) -> int:
-    """Return the line on which an operation ends that begins at (file, line)."""
+    """Return the last line of the operation that begins at (file, line)."""
     file, line = source
     tree = ast.parse("\n".join(source_lines(file)))
     ends = (node.end_lineno or line for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == line)

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Characters of a value that an error message repeats.
+# Maximum number of characters of a value that an error message quotes.
 _LONGEST_QUOTE = 100
 
 
 class ConfigError(ValueError):
-    """A bad argument. The message says what is wrong, the value, and what is allowed.
+    """A bad argument. The message says what is wrong, the given value, and the allowed values.
 
     Attributes:
-        kind: a word for programs, such as "out_of_range".
-        field: the knob or field that caused it, or "" if no single one did.
+        kind: a machine-readable word, such as "out_of_range".
+        field: the knob or field that caused the error, or "" if no single field did.
     """
 
     def __init__(self, kind: str, message: str, field: str = "") -> None:
@@ -38,12 +38,12 @@ class Knob:
 
     Attributes:
         group: the heading of its control; "" for a setting without a control.
-        choices: the allowed values, if they are listed.
-        low, high: the allowed whole numbers, if there are no choices.
-        stops: how the slider of a range steps: "powers" (of two; any value can still be typed) or "ones".
-        reach: the end of the slider, if below `high`. Values beyond it can still be typed.
-        only_with: another knob, and the values of it with which this one has an effect. Other values hide its control.
-        longest: the most characters of a text. Only options of the page are texts.
+        choices: the allowed values; None for a range or a text.
+        low, high: the smallest and largest allowed whole number, if there are no choices.
+        stops: the slider's steps: "powers" (powers of two; users can still type any value) or "ones".
+        reach: the end of the slider, if below `high`. Users can still type larger values.
+        only_with: another knob and its values for which this knob has an effect. Other values hide this knob's control.
+        longest: the maximum length of a text. Only page options are texts.
         kind: the error kind for a value that is not among the choices.
     """
 
@@ -60,10 +60,10 @@ class Knob:
     kind: str = "not_a_choice"
 
     def validate(self, name: str, value: Any) -> int | str:
-        """Return `value` as this knob's type.
+        """Convert `value` to this knob's type.
 
         Raises:
-            ConfigError: if the knob does not allow it.
+            ConfigError: the knob does not allow the value.
         """
         if self.longest is not None:
             if isinstance(value, str) and len(value) <= self.longest and (value.isprintable() or not value):
@@ -82,7 +82,7 @@ class Knob:
 
 
 def quote(value: object) -> str:
-    """Return a value as an error message shows it, cut if it is long.
+    """Return a value's repr for an error message, truncated if it is long.
 
     >>> quote("abc"), len(quote("a" * 5000))
     ("'abc'", 100)
@@ -114,7 +114,7 @@ def _whole_number(name: str, value: object) -> int:
 
 
 def knob(default: int | str, group: str, help: str, **allowed: Any) -> Any:
-    """Declare a dataclass field as a knob. Knob documents the arguments."""
+    """Declare a dataclass field as a knob. See Knob for the arguments."""
     declared = Knob(default, group, help, **allowed)
     declared.validate("default", default)
     return field(default=default, metadata={"knob": declared})
@@ -130,13 +130,13 @@ def powers(low: int, high: int) -> tuple[int, ...]:
 
 
 def knobs(declared: type, prefix: str = "") -> dict[str, Knob]:
-    """Return the knobs of a dataclass by field name without `prefix`, in the order of declaration."""
+    """Return a dataclass's knobs by field name without `prefix`, in declaration order."""
     fields = (f for f in dataclasses.fields(declared) if "knob" in f.metadata)
     return {f.name.removeprefix(prefix): f.metadata["knob"] for f in fields}
 
 
 def refuse_unknown(names: Iterable[object], owner: str, known: Iterable[str]) -> None:
-    """Raise ConfigError for the first name that `owner` does not have as a field."""
+    """Raise ConfigError for the first name that is not a field of `owner`."""
     for name in names:
         if name not in (fields := tuple(known)):
             message = f"{owner} has no field {quote(name)}; it has {_list(fields)}."
@@ -153,12 +153,12 @@ def read_fields(
     """Build a dataclass of knobs from `values`. Omitted fields take their defaults.
 
     Args:
-        owner: what has these fields, for the error message.
-        allowed: knobs by field name that replace the declared ones.
-        prefix: the start of all field names, which `values` and messages leave out.
+        owner: the name of the object with these fields, for error messages.
+        allowed: knobs by field name that replace the declared knobs.
+        prefix: the prefix of all field names, which `values` and messages omit.
 
     Raises:
-        ConfigError: for an unknown field, or a value that its knob does not allow.
+        ConfigError: a field is unknown, or its knob does not allow the value.
     """
     allowed = knobs(declared, prefix) if allowed is None else allowed
     refuse_unknown(values, owner, allowed)
@@ -170,4 +170,4 @@ def num_warps() -> Any:
 
 
 def num_stages() -> Any:
-    return knob(3, "Launch", "Loop iterations whose loads are in flight at once.", low=1, high=8)
+    return knob(3, "Launch", "Loop iterations with loads in flight at the same time.", low=1, high=8)

@@ -13,13 +13,13 @@ Bases = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """The element of a block that each register of each lane of each warp holds: a linear layout.
+    """A linear layout: it maps each register of each lane of each warp to an element of a block.
 
     Attributes:
-        shape: elements of the block in each dimension.
-        register, lane, warp: one base per bit of a register's (lane's, warp's) number: the coordinates that the bit
-            adds. An element's coordinates are the exclusive or of the bases of all set bits. A zero base means copies:
-            the same element in several places.
+        shape: the block's size in each dimension.
+        register, lane, warp: one base, a tuple of coordinates, per bit of the register (lane, warp) index. An element's
+            coordinates are the XOR of the bases of all set bits. A zero base means replication: several registers,
+            lanes or warps hold the same element.
     """
 
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Layout:
 
 
 def expand_bases(bases: Sequence[Any], rank: int) -> np.ndarray:
-    """Return the place of each number, (2 ** bits, rank) int64: the exclusive or of the bases of its set bits."""
+    """Return the coordinates of each index, (2 ** bits, rank) int64: the XOR of the bases of its set bits."""
     places = np.zeros((1, rank), dtype=np.int64)
     for base in bases:
         places = np.concatenate([places, places ^ np.array(base, dtype=np.int64)])
@@ -42,13 +42,13 @@ class MemoryOperation:
 
     Attributes:
         op: "load", "async copy" (a load straight to shared memory), "store", "atomic", or "descriptor".
-        source: (file without its folders, line) that it comes from.
-        layout: of the block of pointers; None for a descriptor, which no lane addresses.
+        source: (file without its folders, line) of the operation.
+        layout: layout of the block of pointers; None for a descriptor, which has no per-lane addresses.
         element_bytes: bytes per element; 0 for a descriptor.
         width_bytes: bytes that a lane moves with one instruction; 0 for a descriptor.
         instruction: PTX instruction without its operands.
-        instructions: occurrences in the PTX.
-        opcodes: SASS instructions that implement it, each once.
+        instructions: number of occurrences in the PTX.
+        opcodes: distinct SASS opcodes that implement it.
         swizzle_bytes: width of a descriptor's swizzle in shared memory; 0 if there is none or the recording omits it.
     """
 
@@ -74,13 +74,13 @@ class SharedOperation:
 
     Attributes:
         op: "load", "store", "load matrix", "store matrix" or "async copy" (its write to shared memory).
-        source: (file without its folders, line) that they come from.
+        source: (file without its folders, line) of the instructions.
         instruction: PTX instruction without its operands.
-        width_bytes: bytes that a lane moves; for a matrix, those of the row that it addresses: 16.
-        matrices: 8 × 8 matrices per instruction, whose rows 8 lanes each address; otherwise 0.
-        lane, warp: one base per bit of a lane's (warp's) number: the bytes by which the bit changes the address, as an
-            exclusive or. Only addressing lanes count: 8 per matrix, otherwise 32.
-        count: occurrences in the PTX.
+        width_bytes: bytes that a lane moves; for a matrix, the 16 bytes of the row that the lane addresses.
+        matrices: number of 8 × 8 matrices per instruction, each addressed by 8 lanes; 0 for other instructions.
+        lane, warp: one base per bit of the lane (warp) index: the byte offset that a set bit XORs into the address.
+            Only lanes that supply an address count: 8 per matrix, otherwise 32.
+        count: number of occurrences in the PTX.
     """
 
     op: str
@@ -95,7 +95,7 @@ class SharedOperation:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A block that changes its layout between two operations."""
+    """A conversion of a block to another layout between two operations."""
 
     source: tuple[str, int]
     shape: tuple[int, ...]
@@ -104,16 +104,16 @@ class Conversion:
 
 @dataclass(frozen=True)
 class CompiledFacts:
-    """Facts about a compiled kernel, without its texts.
+    """Facts about a compiled kernel, without its IR, PTX and SASS.
 
     Attributes:
-        registers: per thread.
+        registers: registers per thread.
         spilled_bytes: local memory per thread, for values that do not fit in registers.
         shared_bytes: shared memory per program.
-        operations: the kernel's accesses as compiled.
+        operations: the compiled operation of each of the kernel's accesses.
         shared: instructions on shared memory.
-        conversions: blocks that change their layout.
-        unreadable: why the operations are unknown; "" if they are known.
+        conversions: layout conversions.
+        unreadable: the reason why the operations are unknown; "" if they are known.
     """
 
     registers: int

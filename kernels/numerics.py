@@ -1,4 +1,4 @@
-"""Input values, and the comparison of a result with its reference. Torch, imported inside the functions.
+"""Generate input values, and compare a result with its reference. Functions import torch when they are called.
 
 The check and exported scripts share these functions.
 """
@@ -28,10 +28,10 @@ def values(distribution: str, shape: tuple[int, int], generator: Any, device: st
 
 
 def compared_in(dtype: torch.dtype, reference_dtype: str) -> torch.dtype:
-    """Return the type in which an output of `dtype` and its reference are compared. torch compares no float8.
+    """Return the type in which an output of `dtype` is compared with its reference. torch can't compare float8.
 
     Args:
-        reference_dtype: by torch's name; "" if the output must equal the reference.
+        reference_dtype: torch's name of the type; "" if the output must equal the reference.
     """
     import torch
 
@@ -45,13 +45,14 @@ def compare(output: Any, expected: Any, scale: Any, allowed: Any) -> SimpleNames
 
     Args:
         expected: the reference, in the type of the comparison.
-        scale: of the elements' errors.
+        scale: the elements' error scale.
         allowed: the Allowance; None if the output must equal the reference bit for bit.
 
     Returns:
-        For each element: `got`, the output in the type of the comparison; `error`; `rounding`, the error of the correct
-        result as stored; `typical`, the expected error beyond it; whether it is wrongly `nonfinite`; and `units`, the
-        error beyond rounding in units of what is allowed, or the error if none is. Above 1, or 0, an element is wrong.
+        For each element: `got`, the output in the comparison's type; `error`; `rounding`, the error of the correct
+        result as stored; `typical`, the expected error beyond it; `nonfinite`, whether it is wrongly not finite; and
+        `units`, the error beyond rounding in units of the limit, where more than 1 is wrong. If the output must equal
+        the reference, `units` is the error, and more than 0 is wrong.
     """
     import torch
 
@@ -68,7 +69,7 @@ def compare(output: Any, expected: Any, scale: Any, allowed: Any) -> SimpleNames
     if allowed:
         limit = allowed.of_value * expected.abs() + allowed.of_scale * scale
         typical = allowed.expected_of_value * expected.abs() + allowed.expected_of_scale * scale
-        # An error of `limit` before rounding can move a value between two neighbours to either: twice as much.
+        # An error of `limit` before rounding can also flip the rounding to the other neighbour, which doubles it.
         beyond = torch.where(got == right, 0, (error - rounding).clamp(min=0))
         units = torch.where(limit > 0, beyond / (2 * limit), torch.where(beyond > 0, torch.inf, 0))
     units = torch.where(nonfinite, torch.inf, units)
@@ -76,11 +77,11 @@ def compare(output: Any, expected: Any, scale: Any, allowed: Any) -> SimpleNames
 
 
 def rms_limit(explained: float, scale: float, elements: int) -> float:
-    """Return the largest relative RMS error that is allowed.
+    """Return the largest allowed relative RMS error.
 
     Args:
-        explained: root of the sum of squares that rounding explains.
+        explained: root of the sum of squared errors that rounding explains.
         scale: root of the reference's sum of squares.
     """
-    # Rounding is known element by element, the rest on average: over few elements that scatters.
+    # Rounding is known for each element, other errors only on average, which varies more over few elements.
     return (1.05 + 2 / math.sqrt(elements)) * explained / scale

@@ -1,8 +1,8 @@
 """The tile that each program computes, and the first element of a tile: jitted functions for kernels and models.
 
 Each formula exists once. Kernels call these functions inside Triton; models call them on NumPy arrays
-(`kernels.jit.on_arrays`). Two published formulas for "grouped" order differ on one grid in nine, so a second copy
-would sooner or later be wrong.
+(`kernels.jit.on_arrays`). Two published formulas for "grouped" order differ on one grid in nine, so two copies would
+sooner or later diverge.
 """
 
 from kernels.jit import tl, triton

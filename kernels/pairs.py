@@ -13,7 +13,7 @@ import numpy as np
 
 CONFIDENCE = 0.95
 
-# Fewer pairs cannot reach CONFIDENCE: all of five fall on the same side of the median in 1 of 16 cases.
+# Fewer pairs can't reach CONFIDENCE: five ratios all fall on the same side of the median in 1 of 16 cases.
 FEWEST = 6
 
 _RESAMPLES = 1000
@@ -25,7 +25,7 @@ class Pair:
 
     Attributes:
         ratio: median over pairs.
-        low, high: its 95 % interval; the range of the ratios for fewer than FEWEST pairs.
+        low, high: the ratio's 95 % interval; with fewer than FEWEST pairs, the range of the ratios.
         resolution: the timer's contribution to the interval on either side, as a fraction of the ratio.
     """
 
@@ -36,7 +36,7 @@ class Pair:
 
     @property
     def differs(self) -> bool:
-        """Whether one of the two calls is faster: the interval does not contain 1."""
+        """Whether one of the calls is faster, because the interval does not contain 1."""
         return not self.low <= 1 <= self.high
 
     @property
@@ -49,11 +49,11 @@ def pair(times_ms: Sequence[float] | np.ndarray, others_ms: Sequence[float] | np
     """Compare times from alternating measurements: the i-th times of both calls form a pair.
 
     Args:
-        times_ms, others_ms: (pairs,), above 0.
-        seed: of the bootstrap.
+        times_ms, others_ms: (pairs,), positive.
+        seed: the bootstrap's seed.
 
     Raises:
-        ValueError: if the numbers of times differ, or there are none.
+        ValueError: the sequences are empty or differ in length.
     """
     if len(times_ms) != len(others_ms) or not len(times_ms):
         raise ValueError(f"{len(times_ms)} and {len(others_ms)} times can't be paired.")
@@ -65,13 +65,13 @@ def pair(times_ms: Sequence[float] | np.ndarray, others_ms: Sequence[float] | np
     medians = _bootstrap_medians(ratios, np.random.default_rng(seed))
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(medians, (tail, 100 - tail))
-    # A median of ticks errs by at most half a tick.
+    # The median of times in whole ticks is off by at most half a tick.
     resolution = _tick_ms(first, second) / 2 * float(1 / np.median(first) + 1 / np.median(second))
     return Pair(ratio, float(low) * (1 - resolution), float(high) * (1 + resolution), resolution)
 
 
 def _bootstrap_medians(ranked: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Return medians of resamples. For sorted values, a resample's median lies at the median of its indices."""
+    """Return the medians of resamples. In sorted values, a resample's median is at the median of its indices."""
     count = len(ranked)
     indices = np.sort(generator.integers(count, size=(_RESAMPLES, count), dtype=np.uint16), axis=1, kind="stable")
     return (ranked[indices[:, (count - 1) // 2]] + ranked[indices[:, count // 2]]) / 2

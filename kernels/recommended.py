@@ -1,6 +1,6 @@
-"""Fast configs that a search found, and their look-up. Standard library only.
+"""Look up fast configs that a search found. Standard library only.
 
-A published default never changes; a recommended config is the fastest that was found for a shape, a dtype and a GPU.
+A published default never changes. A recommended config is the fastest that a search found for a shape, dtype and GPU.
 `python -m scripts.search_configs` writes the file.
 """
 
@@ -19,7 +19,7 @@ from kernels.spec import Kernel
 
 FILE = Path(__file__).with_name("recommended.jsonl")
 
-# The largest distance of two shapes in one class: the ratios of their sizes multiply to at most 2 ** OCTAVES.
+# The largest distance between two shapes that share a config: their size ratios multiply to at most 2 ** OCTAVES.
 OCTAVES = 3.0
 
 
@@ -29,13 +29,13 @@ class Recommended:
 
     Attributes:
         experiment: kernel, problem and config.
-        gpu: name of the GPU in the table that it was found on.
-        date: the day, ISO 8601.
+        gpu: the table's name of the GPU that ran the search.
+        date: the date in ISO 8601.
         compared: number of configs that compiled and were timed.
         median_ms: time of one launch.
-        library: the library call that it was timed against in alternating pairs; "" if there is none.
-        ratio: median over pairs of library time / this config's time; above 1 the config is faster. None without a
-            library call.
+        library: the library call that it was timed against, in alternating pairs; "" if there is none.
+        ratio: median over pairs of library time / config time; above 1, the config is faster. None without a library
+            call.
     """
 
     experiment: Experiment
@@ -47,13 +47,13 @@ class Recommended:
     ratio: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, as `/kernels` and a line of the file contain them."""
+        """Return all fields as in the reply of `/kernels` and in the file."""
         return {**vars(self), "experiment": self.experiment.to_json()}
 
 
 @once
 def shipped() -> tuple[Recommended, ...]:
-    """Return all recommended configs of the file."""
+    """Return all recommended configs in the file."""
     rows = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
     return tuple(Recommended(**{**row, "experiment": from_json(row["experiment"], discover())}) for row in rows)
 
@@ -80,6 +80,6 @@ def recommend(kernel: Kernel, problem: Any, gpu: Gpu) -> Recommended | None:
 
 
 def _octaves(problem: Any, other: Any) -> float:
-    """Return the distance of two shapes: the sum over their sizes of |log2 of the ratio|."""
+    """Return the distance between two shapes: the sum of |log2 of the ratio| over their sizes."""
     sizes = ((size, getattr(other, name)) for name, size in vars(problem).items() if isinstance(size, int))
     return sum(abs(math.log2(size / other_size)) for size, other_size in sizes)

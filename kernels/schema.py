@@ -1,7 +1,7 @@
-"""JSON Schemas of experiments and of arguments, built from the knobs that validate them. Standard library only.
+"""JSON Schemas of experiments and arguments, built from the knobs that validate them. Standard library only.
 
-`experiment_schema` is exact, for one kernel. `merged_schema` covers all kernels and is a sixth of the size of a union:
-a field allows what any kernel allows, and its description says which kernels have it, and with which default.
+`experiment_schema` is exact for one kernel. `merged_schema` covers all kernels in a sixth of the size of a union: a
+field allows any value that some kernel allows, and its description names the kernels that have it and their defaults.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ JsonSchema = dict[str, Any]
 
 
 def experiment_schema(kernel: Kernel) -> JsonSchema:
-    """Return the JSON Schema, 2020-12, of this kernel's experiments.
+    """Return the JSON Schema (2020-12) of this kernel's experiments.
 
-    It does not express which fields are incompatible with each other. Only `from_json` checks that.
+    The schema does not express incompatible combinations of fields. Only `from_json` rejects them.
 
     >>> from kernels import discover
     >>> schema = experiment_schema(discover()["matmul.grouped"])
@@ -60,7 +60,7 @@ def merged_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:
 
 
 def merged_fields(kernels: Mapping[str, Kernel]) -> dict[str, dict[str, JsonSchema]]:
-    """Return part of an experiment (problem, config, run) → field → its schema.
+    """Return the schema of each field of each part of an experiment (problem, config, run).
 
     >>> from kernels import discover
     >>> group_size = merged_fields(discover())["config"]["GROUP_SIZE"]
@@ -79,17 +79,17 @@ def merged_fields(kernels: Mapping[str, Kernel]) -> dict[str, dict[str, JsonSche
 
 
 def kernel_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:
-    """Return the schema of the choice of a kernel."""
-    return {**_allow([kernel_knob(kernels)]), "description": "The kernel. kernels says what each shows."}
+    """Return the schema of the kernel field."""
+    return {**_allow([kernel_knob(kernels)]), "description": "The kernel. The kernels endpoint describes each one."}
 
 
 def gpu_schema() -> JsonSchema:
-    """Return the schema of the choice of a GPU, without the empty one."""
+    """Return the schema of the GPU field, without the empty choice."""
     return {"type": "string", "enum": [name for name in GPU.choices or () if name], "description": GPU.help}
 
 
 def argument_schemas(declared: type, prefix: str = "") -> dict[str, JsonSchema]:
-    """Return the schemas of an endpoint's arguments: the knobs of a dataclass, by field name without `prefix`."""
+    """Return the schemas of an endpoint's arguments, a dataclass of knobs, by field name without `prefix`."""
     return {name: _merge({"": knob}, ("",)) for name, knob in knobs(declared, prefix).items()}
 
 
@@ -97,7 +97,7 @@ def _merge(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...]) -> JsonSchem
     merged = list(by_kernel.values())
     schema = _allow(merged)
     words = _group(by_kernel, kernels, lambda knob: knob.help.rstrip(".")) + "."
-    if "minimum" in schema:  # Gradio's Python type of it is a bare int
+    if "minimum" in schema:  # Gradio shows the argument as a bare int, without its range
         words += f" {schema['minimum']} to {schema['maximum']}."
     words += " Default: " + _group(by_kernel, kernels, lambda knob: str(knob.default)) + "."
     if len({knob.default for knob in merged}) == 1:
@@ -111,7 +111,7 @@ def _merge(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...]) -> JsonSchem
 
 
 def _allow(knobs: list[Knob]) -> JsonSchema:
-    """Return a schema of the values that any of these knobs allows."""
+    """Return a schema that allows every value that any of the knobs allows."""
     if knobs[0].longest is not None:
         return {"type": "string", "maxLength": max(knob.longest or 0 for knob in knobs)}
     choices = list(dict.fromkeys(choice for knob in knobs for choice in knob.choices or ()))
@@ -124,7 +124,7 @@ def _allow(knobs: list[Knob]) -> JsonSchema:
 
 
 def _group(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...], word: Callable[[Knob], str]) -> str:
-    """Return the word of each group of kernels, or the word alone if all agree."""
+    """Return each distinct word with the kernels that use it, or the word alone if all kernels agree."""
     groups: dict[str, list[str]] = {}
     for kernel, knob in by_kernel.items():
         groups.setdefault(word(knob), []).append(kernel)
@@ -134,7 +134,7 @@ def _group(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...], word: Callab
 
 
 def _name(ids: list[str], kernels: tuple[str, ...]) -> str:
-    """Join kernels' ids, with "matmul.*" for all kernels of a family.
+    """Join kernel ids, with "matmul.*" for all kernels of a family.
 
     >>> _name(["matmul.grouped", "transpose.flat"], ("matmul.grouped", "matmul.grid_2d", "transpose.flat"))
     'matmul.grouped, transpose.*'

@@ -1,6 +1,6 @@
-"""The configs that a sweep compares: one experiment, and the values of each knob of its config that varies.
+"""The configs that a sweep compares: a base experiment and the values of each varied knob. Standard library only.
 
-A sweep stays at one problem, because times of different problems cannot be ranked. Standard library only.
+A sweep covers a single problem, because times of different problems can't be ranked.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from kernels.experiment import Experiment, from_json
 from kernels.knobs import ConfigError, Knob, knobs, quote
 from kernels.spec import Kernel
 
-# At one second of compiling per config, more than an hour on one core.
+# At one second per compile, this takes more than an hour on one core.
 MAX_CONFIGS = 4096
 
 
 @dataclass(frozen=True)
 class Space:
-    """A base experiment, and the values of each knob that varies.
+    """A base experiment and the values of each varied knob.
 
     Attributes:
-        base: shared by all configs; its own values of the varied knobs have no effect.
-        varied: (knob, values), in the kernel's order of knobs; numbers ascending, choices in the knob's order.
+        base: the experiment that supplies all other values. Its own values of the varied knobs have no effect.
+        varied: (knob, values) in the kernel's knob order; numbers ascending, choices in the knob's order.
     """
 
     base: Experiment
@@ -37,7 +37,7 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Number of configs, including those that the family refuses."""
+        """Number of configs, including configs that the family rejects."""
         return math.prod(len(values) for _, values in self.varied)
 
     @cached_property
@@ -52,7 +52,7 @@ class Space:
         )
 
     def refused(self, kernel: Kernel) -> dict[Experiment, str]:
-        """Return the experiments that the kernel's family refuses, each with the reason as a sentence."""
+        """Return the experiments that the kernel's family rejects, with the reason as a sentence."""
         reasons = {}
         for experiment in self.experiments:
             try:
@@ -62,7 +62,7 @@ class Space:
         return reasons
 
     def to_json(self) -> dict[str, Any]:
-        """Return the payload of the API."""
+        """Return the API's payload."""
         return {
             "experiment": self.base.to_json(),
             "vary": {name: list(values) for name, values in self.varied},
@@ -70,9 +70,9 @@ class Space:
 
     @cached_property
     def identity(self) -> str:
-        """16 hexadecimal digits, the same for equal spaces on any machine.
+        """A hash of 16 hexadecimal digits, the same for equal spaces on any machine.
 
-        The base's own values of the varied knobs do not count.
+        It ignores the base's own values of the varied knobs.
         """
         payload = self.to_json()
         config = payload["experiment"]["config"]
@@ -81,14 +81,14 @@ class Space:
 
 
 def space(base: Experiment, vary: Mapping[str, Sequence[object]], kernels: Mapping[str, Kernel]) -> Space:
-    """Make the space of a base experiment and the values of some knobs of its config.
+    """Build the space of a base experiment and the values of some knobs of its config.
 
     Args:
-        vary: values by knob; numbers may be text. Repeated values count once.
+        vary: values by knob. Numbers may be text; repeated values are dropped.
 
     Raises:
-        ConfigError: if a knob or one of its values does not exist, a knob has no values, no knob varies, or there are
-            more than MAX_CONFIGS configs.
+        ConfigError: a knob is unknown or has no values, a value is not allowed, no knob varies, or there are more than
+            MAX_CONFIGS configs.
     """
     kernel = kernels[base.kernel]
     declared = knobs(kernel.config)
@@ -122,7 +122,7 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
     {'BLOCK_M': ['64', '128'], 'num_warps': ['4']}
 
     Args:
-        setting: the name of the setting, for the error.
+        setting: the name of the setting for error messages.
     """
     varied: dict[str, list[str]] = {}
     for text in texts:
@@ -136,7 +136,7 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
 
 
 def _ordered(name: str, knob: Knob, values: Sequence[object]) -> tuple[int | str, ...]:
-    """Check each value; drop repetitions; sort numbers, and keep choices in the declared order."""
+    """Validate the values and drop duplicates. Sort numbers, and keep choices in the declared order."""
     checked = {knob.validate(name, value) for value in values}
     if knob.choices is not None:
         return tuple(choice for choice in knob.choices if choice in checked)
@@ -147,10 +147,10 @@ def space_from_json(payload: object, kernels: Mapping[str, Kernel]) -> Space:
     """Read the payload of `Space.to_json`.
 
     Raises:
-        ConfigError: what is wrong, the value, and what is allowed.
+        ConfigError: the message names the field, its value and the allowed values.
     """
     if not isinstance(payload, Mapping) or set(payload) != {"experiment", "vary"}:
-        raise ConfigError("not_an_object", "A space is a JSON object with the fields experiment and vary.")
+        raise ConfigError("not_an_object", "A space must be a JSON object with the fields experiment and vary.")
     vary = payload["vary"]
     if not isinstance(vary, Mapping):
         raise ConfigError("not_an_object", f"vary is {vary!r}; it must be a JSON object of lists.", "vary")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Keys are torch's names.
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
-# Unit roundoff: half a unit in the last place, relative. Sources: IEEE 754; OCP 8-bit formats 1.0 for float8.
+# Unit roundoff: the largest relative rounding error. Sources: IEEE 754; OCP 8-bit formats 1.0 for float8.
 DTYPE_ROUNDOFF = {
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
@@ -30,21 +30,21 @@ DTYPE_ROUNDOFF = {
     "float8_e5m2": 2.0**-3,
 }
 
-# The first compute capability whose matrix units take these types (CUDA C++ Programming Guide 13.0).
+# The lowest compute capability whose matrix units support these types (CUDA C++ Programming Guide 13.0).
 DTYPE_CAPABILITY = {"float8_e4m3fn": (8, 9), "float8_e5m2": (8, 9)}
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor that a kernel takes.
+    """The shape, role and storage of a tensor argument.
 
     >>> TensorSpec((2, 3), is_input=True, transposed=True).stored
     (3, 2)
 
     Attributes:
         shape: (rows, columns) as the kernel sees it.
-        is_input: whether the kernel reads it. The only other tensor is the output.
-        transposed: whether memory holds its transpose.
+        is_input: whether the kernel only reads the tensor. Exactly one tensor, the output, is not an input.
+        transposed: whether memory holds the tensor's transpose.
     """
 
     shape: tuple[int, int]
@@ -53,12 +53,12 @@ class TensorSpec:
 
     @property
     def stored(self) -> tuple[int, int]:
-        """(rows, columns) in memory: row-major, contiguous, starting at a 128-byte line."""
+        """(rows, columns) in memory: row-major, contiguous, aligned to 128 bytes."""
         return (self.shape[1], self.shape[0]) if self.transposed else self.shape
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Elements from one row, and from one column, to the next, as the kernel sees it."""
+        """Elements from one row to the next and from one column to the next, as the kernel sees them."""
         return (1, self.shape[0]) if self.transposed else (self.shape[1], 1)
 
 
@@ -69,7 +69,7 @@ class ProblemFields(Protocol):
     def dtype(self) -> str: ...
 
 
-# A family's problem and a kernel's config: frozen dataclasses of knobs. A bare `Kernel` has any problem and config.
+# A family's problem and a kernel's config: frozen dataclasses of knobs. Without parameters, `Kernel` accepts any.
 P = TypeVar("P", bound=ProblemFields, default=Any)
 C = TypeVar("C", default=Any)
 
@@ -96,8 +96,8 @@ class Rounding(Generic[P]):
     """The facts that determine a launch's rounding errors.
 
     Attributes:
-        partial_sums: partial results that are rounded to the output's type and added up in it.
-        distribution: of the inputs' values, as in `experiment.Run`.
+        partial_sums: number of partial results that are rounded to the output's type and added up in it.
+        distribution: distribution of the input values, as in `experiment.Run`.
         interpreted: whether the launch is interpreted on the CPU, without matrix units.
     """
 
@@ -114,9 +114,9 @@ class Allowance:
     The scale of an element's error is its family's `error_scale`.
 
     Attributes:
-        of_value, of_scale: the maximum that is allowed.
-        expected_of_value, expected_of_scale: the expected error (RMS).
-        reference_dtype: type in which the reference is computed; wider than the output's, unless that is float64.
+        of_value, of_scale: factors of the largest allowed error.
+        expected_of_value, expected_of_scale: factors of the expected error (RMS).
+        reference_dtype: type in which the reference is computed; wider than the output's type unless that is float64.
     """
 
     of_value: float
@@ -131,26 +131,26 @@ class Family(Generic[P]):
     """The declarations that all kernels of a task share.
 
     Attributes:
-        tensors: problem → the tensors, inputs first. The only one that is not an input is the output.
-        reference: (inputs, rows) → those rows of the correct result, in the inputs' type.
+        tensors: problem → the tensors, inputs first. Exactly one tensor, the output, is not an input.
+        reference: (inputs, rows) → the given rows of the correct result, in the inputs' type.
         baseline: (inputs, output, problem) → a repeatable library call that writes into `output`, or a sentence that
-            says why the library has none.
+            says why the library has no such call.
         baseline_name: problem → the name of the library call on the page.
-        alternatives: (inputs, output, problem) → further calls to compare with, by name: other ways to the same
+        alternatives: (inputs, output, problem) → further calls to compare with, by name: other ways to compute the same
             result, or a bound such as a plain copy.
         magnitude: the formula of an element's error scale, as text.
         limit_follows: what determines the limit on the error, as text.
         allowance: the error that rounding can cause. None if the output must equal the reference bit for bit.
-        error_scale: (absolute float32 inputs, rows) → the scale of those rows' errors; None for |reference|.
+        error_scale: (absolute float32 inputs, rows) → the error scale of the given rows; None for |reference|.
         panels: two inputs that several tiles read, the first by tile row, the second by tile column. Each tile reads a
-            panel along the loop index "k", which all kernels of the family then have. None if each input is read once.
-        work: problem → floating-point operations, for a rate in TFLOP/s. 0 for a rate in bytes per second.
+            panel along the loop index "k", which all kernels of the family must have. None if each input is read once.
+        work: problem → floating-point operations, for a rate in TFLOP/s; 0 for a rate in bytes per second.
         matrix_passes: problem → passes through the matrix units per product; 0 if float32 units multiply.
-        best: problem → a problem for which the library call reaches the device's peak; None if a memory copy does.
+        best: problem → a problem on which the library call reaches the device's peak; None if a memory copy does.
         note: problem → a caveat about its arithmetic, or "".
         refuse: (problem, config) → raises ConfigError if the two are incompatible.
-        essential: problem → the problem that represents all with the same launch: ineffective fields are at defaults.
-        extends: the family that this one adds to. Both have the same problem and share a menu.
+        essential: problem → the representative of all problems with the same launch: fields without effect are reset.
+        extends: the family that this family extends. Both have the same problem and share a menu.
     """
 
     id: str
@@ -180,11 +180,11 @@ class Family(Generic[P]):
 
     @property
     def root(self) -> Family[P]:
-        """The family at the end of the `extends` chain; itself if it extends none."""
+        """The family at the end of the `extends` chain, or this family if it extends none."""
         return self.extends.root if self.extends else self
 
     def extend(self, name: str, **changes: Any) -> Self:
-        """Return a family of the same problem that computes more, with some fields replaced."""
+        """Return a family that extends this one, with some fields replaced."""
         return dataclasses.replace(self, id=f"{self.id}.{name}", extends=self, **changes)
 
     def output(self, problem: P) -> str:
@@ -197,13 +197,13 @@ class Family(Generic[P]):
         return {name: math.prod(tensor.shape) * size for name, tensor in self.tensors(problem).items()}
 
     def minimal_bytes(self, problem: P) -> int:
-        """Count the bytes that move if each tensor is read or written once."""
+        """Count the bytes that a kernel moves if it reads or writes each tensor exactly once."""
         return sum(self.tensor_bytes(problem).values())
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A named problem and config, with view options (by name) that show its point."""
+    """A named problem and config, with options of the view that shows its point."""
 
     title: str
     problem: Mapping[str, int | str]
@@ -213,19 +213,19 @@ class Preset:
 
 @dataclass(frozen=True)
 class Kernel(Generic[P, C]):
-    """A kernel variant. Its file declares exactly one, as KERNEL.
+    """A kernel variant. Each kernel file declares exactly one, as KERNEL.
 
     Attributes:
         id: "family.variant".
         headline: one sentence on what the kernel shows.
         jitted: the `@triton.jit` function.
         grid: launch → programs along x, y, z.
-        extents: launch → tiles along each loop index: "m", "n", "k" for a reduction, and "slice" if that is split.
-        tiles: (pids, launch) → Tiles of those programs.
+        extents: launch → tiles along each loop index: "m", "n", "k" for a reduction, and "slice" for a split reduction.
+        tiles: (pids, launch) → Tiles of the given programs.
         accesses: launch → its memory operations, in source order.
         arguments: (tensors, launch) → the launch's arguments by name, num_warps and num_stages included.
         dtypes: the problem's dtypes that the kernel supports; empty for all.
-        zeroed_output: whether the kernel accumulates into its output, which then starts at zero instead of poison.
+        zeroed_output: whether the kernel accumulates into its output, which then starts as zeros instead of poison.
         roundings: launch → the number of partial results that are rounded to the output's type and added up in it.
         race: launch → a description of its data race, or "".
         note: launch → a caveat about this launch, or "".
@@ -268,7 +268,7 @@ class Kernel(Generic[P, C]):
         return (written.rows, written.columns) if isinstance(written, Access) else None
 
     def problem_knobs(self) -> dict[str, Knob]:
-        """Return the problem's knobs by field name. The choices of dtype are those that this kernel supports."""
+        """Return the problem's knobs by field name. dtype's choices are the types that this kernel supports."""
         declared = knobs(self.family.problem)
         if self.dtypes:
             declared["dtype"] = dataclasses.replace(declared["dtype"], choices=self.dtypes)

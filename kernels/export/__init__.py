@@ -1,1 +1,1 @@
-"""Files to save: a run as a script or a notebook without our modules, a timeline as a Chrome trace."""
+"""Exports: a run as a standalone script or notebook, and a timeline as a Chrome trace."""

@@ -1,6 +1,6 @@
-"""A timeline as a Chrome trace: one process per SM, one track per slot. Perfetto and chrome://tracing open it.
+"""A timeline as a Chrome trace: one process per SM, one track per slot. Perfetto and chrome://tracing can open it.
 
-The format: "Trace Event Format", Google, complete events ("X") and metadata events ("M").
+Source of the format: Google's "Trace Event Format", complete events ("X") and metadata events ("M").
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kernels.spec import Launch
 
 
 def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
-    """Return every program as an event: its SM and slot, its start and duration in µs, and the tiles it computed.
+    """Return a trace with one event per program: its SM and slot, start and duration in µs, and computed tiles.
 
-    The GPU reports only the SM; slots are assigned. A program takes the lowest slot that is free when it starts, so
-    programs of one track never overlap.
+    The GPU reports only the SM, so slots are assigned: each program takes the lowest free slot when it starts. Programs
+    on the same track therefore never overlap.
 
     Args:
-        gpu: the GPU that the launch ran on. Tiles of persistent kernels depend on it.
+        gpu: the GPU that ran the launch. A persistent kernel's tiles depend on it.
     """
     experiment = timeline.experiment
     kernel = discover()[experiment.kernel]
@@ -61,7 +61,7 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
 
 
 def assign_slots(sm: Sequence[int], start_ns: Sequence[int], end_ns: Sequence[int]) -> list[int]:
-    """Return the slot of each program on its SM: the lowest that is free when it starts.
+    """Return the slot of each program on its SM: the lowest slot that is free when the program starts.
 
     >>> assign_slots((0, 0, 0, 1), (0, 0, 10, 0), (10, 30, 20, 5))
     [0, 1, 0, 0]

@@ -1,7 +1,7 @@
-"""Copy functions, with all that they call, into source text that imports none of our modules.
+"""Copy functions and everything that they call into source text that imports none of our modules.
 
-A function keeps its comments and its docstring. Constants and functions of ours are copied before it, and its calls use
-their names in the text. Imports move to the top, and annotations of functions that are not jitted are dropped.
+A function keeps its comments and docstring. Our constants and functions that it uses are copied before it, and renamed
+where names clash. Imports move to the top. Functions that are not jitted lose their annotations.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _Edit = tuple[int, int, str]
 
 
 class CannotBeWritten(Exception):
-    """A part of a kernel's declaration that a script can't contain, and why."""
+    """A script can't contain part of a kernel's declaration. The message says which part, and why."""
 
 
 class Inliner:
-    """Copies functions for one script. No two copies have the same name.
+    """Copies functions into one script, each under a unique name.
 
     Attributes:
         imports: the import statements that the copied functions need.
@@ -42,13 +42,13 @@ class Inliner:
         self._texts: list[str] = []
 
     def inline(self, *functions: Callable[..., Any]) -> tuple[list[str], list[str]]:
-        """Copy functions, jitted or not, and whatever they use that no earlier call has copied.
+        """Copy functions, jitted or not, and their dependencies, except those that an earlier call has copied.
 
         Returns:
-            Their names in the text, and the new texts, in an order in which a script can define them.
+            The functions' names in the script, and the new definitions, each after its dependencies.
 
         Raises:
-            CannotBeWritten: if a function uses something other than functions, constants and libraries.
+            CannotBeWritten: a function uses something other than functions, constants and libraries.
         """
         names = [self._copy(function) for function in functions]
         texts, self._texts = self._texts, []
@@ -82,7 +82,7 @@ class Inliner:
         assert isinstance(tree, ast.FunctionDef)
         at = source.index(tree.name.encode(), span(tree)[0] + len("def "))
         yield at, at + len(tree.name.encode()), name
-        annotations: list[tuple[int, ast.expr]] = []  # each with the first byte to drop
+        annotations: list[tuple[int, ast.expr]] = []  # (first byte to drop, annotation)
         for node in ast.walk(tree):
             if isinstance(node, ast.arg) and node.annotation:
                 annotations.append((span(node)[0] + len(node.arg.encode()), node.annotation))
@@ -103,13 +103,13 @@ class Inliner:
         known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         for chain in sorted(_chains(tree, ignored), key=lambda chain: span(chain[0])):
             base = ast.unparse(chain[0])
-            if base in local or base not in known:  # a parameter or variable, or a builtin
+            if base in local or base not in known:  # a local name or a builtin
                 continue
             if replaced := self._reference(chain, known[base], function):
                 yield *span(replaced[0]), replaced[1]
 
     def _reference(self, chain: list[ast.expr], value: Any, function: FunctionType) -> tuple[ast.expr, str] | None:
-        """Follow `base.attribute.attribute` to the first value that a script can name; None if that is a library."""
+        """Follow `base.attribute.attribute` to the first part that a script can name; None if a library has it."""
         for part in chain:
             if isinstance(part, ast.Attribute):
                 value = getattr(value, part.attr)
@@ -133,7 +133,7 @@ class Inliner:
         name = name.split(".")[-1].lstrip("_")
         if self._constants.get(name) != text:
             if name in self._taken:
-                raise CannotBeWritten(f"Two things are called {name}.")
+                raise CannotBeWritten(f"The name {name} is used twice.")
             self._taken.add(name)
             self._constants[name] = text
             self._texts.append(f"{name} = {text}")
@@ -159,13 +159,13 @@ def _is_constant(value: Any) -> bool:
 
 
 def _local_names(code: CodeType) -> set[str]:
-    """Return the names that a function, or a function or comprehension inside it, binds."""
+    """Return the names that a function binds, including in nested functions and comprehensions."""
     inner = (_local_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return {*code.co_varnames, *code.co_cellvars}.union(*inner)
 
 
 def _chains(tree: ast.AST, ignored: set[int]) -> Iterator[list[ast.expr]]:
-    """Yield each `name.attribute.attribute` that is read, as long as possible: its parts, the name first."""
+    """Yield each `name.attribute.attribute` that is read, at its full length, as the list of its prefixes."""
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Name | ast.Attribute) or id(node) in inner | ignored:

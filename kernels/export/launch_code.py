@@ -1,7 +1,7 @@
-"""One launch of a kernel as Python expressions: its tensors, its grid, its arguments.
+"""One launch of a kernel as Python expressions: its tensors, grid and arguments.
 
-The kernel's own declarations are called with integers that remember their expression, so `-(-M // BLOCK_M)` reaches a
-script as that and not as 8.
+The kernel's own declarations are called with integers that record their expression, so a script contains
+`-(-M // BLOCK_M)` instead of 8.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kernels.spec import DTYPE_BYTES, Kernel, Launch, TensorSpec
 
 
 class SymbolicInt(int):
-    """An integer that is represented by its expression.
+    """An integer whose repr is its expression.
 
     Attributes:
         text: the expression.
-        sign: its outermost operator; "" for a name.
-        untraced: collects the operations without an expression, such as comparisons. What follows from their results
-            holds only for these values.
+        sign: the expression's outermost operator; "" for a name.
+        untraced: collects operations that can't be expressed, such as comparisons. Code that depends on their results
+            is valid only for these values.
     """
 
     text: str
@@ -55,7 +55,7 @@ def _operand(value: int, after: str, is_left: bool) -> str:
 
 
 def _trace(name: str, sign: str, neutral: int) -> None:
-    """Define an operator of SymbolicInt. Operands equal to `neutral` are left out of the expression."""
+    """Define an operator of SymbolicInt. The expression omits operands equal to `neutral`."""
     compute = getattr(operator, name)
 
     def operation(left: int, right: int) -> int:
@@ -90,7 +90,7 @@ for _name in vars(int).keys() - vars(SymbolicInt).keys() - _VALUE_FREE:
 
 
 class _SymbolicTensor:
-    """A tensor as a kernel's `arguments` may read it: strides, shape, element size, an aligned address."""
+    """A stand-in with the attributes that `arguments` may read: strides, shape, element size, an aligned address."""
 
     def __init__(self, text: str, spec: TensorSpec, dtype: str, untraced: list[str]) -> None:
         self.text, self.shape = text, spec.shape
@@ -109,14 +109,14 @@ class _SymbolicTensor:
 
 @dataclass(frozen=True)
 class LaunchCode:
-    """One launch as the texts of Python expressions.
+    """One launch as source text of Python expressions.
 
     Attributes:
         inputs: (name, shape in memory, whether the kernel sees its transpose).
         output: (name, shape).
-        grid: a tuple. A comment follows if it is written in numbers that hold only for this problem, config and GPU.
-        arguments: by name, in the kernel's order, then the options of the launch.
-        work: floating-point operations; 0 if a rate is in bytes per second.
+        grid: a tuple, followed by a comment if its numbers are valid only for this problem, config and GPU.
+        arguments: arguments by name, in the kernel's order, then the launch options.
+        work: floating-point operations; 0 if the rate is in bytes per second.
     """
 
     inputs: tuple[tuple[str, str, bool], ...]
@@ -127,10 +127,10 @@ class LaunchCode:
 
 
 def launch_code(kernel: Kernel, launch: Launch) -> LaunchCode:
-    """Write one launch of a kernel as expressions.
+    """Express one launch of a kernel as source text.
 
     Raises:
-        CannotBeWritten: if a script can't contain an argument.
+        CannotBeWritten: a script can't contain an argument.
     """
     untraced: list[str] = []
 
@@ -143,7 +143,7 @@ def launch_code(kernel: Kernel, launch: Launch) -> LaunchCode:
     specs, output = kernel.family.tensors(traced.problem), kernel.family.output(traced.problem)
     untraced.clear()
     grid = repr(shape := kernel.grid(traced))
-    # A plain number may still depend on a field. Only 1 is trusted.
+    # A plain number other than 1 may still depend on a field.
     if untraced or any(type(size) is int and size != 1 for size in shape):
         grid = f"{kernel.grid(launch)}  # for this problem and config, on {launch.gpu.name}"
     tensors = {

@@ -1,7 +1,7 @@
-"""A run as one Python script or notebook: kernel, tensors, launch, check and timing. Configs as `triton.Config` lines.
+"""Export a run as one Python script or notebook, and a config as a `triton.Config` line.
 
-The script imports torch, Triton and the standard library. On a machine without a GPU, Triton's interpreter checks the
-kernel, and nothing is timed. `script_template.txt` holds its cells.
+The script contains the kernel, tensors, launch, check and timing. It imports torch, Triton and the standard library.
+Without a GPU, it checks the kernel in Triton's interpreter and times nothing. `script_template.txt` holds its cells.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _TEMPLATE = Path(__file__).with_name("script_template.txt")
 # Names that the template defines.
 _RESERVED = {"problem", "config", "inputs", "output", "launch", "grid", "generator", "allowed", "dtype", "passed"}
 
-NEEDS_GPU = "{dtype} needs a GPU: Triton's interpreter does not compute with it. Nothing was checked."
+NEEDS_GPU = "{dtype} needs a GPU, because Triton's interpreter does not support it. Nothing was checked."
 
 _REFUSAL = f"""\
 if INTERPRETED:
-    # It holds this type as raw integers (Triton 3.6 and 3.7.1): it multiplies those, and truncates where a GPU rounds.
+    # The interpreter stores this type as raw integers (Triton 3.6 and 3.7.1), so its products and rounding are wrong.
     sys.exit("{NEEDS_GPU}")
 """
 
@@ -46,9 +46,9 @@ class Script:
     """A run as a script.
 
     Attributes:
-        name: of the file, without its suffix.
-        about: a description, line by line.
-        cells: code by title.
+        name: the file name without its suffix.
+        about: the lines of the description.
+        cells: the code of each cell by title.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Script:
 
     @property
     def text(self) -> str:
-        """The script. Editors that support percent cells show its cells."""
+        """The script's source, in the percent format: many editors show its cells."""
         about = "\n".join(
             textwrap.fill(line, 118, break_long_words=False, break_on_hyphens=False) for line in self.about
         )
@@ -65,7 +65,7 @@ class Script:
         return f'"""{about}\n"""\n\n{cells}\n'
 
     def notebook(self) -> dict[str, Any]:
-        """Return the script as a Jupyter notebook, nbformat 4.5: its description, then each cell below its title."""
+        """Return the script as a Jupyter notebook (nbformat 4.5): the description, then each cell under its title."""
 
         def cell(kind: str, name: str, text: str, **more: Any) -> dict[str, Any]:
             # A list of lines gives readable diffs.
@@ -85,15 +85,15 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     """Write the script of an experiment.
 
     Args:
-        gpu: the GPU that the launch is for. Persistent kernels have one program per SM of it.
+        gpu: the GPU that runs the launch. A persistent kernel's grid depends on its number of SMs.
 
     Raises:
-        CannotBeWritten: if a script can't contain a part of the kernel's declaration.
+        CannotBeWritten: a script can't contain part of the kernel's declaration.
     """
     kernel, problem, run = discover()[experiment.kernel], experiment.problem, experiment.run
     family, launch = kernel.family, Launch(problem, experiment.config, gpu)
     code, inliner = launch_code(kernel, launch), Inliner(_RESERVED)
-    # First the functions that the template calls, so that they keep their names.
+    # Inline the functions that the template calls first, so that they keep their names.
     _, values_texts = inliner.inline(values)
     _, check_texts = inliner.inline(script_runtime.is_right)
     _, time_texts = inliner.inline(script_runtime.times_ms, script_runtime.told)
@@ -112,7 +112,7 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     start, comment = 'float("nan")', "NaN: an element that is not written fails the check"
     if kernel.zeroed_output:
         start, comment = "0.0", "zeros: the kernel adds to it"
-    # Kernels whose output must equal the reference only move elements: raw integers do not matter to them.
+    # A kernel with an exact output only moves elements, so the interpreter's raw integers do no harm.
     needs_gpu = not family.is_exact and (problem.dtype == "bfloat16" or DTYPE_BYTES[problem.dtype] == 1)
     text = string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         imports="\n".join(sorted(standard, key=lambda line: (line.startswith("from"), line))),
@@ -161,15 +161,15 @@ def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str,
         *filter(None, notes),
         "",
         f"Exported from Tilescope for {launch.gpu.name}. It needs only torch and Triton.",
-        "On a GPU, it is checked against torch and timed beside torch's call. Without a GPU, Triton's interpreter "
-        "checks it, and nothing is timed.",
+        "On a GPU, it checks the kernel against torch and times both. Without a GPU, it checks the kernel in Triton's "
+        "interpreter and times nothing.",
         "",
         f"On the page: ?{urllib.parse.urlencode(experiment.to_address())}",
     )
 
 
 def _allowed(kernel: Kernel, launch: Launch, distribution: str) -> str:
-    """Write the error that rounding explains, on a GPU and in the interpreter, which multiplies float32 in full."""
+    """Return code that sets the allowed error, on a GPU and in the interpreter, which multiplies float32 in full."""
     family, roundings = kernel.family, kernel.roundings(launch)
     if family.allowance is None:
         return "allowed = None"
@@ -178,8 +178,8 @@ def _allowed(kernel: Kernel, launch: Launch, distribution: str) -> str:
         for allowance in (family.allowance(Rounding(launch, roundings, distribution, cpu)) for cpu in (False, True))
     )
     explained = (
-        f"# The error that rounding explains, in parts of |reference| and of {family.magnitude}.\n"
-        f"# At most, and on average. It follows from {family.limit_follows}.\n{gpu}"
+        f"# The error that rounding explains, maximum and expected, as fractions of |reference| (of_value)\n"
+        f"# and of {family.magnitude} (of_scale). It depends on {family.limit_follows}.\n{gpu}"
     )
     return explained if cpu == gpu else f"{explained}\nif INTERPRETED:\n{textwrap.indent(cpu, '    ')}"
 
@@ -189,7 +189,7 @@ def _keywords(fields: Mapping[str, Any], space: str = " ") -> str:
 
 
 def _join(texts: list[str]) -> str:
-    """Join functions and statements two lines apart, and constants line by line."""
+    """Join definitions with two blank lines between functions, and none between constants."""
     parts = [texts[0]]
     for before, text in itertools.pairwise(texts):
         is_short = "\n" not in before and "\n" not in text
@@ -198,9 +198,9 @@ def _join(texts: list[str]) -> str:
 
 
 def config_line(kernel: Kernel, experiment: Experiment) -> str:
-    """Return a config as a line for the list of `@triton.autotune(configs=[...])`.
+    """Return a config as a line of the list in `@triton.autotune(configs=[...])`.
 
-    A knob that is not a parameter of the kernel, because only the grid depends on it, becomes a comment.
+    A knob that affects only the grid is not a parameter of the kernel. It becomes a comment.
 
     >>> from kernels.experiment import from_json
     >>> print(config_line(discover()["transpose.tiled"], from_json({"kernel": "transpose.tiled"}, discover())))

@@ -1,4 +1,4 @@
-"""The functions that check and time the launch of an exported script. Their source is copied into the script."""
+"""Functions that check and time an exported script's launch. The exporter copies their source into the script."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kernels.spec import Tensors
 
 
 def is_right(output: Any, inputs: Tensors, reference: Any, error_scale: Any, allowed: Any) -> bool:
-    """Compare the output with torch's, 1024 rows at a time, and print the deviation.
+    """Compare the output with torch's result, 1024 rows at a time, and print the error.
 
     Args:
-        reference, error_scale: the family's functions of the inputs and some rows; the scale may be None.
+        reference, error_scale: the family's functions of the inputs and a slice of rows; error_scale may be None.
         allowed: the error that rounding explains; None if the output must equal the reference bit for bit.
     """
     wide = compared_in(output.dtype, allowed.reference_dtype if allowed else "")
@@ -48,13 +48,13 @@ def is_right(output: Any, inputs: Tensors, reference: Any, error_scale: Any, all
 
 
 def times_ms(calls: Sequence[Callable[[], Any]], is_cold: bool, turns: int = 50) -> list[list[float]]:
-    """Time each launch of each call in milliseconds, alternating between the calls. Needs a GPU.
+    """Time the launches of several calls in alternation. Return milliseconds per call and launch. Needs a GPU.
 
-    A spinning kernel gates the stream until all launches are queued, so no event times Python. If the queue runs dry
-    before it is full, the spin gets longer and the measurement is repeated.
+    A spinning kernel gates the stream until all launches are queued, so the events do not time Python. If the gate
+    opens too early, the measurement is repeated with a longer spin.
 
     Args:
-        is_cold: whether twice the L2's capacity of other data is read before each launch.
+        is_cold: whether to evict the L2 before each launch, by reading other data of twice its capacity.
     """
     import torch
 
@@ -87,7 +87,7 @@ def times_ms(calls: Sequence[Callable[[], Any]], is_cold: bool, turns: int = 50)
 
 
 def told(name: str, times: Sequence[float], work: int, moved_bytes: int) -> str:
-    """Return the median of some times, their spread, and the rate: of `work` operations, or of bytes if `work` is 0."""
+    """Describe a call's times: median, spread, and rate in operations, or in bytes if `work` is 0."""
     tenths = statistics.quantiles(times, n=10)
     median = statistics.median(times)
     rate = f"{work / median / 1e9:,.1f} TFLOP/s" if work else f"{moved_bytes / median / 1e6:,.0f} GB/s"

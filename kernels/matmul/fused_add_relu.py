@@ -116,16 +116,16 @@ def _reference(inputs: Tensors, rows: slice) -> Any:
 
 
 def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], Any] | str:
-    """Call torch.addmm into `output`, then ReLU in place. float32 is multiplied as for the product alone."""
+    """Call torch.addmm into `output`, then ReLU in place. float32 precision follows the problem, as in FAMILY."""
     import torch
 
     if problem.dtype.startswith("float8"):
-        return "torch adds no float8 matrix to a product."
+        return "torch can't add a float8 matrix to a product."
     return with_tf32(problem, lambda: torch.addmm(inputs["C"], inputs["A"], inputs["B"], out=output).relu_())
 
 
 def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, Callable[[], Any]]:
-    """Call product, sum and ReLU one by one: three kernels, each with its own result."""
+    """Call product, sum and ReLU separately: three kernels, each with an intermediate result in memory."""
     import torch
 
     if problem.dtype.startswith("float8"):
@@ -138,7 +138,7 @@ KERNEL = replace(
     persistent.KERNEL,
     id="matmul.fused_add_relu",
     title="fused add and ReLU",
-    headline="The sum with C and the ReLU cost one more load: the product never goes to memory and back.",
+    headline="Adding C and applying ReLU costs one extra load: the product never makes a round trip to memory.",
     family=FAMILY.extend(
         "fused_add_relu",
         tensors=_tensors,

@@ -1,4 +1,4 @@
-"""C = A @ B, one program per tile on a 2-D grid: pid_m on axis 0, pid_n on axis 1, strides passed in."""
+"""C = A @ B, one program per tile on a 2-D grid: pid_m on axis 0, pid_n on axis 1, strides as arguments."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""C = A @ B, one program per tile on a 1-D grid, in grouped order: programs that run together share blocks in L2."""
+"""C = A @ B, one program per tile on a 1-D grid, in grouped order: concurrent programs share blocks in L2."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""C = A @ B, one program per SM that takes tile after tile in grouped order, copied by tensor descriptors."""
+"""C = A @ B, one program per SM that computes tile after tile in grouped order, with tensor descriptors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, e
 from kernels.orders import grouped, tile_start
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
 
-# The tensor memory accelerator (TMA) exists from this compute capability on. Rows must begin at multiples of 16 bytes.
+# The tensor memory accelerator (TMA) requires this compute capability, and rows that start at multiples of 16 bytes.
 TMA_FROM = (9, 0)
 PITCH_BYTES = 16
 
@@ -36,7 +36,7 @@ class Config:
     num_warps: int = num_warps()
     num_stages: int = num_stages()
     PROGRAMS_PER_SM: int = knob(
-        1, "Launch", "Programs that are started per SM: with two, one computes while the other writes.",
+        1, "Launch", "Programs started per SM. With two, one computes while the other writes.",
         choices=powers(1, 8),
     )  # fmt: skip
 
@@ -153,14 +153,14 @@ def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Proble
     if gpu.compute_capability < TMA_FROM:
         major, minor = gpu.compute_capability
         return (
-            f"{gpu.name} has compute capability {major}.{minor}: tensor descriptors need 9.0, so this "
-            "launch falls back on pointers."
+            f"{gpu.name} has compute capability {major}.{minor}, but tensor descriptors need 9.0, so this "
+            "launch falls back to pointers."
         )
     for name, tensor in tensors.items():
         if tensor.stored[1] * size % PITCH_BYTES:
             return (
-                f"A row of {name} takes {tensor.stored[1] * size:,} bytes, not a multiple of {PITCH_BYTES}, so it "
-                "can have no tensor descriptor: this launch falls back on pointers."
+                f"A row of {name} takes {tensor.stored[1] * size:,} bytes. A tensor descriptor needs a multiple of "
+                f"{PITCH_BYTES}, so this launch falls back to pointers."
             )
     return ""
 
@@ -168,10 +168,10 @@ def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Proble
 def persistent_arguments(
     tensors: Tensors, specs: Mapping[str, TensorSpec], pieces: Mapping[str, int], launch: Launch[Problem]
 ) -> dict[str, Any]:
-    """Return the arguments of a persistent matmul, with descriptors in place of tensors if all can have one.
+    """Return the arguments of a persistent matmul, with descriptors instead of tensors if all tensors allow them.
 
     Args:
-        pieces: for each tensor that is copied once per tile, the number of side-by-side pieces a tile is split into.
+        pieces: for each tensor that is copied once per tile, the number of pieces that a tile's columns are split into.
     """
     config, problem = launch.config, launch.problem
     are_whole = extents(launch)["m"] % config.GROUP_SIZE == 0
@@ -187,13 +187,13 @@ def persistent_arguments(
 
 
 def _fits_descriptor(tensor: Any) -> bool:
-    """Return whether all rows begin at multiples of 16 bytes. A slice of a larger tensor may break this."""
+    """Return whether all rows start at multiples of 16 bytes. Rows of a slice of a larger tensor may not."""
     pitch = max(tensor.stride(0), tensor.stride(1)) * tensor.dtype.itemsize
     return tensor.data_ptr() % PITCH_BYTES == 0 and pitch % PITCH_BYTES == 0
 
 
 def _descriptor(tensor: Any, spec: TensorSpec, block: tuple[int, int]) -> Any:
-    """Describe a tensor as it is stored, for copies of one block at a time."""
+    """Return a descriptor of the tensor as stored, for copies of one block at a time."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     stored, pitch = spec.stored, tensor.stride(0) if not spec.transposed else tensor.stride(1)
@@ -220,13 +220,13 @@ def arguments(tensors: Tensors, launch: Launch[Problem, Config]) -> dict[str, An
 
 
 def _is_in_halves(launch: Launch[Problem, Config]) -> bool:
-    """Return whether a tile is stored in two halves that share a buffer of half its size."""
+    """Return whether a tile is stored in two halves that share one half-size buffer."""
     config = launch.config
     return config.BLOCK_M * config.BLOCK_N * DTYPE_BYTES[launch.problem.dtype] > _WHOLE_BYTES
 
 
 def _is_right_later(launch: Launch[Problem, Config]) -> bool:
-    """Return whether the right half waits in registers until the next tile. A float32 half needs too many."""
+    """Return whether the right half stays in registers until the next tile. A float32 half needs too many registers."""
     return _is_in_halves(launch) and DTYPE_BYTES[launch.problem.dtype] <= 2
 
 
@@ -237,7 +237,7 @@ def note(launch: Launch[Problem, Config]) -> str:
 KERNEL = Kernel(
     id="matmul.persistent",
     title="persistent, descriptors",
-    headline="One program per SM computes tile after tile; the tensor memory accelerator (TMA) copies whole blocks.",
+    headline="One program per SM computes tile after tile. The tensor memory accelerator (TMA) copies whole blocks.",
     family=FAMILY,
     config=Config,
     jitted=matmul_persistent,

@@ -23,10 +23,10 @@ PRECISIONS = ("tf32", "tf32_rounded", "tf32x3", "ieee")
 class Problem:
     M: int = knob(512, "Shape", "Rows of A and C.", low=1, high=16384, stops="powers")
     N: int = knob(512, "Shape", "Columns of B and C.", low=1, high=16384, stops="powers")
-    K: int = knob(512, "Shape", "Columns of A, rows of B: the reduction.", low=1, high=16384, stops="powers")
-    dtype: str = knob("float16", "Shape", "Type of A, B and C; sums are float32.", choices=tuple(DTYPE_BYTES))
+    K: int = knob(512, "Shape", "Columns of A, rows of B: the reduction axis.", low=1, high=16384, stops="powers")
+    dtype: str = knob("float16", "Shape", "Type of A, B and C. Sums are float32.", choices=tuple(DTYPE_BYTES))
     layout: str = knob(
-        "NN", "Shape", "How A and B are stored: N row-major, T as the transpose. NT means a K-major B.",
+        "NN", "Shape", "Storage of A and B: N is row-major, T is transposed. NT means a K-major B.",
         choices=LAYOUTS,
     )  # fmt: skip
     precision: str = knob(
@@ -49,13 +49,13 @@ def block_k(default: int = 32) -> Any:
 
 
 def group_size(default: int) -> Any:
-    # At most all rows of tiles: 16,384 / 16.
-    text = "Rows of tiles that are filled together before the next column."
+    # The maximum is the largest number of tile rows: 16,384 / 16.
+    text = "Rows of tiles in a group. Programs fill each column of a group before the next."
     return knob(default, "Tile", text, low=1, high=1024, reach=64)
 
 
 def extents(launch: Launch[Problem]) -> dict[str, int]:
-    """Return the number of tiles of C along M and N, and of blocks along K."""
+    """Return the number of tiles of C along M and N, and the number of blocks along K."""
     problem, config = launch.problem, launch.config
     m, n = -(-problem.M // config.BLOCK_M), -(-problem.N // config.BLOCK_N)
     return {"m": m, "n": n, "k": -(-problem.K // config.BLOCK_K)}
@@ -82,7 +82,7 @@ def operand_loads(launch: Launch[Problem]) -> tuple[Access, Access]:
 
 
 def tma_loads(launch: Launch[Problem]) -> tuple[Access, Access]:
-    """Return the two copies of `tile.load_tma`. A transposed operand is copied on another source line."""
+    """Return the two copies of `tile.load_tma`. Transposed operands have their own source lines."""
     m, n, k = axes(launch)
     a_transposed, a_plain, b_transposed, b_plain = memory_lines(tile.load_tma)
     a, b = (letter == "T" for letter in launch.problem.layout)
@@ -94,7 +94,7 @@ def tma_loads(launch: Launch[Problem]) -> tuple[Access, Access]:
 
 def _operand(op: str, name: str, rows: Axis, columns: Axis, launch: Launch[Problem], line: tuple[str, int]) -> Access:
     stored = (columns, rows) if _tensors(launch.problem)[name].transposed else (rows, columns)
-    # Pointers follow the operand as it is multiplied, a descriptor's block the operand as it is stored.
+    # Pointers are laid out like the operand in the product, a descriptor's block like the operand in memory.
     pointers = None if op == "descriptor" else (rows.index, columns.index)
     return Access(op, name, *stored, ("m", "n", "k"), line, pointers=pointers)
 
@@ -130,7 +130,7 @@ def _tensors(problem: Problem) -> dict[str, TensorSpec]:
 
 
 def _reference(inputs: Tensors, rows: slice) -> Any:
-    """Return those rows of A @ B in the inputs' type. float32 is multiplied in full, not as tf32."""
+    """Return the given rows of A @ B in the inputs' type. float32 is multiplied in full, not as tf32."""
     import torch
 
     tf32 = torch.backends.cuda.matmul.allow_tf32
@@ -142,7 +142,7 @@ def _reference(inputs: Tensors, rows: slice) -> Any:
 
 
 def with_tf32(problem: Problem, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a library call that multiplies float32 as tf32, or in full if the problem asks for more than tf32."""
+    """Wrap a library call so that it multiplies float32 as tf32, or in full if the problem's precision exceeds tf32."""
     import torch
 
     tf32 = baseline_uses_tf32(problem)
@@ -157,7 +157,7 @@ def with_tf32(problem: Problem, call: Callable[[], Any]) -> Callable[[], Any]:
 def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], Any] | str:
     """Call torch.matmul into `output`, or torch._scaled_mm with scales of 1.
 
-    torch._scaled_mm gets copies: it takes only a row-major A and a K-major B.
+    torch._scaled_mm gets copies, because it accepts only a row-major A and a K-major B.
     """
     import torch
 
@@ -165,9 +165,9 @@ def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], An
     if not problem.dtype.startswith("float8"):
         return with_tf32(problem, lambda: torch.matmul(a, b, out=output))
     if problem.dtype == "float8_e5m2":
-        return "torch multiplies no two float8_e5m2 operands."
+        return "torch can't multiply two float8_e5m2 matrices."
     if problem.K % 16 or problem.N % 16:
-        return f"torch._scaled_mm takes multiples of 16 only; K is {problem.K}, N is {problem.N}."
+        return f"torch._scaled_mm accepts only multiples of 16; K is {problem.K}, N is {problem.N}."
     a, b = a.contiguous(), b.t().contiguous().t()
     one = torch.ones((), device=a.device)
     return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=a.dtype, out=output)
@@ -193,7 +193,7 @@ def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, C
 
 
 def baseline_uses_tf32(problem: Problem) -> bool:
-    """Return whether the library multiplies float32 as tf32. It does so only if the kernel is no more precise."""
+    """Return whether the library multiplies float32 as tf32. It does unless the kernel is more precise than tf32."""
     return problem.precision in ("tf32", "tf32_rounded")
 
 
@@ -206,18 +206,17 @@ def _baseline_name(problem: Problem) -> str:
 
 
 def _refuse(problem: Problem, config: Any) -> None:
-    """Refuse float8 with BLOCK_K below 32: the matrix unit takes float8 in steps of at least 32 along K."""
+    """Raise ConfigError for float8 with BLOCK_K below 32: the matrix unit needs at least 32 float8 elements along K."""
     if DTYPE_BYTES[problem.dtype] == 1 and config.BLOCK_K < 32:
         raise ConfigError("out_of_range", f"BLOCK_K is {config.BLOCK_K}; {problem.dtype} needs at least 32.", "BLOCK_K")
 
 
 _NOTES = {
-    "tf32": "On a GPU (from compute capability 8.0 on) float32 operands are multiplied as tf32: this kernel truncates "
-    "their mantissas to 10 bits, torch rounds them; the interpreter multiplies them in full.",
-    "tf32_rounded": "float32 operands are rounded to tf32 (10 bits of mantissa) before they are multiplied, as torch "
-    "does.",
-    "tf32x3": "On a GPU (from compute capability 8.0 on) a float32 operand is split into two tf32 numbers, and three "
-    "products are added; torch and the interpreter multiply in full.",
+    "tf32": "GPUs of compute capability 8.0 or higher multiply float32 as tf32. This kernel truncates mantissas to 10 "
+    "bits; torch rounds them. The interpreter multiplies in full.",
+    "tf32_rounded": "This kernel rounds float32 operands to tf32 (10 mantissa bits) before multiplying, as torch does.",
+    "tf32x3": "On GPUs of compute capability 8.0 or higher, this kernel splits each float32 operand into two tf32 "
+    "numbers and adds three products. torch and the interpreter multiply in full.",
     "ieee": "float32 operands are multiplied in full, without matrix units.",
 }
 

@@ -21,7 +21,7 @@ class Config:
     BLOCK_N: int = block_n(128)
     BLOCK_K: int = block_k()
     SPLIT_K: int = knob(
-        8, "Tile", "Slices that K is split into: programs that share a tile of C.", choices=powers(1, 16)
+        8, "Tile", "Number of slices of K, each with its own program per tile of C.", choices=powers(1, 16)
     )
     num_warps: int = num_warps()
     num_stages: int = num_stages()
@@ -87,43 +87,43 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
 
 
 def access_to_c(op: str, launch: Launch[Problem, Config], line: tuple[str, int]) -> Access:
-    """Return an access that adds a partial tile to C, or helps to."""
+    """Return the access to C that adds a partial tile, or is one step of the addition."""
     m, n, _ = family.axes(launch)
     return Access(op, "C", m, n, ("m", "n", "slice"), line)
 
 
 def roundings(launch: Launch[Problem, Config]) -> int:
-    """Count the slices that are not empty. Each rounds its partial tile, and the sum, to C's type."""
+    """Count the nonempty slices. Each rounds its partial tile and the running sum to C's type."""
     tiles = extents(launch)
     first, last = on_arrays(orders.slice_of_k)(np.arange(tiles["slice"]), tiles["k"], tiles["slice"])
     return int(np.count_nonzero(last > first))
 
 
 def note(launch: Launch[Problem, Config]) -> str:
-    """Say whether the split pays: it fills SMs that tiles alone leave idle, but adds each element SPLIT_K times."""
+    """Say whether splitting pays off: it fills idle SMs, but adds to each element SPLIT_K times."""
     extent, split, gpu = extents(launch), launch.config.SPLIT_K, launch.gpu
     tiles = extent["m"] * extent["n"]
     if split == 1:
-        return "With SPLIT_K 1 each tile has one program, and its atomic adds buy nothing."
-    adds = f"Each element of C is added {split} times by atomics"
+        return "With SPLIT_K 1, each tile has one program, so atomic adds bring no benefit."
+    adds = f"Atomics add to each element of C {split} times"
     if tiles >= gpu.sms:
         return (
-            f"Slow here: {tiles:,} tiles fill the {gpu.sms} SMs of {gpu.name} without a split. {adds}, "
-            "where a kernel without a split writes it once."
+            f"Slow here: {tiles:,} tiles fill the {gpu.sms} SMs of {gpu.name} without a split. {adds}; "
+            "a kernel without a split writes it once."
         )
     filled = min(tiles * split, gpu.sms)
     steps = -(-extent["k"] // split)
-    weighs = "the split wins" if steps >= 8 else "the fewer they are, the more adding and zeroing C weigh"
+    weighs = "the split wins" if steps >= 8 else "with so few steps, adding to C and zeroing it dominate"
     return (
         f"Without a split, {tiles:,} tiles would fill {tiles:,} of the {gpu.sms} SMs of {gpu.name}; "
-        f"{split} slices fill {filled:,}. The longest sums {steps} of K's {extent['k']} steps: {weighs}. {adds}."
+        f"{split} slices fill {filled:,}. The longest slice has {steps} of K's {extent['k']} steps: {weighs}. {adds}."
     )
 
 
 KERNEL = Kernel(
     id="matmul.split_k_atomic",
     title="split K, with atomics",
-    headline="Slices of K add partial tiles with atomics: correct, slow with many tiles, fast with few and a long K.",
+    headline="Slices of K add partial tiles with atomics: correct, slow for many tiles, fast for few tiles and long K.",
     family=FAMILY,
     config=Config,
     jitted=matmul_split_k_atomic,
@@ -132,7 +132,7 @@ KERNEL = Kernel(
     tiles=tiles_of,
     accesses=accesses,
     arguments=arguments,
-    dtypes=("float16", "bfloat16", "float32"),  # no atomic add takes float8
+    dtypes=("float16", "bfloat16", "float32"),  # atomic adds don't support float8
     zeroed_output=True,
     roundings=roundings,
     note=note,

@@ -1,4 +1,4 @@
-"""C += A @ B: slices of K add their partial tiles without atomics, which is a data race."""
+"""C += A @ B: slices of K add their partial tiles to C without atomics, which is a data race."""
 
 import dataclasses
 

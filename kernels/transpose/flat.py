@@ -1,4 +1,4 @@
-"""B = A.T, BLOCK consecutive elements of A per program. With one flat index, there is no tile to transpose on chip."""
+"""B = A.T, BLOCK consecutive elements of A per program. A flat index forms no tile that could be transposed on chip."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from kernels.transpose.problem import FAMILY, Problem, arguments
 @dataclass(frozen=True)
 class Config:
     BLOCK: int = knob(
-        1024, "Tile", "Elements of A, counted row by row, that a program moves.", choices=powers(32, 8192)
+        1024, "Tile", "Elements of A, in row-major order, that a program moves.", choices=powers(32, 8192)
     )
     num_warps: int = num_warps()
     num_stages: int = num_stages()
@@ -48,7 +48,7 @@ def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
 
 
 def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:
-    """Return the load of a run of A and the store of its elements, each into a different row of B."""
+    """Return the load of a run of A and the store of its elements down a column of B."""
     run = Axis("m", launch.config.BLOCK, on_arrays(orders.tile_start))
     load, store = memory_lines(transpose_flat)
     return (
@@ -60,7 +60,7 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:
 KERNEL = Kernel(
     id="transpose.flat",
     title="flat index",
-    headline="Lanes take consecutive elements of A, so each stores into another row of B, where nothing coalesces.",
+    headline="Lanes load consecutive elements of A, so each stores to a different row of B, and no stores coalesce.",
     family=FAMILY,
     config=Config,
     jitted=transpose_flat,

@@ -30,7 +30,7 @@ def accesses(jitted: Any, launch: Launch[Problem], stored: tuple[str, str] | Non
     """Return the load of a tile of A and the store of its transpose into B.
 
     Args:
-        stored: `pointers` of the store.
+        stored: the store's `pointers`.
     """
     start, config = on_arrays(orders.tile_start), launch.config
     m, n = Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start)
@@ -62,7 +62,7 @@ def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], No
 
 
 def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, Callable[[], Any]]:
-    """Return the idiomatic call, and a plain copy of as many bytes: hardly any transposition is faster."""
+    """Return the idiomatic call, and a plain copy of as many bytes, a practical limit for any transpose."""
     a = inputs["A"]
     return {
         "A.t().contiguous()": lambda: a.t().contiguous(),

@@ -158,7 +158,7 @@ def test_a_slice_is_no_whole_gpu():
     assert "as 60 of the 132 SMs of H200" in one.assumed
     assert gpu_or_slice("NVIDIA H200", 132, (9, 0)).name == "H200"
     assert gpu_or_slice("NVIDIA Unheard Of", 10, (9, 0)).l2_bytes == 0
-    with pytest.raises(ValueError, match=r"compute capability 3\.5; known are 7\.5"):
+    with pytest.raises(ValueError, match=r"compute capability 3\.5; supported: 7\.5"):
         gpu_or_slice("NVIDIA K40", 15, (3, 5))
 
 

@@ -251,7 +251,7 @@ def test_a_descriptor_is_named_and_so_is_its_fallback(client: Client) -> None:
     odd = {"kernel": "matmul.persistent", "problem": {"M": 64, "N": 64, "K": 63}}
     assert [op["op"] for op in client.predict(odd, api_name="/coalescing")["ops"]] == ["load", "load", "store"]
     note = client.predict(odd, api_name="/run")["note"]
-    assert "A row of A takes 126 bytes, not a multiple of 16" in note
+    assert "A row of A takes 126 bytes. A tensor descriptor needs a multiple of 16" in note
 
 
 def test_predictions_follow_the_gpu_that_is_named(client: Client) -> None:

@@ -100,8 +100,8 @@ def test_a_race_that_passes_is_still_called_one_and_says_why_it_can_not_show():
 def test_a_launch_that_falls_back_on_pointers_says_why():
     experiment = from_json({"kernel": "matmul.persistent", "problem": {"K": 4095}}, discover())
     _, claim, *_ = drawn(replace(recorded(), experiment=experiment))
-    assert "A row of A takes 8,190 bytes, not a multiple of 16" in claim
-    assert "falls back on pointers" in claim
+    assert "A row of A takes 8,190 bytes. A tensor descriptor needs a multiple of 16" in claim
+    assert "falls back to pointers" in claim
 
 
 def test_an_error_that_only_shows_as_a_whole_is_not_called_zero_wrong_elements():
