@@ -12,12 +12,12 @@ from kernels.spec import Kernel, Launch
 from visualize.predict import coalescing, textbook
 from visualize.predict.traffic import NO_COST, Cost, Operation
 
-# Hardware counters of the whole launch: of operations that lanes issue, and of boxes that the TMA copies.
+# Hardware counters of the whole launch, for operations that lanes issue and for boxes that the TMA copies.
 COUNTERS = {"load": ("ld",), "store": ("st",), "atomic": ("red", "atom")}
 COUNTERS |= {"TMA load": ("tma_ld",), "TMA store": ("tma_st",)}
 
-# Nsight Compute's per-instruction sectors of this opcode miss some, a different number in every run. Its lines and the
-# launch's own counter miss none.
+# Nsight Compute's per-instruction sector count for this opcode is too low, by a different number in every run. Its line
+# count and the launch's hardware counter are complete.
 _UNDERCOUNTED = "LDGSTS.E.BYPASS"
 
 _AMOUNTS = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted")
@@ -28,12 +28,12 @@ class Verdicts:
     """Everything known about the cost of a launch's memory operations.
 
     Attributes:
-        board: with textbook lanes.
-        gpu_board: the same with a GPU's 32 lanes and 128-byte lines.
+        board: the textbook model with the chosen warp and line sizes.
+        gpu_board: the textbook model with a GPU's 32 lanes and 128-byte lines.
         code: the compiled kernel; None until it is known.
         compiled: the operations as compiled here; None until they are known.
         counters: None if nothing was counted.
-        predicted: the compiled model on the code that was counted.
+        predicted: the compiled model applied to the code that was counted.
     """
 
     kernel: Kernel
@@ -47,7 +47,7 @@ class Verdicts:
 
     @property
     def counted_is_compiled(self) -> bool:
-        """Whether the counted code has the layouts and widths of the code compiled here."""
+        """Whether the counted code has the same layouts and widths as the code compiled here."""
         if self.counters is None or self.code is None:
             return False
         counted, compiled = (
@@ -58,7 +58,7 @@ class Verdicts:
 
     @property
     def notes(self) -> dict[str, str]:
-        """Where compiled and counted costs come from."""
+        """Notes on the origin of compiled and counted costs."""
         if self.counters is None:
             return {"compiled": "predicted"}
         device, source = self.counters.device, "recorded, " if self.counters.backend == "recorded" else ""
@@ -67,7 +67,7 @@ class Verdicts:
         return {"compiled": "predicted", "counted": f"{source}{device.name}{compiler}"}
 
     def counter_of(self, op: Operation) -> str:
-        """Return the key of COUNTERS that counts an operation as compiled."""
+        """Return the key of COUNTERS that counts a compiled operation."""
         is_input = self.kernel.family.tensors(self.launch.problem)[op.access.tensor].is_input
         return ("TMA load" if is_input else "TMA store") if op.is_box else op.access.op
 
@@ -121,11 +121,11 @@ def agreement(predicted: Cost, counted: Cost) -> str:
 
 
 def counted_total(kind: str, what: str, counters: Counters) -> int:
-    """Return what the launch's hardware counters hold of one kind of operation.
+    """Return the launch's hardware count for one kind of operation.
 
     Args:
         kind: a key of COUNTERS.
-        what: "sectors", or "requests" of operations that lanes issue.
+        what: "sectors", or "requests" for operations that lanes issue.
     """
     return int(sum(counters.launch[f"{name}_{what}"] for name in COUNTERS[kind]))
 
@@ -148,15 +148,15 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
 
 
 def sum_costs(operations: Iterable[Operation]) -> Cost:
-    """Add up the cost of some operations over the launch."""
+    """Add up the costs of operations over the launch."""
     return sum((op.launch for op in operations), NO_COST)
 
 
 def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[str, Cost]]:
-    """Return textbook, compiled and counted cost, as far as known, of an operation and those in the same counter.
+    """Return the known costs of an operation and all operations that share its counter.
 
-    Boxes that are read (or written) share one counter. Otherwise, loads (stores) of one tensor are added up: an output
-    written in halves has two stores.
+    All boxes that the TMA reads (or writes) share one counter. Otherwise, all loads (stores) of a tensor are added up,
+    because an output written in halves has two stores.
 
     Returns:
         The tensors, and the cost by source: "textbook", "compiled", "counted".
@@ -184,10 +184,10 @@ def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[s
 def worst(found: Verdicts, on_the_board: bool = False) -> int:
     """Return the number of the operation that wastes the most sectors.
 
-    If none wastes any: the one with the most wasted textbook sectors, else a transposed one, else the largest.
+    Ties are broken by wasted textbook sectors, then in favour of transposed operations, then by size.
 
     Args:
-        on_the_board: judge by the textbook model instead of the compiled kernel.
+        on_the_board: use the textbook model instead of the compiled kernel.
     """
 
     def key(board: Operation) -> tuple[int, int, bool, int]:
@@ -199,10 +199,10 @@ def worst(found: Verdicts, on_the_board: bool = False) -> int:
 
 
 def to_json(op: Operation, reason: str, count: Cost | None) -> dict[str, Any]:
-    """Return one operation of a reply of /coalescing.
+    """Return one operation as in a reply of /coalescing.
 
     Args:
-        reason: why it costs what it costs.
+        reason: an explanation of its cost.
     """
     file, line = op.access.source
     tile = (*_AMOUNTS, "extra_sectors", "repeated_sectors", "efficiency")
@@ -227,6 +227,6 @@ def to_json(op: Operation, reason: str, count: Cost | None) -> dict[str, Any]:
 
 
 def costs(operations: Sequence[Operation]) -> dict[str, float]:
-    """Return the costs of some operations together, as in a reply of /coalescing."""
+    """Return the total costs of operations, as in a reply of /coalescing."""
     total = sum_costs(operations)
     return {name: getattr(total, name) for name in (*_AMOUNTS, "touched_sectors", "efficiency")}

@@ -1,8 +1,8 @@
-"""The time that a launch needs of each resource alone, and the roofline that follows from the peak rates.
+"""The time for which a launch needs each resource, and the roofline that follows from the peak rates.
 
-A launch takes at least the longest of these times: each resource is busy throughout, at the stated rate. Omitted:
-latency, launch overhead, how resources interfere, and shared memory's own traffic except loads staged through
-registers.
+The longest of these times is a lower bound of the launch's time: the resource is busy throughout, at the stated rate.
+Omitted: latency, launch overhead, interference between resources, and shared memory's own traffic except loads staged
+through registers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WHOLE = 0.9
 
 @dataclass(frozen=True)
 class Bound:
-    """One resource: `ms` is the time that it needs alone, `why` states the amount and the rate."""
+    """One resource: `ms` is the time that the launch needs it for, `why` states the amount and the rate."""
 
     name: str
     ms: float
@@ -58,9 +58,9 @@ def bounds(
 
     Args:
         operations: the launch's memory operations; () if unknown, which omits the load and store units.
-        dram_bytes: read and written.
+        dram_bytes: bytes read from and written to DRAM.
         received_bytes: bytes that SMs receive from the L2.
-        clock_mhz: the measured SM clock; by default the clock of the table's matrix rate.
+        clock_mhz: the measured SM clock; defaults to the clock of the table's matrix rate.
     """
     gpu, clock = launch.gpu, clock_mhz or launch.gpu.clock_mhz
     l2_source = f" ({'measured' if gpu.l2_gbps_per_sm else 'assumed'})"
@@ -87,9 +87,9 @@ def l2_gbps(gpu: Gpu) -> float:
 
 
 def l2_pressure(limits: Sequence[Bound], operations: Sequence[Operation]) -> float:
-    """Return the L2's time over the slower of load and store units and arithmetic; 0 if unknown.
+    """Return the L2's time divided by the longer of load-and-store and arithmetic time; 0 if unknown.
 
-    Also 0 if operands are staged through registers: each step waits for its loads, and the L2 is not kept busy.
+    It is also 0 if operands are staged through registers, because each step then waits for its loads and the L2 idles.
     """
     times = {bound.name: bound.ms for bound in limits}
     if "arithmetic" not in times or any(op.compiled is not None and op.compiled.op == "load" for op in operations):
@@ -98,14 +98,14 @@ def l2_pressure(limits: Sequence[Bound], operations: Sequence[Operation]) -> flo
 
 
 def writes_in_parts(operations: Sequence[Operation]) -> bool:
-    """Return whether a store's request covers only parts of the sectors that it touches."""
+    """Return whether a store covers only parts of the sectors that it touches."""
     return any(op.access.op == "store" and op.launch.efficiency < _WHOLE for op in operations)
 
 
 def _load_store(kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock_mhz: float) -> Bound:
-    """One request per cycle and SM, or 128 bytes per cycle if that takes longer.
+    """Assume one request per cycle and SM, or 128 bytes per cycle if that takes longer.
 
-    A synchronous load of a panel passes twice: it is stored to shared memory.
+    A synchronous load of a panel counts twice, because its data is then stored to shared memory.
     """
     cycles = requests = 0.0
     for op in operations:
@@ -120,7 +120,7 @@ def _load_store(kernel: Kernel, gpu: Gpu, operations: Sequence[Operation], clock
 
 
 def arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> Bound | None:
-    """Return the work at the full rate of its units; None without work or a known rate."""
+    """Return the time of the arithmetic at the full rate of its units; None without work or a known rate."""
     gpu, dtype, work = launch.gpu, launch.problem.dtype, kernel.family.work(launch.problem)
     passes = kernel.family.matrix_passes(launch.problem)
     if gpu.compute_capability < (8, 0) or not passes:
@@ -141,7 +141,7 @@ class Roof:
     """A GPU's measured peaks: the bandwidth of a copy, and the rate of the library's large product.
 
     Attributes:
-        gpu: its name.
+        gpu: the GPU's name.
         source: "measured" or "recorded".
     """
 
@@ -152,11 +152,11 @@ class Roof:
 
     @property
     def ridge(self) -> float:
-        """The intensity in FLOP per byte above which arithmetic is the limit."""
+        """The intensity in FLOP per byte above which launches are compute-bound."""
         return self.tflops * 1000 / self.gbps
 
     def at(self, intensity: float) -> float:
-        """Return the highest TFLOP/s at an intensity."""
+        """Return the roof's TFLOP/s at an intensity."""
         return min(self.tflops, self.gbps * intensity / 1000)
 
 
@@ -164,11 +164,11 @@ class Roof:
 class Point:
     """A launch in the roofline: its intensity in FLOP per byte and its rate in TFLOP/s.
 
-    The intensity counts each tensor once. A launch that reads panels again moves more bytes, so its true intensity is
-    lower; `reuse` predicts those bytes.
+    The intensity counts each tensor once. A launch that rereads panels moves more bytes, which `reuse` predicts, so its
+    true intensity is lower.
 
     Attributes:
-        name: its label.
+        name: the point's label.
         source: "measured", "recorded" or "predicted".
     """
 
@@ -180,15 +180,15 @@ class Point:
 
 
 def intensity(kernel: Kernel, problem: object) -> float:
-    """Return the FLOP per byte if each tensor moves once; 0 without arithmetic."""
+    """Return the FLOP per byte if each tensor is moved once; 0 without arithmetic."""
     return kernel.family.work(problem) / kernel.family.minimal_bytes(problem)
 
 
 def roofs(runs: Iterable[tuple[str, RunResult]], dtype: str) -> tuple[Roof, ...]:
-    """Return the roof of each GPU: the median of the peaks that its runs measured.
+    """Return the roof of each GPU: the median of the peaks measured in its runs.
 
     Args:
-        runs: each with the name of its GPU.
+        runs: pairs of GPU name and run.
         dtype: the element type whose matrix rate is the roof.
     """
     copies, products = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
@@ -205,7 +205,7 @@ def roofs(runs: Iterable[tuple[str, RunResult]], dtype: str) -> tuple[Roof, ...]
 
 
 def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point, ...]:
-    """Return the points of a timed run and of the library's calls beside it; () without arithmetic."""
+    """Return the points of a timed run and of the library calls timed with it; () without arithmetic."""
     if run.timing is None or not run.timing.tflops:
         return ()
     at = intensity(kernel, run.experiment.problem)
@@ -216,9 +216,9 @@ def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point
 def predicted_point(
     kernel: Kernel, launch: Launch, received_bytes: float, clock_mhz: float | None
 ) -> tuple[Point, Bound] | None:
-    """Return the launch at the rate that its slowest resource allows, and that resource; None without arithmetic.
+    """Return the launch at the rate of its slowest resource, and that resource; None without arithmetic.
 
-    DRAM reads each input once.
+    Each input is assumed to be read from DRAM once.
     """
     work = kernel.family.work(launch.problem)
     if not work:

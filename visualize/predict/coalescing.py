@@ -1,11 +1,11 @@
 """Requests of the compiled kernel: layouts and widths from the compiler, addresses from the declared accesses.
 
-Counted as Nsight Compute counts. A request is one instruction of one warp with at least one active lane; its sectors
-are the distinct 32-byte units of its lanes' addresses. All warps and lanes issue loads; only owners, which hold no
-copy, issue stores, atomics and asynchronous copies. For copies that bypass L1 see `traffic.count_bypassing`.
+Counts follow Nsight Compute. A request is one instruction of one warp with at least one active lane. Its sectors are
+the distinct 32-byte units that its lanes address. All warps and lanes issue loads. Only owners, which hold no replica,
+issue stores, atomics and asynchronous copies. For copies that bypass L1, see `traffic.count_bypassing`.
 
-An atomic that the GPU has no instruction for is a load and a compare-and-swap loop. Only its first iteration is
-counted: the number of retries depends on values and timing.
+An atomic without a GPU instruction is a load and a compare-and-swap loop. Only its first iteration is counted, because
+the number of retries depends on values and timing.
 
 The tensor memory accelerator (TMA) copies a descriptor's block without a request, in boxes no wider than their swizzle
 in shared memory, box row by box row. A box row costs the sectors that its bytes touch, counted for this row alone: two
@@ -40,7 +40,7 @@ class Vectors:
 
     Attributes:
         place: (dimensions, requests, lanes) int64, coordinates in the block of the first element of each lane.
-        owner: (requests, lanes) bool, false for lanes and warps that hold copies.
+        owner: (requests, lanes) bool, false for lanes and warps that hold replicas.
         register, warp: (requests,) int64, the first register moved, and the warp that issues the request.
     """
 
@@ -52,7 +52,7 @@ class Vectors:
 
 @functools.lru_cache(maxsize=256)
 def vectors(layout: Layout, length: int) -> Vectors:
-    """Split each lane's registers, without copies, into vectors of `length`: one instruction moves one vector."""
+    """Split each lane's registers, without replicas, into vectors of `length`. One instruction moves one vector."""
     rank = len(layout.shape)
     is_original, warps, lanes = map(_is_original, (layout.register, layout.warp, layout.lane))
     registers = np.flatnonzero(is_original)[::length]
@@ -66,7 +66,7 @@ def vectors(layout: Layout, length: int) -> Vectors:
 
 
 def _is_original(bases: Bases) -> np.ndarray:
-    """Whether each number has no set bit that only numbers copies: its base is zero."""
+    """Return, for each index, whether it has no set bit with a zero base. Such bits only number replicas."""
     return expand_bases([(not any(base)) << bit for bit, base in enumerate(bases)], 1)[:, 0] == 0
 
 
@@ -74,7 +74,7 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
     """Count every operation of a launch.
 
     Args:
-        compiled: the kernel's accesses as compiled, in their order.
+        compiled: the compiled operation of each of the kernel's accesses, in the same order.
     """
     size, tensors = DTYPE_BYTES[launch.problem.dtype], kernel.family.tensors(launch.problem)
 
@@ -97,10 +97,10 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
 
 
 def cost(lanes: Requests, access: Access | FlatAccess, operation: MemoryOperation, tensor: TensorSpec) -> Cost:
-    """Count one execution, given its requests.
+    """Count the cost of one execution's requests.
 
     Args:
-        tensor: the tensor that it addresses.
+        tensor: the tensor that the access addresses.
     """
     if operation.layout is not None:
         bypasses_l1 = operation.instruction.startswith("cp.async.cg")
@@ -117,11 +117,11 @@ def cost(lanes: Requests, access: Access | FlatAccess, operation: MemoryOperatio
 def requests(
     access: Access | FlatAccess, operation: MemoryOperation, shape: Shape, first: tuple[int, ...], size: int
 ) -> Requests:
-    """Return the warp requests of one execution. A descriptor's block is one request, with a lane per 16 bytes.
+    """Return the warp requests of one execution. A descriptor's block is one request, with one lane per 16 bytes.
 
     Args:
         shape: rows and columns of the tensor as stored: row-major, its start aligned to a line.
-        first: (row, column) of the block's first element, which may be past the edge; of a run, (element,).
+        first: (row, column) of the block's first element, which may be past the edge; (element,) for a run.
         size: bytes per element.
     """
     if operation.layout is None:
@@ -159,12 +159,12 @@ def tile(
 
 
 def row_bytes(access: Access | FlatAccess, operation: MemoryOperation, size: int) -> int:
-    """Return the bytes of a descriptor's box row: the width of the swizzle, or of a narrower block."""
+    """Return the bytes of a descriptor's box row: the width of the swizzle, or of the block if it is narrower."""
     return min(operation.swizzle_bytes or _WIDEST_BYTES, _columns(access) * size)
 
 
 def box_count(access: Access | FlatAccess, operation: MemoryOperation, size: int) -> int:
-    """Return the number of boxes of a descriptor's block."""
+    """Return the number of boxes in a descriptor's block."""
     rows, across = access.elements // _columns(access), _columns(access) * size // row_bytes(access, operation, size)
     return across * -(-rows // _MOST_ROWS)
 

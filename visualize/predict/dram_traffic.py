@@ -1,4 +1,4 @@
-"""A launch's DRAM traffic as predicted, beside what was counted and timed."""
+"""Compare a launch's predicted DRAM traffic with the counted traffic and measured times."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class DramTraffic:
     """Everything known about a launch's DRAM traffic.
 
     Attributes:
-        own: prediction for this order.
-        sizes: prediction for each GROUP_SIZE; {} for a kernel that has none.
-        operations: memory operations of the compiled kernel; () if not known.
+        own: prediction for the launch's own order.
+        sizes: prediction for each GROUP_SIZE; {} for a kernel without GROUP_SIZE.
+        operations: memory operations of the compiled kernel; () if unknown.
         bounds: the time that each resource needs.
-        study: the comparison of GROUP_SIZEs that was counted and timed, or None.
-        row: the study's row of this order, or None.
+        study: counts and times of several GROUP_SIZEs, or None.
+        row: the study's row for the launch's own order, or None.
     """
 
     kernel: Kernel
@@ -64,7 +64,7 @@ def predicted_bytes(
 
 
 def _asked(kernel: Kernel, launch: Launch, compiled: Compiled | None) -> tuple[Schedule, tuple[Operation, ...]]:
-    """The launch in ideal waves, and its memory operations."""
+    """Return the launch's schedule in ideal waves, and its memory operations."""
     resident = residency(launch, compiled)
     ideal = schedule(kernel, launch, resident.programs_per_sm, resident.source)
     readable = compiled and not compiled.unreadable
@@ -72,10 +72,10 @@ def _asked(kernel: Kernel, launch: Launch, compiled: Compiled | None) -> tuple[S
 
 
 def _refuse_many_waves(ideal: Schedule, launch: Launch) -> None:
-    """Refuse launches with too many waves.
+    """Reject launches with too many waves.
 
     Raises:
-        ConfigError: for more than MAX_WAVES of a launch with panels.
+        ConfigError: a launch with panels has more than MAX_WAVES waves.
     """
     if ideal.panels is None or (waves := int(ideal.step.max()) + 1) <= MAX_WAVES:
         return
@@ -91,10 +91,10 @@ def _refuse_many_waves(ideal: Schedule, launch: Launch) -> None:
 def dram_traffic(
     kernel: Kernel, launch: Launch, compiled: Compiled | None, study: GroupSizeStudy | None
 ) -> DramTraffic:
-    """Predict a launch's DRAM traffic, and put a study's counts and times beside it.
+    """Predict a launch's DRAM traffic, and add a study's counts and times.
 
     Raises:
-        ConfigError: if the problem has too many tiles or waves.
+        ConfigError: the problem has too many tiles or waves.
     """
     ideal, operations = _asked(kernel, launch, compiled)
     _refuse_many_waves(ideal, launch)
@@ -102,7 +102,7 @@ def dram_traffic(
     asked = asked_bytes(kernel, launch, ideal)
     pressure = l2_pressure(bounds(kernel, launch, operations, 0.0, asked), operations)
     own = reuse(kernel, launch, ideal, pressure, in_parts)
-    assert own is not None, "launches with too many waves are refused above"
+    assert own is not None, "launches with too many waves are rejected above"
     size = getattr(launch.config, "GROUP_SIZE", None)
     sizes = by_group_size(kernel, launch, ideal, pressure, group_sizes(ideal)) if size else {}
     row = next((row for row in study.rows if row.group_size == size), None) if study else None

@@ -1,7 +1,7 @@
-"""A launch as it ran, program by program, beside the ideal waves of `schedule`.
+"""A measured launch, program by program, compared with the ideal waves of `schedule`.
 
-Omitted: the launch itself, and writes still on their way to memory when a program ends. Only the start and end of a
-program that loops over tiles are known.
+Omitted: launch overhead, and writes that are still in flight when a program ends. If a program loops over tiles, only
+the program's start and end are known.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Execution:
 
     Attributes:
         sm: the SM of each program, by pid: (programs,).
-        start_ns, end_ns: from the first start: (programs,).
-        sms: SMs of the GPU.
+        start_ns, end_ns: time since the first start: (programs,).
+        sms: number of SMs of the GPU.
     """
 
     sm: np.ndarray
@@ -32,7 +32,7 @@ class Execution:
 
     @property
     def span_ns(self) -> int:
-        """From the first start to the last end."""
+        """The time from the first start to the last end."""
         return int(self.end_ns.max() - self.start_ns.min())
 
     @property
@@ -44,7 +44,7 @@ class Execution:
     def slot(self) -> np.ndarray:
         """The lowest slot of its SM, from 0, that is free when each program starts: (programs,).
 
-        A program frees its slot at the tick at which it ends, so an SM has no more slots than concurrent programs.
+        A program frees its slot in the tick in which it ends, so an SM never has more slots than concurrent programs.
         """
         slots = np.zeros(len(self.sm), dtype=np.int64)
         ends = defaultdict[int, list[int]](list)  # by SM: when each slot's last program ends
@@ -56,7 +56,7 @@ class Execution:
 
     @cached_property
     def max_concurrency(self) -> np.ndarray:
-        """The most programs that each SM ran concurrently: (SMs,)."""
+        """The maximum number of programs that each SM ran concurrently: (SMs,)."""
         most = np.zeros(max(self.sms, int(self.sm.max()) + 1), dtype=np.int64)
         np.maximum.at(most, self.sm, self.slot + 1)
         return most
@@ -75,7 +75,7 @@ class Execution:
         """Return the idle share of program slots from the last start to the last end, 0 to 1.
 
         Args:
-            slots: programs that all SMs are expected to hold at once; more, if an SM ran more.
+            slots: expected number of resident programs on all SMs. If an SM ran more, the number is raised.
         """
         last = self.start_ns.max()
         slots = max(slots, self.sms * int(self.max_concurrency.max()))
@@ -93,16 +93,16 @@ class Execution:
         return np.maximum.reduceat(self.start_ns, first) - np.minimum.reduceat(self.start_ns, first)
 
     def round_robin_share(self, schedule: Schedule) -> float:
-        """Return the share of programs that ran on their SM of a round-robin dispatch, 0 to 1.
+        """Return the fraction of programs that ran on the SM that round-robin dispatch would choose, 0 to 1.
 
-        A real GPU gives a program to the first SM with room.
+        A real GPU dispatches a program to the first SM with room.
         """
         return float(np.mean(self.sm == np.arange(schedule.programs) % schedule.sms))
 
     def tile_times(self, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
         """Return the start and end of each tile, in ns, by the entries of the schedule's tiles.
 
-        Assumed: a program that computes several tiles takes equal time for each.
+        A program that computes several tiles is assumed to take equal time for each.
         """
         program = schedule.tiles.program
         tiles = np.bincount(program, minlength=schedule.programs)[program]
@@ -111,7 +111,7 @@ class Execution:
 
 
 def ideal_clock(begin_ns: np.ndarray, step: np.ndarray, span_ns: int) -> np.ndarray:
-    """Return the ideal steps on the real clock: each begins with the first tile beyond those of the earlier steps.
+    """Map ideal steps to real time: each step begins with the first tile that no earlier step has room for.
 
     Args:
         begin_ns: the real start of each tile.

@@ -1,16 +1,16 @@
 """The runs of one Experiment on one device, oldest first, and the runs at which its time changed beyond noise.
 
-The median of one run is precise to a fraction of a percent, but differs from run to run: clocks, temperature and other
-jobs move it. A change must pass three rules:
+The median of one run is precise to a fraction of a percent, but it varies from run to run with clocks, temperature and
+other jobs. A change must pass three rules:
 
-1. At least MIN_RUNS runs lie on each side, up to the next change. One or two runs may have shared the GPU.
+1. There are at least MIN_RUNS runs on each side, up to the next change. One or two runs may have shared the GPU.
 2. The intervals of the two sides do not overlap. A side's interval reaches from the median of its 20th percentiles to
-   that of its 80th, and covers its medians except a quarter at each end (all of up to four runs).
+   the median of its 80th, and covers the middle half of its medians (all medians of up to four runs).
 3. The medians of the two sides differ by at least MIN_CHANGE, and by SCATTERS times the scatter between runs.
 
-Binary segmentation splits the runs where that leaves the least squares, down to MIN_RUNS. While a split breaks a rule,
-the one with the smallest change is dropped. Each remaining split moves to the run nearby with the least absolute
-distances. Omitted: a slow drift, and spells of fewer than MIN_RUNS runs.
+Binary segmentation splits the runs where the sum of squares is smallest, down to MIN_RUNS. While a split breaks a rule,
+the split with the smallest change is dropped. Each remaining split moves to the nearby run with the smallest absolute
+distances. Omitted: slow drift, and episodes of fewer than MIN_RUNS runs.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _STD_PER_DIFFERENCE = 1.4826 / 2**0.5
 
 @dataclass(frozen=True)
 class Change:
-    """A run from which on a launch took another time than before.
+    """A point in the history at which a launch became faster or slower.
 
     Attributes:
-        place: of the first run after it.
-        ratio: time after it / time before it; above 1 it became slower.
+        place: the place of the first run after the change.
+        ratio: time after / time before; above 1, the launch became slower.
         low, high: the smallest and the largest ratio of the two intervals.
-        before, after: runs on each side, up to the neighbouring changes.
+        before, after: number of runs on each side, up to the neighbouring changes.
     """
 
     place: int
@@ -62,15 +62,15 @@ class Change:
 
 @dataclass(frozen=True)
 class PastRuns:
-    """Timed runs, the oldest first.
+    """Timed runs, oldest first.
 
     Attributes:
-        device: its own name.
-        places: the place of each run among all that are shown with it: 0 is the oldest.
-        ended: UTC.
-        versions: (torch, triton) of each.
-        samples: timed launches of each.
-        median_ms, p20_ms, p80_ms: (runs,) each, above 0.
+        device: the device's own name.
+        places: the place of each run among all runs shown together; 0 is the oldest.
+        ended: the end of each run, UTC.
+        versions: (torch, triton) of each run.
+        samples: number of timed launches of each run.
+        median_ms, p20_ms, p80_ms: (runs,) each, positive.
     """
 
     device: str
@@ -87,32 +87,32 @@ class PastRuns:
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """The runs at which the launch became slower or faster, the oldest first."""
+        """The points at which the launch became faster or slower, oldest first."""
         return find_changes(np.stack([self.median_ms, self.p20_ms, self.p80_ms]))
 
     def upgrade(self, change: Change) -> tuple[str, ...]:
-        """Return the versions that changed with a change: "triton 3.6.0 → 3.7.1"."""
+        """Return the version upgrades that coincide with a change: "triton 3.6.0 → 3.7.1"."""
         pairs = zip(("torch", "triton"), *self.versions[change.place - 1 : change.place + 1], strict=True)
         return tuple(f"{name} {old} → {new}" for name, old, new in pairs if old != new)
 
     @property
     def levels(self) -> tuple[tuple[int, int, float], ...]:
-        """The first run, the last run, and the median of medians in ms, between changes."""
+        """(first run, last run, median of medians in ms) of each stretch between changes."""
         edges = itertools.pairwise([0, *(change.place for change in self.changes), len(self)])
         return tuple((start, end - 1, float(np.median(self.median_ms[start:end]))) for start, end in edges)
 
 
 def find_changes(times_ms: np.ndarray) -> tuple[Change, ...]:
-    """Return the changes in a row of runs, the oldest first.
+    """Return the changes in a sequence of runs, oldest first.
 
     Args:
-        times_ms: (3, runs), the median, the 20th and the 80th percentile of each run, oldest first, above 0.
+        times_ms: (3, runs), the median, 20th and 80th percentile of each run, oldest first, positive.
     """
     logs, count = np.log(times_ms[0]), times_ms.shape[1]
     scatter = _STD_PER_DIFFERENCE * float(np.median(np.abs(np.diff(logs)))) if count > 1 else 0.0
     least = max(np.log1p(MIN_CHANGE), SCATTERS * scatter)
     places = _splits(logs, 0)
-    # Dropping a split changes only its neighbours.
+    # Dropping a split affects only its neighbours.
     between = functools.cache(lambda start, place, end: _change(times_ms, start, place, end))
     while True:
         changes = itertools.starmap(between, _sides(places, count))
@@ -129,20 +129,20 @@ def _splits(logs: np.ndarray, start: int) -> list[int]:
         return []
     sums = np.cumsum(logs - logs.mean())[:-1]
     before = np.arange(1, count)
-    # The larger the squares between the parts, the smaller those within them.
+    # Maximizing the sum of squares between the parts minimizes it within them.
     between = sums**2 * (1 / before + 1 / (count - before))
     split = MIN_RUNS + int(np.argmax(between[MIN_RUNS - 1 : count - MIN_RUNS]))
     return [*_splits(logs[:split], start), start + split, *_splits(logs[split:], start + split)]
 
 
 def _sides(places: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
-    """Each place, between the first run before it and the end of the runs after it."""
+    """Yield (start, place, end) for each place: the runs before it start at `start`, those after it end at `end`."""
     edges = [0, *places, count]
     return zip(edges, places, edges[2:], strict=False)
 
 
 def _moved(logs: np.ndarray, start: int, place: int, end: int) -> int:
-    """The place nearby with the least distances to both sides' medians: an outlier distorts squares."""
+    """Return the nearby place with the smallest absolute distances to both medians: outliers distort squares."""
     near = range(max(start + MIN_RUNS, place - MIN_RUNS), min(end - MIN_RUNS, place + MIN_RUNS) + 1)
     return min(near, key=lambda at: sum(np.abs(p - np.median(p)).sum() for p in (logs[start:at], logs[at:end])))
 
@@ -155,7 +155,7 @@ def _change(times_ms: np.ndarray, start: int, place: int, end: int) -> Change:
 
 
 def _interval(times_ms: np.ndarray) -> tuple[float, float]:
-    """A side's interval by the second rule."""
+    """Return a side's interval according to the second rule."""
     ranked, quarter = np.sort(times_ms[0]), (times_ms.shape[1] - 1) // 4
     low, high = (statistics.median(percentiles) for percentiles in times_ms[1:])
     return float(min(ranked[quarter], low)), float(max(ranked[-1 - quarter], high))

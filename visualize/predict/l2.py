@@ -1,13 +1,14 @@
-"""The bytes that a launch fetches from DRAM into the L2: when its programs run, and what the L2 still holds by then.
+"""The bytes that a launch fetches from DRAM into the L2, from the times at which programs run and the L2's contents.
 
-Programs start as slots become free. Those of one SM drift apart, because an SM serves its older program first, until
-their starts are evenly staggered. Where programs request more than the L2 delivers, some SMs run ahead of the others.
-Lasting differences between the other SMs are omitted: a program that is ahead misses and waits for DRAM, and the
-programs behind it hit what it fetched.
+Programs start as slots become free. The programs of one SM drift apart, because an SM serves its older program first,
+until their starts are evenly staggered. If programs request more than the L2 delivers, some SMs run ahead of the rest.
+Lasting differences among the other SMs are omitted: a program that is ahead misses and waits for DRAM, and the programs
+behind it hit the data that it fetched.
 
-The L2 is two halves. Each holds what SMs on its side read, and what lies in its own memory. A block misses if the bytes
-touched since its last use no longer fit. These follow from the times between uses (the footprint of a window: Xiang et
-al., HOTL, ASPLOS 2013). Omitted: the replacement policy beyond LRU, and which SMs a device lets run ahead.
+The L2 has two halves. Each half caches data that SMs on its side read, and data from its own memory. A block misses if
+the bytes touched since its last use no longer fit. The model computes these bytes from the times between uses (the
+footprint of a window: Xiang et al., HOTL, ASPLOS 2013). Omitted: replacement policies beyond LRU, and which SMs of a
+device run ahead.
 """
 
 from __future__ import annotations
@@ -41,22 +42,23 @@ _TOUCHED = np.linspace(0, 4, 4097)
 class Constants:
     """The model's constants for GPUs.
 
-    Timelines: 1,800 launches on two H200s and an H100. Fitted: to 1,255 counts of DRAM reads on an H200 and an H100, in
-    steps of a quarter and more; values near these do about as well.
+    "Timelines" are 1,800 launches on two H200s and an H100. "Fitted" means fitted to 1,255 counts of DRAM reads on an
+    H200 and an H100, in steps of a quarter or more; nearby values do about as well.
 
     Attributes:
-        fast_sms: share of SMs that run ahead (timelines: 24 of 132 on most devices, 12 or 18 on others).
-        ahead_from: pressure on the L2 from which they do (timelines).
-        ahead_slope: by how much of a tile's time, for each unit of pressure beyond that (timelines: 0.1 at 1.7, a
-            quarter at 2.2).
-        max_ahead: by how much at most; the further SMs run ahead, the less the programs of an SM drift (fitted).
-        drift: share of the way to an even stagger that n programs of an SM drift with each tile, divided by n squared
-            (fitted; timelines show that it grows steeply with n).
-        stagger_power: exponent of a program's stagger by its age: the youngest lag most (fitted; timelines show it).
+        fast_sms: fraction of SMs that run ahead (timelines: 24 of 132 on most devices, 12 or 18 on others).
+        ahead_from: L2 pressure above which these SMs run ahead (timelines).
+        ahead_slope: lead of these SMs, in tile times, per unit of pressure above `ahead_from` (timelines: 0.1 at 1.7,
+            a quarter at 2.2).
+        max_ahead: the largest lead, in tile times. The further SMs run ahead, the less the programs of an SM drift
+            (fitted).
+        drift: fraction of the way to an even stagger that n programs of an SM drift with each tile, divided by n
+            squared (fitted; timelines show that it grows steeply with n).
+        stagger_power: exponent of a program's stagger by age: the youngest lag most (fitted; timelines show the lag).
         jitter: relative standard deviation of a program's time (fitted; timelines: 0.0075 per unit of pressure).
-        ways: lines in a set. Sets are picked by a hash, so some fill up before the L2 does (fitted; 32 do as well).
-        staggered_warps: warps per SM from which programs are evenly staggered from the start if they multiply float32
-            or float8 (timelines: 36 of 43 such launches, but 3 of 15 with fewer warps).
+        ways: lines in a set. A hash picks the set, so some sets fill up before the L2 does (fitted; 32 works as well).
+        staggered_warps: warps per SM from which programs that multiply float32 or float8 are evenly staggered from the
+            start (timelines: 36 of 43 such launches, but 3 of 15 with fewer warps).
     """
 
     fast_sms: float = 24 / 132
@@ -74,7 +76,7 @@ CONSTANTS = Constants()
 
 
 class Timeline(NamedTuple):
-    """When each tile is begun, how long it takes, both in tile times, and its SM: (tiles,) each."""
+    """Each tile's start and duration, in tile times, and its SM: (tiles,) each."""
 
     start: np.ndarray
     duration: np.ndarray
@@ -82,7 +84,7 @@ class Timeline(NamedTuple):
 
 
 def ahead(l2_pressure: float, constants: Constants = CONSTANTS) -> float:
-    """Return by how much of a tile's time the fast SMs run ahead."""
+    """Return the lead of the fast SMs, in tile times."""
     return min(max(0.0, constants.ahead_slope * (l2_pressure - constants.ahead_from)), constants.max_ahead)
 
 
@@ -129,9 +131,9 @@ def fetched_bytes(
     The uses of one byte of each panel represent all of its bytes.
 
     Args:
-        written_bytes: that each tile writes.
-        orders: of the same tiles; for each, the row panel and the column panel that each tile reads.
-        capacities: bytes of both halves together.
+        written_bytes: bytes that each tile writes.
+        orders: orders of the same tiles: for each order, the row panel and the column panel that each tile reads.
+        capacities: L2 capacities to evaluate, in bytes of both halves together.
 
     Returns:
         (orders, capacities).
@@ -154,7 +156,7 @@ def fetched_bytes(
         tick = ((start[used] + place[panel] * duration[used]) * _TICKS_PER_TILE).astype(np.int64)
         uses = _Uses(panel, tick, weight, bin_of, spans)
         by_side = _Uses(2 * panel + side[used], tick, weight.repeat(2), bin_of, spans)
-        # A line that both sides read is kept twice, and one that a single side reads one and a half times.
+        # A line that both sides read is kept twice. A line that one side reads is kept 1.5 times on average.
         gaps = (uses.gaps + by_side.gaps) / np.maximum(uses.gap_counts + by_side.gap_counts, 1)
         shorter = np.minimum(np.append(gaps, np.inf)[:, None], gaps)
         span_ticks = ticks / spans
@@ -167,12 +169,12 @@ def fetched_bytes(
 
 
 class _Uses:
-    """Bytes used, by span of time and by the gap since the use before; the last bin is for first uses.
+    """Bytes used per time span and per gap since the previous use; the last bin holds first uses.
 
     Attributes:
-        by_time: by the span of the use itself: (spans, bins + 1).
-        by_gap: by the span of the middle of the gap: (spans, bins + 1).
-        gaps, gap_counts: sum and number of gaps in each bin: (bins,).
+        by_time: bytes by the span of the use: (spans, bins + 1).
+        by_gap: bytes by the span of the gap's midpoint: (spans, bins + 1).
+        gaps, gap_counts: sum and number of the gaps in each bin: (bins,).
     """
 
     def __init__(self, key: np.ndarray, tick: np.ndarray, weight: np.ndarray, bin_of: np.ndarray, spans: int) -> None:
@@ -194,7 +196,7 @@ class _Uses:
 def _sampled_panels(
     sides: tuple[np.ndarray, np.ndarray], every: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Number one of `every` neighbouring panels, -1 for the others, and add up the bytes that each represents."""
+    """Number one in `every` neighbouring panels (-1 for the others), and add up the bytes that each represents."""
     numbers, weights, known = [], [], 0
     for sizes in sides:
         first = np.arange(0, len(sizes), max(1, min(every, len(sizes) // _MIN_PANELS)))
@@ -208,15 +210,15 @@ def _sampled_panels(
 
 
 def sides(sms: int) -> np.ndarray:
-    """Return the half of the L2, 0 or 1, beside each SM: assumed, half of the SMs each, at random."""
+    """Return the half of the L2, 0 or 1, that each SM is close to. Assume half of the SMs each, at random."""
     return np.random.default_rng(0).permutation(np.arange(sms) % 2)
 
 
 def evicted_share(touched: np.ndarray | float, ways: int) -> np.ndarray:
-    """Return the share of sets that at least as many lines have come to as they have ways: Poisson distributed.
+    """Return the fraction of sets that have received at least as many lines as they have ways (Poisson).
 
     Args:
-        touched: bytes since the last use, as a multiple of the L2's.
+        touched: bytes touched since the last use, as a multiple of the L2's capacity.
     """
     return np.interp(touched, _TOUCHED, _full_sets(ways))
 

@@ -1,11 +1,11 @@
-"""The time that each resource needs for one config, and their total: the order in which a sweep tries configs.
+"""Predict a config's launch time, by resource and combined. A sweep tries configs in this order.
 
-It combines the models of one launch (bounds, occupancy, schedule, reuse) with three that differ between configs: how
-fast operands reach the matrix units from shared memory, how much of a load's latency the pipeline hides, and how evenly
-tiles fill the SMs. Before a compile, registers and shared memory are estimated from the tile, and DRAM reads each input
-once. The model ranks configs: of five tiles recorded at 14 shapes each on an H200, its choice is within 1 % of the
-fastest everywhere. (The L2's rate, the sustained rate and that of spills come from the same recordings, so this shows
-only that they fit together.)
+The model combines the models of one launch (bounds, occupancy, schedule, reuse) with three effects that differ between
+configs: how fast operands reach the matrix units from shared memory, how much load latency the pipeline hides, and how
+evenly tiles fill the SMs. Before a compile, registers and shared memory are estimated from the tile, and DRAM reads
+each input once. The model ranks configs: of five tiles recorded at 14 shapes each on an H200, its choice is always
+within 1 % of the fastest. (The L2's rate, the sustained rate and the spill rate come from the same recordings, so this
+shows only that they are consistent.)
 
 Omitted: interference between resources beyond a norm, the epilogue, and poor instruction schedules.
 """
@@ -27,7 +27,7 @@ from visualize.predict.reuse import asked_bytes, reuse
 from visualize.predict.schedule import count_tiles, occupancy, schedule
 from visualize.predict.traffic import Operation
 
-# Registers of a thread besides its part of the accumulator: 38 to 65 in compiled float16 products.
+# Registers per thread besides the accumulator: 38 to 65 in compiled float16 products.
 _OTHER_REGISTERS = 56
 
 # Bytes per cycle that an SM reads from shared memory: 32 banks of 4 bytes (CUDA C++ Programming Guide 13.0).
@@ -40,7 +40,7 @@ _GROUP_WARPS, _GROUP_ROWS, _OLDER_RATE = 4, 64, 0.62
 # From a load's issue to its data through a busy L2: assumed.
 _LATENCY_NS = 700.0
 
-# Steps whose loads are in flight if they are staged through registers, or with one stage: assumed.
+# Assumed number of steps with loads in flight, if loads are staged through registers or there is one stage.
 _UNPIPELINED = 0.8
 
 # Bandwidth of spilled registers per SM, written and read once per step of K: two of the recorded launches spill 296
@@ -55,10 +55,10 @@ _NORM = 6.0
 
 
 def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) -> Prediction | None:
-    """Predict the time of one launch, in ms, by resource; None if not one program fits on an SM.
+    """Predict the time of one launch, in ms, and by resource; None if no program fits on an SM.
 
     Args:
-        compiled: None before a compile.
+        compiled: facts about the compiled kernel; None before a compile.
 
     Raises:
         ConfigError: the problem has too many tiles to schedule.
@@ -82,9 +82,9 @@ def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None)
 
 
 def _memory(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None, programs_per_sm: int) -> dict[str, float]:
-    """The L2, DRAM as the order of programs reuses it, and load and store units.
+    """Return the times of the L2, of DRAM with reuse, and of the load and store units.
 
-    Before a compile: DRAM reads each tensor once, and nothing is scheduled.
+    Before a compile, each tensor is assumed to be read once, and no schedule is computed.
     """
     operations: Sequence[Operation] = ()
     moved = float(kernel.family.minimal_bytes(launch.problem))
@@ -132,7 +132,8 @@ def _on_chip(
     if not tile or not loads:
         return times
     if in_groups and is_hopper:
-        # Each 64 rows read all columns' operand; with fewer rows than groups, groups share the columns.
+        # Every 64 rows read the operand for all columns. If there are fewer such row blocks than groups, groups share
+        # the columns.
         passes = max(1, rows // _GROUP_ROWS)
         elements = passes * columns + rows * max(1, warps // _GROUP_WARPS // passes)
     else:
@@ -147,7 +148,7 @@ def expected_best(times_ms: np.ndarray) -> np.ndarray:
     """Return the expected fastest of the first 1, 2, 3 … configs of a random search over the same times.
 
     Of n times in ascending order, the i-th is the fastest of k draws with probability C(n − i, k − 1) / C(n, k).
-    Omitted: configs that were never timed, such as those predicted to be slow after an early end.
+    Omitted: configs that were never timed, such as configs predicted to be slow when a search ended early.
 
     Args:
         times_ms: (n,), in any order.

@@ -1,4 +1,4 @@
-"""Requests drawn on memory: the lines and sectors that each touches, and the bytes that each lane accesses."""
+"""Lay out requests on memory: the lines and sectors that each touches, and the bytes that each lane accesses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from visualize.predict.traffic import GPU_UNITS, Requests, Units
 
 # State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
 ABSENT, UNTOUCHED, WASTED, WANTED = range(4)
-# Fewest and most rows of a request.
+# Minimum and maximum number of rows per request.
 FEWEST_LINES, MOST_LINES = 8, 64
 
 
@@ -21,11 +21,11 @@ class RequestLines:
     Attributes:
         number: (requests,) int64, index of each request in the execution.
         line: (requests, rows) int64, line numbers from the tensor's start, ascending: touched lines, then the following
-            ones while there are rows left; -1 past the tensor's end.
+            lines while there are free rows; -1 past the tensor's end.
         state: (requests, rows, cells) uint8: ABSENT, UNTOUCHED, WASTED or WANTED.
         lane: (requests, rows, cells) int64, the first lane that accesses these bytes; -1 for none.
-        lines, sectors: (requests,) int64, number that each touches, including those without a row here. A block copied
-            by descriptor may take more sectors than it touches.
+        lines, sectors: (requests,) int64, number that each request touches, including lines without a row. A block
+            copied by descriptor may cost more sectors than it touches.
         wanted_bytes: (requests,) int64, distinct bytes that its lanes access.
     """
 
@@ -46,23 +46,23 @@ class RequestLines:
 
     @property
     def cells(self) -> int:
-        """Cells per line."""
+        """Number of cells per line."""
         return self.line_bytes // self.cell_bytes
 
 
 def request_lines(lanes: Requests, numbers: np.ndarray, tensor_bytes: int, units: Units = GPU_UNITS) -> RequestLines:
     """Lay requests out on the lines that they touch.
 
-    A request has FEWEST_LINES to MOST_LINES rows. If it touches more lines, those with the lowest addresses are kept. A
-    tensor of at most MOST_LINES lines is laid out whole.
+    A request has FEWEST_LINES to MOST_LINES rows. If it touches more lines, the lowest addresses are kept. A tensor of
+    at most MOST_LINES lines is laid out completely.
 
     Args:
-        numbers: (requests,) int64, requests of the execution. Repetitions are allowed.
+        numbers: (requests,) int64, indices of requests in the execution. Duplicates are allowed.
         tensor_bytes: size of the tensor.
     """
     (sector_bytes, line_bytes), width, count = units, lanes.width_bytes, len(numbers)
     request, lane = np.nonzero(lanes.active[numbers])
-    # If several lanes access the same bytes, the first one, written last, is shown.
+    # If several lanes access the same bytes, the first lane is written last, so it is shown.
     request, lane = request[::-1], lane[::-1]
     address = lanes.address[numbers][request, lane]
     existing = -(-tensor_bytes // line_bytes)
@@ -84,7 +84,7 @@ def request_lines(lanes: Requests, numbers: np.ndarray, tensor_bytes: int, units
         kept = row_of < rows
         line = np.full((count, rows), -1, dtype=np.int64)
         line[owner[kept], row_of[kept]] = touched_line[kept]
-        # Free rows show the lines after the last touched one.
+        # Free rows show the lines after the last touched line.
         line = np.where(line < 0, line.max(axis=1)[:, None] + np.arange(1, rows + 1) - lines[:, None], line)
     line = np.where(line < existing, line, -1)
 

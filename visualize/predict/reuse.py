@@ -1,8 +1,8 @@
-"""How many bytes of its inputs a launch reads from DRAM, by the order of its programs.
+"""Predict how many bytes of its inputs a launch reads from DRAM, depending on the order of its programs.
 
-A program of a product reads a panel of A (its rows, all of K) and a panel of B. Programs that run together share one
-fetch of a panel, and later programs find it if the L2 still holds it (`l2.py`). A family without panels reads each
-input once.
+Each program of a matmul reads a panel of A (its rows, all of K) and a panel of B. Programs that run at the same time
+share one fetch of a panel, and later programs hit it if the L2 still holds it (`l2.py`). A family without panels reads
+each input once.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Reuse:
     """The DRAM traffic of one launch, in bytes.
 
     Attributes:
-        read_bytes: read from DRAM.
-        low_bytes, high_bytes: reads with an L2 that keeps an eighth more, or a tenth less.
-        lockstep_bytes: reads if programs stay in lockstep.
-        compulsory_bytes: each input once.
-        asked_bytes: what all programs request together: reads without any reuse.
-        write_bytes: the output once.
-        ahead: by how much of a tile's time the fast SMs run ahead; 0 if none do.
+        read_bytes: bytes read from DRAM.
+        low_bytes, high_bytes: bytes read with an L2 that keeps an eighth more, or a tenth less.
+        lockstep_bytes: bytes read if programs stay in lockstep.
+        compulsory_bytes: bytes of all inputs, each read once.
+        asked_bytes: bytes that all programs request in total, which is the traffic without any reuse.
+        write_bytes: bytes of the output, written once.
+        ahead: lead of the fast SMs, in tile times; 0 if no SM runs ahead.
     """
 
     read_bytes: float
@@ -90,10 +90,10 @@ def reuse(
     """Predict one launch's DRAM traffic; None for more than MAX_WAVES of tiles with panels.
 
     Args:
-        schedule: of the same launch, with its resident programs.
-        l2_pressure: time that the L2 needs, divided by that of the next slowest resource; 0 if not known.
-        in_parts: whether the output's sectors are written in parts. The model assumes that DRAM reads those first, in a
-            family without panels.
+        schedule: the launch's schedule, with its resident programs.
+        l2_pressure: the L2's time divided by that of the next slowest resource; 0 if unknown.
+        in_parts: whether the kernel writes partial sectors of the output. For a family without panels, the model
+            assumes that such sectors are first read from DRAM.
     """
     if schedule.panels is None:
         read, written = _input_bytes(kernel, launch), _output_bytes(kernel, launch)
@@ -112,7 +112,7 @@ def by_group_size(
     sizes: Sequence[int],
     constants: Constants = CONSTANTS,
 ) -> dict[int, Reuse]:
-    """Predict the traffic with each GROUP_SIZE; {} for more than MAX_WAVES. Arguments are those of `reuse`."""
+    """Predict the traffic with each GROUP_SIZE; {} for more than MAX_WAVES. Takes the arguments of `reuse`."""
     if schedule.step.max() >= MAX_WAVES:
         return {}
     pids = np.arange(schedule.programs, dtype=np.int32)  # divides faster than int64
@@ -124,7 +124,7 @@ def by_group_size(
 def _predict(
     kernel: Kernel, launch: Launch, orders: Sequence[Schedule], l2_pressure: float, constants: Constants
 ) -> list[Reuse]:
-    """The traffic of several orders of the same programs."""
+    """Predict the traffic of several orders of the same programs."""
     schedule, l2_bytes = orders[0], launch.gpu.l2_bytes
     read = panels(kernel, launch, schedule)
     assert read is not None, "a launch without panels reads each input once"
@@ -159,7 +159,7 @@ def _is_staggered(launch: Launch, schedule: Schedule, constants: Constants) -> b
 
 
 def asked_bytes(kernel: Kernel, launch: Launch, schedule: Schedule) -> int:
-    """Return the bytes that all programs request together: reads without any reuse."""
+    """Return the bytes that all programs request in total, which is the traffic without any reuse."""
     read = panels(kernel, launch, schedule)
     if read is None:
         return _input_bytes(kernel, launch)
@@ -175,7 +175,7 @@ def _output_bytes(kernel: Kernel, launch: Launch) -> int:
 
 
 def _once_bytes(kernel: Kernel, launch: Launch) -> int:
-    """Bytes of inputs without panels, which each tile reads once."""
+    """Return the bytes of inputs without panels, which are read once."""
     bytes_of, panel_inputs = kernel.family.tensor_bytes(launch.problem), kernel.family.panels or ()
     return _input_bytes(kernel, launch) - sum(bytes_of[name] for name in panel_inputs)
 
@@ -195,27 +195,27 @@ def _added_bytes(kernel: Kernel, launch: Launch, schedule: Schedule, read: Panel
 
 
 def reuse_seconds(kernel: Kernel, launch: Launch, resident_programs: int) -> float:
-    """Estimate the seconds of a core that it takes to predict a launch, with every GROUP_SIZE if it has any.
+    """Estimate the CPU seconds for predicting a launch, including every GROUP_SIZE if it has one.
 
     Args:
-        resident_programs: over all SMs.
+        resident_programs: number of programs that all SMs hold at once.
     """
     extents = kernel.extents(launch)
     tiles = extents["m"] * extents["n"] * extents.get("slice", 1)
     waves = -(-tiles // max(1, min(resident_programs, kernel.programs(launch))))
     if kernel.family.panels is None or waves > MAX_WAVES or tiles > MAX_TILES:
-        return 0.0  # read once, or refused
+        return 0.0  # inputs are read once, or the launch is rejected
     sizes = len(_compared_sizes(extents["m"], tiles * waves)) if hasattr(launch.config, "GROUP_SIZE") else 1
     return (2 + sizes) * (_ORDER_S + tiles * _TILE_S)
 
 
 def group_sizes(schedule: Schedule) -> tuple[int, ...]:
-    """Return the GROUP_SIZEs to compare: all up to the rows of tiles, or some of each octave for large launches."""
+    """Return the GROUP_SIZEs to compare: all up to the number of tile rows, or a few per octave for large launches."""
     return _compared_sizes(schedule.extents[0], len(schedule.tiles.program) * (int(schedule.step.max()) + 1))
 
 
 def _compared_sizes(rows: int, work: int) -> tuple[int, ...]:
-    """The sizes to compare for `work` tiles times waves."""
+    """Return the sizes to compare; `work` is tiles × waves."""
     for per_octave in (rows, 8, 4, 2, 1):
         steps = [max(1, (1 << size.bit_length() - 1) // per_octave) for size in range(1, rows + 1)]
         sizes = [size for size, step in enumerate(steps, 1) if size % step == 0 or size == rows]
@@ -225,15 +225,15 @@ def _compared_sizes(rows: int, work: int) -> tuple[int, ...]:
 
 
 def fewest_bytes(sizes: Mapping[int, Reuse]) -> int:
-    """Return the GROUP_SIZE that reads the fewest bytes; the largest of equal ones."""
+    """Return the GROUP_SIZE that reads the fewest bytes; in a tie, the largest."""
     return max(sizes, key=lambda size: (-round(sizes[size].read_bytes), size))
 
 
 def recommended(sizes: Mapping[int, Reuse], launch: Launch) -> int:
     """Return the GROUP_SIZE that is expected to be fast.
 
-    That is the one of the fewest bytes, unless the L2 limits the launch. The L2 has less to do the more consecutive
-    programs share a panel, so the largest GROUP_SIZE that leaves DRAM time to spare is then faster.
+    That is the GROUP_SIZE with the fewest bytes, unless the L2 limits the launch. The L2 has less work if more
+    consecutive programs share a panel, so the largest GROUP_SIZE that leaves DRAM time to spare is then faster.
     """
     fewest = fewest_bytes(sizes)
     if not sizes[fewest].is_l2_limited or not launch.gpu.dram_gbps:

@@ -1,7 +1,7 @@
 """The schedule of a launch: how many programs an SM holds, which program computes which tile, and in which order.
 
-Omitted: how long a program runs, and how the driver divides an SM's memory into L1 and shared memory. Waves are those
-of an ideal machine: all programs take the same time.
+Omitted: program durations, and how the driver divides an SM's memory into L1 and shared memory. Waves are ideal: all
+programs take the same time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernels.knobs import ConfigError, knobs
 from kernels.lanes import CompiledFacts
 from kernels.spec import Kernel, Launch, Tiles
 
-# The most tiles of one schedule: arrays of this length stay within a few hundred megabytes and a second.
+# Maximum number of tiles in a schedule. Arrays of this length take at most a few hundred megabytes and one second.
 MAX_TILES = 1 << 21
 
 # NVIDIA's cuda_occupancy.h (CUDA 13.0): an SM has four partitions and allocates registers to a warp in units of 256.
@@ -35,8 +35,8 @@ class Occupancy:
     Attributes:
         programs_per_sm: resident programs; 0 if not even one fits.
         occupancy: resident warps / maximum warps per SM, 0 to 1.
-        limits: programs that each resource alone allows: "warps", "programs", "registers", "shared memory".
-        limited_by: the resources that allow the fewest.
+        limits: programs allowed by each resource alone: "warps", "programs", "registers", "shared memory".
+        limited_by: the resources that allow the fewest programs.
     """
 
     programs_per_sm: int
@@ -49,8 +49,8 @@ def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Oc
     """Predict the occupancy of a compiled kernel by the rules of NVIDIA's cuda_occupancy.h.
 
     Args:
-        registers: per thread.
-        shared_bytes: per program.
+        registers: registers per thread.
+        shared_bytes: shared memory per program.
 
     >>> from kernels.gpus import GPUS
     >>> occupancy(GPUS["H200"], num_warps=8, registers=168, shared_bytes=0).limited_by
@@ -72,20 +72,20 @@ def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Oc
 
 
 def max_programs_per_sm(gpu: Gpu, num_warps: int) -> int:
-    """Return the most programs of `num_warps` warps that an SM's warp slots and program slots hold."""
+    """Return the maximum number of programs of `num_warps` warps that fit an SM's warp and program slots."""
     return max(1, min(gpu.max_programs_per_sm, gpu.max_warps_per_sm // num_warps))
 
 
 @dataclass(frozen=True)
 class Residency:
-    """How many programs an SM holds at once, and the source of that number: "assumed" or "compiled"."""
+    """The number of programs that an SM holds at once, and its source: "assumed" or "compiled"."""
 
     programs_per_sm: int
     source: str
 
 
 def residency(launch: Launch, compiled: CompiledFacts | None, assumed: int = 0) -> Residency:
-    """Return the residency of a launch: `assumed` unless 0, else as compiled, else one program per SM."""
+    """Return the residency of a launch: `assumed` unless it is 0, else as compiled, else one program per SM."""
     if assumed or compiled is None:
         return Residency(assumed or 1, "assumed")
     limit = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
@@ -97,15 +97,15 @@ class Schedule:
     """The schedule of one launch.
 
     Attributes:
-        programs: programs in the launch.
+        programs: number of programs in the launch.
         tiles: program → tile, in launch order.
-        extents: (num_pid_m, num_pid_n), tiles of the output along each side.
+        extents: (num_pid_m, num_pid_n), number of output tiles along each axis.
         panels: the inputs that tiles share, by tile row and by tile column; None if each input is read once.
-        transposed: whether pid_m counts to the right and pid_n down in each tensor, the output last.
-        k_blocks: blocks along the loop index "k" that one tile reads; 0 without a loop.
-        slices: programs that share a tile, each with its part of "k".
-        sms: SMs of the GPU.
-        resident_programs: programs that all SMs hold at once.
+        transposed: for each tensor, the output last, whether pid_m counts to the right and pid_n down.
+        k_blocks: number of blocks along the loop index "k" that one tile reads; 0 without a loop.
+        slices: number of programs that share a tile, each with its slice of "k".
+        sms: number of SMs of the GPU.
+        resident_programs: number of programs that all SMs hold at once.
         resident_source: "assumed", or "compiled" if registers and shared memory are known.
     """
 
@@ -126,7 +126,7 @@ class Schedule:
 
     @property
     def tail_programs(self) -> int:
-        """Programs of the last wave; 0 if it is full."""
+        """Number of programs in the last wave; 0 if it is full."""
         return self.programs % self.resident_programs
 
     @cached_property
@@ -139,7 +139,7 @@ class Schedule:
 
     @cached_property
     def turns(self) -> int:
-        """The most tiles that one program computes."""
+        """The maximum number of tiles that one program computes."""
         return int(self.turn.max(initial=0)) + 1
 
     @cached_property
@@ -161,13 +161,13 @@ class Schedule:
 
     @cached_property
     def pieces(self) -> tuple[np.ndarray, np.ndarray]:
-        """The piece of a row panel, and of a column panel, that each tile reads: pid times slices, plus its slice."""
+        """The pieces of a row panel and of a column panel that each tile reads: pid × slices + slice."""
         tiles, slices = self.tiles, self.slices
         return tiles.pid_m * slices + tiles.pid_k, tiles.pid_n * slices + tiles.pid_k
 
     @cached_property
     def first_of_piece(self) -> tuple[np.ndarray, np.ndarray]:
-        """The entry that reads each piece of a panel first in launch order: (num_pid_m, slices), (num_pid_n, slices).
+        """The first entry, in launch order, that reads each piece: (num_pid_m, slices), (num_pid_n, slices).
 
         A row of tiles reads one row panel, a column of tiles one column panel, and a slice of K one piece of each.
         """
@@ -175,7 +175,7 @@ class Schedule:
 
 
 def count_tiles(kernel: Kernel, launch: Launch) -> int:
-    """Return how many tiles the programs of a launch compute; the slices of a tile count separately."""
+    """Count the tiles that a launch's programs compute. Slices of a tile count separately."""
     extents = kernel.extents(launch)
     return extents["m"] * extents["n"] * extents.get("slice", 1)
 
@@ -184,11 +184,11 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
     """Predict the schedule of one launch.
 
     Args:
-        programs_per_sm: programs that an SM holds.
-        source: the source of that number: "assumed", or "compiled" (the occupancy of the compiled kernel).
+        programs_per_sm: number of programs that an SM holds.
+        source: the source of `programs_per_sm`: "assumed", or "compiled" (the compiled kernel's occupancy).
 
     Raises:
-        ConfigError: the GPU can't hold that many programs, or the problem has more than MAX_TILES tiles.
+        ConfigError: an SM can't hold `programs_per_sm` programs, or the problem has more than MAX_TILES tiles.
     """
     extents, gpu, config = kernel.extents(launch), launch.gpu, launch.config
     if (tiles := count_tiles(kernel, launch)) > MAX_TILES:
@@ -215,7 +215,7 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
 
 
 def row_major(like: Schedule) -> Schedule:
-    """Return the tiles in row-major order: the same programs compute the same number of tiles and the same slices.
+    """Return the schedule in row-major order. Each program computes as many tiles, and the same slices, as before.
 
     Only for a launch with panels.
     """
@@ -228,21 +228,21 @@ def row_major(like: Schedule) -> Schedule:
 
 
 def stable_order(key: np.ndarray) -> np.ndarray:
-    """Return the entries sorted by key, ties in their present order."""
+    """Return the indices that sort `key`, with ties in their original order."""
     return np.argsort(key.astype(np.min_scalar_type(int(key.max()))), kind="stable")  # small integers sort faster
 
 
 def slice_blocks(schedule: Schedule) -> np.ndarray:
-    """Return the blocks along K that each slice sums: (slices,). The last ones may sum none."""
+    """Return the number of blocks along K in each slice: (slices,). The last slices may be empty."""
     start, end = on_arrays(orders.slice_of_k)(np.arange(schedule.slices), schedule.k_blocks, schedule.slices)
     return end - start
 
 
 def loads(schedule: Schedule, counts: np.ndarray) -> np.ndarray:
-    """Count the distinct blocks of panels, BLOCK_K deep, that the first n programs load, for each n of `counts`.
+    """Count the distinct panel blocks, BLOCK_K deep, that the first n programs load, for each n in `counts`.
 
-    A program that computes tile (pid_m, pid_n) loads the blocks of row panel pid_m and of column panel pid_n in its
-    slice of K. Only for a launch with panels.
+    The program of tile (pid_m, pid_n) loads the blocks of row panel pid_m and column panel pid_n in its slice of K.
+    Requires a launch with panels.
     """
     first_program = np.concatenate([schedule.tiles.program[first.ravel()] for first in schedule.first_of_piece])
     blocks = np.tile(slice_blocks(schedule), sum(schedule.extents))

@@ -1,4 +1,4 @@
-"""Predicted against counted, one count of a recorded launch at a time: exact scores, misses and their errors."""
+"""Score predictions against recorded counts: exact scores, misses and their errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXACT_COUNTS = ("sectors", "requests")
 DRAM = "dram_bytes"
 COUNTS = (*EXACT_COUNTS, DRAM)
 
-# An approximate prediction is a miss if it is off by more than this share of the count.
+# An approximate prediction is a miss if its error exceeds this fraction of the count.
 ALLOWED_ERROR = 0.2
 
 
@@ -24,12 +24,12 @@ class Score:
     """One count of one recorded launch, with its prediction.
 
     Attributes:
-        experiment: the launch; its `gpu` is the one that it was counted on.
+        experiment: the launch; its `gpu` is the GPU on which it was counted.
         operation: a key of `agreement.COUNTERS`, or "DRAM read".
         count: one of COUNTS.
-        predicted, counted: over the whole launch.
-        is_lower_bound: the prediction is only a lower bound: a loop of atomics retries after each collision.
-        is_flagged: the model marked its prediction as uncertain.
+        predicted, counted: totals over the launch.
+        is_lower_bound: whether the prediction is only a lower bound, because an atomic loop retries after collisions.
+        is_flagged: whether the model marked its prediction as uncertain.
     """
 
     experiment: Experiment
@@ -46,14 +46,14 @@ class Score:
 
     @property
     def error(self) -> float:
-        """The prediction's error as a share of the count; positive if it is too large."""
+        """The prediction's error as a fraction of the count; positive if the prediction is too large."""
         if self.counted:
             return (self.predicted - self.counted) / self.counted
         return math.inf if self.predicted else 0.0
 
     @property
     def is_miss(self) -> bool:
-        """Whether the prediction is not equal or, for DRAM's bytes, not within ALLOWED_ERROR."""
+        """Whether the prediction differs from the count or, for DRAM bytes, differs by more than ALLOWED_ERROR."""
         return abs(self.error) > ALLOWED_ERROR if self.count == DRAM else not self.is_exact
 
 
@@ -62,8 +62,8 @@ class Scoreboard:
     """Every recorded count with its prediction.
 
     Attributes:
-        scores: those that are judged.
-        lower_bounds: those whose prediction is only a lower bound.
+        scores: scores of exact and approximate predictions.
+        lower_bounds: scores of predictions that are only lower bounds.
         unpredicted: recorded launches without a shipped prediction.
     """
 
@@ -72,7 +72,7 @@ class Scoreboard:
     unpredicted: tuple[Experiment, ...] = ()
 
     def part(self, counts: Sequence[str] = COUNTS, gpu: str = "", kernel: str = "") -> Scoreboard:
-        """Return the scores of these counts, of one GPU and of one kernel; "" selects all."""
+        """Return the scores of the given counts, GPU and kernel; "" selects all."""
 
         def matches(launch: Experiment) -> bool:
             return gpu in ("", launch.gpu) and kernel in ("", launch.kernel)
@@ -84,7 +84,7 @@ class Scoreboard:
 
     @property
     def misses(self) -> tuple[Score, ...]:
-        """The misses, the largest error first."""
+        """The misses, largest error first."""
         return tuple(sorted((score for score in self.scores if score.is_miss), key=lambda score: -abs(score.error)))
 
     @property
@@ -97,10 +97,10 @@ class Scoreboard:
 
     @property
     def launches(self) -> int:
-        """Launches that were compared. DRAM's bytes are counted for several GROUP_SIZEs of a launch: it counts once."""
+        """Number of compared launches. A launch whose DRAM bytes are counted for several GROUP_SIZEs counts once."""
         return len({any_group_size(s.experiment) if s.count == DRAM else s.experiment for s in self.scores})
 
     @property
     def median_error(self) -> float:
-        """A share of the count. Requires scores."""
+        """The median error as a fraction of the count. Requires scores."""
         return statistics.median(abs(score.error) for score in self.scores)

@@ -1,7 +1,7 @@
-"""The tiles that each step of a launch computes, and the panels of its inputs that the programs of a step read.
+"""The tiles that each step of a launch computes, and the input panels that the step's programs read.
 
-A step is a wave, or, if programs loop over tiles, a turn of the loop in a wave. It can also be a single program (or a
-single tile of a loop), in start order. Omitted, as in `schedule`: how long a program runs.
+A step is a wave or, if programs loop over tiles, a turn of the loop in a wave. It can also be a single program (or a
+single tile of a loop), in start order. Omitted, as in `schedule`: program durations.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MAX_TILES_ADDED = 1 << 15
 
 @dataclass(frozen=True)
 class Panels:
-    """The panels of the inputs that the output's tiles read: as high or wide as a tile, as long as K.
+    """The input panels that the output's tiles read: as high or wide as a tile, as long as K.
 
-    If K is split into slices, so is a panel: piece `pid * slices + slice`.
+    If K is split into slices, each panel is split into pieces, numbered `pid * slices + slice`.
 
     Attributes:
         row_bytes, column_bytes: bytes of each piece inside the tensor, (num_pid_m * slices,) and
@@ -38,11 +38,11 @@ class Panels:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of all pieces, each once."""
+        """The bytes of all pieces, each counted once."""
         return int(self.row_bytes.sum() + self.column_bytes.sum())
 
     def asked_bytes(self, schedule: Schedule) -> int:
-        """Return the bytes that all tiles together read."""
+        """Return the bytes that all tiles read in total."""
         rows, columns = schedule.pieces
         return int(self.row_bytes[rows].sum() + self.column_bytes[columns].sum())
 
@@ -71,11 +71,12 @@ class Steps:
     """A launch, step by step.
 
     Attributes:
-        name: what a step is: "wave", "turn" (of the loop), "step" (a turn in a wave), "program", or "tile" (of a loop).
-        entries: the entries of the schedule's tiles, step after step.
+        name: the unit of a step: "wave", "turn" (of the loop), "step" (a turn in a wave), "program", or "tile" (of a
+            loop).
+        entries: the entries of the schedule's tiles, step by step.
         timed: the launch as if each tile were a separate program, started when the tile is computed.
-        tiles: tiles that each step computes: (steps,).
-        slots: programs that compute at once in a full step.
+        tiles: number of tiles that each step computes: (steps,).
+        slots: number of programs that run at once in a full step.
     """
 
     name: str
@@ -86,12 +87,12 @@ class Steps:
 
     @property
     def tail_idle(self) -> float:
-        """The idle share of the last step's slots, 0 to 1."""
+        """The idle fraction of the last step's slots, 0 to 1."""
         return 1 - int(self.tiles[-1]) / self.slots
 
     @property
     def idle(self) -> float:
-        """The idle share of all steps' slots, 0 to 1."""
+        """The idle fraction of all steps' slots, 0 to 1."""
         return 1 - int(self.tiles.sum()) / (len(self.tiles) * self.slots)
 
     @property
@@ -101,7 +102,7 @@ class Steps:
 
     @cached_property
     def blocks(self) -> np.ndarray:
-        """Distinct blocks of panels, BLOCK_K deep, that each step reads: (steps,). Only for a launch with panels."""
+        """Number of distinct panel blocks, BLOCK_K deep, that each step reads: (steps,). Requires panels."""
         slices, depth = self.timed.slices, slice_blocks(self.timed)
         step, blocks = np.repeat(np.arange(len(self.tiles)), self.tiles), np.zeros(len(self.tiles))
         for piece, extent in zip(self.timed.pieces, self.timed.extents, strict=True):
@@ -120,7 +121,7 @@ def steps(schedule: Schedule, by: str = "wave") -> Steps:
         columns = {name: column[by_time] for name, column in vars(schedule.tiles).items()}
         timed = replace(schedule, programs=len(entries), tiles=Tiles(**{**columns, "program": entries}))
         entries = by_time
-        # A launch that loops has no more programs than it needs, even if an SM would hold more.
+        # A persistent launch starts only as many programs as it needs, even if SMs could hold more.
         slots = min(slots, -(-schedule.programs // schedule.sms) * schedule.sms)
     tiles = np.bincount(schedule.step)
     if by == "program" or (by == "auto" and (len(tiles) == 1 or len(entries) <= _FEW_PROGRAMS)):
@@ -129,23 +130,23 @@ def steps(schedule: Schedule, by: str = "wave") -> Steps:
 
 
 def first_reads(launch: Steps) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entry that reads each piece first in time: (num_pid_m, slices), (slices, num_pid_n)."""
+    """Return the entry that is first in time to read each piece: (num_pid_m, slices), (slices, num_pid_n)."""
     rows, columns = launch.timed.first_of_piece
     return launch.entries[rows], launch.entries[columns.T]
 
 
 @dataclass(frozen=True)
 class FirstLoads:
-    """Distinct blocks of panels that the first programs (or tiles) load, in this order and in row-major order.
+    """The distinct panel blocks that the first programs (or tiles) load, in this order and in row-major order.
 
     Attributes:
-        first: how many programs, or tiles of a loop, are compared.
-        tiles: how many the launch has.
-        blocks, row_major_blocks: blocks that the first ones load in either order.
-        regions: rows and columns of tiles that they compute in either order.
+        first: number of compared programs, or tiles of a loop.
+        tiles: number of tiles in the launch.
+        blocks, row_major_blocks: number of blocks that these programs load in this order and in row-major order.
+        regions: number of rows and columns of tiles that these programs compute, in each order.
         is_same_order: whether this order is row-major.
-        wave_blocks: the sum of all waves' distinct blocks in either order; None if a step is not a wave, or tiles are
-            many.
+        wave_blocks: the sum of all waves' distinct blocks in each order; None if a step is not a wave, or if there are
+            too many tiles.
     """
 
     first: int
@@ -158,13 +159,13 @@ class FirstLoads:
 
 
 def first_programs(schedule: Schedule, launch: Steps, first: int) -> int:
-    """Return how many programs (or tiles of a loop) to compare: `first`, or for 0 all that run at once."""
+    """Return the number of programs (or tiles of a loop) to compare: `first`, or all concurrent ones if it is 0."""
     resident = schedule.resident_programs if schedule.turns == 1 else schedule.programs
     return min(first or resident, len(launch.timed.place))
 
 
 def first_loads(launch: Steps, reference: Steps, first: int) -> FirstLoads:
-    """Compare what the first programs load with the row-major `reference`. Only for a launch with panels."""
+    """Compare the blocks that the first programs load with the row-major `reference`. Requires panels."""
     orders = own, row_major = launch.timed, reference.timed
     blocks, row_major_blocks = (int(loads(order, np.array([first]))[0]) for order in orders)
     near, far = (

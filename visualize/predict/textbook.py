@@ -1,6 +1,6 @@
-"""The textbook model: lane i of a warp takes element i of the tile, row-major in the tensor that is addressed.
+"""The textbook model: lane i of a warp accesses element i of the tile, in row-major order of the addressed tensor.
 
-Omits what the compiler really chooses (layout and width), and the caches behind L1.
+Omitted: the layout and width that the compiler really chooses, and the caches behind L1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Textbook:
 
     @property
     def sector_bytes(self) -> int:
-        """Return the bytes of a sector. A GPU's line has four of 32 bytes; a shorter textbook line has one."""
+        """Return the bytes of a sector. A GPU's line has four sectors of 32 bytes; a shorter textbook line has one."""
         return min(32, self.line_bytes)
 
     def refuse(self, problem: ProblemFields) -> None:
@@ -45,7 +45,7 @@ class Textbook:
         """Return the bytes of an element.
 
         Raises:
-            ConfigError: if an element does not fit in a line.
+            ConfigError: an element does not fit in a line.
         """
         size = DTYPE_BYTES[dtype] if self.element_bytes == "dtype" else int(self.element_bytes)
         if size > self.line_bytes:
@@ -71,7 +71,7 @@ def requests(access: Access | FlatAccess, shape: Shape, first: tuple[int, ...], 
 
     Args:
         shape: rows and columns of the tensor as stored: row-major, its start aligned to a line.
-        first: (row, column) of the block's first element; of a run, (element,).
+        first: (row, column) of the block's first element; (element,) for a run.
         size: bytes per element.
     """
     element = np.arange(access.elements, dtype=np.int64).reshape(-1, min(board.warp_size, access.elements))

@@ -1,4 +1,4 @@
-"""Cost of memory operations: requests, sectors and lines of one tile, and of all tiles of a launch."""
+"""The cost of memory operations: requests, sectors and lines of one tile, and of all tiles of a launch."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Cost:
     Attributes:
         requests: warp-wide instructions with at least one active lane; 0 for descriptor (TMA) copies.
         sectors: as the launch's hardware counter counts them.
-        lines: 128-byte lines per request, summed; for descriptor copies per box row.
+        lines: 128-byte lines per request, summed; for descriptor copies, lines per box row.
         ideal_sectors: each request's distinct bytes / sector size, rounded up, summed.
         bytes_wanted: bytes of all active lanes, duplicates included.
-        extra_sectors: counted beyond the sectors that requests touch. A descriptor load also counts sectors past the
-            tensor's edge; for a copy that bypasses L1 see `count_bypassing`: the difference may be negative.
-        repeated_sectors: sectors that Nsight Compute's count of one instruction holds more than once: for a copy that
-            bypasses L1, sectors that several pairs of lanes touch.
-        executed: counted warp instructions, including those without an active lane. 0 if predicted.
-        has_requests: false if the counter of requests also holds other operations. `requests` is then 0.
-        is_lower_bound: an atomic's compare-and-swap loop runs at least once. Retries are left out.
-        opcodes: counted SASS instructions. Empty if predicted.
-        agreement: of a counted cost with the prediction for the counted code; see `agreement.agreement`.
+        extra_sectors: sectors counted beyond those that requests touch. A descriptor load also counts sectors past the
+            tensor's edge. For a copy that bypasses L1, see `count_bypassing`; the number may be negative.
+        repeated_sectors: sectors that Nsight Compute counts repeatedly for one instruction: for a copy that bypasses
+            L1, sectors that several pairs of lanes touch.
+        executed: counted warp instructions, including those without an active lane; 0 if predicted.
+        has_requests: false if the request counter also includes other operations; `requests` is then 0.
+        is_lower_bound: whether retries of an atomic's compare-and-swap loop are omitted.
+        opcodes: counted SASS opcodes; empty if predicted.
+        agreement: how a counted cost agrees with the prediction for the counted code; see `agreement.agreement`.
     """
 
     requests: int
@@ -58,7 +58,7 @@ class Cost:
 
     @property
     def touched_sectors(self) -> int:
-        """Distinct sectors of each request or box row, summed."""
+        """The number of distinct sectors of each request or box row, summed."""
         return self.sectors - self.extra_sectors
 
     @property
@@ -83,7 +83,7 @@ class Cost:
         return replace(self, **{name: getattr(self, name) * count for name in _AMOUNTS})
 
 
-# Numbers that add up: all fields from `requests` to `executed`.
+# The additive fields: all from `requests` to `executed`.
 _AMOUNTS = tuple(field.name for field in fields(Cost))[:8]
 NO_COST = Cost(0, 0, 0, 0)
 
@@ -93,10 +93,10 @@ class Operation:
     """One memory operation of a launch, and its cost.
 
     Attributes:
-        number: index of its access among the kernel's. A compare-and-swap atomic has two operations: load and loop.
+        number: index into the kernel's accesses. A compare-and-swap atomic has two operations: load and loop.
         width_bytes: bytes that a lane moves with one instruction; 0 for a descriptor copy.
-        launch, tile: cost over the whole launch, and of one execution on the first tile.
-        compiled: layout and instruction as compiled; None for the textbook.
+        launch, tile: cost of the whole launch, and of one execution on the first tile.
+        compiled: layout and instruction as compiled; None for the textbook model.
     """
 
     number: int
@@ -108,7 +108,7 @@ class Operation:
 
     @property
     def is_box(self) -> bool:
-        """Whether it was compiled to a copy by tensor descriptor, which no lane issues."""
+        """Whether it was compiled to a tensor-descriptor (TMA) copy, which no lane issues."""
         return self.compiled is not None and self.compiled.layout is None
 
 
@@ -149,7 +149,7 @@ class Tile:
         address: first byte, from the tensor's start.
         active: bool, whether the element is inside the tensor.
         request: index of the warp request that moves it.
-        warp, lane, register: where it is held.
+        warp, lane, register: the location that holds it.
     """
 
     row: np.ndarray
@@ -168,7 +168,7 @@ def make_requests(
     """Return requests for elements of a row-major tensor, masked at its edges.
 
     Args:
-        owner: lanes that issue the access at all.
+        owner: whether each lane issues the access.
         shape: rows and columns of the tensor.
     """
     active = owner & (row < shape[0]) & (column < shape[1])
@@ -179,7 +179,7 @@ def count(lanes: Requests, units: Units = GPU_UNITS, times: np.ndarray | int = 1
     """Count requests, and the sectors and lines of each. A request with no active lane is not issued.
 
     Args:
-        times: (requests,) how often each request is issued.
+        times: (requests,) number of times that each request is issued.
     """
     address = np.where(lanes.active, lanes.address, -1)  # also in sector and line -1
     address.sort(axis=1)
@@ -188,7 +188,7 @@ def count(lanes: Requests, units: Units = GPU_UNITS, times: np.ndarray | int = 1
         units = address // unit_bytes
         return np.count_nonzero(units[:, 1:] != units[:, :-1], axis=1) + (units[:, 0] >= 0)
 
-    # A lane's access is aligned to its width, at most a sector: nothing crosses one.
+    # A lane's access is aligned to its width, which is at most a sector, so no access crosses a sector boundary.
     wanted = distinct(1) * lanes.width_bytes
     by_lanes = np.count_nonzero(lanes.active, axis=1) * lanes.width_bytes
     parts = wanted > 0, *map(distinct, units), -(-wanted // units[0]), by_lanes
@@ -199,9 +199,9 @@ def count(lanes: Requests, units: Units = GPU_UNITS, times: np.ndarray | int = 1
 def count_bypassing(lanes: Requests) -> Cost:
     """Count requests of 16-byte copies that bypass L1 (LDGSTS.BYPASS) as the hardware's sector counter does.
 
-    The counter counts the lines that each pair of lanes 2i and 2i + 1 touches; Nsight Compute's count of the
-    instruction, the sectors of each pair. Both equal the sectors unless rows begin inside one, as float8's may. The
-    atlas has four such launches; two of them were counted again (tests/oracle/load_sectors.csv).
+    The hardware counter counts the lines that each pair of lanes 2i and 2i + 1 touches. Nsight Compute's count of the
+    instruction counts the sectors of each pair. Both equal the touched sectors unless rows begin inside a sector, which
+    float8 rows may. The atlas has four such launches; two were counted again (tests/oracle/load_sectors.csv).
     """
     touched = count(lanes)
     sectors, by_instruction = (
@@ -218,9 +218,9 @@ def count_access(
     """Return the cost of all executions of an access in a launch, and of the first one.
 
     Args:
-        requests_at: requests of an access to a row-major tensor of some shape, whose start is aligned to a line, and
-            whose block begins at (row, column), or whose run begins at (element,).
-        cost_of: cost of such requests.
+        requests_at: (access, shape, first) → requests to a line-aligned, row-major tensor of that shape. The block
+            begins at `first` = (row, column), or the run at (element,).
+        cost_of: requests → their cost.
     """
     shape = kernel.family.tensors(launch.problem)[access.tensor].stored
     if isinstance(access, FlatAccess):
@@ -241,8 +241,8 @@ def _count_blocks(
 ) -> Cost:
     """Count one block per program class and multiply.
 
-    A launch has many programs but few program classes: blocks that begin at the same offset in a line, with as much of
-    them in bounds, cost the same.
+    A launch has many programs but few program classes: blocks with the same offset in a line and the same in-bounds
+    size have the same cost.
     """
     sides = []
     for axis, length, pitch in ((access.rows, shape[0], shape[1]), (access.columns, shape[1], 1)):
@@ -261,11 +261,11 @@ def _count_blocks(
 
 
 def _count_runs(access: FlatAccess, shape: Shape, lanes: Requests, units: Units) -> Cost:
-    """Count all runs of a launch: they are consecutive, and the tensor's end truncates the last one.
+    """Count all runs of a launch. Runs are consecutive, and the tensor's end truncates the last run.
 
-    Requests fall into classes, too: those that begin at the same offset in a line, as far from the next turn around the
-    matrix and from its end. After as many elements as fill whole lines everything repeats, one line (or row of lines)
-    further. Only one such period is examined, and what is left after the last whole one.
+    Requests also fall into classes: requests with the same offset in a line, the same distance to the next wrap around
+    the matrix, and the same distance to its end. The pattern repeats after as many elements as fill whole lines, one
+    line (or row of lines) further. So only one period is examined, and the remainder after the last full period.
 
     Args:
         lanes: the first run in a tensor of one long row: `column` is each lane's element, `active` whether it issues.
@@ -286,7 +286,7 @@ def _count_runs(access: FlatAccess, shape: Shape, lanes: Requests, units: Units)
             turn = np.minimum(shape[0] - row, span) if shape[0] >= span else row
             keys = keys * (span + 1) + turn
         keys = keys * len(patterns) + np.tile(pattern_of.ravel(), count_of_runs)
-        # Few distinct keys among very many places: bincount needs no sorting.
+        # There are few distinct keys among very many places, and bincount needs no sorting.
         counts = np.bincount(keys)
         example = np.zeros(len(counts), dtype=np.int64)
         example[keys] = place
@@ -299,7 +299,7 @@ def _count_runs(access: FlatAccess, shape: Shape, lanes: Requests, units: Units)
 
 
 def run_elements(access: FlatAccess, shape: tuple[int, int], place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and column of a run's elements `place`. Those past the tensor's end are outside of it."""
+    """Return the row and column of a run's elements `place`. Elements past the tensor's end lie outside it."""
     if access.transposed:
         column, row = np.divmod(place, shape[0])
     else:
