@@ -12,6 +12,7 @@ import pytest
 from kernels import discover
 from kernels.experiment import Experiment, Run
 from kernels.matmul.problem import LAYOUTS, PRECISIONS
+from kernels.measuring import worker
 from kernels.measuring.interpreter import estimate_seconds
 from kernels.results import RunResult
 from kernels.spec import DTYPE_BYTES, Launch
@@ -182,6 +183,7 @@ def test_a_right_result_is_timed_on_a_gpu(gpu, kernel, problem_of, dtype):
 
 @pytest.mark.gpu
 def test_the_run_worker_compiles_nothing(gpu, kernel, problem_of):
+    gpu.ask_runner(worker.describe)  # compiles the clock probe, once per worker
     before = gpu.ask_runner(count_compiles)
     for layout in LAYOUTS:
         problem = problem_of((577, 1000, 128), layout=layout)

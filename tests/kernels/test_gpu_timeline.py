@@ -6,6 +6,7 @@ import pytest
 
 from kernels import discover
 from kernels.experiment import from_json
+from kernels.measuring import worker
 from kernels.results import Failure, Timeline
 from kernels.spec import Launch
 
@@ -71,6 +72,7 @@ def assert_holds(timeline, gpu):
 
 @pytest.mark.parametrize("kernel", list(discover()))
 def test_every_program_of_every_kernel_is_recorded_once(gpu, kernel):
+    gpu.ask_runner(worker.describe)  # compiles the clock probe, once per worker
     compiled_before = gpu.ask_runner(count_compiles)
     config = {"SPLIT_K": 1} if kernel == "matmul.split_k_race" else {}
     timeline = taken(gpu, {"kernel": kernel, "config": config})
