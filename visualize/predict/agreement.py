@@ -90,7 +90,7 @@ def verdicts(
 
 
 def count_of(op: Operation, found: Verdicts) -> Cost | None:
-    """Return what Nsight Compute counted of one operation; None if nothing, as for a descriptor copy."""
+    """Return Nsight Compute's count of one operation; None if there is none, as for a descriptor copy."""
     counters, predicted, kind = found.counters, op.launch, op.access.op
     if counters is None or op.compiled is None or op.is_box:
         return None
@@ -101,7 +101,7 @@ def count_of(op: Operation, found: Verdicts) -> Cost | None:
     sums = {name: sum(getattr(row, name) for row in rows) for name in ("executed", "sectors", "lines", "ideal_sectors")}
     requests = counted_total(kind, "requests", counters) if alone else 0
     counted = Cost(requests, **sums, has_requests=alone, opcodes=tuple(row.opcode for row in rows))
-    # Per instruction, ncu counts the sectors that are touched: for a copy that bypasses L1, by each pair of lanes.
+    # Per instruction, ncu counts the touched sectors: for a copy that bypasses L1, the sectors of each pair of lanes.
     by_instruction = replace(predicted, sectors=predicted.touched_sectors + predicted.repeated_sectors)
     return replace(counted, agreement=agreement(by_instruction, counted))
 
@@ -131,7 +131,7 @@ def counted_total(kind: str, what: str, counters: Counters) -> int:
 
 
 def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
-    """Return predicted and counted cost of the launch per kind of operation; {} if nothing was counted."""
+    """Return the launch's predicted and counted cost per kind of operation; {} if nothing was counted."""
     totals: dict[str, tuple[Cost, Cost]] = {}
     if found.counters is None:
         return totals
@@ -140,7 +140,7 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
         predicted = sum_costs(op for op in found.predicted if found.counter_of(op) == kind)
         requests = 0 if is_box else counted_total(kind, "requests", found.counters)
         sectors = counted_total(kind, "sectors", found.counters)
-        # No counter of the launch holds lines, and none requests of the TMA.
+        # The launch has no counter of lines, and no counter of TMA requests.
         counted = replace(predicted, requests=requests, sectors=sectors, has_requests=not is_box, is_lower_bound=False)
         if any((predicted.requests, predicted.sectors, requests, sectors)):
             totals[kind] = predicted, replace(counted, agreement=agreement(predicted, counted))

@@ -19,21 +19,21 @@ from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import count_tiles
 from visualize.predict.traffic import Operation
 
-# `benchmarks.l2` measures what an SM receives from the L2 in long launches that the L2 limits, GPU by GPU. Short ones,
-# at a higher clock, reach 86 on an H200 instead of 77, and 91 with blocks of K as long as a line. The H200's rate
-# stands in for GPUs without a measurement.
+# `benchmarks.l2` measures the rate at which an SM receives data from the L2 in long, L2-bound launches, for each GPU.
+# Short launches, at a higher clock, reach 86 on an H200 instead of 77, and 91 with blocks of K as long as a line. The
+# H200's rate is assumed for GPUs without a measurement.
 _L2_ASSUMED = GPUS["H200"].l2_gbps_per_sm
 
-# The sustained share of the datasheet's matrix rate if nothing else limits: 0.68 to 0.77 in tiles of 128 × 256 float16,
-# at the device's power limit, in the recordings of the same benchmark. Assumed for other GPUs.
+# The sustained fraction of the datasheet's matrix rate in compute-bound launches: 0.68 to 0.77 with 128 × 256 float16
+# tiles, at the device's power limit, in the recordings of the same benchmark. Assumed for other GPUs.
 SUSTAINED = 0.73
 
-# Bytes of a load or store that an SM passes per cycle, and float32 multiply-adds per SM and cycle by compute capability
-# (64 in those named, else 128): CUDA C++ Programming Guide 13.0, table "Throughput of Native Arithmetic Instructions".
+# Bytes that an SM loads or stores per cycle, and float32 multiply-adds per SM and cycle: 64 for the listed compute
+# capabilities, else 128 (CUDA C++ Programming Guide 13.0, table "Throughput of Native Arithmetic Instructions").
 _LSU_BYTES, _SECTOR_BYTES = 128, 32
 _MULTIPLY_ADDS, _FEWER = 128, {(7, 5): 64, (8, 0): 64}
 
-# A store below this efficiency writes sectors in parts, and not only at its edges.
+# A store below this efficiency writes partial sectors, and not only at its edges.
 _WHOLE = 0.9
 
 

@@ -26,11 +26,11 @@ from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, Tensor
 from visualize.predict import traffic
 from visualize.predict.traffic import Cost, Operation, Requests, Shape, Tile, make_requests
 
-# TMA requires rows of a multiple of 16 bytes, so box rows consist of such granules.
+# TMA requires row sizes that are multiples of 16 bytes, so box rows consist of 16-byte granules.
 _GRANULE_BYTES = 16
 # The widest swizzle is also the widest box row.
 _WIDEST_BYTES = 128
-# Most elements along each axis of a box (CUDA driver API, cuTensorMapEncodeTiled: boxDim).
+# Maximum number of elements along each axis of a box (CUDA driver API, cuTensorMapEncodeTiled: boxDim).
 _MOST_ROWS = 256
 
 
@@ -149,7 +149,7 @@ def tile(
     length = operation.width_bytes // operation.element_bytes
     single = vectors(operation.layout, 1)
     lanes = requests(access, replace(operation, width_bytes=size), shape, first, size)
-    # A warp's registers are whole vectors, so vectors are numbered through all warps.
+    # A warp's registers form whole vectors, so vectors can be numbered consecutively across warps.
     request = np.arange(len(single.register)) // length
     holders = np.broadcast_arrays(
         request[:, None], single.warp[:, None], np.arange(single.owner.shape[1]), single.register[:, None]

@@ -63,9 +63,9 @@ class Execution:
 
     @property
     def busy(self) -> float:
-        """The share of all SMs' time over the span in which they ran at least one program, 0 to 1."""
+        """The fraction of the span, averaged over SMs, in which an SM ran at least one program, 0 to 1."""
         order = np.lexsort((self.start_ns, self.sm))
-        # On a clock on which the SMs follow each other, one pass measures the covered time of all.
+        # Laying the SMs' timelines end to end lets one pass measure the covered time of all SMs.
         begin, end = (times[order] + self.sm[order] * self.span_ns for times in (self.start_ns, self.end_ns))
         reached = np.maximum.accumulate(end)
         covered = reached - np.maximum(begin, np.append(0, reached[:-1]))

@@ -27,13 +27,13 @@ import numpy as np
 
 MIN_RUNS = 3
 
-# A share. The order of calls and the GPU's power limit move a time by up to 1.5 % between runs of one launch on an H200
+# A fraction. Call order and the GPU's power limit change a launch's time by up to 1.5 % between runs on an H200
 # (README, benchmarks), so two runs of the same launch can differ by twice that.
 MIN_CHANGE = 0.03
 
 SCATTERS = 3.0
 
-# A normal distribution's standard deviation over the median absolute difference of two draws from it.
+# A normal distribution's standard deviation divided by the median absolute difference of two draws.
 _STD_PER_DIFFERENCE = 1.4826 / 2**0.5
 
 

@@ -24,17 +24,17 @@ import numpy as np
 from visualize.predict.schedule import Schedule
 from visualize.predict.steps import Panels
 
-# Times are whole ticks, so that sorting and counting are quick; gaps between uses are counted in bins per octave.
+# Times are whole ticks, which makes sorting and counting fast. Gaps between uses are counted in bins per octave.
 _TICKS_PER_TILE, _BINS_PER_OCTAVE = 256, 8
 
-# Uses of panels per order that are counted. If there are more, some panels represent their neighbours.
+# Maximum number of panel uses counted per order. If there are more, some panels represent their neighbours.
 _MAX_USES, _MIN_PANELS = 1 << 12, 16
 
-# A written line is kept in the half of its memory and, for an SM on the other side, in that half too: on average, one
-# and a half copies.
+# A written line is kept in the half of its own memory and, if the SM is on the other side, in the other half as well:
+# one and a half copies on average.
 _WRITTEN_COPIES = 1.5
 
-# Multiples of the L2 up to which eviction is tabulated. No set keeps anything beyond four.
+# Multiples of the L2 up to which eviction is tabulated. Beyond four, no set keeps anything.
 _TOUCHED = np.linspace(0, 4, 4097)
 
 
@@ -91,12 +91,12 @@ def ahead(l2_pressure: float, constants: Constants = CONSTANTS) -> float:
 def expected_timeline(
     schedule: Schedule, l2_pressure: float, is_staggered: bool = False, constants: Constants = CONSTANTS
 ) -> Timeline:
-    """Return when tiles are expected to run; the same in every call.
+    """Return the expected timeline of the tiles. The result is deterministic.
 
-    Programs that loop over tiles stay in lockstep, and so do all programs if the pressure is not known.
+    Programs that loop over tiles stay in lockstep, and so do all programs if the pressure is unknown.
 
     Args:
-        l2_pressure: time that the L2 needs, divided by that of the next slowest resource; 0 if not known.
+        l2_pressure: the L2's time divided by that of the next slowest resource; 0 if unknown.
         is_staggered: whether programs of an SM are evenly staggered from the start.
     """
     sms, per_sm = schedule.sms, schedule.resident_programs // schedule.sms
@@ -113,7 +113,7 @@ def expected_timeline(
     fast = np.arange(sms) * constants.fast_sms % 1 < constants.fast_sms - 1e-9
     free = (wave + offset + jitter * noise.cumsum(0)) * np.where(fast, 1 - lead, 1.0)
     start, duration = free[:-1].ravel(), np.diff(free, axis=0).ravel()
-    # Programs go to slots in the order in which these become free.
+    # Programs are assigned to slots in the order in which slots become free.
     slot = np.argsort(start, kind="stable")[: schedule.programs][schedule.tiles.program]
     return Timeline(start[slot] * schedule.turns + schedule.turn, duration[slot], slot % sms)
 

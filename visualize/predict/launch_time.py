@@ -33,11 +33,11 @@ _OTHER_REGISTERS = 56
 # Bytes per cycle that an SM reads from shared memory: 32 banks of 4 bytes (CUDA C++ Programming Guide 13.0).
 _SHARED_BYTES_PER_CYCLE = 128
 
-# On compute capability 9.0 four warps multiply 64 rows together and read both operands from shared memory once for all.
-# With fewer warps or rows, Triton uses older instructions, at a lower rate: assumed.
+# On compute capability 9.0, four warps multiply 64 rows together and read both operands from shared memory only once.
+# With fewer warps or rows, Triton uses older instructions, at an assumed lower rate.
 _GROUP_WARPS, _GROUP_ROWS, _OLDER_RATE = 4, 64, 0.62
 
-# From a load's issue to its data through a busy L2: assumed.
+# Assumed latency of a load through a busy L2.
 _LATENCY_NS = 700.0
 
 # Assumed number of steps with loads in flight, if loads are staged through registers or there is one stage.
@@ -47,10 +47,10 @@ _UNPIPELINED = 0.8
 # bytes per thread.
 _SPILLED_GBPS_PER_SM = 11.5
 
-# Launch, first loads and last stores: assumed.
+# Assumed time for launch, first loads and last stores.
 _ENDS_MS = 0.004
 
-# The exponent of the norm that combines resources. An infinite one would take the longest alone.
+# The exponent of the norm that combines resources. An infinite exponent would select the longest time.
 _NORM = 6.0
 
 
@@ -107,7 +107,7 @@ def _memory(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None, prog
 def _on_chip(
     kernel: Kernel, launch: Launch, programs_per_sm: int, loads_in_flight: float, spilled_bytes: int
 ) -> dict[str, float]:
-    """Exposed latency, spilled registers, matrix units and their operands' shared memory, on the busiest SM."""
+    """Return the busiest SM's times: exposed latency, spills, matrix units and their shared-memory operands."""
     gpu, warps, extents = launch.gpu, launch.config.num_warps, kernel.extents(launch)
     programs, tiles = kernel.programs(launch), count_tiles(kernel, launch)
     per_program = -(-tiles // programs)
@@ -123,7 +123,7 @@ def _on_chip(
     rows, columns = tile or (0, 0)
     is_hopper = gpu.compute_capability == (9, 0)
     in_groups = not is_hopper or (warps % _GROUP_WARPS == 0 and rows >= _GROUP_ROWS)
-    # Tiles and steps reach past the edges, where they compute unused products.
+    # Tiles and steps extend past the edges, where they compute unused products.
     output = math.prod(kernel.family.tensors(launch.problem)[kernel.family.output(launch.problem)].shape)
     padded = extents["m"] * extents["n"] * rows * columns / output if tile else 1.0
     rate = SUSTAINED * (1.0 if in_groups else _OLDER_RATE)

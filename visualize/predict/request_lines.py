@@ -99,16 +99,16 @@ def request_lines(lanes: Requests, numbers: np.ndarray, tensor_bytes: int, units
 
 
 def same_place(leader: Requests, numbers: np.ndarray, follower: Requests, columns: int) -> np.ndarray:
-    """Return the follower's request that moves the first element of each of the leader's: (requests,) int64.
+    """Return the follower's request that moves the first element of each leader request: (requests,) int64.
 
     Args:
-        numbers: (requests,) int64, requests of the leader. Without an active lane, its first lane's element is used.
-        columns: of the tensor that both address.
+        numbers: (requests,) int64, the leader's requests. Without an active lane, the first lane's element is used.
+        columns: number of columns of the tensor that both address.
     """
     at = numbers, leader.active[numbers].argmax(axis=1)
     element = leader.row[at] * columns + leader.column[at]
     places = np.where(follower.active, follower.row * columns + follower.column, -1).ravel()
-    # Each lane moves consecutive elements, so an element belongs to the lane with the last start that is not after it.
+    # Each lane moves consecutive elements, so an element belongs to the lane with the last start at or before it.
     starts, where = np.unique(places, return_index=True)
     lane = np.clip(np.searchsorted(starts, element, side="right") - 1, 0, None)
     return np.asarray(where[lane] // follower.row.shape[1])

@@ -19,21 +19,21 @@ from visualize.predict.l2 import CONSTANTS, Constants, ahead, evicted_share, exp
 from visualize.predict.schedule import MAX_TILES, Schedule
 from visualize.predict.steps import Panels, panels
 
-# Waves, or turns of a loop, that are modelled.
+# Maximum number of modelled waves, or turns of a loop.
 MAX_WAVES = 2048
 
-# Seconds of a core for an order, and for each of its tiles: fitted on one x86 server core.
+# CPU seconds per order and per tile, fitted on one x86 server core.
 _ORDER_S, _TILE_S = 1e-3, 2.5e-7
 
-# Shares of the L2's capacity that the band covers, and ratios from which a prediction counts as sensitive.
+# Fractions of the L2's capacity that the band covers, and ratios from which a prediction counts as sensitive.
 _CAPACITIES = (1.0, 1.12, 0.9)
 _SENSITIVE_TO_DRIFT, _SENSITIVE_TO_CAPACITY = 1.3, 1.14
 
-# The L2 limits a launch if its fast SMs run ahead by this share of a tile's time. DRAM then has time to spare for reads
-# of this share of the L2's time, and of this many times the fewest bytes.
+# The L2 limits a launch if its fast SMs run ahead by this fraction of a tile's time. DRAM then has time to spare for
+# reads that take this fraction of the L2's time, and for this many times the fewest bytes.
 _L2_LIMITED, _SPARE_TIME, _SPARE_BYTES = 0.1, 0.3, 3
 
-# GROUP_SIZEs that are compared, times tiles, times waves: some hundred milliseconds.
+# Limit on compared GROUP_SIZEs × tiles × waves: a few hundred milliseconds.
 _MAX_WORK = 1 << 25
 
 
@@ -181,15 +181,15 @@ def _once_bytes(kernel: Kernel, launch: Launch) -> int:
 
 
 def _added_bytes(kernel: Kernel, launch: Launch, schedule: Schedule, read: Panels, constants: Constants) -> float:
-    """Bytes of an output that the L2 adds to, and so reads first.
+    """Return the bytes of the output that the L2 must read from DRAM because it adds to them.
 
-    Slices add one after the other. What one slice has added to is still in the L2 for the next if it fits there
+    Slices add one after the other. The output of one slice is still in the L2 for the next slice if it fits there
     together with the panels that a slice reads.
     """
     if not any(access.op == "atomic" for access in kernel.accesses(launch)):
         return 0.0
     output = _output_bytes(kernel, launch)
-    # The L2 keeps panels that both of its sides read twice.
+    # Panels that both sides of the L2 read are kept twice.
     between = 2 * read.total_bytes / schedule.slices + 1.5 * output
     return output * (1 + (schedule.slices - 1) * float(evicted_share(between / launch.gpu.l2_bytes, constants.ways)))
 

@@ -14,11 +14,11 @@ import numpy as np
 from kernels.spec import DTYPE_BYTES, Access, Kernel, Launch, Tiles
 from visualize.predict.schedule import Schedule, loads, slice_blocks, stable_order
 
-# Values of `by`. "auto" steps through single programs if they are few, or all in one wave.
+# Values of `by`. "auto" steps through single programs if there are only a few or all fit in one wave.
 STEPPING = ("auto", "program", "wave")
 _FEW_PROGRAMS = 256
 
-# The most tiles for which the blocks of all waves are added up: more would hold up a slider.
+# Maximum number of tiles for which the blocks of all waves are added up. More would make a slider lag.
 _MAX_TILES_ADDED = 1 << 15
 
 
