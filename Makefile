@@ -57,7 +57,7 @@ test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3 use
 TRITON ?= 3.6.0
 TRITON_TESTS = tests/oracle/test_compiled.py tests/oracle/test_truth.py tests/kernels/test_contract.py \
 	tests/kernels/test_interpreter.py tests/kernels/test_timeline.py tests/kernels/test_sliced_operands.py
-OTHER_TRITON = $(abspath $(VENV))/triton-$(TRITON)
+OTHER_TRITON = $(abspath $(VENV))/triton-$(TRITON)/site-packages
 
 $(OTHER_TRITON)/ready: | $(DEV_READY)
 	$(VENV_PYTHON) -m pip install -q --no-compile --no-deps --target $(OTHER_TRITON) triton==$(TRITON)

@@ -245,29 +245,31 @@ class Pool:
             del self._shared[queued.call.key]
 
     def _serve(self, slot: _Slot) -> None:
-        """Take calls from the queue, one after another."""
-        while True:
-            with self._changed:
-                slot.is_idle = True
-                while not self.is_closed and not slot.must_start and (queued := self._queue.pop()) is None:
-                    self._changed.wait()
-                slot.is_idle = False
-                if self.is_closed:
-                    return
-                if slot.must_start:
-                    queued, slot.must_start = None, False
-                slot.queued = queued
-            if queued is None:
+        """Run queued calls in the slot's worker, one after another. If a worker dies before taking a call, retry it."""
+        while (queued := self._next_call(slot)) is not None:
+            call, began, result = queued.call, time.monotonic(), None
+            for _ in range(_TRIES):
                 try:
-                    self._start(slot, None)
+                    current = slot.worker or self._start(slot, queued)
+                    if not queued.is_wanted:
+                        result = cancelled(call.stage)
+                        break
+                    current.connection.send(call)
+                    if (result := current.connection.recv()) is None:  # no refusal: the worker has taken the call
+                        queued.started = time.monotonic()
+                        slot.limit = queued.started + DEADLINES_S[call.stage]
+                        result = current.connection.recv()
+                    break
+                except Stopped as reason:
+                    result = reason.failure
+                    break
                 except (EOFError, OSError):
-                    self._lose(slot)
-                continue
-            began = time.monotonic()
-            try:
-                result = self._run(slot, queued)
-            except Exception as error:  # arguments that can't be sent, or an answer that can't be read
-                result = Failure(queued.call.stage, "error", f"{type(error).__name__}: {error}")
+                    result = self._explain_loss(slot, queued)
+                    if queued.started < math.inf or self.is_closed or result.kind != "worker_died":
+                        break
+                except Exception as error:  # arguments that can't be sent, or an answer that can't be read
+                    result = Failure(call.stage, "error", f"{type(error).__name__}: {error}")
+                    break
             if queued.on_result is not None and not isinstance(result, Failure):
                 queued.on_result(result)
             with self._changed:
@@ -278,27 +280,24 @@ class Pool:
                 self._changed.notify_all()
             _resolve(queued.futures, result)
 
-    def _run(self, slot: _Slot, queued: QueuedCall[Any]) -> Any:
-        """Return the worker's answer. A call that no worker has taken is given to a fresh one."""
-        failure: Failure | None = None
-        for _ in range(_TRIES):
+    def _next_call(self, slot: _Slot) -> QueuedCall[Any] | None:
+        """Wait for the next call, and replace a worker that dies while it waits. None if the pool is closed."""
+        while True:
+            with self._changed:
+                slot.is_idle = True
+                while not self.is_closed and not slot.must_start and (queued := self._queue.pop()) is None:
+                    self._changed.wait()
+                slot.is_idle = False
+                if self.is_closed:
+                    return None
+                if not slot.must_start:
+                    slot.queued = queued
+                    return queued
+                slot.must_start = False
             try:
-                current = slot.worker or self._start(slot, queued)
-                if not queued.is_wanted:
-                    return cancelled(queued.call.stage)
-                current.connection.send(queued.call)
-                if (refusal := current.connection.recv()) is not None:
-                    return refusal
-                queued.started = time.monotonic()
-                slot.limit = queued.started + DEADLINES_S[queued.call.stage]
-                return current.connection.recv()
-            except Stopped as reason:
-                return reason.failure
+                self._start(slot, None)
             except (EOFError, OSError):
-                failure = self._explain_loss(slot, queued)
-            if queued.started < math.inf or self.is_closed or failure.kind != "worker_died":
-                break
-        return failure
+                self._lose(slot)
 
     def _start_worker(self, queued: QueuedCall[Any] | None) -> Worker:
         return Worker(*self._worker_arguments)
