@@ -23,7 +23,7 @@ from kernels.results import Device, Failure
 # Added to the niceness of workers whose calls are not timed, so that the page's own process comes first.
 _NICENESS = 5
 
-# What a compile worker imports when it starts: seconds that its first compile would wait otherwise.
+# Imported by a compile worker at its start; otherwise its first compile would wait for them, some seconds.
 _COMPILER = ("torch", "triton.backends.compiler")
 
 

@@ -1,4 +1,4 @@
-"""What a Dask worker runs for a sweep: it describes its GPU, and carries out trials on it.
+"""The code that a Dask worker runs for a sweep: it describes its GPU, and carries out trials on it.
 
 Values are pickled here and not by Dask: unpickling one imports Triton, which decides at import whether to interpret.
 Until that is set, this module imports only the standard library.

@@ -1,4 +1,4 @@
-"""What carries out a sweep: a builder that compiles ahead, and devices that carry out trials."""
+"""The parts that carry out a sweep: a builder that compiles ahead, and devices that carry out trials."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ TRITON = str(getattr(triton, "__version__", "none"))
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """What a sweep resumes from.
+    """The point from which a sweep resumes.
 
     Attributes:
         rows: of an earlier sweep of the same space on the same kind of GPU; configs that are done are skipped.
