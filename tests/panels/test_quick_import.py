@@ -48,10 +48,12 @@ def test_others_are_told_their_files():
         assert inspect.getfile(ast.NodeVisitor) == ast.__file__
 
 
-def test_what_is_imported_is_not_looked_through_for_garbage_and_later_things_are():
-    frozen = gc.get_freeze_count()
+def test_the_collector_never_examines_imported_objects_and_runs_again_afterwards():
     with quick_import():
         assert not gc.isenabled()
-        made = [[number] for number in range(1000)]
+        imported = [[0]]
     assert gc.isenabled()
-    assert gc.get_freeze_count() >= frozen + len(made)
+    later = [[0]]
+    examined = {id(item) for item in gc.get_objects()}
+    assert id(later) in examined
+    assert id(imported) not in examined
