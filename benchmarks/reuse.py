@@ -128,7 +128,7 @@ def _print_regret(launches: Sequence[Compared]) -> None:
     compared = [one for one in launches if None not in one.rows]
     for one in sorted(compared, key=lambda one: -one.regret):
         times = one.times_ms
-        chosen, fastest = recommended(one.predicted(), one.launch), min(times, key=lambda size: times[size])
+        chosen, fastest = recommended(one.kernel, one.launch, one.predicted()), min(times, key=lambda size: times[size])
         print(f"{one!s:62} {one.pressure:8.2f} {chosen:11} {fastest:8} {one.regret:9.1%}")
 
 

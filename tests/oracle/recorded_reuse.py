@@ -94,7 +94,7 @@ class Compared:
     @property
     def recommended_ms(self) -> float:
         """The time of the GROUP_SIZE that is recommended, of those that were timed."""
-        return self.times_ms[recommended(self.predicted(), self.launch)]
+        return self.times_ms[recommended(self.kernel, self.launch, self.predicted())]
 
     @property
     def regret(self) -> float:

@@ -141,7 +141,6 @@ class Draw:
     Attributes:
         median, within: the median error, and the share of orders within 20 %.
         missed: orders further off without a flag.
-        slower: launches that take over 2 % longer with the recommended GROUP_SIZE than with the best; and by how much.
     """
 
     gpu: str
@@ -149,19 +148,18 @@ class Draw:
     median: float
     within: float
     missed: int
-    slower: tuple[int, float]
 
 
 @pytest.mark.parametrize(
     "draw",
     [
-        Draw("H200", "first", 0.033, 0.92, 1, (0, 0.02)),
-        Draw("H200", "second", 0.032, 0.94, 0, (1, 0.026)),
-        Draw("H200", "third", 0.042, 0.93, 2, (2, 0.044)),
-        Draw("H200", "fourth", 0.05, 0.92, 0, (0, 0.02)),
-        Draw("H200", "fifth", 0.042, 0.94, 0, (1, 0.028)),
-        Draw("H100", "first", 0.046, 0.94, 2, (2, 0.041)),
-        Draw("H100", "fourth", 0.034, 0.91, 0, (1, 0.022)),
+        Draw("H200", "first", 0.033, 0.92, 1),
+        Draw("H200", "second", 0.032, 0.94, 0),
+        Draw("H200", "third", 0.042, 0.93, 2),
+        Draw("H200", "fourth", 0.05, 0.92, 0),
+        Draw("H200", "fifth", 0.042, 0.94, 0),
+        Draw("H100", "first", 0.046, 0.94, 2),
+        Draw("H100", "fourth", 0.034, 0.91, 0),
     ],
     ids=lambda draw: f"{draw.name} on {draw.gpu}",
 )
@@ -175,9 +173,7 @@ def test_of_launches_drawn_at_random_nine_of_ten_orders_are_within_20_percent(pr
     missed = [row for row in judged if not row.is_flagged and abs(row.error) > 0.2]
     assert len(missed) <= draw.missed, sentence(missed)
     regrets = {str(row.of): row.of.regret for row in judged}
-    launches, most = draw.slower
-    assert sum(regret > 0.02 for regret in regrets.values()) <= launches, regrets
-    assert max(regrets.values()) < most
+    assert max(regrets.values()) < 0.02, "the recommended GROUP_SIZE"
 
 
 def test_nearly_all_are_within_a_factor_of_two(predicted_everywhere):
@@ -256,10 +252,12 @@ def test_a_launch_takes_at_least_what_each_resource_needs(sampled):
 
 
 def test_the_recommended_group_size_is_within_3_percent_of_the_fastest(everywhere):
-    """Of the sizes that were timed. Of 168 launches, eight are over 2 % off and four over 3 %, at most 4.4 %."""
+    """Of the sizes that were timed. One launch of 168 is further off, by 4.4 %.
+
+    Its fastest order reads 2.8 times as many bytes as the recommended one.
+    """
     slower = {str(each): each.regret for each in everywhere if None not in each.rows and each.regret > 0.02}
-    assert len(slower) <= 8, slower
-    assert sum(regret > 0.03 for regret in slower.values()) <= 4, slower
+    assert len(slower) <= 1, slower
     assert all(regret < 0.045 for regret in slower.values()), slower
 
 

@@ -209,21 +209,24 @@ def test_the_largest_of_the_sizes_that_read_the_fewest_bytes_is_named():
     assert fewest_bytes({8: found(7), 2: found(7)}) == 8
 
 
-def test_if_the_l2_is_not_the_limit_the_size_of_the_fewest_bytes_is_recommended():
+def test_if_the_l2_is_not_the_limit_the_smallest_group_that_reads_nearly_the_fewest_bytes_is_recommended():
     launch = launch_of(8192, 8192, 8192)
-    for sizes in (every_size(launch), {1: found(9), 2: found(7), 4: found(8, asked=10**9)}):
-        assert recommended(sizes, launch) == fewest_bytes(sizes)
+    sizes = {1: found(90), 4: found(70), 8: found(81), 16: found(70), 32: found(75)}
+    assert recommended(GROUPED, launch, sizes) == 8, "4 is less than half of the size with the fewest bytes"
+    assert recommended(GROUPED, launch, sizes | {8: found(82)}) == 16, "over 1.16 times the fewest bytes"
 
 
 def test_if_the_l2_is_the_limit_the_largest_size_that_leaves_dram_time_is_recommended():
-    launch = launch_of(8192, 8192, 8192)
-    sizes = {1: found(900, 1.0), 4: found(40, 1.0), 32: found(90, 1.0), 64: found(500, 1.0)}
-    assert recommended(sizes, launch) == 32
-    assert recommended(sizes, replace(launch, gpu=replace(H200, dram_gbps=0))) == 4
+    launch = launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=64)
+    sizes = {1: found(900, 1.0), 4: found(40, 1.0), 32: found(80, 1.0), 64: found(110, 1.0)}
+    assert recommended(GROUPED, launch, sizes) == 32
+    assert recommended(GROUPED, launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=128), sizes) == 64, (
+        "B has the larger share"
+    )
+    assert recommended(GROUPED, replace(launch, gpu=replace(H200, dram_gbps=0)), sizes) == 4
     hardly = {size: replace(each, ahead=0.09) for size, each in sizes.items()}
-    assert recommended(hardly, launch) == 4, "programs request too little more than the L2 delivers"
-    assert recommended(sizes | {4: found(10, 1.0)}, launch) == 4, "32 reads far more than 4 does"
-    assert recommended({size: replace(one, read_bytes=900 + size) for size, one in sizes.items()}, launch) == 1
+    assert recommended(GROUPED, launch, hardly) == 4, "programs request too little more than the L2 delivers"
+    assert recommended(GROUPED, launch, {size: replace(one, read_bytes=900 + size) for size, one in sizes.items()}) == 1
 
 
 def test_a_copy_reads_its_input_once_and_its_output_where_it_writes_parts_of_sectors(kernels):
@@ -264,5 +267,5 @@ def test_degenerate_shapes_are_predicted(case, pressure, per_sm):
     assert one.compulsory_bytes <= (1 + 1e-9) * one.read_bytes
     if hasattr(launch.config, "GROUP_SIZE") and planned.panels is not None:
         sizes = by_group_size(kernel, launch, planned, pressure, group_sizes(planned))
-        assert recommended(sizes, launch) in sizes
+        assert recommended(kernel, launch, sizes) in sizes
         assert sizes[min(launch.config.GROUP_SIZE, planned.extents[0])].read_bytes == pytest.approx(one.read_bytes)

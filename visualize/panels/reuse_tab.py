@@ -141,7 +141,7 @@ def reply(known: Known) -> dict[str, Any]:
         "asked_bytes": here.own.asked_bytes,
         "by_group_size": {str(size): round(one.read_bytes) for size, one in here.sizes.items()},
         "fewest_bytes_group_size": fewest_bytes(here.sizes) if here.sizes else None,
-        "recommended_group_size": recommended(here.sizes, launch) if here.sizes else None,
+        "recommended_group_size": recommended(here.kernel, launch, here.sizes) if here.sizes else None,
         "ahead": here.own.ahead,
         "flags": [name for name, is_so in (("drift", here.own.is_drift), ("edge", here.own.is_edge)) if is_so],
         "resident_programs": here.schedule.resident_programs,
