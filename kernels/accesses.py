@@ -1,12 +1,14 @@
-"""The tiles that programs compute, and the blocks of memory that they access."""
+"""The tiles that programs compute, the blocks of memory that they access, and both as compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+Bases = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -89,3 +91,117 @@ class FlatAccess:
     def elements(self) -> int:
         """Number of elements per execution, including elements past the end."""
         return self.run.block
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A linear layout: it maps each register of each lane of each warp to an element of a block.
+
+    Attributes:
+        shape: the block's size in each dimension.
+        register, lane, warp: one base, a tuple of coordinates, per bit of the register (lane, warp) index. An element's
+            coordinates are the XOR of the bases of all set bits. A zero base means replication: several registers,
+            lanes or warps hold the same element.
+    """
+
+    shape: tuple[int, ...]
+    register: Bases
+    lane: Bases
+    warp: Bases
+
+
+def expand_bases(bases: Sequence[Any], rank: int) -> np.ndarray:
+    """Return the coordinates of each index, (2 ** bits, rank) int64: the XOR of the bases of its set bits."""
+    places = np.zeros((1, rank), dtype=np.int64)
+    for base in bases:
+        places = np.concatenate([places, places ^ np.array(base, dtype=np.int64)])
+    return places
+
+
+@dataclass(frozen=True)
+class MemoryOperation:
+    """An operation on global memory, as compiled.
+
+    Attributes:
+        op: "load", "async copy" (a load straight to shared memory), "store", "atomic", or "descriptor".
+        source: (file without its folders, line) of the operation.
+        layout: layout of the block of pointers; None for a descriptor, which has no per-lane addresses.
+        element_bytes: bytes per element; 0 for a descriptor.
+        width_bytes: bytes that a lane moves with one instruction; 0 for a descriptor.
+        instruction: PTX instruction without its operands.
+        instructions: number of occurrences in the PTX.
+        opcodes: distinct SASS opcodes that implement it.
+        swizzle_bytes: width of a descriptor's swizzle in shared memory; 0 if there is none or the recording omits it.
+    """
+
+    op: str
+    source: tuple[str, int]
+    layout: Layout | None
+    element_bytes: int
+    width_bytes: int
+    instruction: str
+    instructions: int
+    opcodes: tuple[str, ...]
+    swizzle_bytes: int = 0
+
+    @property
+    def swaps(self) -> bool:
+        """Whether an atomic is a load and a compare-and-swap loop, which retries after a conflict."""
+        return any(".CAS" in opcode for opcode in self.opcodes)
+
+
+@dataclass(frozen=True)
+class SharedOperation:
+    """Instructions on shared memory with equal addresses.
+
+    Attributes:
+        op: "load", "store", "load matrix", "store matrix" or "async copy" (its write to shared memory).
+        source: (file without its folders, line) of the instructions.
+        instruction: PTX instruction without its operands.
+        width_bytes: bytes that a lane moves; for a matrix, the 16 bytes of the row that the lane addresses.
+        matrices: number of 8 × 8 matrices per instruction, each addressed by 8 lanes; 0 for other instructions.
+        lane, warp: one base per bit of the lane (warp) index: the byte offset that a set bit XORs into the address.
+            Only lanes that supply an address count: 8 per matrix, otherwise 32.
+        count: number of occurrences in the PTX.
+    """
+
+    op: str
+    source: tuple[str, int]
+    instruction: str
+    width_bytes: int
+    matrices: int
+    lane: tuple[int, ...]
+    warp: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A conversion of a block to another layout between two operations."""
+
+    source: tuple[str, int]
+    shape: tuple[int, ...]
+    element_bytes: int
+
+
+@dataclass(frozen=True)
+class CompiledFacts:
+    """Facts about a compiled kernel, without its IR, PTX and SASS.
+
+    Attributes:
+        registers: registers per thread.
+        spilled_bytes: local memory per thread, for values that do not fit in registers.
+        shared_bytes: shared memory per program.
+        operations: the compiled operation of each of the kernel's accesses.
+        shared: instructions on shared memory.
+        conversions: layout conversions.
+        unreadable: the reason why the operations are unknown; "" if they are known.
+    """
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    operations: tuple[MemoryOperation, ...]
+    shared: tuple[SharedOperation, ...]
+    conversions: tuple[Conversion, ...]
+    unreadable: str

@@ -51,38 +51,24 @@ class Gpu:
     registers_per_sm: int = 65536  # the same for all compute capabilities from 7.0 on
 
 
-# Shared memory per SM and per program (KiB), maximum warps and programs per SM.
+# Bytes of shared memory per SM and per program, maximum warps and programs per SM.
 _LIMITS = {
-    (7, 5): (64, 64, 32, 16),
-    (8, 0): (164, 163, 64, 32),
-    (8, 6): (100, 99, 48, 16),
-    (8, 9): (100, 99, 48, 24),
-    (9, 0): (228, 227, 64, 32),
-    (10, 0): (228, 227, 64, 32),
-    (12, 0): (100, 99, 48, 24),
+    (7, 5): (64 * _KIB, 64 * _KIB, 32, 16),
+    (8, 0): (164 * _KIB, 163 * _KIB, 64, 32),
+    (8, 6): (100 * _KIB, 99 * _KIB, 48, 16),
+    (8, 9): (100 * _KIB, 99 * _KIB, 48, 24),
+    (9, 0): (228 * _KIB, 227 * _KIB, 64, 32),
+    (10, 0): (228 * _KIB, 227 * _KIB, 64, 32),
+    (12, 0): (100 * _KIB, 99 * _KIB, 48, 24),
 }
 
 
 def _row(
-    name: str, sms: int, l2_mib: float, gbps: float, half: float, tf32: float, mhz: float, cc: tuple[int, int],
+    name: str, sms: int, l2_mib: int, gbps: float, half: float, tf32: float, mhz: float, cc: tuple[int, int],
     source: str, **more: Any,
 ) -> Gpu:  # fmt: skip
-    shared, per_program, warps, programs = _LIMITS[cc]
-    return Gpu(
-        name=name,
-        sms=sms,
-        l2_bytes=int(l2_mib * _KIB * _KIB),
-        shared_bytes_per_sm=shared * _KIB,
-        shared_bytes_per_program=per_program * _KIB,
-        max_warps_per_sm=warps,
-        max_programs_per_sm=programs,
-        dram_gbps=gbps,
-        matrix_tflops={"float16": half, "bfloat16": half, "float32": tf32} if tf32 else {"float16": half},
-        clock_mhz=mhz,
-        compute_capability=cc,
-        source=source,
-        **more,
-    )
+    rates = {"float16": half, "bfloat16": half, "float32": tf32} if tf32 else {"float16": half}
+    return Gpu(name, sms, l2_mib * _KIB * _KIB, *_LIMITS[cc], gbps, rates, mhz, cc, source, **more)
 
 
 _TABLE = (

@@ -94,8 +94,7 @@ def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
 
 def source_file(jitted: Any) -> str:
     """Return the file of a jitted function, relative to the repository's root."""
-    file = Path(inspect.getsourcefile(jitted.fn) or "").resolve()
-    return str(file.relative_to(_ROOT)) if file.is_relative_to(_ROOT) else file.name
+    return display_path(str(Path(inspect.getsourcefile(jitted.fn) or "").resolve()))
 
 
 @functools.cache

@@ -92,22 +92,6 @@ class Launch(Generic[P, C]):
 
 
 @dataclass(frozen=True)
-class Rounding(Generic[P]):
-    """The facts that determine a launch's rounding errors.
-
-    Attributes:
-        partial_sums: number of partial results that are rounded to the output's type and added up in it.
-        distribution: distribution of the input values, as in `experiment.Run`.
-        interpreted: whether the launch is interpreted on the CPU, without matrix units.
-    """
-
-    launch: Launch[P]
-    partial_sums: int
-    distribution: str
-    interpreted: bool
-
-
-@dataclass(frozen=True)
 class Allowance:
     """The error that an element may have before its final rounding: `of_value` · |reference| + `of_scale` · scale.
 
@@ -140,7 +124,10 @@ class Family(Generic[P]):
             result, or a bound such as a plain copy.
         magnitude: the formula of an element's error scale, as text.
         limit_follows: what determines the limit on the error, as text.
-        allowance: the error that rounding can cause. None if the output must equal the reference bit for bit.
+        allowance: (launch, partial_sums, distribution, is_interpreted) → the error that rounding can cause. None if the
+            output must equal the reference bit for bit. `partial_sums` is the number of partial results that are
+            rounded to the output's type and added up in it, `distribution` that of the inputs, as in `experiment.Run`.
+            An interpreted launch runs on the CPU, without matrix units.
         error_scale: (absolute float32 inputs, rows) → the error scale of the given rows; None for |reference|.
         panels: two inputs that several tiles read, the first by tile row, the second by tile column. Each tile reads a
             panel along the loop index "k", which all kernels of the family must have. None if each input is read once.
@@ -160,7 +147,7 @@ class Family(Generic[P]):
     baseline: Callable[[Tensors, Any, P], Callable[[], Any] | str]
     baseline_name: Callable[[P], str]
     magnitude: str
-    allowance: Callable[[Rounding[P]], Allowance] | None = None
+    allowance: Callable[[Launch[P], int, str, bool], Allowance] | None = None
     error_scale: Callable[[Tensors, slice], Any] | None = None
     panels: tuple[str, str] | None = None
     work: Callable[[P], int] = lambda problem: 0

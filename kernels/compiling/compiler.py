@@ -7,14 +7,16 @@ in a launch (sizes divisible by 16, or equal to 1), and the run worker gets a hi
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import struct
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +24,7 @@ from typing import Any
 from kernels import discover
 from kernels.compiling.compile_cost import LANES
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
-from kernels.compiling.listing import Unreadable, cuda_tool, disassemble, hide_paths
-from kernels.compiling.memory_operations import conversions, read_operations, shared_operations
+from kernels.compiling.memory_operations import Unreadable, conversions, read_operations, shared_operations
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.jit import display_path
@@ -39,6 +40,7 @@ _ELF_HEADER = struct.Struct("<4s36xQ10xHH")
 _TOO_FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).*register target of (\d+)")
 # "ptxas fatal   : (C7602) text", "ptxas a.ptx, line 7; error   : text", "/a/b.py:29:0: error: text"
 _ERROR = re.compile(r"(?<!PTXAS )\b(?:error|fatal)\s*: (?:\(\w+\) )?(.+)")
+_QUOTED_PATH = re.compile(r'"(/[^"\n]+)"')
 _PATH = re.compile(r"(?<![\w.])/\w[^\s\"':,;]+")
 
 
@@ -101,6 +103,42 @@ def compile_launch(declared: Kernel, launch: Launch, specialization: str = "laun
         seconds=time.perf_counter() - start,
         unreadable=unreadable,
     )
+
+
+def hide_paths(text: str) -> str:
+    """Shorten the absolute paths quoted in TTGIR, PTX or SASS, as `display_path` does."""
+    return _QUOTED_PATH.sub(lambda match: f'"{display_path(match[1])}"', text)
+
+
+def disassemble(kernel: Any) -> str:
+    """Return the SASS of a compiled kernel, annotated with source lines.
+
+    The SASS is cached next to the kernel in Triton's cache, because nvdisasm takes at least half a second.
+
+    Raises:
+        subprocess.CalledProcessError: nvdisasm rejected the code.
+    """
+    import triton
+    from triton.runtime.cache import get_cache_manager
+
+    cache, cubin = get_cache_manager(kernel.hash), kernel.asm["cubin"]
+    if path := cache.get_file("listing.sass"):
+        # The digest detects a truncated file, or the SASS of a different cubin.
+        digest, _, sass = Path(path).read_text(encoding="utf-8", errors="replace").partition("\n")
+        if digest == hashlib.sha256(cubin + sass.encode()).hexdigest():
+            return sass
+    sass = cuda_tool(triton.knobs.nvidia.nvdisasm.path, cubin, "--print-line-info", "--print-code", "--no-dataflow")
+    with suppress(OSError):  # without a cache entry, the next request runs nvdisasm again
+        cache.put(f"{hashlib.sha256(cubin + sass.encode()).hexdigest()}\n{sass}", "listing.sass", binary=False)
+    return sass
+
+
+def cuda_tool(path: str, cubin: bytes, *arguments: str) -> str:
+    """Run one of the CUDA tools in Triton's wheel on a compiled kernel, and return its output."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([path, *arguments, file.name], capture_output=True, text=True, check=True).stdout
 
 
 def _declare(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:

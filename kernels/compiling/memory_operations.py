@@ -11,6 +11,7 @@ They are taken as 0, because they shift all addresses together, by whole buffers
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import tempfile
@@ -21,11 +22,27 @@ from typing import Any
 
 import numpy as np
 
+from kernels.accesses import Access, Conversion, FlatAccess, Layout, MemoryOperation, SharedOperation, expand_bases
 from kernels.compiling.compile_cost import LANES
-from kernels.compiling.listing import Location, Unreadable, instructions, lane_bytes, locate_lines
 from kernels.jit import last_line
-from kernels.lanes import Conversion, Layout, MemoryOperation, SharedOperation, expand_bases
-from kernels.spec import Access, FlatAccess
+
+# Accesses to global memory at each stage, including copies to shared memory and tensor (TMA) copies.
+_MEMORY = {
+    "ttgir": re.compile(r"tt\.(load|store|atomic|descriptor)|async_copy_global_to_local|async_tma"),
+    "ptx": re.compile(r"\b(ld|st|red|atom)\.global|cp\.async\.(cg|ca|bulk)"),
+    "sass": re.compile(r"\b(LDG|STG|LDGSTS|RED|REDG|ATOM|ATOMG|UTMALDG|UTMASTG|UTMAPF)\b"),
+}
+
+# A place is (file without its folders, line, column). A location adds the inlined calls, innermost first.
+Place = tuple[str, int, int]
+Location = tuple[Place, ...]
+
+_PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
+# PTX: `.loc file line column` applies until the next `.loc`; its comment names the file and the calls.
+# SASS: `//## File "file", line n` applies until the next marker. Of several in a row, the first is the innermost.
+_MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File ")}
+_SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
+_INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)")
 
 _OPS = {
     "tt.load": "load",
@@ -63,6 +80,94 @@ _MASK = 0xFFFFFFFF
 _MATRIX_ROW_BYTES = 16
 
 Values = np.ndarray
+
+
+class Unreadable(Exception):
+    """The compiled kernel has a form that these parsers do not know."""
+
+
+def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
+    """Return each line with its source location, or () where it has none.
+
+    Args:
+        kind: "ttgir", "ptx" or "sass". SASS gives no columns, so they are 0.
+    """
+    lines = text.splitlines()
+    if kind == "ttgir":
+        return list(zip(lines, _ttgir_locations(lines), strict=True))
+    located = []
+    current: Location = ()
+    follows_marker = False
+    for line in lines:
+        is_marker = bool(_MARKERS[kind].match(line))
+        if is_marker:
+            comment = line.partition("//")[2]
+            places = tuple(map(_place, (_SASS_PLACE if kind == "sass" else _PLACE).finditer(comment)))
+            current = current + places if kind == "sass" and follows_marker else places
+        follows_marker = is_marker
+        located.append((line, () if is_marker else current))
+    return located
+
+
+def memory_lines(text: str, kind: str, file: str, first: int, last: int) -> list[int]:
+    """Return the line numbers (from 0) that access global memory on behalf of source lines `first` to `last`.
+
+    Inlined code counts for the innermost function. `file` is a name without folders.
+    """
+    return [
+        number
+        for number, (line, location) in enumerate(locate_lines(text, kind))
+        if location and location[0][0] == file and first <= location[0][1] <= last and _MEMORY[kind].search(line)
+    ]
+
+
+def _place(match: re.Match[str]) -> Place:
+    return match[1].rsplit("/", 1)[-1], int(match[2]), int(match[3] or 0)
+
+
+def _ttgir_locations(lines: list[str]) -> list[Location]:
+    """Resolve each line's location. An operation ends with `loc(#loc7)`.
+
+    Definitions such as `#loc7 = loc("file":line:column)` name a place, a call site, or another location.
+    """
+    matches = (re.match(r"(#loc\d*) = loc\((.*)\)$", line) for line in lines)
+    definitions = {match[1]: match[2] for match in matches if match}
+
+    @functools.cache
+    def resolve(name: str) -> Location:
+        content = definitions.get(name, "")
+        if match := _PLACE.match(content):
+            return (_place(match),)
+        return tuple(place for inner in re.findall(r"#loc\d*", content) for place in resolve(inner))
+
+    used = (re.search(r"loc\((#loc\d*)\)$", line) for line in lines)
+    return [resolve(match[1]) if match else () for match in used]
+
+
+def instructions(sass: str) -> list[tuple[str, Location]]:
+    """Return the opcode and location of every SASS instruction, in order."""
+    located = ((_INSTRUCTION.match(line), location) for line, location in locate_lines(sass, "sass"))
+    return [(match[1], location) for match, location in located if match]
+
+
+def lane_bytes(instruction: str, line: str) -> int:
+    """Return the bytes that one lane moves.
+
+    Args:
+        instruction: a PTX instruction without its operands.
+        line: the same instruction with its operands.
+
+    Raises:
+        Unreadable: the instruction's name gives no width.
+    """
+    if instruction.startswith("cp.async.bulk"):
+        return 0
+    if instruction.startswith("cp.async"):
+        return int(line.split(",")[2].strip().rstrip(";"), 0)
+    vector, bits = re.search(r"\.v(\d)\b", instruction), re.search(r"(\d+)(x2)?$", instruction)
+    if not bits:
+        raise Unreadable(f"The width of {instruction} is unknown.")
+    return int(bits[1]) * (2 if bits[2] else 1) * int(vector[1] if vector else 1) // 8
 
 
 def read_operations(

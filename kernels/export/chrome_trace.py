@@ -5,7 +5,6 @@ Source of the format: Google's "Trace Event Format", complete events ("X") and m
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -67,13 +66,10 @@ def assign_slots(sm: Sequence[int], start_ns: Sequence[int], end_ns: Sequence[in
     [0, 1, 0, 0]
     """
     slots = [0] * len(sm)
-    free: dict[int, list[int]] = defaultdict(list)
-    busy: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    ends: dict[int, list[int]] = defaultdict(list)
     for program in sorted(range(len(sm)), key=lambda program: (start_ns[program], end_ns[program], program)):
-        vacant, running = free[sm[program]], busy[sm[program]]
-        while running and running[0][0] <= start_ns[program]:
-            heapq.heappush(vacant, heapq.heappop(running)[1])
-        # Without a vacant slot, all slots opened so far are busy.
-        slots[program] = heapq.heappop(vacant) if vacant else len(running)
-        heapq.heappush(running, (end_ns[program], slots[program]))
+        busy_until = ends[sm[program]]
+        slot = next((slot for slot, end in enumerate(busy_until) if end <= start_ns[program]), len(busy_until))
+        busy_until[slot : slot + 1] = [end_ns[program]]
+        slots[program] = slot
     return slots

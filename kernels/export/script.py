@@ -6,8 +6,11 @@ Without a GPU, it checks the kernel in Triton's interpreter and times nothing. `
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
+import json
+import operator
 import re
 import string
 import sys
@@ -16,16 +19,14 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
-from kernels import discover
+from kernels import discover, numerics
 from kernels.experiment import Experiment
-from kernels.export import script_runtime
-from kernels.export.inline import Inliner
-from kernels.export.launch_code import launch_code, literal
+from kernels.export.inline import CannotBeWritten, Inliner
 from kernels.gpus import Gpu
-from kernels.numerics import values
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, Rounding, shape_text
+from kernels.spec import DTYPE_BYTES, Kernel, Launch, TensorSpec, shape_text
 
 _TEMPLATE = Path(__file__).with_name("script_template.txt")
 
@@ -39,6 +40,148 @@ if INTERPRETED:
     # The interpreter stores this type as raw integers (Triton 3.6 and 3.7.1), so its products and rounding are wrong.
     sys.exit("{NEEDS_GPU}")
 """
+
+
+class SymbolicInt(int):
+    """An integer whose repr is its expression.
+
+    Attributes:
+        text: the expression.
+        sign: the expression's outermost operator; "" for a name.
+        untraced: collects operations that can't be expressed, such as comparisons. Code that depends on their results
+            is valid only for these values.
+    """
+
+    text: str
+    sign: str
+    untraced: list[str]
+
+    def __new__(cls, value: int, text: str, untraced: list[str], sign: str = "") -> Self:
+        number = super().__new__(cls, value)
+        number.text, number.sign, number.untraced = text, sign, untraced
+        return number
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __neg__(self) -> SymbolicInt:
+        return SymbolicInt(int.__neg__(self), f"-({self.text})" if self.sign else f"-{self.text}", self.untraced)
+
+
+def _operand(value: int, after: str, is_left: bool) -> str:
+    """Return an integer's expression as an operand of the operator `after`, parenthesized if necessary."""
+    sign = value.sign if isinstance(value, SymbolicInt) else ""
+    plain = not sign or (is_left and sign == after and after in "+*")
+    return repr(value) if plain else f"({value!r})"
+
+
+def _trace(name: str, sign: str, neutral: int) -> None:
+    """Define an operator of SymbolicInt. The expression omits operands equal to `neutral`."""
+    compute = getattr(operator, name)
+
+    def operation(left: int, right: int) -> int:
+        if type(right) is int and right == neutral:
+            return left
+        if type(left) is int and left == neutral and sign in "+*":
+            return right
+        text = f"{_operand(left, sign, True)} {sign} {_operand(right, sign, False)}"
+        untraced = next(number.untraced for number in (left, right) if isinstance(number, SymbolicInt))
+        return SymbolicInt(compute(int.__index__(left), int.__index__(right)), text, untraced, sign)
+
+    setattr(SymbolicInt, f"__{name}__", operation)
+    setattr(SymbolicInt, f"__r{name}__", lambda self, other: operation(other, self))
+
+
+def _record(name: str) -> None:
+    plain = getattr(int, name)
+
+    def operation(self: SymbolicInt, *others: Any) -> Any:
+        self.untraced.append(name)
+        return plain(self, *others)
+
+    setattr(SymbolicInt, name, operation)
+
+
+for _name, _sign, _neutral in (("add", "+", 0), ("sub", "-", 0), ("mul", "*", 1), ("floordiv", "//", 1)):
+    _trace(_name, _sign, _neutral)
+_VALUE_FREE = {"__doc__", "__format__", "__getattribute__", "__getnewargs__", "__hash__", "__sizeof__"}
+for _name in vars(int).keys() - vars(SymbolicInt).keys() - _VALUE_FREE:
+    if _name.startswith("__"):
+        _record(_name)
+
+
+class _SymbolicTensor:
+    """A stand-in with the attributes that `arguments` may read: strides, shape, element size, an aligned address."""
+
+    def __init__(self, text: str, spec: TensorSpec, dtype: str, untraced: list[str]) -> None:
+        self.text, self.shape = text, spec.shape
+        self.dtype = SimpleNamespace(itemsize=DTYPE_BYTES[dtype])
+        self._strides = [SymbolicInt(n, f"{text}.stride({axis})", untraced) for axis, n in enumerate(spec.strides)]
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def stride(self, axis: int) -> int:
+        return self._strides[axis]
+
+
+def launch_code(kernel: Kernel, launch: Launch) -> dict[str, Any]:
+    """Return one launch of a kernel as source text of Python expressions, by their names in the template.
+
+    The kernel's own declarations are called with integers that record their expression, so a script contains
+    `-(-M // BLOCK_M)` instead of 8. A comment follows the grid if its numbers are valid only for this problem, config
+    and GPU. Arguments come by name, in the kernel's order, before the launch options.
+
+    Raises:
+        CannotBeWritten: a script can't contain an argument.
+    """
+    untraced: list[str] = []
+
+    def symbolic(declared: Any, owner: str) -> Any:
+        numbers = {name: value for name, value in vars(declared).items() if type(value) is int}
+        named = {name: SymbolicInt(value, f"{owner}.{name}", untraced) for name, value in numbers.items()}
+        return dataclasses.replace(declared, **named)
+
+    traced = Launch(symbolic(launch.problem, "problem"), symbolic(launch.config, "config"), launch.gpu)
+    specs, output = kernel.family.tensors(traced.problem), kernel.family.output(traced.problem)
+    untraced.clear()
+    grid = repr(shape := kernel.grid(traced))
+    # A plain number other than 1 may still depend on a field.
+    if untraced or any(type(size) is int and size != 1 for size in shape):
+        grid = f"{kernel.grid(launch)}  # for this problem and config, on {launch.gpu.name}"
+    tensors = {
+        name: _SymbolicTensor("output" if name == output else f'inputs["{name}"]', spec, launch.problem.dtype, untraced)
+        for name, spec in specs.items()
+    }
+    given, parameters = kernel.arguments(tensors, traced), inspect.signature(kernel.jitted.fn).parameters
+    order = [*(name for name in parameters if name in given), *(name for name in given if name not in parameters)]
+    return {
+        "inputs": [(name, spec.stored, spec.transposed) for name, spec in specs.items() if spec.is_input],
+        "output_name": output,
+        "output_shape": specs[output].shape,
+        "grid": grid,
+        "arguments": {name: _argument(name, given[name]) for name in order},
+        "work": kernel.family.work(traced.problem),
+    }
+
+
+def literal(value: object) -> str:
+    """Return a constant as source text, strings in double quotes."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _argument(name: str, value: Any) -> str:
+    if value is None or isinstance(value, int | float | str | _SymbolicTensor):
+        return literal(value)
+    if type(value).__name__ == "TensorDescriptor":
+        return f"TensorDescriptor({value.base}, {value.shape}, {value.strides}, {value.block_shape})"
+    raise CannotBeWritten(f"The argument {name} is a {type(value).__name__}, which a script can't contain.")
 
 
 @dataclass(frozen=True)
@@ -94,20 +237,20 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     family, launch = kernel.family, Launch(problem, experiment.config, gpu)
     code, inliner = launch_code(kernel, launch), Inliner(_RESERVED)
     # Inline the functions that the template calls first, so that they keep their names.
-    _, values_texts = inliner.inline(values)
-    _, check_texts = inliner.inline(script_runtime.is_right)
-    _, time_texts = inliner.inline(script_runtime.times_ms, script_runtime.told)
+    _, values_texts = inliner.inline(numerics.values)
+    _, check_texts = inliner.inline(numerics.is_right)
+    _, time_texts = inliner.inline(numerics.times_ms, numerics.told)
     (jitted,), kernel_texts = inliner.inline(kernel.jitted)
     (reference, *scale), family_texts = inliner.inline(*filter(None, (family.reference, family.error_scale)))
     (library,), library_texts = inliner.inline(family.baseline)
     needed = {*inliner.imports, "import os", "import sys", "import triton", "import triton.language as tl"}
     triton = sorted(line for line in needed if "triton" in line.split()[1])
     standard = {*needed, "from types import SimpleNamespace"} - {*triton, "import torch"}
-    if any(text.startswith("TensorDescriptor") for text in code.arguments.values()):
+    if any(text.startswith("TensorDescriptor") for text in code["arguments"].values()):
         triton.append("from triton.tools.tensor_descriptor import TensorDescriptor")
     inputs = (
         f'    "{name}": values("{run.distribution}", {stored}, generator, DEVICE).to(dtype){".t()" * transposed},'
-        for name, stored, transposed in code.inputs
+        for name, stored, transposed in code["inputs"]
     )
     start, comment = 'float("nan")', "NaN: an element that is not written fails the check"
     if kernel.zeroed_output:
@@ -115,6 +258,7 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     # A kernel with an exact output only moves elements, so the interpreter's raw integers do no harm.
     needs_gpu = not family.is_exact and (problem.dtype == "bfloat16" or DTYPE_BYTES[problem.dtype] == 1)
     text = string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
+        code,
         imports="\n".join(sorted(standard, key=lambda line: (line.startswith("from"), line))),
         triton_imports="\n".join(triton),
         refusal=_REFUSAL.format(dtype=problem.dtype) if needs_gpu else "",
@@ -125,13 +269,10 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
         values_functions=_join(values_texts),
         seed=run.seed,
         inputs="\n".join(inputs),
-        output_name=code.output[0],
-        output_shape=code.output[1],
         comment=comment,
         start=start,
-        grid=code.grid,
         jitted=jitted,
-        arguments="\n".join(f"        {name}={text}," for name, text in code.arguments.items()),
+        arguments="\n".join(f"        {name}={text}," for name, text in code["arguments"].items()),
         check_functions=_join(check_texts + family_texts),
         allowed=_allowed(kernel, launch, run.distribution),
         reference=reference,
@@ -141,7 +282,7 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
         is_cold=run.l2 == "cold",
         kernel=kernel.id,
         baseline=family.baseline_name(problem),
-        rate=f"{code.work}, {family.minimal_bytes(problem)}",
+        moved_bytes=family.minimal_bytes(problem),
     )
     parts = re.split(r"^# %% (.+)\n", text, flags=re.MULTILINE)[1:]
     cells = {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
@@ -175,7 +316,7 @@ def _allowed(kernel: Kernel, launch: Launch, distribution: str) -> str:
         return "allowed = None"
     gpu, cpu = (
         f"allowed = SimpleNamespace(\n    {_keywords(vars(allowance), (chr(10) + '    '))},\n)"
-        for allowance in (family.allowance(Rounding(launch, roundings, distribution, cpu)) for cpu in (False, True))
+        for allowance in (family.allowance(launch, roundings, distribution, is_cpu) for is_cpu in (False, True))
     )
     explained = (
         f"# The error that rounding explains, maximum and expected, as fractions of |reference| (of_value)\n"

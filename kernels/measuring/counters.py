@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from kernels import discover
-from kernels.compiling.listing import instructions
-from kernels.compiling.memory_operations import match_instructions
+from kernels.accesses import CompiledFacts, MemoryOperation
+from kernels.compiling.memory_operations import instructions, match_instructions
 from kernels.experiment import Experiment, from_json, resolve_gpu, same_launch
-from kernels.lanes import CompiledFacts, MemoryOperation
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.pool import Stopped
 from kernels.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts

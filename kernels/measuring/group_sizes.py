@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernels import discover
+from kernels.accesses import CompiledFacts
 from kernels.experiment import Experiment, same_launch
 from kernels.gpus import Gpu
-from kernels.lanes import CompiledFacts
 from kernels.measuring.counters import Cancel, count, tool
 from kernels.measuring.gated_stream import GatedStream
 from kernels.measuring.measurement import Measurement, Stages

@@ -25,7 +25,7 @@ from kernels.numerics import values
 from kernels.pairs import FEWEST, pair
 from kernels.results import Baseline, Check, Diff, Peak, RunResult, records
 from kernels.results.records import RecordForm
-from kernels.spec import DTYPE_BYTES, Allowance, Family, Kernel, Launch, Rounding, shape_text
+from kernels.spec import DTYPE_BYTES, Allowance, Family, Kernel, Launch, shape_text
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Prepared:
         if kernel.family.allowance is None:
             return None
         distribution = self.experiment.run.distribution
-        return kernel.family.allowance(Rounding(setting, kernel.roundings(setting), distribution, worker.interprets()))
+        return kernel.family.allowance(setting, kernel.roundings(setting), distribution, worker.interprets())
 
 
 def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:

@@ -7,8 +7,8 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from kernels.accesses import CompiledFacts
 from kernels.experiment import Experiment
-from kernels.lanes import CompiledFacts
 from kernels.results.outcome import Measured
 from kernels.results.run import Timing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kernels.lanes import CompiledFacts
+from kernels.accesses import CompiledFacts
 from kernels.results.codec import MeasuredExperiment
 
 STAGES = ("config", "compile", "launch", "check", "time", "worker")

@@ -9,12 +9,12 @@ from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
 from kernels import discover
+from kernels.accesses import CompiledFacts
 from kernels.compiling.compiler import compile_experiment
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
-from kernels.lanes import CompiledFacts
 from kernels.measuring.fair_queue import Call
 from kernels.measuring.interpreter import refuse_slow_launch
 from kernels.measuring.measurement import Job, Stages

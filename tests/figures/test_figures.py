@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kernels import discover
+from kernels.accesses import Layout, MemoryOperation
 from kernels.gpus import GPUS
-from kernels.lanes import Layout, MemoryOperation
 from kernels.results import Check, Closeup, Diff
 from kernels.spec import Launch
 from visualize.figures import theme

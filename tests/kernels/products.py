@@ -7,7 +7,7 @@ import functools
 import torch
 
 from kernels.matmul.problem import FAMILY as MATMUL
-from kernels.matmul.rounding import Arithmetic, allowance
+from kernels.matmul.problem import allowance
 from kernels.measuring.check import check
 from kernels.spec import DTYPE_BYTES
 from kernels.transpose.problem import FAMILY as TRANSPOSE
@@ -42,8 +42,7 @@ def _product(m, n, k, dtype, distribution):
 
 
 def checked_product(output, inputs, dtype, operands="exact", tile=None, **how):
-    done = Arithmetic(dtype, inputs["A"].shape[1], operands, **how)
-    return check(output, inputs, MATMUL, allowance(done), tile)
+    return check(output, inputs, MATMUL, allowance(dtype, inputs["A"].shape[1], operands, **how), tile)
 
 
 def copied(a):

@@ -31,7 +31,6 @@ def run(kernel, launch, margin, device):
     import torch
 
     from kernels.measuring.check import check
-    from kernels.spec import Rounding
 
     dtype = getattr(torch, launch.problem.dtype)
     generator = torch.Generator(device).manual_seed(7)
@@ -43,7 +42,7 @@ def run(kernel, launch, margin, device):
         stored = sliced(values.to(dtype), margin)
         tensors[name] = stored.t() if spec.transposed else stored
     kernel.jitted[kernel.grid(launch)](**kernel.arguments(tensors, launch))
-    allowed = kernel.family.allowance(Rounding(launch, kernel.roundings(launch), "normal", device == "cpu"))
+    allowed = kernel.family.allowance(launch, kernel.roundings(launch), "normal", device == "cpu")
     inputs = {name: tensor for name, tensor in tensors.items() if name != output}
     return check(tensors[output], inputs, kernel.family, allowed)[0]
 

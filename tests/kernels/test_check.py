@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernels.matmul.problem import FAMILY as MATMUL
-from kernels.matmul.rounding import Arithmetic, allowance
+from kernels.matmul.problem import allowance
 from kernels.measuring import check as checks
 from kernels.measuring.check import MAX_CELLS, check
 from kernels.spec import DTYPE_BYTES
@@ -99,7 +99,7 @@ def test_zeros_times_anything_must_be_zero(dtype):
 def test_an_error_everywhere_within_the_limit_of_each_element_fails_as_a_whole(dtype):
     """One element may err by its limit; all of them can't."""
     inputs, _ = product(256, 256, 577, dtype)
-    allowed = allowance(Arithmetic(dtype, 577, coarse_sums=True))
+    allowed = allowance(dtype, 577, coarse_sums=True)
     wide = {name: tensor.double() for name, tensor in inputs.items()}
     reference, magnitude = wide["A"] @ wide["B"], wide["A"].abs() @ wide["B"].abs()
     limit = 2 * (allowed.of_value * reference.abs() + allowed.of_scale * magnitude)
@@ -146,7 +146,7 @@ def test_cells_of_a_product_are_in_units_of_what_is_allowed(dtype):
     inputs, output = product(129, 577, 64, dtype)
     output[5] *= 1.25
     _, diff = checked_product(output, inputs, dtype)
-    allowed, every_row = allowance(Arithmetic(dtype, 64)), slice(None)
+    allowed, every_row = allowance(dtype, 64), slice(None)
     wide = {name: tensor.double() if dtype == "float32" else tensor.float() for name, tensor in inputs.items()}
     reference = MATMUL.reference(wide, every_row)
     rounding = (reference.to(output.dtype).double() - reference.double()).abs()

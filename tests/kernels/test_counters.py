@@ -8,7 +8,7 @@ import select
 import pytest
 
 from kernels import discover
-from kernels.compiling.listing import instructions
+from kernels.compiling.memory_operations import instructions
 from kernels.experiment import from_json
 from kernels.measuring import counters
 from kernels.measuring.counters import METRICS, sum_instructions

@@ -13,14 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernels import discover
+from kernels import discover, numerics
 from kernels.experiment import Experiment, Run, from_json
-from kernels.export import script, script_runtime
+from kernels.export import script
 from kernels.export.inline import CannotBeWritten, Inliner
-from kernels.export.launch_code import launch_code
 from kernels.gpus import GPUS
 from kernels.measuring.check import check
-from kernels.spec import Launch, Rounding
+from kernels.spec import Launch
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.kernels.products import product
 from tests.softmax.row_blocks import KERNEL as SOFTMAX
@@ -190,19 +189,21 @@ def test_a_script_is_made_of_what_the_experiment_says():
 
 @pytest.mark.parametrize("shape", [SHAPE, ODD, (577, 129, 1000)])
 def test_the_grid_that_is_written_holds_for_other_shapes(kernel, shape):
-    code = launch_code(kernel, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
+    code = script.launch_code(kernel, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
     launch = Launch(problem_for(kernel, shape), kernel.config(), FEW_SMS)
     names = {"problem": launch.problem, "config": launch.config}
-    assert eval(code.grid, names) == kernel.grid(launch) or re.match(r"\([\d, ]+\)  # for this problem", code.grid)
-    assert eval(code.work, names) == kernel.family.work(launch.problem)
+    assert eval(code["grid"], names) == kernel.grid(launch) or re.match(
+        r"\([\d, ]+\)  # for this problem", code["grid"]
+    )
+    assert eval(repr(code["work"]), names) == kernel.family.work(launch.problem)
 
 
 def test_a_grid_that_depends_on_a_comparison_is_written_in_numbers():
     kernel = discover()["matmul.persistent"]
     launch = Launch(problem_for(kernel, (1024, 1024, 64)), kernel.config(), FEW_SMS)
-    code = launch_code(kernel, launch)
-    assert code.grid == f"(7,)  # for this problem and config, on {FEW_SMS.name}"
-    assert code.arguments["a"] == (
+    code = script.launch_code(kernel, launch)
+    assert code["grid"] == f"(7,)  # for this problem and config, on {FEW_SMS.name}"
+    assert code["arguments"]["a"] == (
         'TensorDescriptor(inputs["A"], [problem.M, problem.K], [inputs["A"].stride(0), 1], '
         "[config.BLOCK_M, config.BLOCK_K])"
     )
@@ -216,10 +217,10 @@ def test_a_script_checks_as_the_runner_does(capsys, dtype, off_by):
     inputs, output = product(1100, 80, 64, dtype)
     output[1050, 7] += off_by
     launch = Launch(problem_for(kernel, (1100, 80, 64), dtype), kernel.config(), FEW_SMS)
-    allowed = kernel.family.allowance(Rounding(launch, 1, "normal", True))
+    allowed = kernel.family.allowance(launch, 1, "normal", True)
     ours, _ = check(output, inputs, kernel.family, allowed)
     family = kernel.family
-    passed = script_runtime.is_right(output, inputs, family.reference, family.error_scale, allowed)
+    passed = numerics.is_right(output, inputs, family.reference, family.error_scale, allowed)
     said = capsys.readouterr().out
     assert passed == ours.passed == said.startswith("check passed") == (off_by == 0.0)
     assert f": {ours.mismatched:,} of {ours.elements:,} elements" in said
@@ -288,4 +289,4 @@ def test_a_function_that_a_script_cannot_contain_is_refused(function, why):
 def test_an_argument_that_cannot_be_written_is_refused(kernel):
     odd = dataclasses.replace(kernel, arguments=lambda tensors, launch: {"num_warps": SimpleNamespace()})
     with pytest.raises(CannotBeWritten, match="num_warps is a SimpleNamespace"):
-        launch_code(odd, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
+        script.launch_code(odd, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))

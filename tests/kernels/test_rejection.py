@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernels import discover, jit
-from kernels.compiling.compiler import capture_output, explain_rejection
-from kernels.compiling.listing import hide_paths
+from kernels.compiling.compiler import capture_output, explain_rejection, hide_paths
 from kernels.gpus import GPUS
 from kernels.jit import display_path
 from kernels.spec import Launch

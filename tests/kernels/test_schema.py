@@ -6,9 +6,8 @@ import jsonschema
 import pytest
 
 from kernels import discover
-from kernels.experiment import declared_parts, from_json
+from kernels.experiment import argument_schemas, declared_parts, experiment_schema, from_json, merged_fields
 from kernels.knobs import ConfigError, Knob, knobs
-from kernels.schema import argument_schemas, experiment_schema, merged_fields
 from visualize.predict.textbook import Textbook
 
 

@@ -10,13 +10,18 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
-from kernels.compiling.listing import locate_lines, memory_lines
-from kernels.compiling.memory_operations import Unreadable, match_instructions, read_operations
+from kernels.accesses import MemoryOperation
+from kernels.compiling.memory_operations import (
+    Unreadable,
+    locate_lines,
+    match_instructions,
+    memory_lines,
+    read_operations,
+)
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.jit import last_line, source_lines
 from kernels.knobs import knobs
-from kernels.lanes import MemoryOperation
 from kernels.results import Compiled, Failure
 from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 from tests.conftest import in_turns

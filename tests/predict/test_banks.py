@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.lanes import SharedOperation
+from kernels.accesses import SharedOperation
 from visualize.predict.banks import wavefronts
 
 

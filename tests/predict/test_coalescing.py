@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
+from kernels.accesses import Layout, MemoryOperation
 from kernels.gpus import GPUS
 from kernels.knobs import knobs
-from kernels.lanes import Layout, MemoryOperation
 from kernels.spec import FlatAccess, Launch
 from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element
 from visualize.predict.coalescing import operations, requests, tile

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
-from kernels.accesses import Access, Axis
+from kernels.accesses import Access, Axis, MemoryOperation
 from kernels.gpus import GPUS
-from kernels.lanes import MemoryOperation
 from kernels.spec import DTYPE_BYTES, Launch, TensorSpec
 from tests.predict.plain_counting import executions, plain_cost
 from visualize.predict.coalescing import box_count, cost, operations, requests, row_bytes

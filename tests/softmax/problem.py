@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.knobs import ConfigError, knob
-from kernels.spec import Allowance, Family, Rounding, TensorSpec
+from kernels.spec import Allowance, Family, Launch, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Calla
     return lambda: torch.softmax(inputs["A"], dim=1, out=output)
 
 
-def _allowance(rounding: Rounding[Problem]) -> Allowance:
+def _allowance(launch: Launch[Problem], partial_sums: int, distribution: str, is_interpreted: bool) -> Allowance:
     """float32 throughout: a few roundings of each exponential, and those of the sum of N."""
     roundoff = 2.0**-24
-    sums = math.sqrt(rounding.launch.problem.N)
-    reference_dtype = "float64" if rounding.launch.problem.dtype == "float32" else "float32"
+    sums = math.sqrt(launch.problem.N)
+    reference_dtype = "float64" if launch.problem.dtype == "float32" else "float32"
     return Allowance((32 + sums) * roundoff, 0.0, (8 + sums / 4) * roundoff, 0.0, reference_dtype)
 
 

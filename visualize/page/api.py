@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernels import discover
+from kernels.experiment import experiment_schema, merged_schema
 from kernels.gpus import GPUS, Gpu
 from kernels.knobs import Knob, knobs
 from kernels.measuring.session import Session
 from kernels.recommended import shipped
-from kernels.schema import experiment_schema, merged_schema
 from visualize.page.registration import register
 from visualize.page.tools import tools
 from visualize.panels.endpoint import EXPERIMENT, Api, answered

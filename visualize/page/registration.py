@@ -14,7 +14,7 @@ import gradio as gr
 from gradio.components.api_component import Api
 from gradio.context import get_blocks_context
 
-from kernels.schema import JsonSchema
+from kernels.experiment import JsonSchema
 
 
 def register(

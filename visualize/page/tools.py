@@ -16,9 +16,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernels.experiment import JsonSchema, gpu_schema, kernel_schema, merged_fields
 from kernels.knobs import knobs
 from kernels.measuring.session import Session
-from kernels.schema import JsonSchema, gpu_schema, kernel_schema, merged_fields
 from kernels.spec import Kernel
 from visualize.panels.endpoint import EXPERIMENT, Endpoint, answered
 

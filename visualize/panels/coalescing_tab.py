@@ -9,9 +9,9 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from kernels.experiment import JsonSchema, argument_schemas
 from kernels.knobs import knob, knobs
 from kernels.results import Compiled, Counters, Failure
-from kernels.schema import JsonSchema, argument_schemas
 from visualize.figures.coalescing_figure import COLORS, tile_figure
 from visualize.figures.sectors_figure import sectors_figure
 from visualize.panels.endpoint import Api, Endpoint, Reply, answered

@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from kernels.compiling.listing import memory_lines
+from kernels.compiling.memory_operations import memory_lines
 from kernels.jit import last_line, source_file, source_lines
 from kernels.results import Compiled
 from kernels.spec import Kernel, Launch

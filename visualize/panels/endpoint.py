@@ -14,12 +14,11 @@ import numpy as np
 from gradio.context import LocalContext
 
 from kernels import discover, experiment
-from kernels.experiment import Experiment, resolve_gpu
+from kernels.experiment import Experiment, JsonSchema, resolve_gpu
 from kernels.knobs import ConfigError, read_fields
 from kernels.measuring.fair_queue import INTERNAL, Client
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure, codec
-from kernels.schema import JsonSchema
 from visualize.panels.prediction_process import NEAR_S, PredictionProcess
 from visualize.state.known import Known
 from visualize.state.state import State

@@ -12,12 +12,11 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from kernels import discover
-from kernels.experiment import GPU_CHOICES, Experiment
+from kernels.experiment import GPU_CHOICES, Experiment, JsonSchema, argument_schemas
 from kernels.knobs import ConfigError, knob, read_fields
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results.store import Store
 from kernels.results.stored import ResultFilter, StoredResult, experiment_key
-from kernels.schema import JsonSchema, argument_schemas
 from visualize.figures.history_figure import history_figure
 from visualize.panels import stored_sweeps
 from visualize.panels.endpoint import Api, Endpoint, answered, from_payload, view_of

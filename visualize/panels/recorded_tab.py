@@ -8,12 +8,11 @@ from typing import Any
 import gradio as gr
 
 from kernels import discover, once
-from kernels.experiment import Experiment, nest
+from kernels.experiment import Experiment, argument_schemas, nest
 from kernels.gpus import GPUS
 from kernels.knobs import knob, read_fields
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
-from kernels.schema import argument_schemas
 from visualize.panels.endpoint import Api, Endpoint, answered, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known

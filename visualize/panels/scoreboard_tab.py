@@ -12,9 +12,9 @@ import gradio as gr
 import numpy as np
 
 from kernels import discover
+from kernels.experiment import JsonSchema, argument_schemas
 from kernels.gpus import GPUS
 from kernels.knobs import knob
-from kernels.schema import JsonSchema, argument_schemas
 from visualize.figures.scoreboard_figure import scoreboard_figure
 from visualize.panels.endpoint import Api, Endpoint, answered, view_of
 from visualize.panels.panel import Drawn, Panel

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from kernels import discover
+from kernels.experiment import JsonSchema, argument_schemas
 from kernels.export.script import config_line
 from kernels.knobs import ConfigError, read_fields
 from kernels.results import Strategy, Sweep, SweepRow
-from kernels.schema import JsonSchema, argument_schemas
 from kernels.space import space
 from visualize.panels.endpoint import Api, answered, failure, from_payload, to_json
 from visualize.panels.running_sweeps import RunningSweeps

@@ -9,10 +9,10 @@ from typing import Any
 
 import gradio as gr
 
+from kernels.experiment import JsonSchema
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
 from kernels.results import Sweep, SweepRow
-from kernels.schema import JsonSchema
 from kernels.sweep import files
 from kernels.sweep.sweep_run import SweepRun
 from visualize.panels import sweep_endpoint, sweep_sizes

@@ -13,10 +13,10 @@ import gradio as gr
 from markupsafe import Markup
 
 from kernels import discover
+from kernels.accesses import CompiledFacts
 from kernels.experiment import Experiment, resolve_gpu
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knob
-from kernels.lanes import CompiledFacts
 from kernels.matmul.problem import transpose_operand
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kernels.lanes import SharedOperation, expand_bases
+from kernels.accesses import SharedOperation, expand_bases
 
 _BANKS, _WORD_BYTES, _LANES = 32, 4, 32
 _WAVEFRONT_BYTES = _BANKS * _WORD_BYTES

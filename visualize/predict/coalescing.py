@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernels.lanes import Bases, Layout, MemoryOperation, expand_bases
+from kernels.accesses import Bases, Layout, MemoryOperation, expand_bases
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
 from visualize.predict import traffic
 from visualize.predict.traffic import Cost, Operation, Requests, Shape, Tile, make_requests

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kernels.accesses import CompiledFacts
 from kernels.compiling.compile_cost import LANES, MOST_REGISTERS, accumulator_registers, panel_loads
-from kernels.lanes import CompiledFacts
 from kernels.results import Prediction
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.predict import coalescing

@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from kernels import orders
+from kernels.accesses import CompiledFacts
 from kernels.gpus import Gpu
 from kernels.jit import on_arrays
 from kernels.knobs import ConfigError, knobs
-from kernels.lanes import CompiledFacts
 from kernels.spec import Kernel, Launch, Tiles
 
 # Maximum number of tiles in a schedule. Arrays of this length take at most a few hundred megabytes and one second.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from kernels.lanes import MemoryOperation
+from kernels.accesses import MemoryOperation
 from kernels.spec import Access, FlatAccess, Kernel, Launch
 
 # Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").

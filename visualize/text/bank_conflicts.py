@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.lanes import CompiledFacts, Conversion, SharedOperation
+from kernels.accesses import CompiledFacts, Conversion, SharedOperation
 from kernels.results import Counters, SharedCounts
 from visualize.predict.banks import wavefronts_per_instruction
 from visualize.text.prose import Code, Hint, Sourced, hint, term

@@ -7,7 +7,7 @@ from typing import Any
 
 from pandas import DataFrame
 
-from kernels.lanes import CompiledFacts
+from kernels.accesses import CompiledFacts
 from kernels.results import Compiled, Failure
 from visualize.predict.schedule import Occupancy
 from visualize.predict.traffic import Operation

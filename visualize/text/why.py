@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.lanes import Layout, MemoryOperation
+from kernels.accesses import Layout, MemoryOperation
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
 from visualize.predict.agreement import Verdicts
 from visualize.predict.coalescing import row_bytes
