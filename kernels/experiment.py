@@ -14,7 +14,7 @@ from typing import Any
 from kernels import discover
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu
 from kernels.knobs import ConfigError, Knob, knob, knobs, quote, read_fields, refuse_unknown
-from kernels.spec import DTYPE_CAPABILITY, Kernel
+from kernels.spec import DTYPE_CAPABILITY, Kernel, Launch
 
 JsonSchema = dict[str, Any]
 
@@ -156,6 +156,11 @@ def resolve_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
         needs = f"dtype is {experiment.problem.dtype}, which needs compute capability {major}.{minor}"
         raise ConfigError("unsupported_dtype", f"{needs}; {has}.", "dtype")
     return gpu
+
+
+def launch_of(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
+    """Return the experiment's kernel and its launch on a GPU."""
+    return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)
 
 
 def on_any_gpu(experiment: Experiment) -> Experiment:

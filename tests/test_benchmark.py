@@ -38,7 +38,7 @@ def _taken(calls, timer):
     for call in calls:
         call()
     times = np.arange(1, len(calls) + 1)[:, None] * np.linspace(1, 1.01, 50)
-    return Samples(times, None, 1, "")
+    return Samples(times, None, "")
 
 
 def rows_under_the_interpreter():

@@ -1,9 +1,10 @@
-"""Estimate the cost of a compile before it starts: accumulator registers and seconds. Standard library only."""
+"""Estimate the cost of a compile before it starts: accumulator registers and seconds."""
 
 from __future__ import annotations
 
 import math
 
+from kernels.results import Failure
 from kernels.spec import Access, Kernel, Launch
 
 LANES, MOST_REGISTERS = 32, 255
@@ -37,13 +38,14 @@ def explain_spill(kernel: Kernel, launch: Launch) -> str:
     )
 
 
-def explain_refusal(kernel: Kernel, launch: Launch) -> str:
-    """Return a sentence if the kernel would spill and its compile would exceed the deadline, else ""."""
+def refuse_compile(kernel: Kernel, launch: Launch) -> Failure | None:
+    """Return a Failure if the kernel would spill and its compile would exceed the deadline."""
     seconds, spill = compile_seconds(kernel, launch), explain_spill(kernel, launch)
     if not spill or seconds <= _UNCERTAINTY * COMPILE_DEADLINE_S:
-        return ""
+        return None
     duration = f"Compiling it for {launch.gpu.name} would take about {seconds:,.0f} s"
-    return f"{spill} {duration}; the limit is {COMPILE_DEADLINE_S:.0f} s."
+    reason = f"{spill} {duration}; the limit is {COMPILE_DEADLINE_S:.0f} s."
+    return Failure("compile", "too_slow_to_compile", reason)
 
 
 def accumulator_registers(kernel: Kernel, launch: Launch) -> int:

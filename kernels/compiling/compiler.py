@@ -21,11 +21,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kernels import discover
 from kernels.compiling.compile_cost import LANES
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
 from kernels.compiling.memory_operations import Unreadable, conversions, read_operations, shared_operations
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.jit import display_path
 from kernels.results import Compiled, Failure
@@ -50,7 +49,7 @@ def compile_into_cache(experiment: Experiment, gpu: Gpu, is_timed: bool = False)
     Args:
         is_timed: compile the instrumented build, whose programs record when they ran.
     """
-    declared, launch = _declare(experiment, gpu)
+    declared, launch = launch_of(experiment, gpu)
     kernel = _compile(timed_build(declared, launch) if is_timed else declared, launch)
     return kernel if isinstance(kernel, Failure) else None
 
@@ -68,7 +67,7 @@ def compile_experiment(experiment: Experiment, gpu: Gpu, specialization: str = "
         specialization: how much the compiler knows about sizes and strides: "launcher" (as in a launch),
             "constexpr" (their values, as constants) or "none".
     """
-    return compile_launch(*_declare(experiment, gpu), specialization)
+    return compile_launch(*launch_of(experiment, gpu), specialization)
 
 
 def compile_launch(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Compiled | Failure:
@@ -139,10 +138,6 @@ def cuda_tool(path: str, cubin: bytes, *arguments: str) -> str:
         file.write(cubin)
         file.flush()
         return subprocess.run([path, *arguments, file.name], capture_output=True, text=True, check=True).stdout
-
-
-def _declare(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
-    return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)
 
 
 def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Any:

@@ -2,8 +2,8 @@
 
 `ncu` runs in another process. Counts of a launch come from the hardware's counters, counts of an instruction from ncu's
 source counters. The line table of the same SASS maps each counted instruction to its source line. ncu profiles this
-module run as a program, `python -m kernels.measuring.counters FILE REPEATS`, which launches the experiments of a JSON
-file.
+module run as a program, `python -m kernels.measuring.counters EXPERIMENTS REPEATS`, which launches experiments given as
+JSON.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -63,13 +64,16 @@ METRICS = {
 
 # Columns of ncu's source page. It omits the global ones if the kernel has no instruction on global memory.
 _EXECUTED = "Instructions Executed"
-_GLOBAL = ("L1 Tag Requests Global", "L2 Theoretical Sectors Global", "L2 Theoretical Sectors Global Ideal")
-_SHARED = ("L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
+_SECTORS = "L2 Theoretical Sectors Global"
+_GLOBAL = (_EXECUTED, "L1 Tag Requests Global", _SECTORS, f"{_SECTORS} Ideal")
+_SHARED = (_EXECUTED, "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
 
 # Opcodes that lanes issue on global memory and on shared memory.
 GLOBAL_OPCODES = ("LDG", "STG", "LDGSTS", "RED", "REDG", "ATOM", "ATOMG")
 SHARED_OPCODES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS")
 
+
+_NUMBER = re.compile(r"[\d,]+(\.\d+)?(e[+-]?\d+)?")
 
 # The metrics of one launch by our names, and ncu's rows of its instructions.
 LaunchCounts = tuple[dict[str, float], list[dict[str, str]]]
@@ -91,6 +95,7 @@ def count(
     on_start: Callable[[Cancel], None] = lambda _: None,
     repeats: int = 1,
     by_instruction: bool = True,
+    deadline_s: float = DEADLINE_S,
 ) -> list[LaunchCounts]:
     """Launch each experiment `repeats` times under ncu, with flushed caches. Return the counts per launch, in order.
 
@@ -99,6 +104,7 @@ def count(
         cache: the directory of compiled kernels.
         on_start: called with a function that kills ncu, so that another thread can cancel it.
         by_instruction: also count each instruction; otherwise the lists of rows are empty.
+        deadline_s: seconds after which ncu is killed, plus EACH_MORE_S for each further experiment.
 
     Raises:
         CountingFailed: if ncu is missing, denied, too slow, or reports incomplete counts.
@@ -111,18 +117,18 @@ def count(
             "no_ncu",
         )
     names = sorted({discover()[experiment.kernel].jitted.fn.__name__ for experiment in experiments})
+    payloads = json.dumps([experiment.to_json() for experiment in experiments])
+    limits = cache, deadline_s + EACH_MORE_S * (len(experiments) - 1), on_start
     with tempfile.TemporaryDirectory() as directory:
-        payloads, report = Path(directory, "experiments.json"), Path(directory, "report.ncu-rep")
-        payloads.write_text(json.dumps([experiment.to_json() for experiment in experiments]), encoding="utf-8")
+        report = str(Path(directory, "report.ncu-rep"))
         command = [ncu, "--clock-control", "none", "--cache-control", "all"]
         command += ["--section", "SourceCounters"] if by_instruction else []
         command += ["--metrics", ",".join(metrics.values()), "--kernel-name", f"regex:^({'|'.join(names)})$"]
-        command += ["--export", str(report), sys.executable, "-m", "kernels.measuring.counters"]
-        command += [str(payloads), str(repeats)]
-        _run(command, cache, DEADLINE_S + EACH_MORE_S * (len(experiments) - 1), on_start)
-        page = [ncu, "--import", str(report), "--csv", "--page"]
-        launches = parse_launches(_run([*page, "raw", "--print-units", "base"]), metrics)
-        rows = parse_instructions(_run([*page, "source"])) if by_instruction else [[] for _ in launches]
+        command += ["--export", report, sys.executable, "-m", "kernels.measuring.counters", payloads, str(repeats)]
+        _run(command, *limits)
+        page = [ncu, "--import", report, "--csv", "--page"]
+        launches = parse_launches(_run([*page, "raw", "--print-units", "base"], *limits), metrics)
+        rows = parse_instructions(_run([*page, "source"], *limits)) if by_instruction else [[] for _ in launches]
     expected = len(experiments) * repeats
     for counted in (launches, rows):
         if len(counted) != expected:
@@ -139,16 +145,10 @@ def tool() -> str:
     return f"Nsight Compute {version}"
 
 
-def _run(
-    command: list[str],
-    cache: str = "",
-    deadline_s: float = DEADLINE_S,
-    on_start: Callable[[Cancel], None] = lambda _: None,
-) -> str:
+def _run(command: list[str], cache: str, deadline_s: float, on_start: Callable[[Cancel], None]) -> str:
     """Return the command's output. Its own session lets a kill reach all its children."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    launcher = {"TRITON_CACHE_DIR": cache, "TRITON_INTERPRET": "0", "PYTHONPATH": path}
-    environment = {**os.environ, **launcher} if cache else None
+    environment = {**os.environ, "TRITON_CACHE_DIR": cache, "TRITON_INTERPRET": "0", "PYTHONPATH": path}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
     )
@@ -190,22 +190,19 @@ def parse_launches(page: str, metrics: Mapping[str, str]) -> list[dict[str, floa
         size = (units.get(metric) or "").partition("/")[0]  # "byte" or "byte/block", never "Kbyte"
         if size != "byte" and ("bytes" in metric or "byte" in size):
             raise CountingFailed(f"ncu gave {metric} in {units.get(metric) or 'no unit'}, and not in byte.")
-    return [{name: parse_count(row.get(metric), metric) for name, metric in metrics.items()} for row in rows]
+    return [{name: parse_count(row, metric) for name, metric in metrics.items()} for row in rows]
 
 
-def parse_count(text: str | None, metric: str) -> float:
+def parse_count(row: Mapping[str, str], column: str) -> float:
     """Parse one of ncu's numbers, such as 1,024.5.
 
     Raises:
-        CountingFailed: if it is no number.
+        CountingFailed: if it is missing or no number.
     """
-    try:
-        value = float((text or "").replace(",", ""))
-        if value != value:
-            raise ValueError
-    except ValueError:
-        raise CountingFailed(f"ncu gave {text!r} for {metric}, which is no count.") from None
-    return value
+    text = row.get(column) or ""
+    if not _NUMBER.fullmatch(text):
+        raise CountingFailed(f"ncu gave {text!r} for {column}, which is no count.")
+    return float(text.replace(",", ""))
 
 
 def parse_instructions(page: str) -> list[list[dict[str, str]]]:
@@ -221,18 +218,6 @@ def parse_instructions(page: str) -> list[list[dict[str, str]]]:
         elif header and len(row) == len(header):
             launches[-1].append(dict(zip(header, row, strict=True)))
     return launches
-
-
-def count_launch(
-    experiment: Experiment, compiled: Compiled, *, cache: str, on_start: Callable[[Cancel], None] = lambda _: None
-) -> Counters:
-    """Count one launch.
-
-    Raises:
-        CountingFailed: as `count` and `join_counts`.
-    """
-    (counts,) = count([experiment], METRICS, cache, on_start)
-    return join_counts(experiment, compiled, counts)
 
 
 def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts) -> Counters:
@@ -265,31 +250,31 @@ def sum_instructions(
     words = ((word for word in row["Source"].split() if not word.startswith("@")) for row in rows)
     if [opcode for opcode, _ in listed] != [next(row_words, "").rstrip(";") for row_words in words]:
         raise CountingFailed("ncu counted other code than was compiled.")
-    ops: dict[tuple[int, str], list[int]] = {}
-    shared: dict[tuple[tuple[str, int], str], list[int]] = {}
+    ops: dict[tuple[int, str], list[list[int]]] = {}
+    shared: dict[tuple[tuple[str, int], str], list[list[int]]] = {}
     for (opcode, location), number, row in zip(listed, match_instructions(listed, operations), rows, strict=True):
         kind = opcode.partition(".")[0]
         if kind in GLOBAL_OPCODES and number is not None:
-            _add(ops, (number, opcode), row, _GLOBAL)
+            ops.setdefault((number, opcode), []).append(_counts(row, _GLOBAL))
         if kind in SHARED_OPCODES and row["Address Space"]:
-            _add(shared, (location[0][:2] if location else ("", 0), opcode), row, _SHARED)
+            source = location[0][:2] if location else ("", 0)
+            shared.setdefault((source, opcode), []).append(_counts(row, _SHARED))
     return (
-        tuple(OpCounts(*key, *sums) for key, sums in ops.items()),
-        tuple(SharedCounts(*key, *sums) for key, sums in shared.items()),
+        tuple(OpCounts(*key, *map(sum, zip(*counts, strict=True))) for key, counts in ops.items()),
+        tuple(SharedCounts(*key, *map(sum, zip(*counts, strict=True))) for key, counts in shared.items()),
     )
 
 
-def _add(sums: dict[Any, list[int]], key: Any, row: dict[str, str], columns: tuple[str, ...]) -> None:
-    values = [int(parse_count(row.get(column), column)) for column in (_EXECUTED, *columns)]
-    sums[key] = [a + b for a, b in zip(sums.get(key, [0] * len(values)), values, strict=True)]
+def _counts(row: dict[str, str], columns: Sequence[str]) -> list[int]:
+    return [int(parse_count(row, column)) for column in columns]
 
 
 def measure_counters(experiment: Experiment, stages: Stages) -> Counters | Failure:
     (compiled,) = stages.compiled(experiment)
-    counters = stages.count(count_launch, experiment, compiled)
-    if isinstance(counters, Failure):
-        return stages.find_recording(COUNTERS, counters.message) or counters
-    return counters
+    counts = stages.count(count, [experiment], METRICS)
+    if isinstance(counts, Failure):
+        return stages.find_recording(COUNTERS, counts.message) or counts
+    return join_counts(experiment, compiled, counts[0])
 
 
 COUNTERS = Measurement(
@@ -316,4 +301,4 @@ def _launch_all(payloads: list[dict[str, Any]], repeats: int) -> None:
 
 
 if __name__ == "__main__":
-    _launch_all(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), int(sys.argv[2]))
+    _launch_all(json.loads(sys.argv[1]), int(sys.argv[2]))

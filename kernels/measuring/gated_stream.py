@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.instrumented import CLOCK_FIELDS, read_clocks
+from kernels.compiling import instrumented
 from kernels.measuring.timing import MOST_TURNS, Batch
 
 # A launch between two events takes a microsecond or two longer than in a graph without them. Below this duration, timer
@@ -52,8 +52,7 @@ _SHORTEST_NS = 50_000
 # Probe programs per SM: with several, each SM gets at least one, whatever the order.
 _PROBES_PER_SM = 4
 
-# NVML's function since driver 535, and before. The bits (nvml.h) that lower the clock; idle and a user's setting don't.
-_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+# The bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that lower the clock; idle and a user's setting don't.
 _LIMITS = {
     0x04: "power limit",
     0x08: "hardware slowdown",
@@ -61,7 +60,56 @@ _LIMITS = {
     0x40: "temperature, by the hardware",
     0x80: "external power brake",
 }
-_NVML_CLOCK_SM = 1  # nvmlClockType_t
+
+
+class TimingDevice:
+    """This GPU and the host's clock, as a GatedStream uses them. Tests use a made-up device.
+
+    Attributes:
+        cuda: torch's API of the device.
+        now: the host's clock, in seconds.
+        launch_s: seconds per launch from Python, as last measured. It is bounded: a batch whose gate opened too early
+            is discarded.
+        flush_capacities: bytes that a flush of the L2 reads, in L2 capacities.
+    """
+
+    now = staticmethod(time.perf_counter)
+    launch_s = FIRST_LAUNCH_S
+    flush_capacities = 2
+
+    def __init__(self) -> None:
+        import torch
+
+        self.cuda, self._properties = torch.cuda, torch.cuda.get_device_properties(0)
+        programs = _PROBES_PER_SM * self._properties.multi_processor_count
+        self._clocks = torch.zeros((2, programs, len(instrumented.CLOCK_FIELDS)), dtype=torch.int64, device="cuda")
+
+    def probe(self, place: int) -> None:
+        """Queue a reading of all SMs' cycle counters: 0 before the timed launches, 1 after them."""
+        instrumented.read_clocks[(self._clocks.shape[1],)](self._clocks[place], num_warps=1)
+
+    def clock_mhz(self) -> float | None:
+        """Return the clock between the last two readings, which must have ended; None if it is implausible."""
+        return clock_between(*self._clocks.cpu().numpy())
+
+    def limits(self) -> tuple[str, ...]:
+        """Return why the driver lowers the clock now; () if that may not be read."""
+        return clock_limits(f"GPU-{self._properties.uuid}")
+
+    def make_flush(self) -> Callable[[], Any]:
+        """Return a call that reads other data through the L2."""
+        import torch
+
+        elements = max(1, self.flush_capacities * self._properties.L2_cache_size // 4)
+        other = torch.zeros(elements, dtype=torch.float32, device="cuda")
+        result = torch.empty((), dtype=torch.float32, device="cuda")
+        return lambda: torch.sum(other, dim=0, out=result)
+
+
+@functools.cache
+def timing_device() -> TimingDevice:
+    """Return this process's device."""
+    return TimingDevice()
 
 
 class GatedStream:
@@ -69,8 +117,6 @@ class GatedStream:
 
     Attributes:
         most_turns: turns per batch that fit in the queue. A graph is one entry.
-        launch_s: seconds per launch from Python, as last measured in this process. It is bounded: a batch whose gate
-            opened too early is discarded.
 
     Args:
         calls: each launches on the current stream and returns without waiting.
@@ -78,35 +124,22 @@ class GatedStream:
             written: dirty lines would be written back during the timed launch).
         timer: "events" (launched one by one) or "graph" (captured once and replayed). In a graph with a warm L2, if
             each call takes less than SHORT_MS, a sample is LAUNCHES_PER_GRAPH consecutive launches of one call.
-        flush_capacities: for a cold L2, bytes read before each launch, in L2 capacities.
-        probe, driver: read the clock; by default this GPU's.
+        device: by default this GPU.
     """
 
-    launch_s = FIRST_LAUNCH_S
-
     def __init__(
-        self,
-        calls: Sequence[Callable[[], Any]],
-        l2: str,
-        timer: str,
-        flush_capacities: int = 2,
-        probe: ClockProbe | None = None,
-        driver: Nvml | None = None,
+        self, calls: Sequence[Callable[[], Any]], l2: str, timer: str, device: TimingDevice | None = None
     ) -> None:
-        self._calls = calls
-        self._flush = _l2_flush(flush_capacities) if l2 == "cold" else None
-        self._is_graph = timer == "graph"
-        self._captured: tuple[int, Any, list[Any], np.ndarray] | None = None
+        self._calls, self._device, self._is_graph = calls, device or timing_device(), timer == "graph"
+        self._flush = self._device.make_flush() if l2 == "cold" else None
+        self._captured: tuple[np.ndarray, Sequence[Any], Any] | None = None
         self._dice = np.random.default_rng(0)
-        self._probe = probe or ClockProbe()
-        self._driver = driver or open_nvml()
-        self.driver_note = self._driver.note
         entries = len(calls) * (_QUEUED_COLD if self._flush else _QUEUED_WARM)
         self.most_turns = MOST_TURNS if self._is_graph else max(1, min(MOST_TURNS, _QUEUED // entries))
         self.launches_per_sample = 1
         for call in calls:
             call()
-        if self._is_graph and self._flush is None and self._time(self._random_order(3))[0].max() < SHORT_MS:
+        if self._is_graph and self._flush is None and self._time(self._random_order(3)).times_ms.max() < SHORT_MS:
             self.launches_per_sample = LAUNCHES_PER_GRAPH
 
     def batch(self, turns: int) -> Batch:
@@ -115,12 +148,16 @@ class GatedStream:
         Raises:
             RuntimeError: if the longest spin ends before the queue is full.
         """
-        if self._is_graph:
-            graph, events, order = self._capture(turns)
-            times_ms, driver_mhz, limits = self._time(order, graph, events)
-        else:
-            times_ms, driver_mhz, limits = self._time(self._random_order(turns))
-        return Batch(times_ms / self.launches_per_sample, self._probe.megahertz(), driver_mhz, limits)
+        if not self._is_graph:
+            return self._time(self._random_order(turns))
+        if self._captured is None or len(self._captured[0]) != turns:
+            self._captured = None  # each holds memory, so only the latest graph is kept
+            order, graph = self._random_order(turns), self._device.cuda.CUDAGraph()
+            events = self._make_events(order.size, external=True)
+            with self._device.cuda.graph(graph):
+                self._queue(events, order)
+            self._captured = order, events, graph
+        return self._time(*self._captured)
 
     def time_in_order(self) -> np.ndarray:
         """Launch each call once, in the given order, without a graph: (calls,) milliseconds.
@@ -128,112 +165,59 @@ class GatedStream:
         Raises:
             RuntimeError: as `batch`.
         """
-        return self._time(np.arange(len(self._calls))[np.newaxis])[0][:, 0]
+        return self._time(np.arange(len(self._calls))[np.newaxis]).times_ms[:, 0]
 
-    def _time(
-        self, order: np.ndarray, graph: Any = None, events: Sequence[Any] = ()
-    ) -> tuple[np.ndarray, float | None, tuple[str, ...]]:
-        """Queue turns, or a graph of them, behind the gate.
+    def _time(self, order: np.ndarray, events: Sequence[Any] = (), graph: Any = None) -> Batch:
+        """Queue turns, or a graph of them with its events, behind the gate.
 
         Args:
             order: (turns, calls), the number of the call at each place.
-
-        Returns:
-            Milliseconds per sample, (calls, turns); the driver's clock and its limits during the batch.
         """
-        import torch
-
+        device, cuda = self._device, self._device.cuda
         launches = order.size * self.launches_per_sample
-        queueing_s = launches * GatedStream.launch_s if graph is None else _REPLAY_S
+        queueing_s = launches * device.launch_s if graph is None else _REPLAY_S
         spin_cycles = int(_MARGIN * queueing_s * _CYCLES_PER_S)
         while True:
-            torch.cuda.synchronize()
-            torch.cuda._sleep(spin_cycles)
-            gate = torch.cuda.Event()
+            cuda.synchronize()
+            cuda._sleep(spin_cycles)
+            gate = cuda.Event()
             gate.record()
-            self._probe.launch(0)
+            device.probe(0)
             if graph is None:
-                events = _events(order.size, external=False)
-                began = time.perf_counter()
+                events = self._make_events(order.size, external=False)
+                began = device.now()
                 self._queue(events, order)
-                launch_s = (time.perf_counter() - began) / launches
-                GatedStream.launch_s = min(MAX_LAUNCH_S, max(_MIN_LAUNCH_S, launch_s))
+                device.launch_s = min(MAX_LAUNCH_S, max(_MIN_LAUNCH_S, (device.now() - began) / launches))
             else:
                 graph.replay()
-            self._probe.launch(1)
+            device.probe(1)
             was_closed = not gate.query()
-            driver_mhz, limits = self._driver.clock_mhz(), self._driver.limits()
-            torch.cuda.synchronize()
+            limits = device.limits()
+            cuda.synchronize()
             if was_closed or graph is not None:
-                queued = np.array([events[i].elapsed_time(events[i + 1]) for i in range(0, len(events), 2)])
+                queued_ms = np.array([begin.elapsed_time(end) for begin, end in events]) / self.launches_per_sample
                 times_ms = np.empty(order.shape)
-                np.put_along_axis(times_ms, order, queued.reshape(order.shape), axis=1)
-                return times_ms.T, driver_mhz, limits
+                np.put_along_axis(times_ms, order, queued_ms.reshape(order.shape), axis=1)
+                return Batch(times_ms.T, device.clock_mhz(), limits)
             if spin_cycles >= _MAX_SPIN_CYCLES:
-                raise RuntimeError(f"{len(events)} events could not be queued within {spin_cycles} cycles.")
+                raise RuntimeError(f"{launches} launches could not be queued within {spin_cycles} cycles.")
             spin_cycles *= 4
 
     def _random_order(self, turns: int) -> np.ndarray:
         return self._dice.permuted(np.tile(np.arange(len(self._calls)), (turns, 1)), axis=1)
 
+    def _make_events(self, samples: int, external: bool) -> list[Any]:
+        event = functools.partial(self._device.cuda.Event, enable_timing=True, external=external)
+        return [(event(), event()) for _ in range(samples)]
+
     def _queue(self, events: Sequence[Any], order: np.ndarray) -> None:
-        for place, number in zip(range(0, len(events), 2), order.ravel(), strict=True):
+        for (begin, end), number in zip(events, order.ravel(), strict=True):
             if self._flush is not None:
                 self._flush()
-            events[place].record()
+            begin.record()
             for _ in range(self.launches_per_sample):
                 self._calls[number]()
-            events[place + 1].record()
-
-    def _capture(self, turns: int) -> tuple[Any, list[Any], np.ndarray]:
-        """Return a CUDA graph of some turns, its events and their order. Keeps only the latest: each holds memory."""
-        import torch
-
-        if self._captured is None or self._captured[0] != turns:
-            self._captured = None
-            graph, order = torch.cuda.CUDAGraph(), self._random_order(turns)
-            events = _events(order.size, external=True)
-            with torch.cuda.graph(graph):
-                self._queue(events, order)
-            self._captured = turns, graph, events, order
-        return self._captured[1:]
-
-
-def _events(samples: int, external: bool) -> list[Any]:
-    import torch
-
-    return [torch.cuda.Event(enable_timing=True, external=external) for _ in range(2 * samples)]
-
-
-def _l2_flush(capacities: int) -> Callable[[], Any]:
-    """Return a call that reads other data through the L2, a multiple of its capacity."""
-    import torch
-
-    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-    other = torch.zeros(max(1, capacities * l2_bytes // 4), dtype=torch.float32, device="cuda")
-    result = torch.empty((), dtype=torch.float32, device="cuda")
-    return lambda: torch.sum(other, dim=0, out=result)
-
-
-class ClockProbe:
-    """Reads all SMs' cycle counters before and after the timed launches."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self._programs = _PROBES_PER_SM * torch.cuda.get_device_properties(0).multi_processor_count
-        self._records = [
-            torch.zeros((self._programs, len(CLOCK_FIELDS)), dtype=torch.int64, device="cuda") for _ in range(2)
-        ]
-
-    def launch(self, place: int) -> None:
-        """Queue a reading: 0 before the timed launches, 1 after them."""
-        read_clocks[(self._programs,)](self._records[place], num_warps=1)
-
-    def megahertz(self) -> float | None:
-        """Return the clock between the last two readings, which must have ended."""
-        before, after = (record.cpu().numpy() for record in self._records)
-        return clock_between(before, after)
+            end.record()
 
 
 def clock_between(before: np.ndarray, after: np.ndarray) -> float | None:
@@ -254,50 +238,21 @@ def clock_between(before: np.ndarray, after: np.ndarray) -> float | None:
     return clock if _PLAUSIBLE_MHZ[0] <= clock <= _PLAUSIBLE_MHZ[1] else None
 
 
-class Nvml:
-    """The driver's management library for one device.
+def clock_limits(uuid: str, load: Callable[[str], Any] = ctypes.CDLL) -> tuple[str, ...]:
+    """Return why a device's clock is lowered, as the driver's library NVML says; () if that may not be read.
 
     Args:
         uuid: the device, in NVML's form.
-        library: libnvidia-ml, as loaded by ctypes.
-
-    Attributes:
-        note: why NVML can't be used; "" if it can.
+        load: loads a library by name.
     """
-
-    def __init__(self, uuid: str, library: Any = None) -> None:
-        self._library, self._device, self.note = library, ctypes.c_void_p(), ""
-        try:
-            self._library = library or ctypes.CDLL("libnvidia-ml.so.1")
-            self._call("nvmlInit_v2")
-            self._call("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(self._device))
-        except (OSError, AttributeError, RuntimeError) as reason:
-            self.note = f"NVML is not available: {reason}"
-
-    def clock_mhz(self) -> float | None:
-        """Return the SM clock over the past tenths of a second; None if it may not be read."""
-        return self._read("nvmlDeviceGetClockInfo", ctypes.c_uint(), _NVML_CLOCK_SM)
-
-    def limits(self) -> tuple[str, ...]:
-        """Return why the clock is lowered now; () if that may not be read."""
-        bits = next((bits for name in _REASONS if (bits := self._read(name, ctypes.c_ulonglong())) is not None), 0)
-        return tuple(limit for bit, limit in _LIMITS.items() if int(bits) & bit)
-
-    def _read(self, name: str, value: Any, *arguments: Any) -> float | None:
-        try:
-            self._call(name, self._device, *arguments, ctypes.byref(value))
-        except (RuntimeError, AttributeError):  # not permitted, not in this driver, or no NVML
-            return None
-        return float(value.value)
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        if status := getattr(self._library, name)(*arguments):
-            raise RuntimeError(f"{name} gave {status}")
-
-
-@functools.cache
-def open_nvml() -> Nvml:
-    """Return NVML for torch's device."""
-    import torch
-
-    return Nvml(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+    device, reasons = ctypes.c_void_p(), ctypes.c_ulonglong()
+    try:
+        nvml = load("libnvidia-ml.so.1")
+        error = (  # each returns 0 or the number of an error
+            nvml.nvmlInit_v2()
+            or nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device))
+            or nvml.nvmlDeviceGetCurrentClocksEventReasons(device, ctypes.byref(reasons))
+        )
+    except (OSError, AttributeError):  # no NVML, or a driver before 535
+        return ()
+    return () if error else tuple(limit for bit, limit in _LIMITS.items() if reasons.value & bit)

@@ -11,9 +11,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernels import discover
 from kernels.accesses import CompiledFacts
-from kernels.experiment import Experiment, same_launch
+from kernels.experiment import Experiment, launch_of, same_launch
 from kernels.gpus import Gpu
 from kernels.measuring.counters import Cancel, count, tool
 from kernels.measuring.gated_stream import GatedStream
@@ -23,7 +22,6 @@ from kernels.measuring.timing import STUDY, sample
 from kernels.results import Failure, GroupSizeRow, GroupSizeStudy
 from kernels.results.counters import any_group_size, with_group_size
 from kernels.results.records import RecordForm
-from kernels.spec import Launch
 
 REPEATS = 5
 
@@ -47,7 +45,8 @@ def variants(experiment: Experiment, gpu: Gpu) -> tuple[Experiment, ...]:
     own = getattr(experiment.config, "GROUP_SIZE", None)
     if own is None:
         return (experiment,)
-    rows = discover()[experiment.kernel].extents(Launch(experiment.problem, experiment.config, gpu))["m"]
+    kernel, launch = launch_of(experiment, gpu)
+    rows = kernel.extents(launch)["m"]
     sizes = sorted({*(1 << e for e in range(rows.bit_length()) if 1 << e < rows), rows, own})
     return tuple(with_group_size(experiment, size) for size in sizes)
 

@@ -15,17 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from kernels import discover
 from kernels.compiling import compiler
-from kernels.compiling.compile_cost import compile_seconds, explain_refusal
-from kernels.experiment import Experiment
+from kernels.compiling.compile_cost import compile_seconds, refuse_compile
+from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import INTERNAL, Call, Client
 from kernels.measuring.pool import Stopped, cancelled
 from kernels.results import Compiled, Device, Failure, Measured
 from kernels.results.records import RecordForm
-from kernels.spec import Kernel, Launch
 
 if TYPE_CHECKING:
     from kernels.measuring.session import Session
@@ -290,13 +288,3 @@ class Stages:
         finally:
             self._job.attach()
             self.seconds[stage] = time.perf_counter() - began
-
-
-def launch_of(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
-    return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)
-
-
-def refuse_compile(kernel: Kernel, launch: Launch) -> Failure | None:
-    """Return why a launch is not compiled, if that would miss its deadline."""
-    reason = explain_refusal(kernel, launch)
-    return Failure("compile", "too_slow_to_compile", reason) if reason else None

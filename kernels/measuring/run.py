@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels import discover
-from kernels.experiment import Experiment, on_any_gpu
+from kernels.experiment import Experiment, launch_of, on_any_gpu
 from kernels.gpus import Gpu
 from kernels.measuring import timing, worker
 from kernels.measuring.check import check, require_memory
@@ -125,31 +125,27 @@ def time_run(result: RunResult) -> RunResult:
     launch = run.ready()
     stream = GatedStream([launch, *library.values()], options.l2, options.timer)
     samples = timing.sample(stream, timing.RUN)
-    work, minimal_bytes = family.work(problem), family.minimal_bytes(problem)
-    kernel_timing, *library_timings = (timing.summarize_times(times, work, minimal_bytes) for times in samples.times_ms)
+    kernel_timing, *library_timings = (timing.summarize_times(times, family, problem) for times in samples.times_ms)
     baselines = []
     for name, library_timing, times_ms in zip(library, library_timings, samples.times_ms[1:], strict=True):
         ratio = pair(times_ms, samples.times_ms[0])
         interval = (ratio.low, ratio.high) if len(times_ms) >= FEWEST else ()
         baselines.append(Baseline(name, library_timing, ratio.ratio, *interval))
-    if (best := family.best(problem)) is None:
-        rate, what = _copy_gbps()
-        peak: Peak | None = Peak(rate, "GB/s", what, share=(kernel_timing.gbps or 0) / rate)
-    else:
-        # A family that extends another does more in its library call; the peak is that of the plain one.
-        peak = _library_peak(family.root, best)
-        peak = peak and dataclasses.replace(peak, share=(kernel_timing.tflops or 0) / peak.rate)
+    best = family.best(problem)
+    # A family that extends another does more in its library call; the peak is that of the plain one.
+    peak = _copy_peak() if best is None else _library_peak(family.root, best)
+    rate = (kernel_timing.gbps if best is None else kernel_timing.tflops) or 0.0
     return dataclasses.replace(
         result,
         timing=kernel_timing,
         baseline=baselines[0] if baselines else None,
         baselines=tuple(baselines),
-        peak=peak,
+        peak=peak and dataclasses.replace(peak, share=rate / peak.rate),
         clock_mhz=samples.clock_mhz,
         clocks=samples.clocks,
         launch_overhead=timing.measure_launch_overhead(launch, torch.cuda.synchronize, kernel_timing.median_ms),
-        launches_per_sample=samples.launches_per_sample,
-        copy_gbps=_copy_gbps()[0],
+        launches_per_sample=stream.launches_per_sample,
+        copy_gbps=_copy_peak().rate,
         note=" ".join(filter(None, [*notes, samples.warning])),
     )
 
@@ -189,31 +185,20 @@ def _library_peak(family: Family, problem: Any) -> Peak | None:
 
 
 @functools.cache
-def _copy_gbps() -> tuple[float, str]:
-    """The best rate of a large copy, bytes read plus bytes written, measured once per worker."""
+def _copy_peak() -> Peak:
+    """The best rate of a large copy, bytes read plus bytes written, measured once per worker. Its share is 1."""
     import torch
 
     size = min(1 << 30, torch.cuda.mem_get_info()[0] // 8)
     source = torch.zeros(size // DTYPE_BYTES["float32"], dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
-    best_ms = _best_ms(lambda: target.copy_(source))
-    return 2 * source.numel() * 4 / best_ms / 1e6, f"a copy of {size / 2**20:.0f} MiB, the best of a few"
+    gbps = 2 * source.nbytes / _best_ms(lambda: target.copy_(source)) / 1e6
+    return Peak(gbps, "GB/s", f"a copy of {size / 2**20:.0f} MiB, the best of a few", share=1.0)
 
 
 def _best_ms(call: Callable[[], Any]) -> float:
     """The fastest of eight launches: a device's peak is its best, not its median."""
-    import torch
-
-    call()
-    times_ms = []
-    for _ in range(8):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times_ms.append(begin.elapsed_time(end))
-    return min(times_ms)
+    return float(GatedStream([call], "warm", "events").batch(8).times_ms.min())
 
 
 def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> None:
@@ -221,8 +206,7 @@ def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> N
     if is_interpreted:
         recorded = records.find(_FORM, experiment, gpu.name)
         alternative = f" Or choose gpu {gpu.name}: a run there was recorded." if recorded else ""
-        launch = Launch(experiment.problem, experiment.config, gpu)
-        refuse_slow_launch(discover()[experiment.kernel], launch, alternative)
+        refuse_slow_launch(*launch_of(experiment, gpu), alternative)
 
 
 def measure_run(experiment: Experiment, stages: Stages, is_timed: bool) -> RunResult:

@@ -21,8 +21,8 @@ from typing import Any, Generic, TypeVar
 
 from kernels import discover
 from kernels.compiling import compiler
-from kernels.compiling.compile_cost import QUICK_COMPILE_S, compile_seconds
-from kernels.experiment import Experiment, from_json, resolve_gpu, same_launch
+from kernels.compiling.compile_cost import QUICK_COMPILE_S, compile_seconds, refuse_compile
+from kernels.experiment import Experiment, from_json, launch_of, resolve_gpu, same_launch
 from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
@@ -30,7 +30,7 @@ from kernels.measuring import worker
 from kernels.measuring.counters import COUNTERS
 from kernels.measuring.fair_queue import INTERNAL, Call, Client
 from kernels.measuring.group_sizes import GROUP_SIZES
-from kernels.measuring.measurement import Job, Measurement, Stages, launch_of, refuse_compile
+from kernels.measuring.measurement import Job, Measurement, Stages
 from kernels.measuring.pool import Pool, Stopped
 from kernels.measuring.run import CHECK, RUN
 from kernels.measuring.timeline import TIMELINE

@@ -6,9 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from kernels import discover
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
-from kernels.experiment import Experiment, same_launch
+from kernels.experiment import Experiment, launch_of, same_launch
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.gated_stream import GatedStream
@@ -17,7 +16,6 @@ from kernels.measuring.run import prepare
 from kernels.measuring.timing import STUDY, sample, summarize_times
 from kernels.results import Device, Failure, Timeline
 from kernels.results.records import RecordForm
-from kernels.spec import Launch
 
 MAX_PROGRAMS = 65_536
 
@@ -30,7 +28,8 @@ _POISON = -1
 
 def refuse_large_launch(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> None:
     """Refuse a launch of more than MAX_PROGRAMS programs."""
-    programs = discover()[experiment.kernel].programs(Launch(experiment.problem, experiment.config, gpu))
+    kernel, launch = launch_of(experiment, gpu)
+    programs = kernel.programs(launch)
     if programs > MAX_PROGRAMS:
         raise ConfigError(
             "too_many_programs",
@@ -69,10 +68,9 @@ def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Fai
     build = instrumented.launch()
     passed = instrumented.check()[0].passed
     registers = plain.launch().n_regs, build.n_regs
-    run, family = experiment.run, plain.kernel.family
+    run = experiment.run
     samples = sample(GatedStream([plain.launch, instrumented.launch], run.l2, run.timer), STUDY)
-    work, minimal_bytes = family.work(experiment.problem), family.minimal_bytes(experiment.problem)
-    timings = [summarize_times(times, work, minimal_bytes) for times in samples.times_ms]
+    timings = [summarize_times(times, plain.kernel.family, experiment.problem) for times in samples.times_ms]
     launches = [*[instrumented.launch] * _WARM_UP, lambda: record.fill_(_POISON), instrumented.launch]
     kernel_ms = float(GatedStream(launches, run.l2, "events").time_in_order()[-1])
     fields = read_record(record.cpu().numpy())

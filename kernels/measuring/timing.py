@@ -6,7 +6,6 @@ No CUDA: a `Stream` launches and times the calls. Tests pass a fake stream and a
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 
 from kernels.pairs import pair
 from kernels.results import Clocks, LaunchOverhead, Timing
+from kernels.spec import Family
 
 # Turns per batch, unless the stream's queue holds fewer. The clock is read once per batch.
 MOST_TURNS = 20
@@ -35,8 +35,8 @@ _GROWTH = 1.3
 _MAX_ENQUEUED, _MAX_SYNCHRONIZED, _MIN_CALLS = 200, 50, 5
 _OVERHEAD_BUDGET_MS = 100.0
 
-# Sources of a clock reading.
-MEASURED, DRIVER = "cycles over global time", "NVML"
+# How the clock is read.
+MEASURED = "cycles over global time"
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,11 @@ class Batch:
     Attributes:
         times_ms: (calls, turns), per launch.
         clock_mhz: the SM clock during the batch, as cycles over global time; None if implausible or too short to tell.
-        driver_mhz: the driver's reading, averaged over some tenths of a second; None if it is not permitted.
         limits: the driver's reasons for lowering the clock.
     """
 
     times_ms: np.ndarray
     clock_mhz: float | None = None
-    driver_mhz: float | None = None
     limits: tuple[str, ...] = ()
 
 
@@ -88,12 +86,10 @@ class Stream(Protocol):
     Attributes:
         launches_per_sample: launches per time sample.
         most_turns: turns that fit in a batch.
-        driver_note: why the driver's clock can't be read; "" if it can.
     """
 
     launches_per_sample: int
     most_turns: int
-    driver_note: str
 
     def batch(self, turns: int) -> Batch:
         """Launch each call once per turn, and time it."""
@@ -111,7 +107,6 @@ class Samples:
 
     times_ms: np.ndarray
     clocks: Clocks | None
-    launches_per_sample: int
     warning: str
 
     @property
@@ -125,8 +120,9 @@ class Samples:
         return " ".join(filter(None, [self.warning, self.clocks.note if self.clocks else ""]))
 
 
-def summarize_times(samples_ms: np.ndarray, work: int, minimal_bytes: int) -> Timing:
-    """Return median, spread and rate: TFLOP/s for `work` operations, or GB/s for `minimal_bytes` if `work` is 0."""
+def summarize_times(samples_ms: np.ndarray, family: Family, problem: Any) -> Timing:
+    """Return median, spread and rate: TFLOP/s of the family's work, or GB/s of its minimal bytes if it has no work."""
+    work = family.work(problem)
     p20, median, p80 = (float(x) for x in np.percentile(samples_ms, (20, 50, 80)))
     return Timing(
         median_ms=median,
@@ -134,7 +130,7 @@ def summarize_times(samples_ms: np.ndarray, work: int, minimal_bytes: int) -> Ti
         p80_ms=p80,
         samples=len(samples_ms),
         tflops=work / median / 1e9 if work else None,
-        gbps=None if work else minimal_bytes / median / 1e6,
+        gbps=None if work else family.minimal_bytes(problem) / median / 1e6,
     )
 
 
@@ -170,8 +166,8 @@ def sample(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf_
         next_check = math.ceil(_GROWTH * taken)
     clocks = summarize_clocks(batches)
     if clocks is None:
-        warnings.append(f"The SM clock could not be read. {stream.driver_note}".strip())
-    return Samples(times_ms, clocks, stream.launches_per_sample, " ".join(warnings))
+        warnings.append("The SM clock could not be read.")
+    return Samples(times_ms, clocks, " ".join(warnings))
 
 
 def _turns_per_batch(turn_ms: float, stream: Stream) -> int:
@@ -197,14 +193,13 @@ def is_steady(turn_times_ms: Sequence[float]) -> bool:
 
 
 def summarize_clocks(batches: Sequence[Batch]) -> Clocks | None:
-    """Return the clock over all batches: measured, else the driver's; None if neither could be read."""
-    measured = [batch.clock_mhz for batch in batches if batch.clock_mhz]
-    readings = measured or [batch.driver_mhz for batch in batches if batch.driver_mhz]
+    """Return the clock over all batches, and its limits; None if it could not be read."""
+    readings = [batch.clock_mhz for batch in batches if batch.clock_mhz]
     if not readings:
         return None
     limits = dict.fromkeys(limit for batch in batches for limit in batch.limits)
     low, median, high = (round(float(x), 1) for x in np.percentile(readings, (0, 50, 100)))
-    return Clocks(median, low, high, MEASURED if measured else DRIVER, tuple(limits))
+    return Clocks(median, low, high, MEASURED, tuple(limits))
 
 
 def measure_launch_overhead(
@@ -234,4 +229,4 @@ def measure_launch_overhead(
     enqueue_ms = [wall_ms(call) for _ in range(enqueued)]
     synchronize()
     synchronized_ms = [wall_ms(call, synchronize) for _ in range(synchronized)]
-    return LaunchOverhead(statistics.median(enqueue_ms), statistics.median(synchronized_ms), enqueued)
+    return LaunchOverhead(float(np.median(enqueue_ms)), float(np.median(synchronized_ms)), enqueued)

@@ -122,13 +122,13 @@ def describe() -> Device:
     import torch
     import triton
 
-    from kernels.measuring.gated_stream import ClockProbe
+    from kernels.measuring.gated_stream import timing_device
 
     versions = {"torch": str(torch.__version__), "triton": triton.__version__}
     if interprets():
         return Device("interpreter", "Triton's interpreter on the CPU", **versions)
     torch.zeros(1, device="cuda")
-    ClockProbe().launch(0)  # compiles it, so that no run waits for it
+    timing_device().probe(0)  # compiles it, so that no run waits for it
     torch.cuda.synchronize()
     return Device("cuda", _device_name(), **versions)
 

@@ -7,30 +7,24 @@ import itertools
 import pytest
 
 from kernels import discover
-from kernels.compiling.compile_cost import (
-    COMPILE_DEADLINE_S,
-    QUICK_COMPILE_S,
-    compile_seconds,
-    explain_refusal,
-)
-from kernels.experiment import from_json, resolve_gpu
+from kernels.compiling.compile_cost import COMPILE_DEADLINE_S, QUICK_COMPILE_S, compile_seconds, refuse_compile
+from kernels.experiment import from_json, launch_of, resolve_gpu
 from kernels.gpus import GPUS
 from kernels.measuring.session import MEASUREMENTS
 from kernels.recommended import shipped
 from kernels.results import records
-from kernels.spec import Launch
 from visualize.panels.tabs import SETTINGS
 from visualize.tours import tours
 
 
-def launch_of(payload):
+def launch_from(payload):
     chosen = from_json(payload, discover())
-    return discover()[chosen.kernel], Launch(chosen.problem, chosen.config, resolve_gpu(chosen, None))
+    return launch_of(chosen, resolve_gpu(chosen, None))
 
 
 def product(gpu, rows, columns, depth, warps, **problem):
     config = {"BLOCK_M": rows, "BLOCK_N": columns, "BLOCK_K": depth, "num_warps": warps}
-    return launch_of({"kernel": "matmul.grouped", "gpu": gpu, "problem": problem, "config": config})
+    return launch_from({"kernel": "matmul.grouped", "gpu": gpu, "problem": problem, "config": config})
 
 
 # Seconds of one x86 server core that Triton 3.7.1 took.
@@ -50,14 +44,16 @@ def test_the_estimate_is_within_a_factor_of_two(measured_s, gpu, rows, columns, 
 def test_a_large_transpose_on_one_warp_is_estimated_to_take_long():
     """It took 15 s."""
     config = {"BLOCK_M": 256, "BLOCK_N": 256, "num_warps": 1}
-    assert 7 < compile_seconds(*launch_of({"kernel": "transpose.tiled", "gpu": "H200", "config": config})) < 30
+    assert 7 < compile_seconds(*launch_from({"kernel": "transpose.tiled", "gpu": "H200", "config": config})) < 30
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("warps", [1, 2])
 def test_a_compile_that_would_exceed_its_deadline_is_refused_with_the_figures(gpu, warps):
     """256 × 256 × 64: the tile that stopped a page for minutes."""
-    why = explain_refusal(*product(gpu, 256, 256, 64, warps))
+    failure = refuse_compile(*product(gpu, 256, 256, 64, warps))
+    assert (failure.stage, failure.kind) == ("compile", "too_slow_to_compile")
+    why = failure.message
     assert f"takes {2048 // warps} registers per thread with num_warps {warps}; a thread has 255" in why
     assert f"the limit is {COMPILE_DEADLINE_S:.0f} s" in why
 
@@ -78,13 +74,13 @@ def everything_shown():
 def test_nothing_that_the_project_shows_is_refused():
     shown = list(everything_shown())
     assert len(shown) > 300
-    assert {why for payload in shown if (why := explain_refusal(*launch_of(payload)))} == set()
+    assert [payload for payload in shown if refuse_compile(*launch_from(payload))] == []
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_defaults_and_presets_may_use_the_worker_reserved_for_short_jobs(gpu):
     for kernel in discover().values():
         for preset in ({}, *(dict(one.config) for one in kernel.presets)):
-            launch = launch_of({"kernel": kernel.id, "config": preset, "gpu": gpu})
+            launch = launch_from({"kernel": kernel.id, "config": preset, "gpu": gpu})
             if launch[1].gpu.compute_capability >= (8, 0):
                 assert compile_seconds(*launch) <= QUICK_COMPILE_S, preset

@@ -1,205 +1,200 @@
-"""The gate, the order of launches and the clock: on a fake device and a fake host clock."""
+"""The gate, the order of launches and the clock: on a made-up device with a made-up host clock."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
-from kernels.measuring import gated_stream
-from kernels.measuring.gated_stream import MAX_LAUNCH_S, GatedStream, Nvml, clock_between
+from kernels.measuring.gated_stream import FIRST_LAUNCH_S, MAX_LAUNCH_S, GatedStream, clock_between, clock_limits
 from kernels.measuring.timing import MOST_TURNS
 from kernels.pairs import pair
 
 
-class Host:
-    """A host whose launches take `launch_s` each, and a 2 GHz GPU that spins before it runs them.
+class Event:
+    """A CUDA event of a fake device: when it was recorded, its gate had not opened yet."""
+
+    def __init__(self, device, **_):
+        self.device = device
+
+    def record(self):
+        self.opens_s, self.ms = self.device.opens_s, self.device.gpu_ms
+
+    def query(self):
+        return self.device.now_s > self.opens_s
+
+    def elapsed_time(self, end):
+        return end.ms - self.ms
+
+
+class FakeDevice:
+    """A host whose launches take `host_s` each, and a 2 GHz GPU that spins before it runs them.
 
     Attributes:
         gpu_ms: the GPU's total time for launches so far.
         numbers: the calls in the order of their launches.
+        replays: for each replayed graph, the number of spins before it.
     """
 
-    def __init__(self, launch_s: float) -> None:
-        self.launch_s, self.now, self.gate_opens, self.gpu_ms = launch_s, 0.0, 0.0, 0.0
-        self.spins: list[int] = []
-        self.replays: list[int] = []
-        self.numbers: list[int] = []
+    def __init__(self, host_s):
+        self.host_s, self.launch_s, self.now_s, self.opens_s, self.gpu_ms = host_s, FIRST_LAUNCH_S, 0.0, 0.0, 0.0
+        self.spins, self.replays, self.numbers = [], [], []
+        self.cuda = SimpleNamespace(
+            Event=functools.partial(Event, self),
+            CUDAGraph=lambda: SimpleNamespace(replay=lambda: self.replays.append(len(self.spins))),
+            graph=lambda _: contextlib.nullcontext(),
+            synchronize=lambda: None,
+            _sleep=self.spin,
+        )
 
-    def spin(self, cycles: int) -> None:
+    def spin(self, cycles):
         self.spins.append(cycles)
-        self.gate_opens = self.now + cycles / 2e9
+        self.opens_s = self.now_s + cycles / 2e9
 
-    def launch(self, number: int = 0, ms: float = 1.0) -> None:
-        self.now += self.launch_s
+    def launch(self, number=0, ms=1.0):
+        self.now_s += self.host_s
         self.gpu_ms += ms
         self.numbers.append(number)
 
-    def alternate(self, number: int) -> None:
-        """A launch that is slow if the launch before was fast, whichever call it was."""
+    def alternate(self, number):
+        """Launch; slow if the launch before was fast, whichever call it was."""
         self.launch(number, 0.98 if len(self.numbers) % 2 else 1.02)
 
     def stream(self, calls, l2="warm", timer="events"):
-        calls = [self.launch] * calls if isinstance(calls, int) else calls
-        return GatedStream(calls, l2, timer, probe=Probe(), driver=Nvml("GPU-1", object()))
+        return GatedStream([self.launch] * calls if isinstance(calls, int) else calls, l2, timer, self)
 
+    def now(self):
+        return self.now_s
 
-class Probe:
-    def launch(self, _):
+    def make_flush(self):
+        return lambda: None
+
+    def probe(self, place):
         pass
 
-    def megahertz(self):
+    def clock_mhz(self):
         return 1980.0
 
-
-@pytest.fixture
-def host(monkeypatch):
-    """Launch time → a host that stands in for torch's GPU and the clock."""
-
-    def install(launch_s):
-        host = Host(launch_s)
-
-        class Event:
-            def __init__(self, **_):
-                pass
-
-            def record(self):
-                self.opens, self.ms = host.gate_opens, host.gpu_ms
-
-            def query(self):
-                return host.now > self.opens
-
-            def elapsed_time(self, end):
-                return end.ms - self.ms
-
-        class Graph:
-            def replay(self):
-                host.replays.append(len(host.spins))
-
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-        monkeypatch.setattr(torch.cuda, "_sleep", host.spin)
-        monkeypatch.setattr(torch.cuda, "Event", Event)
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-        monkeypatch.setattr(torch.cuda, "graph", lambda _: contextlib.nullcontext())
-        monkeypatch.setattr("time.perf_counter", lambda: host.now)
-        monkeypatch.setattr(GatedStream, "launch_s", gated_stream.FIRST_LAUNCH_S)
-        return host
-
-    return install
+    def limits(self):
+        return ("power limit",)
 
 
-@pytest.mark.parametrize("launch_s", [5e-6, 40e-6, 59e-6])
-def test_no_batch_of_usual_launches_is_discarded(host, launch_s):
-    host = host(launch_s)
-    assert host.stream(16).batch(20).times_ms.shape == (16, 20)
-    assert len(host.spins) == 1
+@pytest.mark.parametrize("host_s", [5e-6, 40e-6, 59e-6])
+def test_no_batch_of_usual_launches_is_discarded(host_s):
+    device = FakeDevice(host_s)
+    batch = device.stream(16).batch(20)
+    assert batch.times_ms.shape == (16, 20)
+    assert (batch.clock_mhz, batch.limits) == (1980.0, ("power limit",))
+    assert len(device.spins) == 1
 
 
 @pytest.mark.parametrize("count", [2, 15, 16, 28, 320])
-def test_a_batch_of_any_number_of_calls_fits_in_the_queue(host, count):
-    host = host(5e-6)
-    stream = host.stream(count)
+def test_a_batch_of_any_number_of_calls_fits_in_the_queue(count):
+    device = FakeDevice(5e-6)
+    stream = device.stream(count)
     stream.batch(stream.most_turns)
-    assert len(host.spins) == 1
+    assert len(device.spins) == 1
     assert 3 * count * stream.most_turns <= 1000
     assert 3 * count * (stream.most_turns + 1) > 960 or stream.most_turns == MOST_TURNS
 
 
-def test_with_a_cold_l2_fewer_turns_fit_and_a_graph_is_one_entry(host, monkeypatch):
-    monkeypatch.setattr(gated_stream, "_l2_flush", lambda _: lambda: None)
-    host = host(5e-6)
-    assert host.stream(16, "cold").most_turns == 15
-    assert host.stream(16).most_turns == host.stream(320, "cold", "graph").most_turns == MOST_TURNS
+def test_with_a_cold_l2_fewer_turns_fit_and_a_graph_is_one_entry():
+    device = FakeDevice(5e-6)
+    assert device.stream(16, "cold").most_turns == 15
+    assert device.stream(16).most_turns == device.stream(320, "cold", "graph").most_turns == MOST_TURNS
 
 
-def test_slow_launches_get_a_longer_spin_and_the_next_stream_starts_with_it(host):
-    host = host(90e-6)
-    host.stream(16).batch(20)
-    assert len(host.spins) == 2
-    host.stream(3).batch(20)
-    assert len(host.spins) == 3
-    assert host.spins[-1] >= 60 * 90e-6 * 2e9
+def test_slow_launches_get_a_longer_spin_and_the_next_stream_starts_with_it():
+    device = FakeDevice(90e-6)
+    device.stream(16).batch(20)
+    assert len(device.spins) == 2
+    device.stream(3).batch(20)
+    assert len(device.spins) == 3
+    assert device.spins[-1] >= 60 * 90e-6 * 2e9
 
 
-def test_a_pause_of_the_host_does_not_make_later_spins_take_seconds(host):
-    host = host(0.01)
-    host.stream(1).batch(1)
-    host.launch_s = 40e-6
-    host.stream(16).batch(20)
-    assert host.spins[-1] / 2e9 <= 1.5 * 320 * MAX_LAUNCH_S
+def test_a_pause_of_the_host_does_not_make_later_spins_take_seconds():
+    device = FakeDevice(0.01)
+    device.stream(1).batch(1)
+    device.host_s = 40e-6
+    device.stream(16).batch(20)
+    assert device.spins[-1] / 2e9 <= 1.5 * 320 * MAX_LAUNCH_S
 
 
 @pytest.mark.parametrize("timer", ["events", "graph"])
-def test_launches_that_alternate_between_two_times_make_neither_of_two_equal_calls_faster(host, timer):
-    host = host(1e-6)
-    stream = host.stream([functools.partial(host.alternate, number) for number in range(2)], timer=timer)
+def test_launches_that_alternate_between_two_times_make_neither_of_two_equal_calls_faster(timer):
+    device = FakeDevice(1e-6)
+    stream = device.stream([functools.partial(device.alternate, number) for number in range(2)], timer=timer)
     times = np.concatenate([stream.batch(turns).times_ms for turns in range(10, 20)], axis=1)
     ratio = pair(*times)
     assert ratio.low <= 1 <= ratio.high
     assert times.mean(1) == pytest.approx([1, 1], abs=0.01)
 
 
-def test_each_call_gets_its_own_times_whatever_the_order(host):
-    host = host(1e-6)
-    times = host.stream([functools.partial(host.launch, ms=ms) for ms in (1.0, 2.0, 3.0)]).batch(20).times_ms
+def test_each_call_gets_its_own_times_whatever_the_order():
+    device = FakeDevice(1e-6)
+    times = device.stream([functools.partial(device.launch, ms=ms) for ms in (1.0, 2.0, 3.0)]).batch(20).times_ms
     assert times == pytest.approx(np.repeat([[1.0], [2.0], [3.0]], 20, axis=1))
 
 
-def test_in_order_each_call_is_launched_once(host):
-    host = host(1e-6)
-    stream = host.stream([functools.partial(host.alternate, number) for number in range(8)])
+def test_in_order_each_call_is_launched_once():
+    device = FakeDevice(1e-6)
+    stream = device.stream([functools.partial(device.alternate, number) for number in range(8)])
     assert stream.time_in_order() == pytest.approx([1.02, 0.98] * 4)
-    assert host.numbers == [*range(8), *range(8)]
+    assert device.numbers == [*range(8), *range(8)]
 
 
-def test_launches_that_cannot_be_queued_in_time_are_an_error(host):
-    host = host(10.0)
+def test_launches_that_cannot_be_queued_in_time_are_an_error():
     with pytest.raises(RuntimeError, match=r"could not be queued within \d+ cycles"):
-        host.stream(1).batch(3)
+        FakeDevice(10.0).stream(1).batch(3)
 
 
-def test_a_graph_of_many_launches_is_queued_once_behind_one_spin(host):
-    host = host(40e-6)
-    stream = host.stream(3, timer="graph")
-    before = len(host.spins)
+def test_a_graph_of_many_launches_is_queued_once_behind_one_spin():
+    device = FakeDevice(40e-6)
+    stream = device.stream(3, timer="graph")
+    before = len(device.spins)
     assert stream.batch(20).times_ms.shape == (3, 20)
-    assert host.replays == [before + 1]
-    assert host.spins[-1] / 2e9 < 0.002
+    assert device.replays == [before + 1]
+    assert device.spins[-1] / 2e9 < 0.002
 
 
-def readings(sms, start_cycles, time_ns, mhz):
+def test_a_sample_of_a_graph_of_short_calls_is_the_mean_of_20_launches():
+    device = FakeDevice(1e-6)
+    stream = device.stream([functools.partial(device.launch, ms=ms) for ms in (0.01, 0.02)], timer="graph")
+    assert stream.launches_per_sample == 20
+    assert stream.batch(5).times_ms == pytest.approx(np.repeat([[0.01], [0.02]], 5, axis=1))
+    assert len(device.numbers) == 2 + 3 * 2 + 5 * 2 * 20, "one each to compile, three turns to choose, and the graph"
+
+
+def readings(sms, time_ns, mhz=1755):
     """What a probe records on some SMs, whose counters have different offsets."""
-    rows = [(sm, 1000 * sm + start_cycles + time_ns * mhz // 1000, 5_000_000 + time_ns, 1) for sm in sms]
+    rows = [(sm, 1000 * sm + 7 + time_ns * mhz // 1000, 5_000_000 + time_ns, 1) for sm in sms]
     return np.array(rows, dtype=np.int64)
 
 
-def test_the_clock_is_cycles_over_time_on_the_sms_in_both_readings():
-    before, after = readings([0, 1, 2, 3], 7, 0, 1755), readings([2, 3, 4, 4], 7, 400_000, 1755)
-    assert clock_between(before, after) == pytest.approx(1755, rel=1e-3)
-
-
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "after", "mhz"),
     [
-        (readings([0], 0, 0, 1755), readings([1], 0, 400_000, 1755)),
-        (readings([0], 0, 0, 1755), readings([0], 0, 20_000, 1755)),
-        (readings([0], 0, 0, 1755), readings([0], 0, 400_000, 9)),
-        (readings([0], 0, 0, 1755), readings([0], 0, 400_000, 90_000)),
-        (np.zeros((4, 4), dtype=np.int64), readings([0], 0, 400_000, 1755)),
+        (readings([0, 1, 2, 3], 0), readings([2, 3, 4, 4], 400_000), 1755),
+        (readings([0], 0), readings([1], 400_000), None),
+        (readings([0], 0), readings([0], 20_000), None),
+        (readings([0], 0), readings([0], 400_000, 9), None),
+        (readings([0], 0), readings([0], 400_000, 90_000), None),
+        (np.zeros((4, 4), dtype=np.int64), readings([0], 400_000), None),
     ],
-    ids=["no SM in both", "too short", "a counter that stops", "a counter that restarts", "never written"],
+    ids=["two SMs in both", "no SM in both", "too short", "it stops", "it restarts", "never written"],
 )
-def test_an_implausible_clock_is_none(before, after):
-    assert clock_between(before, after) is None
+def test_the_clock_is_cycles_over_time_on_the_sms_in_both_readings_and_none_if_implausible(before, after, mhz):
+    assert clock_between(before, after) == (mhz and pytest.approx(mhz, rel=1e-3))
 
 
 class Library:
-    """A driver's library that knows one device, with the function names of drivers before 535."""
+    """A driver's library that knows one device."""
 
-    def __init__(self, reasons=0x4, may_read=True):
+    def __init__(self, reasons, may_read=True):
         self.reasons, self.may_read = reasons, may_read
 
     def nvmlInit_v2(self):
@@ -209,29 +204,28 @@ class Library:
         device._obj.value = 7
         return 0 if uuid == b"GPU-1" else 6
 
-    def nvmlDeviceGetClockInfo(self, device, kind, value):
-        value._obj.value = 1755
-        return 0 if self.may_read and (device.value, kind) == (7, 1) else 3
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device, value):
+    def nvmlDeviceGetCurrentClocksEventReasons(self, device, value):
         value._obj.value = self.reasons
-        return 0 if self.may_read else 3
+        return 0 if self.may_read and device.value == 7 else 3
+
+
+def missing(name):
+    raise OSError(f"{name}: cannot open shared object file")
 
 
 @pytest.mark.parametrize(
-    ("reasons", "limits"),
+    ("uuid", "load", "limits"),
     [
-        (0x4, ("power limit",)),
-        (0x4 | 0x40, ("power limit", "temperature, by the hardware")),
-        (0x1 | 0x2 | 0x100, ()),  # idle, or a clock that a user set
+        ("GPU-1", lambda _: Library(0x4), ("power limit",)),
+        ("GPU-1", lambda _: Library(0x4 | 0x40), ("power limit", "temperature, by the hardware")),
+        ("GPU-1", lambda _: Library(0x1 | 0x2 | 0x100), ()),
+        ("GPU-1", lambda _: Library(0x4, may_read=False), ()),
+        ("MIG-2", lambda _: Library(0x4), ()),
+        ("GPU-1", lambda _: SimpleNamespace(nvmlInit_v2=lambda: 9), ()),
+        ("GPU-1", lambda _: object(), ()),
+        ("GPU-1", missing, ()),
     ],
+    ids=["one", "two", "idle or a user's", "not permitted", "unknown device", "no driver", "old driver", "no NVML"],
 )
-def test_the_driver_reports_its_clock_and_its_limits(reasons, limits):
-    driver = Nvml("GPU-1", Library(reasons))
-    assert (driver.clock_mhz(), driver.limits()) == (1755.0, limits)
-
-
-def test_a_driver_without_permission_or_with_an_unknown_device_reports_nothing():
-    driver = Nvml("GPU-1", Library(may_read=False))
-    assert (driver.clock_mhz(), driver.limits()) == (None, ())
-    assert Nvml("MIG-2", Library()).note == "NVML is not available: nvmlDeviceGetHandleByUUID gave 6"
+def test_the_drivers_limits_are_read_where_they_can_be(uuid, load, limits):
+    assert clock_limits(uuid, load) == limits

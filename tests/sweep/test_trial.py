@@ -75,7 +75,7 @@ class Log:
 class Stream:
     """A stream on which each turn is slower than the one before, for all calls alike."""
 
-    launches_per_sample, driver_note, most_turns = 1, "", 2
+    launches_per_sample, most_turns = 1, 2
 
     def __init__(self, calls):
         self.calls, self.turns = calls, 0
@@ -85,7 +85,7 @@ class Stream:
         slower = 1 + 0.01 * np.arange(self.turns, self.turns + turns)
         self.turns += turns
         times_ms = np.array([[MS.get(call, 2.0)] for call in self.calls]) * slower
-        return SimpleNamespace(times_ms=times_ms, clock_mhz=1.0, driver_mhz=None, limits=())
+        return SimpleNamespace(times_ms=times_ms, clock_mhz=1.0, limits=())
 
 
 @pytest.fixture
