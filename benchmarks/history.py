@@ -21,8 +21,7 @@ import gradio as gr
 from benchmarks.models import median_ms
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.results.store import Store
-from kernels.results.stored import experiment_key, experiment_text
+from kernels.results.store import Store, experiment_key, experiment_text
 from visualize.panels.history_tab import HistoryPanel, reply
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known

@@ -37,8 +37,7 @@ from kernels.measuring.timeline import TIMELINE
 from kernels.measuring.worker import default_cache_directory
 from kernels.measuring.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
 from kernels.results import Compiled, Device, Failure, Measured, RunResult
-from kernels.results.store import Store, machine_store
-from kernels.results.stored import KnownResult
+from kernels.results.store import KnownResult, Store, machine_store
 
 LOG = logging.getLogger("tilescope.session")
 

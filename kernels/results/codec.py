@@ -7,13 +7,11 @@ picture. Pydantic is imported at the first conversion, so workers, which only cr
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -31,9 +29,6 @@ if TYPE_CHECKING:
 LEVELS = np.array([0.0, *(10 ** (step / 24 - 4) for step in range(254)), np.inf], dtype=np.float32)
 LEVELS[1 + 24 * 4] = 1.0
 
-# JSON can't represent these numbers.
-_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-
 
 @dataclass(frozen=True)
 class JsonField:
@@ -42,25 +37,24 @@ class JsonField:
     Attributes:
         write: value → JSON.
         read: JSON → value. Raises ValueError for JSON that does not represent a value.
+        json: the type of the JSON, which pydantic checks before `read`.
     """
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
+    json: Any = Any
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
 
         write = core_schema.plain_serializer_function_ser_schema(self.write)
-        return core_schema.no_info_plain_validator_function(self.read, serialization=write)
+        return core_schema.no_info_after_validator_function(self.read, handler(self.json), serialization=write)
 
 
-def _read_rows(rows: Any, read_row: Callable[[Any], list[float]]) -> np.ndarray:
-    if not isinstance(rows, list):
-        raise ValueError("a picture must be a list of rows")
-    values = [read_row(row) for row in rows]
-    if not values or not values[0] or len({len(row) for row in values}) != 1:
+def _read_picture(rows: list[Any]) -> np.ndarray:
+    if len({len(row) for row in rows}) != 1 or not len(rows[0]):
         raise ValueError("a picture's rows must have equal lengths and at least one value")
-    return np.array(values, dtype=np.float32)
+    return np.array(rows, dtype=np.float32)
 
 
 def _encode_cells(cells: np.ndarray) -> list[str]:
@@ -69,13 +63,8 @@ def _encode_cells(cells: np.ndarray) -> list[str]:
     return [base64.b64encode(row.tobytes()).decode() for row in codes]
 
 
-def _decode_cells(row: Any) -> list[float]:
-    if not isinstance(row, str):
-        raise ValueError("a row of cells must be base64 text")
-    try:
-        return [float(LEVELS[code]) for code in base64.b64decode(row, validate=True)]
-    except binascii.Error as error:
-        raise ValueError(f"a row of cells must be base64 text: {error}") from error
+def _decode_cells(rows: list[str]) -> np.ndarray:
+    return _read_picture([LEVELS[list(base64.b64decode(row, validate=True))] for row in rows])
 
 
 def _write_elements(values: np.ndarray) -> list[list[float | str]]:
@@ -83,23 +72,11 @@ def _write_elements(values: np.ndarray) -> list[list[float | str]]:
     return [[float(str(value)) if np.isfinite(value) else str(value) for value in row] for row in values]
 
 
-def _read_elements(row: Any) -> list[float]:
-    if not isinstance(row, list):
-        raise ValueError("a row of elements must be a list of numbers")
-    return [_read_number(value) for value in row]
-
-
-def _read_number(value: Any) -> float:
-    if isinstance(value, str) and value in _NOT_FINITE:
-        return _NOT_FINITE[value]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"an element must be a number or one of {', '.join(_NOT_FINITE)}, not {value!r}")
-    return float(value)
-
-
-# (rows, columns) float32.
-Cells = Annotated[np.ndarray, JsonField(_encode_cells, lambda rows: _read_rows(rows, _decode_cells))]
-Elements = Annotated[np.ndarray, JsonField(_write_elements, lambda rows: _read_rows(rows, _read_elements))]
+# (rows, columns) float32. JSON can't represent numbers that are not finite.
+Cells = Annotated[np.ndarray, JsonField(_encode_cells, _decode_cells, list[str])]
+Elements = Annotated[
+    np.ndarray, JsonField(_write_elements, _read_picture, list[list[float | Literal["nan", "inf", "-inf"]]])
+]
 
 MeasuredExperiment = Annotated[
     Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload, discover()))
@@ -113,6 +90,24 @@ SweptSpace = Annotated[Space, JsonField(Space.to_json, lambda payload: space_fro
 
 class UnreadableRecording(ValueError):
     """JSON does not represent the expected value. The message names the place, the field and the reason."""
+
+
+def parse_json(text: str, place: str) -> dict[str, Any]:
+    """Parse text that must be a JSON object.
+
+    Args:
+        place: as for `from_json`.
+
+    Raises:
+        UnreadableRecording: the text is something else.
+    """
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UnreadableRecording(f"{place}: this is not JSON: {error}.") from error
+    if not isinstance(fields, dict):
+        raise UnreadableRecording(f"{place}: this is not a JSON object.")
+    return fields
 
 
 @cache

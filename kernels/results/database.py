@@ -1,4 +1,4 @@
-"""The store's SQLite file: its schema, opening and pruning it, and describing its errors.
+"""The store's SQLite file: its schema, transactions, size limit and errors.
 
 Write-ahead logging lets other processes read while one writes. Each write is one transaction with `synchronous=FULL`:
 once it returns, the result survives a killed process and a power failure. NORMAL would save one fsync (milliseconds,
@@ -7,12 +7,23 @@ while a run takes seconds), but a power failure could lose the latest results.
 
 from __future__ import annotations
 
+import logging
+import math
 import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
+
+LOG = logging.getLogger("tilescope.store")
 
 # The file's `application_id`: "TILE".
 APPLICATION = 0x54494C45
 VERSION = 4
+
+# Limit on the file's used pages, enough for about 300,000 runs.
+MAX_BYTES = 1_000_000_000
 
 # Seconds that a write waits for another process to finish writing, which takes milliseconds.
 _BUSY_S = 1.0
@@ -41,8 +52,10 @@ _SCHEMA = (
     f"PRAGMA user_version = {VERSION}",
 )
 
-_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_UNREADABLE = "it is not a readable database. Move it away and restart to create a new one"
 _REASONS = {
+    sqlite3.SQLITE_CORRUPT: _UNREADABLE,
+    sqlite3.SQLITE_NOTADB: _UNREADABLE,
     sqlite3.SQLITE_BUSY: "another program has locked it",
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_READONLY: "it is read-only",
@@ -50,22 +63,124 @@ _REASONS = {
     sqlite3.SQLITE_IOERR: "the disk reports an error",
 }
 
+A = TypeVar("A")
 
-class NotOurs(Exception):
+
+class ForeignDatabase(Exception):
     """The database belongs to another program or version, and is left untouched. The message completes a sentence."""
 
 
 # Exceptions that opening, reading or writing the file can raise.
-TROUBLE = (sqlite3.Error, OSError, NotOurs)
+_ERRORS = (sqlite3.Error, OSError, ForeignDatabase)
 
 
-def open_database(path: Path) -> sqlite3.Connection:
-    """Return an autocommit connection to the store's file. Create the tables in a new file.
+class Database:
+    """A SQLite file that several processes may share.
 
-    In a read-only folder, an existing file is opened read-only.
+    It reports trouble with the file as text (`problem`) and never raises: the page still shows a result that can't be
+    stored.
 
-    Raises:
-        TROUBLE: the file can't be used. Nothing is written to a database of another program or version.
+    Args:
+        path: the file; None to store nothing.
+        max_bytes: size above which writes delete the oldest results and sweeps.
+        pause_s: seconds without a retry after a failure, so that redraws and sweep rows do not each wait for a locked
+            file.
+    """
+
+    def __init__(self, path: Path | None, max_bytes: int = MAX_BYTES, pause_s: float = 2.0) -> None:
+        self.path = path
+        self._max_bytes, self._pause_s = max_bytes, pause_s
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        # "read" or "written" → the reason for the failure, and the time of the next attempt.
+        self._failures: dict[str, tuple[str, float]] = {}
+        self._lost = 0
+        self.write(lambda _: None)  # detects trouble before there is a result to lose
+        self._lost = 0
+
+    @property
+    def problem(self) -> str:
+        """Describe trouble with the file, in sentences; "" if there is none."""
+        name, sentences = self.path.name if self.path else "", []
+        if "written" in self._failures:
+            sentences.append(f"New results are not stored in {name}: {self._failures['written'][0]}.")
+        elif "read" in self._failures:
+            sentences.append(f"{name} can't be read: {self._failures['read'][0]}.")
+        if self._lost:
+            sentences.append(f"Failed writes since the start: {self._lost:,}. See the log for the reasons.")
+        return " ".join(sentences)
+
+    def rows(self, query: str, given: Sequence[object] = ()) -> list[Any]:
+        """Return a query's rows, or an empty list if the file can't be read."""
+        return self._attempt("read", lambda connection: connection.execute(query, given).fetchall(), [])
+
+    def write(self, change: Callable[[sqlite3.Connection], object]) -> bool:
+        """Commit a change and return True. Count it as lost and return False if the file can't be written."""
+
+        def transaction(connection: sqlite3.Connection) -> bool:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                change(connection)
+                _prune(connection, self._max_bytes)
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            return True
+
+        is_written = self._attempt("written", transaction, False)
+        self._lost += self.path is not None and not is_written
+        return is_written
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._disconnect()
+
+    def _attempt(self, verb: str, action: Callable[[sqlite3.Connection], A], default: A) -> A:
+        with self._lock:
+            if self.path is None or time.monotonic() < self._failures.get(verb, ("", 0.0))[1]:
+                return default
+            try:
+                result = action(self._connect(self.path))
+            except _ERRORS as error:
+                # On a full disk, an open connection can still read, but a new one can't create the WAL files it needs.
+                if verb == "read" or (self._connection and self._connection.in_transaction):
+                    self._disconnect()
+                self._note(verb, error)
+                return default
+            self._failures.pop(verb, None)
+            return result
+
+    def _note(self, verb: str, error: BaseException) -> None:
+        """Remember why the file can't be used. Log each new reason."""
+        reason, before = _describe(error), self._failures.get(verb, ("", 0.0))[0]
+        self._failures[verb] = reason, time.monotonic() + self._pause_s
+        if reason == _UNREADABLE:  # writing to a broken file could break it further
+            self._failures["written"] = reason, math.inf
+        if reason != before:
+            LOG.warning("%s can't be %s: %s.", self.path, verb, reason)
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        # If the file was deleted or replaced, reconnect: writes to the old one would be lost.
+        if self._connection is not None and _file_id(path) != self._file:
+            self._disconnect()
+        if self._connection is None:
+            self._connection = _open(path)
+            self._file = _file_id(path)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Return an autocommit connection. Create the tables in a new file.
+
+    In a read-only folder, open an existing file read-only. Write nothing to a database of another program or version.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -102,14 +217,16 @@ def _version(connection: sqlite3.Connection) -> int:
     if not (version or application or tables):
         return 0
     if application != APPLICATION:
-        raise NotOurs("it is another program's database")
+        raise ForeignDatabase("it is another program's database")
     if version != VERSION:
         age = "a newer" if version > VERSION else "an older"
-        raise NotOurs(f"{age} Tilescope wrote it: its version is {version}, but this Tilescope reads version {VERSION}")
+        raise ForeignDatabase(
+            f"{age} Tilescope wrote it: its version is {version}, but this Tilescope reads version {VERSION}"
+        )
     return VERSION
 
 
-def prune(connection: sqlite3.Connection, max_bytes: int) -> None:
+def _prune(connection: sqlite3.Connection, max_bytes: int) -> None:
     """Delete the oldest results and sweeps, but never the latest of each, until the used pages fit in `max_bytes`.
 
     SQLite reuses free pages before it grows the file.
@@ -132,21 +249,18 @@ def _used_bytes(connection: sqlite3.Connection) -> int:
     return int((pages - free) * size)
 
 
-def is_corrupt(error: BaseException) -> bool:
-    """Return whether the error means that the file itself is corrupt."""
-    return _code(error) in _CORRUPT
-
-
-def describe(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Describe what is wrong with the file, as the end of a sentence. Omit its path, because the page is public."""
-    code = _code(error)
-    if code in _CORRUPT:
-        return "it is not a readable database. Move it away and restart to create a new one"
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
-    return f"{_REASONS[code]} ({error})" if code in _REASONS else str(error)
+    return _REASONS.get(_code(error), str(error))
 
 
 def _code(error: BaseException) -> int:
-    """Return SQLite's primary error code; -1 for another error."""
-    return getattr(error, "sqlite_errorcode", -1) & 0xFF if isinstance(error, sqlite3.Error) else -1
+    """Return SQLite's primary error code; another number for other errors."""
+    return getattr(error, "sqlite_errorcode", -1) & 0xFF
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    status = path.stat() if path.exists() else None
+    return status and (status.st_dev, status.st_ino)

@@ -15,8 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from kernels import once
 from kernels.experiment import Experiment
-from kernels.results import Measured
-from kernels.results.codec import UnreadableRecording, from_json, to_json
+from kernels.results import Measured, codec
 
 DIRECTORY = Path(__file__).with_name("recorded")
 
@@ -59,7 +58,7 @@ class RecordForm(Generic[T]):
 
     def line(self, recording: Recording[T]) -> str:
         """Return a recording as a line of a file, without the newline."""
-        measured = to_json(self.compact(recording.measured), omit_defaults=True)
+        measured = codec.to_json(self.compact(recording.measured), omit_defaults=True)
         fields = {"gpu": recording.gpu, "date": recording.date, self.word: measured}
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
@@ -72,9 +71,9 @@ class RecordForm(Generic[T]):
         Raises:
             UnreadableRecording: the message names the place, the field and the reason.
         """
-        if not isinstance(fields, Mapping) or fields.keys() != {"gpu", "date", self.word}:
-            raise UnreadableRecording(f"{place}: a recording must have the fields gpu, date and {self.word}.")
-        by_word = from_json(dict[str, self.result], {self.word: fields[self.word]}, place)  # type: ignore[name-defined]
+        if fields.keys() != {"gpu", "date", self.word}:
+            raise codec.UnreadableRecording(f"{place}: a recording must have the fields gpu, date and {self.word}.")
+        by_word = codec.from_json(dict[str, self.result], {self.word: fields[self.word]}, place)  # type: ignore[name-defined]
         return Recording(fields["gpu"], fields["date"], by_word[self.word])
 
     def recall(self, measured: T, experiment: Experiment, note: str, backend: str = "recorded") -> T:
@@ -96,7 +95,7 @@ def shipped(form: RecordForm[T], directory: Path = DIRECTORY) -> tuple[Recording
     Raises:
         UnreadableRecording: the message names the file and the line number.
     """
-    return tuple(form.recording(fields, place) for place, fields in _lines(directory).get(form.word, ()))
+    return tuple(form.recording(fields, place) for place, fields in _lines(directory) if form.word in fields)
 
 
 def find(form: RecordForm[T], experiment: Experiment, gpu: str) -> T | None:
@@ -116,21 +115,14 @@ def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
 
 
 @once
-def _lines(directory: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """Return the place and fields of each shipped line, grouped by the word of its kind."""
-    lines: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+def _lines(directory: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the place and the fields of each shipped line."""
+    lines = []
     for file in sorted(directory.glob("*.jsonl")):
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            place = f"{file.name}, line {number}"
             if line.strip():
-                place = f"{file.name}, line {number}"
-                try:
-                    fields = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise UnreadableRecording(f"{place}: this is not JSON: {error}.") from error
-                if not isinstance(fields, dict) or len(fields) != 3:
-                    raise UnreadableRecording(f"{place}: a recording must have the fields gpu, date and its kind.")
-                for word in fields.keys() - {"gpu", "date"}:
-                    lines.setdefault(word, []).append((place, fields))
+                lines.append((place, codec.parse_json(line, place)))
     return lines
 
 

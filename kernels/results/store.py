@@ -1,7 +1,6 @@
 """The store of one machine: results and sweeps in one SQLite file, and the lookup of earlier results.
 
-Several processes may share the file. The store reports trouble with the file as text (`problem`) and never raises: the
-page still shows a result that can't be stored.
+A sweep's rows are written as they arrive, and a later sweep of the same space resumes from them.
 """
 
 from __future__ import annotations
@@ -9,93 +8,154 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import hashlib
 import json
 import logging
-import math
 import os
 import sqlite3
-import threading
-import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from kernels.experiment import Experiment
-from kernels.results import Measured, codec, records
-from kernels.results.database import TROUBLE, describe, is_corrupt, open_database, prune
-from kernels.results.records import RecordForm
-from kernels.results.stored import (
-    RESULT_COLUMNS,
-    Json,
-    KnownResult,
-    ResultFilter,
-    StoredResult,
-    StoredSweep,
-    experiment_key,
-    read_result,
-    result_row,
-)
+from kernels import discover, jit
+from kernels.experiment import Experiment, from_json
+from kernels.gpus import Gpu
+from kernels.results import Measured, RunResult, Sweep, SweepRow, Timeline, codec, records
+from kernels.results.database import Database
+from kernels.results.sweep import ResumePoint
+from kernels.space import Space
 
 LOG = logging.getLogger("tilescope.store")
 
-# Limit on the file's used pages, enough for about 300,000 runs.
-MAX_BYTES = 1_000_000_000
+# The version of Triton that compiles this machine's sweeps.
+TRITON = str(getattr(jit.triton, "__version__", "none"))
 
-# Number of decoded recordings kept in memory, because each redraw reads the same recordings.
-_MOST_READ = 64
-
-# Seconds without a retry after a failure, so that redraws and sweep rows do not each wait for a locked file.
-_PAUSE_S = 2.0
-
-A = TypeVar("A")
+Json = dict[str, Any]
+S = TypeVar("S", "StoredResult", "StoredSweep")
 
 
 class Kind(Protocol):
     """The parts of a measurement that the store needs: its name in listings, and the form of its recordings."""
 
     name: str
-    form: RecordForm[Any]
+    form: records.RecordForm[Any]
 
 
-class Store:
-    """One file of results and sweeps.
+@dataclass(frozen=True)
+class KnownResult:
+    """A result and the time when this machine stored it; None if it was shipped or measured by this process."""
 
-    Args:
-        path: the SQLite file; None to store nothing.
-        max_bytes: size above which the store deletes the oldest results and sweeps.
+    value: Any
+    ended: datetime.datetime | None = None
+
+
+@dataclass(frozen=True)
+class ResultFilter:
+    """A filter for listing results. An empty field matches everything.
+
+    Attributes:
+        keys: values of `experiment_key`.
+        device: the device's own name.
     """
 
-    def __init__(self, path: Path | None, max_bytes: int = MAX_BYTES) -> None:
-        self.path = path
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
-        # "read" or "written" → the reason for the failure, and the time of the next attempt.
-        self._trouble: dict[str, tuple[str, float]] = {}
-        self._lost = 0
-        self._decode = functools.lru_cache(_MOST_READ)(self._read_recording)
-        self._write(lambda _: None)  # detects trouble before there is a result to lose
-        self._lost = 0
+    kinds: tuple[str, ...] = ()
+    kernel: str = ""
+    device: str = ""
+    keys: tuple[str, ...] = ()
+
+    def where(self) -> tuple[str, list[str]]:
+        """Return the SQL condition with placeholders, and the placeholders' values."""
+        single = {"kernel": self.kernel, "device": self.device}
+        allowed = {"kind": self.kinds, "key": self.keys, **{name: (value,) for name, value in single.items() if value}}
+        terms = [f"{column} IN ({', '.join('?' * len(values))})" for column, values in allowed.items() if values]
+        return " AND ".join(terms) or "1", [value for values in allowed.values() for value in values]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A result's entry in a listing. A field is None if the kind of measurement lacks it, or without timing.
+
+    Attributes:
+        median_ms, p20_ms, p80_ms, samples: the kernel's time.
+        ratio, ratio_low, ratio_high: the library's time divided by the kernel's, with the 95 % interval.
+        passed: whether the output was correct.
+    """
+
+    median_ms: float | None = None
+    p20_ms: float | None = None
+    p80_ms: float | None = None
+    samples: int | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    passed: bool | None = None
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """A result without its recording.
+
+    Attributes:
+        number: later results have higher numbers.
+        kind: the name of the measurement.
+        gpu: the GPU that ran the measurement; for the interpreter, the GPU that predictions are for.
+        device, backend, torch, triton: as in results.Device.
+        ended: UTC.
+        experiment: None if this version lacks the kernel or rejects a value.
+    """
+
+    number: int
+    kind: str
+    kernel: str
+    gpu: str
+    device: str
+    backend: str
+    torch: str
+    triton: str
+    ended: datetime.datetime
+    experiment: Experiment | None
+    summary: Summary
+
+
+@dataclass(frozen=True)
+class StoredSweep:
+    """A sweep without its rows.
+
+    Attributes:
+        name: its unique id, chosen by its writer.
+        space: the identity of its space.
+        gpu, triton: the GPU that times its configs, and the Triton version that compiles them.
+        began: UTC.
+        state: "running" until its end is recorded.
+        details: the sweep as JSON.
+        total, done: number of configs, and how many of them are done.
+        best_ms: the fastest config's time; None before the first timing.
+        changes: number of writes so far. An equal number means equal content.
+    """
+
+    name: str
+    kernel: str
+    space: str
+    gpu: str
+    triton: str
+    began: datetime.datetime
+    state: str
+    details: Json
+    total: int = 0
+    done: int = 0
+    best_ms: float | None = None
+    changes: int = 0
 
     @property
-    def is_on(self) -> bool:
-        """Return whether the store has a file."""
-        return self.path is not None
+    def ended(self) -> str:
+        """Return how the sweep ended: "cut off" if its process died, or is still running."""
+        return "cut off" if self.state == "running" else self.state
 
-    @property
-    def problem(self) -> str:
-        """Describe trouble with the file, in sentences; "" if there is none."""
-        name, sentences = self.path.name if self.path else "", []
-        if "written" in self._trouble:
-            sentences.append(f"New results are not stored in {name}: {self._trouble['written'][0]}.")
-        elif "read" in self._trouble:
-            sentences.append(f"{name} can't be read: {self._trouble['read'][0]}.")
-        if self._lost:
-            sentences.append(f"Failed writes since the start: {self._lost:,}. See the log for the reasons.")
-        return " ".join(sentences)
+
+class Store(Database):
+    """One file of results and sweeps."""
 
     def put(self, kind: Kind, gpu: str, measured: Measured, ended: datetime.datetime) -> bool:
         """Write a result. Return True once it is on disk, and False if the write failed.
@@ -104,8 +164,18 @@ class Store:
             gpu: the GPU that ran the measurement; for the interpreter, the GPU that predictions are for.
             ended: time zone aware.
         """
-        row = result_row(kind.name, kind.form, gpu, measured, ended)
-        return self._write(lambda connection: _insert(connection, "result", row))
+        experiment, device = dataclasses.replace(measured.experiment, gpu=""), measured.device
+        compact = kind.form.compact(dataclasses.replace(measured, experiment=experiment))
+        row = {
+            **{"kind": kind.name, "kernel": experiment.kernel, "key": experiment_key(kind.form.key(experiment))},
+            **{"gpu": gpu, "device": device.name, "backend": device.backend},
+            **{"torch": device.torch, "triton": device.triton},
+            "ended": ended.astimezone(datetime.UTC).isoformat(timespec="seconds"),
+            "experiment": experiment_text(experiment),
+            "summary": json.dumps(vars(_summarize(measured))),
+            "recording": zlib.compress(json.dumps(codec.to_json(compact, omit_defaults=True)).encode()),
+        }
+        return self.write(lambda connection: _insert(connection, "result", row))
 
     def find(self, kind: Kind, experiment: Experiment, gpu: str, backend: str = "cuda") -> KnownResult | None:
         """Return the latest earlier result of an experiment on a GPU: stored on this machine if possible, else shipped.
@@ -115,11 +185,17 @@ class Store:
         Args:
             backend: "cuda", or "interpreter" for an earlier result of Triton's interpreter on this machine.
         """
-        form, given = kind.form, (experiment_key(kind.form.key(experiment)), kind.name, gpu, backend)
-        query = "SELECT max(number) FROM result WHERE key = ? AND kind = ? AND gpu = ? AND backend = ?"
-        numbers = [number for (number,) in self._rows(query, given) if number]
-        if numbers and (decoded := self._decode(form, *numbers)):
-            measured, ended = decoded
+        form, matches = kind.form, "key = ? AND kind = ? AND gpu = ? AND backend = ?"
+        query = f"SELECT number, recording, ended FROM result WHERE {matches} ORDER BY number DESC LIMIT 1"
+        for number, recording, date in self.rows(
+            query, (experiment_key(form.key(experiment)), kind.name, gpu, backend)
+        ):
+            try:
+                measured = codec.from_json(form.result, json.loads(zlib.decompress(recording)), f"result {number}")
+            except (ValueError, zlib.error) as error:
+                LOG.warning("A stored result can't be read: %s", error)
+                continue
+            ended = datetime.datetime.fromisoformat(date)
             note = f"{form.verb} earlier on this machine, {ended:%Y-%m-%d %H:%M} UTC. {measured.note}".strip()
             mark = "recorded" if backend == "cuda" else backend
             return KnownResult(form.recall(measured, experiment, note, mark), ended)
@@ -129,154 +205,158 @@ class Store:
     def latest(self, wanted: ResultFilter, limit: int, before: int = 0) -> list[StoredResult]:
         """List results, latest first. Start below the number `before`, or at the latest result if it is 0."""
         where, given = wanted.where()
-        query = f"SELECT {RESULT_COLUMNS} FROM result WHERE {where} AND number < ? ORDER BY number DESC LIMIT ?"
-        return [read_result(*row) for row in self._rows(query, [*given, before or 2**63 - 1, limit])]
+        return self._list(StoredResult, "result", f"{where} AND number < ?", [*given, before or 2**63 - 1, limit])
 
     def count(self, wanted: ResultFilter) -> int:
         """Count the results that match a filter."""
         where, given = wanted.where()
-        return sum(number for (number,) in self._rows(f"SELECT count(*) FROM result WHERE {where}", given))
+        return sum(number for (number,) in self.rows(f"SELECT count(*) FROM result WHERE {where}", given))
 
     def counts(self) -> dict[tuple[str, str, str], int]:
         """Count the results of each kind, kernel and device."""
         columns = "kind, kernel, device"
-        rows = self._rows(f"SELECT {columns}, count(*) FROM result GROUP BY {columns}")
+        rows = self.rows(f"SELECT {columns}, count(*) FROM result GROUP BY {columns}")
         return {(kind, kernel, device): number for kind, kernel, device, number in rows}
 
-    def begin_sweep(self, sweep: StoredSweep) -> bool:
-        """Write a new sweep, or resume the sweep with this name and keep its rows. Return as `put` does."""
-        row = {**vars(sweep), "began": sweep.began.isoformat(timespec="seconds"), "details": json.dumps(sweep.details)}
-        resume = "ON CONFLICT (name) DO UPDATE SET state = excluded.state, details = excluded.details"
-        return self._write(lambda connection: _insert(connection, "sweep", row, f"{resume}, changes = changes + 1"))
+    def begin_sweep(self, name: str, gpu: Gpu, began: datetime.datetime, sweep: Sweep) -> bool:
+        """Write a new sweep without its rows, or resume the sweep with this name and keep its rows.
 
-    def add_to_sweep(self, name: str, rows: Mapping[int, Json], done: int, best_ms: float | None) -> bool:
+        Return as `put` does.
+        """
+        space = sweep.space
+        row = {
+            **{"name": name, "kernel": space.base.kernel, "space": space.identity, "gpu": gpu.name, "triton": TRITON},
+            **{"began": began.isoformat(timespec="seconds"), "state": "running", "details": _details(sweep)},
+            **{"total": space.size, "done": 0, "changes": 0},
+        }
+        resume = "ON CONFLICT (name) DO UPDATE SET state = excluded.state, details = excluded.details"
+        return self.write(lambda connection: _insert(connection, "sweep", row, f"{resume}, changes = changes + 1"))
+
+    def add_to_sweep(self, name: str, rows: Mapping[int, SweepRow], done: int, best_ms: float | None) -> bool:
         """Write a sweep's progress and some of its rows, by place in grid order, atomically. Return as `put` does.
 
         A row replaces the earlier row at its place. Rows of a deleted sweep are dropped.
         """
+        texts = []
+        for place, row in rows.items():
+            fields = codec.to_json(row, omit_defaults=True)
+            del fields["experiment"]  # the place determines it
+            texts.append((place, json.dumps(fields), name))
 
         def change(connection: sqlite3.Connection) -> None:
-            connection.executemany(
-                "INSERT OR REPLACE INTO sweep_row SELECT number, ?, ? FROM sweep WHERE name = ?",
-                [(place, json.dumps(row), name) for place, row in rows.items()],
-            )
+            into = "INSERT OR REPLACE INTO sweep_row SELECT number, ?, ? FROM sweep WHERE name = ?"
+            connection.executemany(into, texts)
             progress = "UPDATE sweep SET done = ?, best_ms = ?, changes = changes + 1 WHERE name = ?"
             connection.execute(progress, (done, best_ms, name))
 
-        return self._write(change)
+        return self.write(change)
 
-    def end_sweep(self, name: str, state: str, details: Json, best_ms: float | None) -> bool:
-        """Write a sweep's final state and details. Return as `put` does."""
+    def end_sweep(self, name: str, sweep: Sweep) -> bool:
+        """Write how a sweep ended, and its finalists. Return as `put` does."""
         change = "UPDATE sweep SET state = ?, details = ?, best_ms = ?, changes = changes + 1 WHERE name = ?"
-        given = (state, json.dumps(details), best_ms, name)
-        return self._write(lambda connection: connection.execute(change, given))
+        given = sweep.ended, _details(sweep), sweep.best and sweep.best.median_ms, name
+        return self.write(lambda connection: connection.execute(change, given))
 
     def sweeps(self, limit: int, kernel: str = "") -> list[StoredSweep]:
         """List the latest sweeps of one kernel, or of all kernels."""
-        return self._sweeps("kernel = ?" if kernel else "'' = ?", (kernel, limit))
+        return self._list(StoredSweep, "sweep", "? IN ('', kernel)", [kernel, limit])
 
-    def latest_sweep(self, space: str, gpu: str) -> StoredSweep | None:
-        """Return the latest sweep of a space on a GPU. `space` is the space's identity."""
-        return next(iter(self._sweeps("space = ? AND gpu = ?", (space, gpu, 1))), None)
+    def latest_sweep(self, space: Space, gpu: Gpu) -> StoredSweep | None:
+        """Return the latest sweep of a space on a GPU. Later writes to a sweep change its `changes`."""
+        latest = self._list(StoredSweep, "sweep", "space = ? AND gpu = ?", [space.identity, gpu.name, 1])
+        return latest[0] if latest else None
 
-    def sweep_rows(self, name: str) -> dict[int, Json]:
-        """Return the rows of a sweep by place."""
-        query = "SELECT place, row FROM sweep_row JOIN sweep ON sweep = number WHERE name = ? ORDER BY place"
-        return {place: json.loads(row) for place, row in self._rows(query, (name,))}
+    def load_sweep(self, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
+        """Return the latest sweep of a space on a GPU with all rows, and where the next sweep resumes.
 
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._disconnect()
+        The sweep's backend is "recorded" if it has times. Configs without a stored row are "not tried". A sweep with
+        another version of Triton starts again: times of two compilers are not ranked together. None: there is no sweep,
+        or this version can't read it.
+        """
+        latest, experiments = self.latest_sweep(space, gpu), space.experiments
+        if latest is None:
+            return None
+        query = "SELECT place, row FROM sweep_row JOIN sweep ON sweep = number WHERE name = ?"
+        stored = {
+            place: {**json.loads(row), "experiment": experiments[place].to_json()}
+            for place, row in self.rows(query, [latest.name])
+        }
+        try:
+            sweep: Sweep = codec.from_json(Sweep, {**latest.details, "rows": []}, f"stored sweep {latest.name}")
+            known = codec.from_json(dict[int, SweepRow], stored, f"stored sweep {latest.name}")
+        except codec.UnreadableRecording as error:
+            LOG.warning("A stored sweep can't be read: %s", error)
+            return None
+        rows = tuple(
+            known.get(place) or SweepRow(experiment, "not tried", device=gpu.name)
+            for place, experiment in enumerate(experiments)
+        )
+        can_resume = latest.triton == TRITON
+        note = f"Swept on this machine, {latest.began:%Y-%m-%d %H:%M} UTC, with Triton {latest.triton}."
+        if not can_resume:
+            note += f" Triton {TRITON} is installed now, so Sweep starts again."
+        backend = "recorded" if sweep.backend == "cuda" else sweep.device.backend
+        device = dataclasses.replace(sweep.device, backend=backend)
+        sweep = dataclasses.replace(sweep, space=space, rows=rows, backend=backend, device=device)
+        sweep = dataclasses.replace(sweep, ended=latest.ended, note=f"{note} {sweep.note}".strip())
+        return sweep, ResumePoint(rows, latest.name) if can_resume else ResumePoint()
 
-    def _sweeps(self, where: str, given: tuple[Any, ...]) -> list[StoredSweep]:
-        columns = ", ".join(field.name for field in dataclasses.fields(StoredSweep))
-        rows = self._rows(f"SELECT {columns} FROM sweep WHERE {where} ORDER BY number DESC LIMIT ?", given)
-        date = datetime.datetime.fromisoformat
-        return [StoredSweep(*[*row[:5], date(row[5]), row[6], json.loads(row[7]), *row[8:]]) for row in rows]
+    def _list(self, stored: type[S], table: str, where: str, given: Sequence[object]) -> list[S]:
+        """Return rows of a table, latest first. The last of `given` is the maximum number of rows."""
+        columns = [field.name for field in dataclasses.fields(stored)]
+        query = f"SELECT {', '.join(columns)} FROM {table} WHERE {where} ORDER BY number DESC LIMIT ?"
+        rows = [dict(zip(columns, row, strict=True)) for row in self.rows(query, given)]
+        return [
+            stored(**{**row, **{name: read(row[name]) for name, read in _READERS.items() if name in row}})
+            for row in rows
+        ]
 
-    def _read_recording(self, form: RecordForm[Any], number: int) -> tuple[Any, datetime.datetime] | None:
-        """Return a result and its end time. Log a warning and return None if this version can't read it."""
-        query = "SELECT recording, ended FROM result WHERE number = ?"
-        for recording, ended in self._rows(query, (number,)):
-            try:
-                measured = codec.from_json(form.result, json.loads(zlib.decompress(recording)), f"result {number}")
-                return measured, datetime.datetime.fromisoformat(ended)
-            except (ValueError, zlib.error) as error:
-                LOG.warning("A stored result can't be read: %s", error)
+
+def experiment_text(experiment: Experiment) -> str:
+    """Return the kernel and all values that differ from its defaults, without the GPU, as JSON with sorted names.
+
+    Published defaults never change, so adding a knob to a kernel does not change the texts of earlier results.
+    """
+    fields = experiment.to_json()
+    fields.pop("gpu", None)
+    for part, defaults in _defaults(experiment.kernel).items():
+        fields[part] = {name: value for name, value in fields[part].items() if defaults.get(name) != value}
+    return json.dumps({name: value for name, value in fields.items() if value}, sort_keys=True, separators=(",", ":"))
+
+
+def experiment_key(experiment: Experiment) -> str:
+    """Return a 128-bit hash in hexadecimal that identifies an experiment regardless of GPU, process and version."""
+    return hashlib.blake2b(experiment_text(experiment).encode(), digest_size=16).hexdigest()
+
+
+def read_experiment(text: str) -> Experiment | None:
+    """Parse `experiment_text`. Return None if this version lacks the kernel or rejects a value."""
+    try:
+        return from_json(json.loads(text), discover())
+    except ValueError:
         return None
 
-    def _rows(self, query: str, given: Sequence[object] = ()) -> list[Any]:
-        """Return a query's rows, or an empty list if the file can't be read."""
-        return self._attempt("read", lambda connection: connection.execute(query, given).fetchall(), [])
 
-    def _write(self, change: Callable[[sqlite3.Connection], object]) -> bool:
-        """Commit a change and return True. Count it as lost and return False if the file can't be written."""
-
-        def transaction(connection: sqlite3.Connection) -> bool:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                change(connection)
-                prune(connection, self._max_bytes)
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-            return True
-
-        is_written = self._attempt("written", transaction, False)
-        self._lost += self.is_on and not is_written
-        return is_written
-
-    def _attempt(self, verb: str, action: Callable[[sqlite3.Connection], A], default: A) -> A:
-        with self._lock:
-            if self.path is None or time.monotonic() < self._trouble.get(verb, ("", 0.0))[1]:
-                return default
-            try:
-                result = action(self._connect(self.path))
-            except TROUBLE as error:
-                # On a full disk, an open connection can still read, but a new one can't create the WAL files it needs.
-                if verb == "read" or (self._connection and self._connection.in_transaction):
-                    self._disconnect()
-                self._note(verb, error)
-                return default
-            self._trouble.pop(verb, None)
-            return result
-
-    def _note(self, verb: str, error: BaseException) -> None:
-        """Remember why the file can't be used. Log each new reason."""
-        reason, before = describe(error), self._trouble.get(verb, ("", 0.0))[0]
-        self._trouble[verb] = reason, time.monotonic() + _PAUSE_S
-        if is_corrupt(error):  # writing to a broken file could break it further
-            self._trouble["written"] = reason, math.inf
-        if reason != before:
-            LOG.warning("%s can't be %s: %s.", self.path, verb, reason)
-
-    def _connect(self, path: Path) -> sqlite3.Connection:
-        # If the file was deleted or replaced, reconnect: writes to the old one would be lost.
-        if self._connection is not None and _file_id(path) != self._file:
-            self._disconnect()
-        if self._connection is None:
-            self._decode.cache_clear()
-            self._connection = open_database(path)
-            self._file = _file_id(path)
-        return self._connection
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+@functools.cache
+def _defaults(kernel: str) -> dict[str, Json]:
+    fields = from_json({"kernel": kernel}, discover()).to_json()
+    return {part: fields[part] for part in ("problem", "config", "run")}
 
 
-def machine_store(cache: Path) -> Store:
-    """Return the store in the file TILESCOPE_DB, by default tilescope.db in `cache`; "off" stores nothing."""
-    name = os.environ.get("TILESCOPE_DB", "").strip()
-    if name.lower() == "off":
-        return Store(None)
-    path = Path(name) if name else cache / "tilescope.db"
-    with suppress(RuntimeError):  # the user has no home directory, so "~" stays an ordinary name
-        path = path.expanduser()
-    return Store(path)
+def _summarize(measured: Measured) -> Summary:
+    if isinstance(measured, RunResult):
+        timing, baseline, passed = measured.timing, measured.baseline, measured.check.passed
+    elif isinstance(measured, Timeline):
+        timing, baseline, passed = measured.plain, None, measured.passed
+    else:
+        return Summary()
+    times = {name: getattr(timing, name, None) for name in ("median_ms", "p20_ms", "p80_ms", "samples")}
+    ratios = {name: getattr(baseline, name, None) for name in ("ratio", "ratio_low", "ratio_high")}
+    return Summary(**times, **ratios, passed=passed)
+
+
+def _details(sweep: Sweep) -> str:
+    return json.dumps(codec.to_json(dataclasses.replace(sweep, rows=())))
 
 
 def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, object], conflict: str = "") -> None:
@@ -284,9 +364,19 @@ def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, object
     connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({values}) {conflict}", tuple(row.values()))
 
 
-def _file_id(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+# Columns that are not listed as they are stored.
+_READERS: dict[str, Callable[[str], Any]] = {
+    "began": datetime.datetime.fromisoformat,
+    "ended": datetime.datetime.fromisoformat,
+    "details": json.loads,
+    "experiment": read_experiment,
+    "summary": lambda text: Summary(**json.loads(text)),
+}
+
+
+def machine_store(cache: Path) -> Store:
+    """Return the store in the file TILESCOPE_DB, by default tilescope.db in `cache`; "off" stores nothing."""
+    name = os.environ.get("TILESCOPE_DB", "").strip()
+    if name.lower() == "off":
+        return Store(None)
+    return Store(Path(os.path.expanduser(name)) if name else cache / "tilescope.db")  # noqa: PTH111

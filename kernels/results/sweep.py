@@ -231,3 +231,16 @@ class Sweep:
     def count(self, status: str) -> int:
         """Count the rows with a status."""
         return sum(row.status == status for row in self.rows)
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """The point from which a sweep resumes.
+
+    Attributes:
+        rows: of an earlier sweep of the same space on the same kind of GPU; configs that are done are skipped.
+        name: the stored sweep that the new rows are added to; "" for a new one.
+    """
+
+    rows: tuple[SweepRow, ...] = ()
+    name: str = ""

@@ -6,11 +6,10 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernels.knobs import ConfigError
-from kernels.results import Sweep, SweepRow
-from kernels.results.codec import UnreadableRecording, from_json, to_json
+from kernels.results import Sweep, SweepRow, codec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,8 +52,8 @@ def format_sweep(suffix: str, sweep: Sweep) -> str:
     if suffix == ".csv":
         return str(make_table(sweep.rows).to_csv(index=False))
     if suffix == ".json":
-        return json.dumps(to_json(sweep), ensure_ascii=False, indent=1) + "\n"
-    return "".join(f"{json.dumps(to_json(row), ensure_ascii=False)}\n" for row in sweep.rows)
+        return json.dumps(codec.to_json(sweep), ensure_ascii=False, indent=1) + "\n"
+    return "".join(f"{json.dumps(codec.to_json(row), ensure_ascii=False)}\n" for row in sweep.rows)
 
 
 def write_sweep(path: Path, sweep: Sweep) -> None:
@@ -74,14 +73,7 @@ def read_rows(path: Path) -> tuple[SweepRow, ...]:
     """
     text = check_suffix(path, RESUMABLE).read_text(encoding="utf-8")
     if path.suffix == ".json":
-        sweep: Sweep = from_json(Sweep, _parse(text, str(path)), str(path))
+        sweep: Sweep = codec.from_json(Sweep, codec.parse_json(text, str(path)), str(path))
         return sweep.rows
     lines = [(f"{path}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    return tuple(from_json(SweepRow, _parse(line, place), place) for place, line in lines)
-
-
-def _parse(text: str, place: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UnreadableRecording(f"{place}: this is not JSON: {error}.") from error
+    return tuple(codec.from_json(SweepRow, codec.parse_json(line, place), place) for place, line in lines)

@@ -26,13 +26,12 @@ from kernels.measuring.session import Session
 from kernels.measuring.worker import default_cache_directory
 from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
 from kernels.results.store import Store
-from kernels.results.sweep import DONE, Status
+from kernels.results.sweep import DONE, ResumePoint, Status
 from kernels.space import Space
 from kernels.spec import Launch
 from kernels.sweep.cluster import find_devices
 from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice, Predict, TrialDevice
 from kernels.sweep.search import Build, Search, Task, Trial
-from kernels.sweep.stored_sweep import ResumePoint, find_resume_point, store_end, store_header, store_rows
 
 # Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
 _QUEUED_PER_WORKER = 2
@@ -124,7 +123,8 @@ class SweepRun:
         self._devices, self._builder, self._store = devices, builder, store or Store(None)
         self._live_devices = len(devices)
         if resume is None:
-            resume = find_resume_point(self._store, space, self.gpu)
+            loaded = self._store.load_sweep(space, self.gpu)
+            resume = loaded[1] if loaded else ResumePoint()
         self.name = resume.name or uuid.uuid4().hex
         rows = _initial_rows(space, self.gpu, self._takes_times, predict, resume.rows)
         self.resumed = len({id(row) for row in resume.rows} & {id(row) for row in rows})
@@ -231,7 +231,7 @@ class SweepRun:
             for thread in threads:
                 thread.join()
             sweep = self.snapshot()
-            store_end(self._store, self.name, sweep)
+            self._store.end_sweep(self.name, sweep)
             self._builder.close()
             self._result.set_result(sweep)
         except BaseException as error:  # a defect of ours must not leave waiters hanging
@@ -319,14 +319,14 @@ class SweepRun:
         return self._is_cancelled or self._cannot_compile or self._search.phase == "over"
 
     def _store_header(self) -> None:
-        store_header(self._store, self.name, self.gpu, self._began_at, self.snapshot())
+        self._store.begin_sweep(self.name, self.gpu, self._began_at, self.snapshot())
 
     def _store_rows(self, numbers: Sequence[int]) -> None:
         """Store rows in their current state, before anyone can see them."""
         if numbers:
-            progress, rows = self.progress, [(number, self._search.rows[number]) for number in numbers]
+            progress, rows = self.progress, {number: self._search.rows[number] for number in numbers}
             best_ms = progress.best.median_ms if progress.best else None
-            store_rows(self._store, self.name, rows, progress.done, best_ms)
+            self._store.add_to_sweep(self.name, rows, progress.done, best_ms)
             self.changes += 1
 
 

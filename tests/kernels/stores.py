@@ -1,15 +1,17 @@
-"""What tests of the store write and ask, in this process and in others."""
+"""Writing to a store and reading from it, in this process and in others."""
 
 from __future__ import annotations
 
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 
+from kernels.gpus import GPUS
 from kernels.measuring.session import MEASUREMENTS
-from kernels.results.store import Store
-from kernels.results.stored import ResultFilter
-from tests.kernels.results_made_up import START, experiment
+from kernels.results import Strategy, Sweep
+from kernels.results.store import ResultFilter, Store
+from tests.kernels.results_made_up import H200, START, experiment
 from tests.kernels.trees import ROOT
 
 RUN = MEASUREMENTS["run"]
@@ -18,6 +20,15 @@ ONE, OTHER = experiment(M=128), experiment(M=256)
 
 def put(store, measured, gpu="H200", ended=START, kind=RUN):
     return store.put(kind, gpu, measured, ended)
+
+
+def put_sweep(store, name, space, rows, ended="complete", began=START):
+    """Write a sweep as its run does: first its beginning, then its rows, then its end."""
+    sweep = Sweep(space, Strategy("grid"), "cuda", H200, (), None, ended, 1.0)
+    assert store.begin_sweep(name, GPUS["H200"], began, sweep)
+    assert store.add_to_sweep(name, rows, len(rows), 0.25)
+    if ended != "running":
+        assert store.end_sweep(name, replace(sweep, rows=tuple(rows.values())))
 
 
 def again(store):
@@ -40,6 +51,7 @@ def counted(path):
 
 
 WRITING = """
+import signal
 import sys
 from pathlib import Path
 from kernels.measuring.session import MEASUREMENTS
@@ -51,6 +63,7 @@ store = Store(Path(sys.argv[1]))
 to_json(run(experiment()))  # pydantic's import is not a write
 print("ready", flush=True)
 sys.stdin.readline()
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[4]))  # its signal kills a process at any instruction
 for place in range(int(sys.argv[3])):
     of = experiment(M=1 + place % 50)
     assert store.put(MEASUREMENTS["run"], "H200", run(of, float(sys.argv[2]) + place), START), store.problem
@@ -59,9 +72,14 @@ store.close()
 """
 
 
-def writing(path, begin, count):
-    """A process that writes `count` results, and prints each number once it is stored."""
-    command = [sys.executable, "-c", WRITING, str(path), str(begin), str(count)]
+def writing(path, begin, count, killed_after_s=0.0):
+    """Start a process that writes results once it reads a line, and prints the number of each stored one.
+
+    Args:
+        begin: the time in the first result; each next one is 1 ms longer.
+        killed_after_s: seconds of writing until the process is killed; 0 for never.
+    """
+    command = [sys.executable, "-c", WRITING, *map(str, (path, begin, count, killed_after_s))]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     return process

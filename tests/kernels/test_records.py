@@ -66,7 +66,7 @@ UNREADABLE = {
     "no tool": (lines("counters")[0].replace('"tool"', '"fool"'), "counters.tool"),
     "no date": (lines("timeline")[0].replace('"date"', '"day"'), "fields gpu, date"),
     "half a line": (lines("run")[0][:100], "this is not JSON"),
-    "a list": ("[]", "fields gpu, date"),
+    "a list": ("[]", "this is not a JSON object"),
 }
 
 

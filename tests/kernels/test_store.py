@@ -10,26 +10,28 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kernels import discover
 from kernels.experiment import Run, from_json
+from kernels.gpus import GPUS
 from kernels.measuring.session import MEASUREMENTS
-from kernels.results import records
+from kernels.results import SweepRow, records
 from kernels.results.database import VERSION
-from kernels.results.store import Store, machine_store
-from kernels.results.stored import ResultFilter, StoredSweep, experiment_key, experiment_text, read_experiment
+from kernels.results.store import ResultFilter, Store, experiment_key, experiment_text, machine_store, read_experiment
+from kernels.space import space
 from tests.kernels.results_made_up import H200, INTERPRETER, START, experiment, run
-from tests.kernels.stores import ONE, OTHER, RUN, again, counted, medians, put, writing
+from tests.kernels.stores import ONE, OTHER, RUN, again, counted, medians, put, put_sweep, writing
 
 HOSTILE = "'; DROP TABLE result; --"
 ALL = ResultFilter()
 OF_ONE = ResultFilter(keys=(experiment_key(ONE),))
-SWEEP = StoredSweep("a1", ONE.kernel, "s", "H200", "3.7.1", START, "running", {"order": "grid"}, total=2)
+SPACE = space(ONE, {"BLOCK_M": [16, 32, 64]}, discover())
+BLOCKS_16 = SPACE.experiments[0]
 
 
 def median_ms(store, of=ONE, gpu="H200", backend="cuda"):
@@ -98,7 +100,7 @@ def test_text_that_looks_like_sql_is_a_value_like_any_other(store):
     for wanted in (ResultFilter(kernel=HOSTILE), ResultFilter(kinds=(HOSTILE,)), ResultFilter(keys=(HOSTILE,))):
         assert store.latest(wanted, 10) == []
     assert medians(store, ResultFilter(device=HOSTILE)) == [0.2]
-    assert store.sweep_rows(HOSTILE) == {}
+    assert store.sweeps(5, HOSTILE) == []
     assert (store.count(ALL), store.problem) == (2, "")
 
 
@@ -133,45 +135,47 @@ def test_a_result_that_cannot_be_read_back_is_logged_and_ignored(store, caplog):
     assert median_ms(store, OTHER) == 0.1
 
 
-def test_the_oldest_results_and_sweeps_go_when_the_file_reaches_its_bound(store_path):
-    store = Store(store_path, max_bytes=400_000)
+def test_the_oldest_results_and_sweeps_are_deleted_when_the_file_is_full(store_path):
     shipped = next(one for one in records.shipped(RUN.form) if one.measured.diff is not None).measured
-    for place in range(150):
-        assert store.begin_sweep(replace(SWEEP, name=str(place)))
-        store.add_to_sweep(str(place), {0: {"reason": "x" * 1000}}, 1, None)
-        assert put(store, replace(shipped, experiment=experiment(M=1 + place)))
-    kept = [one.experiment.problem.M for one in store.latest(ALL, 1000)]
-    assert kept == list(range(150, 150 - len(kept), -1))
-    assert 20 < len(kept) < 150
-    assert store_path.stat().st_size < 1.1 * 400_000
-    assert [one.name for one in store.sweeps(1)] == ["149"]
-    assert store.sweep_rows("0") == {}
-    store.close()
-    small = Store(store_path, max_bytes=1)
-    assert (small.count(ALL), len(small.sweeps(9))) == (1, 1), "the latest stays"
-    small.close()
+    with closing(Store(store_path, max_bytes=400_000)) as store:
+        for place in range(150):
+            put_sweep(store, str(place), SPACE, {0: SweepRow(BLOCKS_16, "failed", "x" * 1000)})
+            assert put(store, replace(shipped, experiment=experiment(M=1 + place)))
+        kept = [stored.experiment.problem.M for stored in store.latest(ALL, 1000)]
+        assert kept == list(range(150, 150 - len(kept), -1))
+        assert 20 < len(kept) < 150
+        assert 20 < len(store.sweeps(1000)) < 150
+        assert store_path.stat().st_size < 1.1 * 400_000
+        assert store.sweeps(1)[0].name == "149"
+    with closing(sqlite3.connect(store_path)) as connection:
+        (rows,) = connection.execute("SELECT count(*) FROM sweep_row WHERE sweep NOT IN (SELECT number FROM sweep)")
+        assert rows == (0,), "a sweep's rows are deleted with it"
+    with closing(Store(store_path, max_bytes=1)) as small:
+        assert (small.count(ALL), len(small.sweeps(9))) == (1, 1), "the latest of each stays"
 
 
-def test_a_sweep_grows_row_by_row_and_comes_back(store):
-    assert store.begin_sweep(SWEEP)
-    store.begin_sweep(replace(SWEEP, name="b2", space="t"))
-    assert store.add_to_sweep("a1", {0: {"median_ms": 0.1}}, 1, 0.1)
-    assert store.add_to_sweep("a1", {1: {"reason": "full"}, 0: {"median_ms": 0.2}}, 2, 0.2)
-    store.add_to_sweep("none", {0: {}}, 1, None)
-    assert store.begin_sweep(SWEEP), "a sweep that resumes"
-    assert store.end_sweep("a1", "cancelled", {"found": 1}, 0.15)
+def test_a_sweep_grows_row_by_row(store):
+    slow, fast, failed = (SweepRow(BLOCKS_16, "timed", median_ms=ms) for ms in (0.2, 0.1, None))
+    put_sweep(store, "a1", SPACE, {0: slow}, "running")
+    put_sweep(store, "b2", space(OTHER, {"BLOCK_M": [16]}, discover()), {0: slow}, "cancelled")
+    assert store.add_to_sweep("gone", {0: slow}, 1, None), "rows of a deleted sweep are dropped"
+    put_sweep(store, "a1", SPACE, {1: failed, 0: fast}, "running")
     back = again(store)
-    ended = replace(SWEEP, state="cancelled", details={"found": 1}, done=2, best_ms=0.15, changes=4)
-    assert back.sweeps(5, ONE.kernel)[1] == back.latest_sweep("s", "H200") == ended
-    assert back.latest_sweep("s", "H100") is None
-    assert [one.name for one in back.sweeps(5)] == ["b2", "a1"]
+    assert [(sweep.name, sweep.ended, sweep.changes) for sweep in back.sweeps(5)] == [
+        ("b2", "cancelled", 2),
+        ("a1", "cut off", 3),
+    ]
+    assert back.sweeps(5, ONE.kernel) == back.sweeps(5) != back.sweeps(1)
     assert back.sweeps(5, "matmul.grouped") == []
-    assert back.sweep_rows("a1") == {0: {"median_ms": 0.2}, 1: {"reason": "full"}}
+    latest, (sweep, _) = back.latest_sweep(SPACE, GPUS["H200"]), back.load_sweep(SPACE, GPUS["H200"])
+    assert (latest.name, latest.done, latest.total, latest.best_ms) == ("a1", 2, 3, 0.25)
+    assert [row.median_ms for row in sweep.rows] == [0.1, None, None]
+    assert [row.experiment for row in sweep.rows] == list(SPACE.experiments), "the place determines the config"
+    assert back.latest_sweep(SPACE, GPUS["H100"]) is None
 
 
 def test_a_store_that_is_off_keeps_nothing_and_reports_nothing():
     store = Store(None)
-    assert not store.is_on
     assert not put(store, run(ONE))
     assert store.latest(ALL, 5) == store.sweeps(5) == []
     assert store.problem == ""
@@ -189,7 +193,7 @@ def test_the_environment_names_the_machines_store(tmp_path, monkeypatch):
     store.close()
     assert counted(tmp_path / "there" / "mine.db") == 1
     monkeypatch.setenv("TILESCOPE_DB", "OFF")
-    assert not machine_store(tmp_path).is_on
+    assert machine_store(tmp_path).path is None
 
 
 def test_threads_and_processes_write_and_read_one_file_at_once(store, store_path):
@@ -292,15 +296,14 @@ def test_a_file_that_cannot_be_written_is_left_alone_named_and_still_read(
     after.close()
 
 
-def test_writing_resumes_after_a_lock_and_the_page_says_how_much_was_lost(store, store_path, monkeypatch):
-    with locked(store_path):
-        assert not put(store, run(ONE, 0.1))
-        assert not put(store, run(ONE, 0.2))
-    later = time.monotonic() + 60
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert put(store, run(ONE, 0.3))
-    assert medians(store) == [0.3]
-    assert store.problem == "Failed writes since the start: 2. See the log for the reasons."
+def test_writing_resumes_after_a_lock_and_the_page_says_how_much_was_lost(store_path):
+    with closing(Store(store_path, pause_s=0)) as store:
+        with locked(store_path):
+            assert not put(store, run(ONE, 0.1))
+            assert not put(store, run(ONE, 0.2))
+        assert put(store, run(ONE, 0.3))
+        assert medians(store) == [0.3]
+        assert store.problem == "Failed writes since the start: 2. See the log for the reasons."
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from kernels.measuring.counters import COUNTERS
 from kernels.measuring.run import RUN
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Device, Failure, RunResult, records
-from kernels.results.store import Store
-from kernels.results.stored import ResultFilter
+from kernels.results.store import ResultFilter, Store
 from tests.kernels.results_made_up import INTERPRETER, START, experiment, run
 from tests.kernels.stores import counted, put
 

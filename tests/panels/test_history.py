@@ -17,8 +17,7 @@ from kernels import discover
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS, Session
-from kernels.results.store import Store
-from kernels.results.stored import ResultFilter
+from kernels.results.store import ResultFilter, Store
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
 from visualize.panels.endpoint import Api
 from visualize.panels.history_tab import PAGE, HistoryPanel, past_runs, reply, runs_of

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import urllib.parse
-from dataclasses import replace
+from contextlib import closing
 
 import gradio as gr
 import pytest
 
-from kernels.gpus import GPUS
-from kernels.results import Strategy, Sweep, SweepRow
+from kernels.results import SweepRow
 from kernels.results.store import Store
-from kernels.sweep.stored_sweep import store_end, store_header, store_rows
-from tests.kernels.results_made_up import H200, START
+from tests.kernels.results_made_up import START
+from tests.kernels.stores import put_sweep
 from tests.panels.sweeps_made_up import space_of
 from tests.panels.test_history import DAY, asked, drawn, text_of
 from visualize.panels.history_tab import HistoryPanel
@@ -29,16 +29,11 @@ def panel():
     return made
 
 
-def swept(store, ended="complete", name="", when=START, **flat):
+def swept(store, ended="complete", when=START, **flat):
     """A sweep of two configs, of which one is timed."""
     within = space_of("BLOCK_M=32,64", **flat)
-    name = name or f"sweep {len(store.sweeps(99))}"
     row = SweepRow(within.experiments[0], "timed", median_ms=0.25)
-    found = Sweep(within, Strategy("grid"), "cuda", H200, (), None, ended, 1.0)
-    store_header(store, name, GPUS["H200"], when, found)
-    store_rows(store, name, [(0, row)], 1, 0.25)
-    if ended != "running":
-        store_end(store, name, replace(found, rows=(row,)))
+    put_sweep(store, f"sweep {len(store.sweeps(99))}", within, {0: row}, ended, when)
     return within
 
 
@@ -75,10 +70,9 @@ def test_the_endpoint_lists_sweeps_of_a_kernel_or_of_a_problem(store):
 
 
 def test_a_sweep_of_a_kernel_that_is_gone_is_listed_without_a_link(panel, store):
-    name = "f" * 32
-    swept(store, name=name)
-    details = {**store.sweeps(1)[0].details, "space": {"experiment": {"kernel": "matmul.gone"}, "vary": {}}}
-    store.end_sweep(name, "complete", details, 0.25)
+    swept(store)
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("UPDATE sweep SET details = replace(details, 'matmul.grouped', 'matmul.gone')")
     listed = drawn(panel, store)[panel.sweeps]
     assert "of another version of this kernel" in listed
     assert "href" not in listed

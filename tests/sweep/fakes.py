@@ -142,13 +142,22 @@ class FakeBuilder:
         self.is_closed = True
 
 
-def swept(
+def make_run(
     strategy: Strategy, device: Any = None, predict: Any = None, within: Space | None = None, **options: Any
-) -> Sweep:
-    """A sweep to its end."""
+) -> SweepRun:
     predict = predict or predicting()
     devices = device if isinstance(device, list) else [device or FakeDevice()]
     builder = options.pop("builder", None) or FakeBuilder(predict)
-    sweeping = SweepRun(within or grid(), strategy, devices, builder, predict, **options)
-    sweeping.start()
-    return sweeping.result(60)
+    return SweepRun(within or grid(), strategy, devices, builder, predict, **options)
+
+
+def swept(*arguments: Any, **options: Any) -> Sweep:
+    """Sweep to the end. For the arguments, see `make_run`."""
+    run = make_run(*arguments, **options)
+    run.start()
+    return run.result(60)
+
+
+def explored(device: FakeDevice) -> list[Any]:
+    """Return the configs that a device explored, in order."""
+    return [experiment for trial in device.trials if trial.phase == "explore" for experiment in trial.experiments]

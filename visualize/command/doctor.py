@@ -135,7 +135,7 @@ def cache(directory: Path) -> Finding:
 
 def database(store: Store) -> Finding:
     """Whether what is measured can be kept."""
-    if not store.is_on:
+    if store.path is None:
         return Finding("database", LIMITED, "off (TILESCOPE_DB): results are lost when the app ends")
     if store.problem:
         return Finding("database", LIMITED, store.problem, "Name another file: TILESCOPE_DB=.")

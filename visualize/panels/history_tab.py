@@ -15,8 +15,7 @@ from kernels import discover
 from kernels.experiment import GPU_CHOICES, Experiment, JsonSchema, argument_schemas
 from kernels.knobs import ConfigError, knob, read_fields
 from kernels.measuring.session import MEASUREMENTS
-from kernels.results.store import Store
-from kernels.results.stored import ResultFilter, StoredResult, experiment_key
+from kernels.results.store import ResultFilter, Store, StoredResult, experiment_key
 from visualize.figures.history_figure import history_figure
 from visualize.panels import stored_sweeps
 from visualize.panels.endpoint import Api, Endpoint, answered, from_payload, view_of
@@ -93,7 +92,7 @@ class HistoryPanel(Panel):
 
     def draw(self, known: Known) -> Drawn:
         store = known.store
-        if not store.is_on:
+        if store.path is None:
             nothing: Drawn = dict.fromkeys((self.instead, self.runs, self.latest, self.sweeps), Markup())
             return {self.claim: history_text.off(), self.plot: NONE, **nothing}
         wanted = runs_of(known.state.experiment)
@@ -252,7 +251,7 @@ def reply(
         "history": [_listed(one) for one in found],
         "changes": [_change(one, change) for one in series for change in one.changes],
         "sweeps": stored_sweeps.replies(store, wanted.kernel, chosen, part.limit),
-        "problem": store.problem if store.is_on else history_text.OFF,
+        "problem": store.problem if store.path else history_text.OFF,
     }
 
 

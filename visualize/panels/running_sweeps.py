@@ -12,9 +12,9 @@ from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
 from kernels.results import Strategy, Sweep
-from kernels.results.store import Store
+from kernels.results.store import Store, StoredSweep
+from kernels.results.sweep import ResumePoint
 from kernels.space import Space
-from kernels.sweep.stored_sweep import NEW, ResumePoint, load_sweep, stored_version
 from kernels.sweep.sweep_run import SweepRun, sweep_here
 from visualize.predict.launch_time import predict_time
 
@@ -34,11 +34,11 @@ class _Ended:
 
     Attributes:
         sweep: None where there is none that this version can read.
-        version: `stored_version` of its space; if it differs now, the store has something newer.
+        stored: the latest sweep of its space in the store; if it differs now, the store has something newer.
         resume_point: for the next sweep of the space.
     """
 
-    version: object
+    stored: StoredSweep | None
     sweep: Sweep | None
     resume_point: ResumePoint
 
@@ -105,7 +105,7 @@ class RunningSweeps:
 
     def _begun(self, session: Session, space: Space, strategy: Strategy, before: _Ended | None) -> SweepRun:
         """A sweep that has just been started. With the lock held."""
-        resume = before.resume_point if before else NEW
+        resume = before.resume_point if before else ResumePoint()
         sweeping = sweep_here(session, space, strategy, predict_time, resume)
         self._running = _key(space, sweeping.gpu), sweeping
         self._search.append(sweeping)
@@ -139,7 +139,7 @@ class RunningSweeps:
         """Whether `found` finds anything, without reading its rows."""
         with self._lock:
             is_here = _key(space, gpu) in self._ended
-        return is_here or self.running(space, gpu) is not None or stored_version(store, space, gpu) is not None
+        return is_here or self.running(space, gpu) is not None or store.latest_sweep(space, gpu) is not None
 
     def leave(self, sweeping: SweepRun, who: str) -> int:
         """Take no part in a sweep any more. Once nobody does, it is cancelled, or what came after it in its search.
@@ -165,15 +165,15 @@ class RunningSweeps:
 
     def _last(self, store: Store, space: Space, gpu: Gpu) -> _Ended | None:
         """The last sweep of a space that ended: the one in memory, unless another is stored by now."""
-        key, version = _key(space, gpu), stored_version(store, space, gpu)
+        key, stored = _key(space, gpu), store.latest_sweep(space, gpu)
         with self._lock:
             here = self._ended.get(key)
-        if version is None or (here is not None and here.version == version):
+        if stored is None or (here is not None and here.stored == stored):
             return here
-        read = load_sweep(store, space, gpu)
+        read = store.load_sweep(space, gpu)
         if read is not None:
-            return self._remembered(key, _Ended(version, *read))
-        return self._remembered(key, replace(here, version=version) if here else _Ended(version, None, NEW))
+            return self._remembered(key, _Ended(stored, *read))
+        return self._remembered(key, replace(here, stored=stored) if here else _Ended(stored, None, ResumePoint()))
 
     def _remembered(self, key: Key, ended: _Ended) -> _Ended:
         with self._lock:
@@ -210,7 +210,7 @@ class RunningSweeps:
         except Exception:  # a defect of ours: whoever waits for the result gets it, too
             found = sweeping.snapshot()
         resume_point = ResumePoint(found.rows, sweeping.name)
-        self._remembered(_key(space, gpu), _Ended(stored_version(store, space, gpu), found, resume_point))
+        self._remembered(_key(space, gpu), _Ended(store.latest_sweep(space, gpu), found, resume_point))
         return found.ended not in ("cancelled", "failed", "running")
 
     def _cancel(self) -> None:

@@ -7,10 +7,8 @@ from typing import Any
 from kernels import discover
 from kernels.experiment import Experiment
 from kernels.knobs import ConfigError
-from kernels.results.store import Store
-from kernels.results.stored import StoredSweep
+from kernels.results.store import Store, StoredSweep
 from kernels.space import Space, space_from_json
-from kernels.sweep.stored_sweep import ended_as
 from visualize.panels.recorded_tab import payload
 from visualize.state.state import short_experiment
 from visualize.text.history_text import SweepLine
@@ -26,7 +24,7 @@ def lines(store: Store, limit: int) -> list[SweepLine]:
         link = "" if space is None or of in shown else query(address(space))
         shown.add(of)
         varied = varied_text(space) if space else "of another version of this kernel"
-        known = varied, one.gpu, one.done, one.total, one.best_ms, ended_as(one), one.began
+        known = varied, one.gpu, one.done, one.total, one.best_ms, one.ended, one.began
         found.append(SweepLine(one.kernel, space.base if space else None, *known, link))
     return found
 
@@ -47,7 +45,7 @@ def _reply(one: StoredSweep, space: Space) -> dict[str, Any]:
         "experiment": payload(space.base),
         "vary": {name: list(values) for name, values in space.varied},
         **{name: getattr(one, name) for name in ("gpu", "triton", "done", "total", "best_ms")},
-        "ended": ended_as(one),
+        "ended": one.ended,
         "began": one.began.isoformat(),
         "address": query(address(space)),
     }
