@@ -32,9 +32,10 @@ def main() -> None:
     parser.add_argument("--doctor", action="store_true", help="try out what works on this machine, and end")
     flags = parser.parse_args()
     if flags.doctor:
-        from visualize.command.doctor import main as examine
+        from kernels.gpus import this_gpu
+        from visualize.command import doctor
 
-        sys.exit(examine(flags.host, flags.port))
+        sys.exit(doctor.main(doctor.findings(flags.host, flags.port, this_gpu())))
     if flags.mcp and importlib.util.find_spec("mcp") is None:
         parser.exit(2, "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n")
     if obstacle := listening.obstacle(flags.host, flags.port):

@@ -11,14 +11,13 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
-
-import pytest
 
 from scripts.make_space import PRODUCT
 from tests.kernels.trees import ROOT
+from tests.waiting import until
 from visualize.command.doctor import PYTHONS
 
 INSTRUCTIONS = [
@@ -42,15 +41,13 @@ def engine():
 
 def healthy(port, ended, patience_s):
     """What /healthz says once it answers."""
-    end = time.monotonic() + patience_s
-    while time.monotonic() < end:
+
+    def answer():
         assert not ended(), "it ended"
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as reply:
-                return json.load(reply)
-        except OSError:
-            time.sleep(0.25)
-    pytest.fail("it did not answer")
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as reply:
+            return json.load(reply)
+
+    return until(answer, patience_s)
 
 
 def test_it_copies_the_product_and_nothing_that_is_not_there():

@@ -45,13 +45,12 @@ def test_a_port_that_is_taken_fails():
     assert "is in use; choose another" in found.found
 
 
-def test_a_cache_that_can_not_be_written_fails_and_a_full_disk_is_said(tmp_path, monkeypatch):
+def test_a_cache_that_can_not_be_written_fails_and_a_full_disk_is_said(tmp_path):
     assert doctor.cache(tmp_path / "new").state == WORKS
     file = tmp_path / "file"
     file.write_text("")
     assert doctor.cache(file / "below").state == FAILS
-    monkeypatch.setattr(doctor, "_ENOUGH_DISK", 1 << 62)
-    assert doctor.cache(tmp_path).state == LIMITED
+    assert doctor.cache(tmp_path, enough_bytes=1 << 62).state == LIMITED
 
 
 def test_a_database_that_is_off_or_can_not_be_used_loses_results(tmp_path):
@@ -74,18 +73,16 @@ def test_a_browser_is_wanted_by_the_tests_alone():
 
 def test_this_machine_compiles_runs_and_checks_a_kernel(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path))
-    monkeypatch.setattr(doctor, "this_gpu", lambda: None)
-    assert doctor.main("127.0.0.1", free_port()) == 0
+    assert doctor.main(doctor.findings("127.0.0.1", free_port(), None)) == 0
     said = capsys.readouterr().out
     assert "works    compiler     transpose.tiled: " in said
     assert "works    run          transpose.tiled equals torch (interpreter)" in said
     assert f"works    database     {tmp_path / 'tilescope.db'}" in said
 
 
-def test_what_fails_is_the_exit_status(monkeypatch, capsys):
+def test_what_fails_is_the_exit_status(capsys):
     failing = doctor.Finding("cache", FAILS, "disk full", "Make room.")
-    monkeypatch.setattr(doctor, "findings", lambda *_: iter([failing, doctor.Finding("GPU", LIMITED, "none")]))
-    assert doctor.main("127.0.0.1", 7860) == 1
+    assert doctor.main(iter([failing, doctor.Finding("GPU", LIMITED, "none")])) == 1
     assert capsys.readouterr().out.splitlines() == [
         "fails    cache        disk full",
         "                      Make room.",

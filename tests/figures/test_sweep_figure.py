@@ -10,7 +10,6 @@ import pytest
 
 from kernels.results import Failure, Strategy
 from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
-from visualize.figures import sweep_figure
 from visualize.figures.sweep_figure import bound_figure, convergence_figure, heatmap_figure, parallel_figure
 from visualize.predict.launch_time import expected_best
 
@@ -146,12 +145,11 @@ def segments(traces):
     return found
 
 
-def test_of_many_configs_the_same_lines_are_drawn_and_only_the_best_has_markers(timed, monkeypatch):
+def test_of_many_configs_the_same_lines_are_drawn_and_only_the_best_has_markers(timed):
     """A browser makes an element of each marker, and a line between two gaps takes it as long as many points."""
     whole = parallel_figure(timed)
     assert {trace.mode for trace in whole.data} == {"lines+markers"}
-    monkeypatch.setattr(sweep_figure, "_WHOLE", 10)
-    many = parallel_figure(timed)
+    many = parallel_figure(timed, max_points=10)
     assert {trace.name: trace.mode for trace in many.data}["best"] == "lines+markers"
     assert {trace.mode for trace in many.data if trace.name != "best"} == {"lines"}
     for name in {trace.name for trace in whole.data}:
@@ -169,8 +167,7 @@ def test_of_many_configs_the_same_lines_are_drawn_and_only_the_best_has_markers(
     assert sorted(heights, key=heights.get) == [row.experiment for row in timed.ranked]
 
 
-def test_many_values_of_a_single_knob_are_drawn(timed, monkeypatch):
-    monkeypatch.setattr(sweep_figure, "_WHOLE", 1)
+def test_many_values_of_a_single_knob_are_drawn(timed):
     space = replace(timed.space, varied=timed.space.varied[:1])
-    traces = parallel_figure(replace(timed, space=space)).data
+    traces = parallel_figure(replace(timed, space=space), max_points=1).data
     assert {x for trace in traces for x, y in zip(trace.x, trace.y, strict=True) if np.isfinite(y)} == {0, 1}

@@ -7,10 +7,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, 
 
 from tests.kernels.trees import children
 from tests.page import stored_sweep
+from tests.waiting import until
 
 # What Gradio says of a stream of its own that is cut off, because another page is opened; and, where that takes long,
 # of one that the old page asks for anew: the server has forgotten the page by then.
@@ -74,17 +74,17 @@ def served(
             stderr=output,
         )
     url = f"http://127.0.0.1:{port}/"
+
+    def answers() -> bool:
+        if process.poll() is not None:
+            raise RuntimeError(f"app.py ended with {process.returncode}:\n{log.read_text()}")
+        with suppress(OSError):
+            urllib.request.urlopen(url, timeout=5).close()
+            return True
+        return False
+
     try:
-        for _ in range(480):
-            if process.poll() is not None:
-                raise RuntimeError(f"app.py ended with {process.returncode}:\n{log.read_text()}")
-            try:
-                urllib.request.urlopen(url, timeout=5).close()
-                break
-            except OSError:
-                time.sleep(0.25)
-        else:
-            raise RuntimeError(f"app.py did not answer within two minutes:\n{log.read_text()}")
+        until(answers, 120)
         yield App(process, url)
     finally:
         process.terminate()

@@ -8,6 +8,8 @@ from kernels.gpus import GPUS
 from kernels.results.store import Store
 from kernels.sweep.sweep_run import SweepRun
 from tests.sweep.fakes import FakeBuilder, FakeDevice, predicting
+from tests.waiting import until
+from visualize.panels.running_sweeps import RunningSweeps
 from visualize.panels.sweep_options import swept_space
 from visualize.panels.tabs import SETTINGS
 
@@ -57,11 +59,30 @@ class Started:
         self.done.append(resume.rows)
         return SweepRun(space, strategy, [device], FakeBuilder(), predicting(), resume=resume, store=session.store)
 
+    def sweeps(self, **bounds):
+        """The sweeps of a page, on these devices."""
+        return RunningSweeps(self.sweep_here, **bounds)
+
+
+def ask(panel, button, session, state, page="page"):
+    """All that a panel answers when one of its buttons, by its DOM id, is pressed."""
+    (action,) = (action for action in panel.actions if action.button.elem_id == button)
+    return list(action.question(session, state, page))
+
+
+class OneSweep:
+    """In place of a page's sweeps: one that has ended, of whatever space."""
+
+    def __init__(self, sweep):
+        self.sweep = sweep
+
+    def found(self, *_):
+        return self.sweep
+
+    def running(self, *_):
+        return None
+
 
 def finished(sweeps, space, gpu=GPUS["H200"], store=NOTHING):
     """What a sweep found, once it has ended and is kept."""
-    for _ in range(3000):
-        if sweeps.running(space, gpu) is None and sweeps.found(store, space, gpu) is not None:
-            return sweeps.found(store, space, gpu)
-        threading.Event().wait(0.01)
-    raise AssertionError("The sweep did not end within 30 s.")
+    return until(lambda: sweeps.running(space, gpu) is None and sweeps.found(store, space, gpu))

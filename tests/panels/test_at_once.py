@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
+from gradio.context import LocalContext
 
-from kernels.measuring.fair_queue import Client
 from kernels.results import Failure
-from visualize.panels import endpoint
 from visualize.panels.endpoint import Api
 from visualize.panels.reuse_tab import ReusePanel
 from visualize.panels.schedule_tab import SchedulePanel
@@ -18,15 +18,15 @@ PAYLOAD = {"kernel": "matmul.grouped", "gpu": "H200"}
 
 
 @pytest.fixture
-def compiles(page, monkeypatch):
+def compiles(page):
     """Compiles that were asked for, none of which ends by itself."""
     asked = []
 
-    def compiling(*_, **__):
+    def compiler():
         asked.append(Future())
         return asked[-1]
 
-    monkeypatch.setattr(page.session, "compile", compiling)
+    page.session.compiler = compiler
     return asked
 
 
@@ -48,18 +48,22 @@ def test_a_schedule_does_not_wait_for_the_compiler_and_says_so(page, compiles):
     assert not compiles[0].done(), "the compile goes on, for who asks again"
 
 
-def test_a_compile_that_goes_on_is_ended_when_its_client_asks_for_another(page, compiles, monkeypatch):
+def test_a_compile_that_goes_on_is_ended_when_its_client_asks_for_another(page, compiles):
     schedule = endpoint_of(page, SchedulePanel)
-    for client in (Client("a", "1"), Client("b", "2"), Client("a", "1")):
-        monkeypatch.setattr(endpoint, "current_client", lambda client=client: client)
-        run(schedule(PAYLOAD))
+
+    async def ask_from(host):
+        LocalContext.request.set(SimpleNamespace(client=SimpleNamespace(host=host), session_hash="page"))
+        return await schedule(PAYLOAD)
+
+    for host in ("a", "b", "a"):
+        run(ask_from(host))
     assert [one.cancelled() for one in compiles] == [True, False, False]
 
 
 def test_a_schedule_of_what_can_not_be_compiled_says_why(page, compiles):
     async def asked():
         work = asyncio.create_task(endpoint_of(page, SchedulePanel)(PAYLOAD))
-        await asyncio.sleep(0)
+        await asyncio.wait([work], timeout=0)
         compiles[0].set_result(Failure("compile", "timeout", "It took too long."))
         return await work
 
@@ -70,7 +74,7 @@ def test_a_schedule_of_what_can_not_be_compiled_says_why(page, compiles):
 def test_who_leaves_ends_the_compile_that_nobody_else_waits_for(page, compiles):
     async def left():
         work = asyncio.create_task(endpoint_of(page, ReusePanel)(PAYLOAD))
-        await asyncio.sleep(0.05)
+        await asyncio.wait([work], timeout=0)
         work.cancel()
         await asyncio.wait([work])
 

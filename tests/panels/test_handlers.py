@@ -18,9 +18,7 @@ from kernels.measuring.session import MEASUREMENTS
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from tests.panels.sent import named, opened, request, set_to
-from visualize.panels.schedule_tab import SchedulePanel
 from visualize.panels.tabs import SETTINGS
-from visualize.predict.textbook import Textbook
 from visualize.state import kept_run
 from visualize.widgets import link
 
@@ -54,28 +52,32 @@ def answers(handler, *values):
         return pool.submit(lambda: asyncio.run(collected())).result(20)
 
 
-def compiles_to(monkeypatch, page, outcome):
+def compiles_to(page, outcome):
     """Whatever is compiled comes to this."""
 
-    def compiling(*_, **__):
+    def compile_now():
         done = Future()
         done.set_result(outcome)
         return done
 
-    monkeypatch.setattr(page.session, "compile", compiling)
+    page.session.compiler = compile_now
 
 
-def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
+def hold_first_answer(page):
+    """Hold the next answer where it asks what is compiled. Two events: it has come there, and it may go on."""
     started, go_on = threading.Event(), threading.Event()
-    draw = SchedulePanel.draw
 
-    def slow(panel, known):
-        if known.state.experiment.problem.M == 640:
+    def finder(_):
+        if not started.is_set():
             started.set()
             assert go_on.wait(20)
-        return draw(panel, known)
 
-    monkeypatch.setattr(SchedulePanel, "draw", slow)
+    page.session.finder = finder
+    return started, go_on
+
+
+def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page):
+    started, go_on = hold_first_answer(page)
     late = []
     slider = threading.Thread(target=lambda: late.append(page.handlers.on_change(request(), set_to({"M": 640}))))
     slider.start()
@@ -87,15 +89,15 @@ def test_a_slow_answer_to_a_slider_does_not_undo_a_preset(page, monkeypatch):
     assert late == [{page.components.problems: gr.skip()}]
 
 
-def test_what_the_compiler_said_of_what_was_set_before_is_not_drawn(page, monkeypatch):
+def test_what_the_compiler_said_of_what_was_set_before_is_not_drawn(page):
     """Nor does it wait for the page to ask anew: what was set since may have been compiled before."""
     asked, compiled_later = threading.Event(), Future()
 
-    def compiling(*_, **__):
+    def compiler():
         asked.set()
         return compiled_later
 
-    monkeypatch.setattr(page.session, "compile", compiling)
+    page.session.compiler = compiler
     before = named(page.handlers.on_change(request(), set_to({"M": 640})))
     late = []
     waiting = threading.Thread(
@@ -111,18 +113,9 @@ def test_what_the_compiler_said_of_what_was_set_before_is_not_drawn(page, monkey
     assert all("schedule-plot" not in named(answer) for answer in late)
 
 
-def test_a_slow_answer_to_one_change_does_not_undo_a_quick_one_to_another(page, monkeypatch):
+def test_a_slow_answer_to_one_change_does_not_undo_a_quick_one_to_another(page):
     """A page sends one at a time, but anybody can send two."""
-    started, go_on = threading.Event(), threading.Event()
-    draw = SchedulePanel.draw
-
-    def slow(panel, known):
-        if known.state.view.of(Textbook).warp_size == 32:
-            started.set()
-            assert go_on.wait(20)
-        return draw(panel, known)
-
-    monkeypatch.setattr(SchedulePanel, "draw", slow)
+    started, go_on = hold_first_answer(page)
     late = []
     first = threading.Thread(target=lambda: late.append(page.handlers.on_change(request(), set_to({"color": "wave"}))))
     first.start()
@@ -152,34 +145,33 @@ def test_a_tab_that_an_answer_has_opened_is_not_drawn_again(page):
     assert answer["schedule-plot"]
 
 
-def test_what_is_drawn_of_the_compiled_kernel_is_sent_once(page, monkeypatch):
+def test_what_is_drawn_of_the_compiled_kernel_is_sent_once(page):
     """Gradio sends the last answer twice: that one must be empty."""
-    compiles_to(monkeypatch, page, Failure("compile", "timeout", "It took too long."))
+    compiles_to(page, Failure("compile", "timeout", "It took too long."))
     *_, drawn, nothing = compiled(page, {"tab": "schedule"})
     assert "It took too long." in named(drawn)["schedule-claim"]
     assert nothing == {page.components.problems: gr.skip()}
 
 
 @pytest.mark.parametrize("tab", ["schedule", "reuse", "coalescing", "compiler"])
-def test_what_the_compiler_says_is_text_and_no_markup(page, monkeypatch, tab):
+def test_what_the_compiler_says_is_text_and_no_markup(page, tab):
     failure = Failure("compile", "compile_error", "<script>alert(1)</script> & more")
-    compiles_to(monkeypatch, page, failure)
+    compiles_to(page, failure)
     *_, drawn, _ = compiled(page, {"tab": tab})
     claim = named(drawn)[f"{tab}-claim"]
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in claim
     assert "<script" not in claim
 
 
-def test_what_can_not_be_drawn_once_it_is_compiled_is_said_where_it_was_set(page, monkeypatch):
-    compiles_to(monkeypatch, page, Failure("compile", "timeout", "It took too long."))
+def test_what_can_not_be_drawn_once_it_is_compiled_is_said_where_it_was_set(page):
+    compiles_to(page, Failure("compile", "timeout", "It took too long."))
     *_, refused, _ = compiled(page, {"tab": "schedule", "num_warps": 16, "programs_per_sm": 32})
     assert "programs_per_sm is 32" in json.loads(named(refused)["problems"])["programs_per_sm"]
 
 
-def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(page, monkeypatch):
+def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(make_page, monkeypatch):
+    page = make_page(GPUS["H200"])
     experiment = records.experiments(TIMELINE.form, "H200")[0]
-    monkeypatch.setattr(page.session, "gpu", GPUS["H200"])
-    monkeypatch.setattr(page.session, "backend", "cuda")
     flat = {**experiment.to_address(), "gpu": "H200", "tab": "schedule", "seed": 3}
     current = SETTINGS.state(flat, page.session.gpu)
 
@@ -229,7 +221,7 @@ def test_a_run_that_the_browser_has_kept_is_shown_where_the_app_knows_none(page)
     assert "Not run yet" in named(page.handlers.on_load(request(**query), kept))["strip"]
 
 
-def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page, monkeypatch):
+def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page):
     """A browser may put one in place after the answer to an earlier one: then the answer to its own comes later still.
 
     The compile may end while the picture is drawn: then it waits, and asks, all the same.
@@ -244,7 +236,7 @@ def test_each_picture_that_waits_for_the_compiler_asks_for_it_anew(page, monkeyp
     assert not isinstance(compiled, Failure)
     assert wanted().startswith("drawn ")
     known = [None, compiled, compiled, compiled]
-    monkeypatch.setattr(page.session, "find_compiled", lambda _: known.pop(0) if known else compiled)
+    page.session.finder = lambda _: known.pop(0) if known else compiled
     assert not wanted().startswith("drawn ")
 
 

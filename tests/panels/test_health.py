@@ -9,13 +9,10 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from types import SimpleNamespace
 
-import pytest
-
 from kernels import discover
 from kernels.experiment import from_json
-from kernels.measuring.session import MEASUREMENTS, Session
+from kernels.measuring.session import Session
 from kernels.results import Failure
-from visualize.page import health
 from visualize.page.health import HealthRoute
 from visualize.page.logs import JsonLines
 
@@ -37,12 +34,6 @@ class Asked:
         return self.questions[-1]
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    monkeypatch.setattr(health, "_PATIENCE_S", 0.02)
-    return Asked()
-
-
 def answers(route, count=1):
     """(status code, what is said) of so many requests at once."""
 
@@ -52,8 +43,9 @@ def answers(route, count=1):
     return [(one.status_code, json.loads(one.body)) for one in asyncio.run(collected())]
 
 
-def test_a_worker_that_starts_is_waited_for_and_asked_once(asked):
-    route = HealthRoute(asked)
+def test_a_worker_that_starts_is_waited_for_and_asked_once():
+    asked = Asked()
+    route = HealthRoute(asked, patience_s=0.02)
     assert [(code, said["run_worker"]) for code, said in answers(route, 5)] == [(200, "starting")] * 5
     answers(route)
     assert len(asked.questions) == 1
@@ -63,8 +55,9 @@ def test_a_worker_that_starts_is_waited_for_and_asked_once(asked):
     asked.questions[1].set_result(4711)
 
 
-def test_an_idle_worker_that_answers_no_more_is_stuck(asked):
-    route = HealthRoute(asked)
+def test_an_idle_worker_that_answers_no_more_is_stuck():
+    asked = Asked()
+    route = HealthRoute(asked, patience_s=0.02)
     asked.ping_runner = lambda: _done(4711)
     assert answers(route)[0][1]["run_worker"] == "ready"
     asked.ping_runner = Future
@@ -74,8 +67,9 @@ def test_an_idle_worker_that_answers_no_more_is_stuck(asked):
     assert answers(route)[0] == (200, {**said, "status": "ok", "run_worker": "busy", "jobs": 1})
 
 
-def test_a_worker_that_died_is_not_ready(asked):
-    route, died = HealthRoute(asked), Future()
+def test_a_worker_that_died_is_not_ready():
+    asked, died = Asked(), Future()
+    route = HealthRoute(asked)
     died.set_result(Failure("worker", "worker_died", "It died."))
     asked.ping_runner = lambda: died
     assert answers(route)[0][1]["run_worker"] == "starting"
@@ -108,18 +102,17 @@ def test_a_session_says_how_it_is(tmp_path):
     }
 
 
-def test_a_job_that_has_ended_is_one_line_of_json(tmp_path, caplog, monkeypatch):
-    failed = Failure("launch", "out_of_memory", "Too large.")
-    monkeypatch.setattr(MEASUREMENTS["run"], "measure", lambda *_: failed)
+def test_a_job_that_has_ended_is_one_line_of_json(tmp_path, caplog):
     session = Session(None, tmp_path)
+    session.runner.close()
     with caplog.at_level(logging.INFO, "tilescope"):
         job = session.submit(from_json(SMALL, discover()))
-        assert job.result(20) is failed
+        failed = job.result(20)
     session.close()
     (record,) = [one for one in caplog.records if one.name == "tilescope.session"]
     line = json.loads(JsonLines().format(record))
     assert line["run"] == job.id
-    assert (line["measurement"], line["outcome"], line["failed_in"]) == ("run", "out_of_memory", "launch")
+    assert (line["measurement"], line["outcome"], line["failed_in"]) == ("run", "cancelled", failed.stage)
     assert line["experiment"]["problem"]["M"] == 64
     assert (line["level"], line["logger"]) == ("info", "tilescope.session")
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knobs
-from kernels.measuring.measurement import Job
 from tests.panels.sent import named, request, set_to
 from visualize.panels.panel import Ask
 from visualize.panels.tabs import SETTINGS
@@ -68,6 +67,11 @@ def collected(answers):
         return pool.submit(lambda: asyncio.run(gathered())).result(60)
 
 
+def handler_of(page, name):
+    """One of the page's handlers, as Gradio calls it."""
+    return next(event.fn for event in page.blocks.fns.values() if getattr(event.fn, "__name__", "") == name)
+
+
 def assert_is_sendable(answer):
     """A browser can be sent it, in sentences that are not endless."""
     for name, value in named(answer).items():
@@ -110,13 +114,13 @@ def test_any_link_is_followed_or_refused(page, wanted):
 @ONE_PAGE
 @given(value=st.one_of(JSON, JSON.flatmap(wrong_text), st.builds(lambda link: json.dumps({"link": link}), JSON)))
 def test_what_is_no_link_gets_no_code(page, value):
-    orjson.dumps(page._guide.on_share(value))  # as Gradio writes it into its answer
+    orjson.dumps(handler_of(page, "on_share")(value))  # as Gradio writes it into its answer
 
 
 @ONE_PAGE
 @given(value=st.one_of(JSON, st.builds(lambda tour, stop: json.dumps({"tour": tour, "stop": stop}), JSON, JSON)))
 def test_what_is_no_stop_is_not_shown(page, value):
-    assert collected(page._guide.on_stop(value)) == []
+    assert collected(handler_of(page, "on_stop")(value)) == []
 
 
 @ONE_PAGE
@@ -135,7 +139,7 @@ def test_what_can_not_be_read_starts_no_work(page, sent):
         handler = page.handlers.asking(action) if isinstance(action, Ask) else page.handlers.measuring(action)
         (refused,) = collected(handler(request(), sent))
         assert_is_sendable(refused)
-    assert not any(isinstance(job, Job) for job in page.handlers.session._jobs)
+    assert page.session.jobs == 0
 
 
 @pytest.mark.parametrize("number", [-1, 99, "0", 0.5, [], {}])

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import pickle
+import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 
 import gradio as gr
@@ -20,19 +21,21 @@ from kernels.measuring.session import Session
 from kernels.results import Failure
 from tests.panels.sent import named, opened, request, set_to
 from tests.waiting import until
-from visualize.page import drawing as page_drawing
 from visualize.page.page import Page
-from visualize.panels import endpoint, prediction_process, reuse_tab
+from visualize.panels import endpoint, reuse_tab
 from visualize.panels.endpoint import Api
 from visualize.panels.prediction_process import NEAR_S
-from visualize.panels.reuse_tab import ReusePanel
 from visualize.panels.tabs import SETTINGS
 from visualize.predict.reuse import MAX_WAVES, reuse_seconds
 from visualize.tours import tours
 
+pytestmark = pytest.mark.xdist_group("predictions")
+
 # Some seconds of a core. A GPU that nobody compiles for here: the kernel stays unknown.
 FAR = {"kernel": "matmul.grouped", "M": 16384, "N": 16384, "K": 4096, "BLOCK_M": 32, "BLOCK_N": 32, "tab": "reuse"}
 NEAR = {"kernel": "matmul.grouped", "M": 512, "N": 512, "K": 512, "tab": "reuse"}
+# Long where two of them are drawn side by side.
+TWICE_LONG = {"kernel": "matmul.grouped", "M": 1024, "N": 1024, "K": 512, "BLOCK_M": 16, "BLOCK_N": 16}
 TOO_MANY = {**FAR, "BLOCK_M": 16, "BLOCK_N": 16}
 
 
@@ -73,36 +76,39 @@ def test_a_quick_prediction_is_drawn_immediately_and_starts_no_process(page):
     assert not page.predictions.pool.has_started
 
 
-def test_a_process_starts_soon_after_a_page_was_opened(page, monkeypatch):
-    monkeypatch.setattr(prediction_process, "WARM_UP_AFTER_S", 0.0)
+def test_a_process_starts_soon_after_a_page_was_opened(shared_page):
+    predictions = shared_page.predictions
+    assert not predictions.pool.has_started
+    predictions.warm_up_after_s = 0.0
     for _ in range(3):
-        page.handlers.on_load(request(), None)
-    until(lambda: page.predictions.pool.has_started)
+        shared_page.handlers.on_load(request(), None)
+    until(lambda: predictions.pool.has_started)
 
 
-def test_what_takes_long_is_not_drawn_in_the_page_but_asked_for(page, monkeypatch):
-    monkeypatch.setattr(ReusePanel, "draw", lambda *_: pytest.fail("it was drawn in the page's process"))
+def test_what_takes_long_is_not_drawn_in_the_page_but_asked_for(page):
     answer = named(page.handlers.on_change(request(), set_to(FAR)))
     assert "Predicting, which takes about" in answer["reuse-claim"]
     assert not answer["compile-wanted"].startswith("drawn"), "the answer comes once it is drawn"
     assert "BLOCK_M=32" in answer["link"]
 
 
-def test_another_process_draws_the_same_and_replies_the_same(shared_page, monkeypatch):
-    """With something pinned, too. Where everything counts as long."""
-    page = shared_page
-    current = opened({**NEAR, "with": "kernel=matmul.grouped&M=640&N=640&K=640", "gpu": "H200"})
+def test_another_process_draws_the_same_and_replies_the_same(shared_page):
+    """With something pinned, which is predicted once more for the numbers that differ."""
+    page, asked_again = shared_page, []
+    pinned = urllib.parse.urlencode({**TWICE_LONG, "M": 1040})
+    current = opened({**TWICE_LONG, "with": pinned, "gpu": "H200", "tab": "reuse"})
     drawing = page.handlers.drawing
     here = named(drawing.draw(drawing.known(current)))
     api = Api(page.session, page.predictions)
     failure = Failure("compile", "timeout", "It took too long.")
     reply = api.predicted(current.experiment.to_json(), reuse_tab.reply, failure)
-    monkeypatch.setattr(page_drawing, "NEAR_S", -1.0)
-    monkeypatch.setattr(endpoint, "NEAR_S", -1.0)
-    monkeypatch.setattr(ReusePanel, "draw", lambda *_: pytest.fail("it was drawn in the page's process"))
+
+    def is_wanted():
+        asked_again.append(True)
+        return True
 
     async def asked():
-        drawn = await drawing.drawn_again(current, None, lambda: True)
+        drawn = await drawing.drawn_again(current, None, is_wanted)
         known = api.known(current.experiment, failure)
         submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
         there = await asyncio.wrap_future(submit(endpoint.replied, known, reuse_tab.reply))
@@ -113,20 +119,23 @@ def test_another_process_draws_the_same_and_replies_the_same(shared_page, monkey
     assert named(drawn) == here
     assert there == reply
     assert process != os.getpid()
+    assert asked_again, "the page waits only for another process"
 
 
 def process_of(known):
     return os.getpid()
 
 
-def test_what_can_not_be_drawn_is_refused_from_there_too(shared_page, monkeypatch):
-    monkeypatch.setattr(page_drawing, "NEAR_S", -1.0)
+def test_what_can_not_be_drawn_is_refused_from_there_too(shared_page):
+    """A refusal takes no time, and what is pinned does."""
     drawing = shared_page.handlers.drawing
-    refused = named(run(drawing.drawn_again(opened(TOO_MANY), None, lambda: True)))
+    pinned = {name: value for name, value in FAR.items() if name != "tab"}
+    state = opened({**TOO_MANY, "with": urllib.parse.urlencode(pinned)})
+    refused = named(run(drawing.drawn_again(state, None, lambda: True)))
     assert "7,944 waves are too many to predict here; at most 2,048 are allowed." in refused["problems"]
 
 
-def test_what_nobody_wants_any_more_is_given_up(shared_page, monkeypatch):
+def test_what_nobody_wants_any_more_is_given_up(shared_page):
     drawing = shared_page.handlers.drawing
     assert run(drawing.drawn_again(opened(FAR), None, lambda: False)) == drawing.nothing
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.parse
 from collections import Counter
+from dataclasses import replace
 
 import gradio as gr
 import pytest
@@ -14,7 +15,6 @@ from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
-from visualize.panels import recorded_tab
 from visualize.panels.recorded_tab import KINDS, PAGE, SHOWN_ON, RecordedPanel, entries, reply
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
@@ -160,6 +160,5 @@ def test_a_config_in_short_leaves_out_what_a_study_holds_several_of():
     assert "GROUP_SIZE" not in recorded_text.config(config, varied=("GROUP_SIZE",))
 
 
-def test_recordings_of_a_kind_that_no_tab_is_named_for_open_the_page(monkeypatch):
-    monkeypatch.setattr(recorded_tab, "SHOWN_ON", {})
-    assert "tab" not in entries()[0].address()
+def test_recordings_of_a_kind_that_no_tab_is_named_for_open_the_page():
+    assert "tab" not in replace(entries()[0], kind="unheard of").address()

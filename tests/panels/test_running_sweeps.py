@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,15 +16,14 @@ from tests.kernels.stores import again
 from tests.panels.sent import named, request, set_to
 from tests.panels.sweeps_made_up import FEW, MANY, NOTHING, Session, finished, space_of
 from tests.waiting import until
-from visualize.page import handlers
-from visualize.panels import running_sweeps, sweep_endpoint
+from visualize.panels import sweep_endpoint
 from visualize.panels.endpoint import Api
 from visualize.panels.running_sweeps import RunningSweeps
 from visualize.panels.sweep_tab import SweepPanel
 
 
 def test_one_sweep_runs_at_a_time_and_the_other_is_refused_in_a_sentence(started):
-    sweeps, session = RunningSweeps(), Session()
+    sweeps, session = started.sweeps(), Session()
     started.go.clear()
     running = sweeps.start(session, space_of(), Strategy("grid"))
     assert sweeps.start(session, space_of(), Strategy("grid")) is running
@@ -39,34 +37,31 @@ def test_one_sweep_runs_at_a_time_and_the_other_is_refused_in_a_sentence(started
     assert finished(sweeps, space_of()).ended == "cancelled"
 
 
-def test_a_sweep_that_nobody_watches_ends_and_its_rows_are_kept(started, monkeypatch):
-    monkeypatch.setattr(running_sweeps, "UNWATCHED_S", 0.05)
-    sweeps = RunningSweeps()
-    started.go.clear()
+def test_a_sweep_that_nobody_watches_ends_and_its_rows_are_kept(started):
+    sweeps, spaces = started.sweeps(unwatched_s=0), [space_of(M=size) for size in (512, 640)]
     with sweeps.followed("a page"):
-        sweeps.start(Session(), space_of(), Strategy("grid"))
-        threading.Event().wait(0.2)
-        assert sweeps.running(space_of(), GPUS["H200"]) is not None
-    assert finished(sweeps, space_of()).ended == "cancelled"
+        sweeps.start(Session(), spaces[0], Strategy("grid"))
+        assert finished(sweeps, spaces[0]).ended == "complete"
+        started.go.clear()
+        sweeps.start(Session(), spaces[1], Strategy("grid"))
+    assert finished(sweeps, spaces[1]).ended == "cancelled"
 
 
-def test_who_leaves_a_sweep_that_has_just_ended_leaves_the_next_one_of_its_search(started, monkeypatch):
+def test_who_leaves_a_sweep_that_has_just_ended_leaves_the_next_one_of_its_search(started):
     def second_waits(*given):
         if started.devices:
             started.go.clear()
         return started.sweep_here(*given)
 
-    monkeypatch.setattr(running_sweeps, "sweep_here", second_waits)
-    sweeps, spaces = RunningSweeps(), [space_of(M=size) for size in (512, 640)]
+    sweeps, spaces = RunningSweeps(second_waits), [space_of(M=size) for size in (512, 640)]
     first = sweeps.start(Session(), spaces[0], Strategy("grid"), "page", then=spaces[1:])
     until(lambda: sweeps.running(spaces[1], GPUS["H200"]) is not None)
     assert sweeps.leave(first, "page") == 0
     assert finished(sweeps, spaces[1]).ended == "cancelled"
 
 
-def test_rows_that_are_kept_are_bounded_and_the_oldest_sweep_goes_first(started, monkeypatch):
-    monkeypatch.setattr(running_sweeps, "MOST_ROWS", 20)
-    sweeps, spaces = RunningSweeps(), [space_of(M=size) for size in (512, 640, 768)]
+def test_rows_that_are_kept_are_bounded_and_the_oldest_sweep_goes_first(started):
+    sweeps, spaces = started.sweeps(max_rows=20), [space_of(M=size) for size in (512, 640, 768)]
     for space in spaces:
         sweeps.start(Session(), space, Strategy("grid"))
         finished(sweeps, space)
@@ -74,11 +69,11 @@ def test_rows_that_are_kept_are_bounded_and_the_oldest_sweep_goes_first(started,
 
 
 def test_a_sweep_comes_back_after_a_restart_and_goes_on_under_its_name(started, store):
-    before, space, session = RunningSweeps(), space_of(), Session(store)
+    before, space, session = started.sweeps(), space_of(), Session(store)
     before.start(session, space, Strategy("grid"))
     found = finished(before, space, store=store)
     assert before.found(store, space, GPUS["H200"]).source == "measured"
-    later = RunningSweeps()
+    later = started.sweeps()
     back = later.found(again(store), space, GPUS["H200"])
     assert (back.rows, back.source) == (found.rows, "recorded")
     assert later.found(store, space, GPUS["H200"]) is later.found(store, space, GPUS["H200"]), "it is read once"
@@ -93,24 +88,24 @@ def test_a_sweep_comes_back_after_a_restart_and_goes_on_under_its_name(started, 
 
 
 def test_what_another_process_stored_since_is_found(started, store):
-    sweeps, space = RunningSweeps(), space_of()
+    sweeps, space = started.sweeps(), space_of()
     sweeps.start(Session(store), space, Strategy("grid"))
     mine = finished(sweeps, space, store=store)
-    RunningSweeps().start(Session(again(store)), space, Strategy("random", seed=1), anew=True).result(30)
+    started.sweeps().start(Session(again(store)), space, Strategy("random", seed=1), anew=True).result(30)
     theirs = sweeps.found(store, space, GPUS["H200"])
     assert (mine.strategy.name, theirs.strategy.name) == ("grid", "random")
 
 
-def asked(vary=None, strategy="grid", seed=0, budget=0, experiment=None):
+def asked(started, vary=None, strategy="grid", seed=0, budget=0, experiment=None, **bounds):
     """The reply of /sweep, on made-up devices."""
     payload = experiment or {"kernel": "matmul.grouped", "gpu": "H200"}
     return asyncio.run(
-        sweep_endpoint.answer(Api(Session()), RunningSweeps(), payload, vary, strategy, seed, budget)
+        sweep_endpoint.answer(Api(Session()), started.sweeps(), payload, vary, strategy, seed, budget, **bounds)
     )  # fmt: skip
 
 
 def test_the_endpoint_replies_with_every_config_the_best_first(started):
-    found = asked({"BLOCK_M": [32, 64], "num_warps": [4, 8]})
+    found = asked(started, {"BLOCK_M": [32, 64], "num_warps": [4, 8]})
     assert [sorted(row["config"]) for row in found["rows"]] == [["BLOCK_M", "num_warps"]] * 4
     times = [row["relative"] for row in found["rows"]]
     assert len(times) == 4
@@ -137,9 +132,17 @@ def test_the_endpoint_replies_with_every_config_the_best_first(started):
     ],
 )
 def test_what_the_endpoint_can_not_take_is_a_failure_in_a_sentence(started, given, said):
-    failure = asked(**given)["failure"]
+    failure = asked(started, **given)["failure"]
     assert said in failure["message"]
     assert started.devices == [], "nothing was started"
+
+
+@pytest.fixture
+def page(page, started):
+    """A page whose sweeps run on made-up devices, and which draws them often."""
+    (panel,) = page.panels["sweep"]
+    panel.sweeps, page.handlers.follow_s = started.sweeps(), 0.01
+    return page
 
 
 SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": FEW}
@@ -162,8 +165,7 @@ async def watched(page, moving, name="page"):
         yield named(one)
 
 
-def test_the_page_draws_a_sweep_until_its_end(page, started, monkeypatch):
-    monkeypatch.setattr(handlers, "_FOLLOW_S", 0.01)
+def test_the_page_draws_a_sweep_until_its_end(page, started):
 
     async def session():
         started.go.clear()
@@ -182,9 +184,7 @@ def test_the_page_draws_a_sweep_until_its_end(page, started, monkeypatch):
     assert "sweep-claim" not in nothing, "Gradio sends what was yielded last once more"
 
 
-def test_a_newer_drawing_or_a_closed_page_ends_the_older_one(page, started, monkeypatch):
-    monkeypatch.setattr(handlers, "_FOLLOW_S", 0.01)
-    (panel,) = page.panels["sweep"]
+def test_a_newer_drawing_or_a_closed_page_ends_the_older_one(page, started):
 
     async def session():
         started.go.clear()
@@ -195,22 +195,17 @@ def test_a_newer_drawing_or_a_closed_page_ends_the_older_one(page, started, monk
         assert len([one async for one in older]) == 1, "nothing more but the end"
         other = watched(page, "1", "another page")
         await anext(other)
-        assert panel.sweeps._taking_part() == {"page", "another page"}
         page.handlers.on_unload(request())
         assert len([one async for one in newer]) == 1
-        assert panel.sweeps._taking_part() == {"another page"}
         (cancelling, _) = await pressed(page, "sweep-cancel", "another page")
         assert "Cancelling" in cancelling["sweep-progress"]
         return [one async for one in other]
 
     *_, last, _ = asyncio.run(session())
     assert "It was cancelled: what is done is kept" in last["sweep-claim"]
-    assert panel.sweeps._taking_part() == set()
 
 
-def test_who_cancels_leaves_and_the_last_one_to_leave_ends_it(page, started, monkeypatch):
-    monkeypatch.setattr(handlers, "_FOLLOW_S", 0.01)
-    (panel,) = page.panels["sweep"]
+def test_who_cancels_leaves_and_the_last_one_to_leave_ends_it(page, started):
 
     async def session():
         started.go.clear()
@@ -223,9 +218,9 @@ def test_who_cancels_leaves_and_the_last_one_to_leave_ends_it(page, started, mon
         assert "It goes on for 2 other pages or calls" in told[0]["sweep-progress"]
         assert "It goes on for 1 other page or call," in told[1]["sweep-progress"]
         await pressed(page, "sweep-start", "second")
-        assert panel.sweeps._taking_part() == {"second", "third"}, "pressing Sweep takes part again"
         assert len(started.devices) == 1
-        await pressed(page, "sweep-cancel", "third")
+        (told, _) = await pressed(page, "sweep-cancel", "third")
+        assert "It goes on for 1 other page or call," in told["sweep-progress"], "pressing Sweep takes part again"
         assert not started.devices[0].is_cancelled
         (last, _) = await pressed(page, "sweep-cancel", "second")
         assert "Cancelling" in last["sweep-progress"]
@@ -236,21 +231,20 @@ def test_who_cancels_leaves_and_the_last_one_to_leave_ends_it(page, started, mon
     asyncio.run(session())
 
 
-def test_a_call_that_shares_a_sweep_goes_on_when_a_page_cancels(page, started):
+async def shared(page, **bounds):
+    """The reply of /sweep to a call for the sweep that the page starts."""
     (panel,) = page.panels["sweep"]
-    payload, vary = (
-        {"kernel": "matmul.grouped", "gpu": "H200"},
-        {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]},
-    )
+    payload = {"kernel": "matmul.grouped", "gpu": "H200"}
+    vary = {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}
+    return await sweep_endpoint.answer(Api(page.session), panel.sweeps, payload, vary, "guided", 0, 0, **bounds)
 
+
+def test_a_call_that_shares_a_sweep_goes_on_when_a_page_cancels(page, started):
     async def session():
         started.go.clear()
         await pressed(page, "sweep-start")
-        call = asyncio.create_task(
-            sweep_endpoint.answer(Api(page.session), panel.sweeps, payload, vary, "guided", 0, 0)
-        )
-        while not panel.sweeps._taking_part():
-            await asyncio.sleep(0.01)
+        call = asyncio.create_task(shared(page))
+        await asyncio.wait([call], timeout=0)
         (left, _) = await pressed(page, "sweep-cancel")
         assert "1 other page or call" in left["sweep-progress"]
         started.go.set()
@@ -260,25 +254,19 @@ def test_a_call_that_shares_a_sweep_goes_on_when_a_page_cancels(page, started):
     assert len(started.devices) == 1
 
 
-def test_a_call_that_takes_too_long_answers_with_what_was_found(started, monkeypatch):
-    monkeypatch.setattr(sweep_endpoint, "LONGEST_S", 0.1)
+def test_a_call_that_takes_too_long_answers_with_what_was_found(started):
     started.go.clear()
-    reply = asked({"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]})
+    reply = asked(started, {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}, longest_s=0.1)
     assert (reply["ended"], len(reply["rows"])) == ("cancelled", 8)
     assert started.devices[0].is_cancelled
 
 
-def test_a_call_that_takes_too_long_leaves_a_sweep_that_a_page_follows(page, started, monkeypatch):
-    monkeypatch.setattr(sweep_endpoint, "LONGEST_S", 0.1)
+def test_a_call_that_takes_too_long_leaves_a_sweep_that_a_page_follows(page, started):
     (panel,) = page.panels["sweep"]
-    payload, vary = (
-        {"kernel": "matmul.grouped", "gpu": "H200"},
-        {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]},
-    )
     started.go.clear()
     with panel.sweeps.followed("a page"):
         asyncio.run(pressed(page, "sweep-start"))
-        reply = asyncio.run(sweep_endpoint.answer(Api(page.session), panel.sweeps, payload, vary, "guided", 0, 0))
+        reply = asyncio.run(shared(page, longest_s=0.1))
         assert reply["ended"] == "running"
         assert not started.devices[0].is_cancelled
 

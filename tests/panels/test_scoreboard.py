@@ -21,7 +21,6 @@ from visualize.panels import compare
 from visualize.panels.scoreboard_tab import ScoreboardPanel, ScoreboardView, address, picture, reply
 from visualize.panels.tabs import SETTINGS
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
-from visualize.scoreboard import board as board_file
 from visualize.scoreboard.board import scoreboard
 from visualize.scoreboard.predictions import FILE, UnreadablePrediction, beside_counters, of_counters, read, shipped
 from visualize.state.known import Known
@@ -154,9 +153,8 @@ def test_what_is_left_out_is_said_with_its_count(panel):
     assert "1 recorded launch" in text_of(scoreboard_text.below(missing, "sectors", "", {}))
 
 
-def test_a_recording_without_a_prediction_is_left_out_and_said(monkeypatch):
-    monkeypatch.setattr(board_file, "shipped", lambda: shipped()[1:])
-    found = scoreboard.__wrapped__()
+def test_a_recording_without_a_prediction_is_left_out_and_said():
+    found = scoreboard(lambda: shipped()[1:])
     assert len(found.unpredicted) == 1
     assert found.unpredicted[0] == shipped()[0].experiment
 

@@ -15,10 +15,10 @@ import pytest
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Device, Prediction, Strategy, Sweep, SweepRow
-from tests.panels.sweeps_made_up import MANY, Session, finished, space_of, state_of
+from tests.panels.sweeps_made_up import MANY, OneSweep, Session, ask, finished, space_of, state_of
 from tests.sweep.fakes import grid, swept
 from visualize.panels.sweep_options import PICTURES, plan, swept_space
-from visualize.panels.sweep_tab import SweepPanel, _hint
+from visualize.panels.sweep_tab import SweepPanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.text import sweep_text
@@ -32,12 +32,10 @@ def text_of(markup):
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
 
 
-@pytest.fixture
-def panel():
-    made = SweepPanel()
-    with gr.Blocks():
-        made.build()
-    return made
+def drawn_of(panel, sweep, state):
+    """What the panel draws of a sweep that has ended."""
+    panel.sweeps = OneSweep(sweep)
+    return panel.draw(Known(state))
 
 
 def many_rows():
@@ -65,7 +63,7 @@ def many_rows():
 def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which, click):
     found = many_rows()
     assert len(found.rows) > 1000
-    drawn = panel._found(found, state_of(MANY, sweep_picture=which, sweep_click=click))
+    drawn = drawn_of(panel, found, state_of(MANY, sweep_picture=which, sweep_click=click))
     sent = {block.elem_id: value for block, value in drawn.items() if isinstance(value, str)}
     sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in sent.items()}
     assert sizes["sweep-plot"] > 1000
@@ -128,7 +126,7 @@ def test_where_nothing_is_said_tiles_around_the_one_that_is_set_vary(kernel):
 
 def test_the_axes_are_the_knobs_that_vary_and_others_are_refused(panel):
     with pytest.raises(ConfigError, match="sweep_x is GROUP_SIZE, which does not vary; allowed are auto") as error:
-        panel._found(swept(Strategy("grid"), within=space_of()), state_of(sweep_x="GROUP_SIZE"))
+        drawn_of(panel, swept(Strategy("grid"), within=space_of()), state_of(sweep_x="GROUP_SIZE"))
     assert error.value.field == "sweep_x"
 
 
@@ -136,7 +134,7 @@ def test_the_axes_are_the_knobs_that_vary_and_others_are_refused(panel):
 def test_every_row_has_words_and_an_address_that_sets_it_and_keeps_the_sweep(panel, which):
     state = state_of(sweep_picture=which, BLOCK_M=128, num_stages=5)
     found = swept(Strategy("grid"), within=swept_space(state))
-    drawn = panel._found(found, state)
+    drawn = drawn_of(panel, found, state)
     assert set(json.loads(drawn[panel.plot])["layout"]["meta"]) == {"words", "addresses"}
     links = re.findall(r'href="\?([^"]+)"', drawn[panel.table])
     assert len(links) == len(found.ranked)
@@ -149,11 +147,11 @@ def test_every_row_has_words_and_an_address_that_sets_it_and_keeps_the_sweep(pan
 
 def test_the_claim_has_the_best_time_first_and_marks_where_it_is_from(panel):
     found = swept(Strategy("grid"), within=space_of())
-    said = panel._found(found, state_of())[panel.claim]
+    said = drawn_of(panel, found, state_of())[panel.claim]
     assert f"<b>{sweep_text.milliseconds(found.best.median_ms)}</b>" in said
     assert 'class="mark measured"' in said
     guessed = tuple(replace(row, status="predicted", median_ms=None, relative=None, turn=None) for row in found.rows)
-    drawn = panel._found(replace(found, rows=guessed, final=None), state_of(sweep_picture="bound"))
+    drawn = drawn_of(panel, replace(found, rows=guessed, final=None), state_of(sweep_picture="bound"))
     assert 'class="mark predicted"' in drawn[panel.claim]
     for part in (panel.claim, panel.table, panel.lines):
         assert "measured" not in drawn[part]
@@ -181,7 +179,7 @@ def test_configs_without_a_result_are_listed_by_reason_the_most_frequent_first()
 
 def test_lines_to_paste_are_the_best_configs_in_order(panel):
     found = swept(Strategy("grid"), within=space_of())
-    lines = re.findall(r"triton\.Config\((.*?)\),", text_of(panel._found(found, state_of())[panel.lines]))
+    lines = re.findall(r"triton\.Config\((.*?)\),", text_of(drawn_of(panel, found, state_of())[panel.lines]))
     assert len(lines) == len(found.ranked) == sweep_text.PASTED
     for line, row in zip(lines, found.ranked, strict=True):
         assert f'"BLOCK_M": {row.experiment.config.BLOCK_M}, ' in line
@@ -191,7 +189,7 @@ def test_lines_to_paste_are_the_best_configs_in_order(panel):
 def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, started):
     session, state = Session(), state_of(MANY)
     started.go.clear()
-    (first,) = panel._starting(anew=False)(session, state, "page")
+    (first,) = ask(panel, "sweep-start", session, state)
     assert "of 1,152 configs done" in first[panel.progress]
     known = Known(state)
     assert panel.is_moving(known)
@@ -205,7 +203,7 @@ def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, sta
     *_, last = following
     assert "cancelled" in last[panel.claim]
     assert not panel.is_moving(known)
-    list(panel._starting(anew=False)(session, state, "page"))
+    ask(panel, "sweep-start", session, state)
     whole = finished(panel.sweeps, swept_space(state))
     assert started.done == [(), cut.rows]
     assert whole.ended in ("complete", "patience")
@@ -215,12 +213,12 @@ def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, sta
 
 @pytest.mark.parametrize("word", ["CSV", "JSON"])
 def test_all_rows_are_saved_and_without_a_sweep_a_sentence_says_so(panel, started, word):
-    save = panel._saving(word)
+    button = f"sweep-{word.lower()}"
     with pytest.raises(ConfigError, match="Nothing was swept yet"):
-        next(save(Session(), state_of(), "page"))
-    list(panel._starting(anew=False)(Session(), state_of(), "page"))
+        ask(panel, button, Session(), state_of())
+    ask(panel, "sweep-start", Session(), state_of())
     found = finished(panel.sweeps, space_of())
-    (drawn,), (again,) = (save(Session(), state_of(), "page") for _ in range(2))
+    (drawn,), (again,) = (ask(panel, button, Session(), state_of()) for _ in range(2))
     assert drawn != again, "pressed again, it is saved again"
     file = json.loads(drawn[panel.file])
     assert file["name"] == f"matmul_grouped_H200_sweep.{word.lower()}"
@@ -251,20 +249,20 @@ def test_made_up_rows_are_as_the_engine_gives_them():
 def test_a_click_pins_a_config_where_that_is_set(panel):
     state = state_of(BLOCK_M=128, sweep_click="pin")
     found = swept(Strategy("grid"), within=swept_space(state))
-    drawn = panel._found(found, state)
+    drawn = drawn_of(panel, found, state)
     links = re.findall(r'href="\?([^"]+)"', drawn[panel.table])
     for link, row in zip(links, found.ranked, strict=True):
         there = SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None)
         assert there.pinned == row.experiment
         assert there.experiment == state.experiment, "what is set stays"
         assert swept_space(there).identity == found.space.identity
-    assert "pin its config" in panel._progress(None, _hint(found, state))[panel.progress]
+    assert "pin its config" in drawn[panel.progress]
 
 
 def test_how_it_is_searched_is_folded_away_once_something_is_found(panel, started, store):
     known = Known(state_of(), store=store)
     assert panel.fill(known)[panel.search].open
-    (drawn,) = panel._starting(anew=False)(Session(store), state_of(), "page")
+    (drawn,) = ask(panel, "sweep-start", Session(store), state_of())
     assert not drawn[panel.search].open
     finished(panel.sweeps, space_of(), store=store)
     assert not panel.fill(known)[panel.search].open
@@ -277,7 +275,7 @@ def test_how_it_is_searched_is_folded_away_once_something_is_found(panel, starte
 
 
 def test_a_stored_sweep_is_marked_as_recorded_and_says_when_it_was_made(panel, store, started):
-    list(panel._starting(anew=False)(Session(store), state_of(), "page"))
+    ask(panel, "sweep-start", Session(store), state_of())
     finished(panel.sweeps, space_of(), store=store)
     later = SweepPanel()
     with gr.Blocks():
@@ -292,8 +290,8 @@ def test_a_stored_sweep_is_marked_as_recorded_and_says_when_it_was_made(panel, s
 
 def test_sweeping_anew_leaves_the_stored_rows_aside(panel, store, started):
     session, state = Session(store), state_of()
-    for anew in (False, True):
-        list(panel._starting(anew)(session, state, "page"))
+    for button in ("sweep-start", "sweep-anew"):
+        ask(panel, button, session, state)
         finished(panel.sweeps, space_of(), store=store)
     assert started.done == [(), ()]
     assert len(store.sweeps(5)) == 2

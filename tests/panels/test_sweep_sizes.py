@@ -5,20 +5,19 @@ from __future__ import annotations
 import html
 import json
 import re
-import threading
 import urllib.parse
 
-import gradio as gr
 import pytest
 
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Strategy
-from tests.panels.sweeps_made_up import Session, finished, state_of
+from kernels.results.store import Store
+from tests.panels.sweeps_made_up import Session, ask, finished, state_of
+from tests.waiting import until
 from visualize.figures.baselines_figure import baselines_figure
 from visualize.panels.sweep_sizes import MOST_SIZES, swept_sizes
-from visualize.panels.sweep_tab import SweepPanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.state.presets import presets, with_preset
@@ -28,21 +27,13 @@ OVER = {"sweep_over": "K=256,512,1024", "sweep_strategy": "grid", "sweep_picture
 GPU = GPUS["H200"]
 
 
-@pytest.fixture
-def panel():
-    made = SweepPanel()
-    with gr.Blocks():
-        made.build()
-    return made
-
-
 def text_of(markup):
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
 
 
 def pressed(panel, session, state, anew=False):
     """What pressing Sweep answers."""
-    (answer,) = panel._starting(anew)(session, state, "page")
+    (answer,) = ask(panel, "sweep-anew" if anew else "sweep-start", session, state)
     return answer
 
 
@@ -50,8 +41,7 @@ def wait(panel, session, state):
     """Until each size was swept."""
     for space in swept_sizes(state).spaces.values():
         finished(panel.sweeps, space, store=session.store)
-    while panel._under_way(state) is not None:
-        threading.Event().wait(0.01)
+    until(lambda: not panel.is_moving(Known(state)))
 
 
 def test_each_size_is_swept_for_itself_one_after_the_other(panel, started, store):
@@ -113,7 +103,7 @@ def test_a_cancel_ends_all_that_was_to_follow(panel, started, store):
     session, state = Session(store), state_of(**OVER)
     started.go.clear()
     pressed(panel, session, state)
-    (said,) = panel._cancelled(session, state, "page")
+    (said,) = ask(panel, "sweep-cancel", session, state)
     assert "Cancelling" in said[panel.progress]
     assert finished(panel.sweeps, swept_sizes(state).spaces[256], store=store).ended == "cancelled"
     assert len(started.devices) == 1
@@ -121,16 +111,16 @@ def test_a_cancel_ends_all_that_was_to_follow(panel, started, store):
     assert said == "3 sizes of K to sweep, each for itself. The ratio to the library needs a GPU."
 
 
-def test_a_cancel_between_two_sizes_ends_what_was_to_follow(panel, started, store, monkeypatch):
+def test_a_cancel_between_two_sizes_ends_what_was_to_follow(panel, started, store_path):
+    class StoreThatCancels(Store):
+        """The user cancels as the end of a sweep is stored."""
+
+        def end_sweep(self, *given):
+            ask(panel, "sweep-cancel", session, state)
+            return super().end_sweep(*given)
+
+    store = StoreThatCancels(store_path)
     session, state = Session(store), state_of(**OVER)
-    ended_well = panel.sweeps._ended_well
-
-    def cancelled_then(*given):
-        well = ended_well(*given)
-        list(panel._cancelled(session, state, "page"))
-        return well
-
-    monkeypatch.setattr(panel.sweeps, "_ended_well", cancelled_then)
     with panel.sweeps.followed("page"):
         pressed(panel, session, state)
         assert finished(panel.sweeps, swept_sizes(state).spaces[256], store=store).ended == "complete"

@@ -49,7 +49,7 @@ def test_who_waits_for_an_answer_is_kept_however_many_ask(queue):
     async def waits():
         asks(queue, "waits", "event")
         reading = asyncio.create_task(queue.pending_messages_per_session["waits"].get())
-        await asyncio.sleep(0)
+        await asyncio.wait([reading], timeout=0)
         for number in range(2 * MOST_CALLERS):
             asks(queue, f"caller {number}", f"event {number}")
         queue.pending_messages_per_session["waits"].put_nowait("an answer")

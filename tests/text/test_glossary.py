@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import visualize.text
-from visualize.text import glossary as glossary_file
 from visualize.text.glossary import FILE, glossary, meaning
 from visualize.text.words import SOURCES
 
@@ -54,9 +53,8 @@ def test_an_unknown_term_is_an_error():
         meaning("waive")
 
 
-def test_a_term_that_stands_twice_is_an_error(monkeypatch, tmp_path):
+def test_a_term_that_stands_twice_is_an_error(tmp_path):
     twice = tmp_path / "glossary.md"
     twice.write_text("# Glossary\n\n### line\n\nOne.\n\n### line\n\nTwo.\n")
-    monkeypatch.setattr(glossary_file, "FILE", twice)
     with pytest.raises(ValueError, match="'line' twice"):
-        glossary.__wrapped__()
+        glossary(twice)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernels import discover
 from kernels.experiment import Experiment, from_json
-from kernels.gpus import Gpu, this_gpu
+from kernels.gpus import Gpu
 from kernels.jit import HAS_TRITON
 from kernels.measuring import worker
 from kernels.measuring.counters import tool
@@ -43,10 +43,10 @@ class Finding:
     remedy: str = ""
 
 
-def main(host: str, port: int) -> int:
+def main(findings: Iterator[Finding]) -> int:
     """Print what works here as it is found; 1 where something fails that the page needs, else 0."""
     failed = False
-    for finding in findings(host, port):
+    for finding in findings:
         failed |= finding.state == FAILS
         print(f"{finding.state:8} {finding.name:12} {finding.found}", flush=True)
         if finding.remedy:
@@ -54,9 +54,8 @@ def main(host: str, port: int) -> int:
     return int(failed)
 
 
-def findings(host: str, port: int) -> Iterator[Finding]:
+def findings(host: str, port: int, gpu: Gpu | None) -> Iterator[Finding]:
     """All that is tried, one after the other: the last ones take some seconds each."""
-    gpu = this_gpu()
     store = machine_store(default_cache_directory())
     yield python_version(sys.version_info[:2])
     yield packages(_version)
@@ -117,7 +116,7 @@ def address(host: str, port: int) -> Finding:
     return Finding("address", FAILS if obstacle else WORKS, obstacle or f"{host}, port {port}")
 
 
-def cache(directory: Path) -> Finding:
+def cache(directory: Path, enough_bytes: int = _ENOUGH_DISK) -> Finding:
     """Whether compiled kernels can be kept."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -128,7 +127,7 @@ def cache(directory: Path) -> Finding:
             "cache", FAILS, f"{directory}: {error.strerror}", "Name a directory that can be written: TILESCOPE_CACHE=."
         )
     said = f"{directory}, {free / 1e9:,.0f} GB free"
-    if free < _ENOUGH_DISK:
+    if free < enough_bytes:
         return Finding("cache", LIMITED, said, "Make room, or name another directory: TILESCOPE_CACHE=.")
     return Finding("cache", WORKS, said)
 

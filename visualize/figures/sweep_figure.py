@@ -26,9 +26,6 @@ _LEGEND = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor":
 _MARGIN = {"l": 70, "r": 12, "t": 72, "b": 48}
 # Times beside the last axis of the parallel picture.
 _ENDS = 74
-# Values up to which the parallel picture draws each config's whole line, with a marker at each value. Of more, configs
-# share pieces: a browser draws 1,152 configs of six knobs in a third of the time.
-_WHOLE = 1500
 # Points up to which they are large.
 _LARGE = 150
 
@@ -169,10 +166,14 @@ def convergence_figure(sweep: Sweep) -> go.Figure:
     )  # fmt: skip
 
 
-def parallel_figure(sweep: Sweep) -> go.Figure:
+def parallel_figure(sweep: Sweep, max_points: int = 1500) -> go.Figure:
     """A line per config through its value of each varied knob, to its time at the right; the best is thick.
 
     Colours say which fifth of the ranking a config is in; the fastest are drawn last.
+
+    Args:
+        max_points: up to which each config has a whole line, with a marker at each value. Above it, configs share
+            pieces: a browser draws 1,152 configs of six knobs in a third of the time.
     """
     place = {row.experiment: number for number, row in enumerate(sweep.rows)}
     ranked = [place[row.experiment] for row in sweep.ranked]
@@ -184,7 +185,7 @@ def parallel_figure(sweep: Sweep) -> go.Figure:
     )
     traces = []
     for first, end, name, color in reversed(_grouped(len(ranked))):
-        if heights.size <= _WHOLE:
+        if heights.size <= max_points:
             traces.append(_lines(heights[first:end], ranked[first:end], color, name))
         else:
             if len(axes) > 1:

@@ -31,15 +31,18 @@ from visualize.text import status_text
 from visualize.widgets import form, link
 from visualize.widgets import settings as page_settings
 
-# Between two drawings of what goes on.
-_FOLLOW_S = 0.7
-
 # Questions that are answered at once: more than one address may have compiles waiting.
 _QUESTIONS = 64
 
 
 class Handlers:
-    """Handlers of one page, for all the browsers that have it open."""
+    """Handlers of one page, for all the browsers that have it open.
+
+    Attributes:
+        follow_s: seconds between two drawings of what goes on.
+    """
+
+    follow_s = 0.7
 
     def __init__(self, drawing: Drawing, components: Components) -> None:
         self.drawing = drawing
@@ -174,7 +177,7 @@ class Handlers:
                         break
                     if answer and page.streams == turn:
                         yield answer
-                    await asyncio.sleep(_FOLLOW_S)
+                    await asyncio.sleep(self.follow_s)
             finally:
                 with suppress(ValueError):  # a thread is still in it: then it is closed when that leaves it
                     answers.close()

@@ -15,9 +15,6 @@ from kernels.jit import HAS_TRITON
 from kernels.measuring.session import MOST_JOBS, Session
 from kernels.results import Failure
 
-# A worker that has nothing to do answers within milliseconds; one that starts, in a few seconds.
-_PATIENCE_S = 1.0
-
 
 @dataclass(frozen=True)
 class Health:
@@ -47,10 +44,14 @@ class Health:
 
 
 class HealthRoute:
-    """Answers for one session. The worker is asked once at a time, however many ask us."""
+    """Answers for one session. The worker is asked once at a time, however many ask us.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    Args:
+        patience_s: an idle worker answers within milliseconds; one that starts, in a few seconds.
+    """
+
+    def __init__(self, session: Session, patience_s: float = 1.0) -> None:
+        self._session, self._patience_s = session, patience_s
         self._began = time.monotonic()
         self._has_answered = False
         self._asked: concurrent.futures.Future[int | Failure] | None = None
@@ -89,7 +90,7 @@ class HealthRoute:
             if self._asked is None:
                 return "on demand"
         with_us = asyncio.wrap_future(self._asked)
-        await asyncio.wait([with_us], timeout=_PATIENCE_S)
+        await asyncio.wait([with_us], timeout=self._patience_s)
         if self._asked.done() and not isinstance(self._asked.result(), Failure):
             self._has_answered = True
             return "ready"

@@ -26,12 +26,15 @@ _SHORT_S = 2.0
 
 _PROCESSES = 2
 
-# Seconds after the first page was opened: by then a browser has drawn it.
-WARM_UP_AFTER_S = 3.0
-
 
 class PredictionProcess:
-    """A pool of processes that predict, for all clients of a session."""
+    """A pool of processes that predict, for all clients of a session.
+
+    Attributes:
+        warm_up_after_s: seconds after the first page was opened: by then a browser has drawn it.
+    """
+
+    warm_up_after_s = 3.0
 
     def __init__(self, session: Session) -> None:
         preload = __name__, "visualize.page.tab_drawing"
@@ -42,7 +45,7 @@ class PredictionProcess:
     def warm_up(self) -> None:
         """Start a process soon, once: the first prediction would wait 3 to 5 s for its imports."""
         if self._timer is None:
-            self._timer = threading.Timer(WARM_UP_AFTER_S, self.pool.submit, (Call("model", _do_nothing),))
+            self._timer = threading.Timer(self.warm_up_after_s, self.pool.submit, (Call("model", _do_nothing),))
             self._timer.daemon = True
             self._timer.start()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kernels.experiment import resolve_gpu
@@ -17,12 +17,6 @@ from kernels.results.sweep import ResumePoint
 from kernels.space import Space
 from kernels.sweep.sweep_run import SweepRun, sweep_here
 from visualize.predict.launch_time import predict_time
-
-# Rows of ended sweeps that are kept in memory, of all together; the oldest sweep goes first.
-MOST_ROWS = 20_000
-
-# A sweep that nobody takes part in is cancelled after so many seconds: a page that is opened anew takes less.
-UNWATCHED_S = 30.0
 
 # (the space's identity, the name of its GPU)
 Key = tuple[str, str]
@@ -47,9 +41,20 @@ class RunningSweeps:
     """Sweeps of one session, by space and GPU: one runs at a time, as it takes all cores and the GPU.
 
     Who follows the one that runs takes part in it, until they leave. Once nobody does, it is ended.
+
+    Args:
+        prepare: makes a sweep of a space.
+        unwatched_s: after so many seconds a sweep that nobody takes part in is cancelled. To reload a page takes less.
+        max_rows: of ended sweeps that are kept in memory, of all together; the oldest sweep goes first.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        prepare: Callable[..., SweepRun] = sweep_here,
+        unwatched_s: float = 30.0,
+        max_rows: int = 20_000,
+    ) -> None:
+        self._prepare, self._unwatched_s, self._max_rows = prepare, unwatched_s, max_rows
         self._lock = threading.Lock()
         self._running: tuple[Key, SweepRun] | None = None
         # Of one search: a sweep for each size so far. The last one is under way.
@@ -106,7 +111,7 @@ class RunningSweeps:
     def _begun(self, session: Session, space: Space, strategy: Strategy, before: _Ended | None) -> SweepRun:
         """A sweep that has just been started. With the lock held."""
         resume = before.resume_point if before else ResumePoint()
-        sweeping = sweep_here(session, space, strategy, predict_time, resume)
+        sweeping = self._prepare(session, space, strategy, predict_time, resume)
         self._running = _key(space, sweeping.gpu), sweeping
         self._search.append(sweeping)
         sweeping.start()
@@ -179,7 +184,7 @@ class RunningSweeps:
         with self._lock:
             self._ended[key] = ended
             self._ended.move_to_end(key)
-            while len(self._ended) > 1 and self._rows() > MOST_ROWS:
+            while len(self._ended) > 1 and self._rows() > self._max_rows:
                 self._ended.popitem(last=False)
         return ended
 
@@ -227,7 +232,7 @@ class RunningSweeps:
                 self._unwatched.cancel()
                 self._unwatched = None
             if not self._taking_part() and self._running is not None:
-                self._unwatched = threading.Timer(UNWATCHED_S, self._cancel_unwatched, [self._running[1]])
+                self._unwatched = threading.Timer(self._unwatched_s, self._cancel_unwatched, [self._running[1]])
                 self._unwatched.daemon = True
                 self._unwatched.start()
 

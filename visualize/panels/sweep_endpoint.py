@@ -46,7 +46,14 @@ SCHEMAS = {
 
 
 async def answer(
-    api: Api, sweeps: RunningSweeps, payload: object, vary: object, strategy: object, seed: object, budget: object
+    api: Api,
+    sweeps: RunningSweeps,
+    payload: object,
+    vary: object,
+    strategy: object,
+    seed: object,
+    budget: object,
+    longest_s: float = LONGEST_S,
 ) -> dict[str, Any]:
     """Sweep, and wait for it."""
     try:
@@ -65,7 +72,7 @@ async def answer(
         who = f"/sweep {next(_CALLS)}"
         with sweeps.followed(who):
             sweeping = await asyncio.to_thread(sweeps.start, api.session, within, asked, who)
-            until = time.monotonic() + LONGEST_S
+            until = time.monotonic() + longest_s
             while not sweeping.has_ended:  # without a thread that would be waited for where the page is ended
                 await asyncio.sleep(_LOOK_S)
                 if time.monotonic() > until and sweeps.leave(sweeping, who):

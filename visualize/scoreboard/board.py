@@ -23,18 +23,18 @@ Scored = Callable[[Any, Experiment, Prediction], Iterator[Score]]
 
 
 @once
-def scoreboard() -> Scoreboard:
+def scoreboard(predictions: Callable[[], tuple[Prediction, ...]] = shipped) -> Scoreboard:
     """Every shipped recording that counts what the models predict."""
     scores: list[Score] = []
     unpredicted: list[Experiment] = []
     kinds: tuple[tuple[RecordForm[Any], Scored], ...] = ((COUNTERS.form, _of_counters), (GROUP_SIZES.form, _of_study))
     for form, scored in kinds:
-        predictions = {
-            (form.key(one.experiment), one.experiment.gpu): one for one in shipped() if one.recorded == form.word
+        by_launch = {
+            (form.key(one.experiment), one.experiment.gpu): one for one in predictions() if one.recorded == form.word
         }
         for recording in records.shipped(form):
             launch = _launch(recording)
-            found = predictions.get((form.key(launch), recording.gpu))
+            found = by_launch.get((form.key(launch), recording.gpu))
             if found is None:
                 unpredicted.append(launch)
             else:

@@ -10,17 +10,17 @@ FILE = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
 
 
 @functools.cache
-def glossary() -> Mapping[str, str]:
-    """Every term and its meaning, as one line each.
+def glossary(file: Path = FILE) -> Mapping[str, str]:
+    """Return every term and its meaning, as one line each.
 
     Raises:
         ValueError: where a term stands twice.
     """
     found: dict[str, str] = {}
-    for entry in FILE.read_text(encoding="utf-8").split("\n### ")[1:]:
+    for entry in file.read_text(encoding="utf-8").split("\n### ")[1:]:
         term, _, rest = entry.partition("\n")
         if term in found:
-            raise ValueError(f"{FILE.name} explains {term!r} twice.")
+            raise ValueError(f"{file.name} explains {term!r} twice.")
         found[term] = " ".join(rest.partition("\n## ")[0].split())
     return found
 
