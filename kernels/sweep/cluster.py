@@ -1,16 +1,15 @@
-"""Several GPUs as a sweep's devices, through Dask's `distributed`: the GPUs of this host, or of an existing cluster.
+"""Sweeps on several GPUs with Dask's `distributed`: the GPUs of this host, or of an existing cluster.
 
-Each GPU has one worker process with one thread and the resource GPU=1. A trial is one task that is bound to its worker.
-If the process dies, the task is given up here, so that the search can try its configs elsewhere, and Dask's nanny
-restarts the process. Any failure that may have harmed a CUDA context costs the process. `distributed` is an optional
-extra, imported where it is used.
+Each GPU has one worker process with one thread and the resource GPU=1. A trial is one task, bound to one worker. If the
+worker dies, its task fails, so that the search can try the configs on another one, and Dask's nanny restarts the
+worker. A failure that may have corrupted a CUDA context also restarts the worker. `distributed` is an optional
+dependency, imported only when needed.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import socket
 import threading
 import time
 from collections import Counter
@@ -30,15 +29,15 @@ from kernels.sweep.search import Outcomes, Trial
 # Environment variable with the address of an existing cluster's scheduler, such as tcp://host:8786.
 SCHEDULER = "TILESCOPE_SCHEDULER"
 
-# Each worker has one.
+# The Dask resource of which each worker has one.
 RESOURCE = "GPU"
 
-# Seconds for workers to arrive, and for the nanny to restart one that died.
+# Maximum seconds until a worker connects, and until the nanny has restarted one.
 ARRIVAL_S = 60.0
 
 _POLL_S = 0.1
 
-# Failures after which a CUDA context cannot be trusted.
+# Kinds of failures after which the worker's CUDA context may be corrupt.
 _POISONS = {"cuda_error", "error", "timeout"}
 
 
@@ -47,7 +46,7 @@ def connect(gpus: int | None) -> Iterator[Any]:
     """Connect to the cluster that SCHEDULER names or, without it, start one on this host.
 
     Args:
-        gpus: how many of this host's visible GPUs to use; None for all.
+        gpus: the number of this host's visible GPUs to use; None for all.
 
     Raises:
         ConfigError: if `distributed` is not installed, the host has too few GPUs, or the scheduler does not answer.
@@ -108,12 +107,11 @@ class ClusterDevice:
     """A `TrialDevice` that is one worker of a cluster.
 
     Args:
-        name: the worker's name, which a restarted process keeps.
-        device: what the worker runs on.
-        gpu: the worker's GPU, or the one that predictions are for.
-        cache: this host's directory of compiled kernels.
-        run: what a worker calls for a trial.
-        deadline_s: seconds that a trial may take.
+        name: the worker's name, which it keeps after a restart.
+        device: the worker's device.
+        gpu: the worker's GPU; for the interpreter, the GPU that predictions are for.
+        run: the worker's function that carries out a trial.
+        deadline_s: maximum seconds of a trial.
     """
 
     def __init__(
@@ -123,11 +121,10 @@ class ClusterDevice:
         device: Device,
         gpu: Gpu,
         where: str,
-        cache: str,
-        run: Callable[[bytes, str, str], bytes] = cluster_worker.run_trial,
+        run: Callable[[bytes], bytes] = cluster_worker.run_trial,
         deadline_s: float = DEADLINES_S["time"],
     ) -> None:
-        self._client, self._name, self._device, self._cache = client, name, device, cache
+        self._client, self._name, self._device = client, name, device
         self._run, self._deadline_s = run, deadline_s
         self.gpu, self.where = gpu, where
         self.takes_times = device.backend == "cuda"
@@ -147,8 +144,7 @@ class ClusterDevice:
                 return cancelled("time")
             if time.monotonic() > deadline:
                 return Failure("worker", DEVICE_LOST, f"{self.where} did not come back within {ARRIVAL_S:.0f} s.")
-        payload = pickle.dumps((trial, self.gpu))
-        task = _submit(self._client, address, self._run, payload, self._cache)
+        task = _submit(self._client, address, self._run, pickle.dumps((trial, self.gpu)))
         deadline = time.monotonic() + self._deadline_s
         while not task.done():
             if self._address() != address:
@@ -162,21 +158,20 @@ class ClusterDevice:
                 return Failure("time", "timeout", message)
         try:
             result: Outcomes | Failure = pickle.loads(task.result())
-        except Exception as error:  # whatever the worker raised, or why Dask gave up
+        except Exception as error:  # raised by the worker or by Dask
             result = Failure("time", "error", f"{self.where}: {type(error).__name__}: {error}")
         if isinstance(result, Failure) and result.kind in _POISONS:
             self._restart(address)
         return result
 
     def _address(self) -> str:
-        """Return the worker's address, another one after each restart; "" while there is none."""
-        found = (address for address, worker in _workers(self._client) if str(worker["name"]) == self._name)
-        return next(found, "")
+        """Return the worker's address, which changes at each restart; "" while the worker is not connected."""
+        return next((address for address, worker in _workers(self._client) if str(worker["name"]) == self._name), "")
 
     def _restart(self, address: str) -> None:
-        """Let the worker's process exit, so that its nanny restarts it. A worker without a nanny stays.
+        """Make the worker's process exit, so that its nanny restarts it. A worker without a nanny keeps running.
 
-        The process exits at once, whatever its task is doing; a nanny asked to restart it would wait for the task.
+        The process exits immediately. A restart by the nanny would wait for the task.
         """
         if dict(_workers(self._client)).get(address, {}).get("nanny"):
             self._client.run(os._exit, 1, workers=[address], on_error="ignore")
@@ -189,23 +184,20 @@ class ClusterDevice:
 
 
 def _workers(client: Any) -> list[tuple[str, Any]]:
-    """Return (address, description) of each live worker that has the resource."""
+    """Return (address, description) of each connected worker that has the resource."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
     return [(address, worker) for address, worker in workers.items() if (worker["resources"] or {}).get(RESOURCE)]
 
 
 def _submit(client: Any, address: str, function: Callable[..., bytes], *args: object) -> Any:
-    """Call a function of `cluster_worker` on one worker; the last argument is this host's name."""
-    bound = {"workers": [address], "resources": {RESOURCE: 1}, "pure": False}
-    return client.submit(function, *args, socket.gethostname(), **bound)
+    return client.submit(function, *args, workers=[address], resources={RESOURCE: 1}, pure=False)
 
 
-def find_devices(client: Any, base: Experiment, cache: str) -> list[ClusterDevice]:
-    """Return the workers of a cluster as devices of one kind; wait for the first to arrive.
+def find_devices(client: Any, base: Experiment) -> list[ClusterDevice]:
+    """Return a cluster's workers with one kind of GPU as devices. Wait until the first worker connects.
 
     Args:
         base: its `gpu` selects the kind if there are several.
-        cache: this host's directory of compiled kernels.
 
     Raises:
         ConfigError: if there are no workers, none of the named kind, or several kinds and the experiment names none.
@@ -216,19 +208,19 @@ def find_devices(client: Any, base: Experiment, cache: str) -> list[ClusterDevic
             fix = f"start each with --nthreads 1 --resources {RESOURCE}=1"
             raise ConfigError("no_workers", f"The cluster has no worker with a GPU: {fix}.")
         time.sleep(_POLL_S)
-    calls = [_submit(client, address, cluster_worker.describe, cache) for address, _ in workers]
+    calls = [_submit(client, address, cluster_worker.describe) for address, _ in workers]
     devices = []
     for (_, worker), call in zip(workers, calls, strict=True):
         device, gpu, where = pickle.loads(call.result(DEADLINES_S["worker"]))
         if isinstance(device, Failure):
             raise ConfigError("no_worker", f"{where}: {device.message}")
         target = gpu or GPUS[base.gpu if base.gpu in GPUS else DEFAULT_GPU]
-        devices.append(ClusterDevice(client, str(worker["name"]), device, target, where, cache))
+        devices.append(ClusterDevice(client, str(worker["name"]), device, target, where))
     return select_kind(devices, base)
 
 
 def select_kind(devices: Sequence[ClusterDevice], base: Experiment) -> list[ClusterDevice]:
-    """Select the devices that an experiment is for: times of different GPUs are never ranked together.
+    """Select the devices of one kind of GPU, because times of different GPUs are never ranked together.
 
     Raises:
         ConfigError: if the named kind does not exist, or there are several kinds and none is named.

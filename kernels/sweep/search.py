@@ -1,13 +1,13 @@
-"""Which configs a sweep tries next. A search is asked for tasks and told their outcomes; it has no clock or threads.
+"""The order in which a sweep tries configs: ask/tell, without a clock or threads.
 
 1. *Explore*: check each config and time it a few times in turns with one reference config. The order is that of the
    grid, shuffled, or guided by a model: best prediction first.
 2. *Race*: the faster configs get more samples, round after round (successive halving).
 3. *Final*: the last few are timed against each other until their ratios are known.
 
-A guided search first orders configs by the model's estimate before compiling. It then compiles the next few ahead and
-tries those first that the model, which now knows their registers and shared memory, predicts best after correcting for
-its errors so far. The order therefore does not depend on which compile ends first.
+A guided search first orders configs by the model's estimate before compiling. It then compiles the next few ahead.
+For compiled configs, the model knows registers and shared memory, and its predictions are corrected by its errors so
+far. The search tries the best of the compiled configs first, so the order does not depend on which compile ends first.
 """
 
 from __future__ import annotations
@@ -76,12 +76,17 @@ class Trial:
         reference: also timed in each turn, so that a changing clock cancels in the ratio. None: the first correct
             config of `experiments` becomes the reference.
         turns: samples of each config, except in the final.
+        numbers: the configs' places in grid order.
+        failed_on: for a second attempt, the index of the device on which the first one failed. Another device makes the
+            second attempt if there is one.
     """
 
     experiments: tuple[Experiment, ...]
     phase: str = "race"
     reference: Experiment | None = None
     turns: int = TURNS
+    numbers: tuple[int, ...] = ()
+    failed_on: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,23 +117,6 @@ class Outcomes:
 
     each: tuple[Outcome, ...]
     baselines: tuple[tuple[str, np.ndarray], ...] = ()
-
-
-@dataclass(frozen=True)
-class Task:
-    """A trial that a device is to carry out.
-
-    Attributes:
-        numbers: the configs' places in grid order.
-        phase, turns: of the trial.
-        failed_on: index of the device that failed at it: the second attempt takes place on another one, if there is
-            one. None for the first attempt.
-    """
-
-    numbers: tuple[int, ...]
-    phase: str
-    turns: int = TURNS
-    failed_on: int | None = None
 
 
 class Search:
@@ -171,25 +159,19 @@ class Search:
         self._pending = [number for number in initial_order(strategy, rows) if rows[number].status == "not tried"]
         self._racing: list[int] = []
         self._turns, self._finals = TURNS, 0
-        self._open: list[Task] = []
-        self._queue: list[Task] = []  # second attempts, then the rest of a round of the race
+        self._open: list[Trial] = []
+        self._queue: list[Trial] = []  # second attempts, then the rest of a round of the race
         self._reference: int | None = None
-        self._next_turn, self._improved_at, self._fastest = 0, 0, math.inf
-        self._replay_earlier_rows()
-
-    def _replay_earlier_rows(self) -> None:
-        """Restore the reference and the patience from rows that an earlier sweep timed."""
-        self._next_turn = sum(row.status == "checked" for row in self.rows)
-        timed = [(row.turn, n) for n, row in enumerate(self.rows) if row.status == "timed" and row.turn is not None]
+        self._improved_at, self._fastest = 0, math.inf
+        # Rows that an earlier sweep timed restore its reference and its patience.
+        self._next_turn = sum(row.status == "checked" for row in rows)
+        timed = [(row.turn, n) for n, row in enumerate(rows) if row.status == "timed" and row.turn is not None]
         for turn, number in sorted(timed):
-            self._next_turn = turn + 1
-            if self._reference is None:
-                self._reference = number
-            self._update_fastest(number)
+            self._note_timed(number, turn)
 
     @property
     def upcoming(self) -> list[int]:
-        """Configs to compile, the next first."""
+        """List the configs to compile, the next first."""
         numbers = list(self._racing)
         if self._racing and self._reference is not None:
             numbers.append(self._reference)
@@ -199,84 +181,83 @@ class Search:
 
     @property
     def remaining(self) -> int:
-        """Upper bound of the configs still to be tried."""
-        return min(len(self._pending), self._remaining_budget()) + sum(len(task.numbers) for task in self._open)
+        """Return an upper bound of the configs still to be tried."""
+        return min(len(self._pending), self._remaining_budget()) + sum(len(trial.numbers) for trial in self._open)
 
     def add_build(self, number: int, build: Build) -> None:
-        """Take note of a compiled config."""
+        """Record a compiled config."""
         self._built.add(number)
         row = self.rows[number]
-        if row.compile_s is None:  # otherwise an earlier sweep compiled it, and the cache answered
+        if row.compile_s is None:  # otherwise this compile was a cache hit
             compiled = vars(build) | {"predicted": build.predicted or row.predicted}
             self.rows[number] = dataclasses.replace(row, **compiled)
 
     def drop(self, number: int, status: Status, reason: str) -> None:
-        """Give a config its last status: it takes no further part."""
+        """Set a config's final status and exclude it from all further trials."""
         self.rows[number] = dataclasses.replace(self.rows[number], status=status, reason=reason)
         for places in (self._pending, self._racing):
             if number in places:
                 places.remove(number)
-        self._queue = [
-            dataclasses.replace(task, numbers=numbers)
-            for task in self._queue
-            if (numbers := tuple(place for place in task.numbers if place != number))
-        ]
+        rest = ([place for place in trial.numbers if place != number] for trial in self._queue)
+        queue = zip(self._queue, rest, strict=True)
+        self._queue = [self._trial(left, old.phase, old.turns, old.failed_on) for old, left in queue if left]
 
-    def ask(self, device: int = 0, is_last_device: bool = True) -> Task | None:
-        """Return the next task of a device, or None while nothing is ready or when all is over.
+    def ask(self, device: int, is_last_device: bool) -> Trial | None:
+        """Return a device's next trial, or None if nothing is ready or the search is over.
 
         Args:
             device: its index.
-            is_last_device: no other device is left to take what this one failed at.
+            is_last_device: whether no other device is left to retry the configs that failed on this one.
         """
         if self._reference is None and self._takes_times and self._open:
             return None  # every other trial needs the reference that the first one finds
-        task = self._next_queued(device, is_last_device)
-        if task is None and self.phase == "explore":
-            task = self._next_exploration()
-        if task is None and self.phase == "race":
+        trial = self._next_queued(device, is_last_device)
+        if trial is None and self.phase == "explore":
+            trial = self._next_exploration()
+        if trial is None and self.phase == "race":
             if self._is_idle():
                 self._start_round()
-            task = self._next_queued(device, is_last_device)
-        if task is None and self.phase == "final":
-            task = self._next_final()
-        if task is not None:
-            self._open.append(task)
-        return task
+            trial = self._next_queued(device, is_last_device)
+        if trial is None and self.phase == "final":
+            trial = self._next_final()
+        if trial is not None:
+            self._open.append(trial)
+        return trial
 
-    def make_trial(self, task: Task) -> Trial:
-        """Return the trial of a task, with the reference that is known by now."""
-        is_final = task.phase == "final"  # the finalists are compared with one another
-        reference = None if is_final or self._reference is None else self.experiments[self._reference]
-        return Trial(tuple(self.experiments[number] for number in task.numbers), task.phase, reference, task.turns)
-
-    def tell(self, task: Task, result: Outcomes | Failure, device: int = 0, where: str = "") -> list[int]:
-        """Record the outcome of a task, and return the numbers of the rows that changed.
+    def tell(self, trial: Trial, result: Outcomes | Failure, device: int, where: str) -> list[int]:
+        """Record the outcome of a trial, and return the numbers of the rows that changed.
 
         Args:
             where: the device's host and number, for the rows.
         """
-        self._open.remove(task)
+        self._open.remove(trial)
         if isinstance(result, Failure):
-            return self._handle_failure(task, result, device)
-        for number, outcome in zip(task.numbers, result.each, strict=True):
+            return self._handle_failure(trial, result, device)
+        for number, outcome in zip(trial.numbers, result.each, strict=True):
             self.rows[number] = dataclasses.replace(self.rows[number], where=where)
-            self._record(number, outcome, task)
+            self._record(number, outcome, trial)
         # If a finalist could no longer be launched, the others are timed again.
-        if task.phase == "final" and all(outcome.status == "timed" for outcome in result.each):
+        if trial.phase == "final" and all(outcome.status == "timed" for outcome in result.each):
             times_ms = [outcome.times_ms for outcome in result.each]
-            self.final = rank_finalists([self.rows[number] for number in task.numbers], times_ms, result.baselines)
+            self.final = rank_finalists([self.rows[number] for number in trial.numbers], times_ms, result.baselines)
             self.phase = "over"
-        return list(task.numbers)
+        return list(trial.numbers)
+
+    def _trial(self, numbers: Sequence[int], phase: str, turns: int = TURNS, failed_on: int | None = None) -> Trial:
+        # The finalists are compared with one another.
+        reference = None if phase == "final" or self._reference is None else self.experiments[self._reference]
+        experiments = tuple(self.experiments[number] for number in numbers)
+        return Trial(experiments, phase, reference, turns, tuple(numbers), failed_on)
 
     def _is_idle(self) -> bool:
         return not (self._open or self._queue)
 
-    def _next_queued(self, device: int, is_last_device: bool) -> Task | None:
-        for task in self._queue:
-            if (is_last_device or task.failed_on != device) and self._built.issuperset(task.numbers):
-                self._queue.remove(task)
-                return task
+    def _next_queued(self, device: int, is_last_device: bool) -> Trial | None:
+        for trial in self._queue:
+            if (is_last_device or trial.failed_on != device) and self._built.issuperset(trial.numbers):
+                self._queue.remove(trial)
+                # The reference may have been found since the trial was queued.
+                return self._trial(trial.numbers, trial.phase, trial.turns, trial.failed_on)
         return None
 
     def _remaining_budget(self) -> int:
@@ -285,10 +266,10 @@ class Search:
             return 0
         if self.strategy.budget is None:
             return len(self._pending)
-        started = sum(len(task.numbers) for task in (*self._open, *self._queue) if task.phase == "explore")
+        started = sum(len(trial.numbers) for trial in (*self._open, *self._queue) if trial.phase == "explore")
         return max(0, self.strategy.budget - self._next_turn - started)
 
-    def _next_exploration(self) -> Task | None:
+    def _next_exploration(self) -> Trial | None:
         room = min(self._explored_per_trial, self._remaining_budget())
         if self._reference is None and self._takes_times:
             room = min(room, REFERENCE_AMONG)
@@ -302,7 +283,7 @@ class Search:
         chosen = self._sort_by_prediction(window)[:room] if self._is_guided else window
         for number in chosen:
             self._pending.remove(number)
-        return Task(tuple(chosen), "explore")
+        return self._trial(chosen, "explore")
 
     def _sort_by_prediction(self, window: Sequence[int]) -> list[int]:
         """Sort by the corrected prediction; configs without one come last."""
@@ -340,10 +321,10 @@ class Search:
         others = [number for number in self._racing if number != self._reference]  # the reference is in every trial
         # The same number of configs in each trial, and of trials on each device, so that no device waits for another.
         trials = math.ceil(math.ceil(len(others) / MAX_PER_TRIAL) / self._devices) * self._devices
-        shares = [tuple(others[place::trials]) for place in range(trials)]
-        self._queue = [Task(share, "race", self._turns) for share in shares if share]
+        shares = [others[place::trials] for place in range(trials)]
+        self._queue = [self._trial(share, "race", self._turns) for share in shares if share]
 
-    def _next_final(self) -> Task | None:
+    def _next_final(self) -> Trial | None:
         if not self._is_idle():
             return None
         if not self._racing or self._finals == _MAX_FINALS:
@@ -352,32 +333,30 @@ class Search:
         if not self._built.issuperset(self._racing):
             return None
         self._finals += 1
-        return Task(tuple(self._racing), "final")
+        return self._trial(self._racing, "final")
 
-    def _handle_failure(self, task: Task, failure: Failure, device: int) -> list[int]:
+    def _handle_failure(self, trial: Trial, failure: Failure, device: int) -> list[int]:
         """Retry each config of a failed trial alone, once; report those that fail again."""
         if failure.kind == "cancelled":
             return []
-        if task.failed_on is not None or failure.kind == "out_of_memory":  # every config needs the same tensors
-            for number in task.numbers:
+        if trial.failed_on is not None or failure.kind == "out_of_memory":  # every config needs the same tensors
+            for number in trial.numbers:
                 self.drop(number, "failed", failure.message)
-            return list(task.numbers)
-        phase = "race" if task.phase == "final" else task.phase
-        self._queue += [Task((number,), phase, task.turns, device) for number in task.numbers]
-        self._queue.sort(key=lambda task: task.failed_on is None)
+            return list(trial.numbers)
+        phase = "race" if trial.phase == "final" else trial.phase
+        self._queue += [self._trial([number], phase, trial.turns, device) for number in trial.numbers]
+        self._queue.sort(key=lambda trial: trial.failed_on is None)
         return []
 
-    def _record(self, number: int, outcome: Outcome, task: Task) -> None:
+    def _record(self, number: int, outcome: Outcome, trial: Trial) -> None:
         if outcome.status != "timed":
             self.drop(number, outcome.status, outcome.reason)
             self._next_turn += outcome.status == "checked"
             return
         row = self.rows[number]
-        if self._reference is None:
-            self._reference = number
         low, high = median_interval(outcome.times_ms)
         relative = row.relative  # the final has another reference
-        if task.phase != "final":
+        if trial.phase != "final":
             relative = float(np.median(outcome.times_ms / outcome.reference_ms))
         self.rows[number] = dataclasses.replace(
             row,
@@ -391,11 +370,13 @@ class Search:
             turn=self._next_turn if row.turn is None else row.turn,
         )
         if row.turn is None:
-            self._next_turn += 1
-            self._update_fastest(number)
+            self._note_timed(number, self._next_turn)
 
-    def _update_fastest(self, number: int) -> None:
-        """Note whether the config that was timed last improves on all before it, which restarts the patience."""
+    def _note_timed(self, number: int, turn: int) -> None:
+        """Count a config that was timed for the first time. An improvement on all before it restarts the patience."""
+        if self._reference is None:
+            self._reference = number
+        self._next_turn = turn + 1
         relative = self.rows[number].relative or math.inf
         if relative < (1 - _IMPROVEMENT) * self._fastest:
             self._improved_at = self._next_turn

@@ -31,7 +31,7 @@ from kernels.space import Space
 from kernels.spec import Launch
 from kernels.sweep.cluster import find_devices
 from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice, Predict, TrialDevice
-from kernels.sweep.search import Build, Search, Task, Trial
+from kernels.sweep.search import Build, Search, Trial
 
 # Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
 _QUEUED_PER_WORKER = 2
@@ -61,7 +61,7 @@ class Progress:
         phase: "explore", "race", "final" or "over".
         done: configs whose status is final for this phase, of `total`.
         seconds: since it began.
-        remaining_s: upper estimate; None before the first row.
+        remaining_s: an upper estimate: the first rows include the start of the workers. None before the first row.
         best: the fastest row so far; None before any is timed.
     """
 
@@ -136,9 +136,8 @@ class SweepRun:
         self._compiled = 0
         self._device = Device("none", self.gpu.name, torch="", triton="")
         self._notes: list[str] = []
-        self._is_cancelled = self._cannot_compile = False
+        self._is_cancelled = False
         self._began, self._began_at = 0.0, datetime.datetime.now(datetime.UTC)
-        self._first_row: tuple[float, int] | None = None
         self._condition = threading.Condition()  # of a reentrant lock
         self._result: Future[Sweep] = Future()
 
@@ -182,19 +181,11 @@ class SweepRun:
             seconds = time.monotonic() - self._began if self._began else 0.0
             timed = [row for row in rows if row.status == "timed"]
             best = min(timed, key=lambda row: row.relative or math.inf, default=None)
-            return Progress(self._search.phase, done, len(rows), seconds, self._remaining_s(done), best)
-
-    def _remaining_s(self, done: int) -> float | None:
-        """Extrapolate the pace since the first row; before it, workers start, which happens once."""
-        if self._search.phase != "explore":
-            return 0.0 if self._search.phase == "over" else FINAL_S
-        now, new = time.monotonic(), done - self._done_before
-        if new and self._first_row is None:
-            self._first_row = now, new
-        began, at_first = self._first_row or (now, new)
-        if new == at_first:
-            return None
-        return (now - began) / (new - at_first) * self._search.remaining + FINAL_S * self._takes_times
+            new, phase = done - self._done_before, self._search.phase
+            remaining_s: float | None = 0.0 if phase == "over" else FINAL_S
+            if phase == "explore":
+                remaining_s = seconds / new * self._search.remaining + FINAL_S * self._takes_times if new else None
+            return Progress(phase, done, len(rows), seconds, remaining_s, best)
 
     def snapshot(self) -> Sweep:
         """Return the sweep so far; its `ended` is "running" while a device is at work."""
@@ -206,8 +197,6 @@ class SweepRun:
             elif self._is_cancelled and search.phase != "over":
                 ended = "cancelled"
             notes = list(self._notes)
-            if self._cannot_compile:
-                notes.append(_NO_WORKER)
             if not self._takes_times:
                 notes.append(f"Nothing was timed here: configs are ranked by their predicted time on {self.gpu.name}.")
             if failed := sum(row.status == "failed" for row in search.rows):
@@ -261,11 +250,10 @@ class SweepRun:
                     self._device = described
                     self._store_header()
             failures = 0
-            while (step := self._next_trial(index)) is not None:
-                task, trial = step
+            while (trial := self._next_trial(index)) is not None:
                 result = device.attempt(trial)
                 with self._condition:
-                    self._store_rows(self._search.tell(task, result, index, device.where))
+                    self._store_rows(self._search.tell(trial, result, index, device.where))
                     self._condition.notify_all()
                 failures = failures + 1 if isinstance(result, Failure) else 0
                 if isinstance(result, Failure) and (result.kind == DEVICE_LOST or failures == _MAX_FAILURES):
@@ -279,16 +267,16 @@ class SweepRun:
                 self._live_devices -= 1
                 self._condition.notify_all()
 
-    def _next_trial(self, index: int) -> tuple[Task, Trial] | None:
-        """Wait for a device's next task; None when the sweep is over."""
+    def _next_trial(self, index: int) -> Trial | None:
+        """Wait for a device's next trial; None when the sweep is over."""
         with self._condition:
             while not self._is_over():
                 phase = self._search.phase
-                task = self._search.ask(index, self._live_devices == 1)
+                trial = self._search.ask(index, self._live_devices == 1)
                 if self._search.phase != phase:
                     self._condition.notify_all()
-                if task is not None:
-                    return task, self._search.make_trial(task)
+                if trial is not None:
+                    return trial
                 if not self._is_over():
                     self._condition.wait()
             return None
@@ -304,7 +292,7 @@ class SweepRun:
                 self._search.add_build(number, build)
                 reason = self._devices[0].refusal(self._search.experiments[number])
             elif build.kind == "worker_died" and not self._builder.has_started:
-                self._cannot_compile, reason = True, ""
+                self._notes, self._search.phase, reason = [_NO_WORKER], "over", ""
             else:
                 status = "set aside" if build.kind in _CONFIG_FAILURES else "failed"
                 reason = "" if build.kind == "cancelled" else build.message
@@ -316,7 +304,7 @@ class SweepRun:
     # The methods below need the lock of `_condition`.
 
     def _is_over(self) -> bool:
-        return self._is_cancelled or self._cannot_compile or self._search.phase == "over"
+        return self._is_cancelled or self._search.phase == "over"
 
     def _store_header(self) -> None:
         self._store.begin_sweep(self.name, self.gpu, self._began_at, self.snapshot())
@@ -371,15 +359,15 @@ def sweep_on_cluster(
 ) -> SweepRun:
     """Prepare a sweep on the workers of a Dask cluster. This host compiles ahead and stores the rows.
 
-    Workers on this host find the kernels in the cache that they share. A worker elsewhere compiles again, unless
-    TILESCOPE_CACHE names a directory that both hosts see.
+    Workers on this host share its cache of compiled kernels. A worker elsewhere compiles again, unless TILESCOPE_CACHE
+    names a directory that both hosts see.
 
     Args: as for SweepRun.
 
     Raises:
         ConfigError: as for `find_devices`; if the GPU does not support the space's dtype.
     """
-    cache = str(default_cache_directory() / "triton")
-    devices = find_devices(client, space.base, cache)
+    devices = find_devices(client, space.base)
     gpu = resolve_gpu(dataclasses.replace(space.base, gpu=""), devices[0].gpu)
-    return SweepRun(space, strategy, devices, Builder(gpu, predict, cache), predict, resume, store)
+    builder = Builder(gpu, predict, str(default_cache_directory() / "triton"))
+    return SweepRun(space, strategy, devices, builder, predict, resume, store)

@@ -1,17 +1,19 @@
 """One trial in the run worker: check each config, then launch the correct ones in turns on the same inputs.
 
-A first turn of one launch each finds the configs that cannot win. They keep that one sample, so a config that is a
+A first turn of one launch per config finds those that can't win. They keep that single sample, so a config that is a
 hundred times slower does not cost a hundred times more.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.measuring.check import InsufficientMemory
 from kernels.measuring.gated_stream import GatedStream
@@ -25,7 +27,9 @@ from kernels.sweep.search import Outcome, Outcomes, Trial
 # Time the finalists until their ratios are known to 0.1 %, within these limits.
 _FINAL_EFFORT = Effort(half_width=0.001, fewest=40, most=2000, least_ms=200.0, most_s=4.0, warm_s=0.5)
 
-# Correct outputs kept to compare others with; each takes as much memory as the launch's own output.
+MakeStream = Callable[[Sequence[Callable[[], Any]]], Stream]
+
+# Number of correct outputs kept to compare others with; each takes as much memory as the launch's own output.
 _MAX_KEPT_OUTPUTS = 2
 
 # A config whose first launch takes this many times the fastest one's is not timed again.
@@ -37,70 +41,61 @@ def run_trial(trial: Trial, gpu: Gpu) -> Outcomes:
     import torch
 
     first = prepare(trial.experiments[0], gpu)
-    configs = [dataclasses.replace(first, experiment=experiment) for experiment in trial.experiments]
-    if interprets():
-        return carry_out(trial, configs, lambda: None)
-    run = first.experiment.run
-    reference = None if trial.reference is None else dataclasses.replace(first, experiment=trial.reference)
-
-    def time_in_turns(calls: Sequence[Callable[[], Any]]) -> GatedStream:
-        return GatedStream(calls, run.l2, run.timer)
-
-    def library() -> dict[str, Callable[[], Any]]:
-        output = torch.empty_like(first.output)
-        return library_calls(first.kernel.family, first.inputs, output, first.setting.problem)[0]
-
-    return carry_out(trial, configs, torch.cuda.synchronize, reference, library, time_in_turns)
+    library: Mapping[str, Callable[[], Any]] = {}
+    make_stream = None
+    if not interprets():
+        make_stream = functools.partial(GatedStream, l2=first.experiment.run.l2, timer=first.experiment.run.timer)
+        if trial.phase == "final":
+            output = torch.empty_like(first.output)
+            library, _ = library_calls(first.kernel.family, first.inputs, output, first.setting.problem)
+    return carry_out(trial, lambda experiment: dataclasses.replace(first, experiment=experiment), library, make_stream)
 
 
 def carry_out(
     trial: Trial,
-    configs: Sequence[Prepared],
-    synchronize: Callable[[], object],
-    reference: Prepared | None = None,
-    library: Callable[[], Mapping[str, Callable[[], Any]]] = dict,
-    time_in_turns: Callable[[Sequence[Callable[[], Any]]], Stream] | None = None,
+    prepare_config: Callable[[Experiment], Prepared],
+    library: Mapping[str, Callable[[], Any]],
+    make_stream: MakeStream | None,
 ) -> Outcomes:
-    """Check and time prepared configs.
+    """Check and time the configs of a trial.
 
     Args:
-        configs: prepared launches of the trial's experiments, in their order.
-        synchronize: waits until all launches have ended.
-        reference: the prepared launch of the trial's reference.
-        library: makes the library's calls by name.
-        time_in_turns: makes a stream that times calls in turns; None where nothing is timed.
+        prepare_config: returns a config's launch; all launches share inputs and output.
+        library: the library's calls by name, which are timed with the configs.
+        make_stream: makes a stream that times calls in turns; None to only check.
     """
+    configs = [prepare_config(experiment) for experiment in trial.experiments]
     if trial.phase == "explore":
         correct: list[tuple[Allowance | None, Any]] = []
-        outcomes = [_check(config, correct, synchronize) for config in configs]
+        outcomes = [_check(config, correct) for config in configs]
         correct.clear()
     else:
-        outcomes = [_launch(config, synchronize) for config in configs]
+        outcomes = [_launch(config) for config in configs]
     passed = [place for place, outcome in enumerate(outcomes) if outcome.status == "checked"]
-    if time_in_turns is None or not passed:
+    if make_stream is None or not passed:
         return Outcomes(tuple(outcomes))
-    baselines = library() if trial.phase == "final" else {}
     # The reference is launched first in each turn.
-    before = [] if reference is None else [reference]
+    before = [] if trial.reference is None else [prepare_config(trial.reference)]
     calls = [config.ready() for config in (*before, *(configs[place] for place in passed))]
-    times = _time_calls([*calls, *baselines.values()], trial, time_in_turns)
+    times = _time_calls([*calls, *library.values()], trial, make_stream)
     for place, (times_ms, reference_ms) in zip(passed, times[len(before) : len(calls)], strict=True):
         outcomes[place] = Outcome("timed", "", times_ms, reference_ms)
-    library_times = zip(baselines, times[len(calls) :], strict=True)
+    library_times = zip(library, times[len(calls) :], strict=True)
     return Outcomes(tuple(outcomes), tuple((name, times_ms) for name, (times_ms, _) in library_times))
 
 
-def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]], synchronize: Callable[[], object]) -> Outcome:
+def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]]) -> Outcome:
     """Launch on a poisoned output, and compare the result with the reference.
 
     Args:
-        correct: (what was allowed, output) of configs that passed; a new one is added. An output that is equal bit for
-            bit passes too, and most are: computing the reference of a large product takes longer than a dozen launches.
+        correct: (allowed error, output) of configs that passed; this one may be added. A bitwise equal output with the
+            same allowed error needs no check. Most outputs are equal, and computing the reference of a large product
+            takes longer than a dozen launches.
     """
     import torch
 
     config.output.fill_(0.0 if config.kernel.zeroed_output else float("nan"))
-    outcome = _launch(config, synchronize)
+    outcome = _launch(config)
     if outcome.status == "failed":
         return outcome
     if any(allowance == config.allowance and torch.equal(output, config.output) for allowance, output in correct):
@@ -110,7 +105,7 @@ def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]], synchr
     except (InsufficientMemory, torch.cuda.OutOfMemoryError):
         if not correct:
             raise
-        correct.clear()  # they took the memory that the check needs
+        correct.clear()  # the kept outputs took the memory that the check needs
         check = config.check()[0]
     if not check.passed:
         return Outcome("wrong", describe_wrong_result(check))
@@ -119,13 +114,14 @@ def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]], synchr
     return outcome
 
 
-def _launch(config: Prepared, synchronize: Callable[[], object]) -> Outcome:
+def _launch(config: Prepared) -> Outcome:
     """Launch once and wait. If Triton refuses the launch, only this config has failed."""
     import torch
 
     try:
         config.launch()
-        synchronize()
+        if config.output.is_cuda:
+            torch.cuda.synchronize()
     except (torch.AcceleratorError, torch.cuda.OutOfMemoryError):  # these concern every config
         raise
     except Exception as error:
@@ -135,7 +131,7 @@ def _launch(config: Prepared, synchronize: Callable[[], object]) -> Outcome:
 
 
 def describe_wrong_result(check: Check) -> str:
-    """Say in a sentence what is wrong with a result that failed its check."""
+    """Describe in a sentence why a result failed its check."""
     of_all = f"of {check.elements:,} elements are"
     rms = f"relative RMS error {check.relative_rms:.2g} (limit {check.tolerance:.2g})"
     if check.nonfinite:
@@ -146,25 +142,25 @@ def describe_wrong_result(check: Check) -> str:
 
 
 def _time_calls(
-    calls: Sequence[Callable[[], Any]], trial: Trial, time_in_turns: Callable[[Sequence[Callable[[], Any]]], Stream]
+    calls: Sequence[Callable[[], Any]], trial: Trial, make_stream: MakeStream
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Time each call; return its times with those of the first call, the reference, from the same turns."""
-    stream = time_in_turns(calls)
+    stream = make_stream(calls)
     if trial.phase == "final":
-        every = sample(stream, _FINAL_EFFORT).times_ms
-        return [(times_ms, every[0]) for times_ms in every]
-    once = stream.batch(1).times_ms
-    kept = select_contenders(once[:, 0])
-    stream = time_in_turns([calls[place] for place in kept])
-    most = stream.most_turns  # the GPU's queue holds no more
+        final_ms = sample(stream, _FINAL_EFFORT).times_ms
+        return [(times_ms, final_ms[0]) for times_ms in final_ms]
+    first_ms = stream.batch(1).times_ms
+    kept = select_contenders(first_ms[:, 0])
+    stream = make_stream([calls[place] for place in kept])
+    most = stream.most_turns  # a limit of the GPU's queue
     batches = [stream.batch(min(most, trial.turns - done)).times_ms for done in range(0, trial.turns, most)]
     times_ms = np.concatenate(batches, axis=1)
     timed = {place: (times, times_ms[0]) for place, times in zip(kept, times_ms, strict=True)}
-    return [timed.get(place, (once[place], once[0])) for place in range(len(calls))]
+    return [timed.get(place, (first_ms[place], first_ms[0])) for place in range(len(calls))]
 
 
 def select_contenders(first_ms: np.ndarray) -> list[int]:
-    """Return the places of the calls to time again: the reference, which is first, and those that may still win.
+    """Return the places of the calls to time again: the reference, which is first, and the calls that may still win.
 
     >>> select_contenders(np.array([3.0, 1.0, 1.9, 2.1]))
     [0, 1, 2]

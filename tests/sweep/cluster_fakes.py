@@ -1,24 +1,22 @@
-"""What a Dask worker of a test does in place of launching: made-up times; it dies once, where it is told to."""
+"""The function that a Dask worker runs in tests in place of a trial: made-up times, and one death on request."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from fakes import FakeDevice
 
 
-def run_trial(payload: bytes, folder: str, host: str) -> bytes:
-    """Times of a trial. The first worker that is to try what the file `dies_at` names dies with it."""
+def run_trial(folder: Path, payload: bytes) -> bytes:
+    """Return a trial's times. The first worker to try the config in the file `dies_at` kills itself."""
     trial, _ = pickle.loads(payload)
-    told, died = Path(folder) / "dies_at", Path(folder) / "died"
-    if told.exists() and any(repr(one.config) == told.read_text() for one in trial.experiments):
-        try:
-            died.touch(exist_ok=False)
-        except FileExistsError:
-            pass
-        else:
+    dies_at = folder / "dies_at"
+    if dies_at.exists() and dies_at.read_text() in [repr(experiment.config) for experiment in trial.experiments]:
+        with suppress(FileExistsError):
+            (folder / "died").touch(exist_ok=False)
             os.kill(os.getpid(), signal.SIGKILL)
     return pickle.dumps(FakeDevice(noise=0.01, seed=os.getpid()).attempt(trial))

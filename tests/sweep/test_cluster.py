@@ -1,10 +1,10 @@
-"""Sweeps through Dask: two workers on this machine, whose device is made up or the interpreter; one is killed."""
+"""Sweeps through Dask: two workers on this machine that check in the interpreter or return made-up times."""
 
 from __future__ import annotations
 
-import builtins
 import ctypes
-import pickle
+import functools
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -17,131 +17,112 @@ from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS, visible_devices
 from kernels.knobs import ConfigError
-from kernels.results import Device, Failure, Strategy
+from kernels.results import Device, Strategy
 from kernels.space import space
-from kernels.sweep import cluster
 from kernels.sweep.cluster import ClusterDevice, connect, find_devices, select_kind, start_workers
 from kernels.sweep.search import Trial
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.filterwarnings("default")]
 
-FAKED = Device("cuda", "Fake H200", "none", "none")
-WITHIN = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64, 128], "num_warps": [4, 8, 16]})
+SPACE = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64, 128], "num_warps": [4, 8, 16]})
 
 
 @pytest.fixture(scope="module")
 def client():
     """Two workers, one thread each, that see no GPU."""
-    with start_workers(["", ""]) as found:
-        yield found
+    with start_workers(["", ""]) as client:
+        yield client
+
+
+def device(client=None, number=0, run=None, gpu="H200", **options):
+    faked = Device("cuda", f"Fake {gpu}", "none", "none")
+    return ClusterDevice(client, f"gpu-{number}", faked, GPUS[gpu], f"worker {number}", run, **options)
 
 
 @pytest.fixture
-def faked(client, tmp_path):
-    """A device of made-up times on each."""
-    return [
-        ClusterDevice(
-            client, f"gpu-{number}", FAKED, GPUS["H200"], f"worker {number}", str(tmp_path), cluster_fakes.run_trial
-        )
-        for number in range(2)
-    ]
+def devices(client, tmp_path):
+    return [device(client, number, functools.partial(cluster_fakes.run_trial, tmp_path)) for number in range(2)]
 
 
-def test_the_interpreter_of_each_worker_checks_configs(client, tmp_path):
-    """The first of this file: whether a process interprets is fixed when it imports Triton, as a made-up trial does."""
+def never_end(payload: bytes) -> bytes:
+    threading.Event().wait()
+    return b""
+
+
+def test_each_workers_interpreter_checks_configs(client):
+    """This test runs first: a process decides whether to interpret when it imports Triton, and the fakes import it."""
     base = from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}}, discover())
-    within = space(base, {"BLOCK_M": [16, 32], "BLOCK_N": [16, 32]}, discover())
-    devices = find_devices(client, base, str(tmp_path))
+    four = space(base, {"BLOCK_M": [16, 32], "BLOCK_N": [16, 32]}, discover())
+    devices = find_devices(client, base)
     assert [device.describe().backend for device in devices] == ["interpreter", "interpreter"]
     builder = FakeBuilder(lambda *_: None)
-    found = swept(Strategy("grid"), devices, within=within, builder=builder, predict=lambda *_: None)
-    assert found.count("checked") == within.size
-    assert {row.device for row in found.rows} == {"H200"}
-    assert len({row.where for row in found.rows}) == 2
-    assert "Nothing was timed here" in found.note
+    sweep = swept(Strategy("grid"), devices, within=four, builder=builder, predict=lambda *_: None)
+    assert sweep.count("checked") == four.size
+    assert {row.device for row in sweep.rows} == {"H200"}
+    assert len({row.where for row in sweep.rows}) == 2
+    assert "Nothing was timed here" in sweep.note
 
 
-def test_two_workers_share_a_sweep_and_one_that_is_killed_in_the_middle_loses_nothing(faked, tmp_path):
-    shared = swept(Strategy("grid"), faked, within=WITHIN)
+def test_two_workers_share_a_sweep_and_a_killed_one_loses_nothing(devices, tmp_path):
+    shared = swept(Strategy("grid"), devices, within=SPACE)
     assert {row.where for row in shared.rows} == {"worker 0", "worker 1"}
-    # What is left when another worker has come may be nothing.
-    (tmp_path / "dies_at").write_text(repr(WITHIN.experiments[20].config))
-    found = swept(Strategy("grid"), faked, within=WITHIN)
+    (tmp_path / "dies_at").write_text(repr(SPACE.experiments[20].config))
+    sweep = swept(Strategy("grid"), devices, within=SPACE)
     assert (tmp_path / "died").exists()
-    assert found.count("timed") == WITHIN.size
-    assert found.rows[20].median_ms
-    assert found.best.experiment.config.BLOCK_M == found.best.experiment.config.BLOCK_N == 128
+    assert sweep.count("timed") == SPACE.size
+    assert sweep.best.experiment.config.BLOCK_M == sweep.best.experiment.config.BLOCK_N == 128
 
 
-def test_what_kills_every_worker_is_reported_and_the_rest_is_timed(client, faked):
-    one = WITHIN.experiments[5]
-    for device in faked:
-        attempt = device.attempt
-        device.attempt = lambda trial, attempt=attempt: (
-            Failure("time", "worker_died", "It died.") if one in trial.experiments else attempt(trial)
-        )
-    found = swept(Strategy("grid"), faked, within=WITHIN)
-    assert [row.experiment for row in found.rows if row.status == "failed"] == [one]
-    assert found.count("timed") == WITHIN.size - 1
-
-
-def test_a_trial_that_takes_too_long_costs_its_worker_and_no_more(client, tmp_path):
-    slow = ClusterDevice(client, "gpu-0", FAKED, GPUS["H200"], "worker 0", "", sleeping, deadline_s=0.5)
-    assert slow.attempt(None).kind == "timeout"
-    again = ClusterDevice(client, "gpu-0", FAKED, GPUS["H200"], "worker 0", str(tmp_path), cluster_fakes.run_trial)
-    (outcome,) = again.attempt(Trial(WITHIN.experiments[:1])).each
+def test_a_trial_that_takes_too_long_costs_only_its_worker(client, devices):
+    assert device(client, 0, never_end, deadline_s=0.5).attempt(None).kind == "timeout"
+    (outcome,) = devices[0].attempt(Trial(SPACE.experiments[:1])).each
     assert len(outcome.times_ms)
 
 
-def test_cancelling_gives_up_the_task_under_way(client):
-    device = ClusterDevice(client, "gpu-1", FAKED, GPUS["H200"], "worker 1", "", sleeping)
-    threading.Timer(0.5, device.cancel).start()
+def test_cancelling_gives_up_the_current_task(client):
+    endless = device(client, 1, never_end)
+    threading.Timer(0.5, endless.cancel).start()
     began = time.monotonic()
-    assert device.attempt(None).kind == "cancelled"
+    assert endless.attempt(None).kind == "cancelled"
     assert time.monotonic() - began < 20
 
 
-def sleeping(payload: bytes, cache: str, host: str) -> bytes:
-    time.sleep(60)
-    return pickle.dumps(None)
-
-
-def device_of(gpu):
-    return ClusterDevice(None, "", FAKED, GPUS[gpu], "", "")
-
-
-def test_devices_of_several_kinds_are_not_ranked_together():
-    mixed = [device_of("H200"), device_of("A100-80GB"), device_of("H200")]
-    base = grid().base
+def test_gpus_of_different_kinds_are_not_ranked_together():
+    h200, a100, other_h200 = (device(gpu=gpu) for gpu in ("H200", "A100-80GB", "H200"))
+    base, mixed = grid().base, [h200, a100, other_h200]
+    assert select_kind(mixed, replace(base, gpu="A100-80GB")) == [a100]
+    assert select_kind([h200, other_h200], base) == [h200, other_h200]
     with pytest.raises(ConfigError, match="has 2 × H200, 1 × A100-80GB; times of different GPUs are not ranked"):
         select_kind(mixed, base)
-    assert select_kind(mixed, replace(base, gpu="A100-80GB")) == [mixed[1]]
-    assert select_kind(mixed[::2], base) == mixed[::2]
     with pytest.raises(ConfigError, match="gpu is 'B200'; the cluster has 2 × H200, 1 × A100-80GB"):
         select_kind(mixed, replace(base, gpu="B200"))
 
 
-def test_a_scheduler_that_does_not_answer_is_reported_in_a_sentence(monkeypatch):
-    monkeypatch.setenv("TILESCOPE_SCHEDULER", "nonsense://127.0.0.1:1")
-    with pytest.raises(ConfigError, match="no scheduler answers there"), connect(None):
-        pass
-
-
-def test_the_scheduler_of_the_environment_is_used(client, monkeypatch):
-    monkeypatch.setenv("TILESCOPE_SCHEDULER", client.scheduler.address)
-    with connect(None) as found:
-        assert found.scheduler.address == client.scheduler.address
-
-
-def test_more_gpus_than_there_are_is_told_in_a_sentence(monkeypatch):
-    monkeypatch.delenv("TILESCOPE_SCHEDULER", raising=False)
+@pytest.mark.parametrize(
+    ("scheduler", "message"),
+    [("nonsense://127.0.0.1:1", "no scheduler answers there"), ("", "--gpus is 2; this host has none")],
+)
+def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, scheduler, message):
+    monkeypatch.setenv("TILESCOPE_SCHEDULER", scheduler)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ConfigError, match="--gpus is 2; this host has none"), connect(2):
+    with pytest.raises(ConfigError, match=message), connect(2):
         pass
+
+
+def test_without_dask_the_error_names_the_requirements_file(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)  # importing it raises ImportError
+    with pytest.raises(ConfigError, match=r"pip install -r requirements-cluster.txt"), start_workers([""]):
+        pass
+
+
+def test_the_environments_scheduler_is_used(client, monkeypatch):
+    monkeypatch.setenv("TILESCOPE_SCHEDULER", client.scheduler.address)
+    with connect(None) as connected:
+        assert connected.scheduler.address == client.scheduler.address
 
 
 class Driver:
-    """CUDA's, of a host whose variable leaves some devices visible."""
+    """A CUDA driver that reports `count` visible devices."""
 
     def __init__(self, count):
         self.count = count
@@ -154,22 +135,9 @@ class Driver:
         return 0
 
 
-def test_visible_gpus_are_named_as_the_variable_names_them(monkeypatch):
+def test_visible_gpus_have_the_names_in_the_environment_variable(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(2))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5")
     assert visible_devices() == ("3", "GPU-5")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert visible_devices() == ("0", "1")
-
-
-def test_without_the_package_it_says_what_to_install(monkeypatch):
-    plain = builtins.__import__
-
-    def refusing(name, *rest, **more):
-        if name == "distributed":
-            raise ImportError(name)
-        return plain(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", refusing)
-    with pytest.raises(ConfigError, match=r"pip install -r requirements-cluster.txt"):
-        cluster.import_distributed()

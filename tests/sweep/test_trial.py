@@ -58,14 +58,14 @@ class Log:
         self.output = torch.zeros(4)
 
     def run(self, *experiments, writes=None, allowed=None, **fields):
+        def prepare(experiment):
+            return Launches(
+                experiment, self, self.output, (writes or {}).get(experiment, 1.0), (allowed or {}).get(experiment)
+            )
+
         trial = Trial(experiments, **fields)
-        configs = [
-            Launches(one, self, self.output, (writes or {}).get(one, 1.0), (allowed or {}).get(one))
-            for one in experiments
-        ]
-        reference = None if trial.reference is None else Launches(trial.reference, self, self.output)
-        library = {"torch.matmul": "the library"}
-        return carry_out(trial, configs, lambda: None, reference, lambda: library, self.stream)
+        library = {"torch.matmul": "the library"} if trial.phase == "final" else {}
+        return carry_out(trial, prepare, library, self.stream)
 
     def stream(self, calls):
         self.timed.append(list(calls))
