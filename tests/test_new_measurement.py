@@ -77,7 +77,7 @@ if __name__ == "__main__":
     def reply(outcome):
         return {"failure": vars(outcome)} if isinstance(outcome, Failure) else to_json(outcome)
 
-    sessions.MOST_KEPT = 1
+    sessions.MAX_RESULTS = 1
     session = sessions.Session(None, Path(sys.argv[1]))
     form = MEASUREMENTS["programs"].form
     one = from_json({"kernel": "matmul.grid_2d", "problem": {"M": 100, "N": 70, "K": 16}}, discover())

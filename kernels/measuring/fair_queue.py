@@ -47,12 +47,14 @@ class Call(Generic[T]):
         stage: one of DEADLINES_S; a Failure names it.
         function: of a module: the worker imports it by name.
         key: calls in flight with the same key are made once; None for a call that is never shared.
+        deadline_s: seconds that a worker may take; None for DEADLINES_S of the stage.
     """
 
     stage: str
     function: Callable[..., T | Failure]
     args: tuple[Any, ...] = ()
     key: Hashable = None
+    deadline_s: float | None = None
 
 
 @dataclass(eq=False)
@@ -79,39 +81,6 @@ class QueuedCall(Generic[T]):
         return not all(future.cancelled() for future in self.futures)
 
 
-class RecentUsage:
-    """Seconds of work that each client used, with a half-life.
-
-    Args:
-        now: a clock in seconds.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._seconds: dict[Client, float] = {}
-        self._updated = now()
-
-    def add(self, client: Client, seconds: float) -> None:
-        self.update()
-        for entry in (client, Client(client.address)):
-            self._seconds[entry] = max(0.0, self._seconds.get(entry, 0.0) + seconds)
-
-    def get(self, client: Client) -> tuple[float, float]:
-        """Return the usage of the client's address, and of its page, at the last update."""
-        return self._seconds.get(Client(client.address), 0.0), self._seconds.get(client, 0.0)
-
-    def update(self) -> None:
-        """Let usage decay until now, for all clients at once: ties stay ties."""
-        now = self._now()
-        factor = 0.5 ** ((now - self._updated) / HALF_LIFE_S)
-        self._updated = now
-        self._seconds = {entry: s * factor for entry, s in self._seconds.items() if s * factor > _NEGLIGIBLE_S}
-
-    def __len__(self) -> int:
-        """Return the number of clients and addresses that are remembered."""
-        return len(self._seconds)
-
-
 class FairQueue:
     """Calls that wait for a worker, and calls that a worker has taken.
 
@@ -122,23 +91,25 @@ class FairQueue:
         workers: how many calls can run; if there are several, one is reserved for short calls.
         short_s: estimate of the longest short call.
         now: a clock in seconds.
+
+    Attributes:
+        waiting: first come, first.
+        running: calls that workers have taken, and whether each is long.
+        usage: seconds of recent work of each client and of each address. Negligible usage is forgotten.
     """
 
     def __init__(self, workers: int, short_s: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
-        self._workers, self._short_s = workers, short_s
-        self._waiting: list[QueuedCall[Any]] = []
-        self._is_long: dict[QueuedCall[Any], bool] = {}
-        self._usage = RecentUsage(now)
-
-    def __len__(self) -> int:
-        """Return the number of waiting calls."""
-        return len(self._waiting)
+        self._workers, self._short_s, self._now = workers, short_s, now
+        self.waiting: list[QueuedCall[Any]] = []
+        self.running: dict[QueuedCall[Any], bool] = {}
+        self.usage: dict[Client, float] = {}
+        self._updated = now()
 
     def refuse(self, client: Client) -> str:
         """Return why the client may queue no more calls, as a sentence; "" if it may."""
         if not client.address:
             return ""
-        clients = [queued.client for queued in self._waiting]
+        clients = [queued.client for queued in self.waiting]
         for count, limit, source in (
             (clients.count(client), MAX_WAITING_PER_PAGE, "of this page or program"),
             (sum(c.address == client.address for c in clients), MAX_WAITING_PER_ADDRESS, "from this address"),
@@ -147,39 +118,40 @@ class FairQueue:
                 return f"{count} jobs {source} are queued; at most {limit} may be. Try again when some have ended."
         return ""
 
-    def push(self, queued: QueuedCall[Any]) -> None:
-        self._waiting.append(queued)
-
     def pop(self) -> QueuedCall[Any] | None:
         """Return the call that a free worker takes next; None if no call may run now."""
-        self._usage.update()
-        is_reserved = self._workers > 1 and sum(self._is_long.values()) >= self._workers - 1
-        eligible = [queued for queued in self._waiting if not is_reserved or self._is_short(queued)]
+        self._decay()
+        is_reserved = self._workers > 1 and sum(self.running.values()) >= self._workers - 1
+        eligible = [queued for queued in self.waiting if not is_reserved or self._is_short(queued)]
         if not eligible:
             return None
-        queued = min(eligible, key=lambda queued: self._usage.get(queued.client))
-        self._waiting.remove(queued)
-        self._is_long[queued] = not self._is_short(queued)
-        self._usage.add(queued.client, queued.estimate_s)
+        queued = min(eligible, key=lambda queued: self._usage_of(queued.client))
+        self.waiting.remove(queued)
+        self.running[queued] = not self._is_short(queued)
+        self._charge(queued.client, queued.estimate_s)
         return queued
 
     def finish(self, queued: QueuedCall[Any], seconds: float) -> None:
         """Free the call's worker, and charge the client for the seconds that the call took."""
-        del self._is_long[queued]
-        self._usage.add(queued.client, seconds - queued.estimate_s)
-
-    def discard(self, queued: QueuedCall[Any]) -> bool:
-        """Remove a call if it is still waiting; return whether it was."""
-        if queued not in self._waiting:
-            return False
-        self._waiting.remove(queued)
-        return True
-
-    def clear(self) -> list[QueuedCall[Any]]:
-        """Remove and return all waiting calls."""
-        waiting, self._waiting = self._waiting, []
-        return waiting
+        self.running.pop(queued, None)
+        self._charge(queued.client, seconds - queued.estimate_s)
 
     def _is_short(self, queued: QueuedCall[Any]) -> bool:
-        is_within_budget = not queued.client.address or self._usage.get(queued.client)[0] <= BUDGET_S
+        is_within_budget = not queued.client.address or self._usage_of(queued.client)[0] <= BUDGET_S
         return is_within_budget and queued.estimate_s <= self._short_s
+
+    def _usage_of(self, client: Client) -> tuple[float, float]:
+        """Return the usage of the client's address, and of its page, at the last decay."""
+        return self.usage.get(Client(client.address), 0.0), self.usage.get(client, 0.0)
+
+    def _charge(self, client: Client, seconds: float) -> None:
+        self._decay()
+        for entry in (client, Client(client.address)):
+            self.usage[entry] = max(0.0, self.usage.get(entry, 0.0) + seconds)
+
+    def _decay(self) -> None:
+        """Let usage decay until now, for all clients together: ties stay ties."""
+        now = self._now()
+        factor = 0.5 ** ((now - self._updated) / HALF_LIFE_S)
+        self._updated = now
+        self.usage = {entry: s * factor for entry, s in self.usage.items() if s * factor > _NEGLIGIBLE_S}

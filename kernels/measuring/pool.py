@@ -11,12 +11,15 @@ import math
 import multiprocessing
 import os
 import signal
+import socket
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -44,11 +47,14 @@ DEADLINES_S = {
 # worker, and a slider comes back.
 PATIENCE_S = 3.0
 
-# Seconds between two looks at the workers.
+# Seconds between two looks at a worker.
 _LOOK_EVERY_S = 0.25
 
 # Looks in which a worker must be stopped: a shell's Ctrl-Z and `fg` stop and continue it together with the page.
 _STOPPED_LOOKS = 4
+
+# Seconds that a transfer may stall: a worker can be stopped in the middle of a message.
+_STALL_S = 3
 
 # Workers that are tried for a call. The second can fail if the fork server was killed together with the first.
 _TRIES = 3
@@ -80,6 +86,8 @@ class Worker:
         process_id: 0 while it is unknown.
     """
 
+    process_id = _stopped_looks = 0
+
     def __init__(self, environment: Mapping[str, str], *arguments: Any) -> None:
         context = _context()
         self.connection, theirs = context.Pipe()
@@ -88,7 +96,7 @@ class Worker:
                 target=_work, args=(theirs, environment, *arguments), daemon=True
             )
             self._process.start()
-        self.process_id: int = self._process.pid
+        self.process_id = self._process.pid
 
     def kill(self) -> None:
         self._process.kill()
@@ -102,31 +110,28 @@ class Worker:
             return f"killed by {signal.Signals(-status).name}"
         return f"exit status {status}"
 
+    def is_stopped(self) -> bool:
+        """Return whether a signal has stopped the process, in this and the last looks. Linux; elsewhere never."""
+        try:
+            status = Path(f"/proc/{self.process_id}/stat").read_text(encoding="utf-8")
+        except OSError:
+            status = ""
+        self._stopped_looks = self._stopped_looks + 1 if status.rpartition(")")[2].startswith(" T") else 0
+        return self._stopped_looks >= _STOPPED_LOOKS
 
-class _Slot:
-    """One thread of a pool and its worker.
 
-    Attributes:
-        is_idle: the thread waits for a call.
-        limit: when the worker is killed.
-        reason: why the watchdog killed the worker.
-        must_start: an idle worker died, and the thread has to start another.
-        is_released: the worker ends when it is idle.
-        looks: in which the worker was stopped, in a row.
-    """
+@dataclass
+class Slot:
+    """One thread of a pool and its worker."""
 
-    def __init__(self) -> None:
-        self.worker: Worker | None = None
-        self.queued: QueuedCall[Any] | None = None
-        self.is_idle = self.must_start = self.is_released = False
-        self.limit, self.reason, self.looks = math.inf, "", 0
+    worker: Worker | None = None
 
 
 class Pool:
     """Worker processes with one fair queue, started when first needed.
 
     A worker that dies or is stopped, busy or idle, is replaced. It costs at most the call that it had taken. Each
-    worker has a thread here, which waits for its answers. A watchdog enforces deadlines.
+    worker has a thread here, which sends it calls and watches it.
 
     Args:
         backend, cache_directory, preload: as for `worker.start`.
@@ -142,12 +147,10 @@ class Pool:
         self._worker_arguments = dict(os.environ), backend, cache_directory, tuple(preload)
         self._count = count
         self._queue = FairQueue(count, short_s)
-        self._shared: dict[Any, QueuedCall[Any]] = {}
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
         # A condition's lock is reentrant: a signal handler that closes the pool may interrupt the lock's holder. No
         # future is resolved while it is held.
         self._changed = threading.Condition()
-        self._look = threading.Event()
         self.is_closed = False
         # Whether any worker has started.
         self.has_started = False
@@ -155,7 +158,7 @@ class Pool:
     def __len__(self) -> int:
         """Return the number of calls in flight, waiting ones included."""
         with self._changed:
-            return len(self._queue) + sum(slot.queued is not None for slot in self._slots)
+            return len(self._queue.waiting) + len(self._queue.running)
 
     def submit(
         self,
@@ -176,21 +179,20 @@ class Pool:
         """
         future: Future[T | Failure] = Future()
         with self._changed:
-            queued = self._shared.get(call.key)
+            in_flight = () if call.key is None else (*self._queue.waiting, *self._queue.running)
+            queued = next((each for each in in_flight if each.call.key == call.key), None)
+            if self.is_closed:
+                future.set_result(_closed(call.stage))
+                return future
             if queued is None:
-                if self.is_closed:
-                    future.set_result(_closed(call.stage))
-                    return future
                 if refusal := self._queue.refuse(client):
                     future.set_result(Failure(call.stage, "busy", refusal))
                     return future
                 queued = QueuedCall(call, client, estimate_s, on_result)
-                self._queue.push(queued)
-                if call.key is not None:
-                    self._shared[call.key] = queued
-                free = sum(slot.queued is None for slot in self._slots)
-                if free < len(self._queue) and len(self._slots) < self._count:
-                    self._add_slot()
+                self._queue.waiting.append(queued)
+                if len(self._slots) < min(self._count, len(self)):
+                    self._slots.append(Slot())
+                    threading.Thread(target=self._serve, args=(self._slots[-1],), name="pool", daemon=True).start()
                 self._changed.notify_all()
             queued.futures.append(future)
         joined = queued
@@ -204,187 +206,144 @@ class Pool:
     def replace(self) -> None:
         """Kill the workers. Calls that they have taken fail; fresh workers take the others."""
         with self._changed:
-            for slot in self._slots:
-                if slot.worker is not None:
-                    slot.worker.kill()
+            for each in self._workers():
+                each.kill()
 
     def close(self) -> None:
         """Kill the workers for good; calls in flight fail."""
         with self._changed:
             self.is_closed = True
-            waiting = self._queue.clear()
-            self._shared.clear()
-            workers = [slot.worker for slot in self._slots if slot.worker is not None]
+            waiting, self._queue.waiting = self._queue.waiting, []
+            workers = self._workers()
             for each in workers:
                 each.kill()
             self._changed.notify_all()
-        self._look.set()
         for queued in waiting:
             _resolve(queued.futures, _closed(queued.call.stage))
         for each in workers:
             each.explain_end()
 
-    def _add_slot(self) -> None:
-        if not self._slots:
-            threading.Thread(target=self._watch, name="pool watchdog", daemon=True).start()
-        slot = _Slot()
-        self._slots.append(slot)
-        threading.Thread(target=self._serve, args=(slot,), name="pool slot", daemon=True).start()
+    def _workers(self) -> list[Worker]:
+        return [slot.worker for slot in self._slots if slot.worker is not None]
 
     def _leave(self, queued: QueuedCall[Any], future: Future[Any]) -> None:
         with suppress(RuntimeError):  # the cancelled future may have been notified
             future.set_running_or_notify_cancel()
         with self._changed:
-            if not queued.is_wanted and self._queue.discard(queued):
-                self._forget(queued)
-        self._look.set()
+            if not queued.is_wanted and queued in self._queue.waiting:
+                self._queue.waiting.remove(queued)
 
-    def _forget(self, queued: QueuedCall[Any]) -> None:
-        """Let no more clients join a call."""
-        if self._shared.get(queued.call.key) is queued:
-            del self._shared[queued.call.key]
+    def _abandon(self, queued: QueuedCall[Any]) -> bool:
+        """Return whether nobody waits for a call that has left the queue. If so, nobody joins it any longer."""
+        with self._changed:
+            if not queued.is_wanted:
+                self._queue.running.pop(queued, None)
+            return not queued.is_wanted
 
-    def _serve(self, slot: _Slot) -> None:
+    def _serve(self, slot: Slot) -> None:
         """Run queued calls in the slot's worker, one after another. If a worker dies before taking a call, retry it."""
         while (queued := self._next_call(slot)) is not None:
-            call, began, result = queued.call, time.monotonic(), None
+            began = time.monotonic()
             for _ in range(_TRIES):
-                try:
-                    current = slot.worker or self._start(slot, queued)
-                    if not queued.is_wanted:
-                        result = cancelled(call.stage)
-                        break
-                    current.connection.send(call)
-                    if (result := current.connection.recv()) is None:  # no refusal: the worker has taken the call
-                        queued.started = time.monotonic()
-                        slot.limit = queued.started + DEADLINES_S[call.stage]
-                        result = current.connection.recv()
-                    break
-                except Stopped as reason:
-                    result = reason.failure
-                    break
-                except (EOFError, OSError):
-                    result = self._explain_loss(slot, queued)
-                    if queued.started < math.inf or self.is_closed or result.kind != "worker_died":
-                        break
-                except Exception as error:  # arguments that can't be sent, or an answer that can't be read
-                    result = Failure(call.stage, "error", f"{type(error).__name__}: {error}")
+                result = self._attempt(slot, queued)
+                is_lost = isinstance(result, Failure) and result.kind == "worker_died"
+                if queued.started < math.inf or not is_lost:
                     break
             if queued.on_result is not None and not isinstance(result, Failure):
                 queued.on_result(result)
             with self._changed:
-                slot.queued, slot.limit, slot.reason = None, math.inf, ""
                 self._queue.finish(queued, time.monotonic() - began)
-                self._forget(queued)
-                self._end_released(slot)
                 self._changed.notify_all()
             _resolve(queued.futures, result)
 
-    def _next_call(self, slot: _Slot) -> QueuedCall[Any] | None:
-        """Wait for the next call, and replace a worker that dies while it waits. None if the pool is closed."""
-        while True:
+    def _next_call(self, slot: Slot) -> QueuedCall[Any] | None:
+        """Wait for the next call, and replace a worker that dies or stops until then. None if the pool is closed."""
+        while not self.is_closed:
             with self._changed:
-                slot.is_idle = True
-                while not self.is_closed and not slot.must_start and (queued := self._queue.pop()) is None:
-                    self._changed.wait()
-                slot.is_idle = False
-                if self.is_closed:
-                    return None
-                if not slot.must_start:
-                    slot.queued = queued
+                if (queued := self._queue.pop()) is not None:
                     return queued
-                slot.must_start = False
-            try:
-                self._start(slot, None)
-            except (EOFError, OSError):
-                self._lose(slot)
+                has_changed = self._changed.wait(_LOOK_EVERY_S)
+                current = slot.worker
+            # An idle worker sends nothing, so a message would be the end of file.
+            if not has_changed and current is not None and (current.connection.poll() or current.is_stopped()):
+                self._drop(slot)
+                if self._keeps_idle_workers:
+                    try:
+                        self._start(slot, None)
+                    except (Stopped, EOFError, OSError):
+                        self._drop(slot)
+        return None
+
+    def _attempt(self, slot: Slot, queued: QueuedCall[Any]) -> Any:
+        """Return a call's result or a Failure. Start a worker if there is none; drop it if the call costs it."""
+        call = queued.call
+        try:
+            current = slot.worker or self._start(slot, queued)
+            if self._abandon(queued):
+                return cancelled(call.stage)
+            current.connection.send(call)
+            if (refusal := self._receive(current, DEADLINES_S["worker"], queued)) is not None:
+                return refusal
+            queued.started = time.monotonic()  # the worker has taken the call
+            return self._receive(current, call.deadline_s or DEADLINES_S[call.stage], queued)
+        except Stopped as reason:
+            failure = reason.failure
+        except (EOFError, OSError):
+            how = "before it took the work" if queued.started == math.inf else current.explain_end()
+            failure = died(call.stage, how)
+        except Exception as error:  # arguments that can't be sent, or an answer that can't be read
+            return Failure(call.stage, "error", f"{type(error).__name__}: {error}")
+        self._drop(slot)
+        return _closed(call.stage) if self.is_closed else failure
 
     def _start_worker(self, queued: QueuedCall[Any] | None) -> Worker:
         return Worker(*self._worker_arguments)
 
-    def _start(self, slot: _Slot, queued: QueuedCall[Any] | None) -> Worker:
+    def _start(self, slot: Slot, queued: QueuedCall[Any] | None) -> Worker:
         """Start a worker, and wait until it is ready.
 
         Raises:
             Stopped: none can be started.
             EOFError, OSError: it died before it was ready.
         """
-        slot.limit = time.monotonic() + DEADLINES_S["worker"]
         try:
             started = self._start_worker(queued)
         except RuntimeError as error:  # a script without a main guard: each worker imports it
             raise OSError(str(error)) from error
+        _limit_stalls(started.connection)
         with self._changed:
-            slot.worker, slot.looks = started, 0
+            slot.worker = started
             if self.is_closed:
                 started.kill()
-        started.connection.recv()
+        started.process_id = self._receive(started, DEADLINES_S["worker"], queued)
         self.has_started = True
-        slot.limit = math.inf
         return started
 
-    def _explain_loss(self, slot: _Slot, queued: QueuedCall[Any]) -> Failure:
-        """Return why the worker of a slot is gone, as a Failure of the call."""
-        lost, reason = self._lose(slot)
-        stage = queued.call.stage
-        if self.is_closed:
-            return _closed(stage)
-        if reason == "cancelled":
-            return cancelled(stage)
-        if reason == "timeout":
-            limit_s = DEADLINES_S[stage if queued.started < math.inf else "worker"]
-            message = f"The {stage} stage did not end within {limit_s:g} s, so its worker was killed. {_NEXT}"
-            return Failure(stage, "timeout", message)
-        if queued.started == math.inf:
-            return died(stage, "before it took the work")
-        return died(stage, reason or (lost.explain_end() if lost else ""))
+    def _receive(self, current: Worker, deadline_s: float, queued: QueuedCall[Any] | None) -> Any:
+        """Return a worker's next message.
 
-    def _lose(self, slot: _Slot) -> tuple[Worker | None, str]:
-        """Kill the worker of a slot; return it, and why the watchdog had killed it already."""
+        Raises:
+            Stopped: it missed the deadline or was stopped, or nobody waits for the call that it runs.
+            EOFError, OSError: it died.
+        """
+        stage = queued.call.stage if queued else "worker"
+        began = time.monotonic()
+        while not current.connection.poll(_LOOK_EVERY_S):
+            now = time.monotonic()
+            if now - began > deadline_s:
+                message = f"The {stage} stage did not end within {deadline_s:g} s, so its worker was killed. {_NEXT}"
+                raise Stopped(Failure(stage, "timeout", message))
+            if current.is_stopped():
+                raise Stopped(died(stage, "it was stopped"))
+            if queued and now - queued.started > (queued.call.key is not None) * PATIENCE_S and self._abandon(queued):
+                raise Stopped(cancelled(stage))
+        return current.connection.recv()
+
+    def _drop(self, slot: Slot) -> None:
         with self._changed:
-            lost, slot.worker = slot.worker, None
-            reason, slot.reason, slot.limit = slot.reason, "", math.inf
-            if lost is not None:
-                lost.kill()
-        return lost, reason
-
-    def _end_released(self, slot: _Slot) -> None:
-        if slot.is_released and slot.queued is None and not len(self._queue):
-            slot.is_released = False
-            ended, slot.worker = slot.worker, None
-            if ended is not None:
-                with suppress(OSError):
-                    ended.connection.send(None)
-                ended.connection.close()
-
-    def _watch(self) -> None:
-        """Kill workers that miss a deadline, are stopped, or do what nobody waits for; notice idle ones that died."""
-        while not self.is_closed:
-            self._look.wait(_LOOK_EVERY_S)
-            self._look.clear()
-            with self._changed:
-                for slot in self._slots:
-                    if slot.worker is not None:
-                        self._look_at(slot, slot.worker)
-
-    def _look_at(self, slot: _Slot, current: Worker) -> None:
-        now, queued = time.monotonic(), slot.queued
-        slot.looks = slot.looks + 1 if _is_stopped(current.process_id) else 0
-        if slot.is_idle and current.connection.poll():  # end of file: no answer is due
-            slot.worker, slot.must_start = None, self._keeps_idle_workers
-            self._changed.notify_all()
-        elif now > slot.limit:
-            slot.reason = "timeout"
-            current.kill()
-        elif slot.looks >= _STOPPED_LOOKS:
-            slot.reason = "" if slot.is_idle else "it was stopped"
-            current.kill()
-        elif queued is not None and not queued.is_wanted:
-            patience_s = 0.0 if queued.call.key is None else PATIENCE_S
-            if now - queued.started > patience_s:
-                self._forget(queued)
-                slot.reason = "cancelled"
-                current.kill()
+            if slot.worker is not None:
+                slot.worker.kill()
+                slot.worker = None
 
 
 def _resolve(futures: Sequence[Future[Any]], result: Any) -> None:
@@ -408,12 +367,11 @@ def _closed(stage: str) -> Failure:
 _NEXT = "The next run gets a fresh one."
 
 
-def _is_stopped(process_id: int) -> bool:
-    """Whether a signal has stopped a process. Linux; elsewhere only a deadline ends such a worker."""
-    try:
-        return Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
-    except (OSError, IndexError):
-        return False
+def _limit_stalls(connection: Connection[Any, Any]) -> None:
+    """Let a transfer that stalls for _STALL_S raise BlockingIOError."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as stream:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STALL_S, 0))
 
 
 def _context() -> BaseContext:
@@ -432,6 +390,7 @@ def _work(connection: Connection[Any, Any], environment: Mapping[str, str], *arg
     if sys.platform == "linux":
         _die_with_the_page()
     worker.start(*arguments)
+    connection.send(os.getpid())  # ready
     worker.serve(connection)
 
 

@@ -11,7 +11,6 @@ import datetime
 import logging
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -20,71 +19,62 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from kernels import discover
-from kernels.compiling import compiler
-from kernels.compiling.compile_cost import QUICK_COMPILE_S, compile_seconds, refuse_compile
+from kernels.compiling import compile_cost, compiler
 from kernels.experiment import Experiment, from_json, launch_of, resolve_gpu, same_launch
 from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
-from kernels.measuring import worker
-from kernels.measuring.counters import COUNTERS
+from kernels.measuring import counters, group_sizes, run, timeline, worker
 from kernels.measuring.fair_queue import INTERNAL, Call, Client
-from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.measuring.measurement import Job, Measurement, Stages
 from kernels.measuring.pool import Pool, Stopped
-from kernels.measuring.run import CHECK, RUN
-from kernels.measuring.timeline import TIMELINE
-from kernels.measuring.worker import default_cache_directory
 from kernels.measuring.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
 from kernels.results import Compiled, Device, Failure, Measured, RunResult
 from kernels.results.store import KnownResult, Store, machine_store
 
 LOG = logging.getLogger("tilescope.session")
 
-MEASUREMENTS: dict[str, Measurement[Any]] = {each.name: each for each in (RUN, CHECK, COUNTERS, GROUP_SIZES, TIMELINE)}
+_MEASUREMENTS = run.RUN, run.CHECK, counters.COUNTERS, group_sizes.GROUP_SIZES, timeline.TIMELINE
+MEASUREMENTS: dict[str, Measurement[Any]] = {each.name: each for each in _MEASUREMENTS}
 
-K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 # Jobs that may be in progress or queued; more are refused, so that nobody waits for hours.
-MOST_JOBS = 32
+MAX_JOBS = 32
 
 # Results that are cached, of all measurements together. The largest, a timeline, takes some megabytes.
-MOST_KEPT = 64
+MAX_RESULTS = 64
 
-# Compiled kernels that are cached, and characters of their texts: some 100,000 each, millions if a tile spills.
-MAX_COMPILED, MAX_CHARACTERS = 64, 16_000_000
+# Characters of the compiled kernels that are cached: some 100,000 each, millions if a tile spills. A kernel counts at
+# least MIN_CHARACTERS, so at most 64 are cached.
+MAX_CHARACTERS, MIN_CHARACTERS = 16_000_000, 250_000
 
 
-class BoundedCache(Generic[K, V]):
+class BoundedCache(Generic[V]):
     """A thread-safe LRU cache.
 
     Args:
-        max_size: values at most.
-        weigh: weight of a value. The total is at most `max_weight`, except that the last value always stays.
+        max_weight: of all values. The last value stays, whatever it weighs.
+        weigh: returns the weight of a value.
     """
 
-    def __init__(self, max_size: int, weigh: Callable[[V], int] = lambda _: 0, max_weight: int = 0) -> None:
-        self._max_size, self._weigh, self._max_weight = max_size, weigh, max_weight
-        self._values: OrderedDict[K, V] = OrderedDict()
+    def __init__(self, max_weight: int, weigh: Callable[[V], int] = lambda _: 1) -> None:
+        self._max_weight, self._weigh = max_weight, weigh
+        self._values: dict[Hashable, V] = {}  # the most recently used is last
         self._lock = threading.Lock()
 
-    def get(self, key: K) -> V | None:
+    def get(self, key: Hashable) -> V | None:
         with self._lock:
-            if key not in self._values:
-                return None
-            self._values.move_to_end(key)
-            return self._values[key]
+            if key in self._values:
+                self._values[key] = self._values.pop(key)
+            return self._values.get(key)
 
-    def put(self, key: K, value: V) -> None:
+    def put(self, key: Hashable, value: V) -> None:
         with self._lock:
+            self._values.pop(key, None)
             self._values[key] = value
-            self._values.move_to_end(key)
-            while len(self._values) > self._max_size or (len(self._values) > 1 and self._weight() > self._max_weight):
-                self._values.popitem(last=False)
-
-    def _weight(self) -> int:
-        return sum(map(self._weigh, self._values.values()))
+            while len(self._values) > 1 and sum(map(self._weigh, self._values.values())) > self._max_weight:
+                del self._values[next(iter(self._values))]
 
 
 class Session:
@@ -115,24 +105,22 @@ class Session:
         self.gpu = gpu
         self.backend = "cuda" if gpu else "interpreter"
         self.store = store or Store(None)
-        self.cache = str(cache_directory or default_cache_directory() / "triton")
+        self.cache = str(cache_directory or worker.default_cache_directory() / "triton")
         count = max(2, min(4, (os.cpu_count() or 2) // 2))
-        self.compilers = Pool("compile", self.cache, count, short_s=QUICK_COMPILE_S)
+        self.compilers = Pool("compile", self.cache, count, short_s=compile_cost.QUICK_COMPILE_S)
         self.runner = ZeroGpuPool(lend, self.cache) if lend else Pool(self.backend, self.cache)
         self.queue: list[Job] = []
         self.device: Device | None = None
         self.zero_gpu = lend is not None
         self._jobs: set[Job] = set()
         self._closing = ExitStack()
-        self._measured: BoundedCache[tuple[str, Experiment], Measured] = BoundedCache(MOST_KEPT)
-        self._compiled: BoundedCache[tuple[Experiment, str], Compiled] = BoundedCache(
-            MAX_COMPILED, lambda made: len(made.ttgir) + len(made.ptx) + len(made.sass), MAX_CHARACTERS
-        )
+        self._measured: BoundedCache[Measured] = BoundedCache(MAX_RESULTS)
+        self._compiled: BoundedCache[Compiled] = BoundedCache(MAX_CHARACTERS, _characters)
 
     @classmethod
     def here(cls) -> Session:
         """Make a session on this machine's GPU, or on the interpreter if there is none, with this machine's store."""
-        store = machine_store(default_cache_directory())
+        store = machine_store(worker.default_cache_directory())
         if on_zero_gpu():
             return cls(zero_gpu(), store=store, lend=make_lend())
         return cls(this_gpu(), store=store)
@@ -206,7 +194,7 @@ class Session:
         gpu = resolve_gpu(experiment, self.gpu)
         kernel, launch = launch_of(experiment, gpu)
         key = same_launch(experiment, gpu.name), specialization
-        outcome = self._compiled.get(key) or refuse_compile(kernel, launch)
+        outcome = self._compiled.get(key) or compile_cost.refuse_compile(kernel, launch)
         if not HAS_TRITON:
             outcome = Failure("compile", "no_triton", "Triton is not installed here, so nothing is compiled.")
         if outcome is not None:
@@ -214,7 +202,7 @@ class Session:
             done.set_result(outcome)
             return done
         call = Call("compile", compiler.compile_experiment, (experiment, gpu, specialization), key)
-        estimate_s = compile_seconds(kernel, launch)
+        estimate_s = compile_cost.compile_seconds(kernel, launch)
         return self.compilers.submit(call, client, estimate_s, on_result=lambda made: self._compiled.put(key, made))
 
     def find_compiled(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | None:
@@ -275,7 +263,7 @@ class Session:
             return Failure(
                 "worker", "no_triton", "Triton is not installed on this machine, so nothing can be run here."
             )
-        if len(self._jobs) < MOST_JOBS:
+        if len(self._jobs) < MAX_JOBS:
             return None
         return Failure("worker", "busy", f"{len(self._jobs)} runs are under way or waiting; try again in a minute.")
 
@@ -312,6 +300,10 @@ class Session:
         if self.gpu is None:
             return measurement.is_interpreted and not experiment.gpu
         return gpu is self.gpu
+
+
+def _characters(compiled: Compiled) -> int:
+    return max(MIN_CHARACTERS, len(compiled.ttgir) + len(compiled.ptx) + len(compiled.sass))
 
 
 def _log(job: Job, result: Measured | Failure, gpu: Gpu) -> None:

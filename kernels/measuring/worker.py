@@ -74,11 +74,10 @@ def start(backend: str, cache_directory: str, preload: Sequence[str] = ()) -> No
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Answer calls until the other end is closed or sends None.
+    """Answer calls until the other end is closed.
 
-    Sends None when ready and when a call is taken, and then the call's result, or a Failure if it raised.
+    Sends None when a call is taken, and then the call's result, or a Failure if it raised.
     """
-    connection.send(None)
     while True:
         try:
             call = connection.recv()
@@ -87,8 +86,6 @@ def serve(connection: Connection[Any, Any]) -> None:
         except Exception as error:  # a function that can't be imported here
             connection.send(to_failure("worker", error))
             continue
-        if call is None:
-            return
         connection.send(None)
         try:
             connection.send(call.function(*call.args))

@@ -7,7 +7,6 @@ process may start no children. The package `spaces` is the hub's own.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -15,8 +14,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from multiprocessing.connection import Connection
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from markupsafe import Markup
 from kernels.gpus import Gpu, gpu_or_slice
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import QueuedCall
-from kernels.measuring.pool import Pool, Stopped, Worker, cancelled, died
+from kernels.measuring.pool import Pool, Slot, Stopped, Worker, cancelled
 from kernels.results import Failure
 
 # Calls `serve` with a GPU, in another process: the socket's path, the cache directory, seconds.
@@ -42,8 +41,8 @@ _LOOK_EVERY_S = 0.1
 # Seconds that the hub has to report how a process ended.
 _REPORT_TIMEOUT_S = 2.0
 
-# The page's first message: without it, a process whose request was given up would keep its GPU and wait for calls.
-_GREETING, _GREETING_TIMEOUT_S = "calls follow", 10.0
+# Seconds that a process waits for its first call: a process whose request was given up must not keep its GPU.
+_FIRST_CALL_TIMEOUT_S = 10.0
 
 
 def zero_gpu() -> Gpu:
@@ -70,14 +69,10 @@ def serve(path: str, cache_directory: str, seconds: float) -> None:
         seconds: the longest lease; the hub reads it.
     """
     os.environ["TRITON_INTERPRET"], os.environ["TRITON_CACHE_DIR"] = "0", cache_directory
-    with socket.socket(socket.AF_UNIX) as connecting:
-        connecting.connect(path)
-        connection: Connection[Any, Any] = Connection(connecting.detach())
-    with connection:
-        if not connection.poll(_GREETING_TIMEOUT_S) or connection.recv() != _GREETING:
-            return
+    with Client(path, "AF_UNIX") as connection:
         connection.send(os.getpid())
-        worker.serve(connection)
+        if connection.poll(_FIRST_CALL_TIMEOUT_S):
+            worker.serve(connection)
     worker.finish()
 
 
@@ -98,12 +93,14 @@ class ZeroGpuPool(Pool):
         assert queued is not None
         return _LentWorker(self, queued)
 
-    def release(self) -> None:
-        """Give the GPU back as soon as the calls in flight have ended."""
-        with self._changed:
-            for slot in self._slots:
-                slot.is_released = True
-                self._end_released(slot)
+    def _attempt(self, slot: Slot, queued: QueuedCall[Any]) -> Any:
+        """Make a call. The one that frees the worker gives the GPU back, if there is one."""
+        if queued.call.function is not worker.finish:
+            return super()._attempt(slot, queued)
+        if slot.worker is not None:
+            slot.worker.connection.close()
+            slot.worker = None
+        return None
 
 
 class _LentWorker(Worker):
@@ -114,56 +111,46 @@ class _LentWorker(Worker):
     """
 
     def __init__(self, pool: ZeroGpuPool, queued: QueuedCall[Any]) -> None:
-        self._ended: Future[None] = Future()
+        self._error: BaseException | None = None
         self._began = time.monotonic()
-        self.process_id = 0
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
             path = str(Path(directory, "calls"))  # only this user can open it
             listening.bind(path)
             listening.listen(1)
             listening.settimeout(_LOOK_EVERY_S)
             arguments = (self._hold_lease, pool.lend, path, pool.cache_directory, LEASE_S)
-            threading.Thread(target=queued.context.run, args=arguments, daemon=True).start()
+            self._lease = threading.Thread(target=queued.context.run, args=arguments, daemon=True)
+            self._lease.start()
             while True:
-                with contextlib.suppress(TimeoutError):
+                with suppress(TimeoutError):
                     self.connection: Connection[Any, Any] = Connection(listening.accept()[0].detach())
                     break
                 if pool.is_closed or not queued.is_wanted:
                     raise Stopped(cancelled(queued.call.stage))
-                if self._ended.done():
+                if not self._lease.is_alive():
                     raise _refused(f"No GPU was lent: {self.explain_end()}")
                 if time.monotonic() - self._began > _GRANT_TIMEOUT_S:
                     raise _refused(f"No GPU was lent within {_GRANT_TIMEOUT_S:.0f} s. Try again later.")
-        try:
-            self.connection.send(_GREETING)
-            self.process_id = self.connection.recv()
-        except (EOFError, OSError) as error:
-            raise Stopped(died("worker", self.explain_end())) from error
 
     def _hold_lease(self, lend: Lend, *arguments: Any) -> None:
         try:
             lend(*arguments)
         except BaseException as error:
-            self._ended.set_exception(error)
-        else:
-            self._ended.set_result(None)
+            self._error = error
 
     def kill(self) -> None:
         if self.process_id:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.kill(self.process_id, signal.SIGKILL)
 
     def explain_end(self) -> str:
         """Return how the process ended, in the hub's words, which may be HTML."""
-        with contextlib.suppress(TimeoutError):
-            error = self._ended.exception(_REPORT_TIMEOUT_S)
-            if error is not None:
-                message = str(Markup(getattr(error, "message", error)).striptags())
-                spent_s = time.monotonic() - self._began
-                return (
-                    f"{message}, {spent_s:.0f} s after {LEASE_S:.0f} s were requested" if spent_s > LEASE_S else message
-                )
-        return "its process ended"
+        self._lease.join(_REPORT_TIMEOUT_S)
+        if self._error is None:
+            return "its process ended"
+        message = str(Markup(getattr(self._error, "message", self._error)).striptags())
+        spent_s = time.monotonic() - self._began
+        return f"{message}, {spent_s:.0f} s after {LEASE_S:.0f} s were requested" if spent_s > LEASE_S else message
 
 
 def _refused(message: str) -> Stopped:

@@ -14,7 +14,6 @@ from kernels.measuring.fair_queue import (
     Client,
     FairQueue,
     QueuedCall,
-    RecentUsage,
 )
 
 SHORT, LONG = 1.0, 30.0
@@ -43,7 +42,7 @@ def queue(clock):
 
 def push(queue, name, client=INTERNAL, estimate_s=SHORT):
     queued = QueuedCall(Call("compile", print, (name,)), client, estimate_s)
-    queue.push(queued)
+    queue.waiting.append(queued)
     return queued
 
 
@@ -113,17 +112,15 @@ def test_a_client_over_its_budget_may_not_take_the_reserved_worker_until_its_usa
     assert pop(queue) == "ann again"
 
 
-def test_usage_halves_and_is_forgotten(clock):
-    usage = RecentUsage(clock)
-    usage.add(ANN, 40.0)
-    assert usage.get(ANN) == (40.0, 40.0)
-    assert usage.get(ANNS_OTHER_PAGE) == (40.0, 0.0)
+def test_usage_halves_and_is_forgotten(queue, clock):
+    queue.finish(push(queue, "ann", ANN, 0.0), 40.0)
+    assert queue.usage == {ANN: 40.0, Client(ANN.address): 40.0}
     clock.now += HALF_LIFE_S
-    usage.update()
-    assert usage.get(ANN) == pytest.approx((20.0, 20.0), rel=1e-3)
+    queue.pop()
+    assert list(queue.usage.values()) == pytest.approx([20.0] * 2, rel=1e-3)
     clock.now += 100 * HALF_LIFE_S
-    usage.add(BEN, 1.0)
-    assert len(usage) == 2, "only Ben and his address are remembered"
+    queue.finish(push(queue, "ben", BEN, 0.0), 1.0)
+    assert set(queue.usage) == {BEN, Client(BEN.address)}
 
 
 def test_a_page_and_an_address_have_limits_that_the_refusal_names(queue):
@@ -133,6 +130,5 @@ def test_a_page_and_an_address_have_limits_that_the_refusal_names(queue):
     for number in range(MAX_WAITING_PER_ADDRESS - MAX_WAITING_PER_PAGE):
         push(queue, number, Client(ANN.address, f"page {number}"))
     assert "32 jobs from this address are queued; at most 32 may be." in queue.refuse(ANNS_OTHER_PAGE)
-    assert queue.discard(waiting[0])
+    queue.waiting.remove(waiting[0])
     assert queue.refuse(ANN) == ""
-    assert not queue.discard(waiting[0])

@@ -12,7 +12,7 @@ from kernels.experiment import Run, from_json
 from kernels.gpus import GPUS
 from kernels.measuring.measurement import Measurement
 from kernels.measuring.pool import DEADLINES_S
-from kernels.measuring.session import MEASUREMENTS, MOST_KEPT, Session
+from kernels.measuring.session import MAX_RESULTS, MEASUREMENTS, Session
 from kernels.results import Failure, RunResult
 from tests.waiting import until
 
@@ -122,7 +122,7 @@ def test_a_result_is_known_until_as_many_others_have_been_used_since(session, ma
     result = session.submit(QUICK).result(60)
     made_up(lambda experiment, stages: replace(result, experiment=experiment))
     fresh = Session(None)
-    experiments = [replace(QUICK, run=Run(seed=seed)) for seed in range(MOST_KEPT + 1)]
+    experiments = [replace(QUICK, run=Run(seed=seed)) for seed in range(MAX_RESULTS + 1)]
     for experiment in experiments[:-1]:
         fresh.submit(experiment, "made_up").result(60)
     assert fresh.known(experiments[0], "made_up").experiment == experiments[0]

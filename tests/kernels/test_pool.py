@@ -238,17 +238,22 @@ def test_closing_ends_every_call(pool, held):
         assert_failed(call, "launch", "cancelled", "The page was closed")
 
 
-def test_a_signal_handler_may_close_a_pool_in_the_middle_of_submit(pool):
-    class Interrupting:
-        """A key whose hash is taken while the pool's lock is held."""
+class Interrupting:
+    """A key that is compared while the pool's lock is held."""
 
-        def __hash__(self):
-            signal.raise_signal(signal.SIGUSR1)
-            return 1
+    def __eq__(self, other):
+        signal.raise_signal(signal.SIGUSR1)
+        return True
 
+    __hash__ = None
+
+
+def test_a_signal_handler_may_close_a_pool_in_the_middle_of_submit(pool, held):
     before = signal.signal(signal.SIGUSR1, lambda *_: pool.close())
     try:
-        assert_failed(pool.submit(Call("launch", os.getpid, (), Interrupting())), "launch", "cancelled")
+        calls = [pool.submit(held.call(name, Interrupting())) for name in ("running", "late")]
+        for call in calls:
+            assert_failed(call, "launch", "cancelled", "The page was closed")
     finally:
         signal.signal(signal.SIGUSR1, before)
 

@@ -20,7 +20,7 @@ from kernels.measuring.fair_queue import Client
 from kernels.measuring.measurement import Measurement
 from kernels.measuring.pool import DEADLINES_S
 from kernels.measuring.run import RUN, check_output
-from kernels.measuring.session import MEASUREMENTS, MOST_JOBS, BoundedCache, Session
+from kernels.measuring.session import MAX_JOBS, MEASUREMENTS, BoundedCache, Session
 from kernels.results import STAGES, Compiled, Failure, RunResult
 from tests.kernels.test_pool import Held
 from tests.kernels.trees import is_alive
@@ -177,7 +177,7 @@ def test_closing_a_session_ends_its_runs(tmp_path, held):
 
 
 def test_more_runs_than_anyone_would_wait_for_are_refused(session, held):
-    jobs = [launched(session, held)[0], *(session.submit(QUICK) for _ in range(MOST_JOBS - 1))]
+    jobs = [launched(session, held)[0], *(session.submit(QUICK) for _ in range(MAX_JOBS - 1))]
     assert_failed(session.submit(QUICK), "worker", "busy")
     for job in jobs:
         job.cancel()
@@ -300,16 +300,16 @@ def test_the_least_recently_used_value_leaves_the_cache():
 
 
 def test_a_cache_has_a_total_weight_and_keeps_its_last_value_whatever_it_weighs():
-    cache = BoundedCache(9, weigh=len, max_weight=10)
-    cache.put("a", "1234")
-    cache.put("b", "123456")
-    assert [cache.get(key) for key in "ba"] == ["123456", "1234"]
-    cache.put("a", "12345")
-    assert [cache.get(key) for key in "ab"] == ["12345", None], "a heavier value replaces one of the same key"
-    cache.put("c", "x" * 50)
-    assert [cache.get(key) for key in "ac"] == [None, "x" * 50]
-    cache.put("d", "1")
-    assert [cache.get(key) for key in "cd"] == [None, "1"]
+    cache = BoundedCache(10, weigh=len)
+    for key, value, expected in (
+        ("a", "1234", {"a": "1234"}),
+        ("b", "123456", {"a": "1234", "b": "123456"}),
+        ("a", "12345", {"a": "12345"}),  # a heavier value replaces one of the same key
+        ("c", "x" * 50, {"c": "x" * 50}),
+        ("d", "1", {"d": "1"}),
+    ):
+        cache.put(key, value)
+        assert {name: kept for name in "abcd" if (kept := cache.get(name))} == expected
 
 
 def test_the_cache_directory_is_chosen_by_the_environment_or_the_users(monkeypatch, tmp_path):

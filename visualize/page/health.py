@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from kernels.jit import HAS_TRITON
-from kernels.measuring.session import MOST_JOBS, Session
+from kernels.measuring.session import MAX_JOBS, Session
 from kernels.results import Failure
 
 
@@ -75,7 +75,7 @@ class HealthRoute:
             backend=session.backend,
             run_worker=run_worker,
             jobs=session.jobs,
-            most_jobs=MOST_JOBS,
+            most_jobs=MAX_JOBS,
             compiles=len(session.compilers),
             store=session.store.problem,
         )
