@@ -114,10 +114,9 @@ def tree(tmp_path_factory):
     folder = tree / "kernels" / "measuring"
     (folder / "programs.py").write_text(FILE, encoding="utf-8")
     listed = (folder / "session.py").read_text(encoding="utf-8")
-    first = "from kernels.measuring.run import"
-    listed = listed.replace(first, f"from kernels.measuring.programs import PROGRAMS\n{first}")
-    listed = listed.replace("GROUP_SIZES, TIMELINE)", "GROUP_SIZES, TIMELINE, PROGRAMS)")
-    assert listed.count("PROGRAMS") == 2
+    for before, after in (("run, timeline", "programs, run, timeline"), (".TIMELINE", ".TIMELINE, programs.PROGRAMS")):
+        assert listed.count(before) == 1
+        listed = listed.replace(before, after)
     (folder / "session.py").write_text(listed, encoding="utf-8")
     return tree
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kernels.knobs import ConfigError
+import numpy as np
+
 from kernels.spec import Kernel, Launch, shape_text
 
 LIMIT_S = 20.0
@@ -95,7 +96,6 @@ def patch_language_once() -> None:
 
 def _decode(raw: Any, dtype: str) -> Any:
     """Raw integers to float32."""
-    import numpy as np
     import torch
 
     raw = np.ascontiguousarray(raw)
@@ -104,7 +104,6 @@ def _decode(raw: Any, dtype: str) -> Any:
 
 def _encode(values: Any, dtype: str) -> Any:
     """Float32 to raw integers, rounded to nearest even."""
-    import numpy as np
     import torch
 
     numbers, target = torch.from_numpy(np.ascontiguousarray(values)), getattr(torch, dtype)
@@ -123,17 +122,12 @@ def estimate_seconds(kernel: Kernel, launch: Launch) -> float:
     return seconds
 
 
-def refuse_slow_launch(kernel: Kernel, launch: Launch, alternative: str = "") -> None:
-    """Raise ConfigError, kind too_slow_here, for a launch that the interpreter would not finish in about 20 s.
-
-    Args:
-        alternative: a sentence to append to the message.
-    """
+def explain_slow_launch(kernel: Kernel, launch: Launch) -> str:
+    """Return why a launch is refused that the interpreter would not finish in about 20 s; "" if it would."""
     seconds = estimate_seconds(kernel, launch)
-    if seconds > LIMIT_S:
-        raise ConfigError(
-            "too_slow_here",
-            f"There is no GPU here, and the interpreter would take about {seconds:,.0f} s for "
-            f"{shape_text(launch.problem)} in these tiles. The limit is about {LIMIT_S:.0f} s. Make the shape smaller "
-            f"or the tiles larger.{alternative}",
-        )
+    if seconds <= LIMIT_S:
+        return ""
+    return (
+        f"There is no GPU here, and the interpreter would take about {seconds:,.0f} s for {shape_text(launch.problem)} "
+        f"in these tiles. The limit is about {LIMIT_S:.0f} s. Make the shape smaller or the tiles larger."
+    )

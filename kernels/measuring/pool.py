@@ -53,8 +53,9 @@ _LOOK_EVERY_S = 0.25
 # Looks in which a worker must be stopped: a shell's Ctrl-Z and `fg` stop and continue it together with the page.
 _STOPPED_LOOKS = 4
 
-# Seconds that a transfer may stall: a worker can be stopped in the middle of a message.
-_STALL_S = 3
+# Seconds that a transfer may stall: a worker can be stopped in the middle of a message. A send that stalls after its
+# first bytes takes twice as long to fail.
+_RECEIVE_STALL_S, _SEND_STALL_S = 3, 1
 
 # Workers that are tried for a call. The second can fail if the fork server was killed together with the first.
 _TRIES = 3
@@ -368,10 +369,10 @@ _NEXT = "The next run gets a fresh one."
 
 
 def _limit_stalls(connection: Connection[Any, Any]) -> None:
-    """Let a transfer that stalls for _STALL_S raise BlockingIOError."""
+    """Let a stalled transfer raise BlockingIOError."""
     with socket.socket(fileno=os.dup(connection.fileno())) as stream:
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STALL_S, 0))
+        for option, seconds in ((socket.SO_RCVTIMEO, _RECEIVE_STALL_S), (socket.SO_SNDTIMEO, _SEND_STALL_S)):
+            stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
 
 
 def _context() -> BaseContext:

@@ -16,10 +16,11 @@ from typing import Any
 from kernels import discover
 from kernels.experiment import Experiment, launch_of, on_any_gpu
 from kernels.gpus import Gpu
+from kernels.knobs import ConfigError
 from kernels.measuring import timing, worker
 from kernels.measuring.check import check, require_memory
 from kernels.measuring.gated_stream import GatedStream
-from kernels.measuring.interpreter import refuse_slow_launch
+from kernels.measuring.interpreter import explain_slow_launch
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.numerics import values
 from kernels.pairs import FEWEST, pair
@@ -203,10 +204,10 @@ def _best_ms(call: Callable[[], Any]) -> float:
 
 def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> None:
     """Refuse a launch that the interpreter would not finish in reasonable time."""
-    if is_interpreted:
+    if is_interpreted and (reason := explain_slow_launch(*launch_of(experiment, gpu))):
         recorded = records.find(_FORM, experiment, gpu.name)
         alternative = f" Or choose gpu {gpu.name}: a run there was recorded." if recorded else ""
-        refuse_slow_launch(*launch_of(experiment, gpu), alternative)
+        raise ConfigError("too_slow_here", reason + alternative)
 
 
 def measure_run(experiment: Experiment, stages: Stages, is_timed: bool) -> RunResult:

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, launch_of
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices
 from kernels.knobs import ConfigError
+from kernels.measuring.interpreter import explain_slow_launch
 from kernels.measuring.pool import DEADLINES_S, cancelled, died
 from kernels.results import Device, Failure
 from kernels.sweep import cluster_worker
-from kernels.sweep.devices import DEVICE_LOST, refuse_slow_interpretation
+from kernels.sweep.devices import DEVICE_LOST
 from kernels.sweep.search import Outcomes, Trial
 
 # Environment variable with the address of an existing cluster's scheduler, such as tcp://host:8786.
@@ -134,7 +135,7 @@ class ClusterDevice:
         return self._device
 
     def refusal(self, experiment: Experiment) -> str:
-        return "" if self.takes_times else refuse_slow_interpretation(experiment, self.gpu)
+        return "" if self.takes_times else explain_slow_launch(*launch_of(experiment, self.gpu))
 
     def attempt(self, trial: Trial) -> Outcomes | Failure:
         """Carry out a trial on this worker; a Failure of kind "worker_died" if the worker dies."""

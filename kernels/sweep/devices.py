@@ -11,12 +11,12 @@ from typing import Protocol, TypeVar
 from kernels import discover
 from kernels.accesses import CompiledFacts
 from kernels.compiling.compiler import compile_experiment
-from kernels.experiment import Experiment
+from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring.fair_queue import Call
-from kernels.measuring.interpreter import refuse_slow_launch
+from kernels.measuring.interpreter import explain_slow_launch
 from kernels.measuring.measurement import Job, Stages
 from kernels.measuring.pool import Pool, Stopped, cancelled
 from kernels.measuring.session import Session
@@ -144,7 +144,7 @@ class LocalDevice:
         if not self._interprets:
             here = self._session.gpu.name if self._session.gpu else "no GPU"
             return f"This machine has {here}: configs for {self.gpu.name} are compiled and predicted without runs."
-        return refuse_slow_interpretation(experiment, self.gpu)
+        return explain_slow_launch(*launch_of(experiment, self.gpu))
 
     def attempt(self, trial: Trial) -> Outcomes | Failure:
         stage = "time" if self.takes_times else "check"
@@ -172,13 +172,3 @@ class LocalDevice:
         self._is_cancelled = True
         if self._job is not None:
             self._job.cancel()
-
-
-def refuse_slow_interpretation(experiment: Experiment, gpu: Gpu) -> str:
-    """Return why the interpreter would take too long for a config, as a sentence; "" if it would not."""
-    launch = Launch(experiment.problem, experiment.config, gpu)
-    try:
-        refuse_slow_launch(discover()[experiment.kernel], launch)
-    except ConfigError as error:
-        return str(error)
-    return ""

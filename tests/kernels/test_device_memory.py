@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -21,9 +23,10 @@ def device(monkeypatch):
     """GiB free of 16, reserved by torch, and of those in use → a device that has them."""
 
     def install(free, reserved=0, allocated=0):
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(free * GIB), 16 * GIB))
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved * GIB)
-        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: allocated * GIB)
+        values = {"mem_get_info": (int(free * GIB), 16 * GIB), "memory_reserved": reserved * GIB}
+        values["memory_allocated"] = allocated * GIB
+        fake = SimpleNamespace(**{name: lambda value=value: value for name, value in values.items()})
+        monkeypatch.setattr(torch, "cuda", fake)
 
     return install
 

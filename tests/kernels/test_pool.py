@@ -12,19 +12,15 @@ from pathlib import Path
 import pytest
 
 from kernels.measuring.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
-from kernels.measuring.pool import DEADLINES_S, Pool
+from kernels.measuring.pool import Pool
 from kernels.results import Failure
-from tests.kernels.trees import ROOT, children, is_alive
+from tests.kernels.trees import ROOT, children, is_alive, python
 from tests.waiting import until
 
 PATIENCE_S = 60
 REPLACED_WITHIN_S, WITH_FORK_SERVER_WITHIN_S = 5, 8
 
 PROCESS = Call("worker", os.getpid)
-
-
-def get_parent():
-    return os.getppid()
 
 
 def hold(directory, name):
@@ -41,8 +37,8 @@ class Held:
     def __init__(self, directory):
         self.directory = directory
 
-    def call(self, name, key=None, stage="launch"):
-        return Call(stage, hold, (str(self.directory), name), key)
+    def call(self, name, key=None, deadline_s=None):
+        return Call("launch", hold, (str(self.directory), name), key, deadline_s)
 
     def process(self, name):
         """Wait until a worker has taken the call, and return its process id."""
@@ -80,8 +76,8 @@ def pool(make_pool):
     return make_pool()
 
 
-def process_of(pool):
-    return pool.submit(PROCESS).result(PATIENCE_S)
+def result_of(pool, function, *args):
+    return pool.submit(Call("worker", function, args)).result(PATIENCE_S)
 
 
 def assert_failed(future, stage, kind, text=""):
@@ -93,15 +89,14 @@ def assert_failed(future, stage, kind, text=""):
 
 def test_importing_and_making_a_pool_start_no_thread_and_no_process():
     script = """
-import multiprocessing, os, threading
+import os, threading
 import kernels.measuring.session
 from kernels.measuring.pool import Pool
-from multiprocessing import forkserver
+from tests.kernels.trees import children
 Pool("compile", "cache", 4)
-print(threading.active_count(), multiprocessing.active_children(), forkserver._forkserver._forkserver_pid)
+print(threading.active_count(), children(os.getpid(), ""))
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1", "[]", "None"]
+    assert python(ROOT, "-c", script).stdout.split() == ["1", "[]"]
 
 
 def test_a_worker_gets_the_environment_of_its_pool_and_comes_from_one_fork_server(make_pool, monkeypatch, tmp_path):
@@ -109,17 +104,15 @@ def test_a_worker_gets_the_environment_of_its_pool_and_comes_from_one_fork_serve
     for value in ("one", "two"):
         monkeypatch.setenv("TILESCOPE_TEST", value)
         pools.append(make_pool())
-    ask = lambda pool, name: pool.submit(Call("worker", os.getenv, (name,))).result(PATIENCE_S)  # noqa: E731
-    assert [ask(pool, "TILESCOPE_TEST") for pool in pools] == ["one", "two"]
-    assert {ask(pool, "TRITON_CACHE_DIR") for pool in pools} == {str(tmp_path / "cache")}
-    parents = {pool.submit(Call("worker", get_parent)).result(PATIENCE_S) for pool in pools}
+    assert [result_of(pool, os.getenv, "TILESCOPE_TEST") for pool in pools] == ["one", "two"]
+    assert {result_of(pool, os.getenv, "TRITON_CACHE_DIR") for pool in pools} == {str(tmp_path / "cache")}
+    parents = {result_of(pool, os.getppid) for pool in pools}
     assert len(parents) == 1
     assert os.getpid() not in parents
 
 
-def test_a_deadline_starts_when_a_worker_takes_the_call_and_then_kills_it(pool, held, monkeypatch):
-    monkeypatch.setitem(DEADLINES_S, "launch", 2.0)
-    first, second = pool.submit(held.call("first")), pool.submit(held.call("second"))
+def test_a_deadline_starts_when_a_worker_takes_the_call_and_then_kills_it(pool, held):
+    first, second = (pool.submit(held.call(name, deadline_s=2.0)) for name in ("first", "second"))
     killed = held.process("first")
     assert_failed(first, "launch", "timeout", "did not end within 2 s")
     until(lambda: not is_alive(killed))
@@ -163,7 +156,7 @@ def test_equal_calls_in_flight_run_once_until_all_of_their_clients_have_cancelle
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name)
 @pytest.mark.parametrize("is_busy", [True, False], ids=["busy", "idle"])
 def test_a_worker_that_dies_or_is_stopped_costs_its_own_call_and_is_replaced(pool, held, sent, is_busy):
-    process = process_of(pool)
+    process = result_of(pool, os.getpid)
     call = pool.submit(held.call("busy")) if is_busy else None
     assert not is_busy or held.process("busy") == process
     waiting = pool.submit(PROCESS) if is_busy else None
@@ -179,20 +172,29 @@ def test_a_worker_that_dies_or_is_stopped_costs_its_own_call_and_is_replaced(poo
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name)
 def test_an_idle_worker_is_replaced_before_anybody_asks(pool, sent):
-    server = pool.submit(Call("worker", get_parent)).result(PATIENCE_S)
-    process = process_of(pool)
+    server = result_of(pool, os.getppid)
+    process = result_of(pool, os.getpid)
     others = set(children(server, "")) - {process}
     os.kill(process, sent)
     until(lambda: not is_alive(process) and set(children(server, "")) - others - {process}, REPLACED_WITHIN_S)
 
 
+def test_a_worker_that_is_stopped_in_the_middle_of_a_message_is_replaced(pool):
+    process = result_of(pool, os.getpid)
+    os.kill(process, signal.SIGSTOP)
+    began = time.monotonic()
+    assert result_of(pool, len, bytes(10**7)) == 10**7
+    assert time.monotonic() - began < REPLACED_WITHIN_S
+    until(lambda: not is_alive(process))
+
+
 def test_workers_come_back_after_their_fork_server_died(make_pool):
     pool = make_pool(count=2)
-    process, server = process_of(pool), pool.submit(Call("worker", get_parent)).result(PATIENCE_S)
+    process, server = result_of(pool, os.getpid), result_of(pool, os.getppid)
     began = time.monotonic()
     os.kill(server, signal.SIGKILL)
     until(lambda: not is_alive(process))
-    assert process_of(pool) != process
+    assert result_of(pool, os.getpid) != process
     assert time.monotonic() - began < WITH_FORK_SERVER_WITHIN_S
 
 
@@ -201,7 +203,7 @@ def test_replaced_workers_are_other_processes(pool, held):
     process = held.process("running")
     pool.replace()
     assert_failed(call, "launch", "worker_died")
-    assert process_of(pool) != process
+    assert result_of(pool, os.getpid) != process
 
 
 def test_workers_that_can_not_start_are_a_failure(make_pool):
@@ -212,11 +214,11 @@ def test_workers_that_can_not_start_are_a_failure(make_pool):
 
 
 def test_an_exception_and_values_that_can_not_be_sent_are_failures_and_cost_no_worker(pool):
-    process = process_of(pool)
+    process = result_of(pool, os.getpid)
     assert_failed(pool.submit(Call("check", int, ("seven",))), "check", "error", "ValueError: invalid literal")
     assert_failed(pool.submit(Call("check", lambda: 7)), "check", "error")
     assert_failed(pool.submit(Call("check", iter, (hold.__code__.co_lines,))), "check", "error")
-    assert process_of(pool) == process
+    assert result_of(pool, os.getpid) == process
 
 
 def test_a_client_with_too_many_waiting_calls_is_refused(pool, held):

@@ -7,7 +7,6 @@ import importlib
 import multiprocessing
 import os
 import sys
-import time
 import types
 
 import gradio as gr
@@ -18,12 +17,11 @@ from kernels.experiment import from_json
 from kernels.gpus import GPUS, gpu_or_slice
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import Call
-from kernels.measuring.pool import DEADLINES_S
 from kernels.measuring.session import Session
 from kernels.measuring.zero_gpu import LEASE_S, ZeroGpuPool, serve
 from kernels.results import Failure
 from kernels.sweep.devices import LocalDevice
-from tests.kernels.test_pool import Held
+from tests.kernels.test_pool import Held, assert_failed
 from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -67,23 +65,17 @@ def pool(hub, tmp_path):
     made.close()
 
 
+@pytest.fixture
+def held(tmp_path):
+    return Held(tmp_path)
+
+
 def describe_process():
     return os.getpid(), os.environ["TRITON_CACHE_DIR"], multiprocessing.current_process().daemon
 
 
-def die():
-    os._exit(3)
-
-
 def call(pool, function, *args, stage="worker"):
     return pool.submit(Call(stage, function, args))
-
-
-def assert_failed(future, stage, kind, text=""):
-    failure = future.result(10)
-    assert isinstance(failure, Failure), failure
-    assert (failure.stage, failure.kind) == (stage, kind)
-    assert text in failure.message
 
 
 def test_one_lease_answers_all_calls_of_a_job_and_keeps_its_values(pool, hub, tmp_path):
@@ -99,13 +91,15 @@ def test_one_lease_answers_all_calls_of_a_job_and_keeps_its_values(pool, hub, tm
     assert hub.asked == [("nobody", LEASE_S)] * 2
 
 
-def test_a_lease_that_is_released_in_the_middle_of_a_call_ends_with_that_call(pool, hub):
-    process = call(pool, os.getpid).result(10)
-    running = call(pool, time.sleep, 0.3)
+def test_a_lease_that_is_released_in_the_middle_of_a_call_ends_with_that_call(pool, hub, held):
+    running = pool.submit(held.call("running"))
+    process = held.process("running")
     pool.release()
-    assert running.result(10) is None
+    held.end("running")
+    assert running.result(10) == process
     until(lambda: hub.alive == 0)
     assert call(pool, os.getpid).result(10) != process
+    assert len(hub.asked) == 2, "the release asked for no lease"
 
 
 def test_the_hub_learns_whose_request_it_is(pool, hub):
@@ -116,21 +110,18 @@ def test_the_hub_learns_whose_request_it_is(pool, hub):
 
 
 def test_a_dead_worker_is_a_failure_and_the_next_call_gets_another(pool):
-    assert_failed(
-        call(pool, die, stage="launch"), "launch", "worker_died", "(ZeroGPU worker error: 'GPU task aborted')"
-    )
+    died = call(pool, os._exit, 3, stage="launch")
+    assert_failed(died, "launch", "worker_died", "(ZeroGPU worker error: 'GPU task aborted')")
     assert call(pool, describe_process).result(10)[2]
 
 
-def test_a_hung_worker_is_killed_at_its_deadline(pool, hub, monkeypatch):
-    monkeypatch.setitem(DEADLINES_S, "time", 0.3)
-    assert_failed(call(pool, time.sleep, 60, stage="time"), "time", "timeout")
+def test_a_hung_worker_is_killed_at_its_deadline(pool, hub, held):
+    assert_failed(pool.submit(held.call("hung", deadline_s=0.3)), "launch", "timeout")
     until(lambda: hub.alive == 0)
     assert call(pool, describe_process).result(10)
 
 
-def test_a_cancelled_call_ends_its_worker(pool, hub, tmp_path):
-    held = Held(tmp_path)
+def test_a_cancelled_call_ends_its_worker(pool, hub, held):
     hung = pool.submit(held.call("hung"))
     held.process("hung")
     hung.cancel()
