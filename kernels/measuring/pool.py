@@ -22,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,6 +62,10 @@ _TRIES = 3
 # prctl(2), <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 
+# Only on Linux is it safe to fork after importing torch.
+_CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+_CONTEXT.set_forkserver_preload(["torch"])
+
 # Process objects are not thread-safe: two threads that poll one can miss its exit status.
 _PROCESSES = threading.RLock()
 
@@ -90,12 +93,9 @@ class Worker:
     process_id = _stopped_looks = 0
 
     def __init__(self, environment: Mapping[str, str], *arguments: Any) -> None:
-        context = _context()
-        self.connection, theirs = context.Pipe()
+        self.connection, theirs = _CONTEXT.Pipe()
         with _PROCESSES, theirs:
-            self._process = context.Process(  # type: ignore[attr-defined]
-                target=_work, args=(theirs, environment, *arguments), daemon=True
-            )
+            self._process = _CONTEXT.Process(target=_work, args=(theirs, environment, *arguments), daemon=True)
             self._process.start()
         self.process_id = self._process.pid
 
@@ -375,31 +375,19 @@ def _limit_stalls(connection: Connection[Any, Any]) -> None:
             stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
 
 
-def _context() -> BaseContext:
-    if sys.platform != "linux":  # only on Linux is it safe to fork after importing torch
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
-    return context
-
-
 def _work(connection: Connection[Any, Any], environment: Mapping[str, str], *arguments: Any) -> None:
-    """Be a worker. The fork server has the environment of the time when it was started."""
+    """Be a worker. The fork server has the environment of the time when it was started.
+
+    Linux kills this process when the fork server ends, which it does when the page's process is gone. A worker that
+    compiles holds Python's lock and would notice nothing itself. The server ends when all copies of a pipe's end are
+    closed: the workers close theirs, so that only the page's counts.
+    """
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the page, which ends the workers
     if sys.platform == "linux":
-        _die_with_the_page()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
     worker.start(*arguments)
     connection.send(os.getpid())  # ready
     worker.serve(connection)
-
-
-def _die_with_the_page() -> None:
-    """Have Linux kill this process when the fork server ends, which it does when the page's process is gone.
-
-    A worker that compiles holds Python's lock and would notice nothing itself. The server ends when all copies of a
-    pipe's end are closed: the workers close theirs, so that only the page's counts.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]

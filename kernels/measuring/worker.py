@@ -127,18 +127,12 @@ def describe() -> Device:
     torch.zeros(1, device="cuda")
     timing_device().probe(0)  # compiles it, so that no run waits for it
     torch.cuda.synchronize()
-    return Device("cuda", _device_name(), **versions)
-
-
-def _device_name() -> str:
-    """Return the device's name; on ZeroGPU with its size, as it may be a slice."""
-    import torch
-
     name = torch.cuda.get_device_name(0)
-    if not on_zero_gpu():
-        return name
-    device = torch.cuda.get_device_properties(0)
-    return f"a slice of {name}: {device.multi_processor_count} SMs, {device.L2_cache_size / 2**20:.0f} MiB of L2"
+    if on_zero_gpu():  # it may be a slice
+        device = torch.cuda.get_device_properties(0)
+        size = f"{device.multi_processor_count} SMs, {device.L2_cache_size / 2**20:.0f} MiB of L2"
+        name = f"a slice of {name}: {size}"
+    return Device("cuda", name, **versions)
 
 
 def interprets() -> bool:
