@@ -9,7 +9,7 @@ from kernels.jit import memory_lines, tl, triton
 from kernels.matmul import persistent, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_n, with_tf32
-from kernels.orders import grouped, tile_offsets, tile_start
+from kernels.orders import grouped, tile_start
 from kernels.spec import DTYPE_BYTES, Launch, Preset, Tensors, TensorSpec
 
 
@@ -67,16 +67,11 @@ def matmul_fused_add_relu(
             d.store([row, column + BLOCK_N // 2], right.to(d.dtype))
         else:
             accumulator = tile.multiply(
-                a, b, pid_m, pid_n, 0, tl.cdiv(K, BLOCK_K), M, N, K,
-                stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+                a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+                (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
             )  # fmt: skip
-            rows = tile_offsets(pid_m, BLOCK_M)
-            columns = tile_offsets(pid_n, BLOCK_N)
-            added = tl.load(
-                c + rows[:, None] * stride_cm + columns[None, :] * stride_cn,
-                mask=(rows[:, None] < M) & (columns[None, :] < N),
-                other=0.0,
-            )
+            pointers, inside = tile.place(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+            added = tl.load(pointers, mask=inside, other=0.0)
             result = tl.maximum(accumulator + added.to(tl.float32), 0.0)
             tile.store(d, result, pid_m, pid_n, M, N, stride_dm, stride_dn, BLOCK_M, BLOCK_N)
 

@@ -44,8 +44,8 @@ def matmul_grid_2d(
     pid_m = tl.program_id(0)
     pid_n = tl.program_id(1)
     accumulator = tile.multiply(
-        a, b, pid_m, pid_n, 0, tl.cdiv(K, BLOCK_K), M, N, K,
-        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+        a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+        (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
     tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
 

@@ -46,8 +46,8 @@ def matmul_grouped(
 ):
     pid_m, pid_n = grouped(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_SIZE)
     accumulator = tile.multiply(
-        a, b, pid_m, pid_n, 0, tl.cdiv(K, BLOCK_K), M, N, K,
-        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+        a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+        (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
     tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
 

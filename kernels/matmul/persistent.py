@@ -114,8 +114,8 @@ def matmul_persistent(
         for place in range(first, num_tiles, programs):
             pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
             accumulator = tile.multiply(
-                a, b, pid_m, pid_n, 0, tl.cdiv(K, BLOCK_K), M, N, K,
-                stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+                a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+                (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
             )  # fmt: skip
             tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
 

@@ -11,7 +11,7 @@ from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import problem as family
 from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, Problem, arguments, block_k, block_m, block_n
-from kernels.orders import slice_of_k, tile_offsets
+from kernels.orders import slice_of_k
 from kernels.spec import Kernel, Launch, Preset
 
 
@@ -50,18 +50,12 @@ def matmul_split_k_atomic(
     first_step, last_step = slice_of_k(tl.program_id(2), tl.cdiv(K, BLOCK_K), SPLIT_K)
     pid_m, pid_n = tl.program_id(0), tl.program_id(1)
     partial = tile.multiply(
-        a, b, pid_m, pid_n, first_step, last_step, M, N, K,
-        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+        a, b, pid_m, pid_n, (first_step, last_step), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+        (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
-    rows = tile_offsets(pid_m, BLOCK_M)
-    columns = tile_offsets(pid_n, BLOCK_N)
+    pointers, inside = tile.place(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
     # Relaxed adds are plain reductions in the L2. No other access depends on their order, so they need no fences.
-    tl.atomic_add(
-        c + rows[:, None] * stride_cm + columns[None, :] * stride_cn,
-        partial.to(c.dtype.element_ty),
-        mask=(rows[:, None] < M) & (columns[None, :] < N),
-        sem="relaxed",
-    )
+    tl.atomic_add(pointers, partial.to(c.dtype.element_ty), mask=inside, sem="relaxed")
 
 
 def extents(launch: Launch[Problem, Config]) -> dict[str, int]:

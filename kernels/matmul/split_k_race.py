@@ -35,8 +35,8 @@ def matmul_split_k_race(
     first_step, last_step = slice_of_k(tl.program_id(2), tl.cdiv(K, BLOCK_K), SPLIT_K)
     pid_m, pid_n = tl.program_id(0), tl.program_id(1)
     partial = tile.multiply(
-        a, b, pid_m, pid_n, first_step, last_step, M, N, K,
-        stride_am, stride_ak, stride_bk, stride_bn, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+        a, b, pid_m, pid_n, (first_step, last_step), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+        (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
     rows = tile_offsets(pid_m, BLOCK_M)
     columns = tile_offsets(pid_n, BLOCK_N)

@@ -8,33 +8,24 @@ from kernels.orders import tile_offsets
 
 
 @triton.jit
-def multiply(
-    a,
-    b,
-    pid_m,
-    pid_n,
-    first_step,
-    last_step,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Return tile (pid_m, pid_n) of A @ B in float32, summed over the K steps from first_step up to last_step.
+def multiply(a, b, pid_m, pid_n, steps, shape, strides, blocks, PRECISION: tl.constexpr):
+    """Return tile (pid_m, pid_n) of A @ B in float32. Elements past an edge are loaded as zeros.
 
-    Elements past an edge are loaded as zeros, so they do not change the sum.
+    Args:
+        steps: the first step along K of the sum, and the first after its end.
+        shape: (M, N, K).
+        strides: A's and B's, in this order.
+        blocks: (BLOCK_M, BLOCK_N, BLOCK_K).
     """
+    M, N, K = shape
+    stride_am, stride_ak, stride_bk, stride_bn = strides
+    BLOCK_M: tl.constexpr = blocks[0]
+    BLOCK_N: tl.constexpr = blocks[1]
+    BLOCK_K: tl.constexpr = blocks[2]
     rows = tile_offsets(pid_m, BLOCK_M)
     columns = tile_offsets(pid_n, BLOCK_N)
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for step in range(first_step, last_step):
+    for step in range(steps[0], steps[1]):
         inner = tile_offsets(step, BLOCK_K)
         a_tile = tl.load(
             a + rows[:, None] * stride_am + inner[None, :] * stride_ak,
@@ -85,15 +76,19 @@ def rounded_to_tf32(tile):
 
 
 @triton.jit
-def store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Convert the tile to C's type and store its elements that lie inside C."""
+def place(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Return the pointers to the elements of tile (pid_m, pid_n) of C, and whether they lie inside C."""
     rows = tile_offsets(pid_m, BLOCK_M)
     columns = tile_offsets(pid_n, BLOCK_N)
-    tl.store(
-        c + rows[:, None] * stride_cm + columns[None, :] * stride_cn,
-        accumulator.to(c.dtype.element_ty),
-        mask=(rows[:, None] < M) & (columns[None, :] < N),
-    )
+    inside = (rows[:, None] < M) & (columns[None, :] < N)
+    return c + rows[:, None] * stride_cm + columns[None, :] * stride_cn, inside
+
+
+@triton.jit
+def store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Convert the tile to C's type and store its elements that lie inside C."""
+    pointers, inside = place(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+    tl.store(pointers, accumulator.to(c.dtype.element_ty), mask=inside)
 
 
 @triton.jit
