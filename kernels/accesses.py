@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,16 @@ class Tiles:
     pid_n: np.ndarray
     pid_k: np.ndarray
     group: np.ndarray
+
+
+def tiles_on_grid(pids: np.ndarray, extents: Mapping[str, int]) -> Tiles:
+    """Return the tile of each program on a grid of axes m, n and, if K is split, slice.
+
+    The hardware starts programs along the first axis first. A group is the tiles with the same index on the last axis.
+    """
+    rest, pid_m = np.divmod(pids, extents["m"])
+    pid_k, pid_n = np.divmod(rest, extents["n"])
+    return Tiles(pids, pid_m, pid_n, pid_k, group=pid_k if "slice" in extents else pid_n)
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,6 @@ sooner or later diverge.
 from kernels.jit import tl, triton
 
 
-def axis_0_fastest(pids, grid_x):
-    """Return tile (pid_m, pid_n) on a 2-D grid with pid_m on axis 0: the hardware starts programs along x first.
-
-    Not jitted: a kernel reads both indices from `tl.program_id`.
-    """
-    return pids % grid_x, pids // grid_x
-
-
 @triton.jit
 def row_major(pid, num_pid_n):
     """Return tile (pid_m, pid_n) of program `pid` if programs fill C row by row."""

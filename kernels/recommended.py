@@ -68,14 +68,14 @@ def recommend(kernel: Kernel, problem: Any, gpu: Gpu) -> Recommended | None:
         fields = vars(kernel.family.essential(problem))
         return {name: value for name, value in fields.items() if isinstance(value, str)}
 
-    candidates = [
-        (found.gpu != gpu.name, _octaves(problem, found.experiment.problem), number)
+    near = [
+        (found.gpu != gpu.name, distance, number)
         for number, found in enumerate(shipped())
         if found.experiment.kernel == kernel.id
         and words(found.experiment.problem) == words(problem)
         and GPUS[found.gpu].compute_capability == gpu.compute_capability
+        and (distance := _octaves(problem, found.experiment.problem)) <= OCTAVES
     ]
-    near = [candidate for candidate in candidates if candidate[1] <= OCTAVES]
     return shipped()[min(near)[2]] if near else None
 
 

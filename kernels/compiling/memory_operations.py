@@ -75,7 +75,7 @@ _ON_SHARED = re.compile(
     r"\b(?P<name>(?:ld|st)\.shared[\w.:]*|(?:ld|st)matrix\.sync[\w.:]*|cp\.async\.c[ag]\.shared[\w.:]*)\s"
 )
 _ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
-_CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)(\w+),")
+_CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)[a-z]+(\d+)\w*,")
 _MASK = 0xFFFFFFFF
 _MATRIX_ROW_BYTES = 16
 
@@ -334,9 +334,8 @@ def conversions(ttgir: str) -> tuple[Conversion, ...]:
     found = []
     for line, location in locate_lines(ttgir, "ttgir"):
         if location and (match := _CONVERSION.search(line)):
-            bits = re.search(r"\d+", match[2])
-            shape = tuple(int(size) for size in match[1][:-1].split("x"))
-            found.append(Conversion(location[0][:2], shape, max(1, int(bits[0]) // 8) if bits else 1))
+            shape = tuple(map(int, match[1][:-1].split("x")))
+            found.append(Conversion(location[0][:2], shape, -(-int(match[2]) // 8)))
     return tuple(found)
 
 

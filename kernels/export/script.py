@@ -64,9 +64,6 @@ class SymbolicInt(int):
     def __repr__(self) -> str:
         return self.text
 
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
     def __neg__(self) -> SymbolicInt:
         return SymbolicInt(int.__neg__(self), f"-({self.text})" if self.sign else f"-{self.text}", self.untraced)
 

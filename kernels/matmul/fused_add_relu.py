@@ -70,7 +70,7 @@ def matmul_fused_add_relu(
                 a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
                 (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
             )  # fmt: skip
-            pointers, inside = tile.place(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+            pointers, inside = tile.locate(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
             added = tl.load(pointers, mask=inside, other=0.0)
             result = tl.maximum(accumulator + added.to(tl.float32), 0.0)
             tile.store(d, result, pid_m, pid_n, M, N, stride_dm, stride_dn, BLOCK_M, BLOCK_N)

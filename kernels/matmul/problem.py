@@ -98,14 +98,10 @@ def operand_loads(launch: Launch[Problem]) -> tuple[Access, Access]:
 
 
 def tma_loads(launch: Launch[Problem]) -> tuple[Access, Access]:
-    """Return the two copies of `tile.load_tma`. Transposed operands have their own source lines."""
+    """Return the two copies of `tile.load_tma`. An operand's two forms, transposed and not, share a source line."""
     m, n, k = axes(launch)
-    a_transposed, a_plain, b_transposed, b_plain = memory_lines(tile.load_tma)
-    a, b = (letter == "T" for letter in launch.problem.layout)
-    return (
-        _operand("descriptor", "A", m, k, launch, a_transposed if a else a_plain),
-        _operand("descriptor", "B", k, n, launch, b_transposed if b else b_plain),
-    )
+    load_a, _, load_b, _ = memory_lines(tile.load_tma)
+    return _operand("descriptor", "A", m, k, launch, load_a), _operand("descriptor", "B", k, n, launch, load_b)
 
 
 def _operand(op: str, name: str, rows: Axis, columns: Axis, launch: Launch[Problem], line: tuple[str, int]) -> Access:

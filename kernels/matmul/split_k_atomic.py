@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels import orders
-from kernels.accesses import Access, Tiles
+from kernels.accesses import Access, tiles_on_grid
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import problem as family
@@ -53,7 +53,7 @@ def matmul_split_k_atomic(
         a, b, pid_m, pid_n, (first_step, last_step), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
         (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
-    pointers, inside = tile.place(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+    pointers, inside = tile.locate(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
     # Relaxed adds are plain reductions in the L2. No other access depends on their order, so they need no fences.
     tl.atomic_add(pointers, partial.to(c.dtype.element_ty), mask=inside, sem="relaxed")
 
@@ -65,14 +65,6 @@ def extents(launch: Launch[Problem, Config]) -> dict[str, int]:
 def grid(launch: Launch[Problem, Config]) -> tuple[int, int, int]:
     tiles = extents(launch)
     return tiles["m"], tiles["n"], tiles["slice"]
-
-
-def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    """Return the tile of each program. A group is a slice of K."""
-    grid_x, grid_y, _ = grid(launch)
-    rest, pid_m = np.divmod(pids, grid_x)
-    pid_k, pid_n = np.divmod(rest, grid_y)
-    return Tiles(pids, pid_m, pid_n, pid_k, group=pid_k)
 
 
 def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
@@ -123,7 +115,7 @@ KERNEL = Kernel(
     jitted=matmul_split_k_atomic,
     grid=grid,
     extents=extents,
-    tiles=tiles_of,
+    tiles=lambda pids, launch: tiles_on_grid(pids, extents(launch)),
     accesses=accesses,
     arguments=arguments,
     dtypes=("float16", "bfloat16", "float32"),  # atomic adds don't support float8

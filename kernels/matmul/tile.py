@@ -44,14 +44,8 @@ def multiply(a, b, pid_m, pid_n, steps, shape, strides, blocks, PRECISION: tl.co
 @triton.jit
 def load_tma(a, b, row, column, inner, A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr):
     """Load one step's blocks with descriptors: A's block starts at (row, inner), B's at (inner, column)."""
-    if A_TRANSPOSED:
-        a_tile = a.load([inner, row]).T
-    else:
-        a_tile = a.load([row, inner])
-    if B_TRANSPOSED:
-        b_tile = b.load([column, inner]).T
-    else:
-        b_tile = b.load([inner, column])
+    a_tile = a.load([inner, row]).T if A_TRANSPOSED else a.load([row, inner])
+    b_tile = b.load([column, inner]).T if B_TRANSPOSED else b.load([inner, column])
     return a_tile, b_tile
 
 
@@ -59,10 +53,9 @@ def load_tma(a, b, row, column, inner, A_TRANSPOSED: tl.constexpr, B_TRANSPOSED:
 def add_product(a_tile, b_tile, accumulator, PRECISION: tl.constexpr):
     """Return accumulator + a_tile @ b_tile. PRECISION matters only for float32 operands."""
     if PRECISION == "tf32_rounded":
-        product = tl.dot(rounded_to_tf32(a_tile), rounded_to_tf32(b_tile), accumulator, input_precision="tf32")
-    else:
-        product = tl.dot(a_tile, b_tile, accumulator, input_precision=PRECISION)
-    return product
+        a_tile, b_tile = rounded_to_tf32(a_tile), rounded_to_tf32(b_tile)
+    precision: tl.constexpr = "tf32" if PRECISION == "tf32_rounded" else PRECISION
+    return tl.dot(a_tile, b_tile, accumulator, input_precision=precision)
 
 
 @triton.jit
@@ -76,7 +69,7 @@ def rounded_to_tf32(tile):
 
 
 @triton.jit
-def place(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def locate(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Return the pointers to the elements of tile (pid_m, pid_n) of C, and whether they lie inside C."""
     rows = tile_offsets(pid_m, BLOCK_M)
     columns = tile_offsets(pid_n, BLOCK_N)
@@ -87,7 +80,7 @@ def place(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BL
 @triton.jit
 def store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Convert the tile to C's type and store its elements that lie inside C."""
-    pointers, inside = place(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+    pointers, inside = locate(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
     tl.store(pointers, accumulator.to(c.dtype.element_ty), mask=inside)
 
 

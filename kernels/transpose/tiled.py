@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from kernels import orders
-from kernels.accesses import Tiles
+from kernels.accesses import tiles_on_grid
 from kernels.jit import tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
@@ -41,12 +38,6 @@ def grid(launch: Launch[Problem, Config]) -> tuple[int, int]:
     return tiles["m"], tiles["n"]
 
 
-def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    """Return the tile of each program. A group is a column of tiles."""
-    pid_m, pid_n = orders.axis_0_fastest(pids, grid(launch)[0])
-    return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=pid_n)
-
-
 KERNEL = Kernel(
     id="transpose.tiled",
     title="tiles",
@@ -56,7 +47,7 @@ KERNEL = Kernel(
     jitted=transpose_tiled,
     grid=grid,
     extents=extents,
-    tiles=tiles_of,
+    tiles=lambda pids, launch: tiles_on_grid(pids, extents(launch)),
     accesses=lambda launch: accesses(transpose_tiled, launch),
     arguments=arguments,
     presets=(

@@ -1,7 +1,7 @@
-"""Run kernels under Triton's interpreter and write down every address that they load and store.
+"""Run kernels in Triton's interpreter and record every address that they load and store.
 
-A process of its own: `TRITON_INTERPRET=1 python record_addresses.py OUT < CASES`. CASES is a JSON list of
-[kernel, problem, config, SMs]; OUT gets, pickled, one list of Touched for each.
+Run as a process: `TRITON_INTERPRET=1 python record_addresses.py OUT < CASES`. CASES is a JSON list of [kernel, problem,
+config, SMs]. OUT gets a pickled list per case: (op, tensor, source, program, element offsets, mask) of each execution.
 """
 
 from __future__ import annotations
@@ -11,116 +11,77 @@ import pickle
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from triton.runtime import interpreter
+
+import kernels as package
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.measuring.interpreter import patch_language_once
+from kernels.spec import Launch
+
+ROOT = Path(package.__file__).parent.parent
 
 
-class Touched(NamedTuple):
-    """One execution of a memory operation: what, where in the source, by which program, and which elements."""
+class Recorder:
+    """Triton's native part of the interpreter. Records each access before it is executed."""
 
-    op: str
-    tensor: str
-    source: tuple[str, int]
-    program: int
-    offsets: Any
-    active: Any
+    def __init__(self, native):
+        self.native = native
 
+    def __getattr__(self, name):
+        return getattr(self.native, name)
 
-def record(kernel, launch, root):
-    """Launch once; every operation's element offsets from its tensor's start, and its mask."""
-    import numpy as np
-    import torch
-    from triton.runtime import interpreter
+    def load(self, pointers, mask, *rest):
+        self.record("load", pointers, mask)
+        return self.native.load(pointers, mask, *rest)
 
-    builder = interpreter.InterpreterBuilder
-    touched, bases = [], {}
-    tensors = {}
-    for name, spec in kernel.family.tensors(launch.problem).items():
-        stored = torch.zeros(spec.stored, dtype=getattr(torch, launch.problem.dtype))
-        tensors[name] = stored.t() if spec.transposed else stored
-    size = next(iter(tensors.values())).element_size()
-    arguments = kernel.arguments(tensors, launch)
-    names = ("masked_load", "masked_store", "atomic_rmw", "descriptor_load", "descriptor_store")
-    plain = {f"create_{name}": getattr(builder, f"create_{name}") for name in names}
-    described = []  # whether a descriptor's own operation is under way
-    to_host = interpreter.GridExecutor._init_args_hst
+    def store(self, pointers, values, mask):
+        self.record("store", pointers, mask)
+        return self.native.store(pointers, values, mask)
 
-    def init_args(self, args, kwargs):
-        positional, named = to_host(self, args, kwargs)
-        for argument, value in named.items():
-            for name, tensor in tensors.items():
-                given = arguments[argument]
-                if getattr(given, "base", given) is tensor:
-                    value = getattr(value, "base", value)
-                    bases[name] = (value.data_ptr(), value.numel() * size)
-        return positional, named
+    def atomic_rmw(self, operation, pointers, values, mask, *rest):
+        self.record("atomic", pointers, mask)
+        return self.native.atomic_rmw(operation, pointers, values, mask, *rest)
 
-    def note(self, op, pointers, mask):
-        addresses = np.asarray(pointers.data, dtype=np.int64).ravel()
-        active = np.broadcast_to(mask.data, pointers.data.shape).ravel().astype(bool)
+    def record(self, op, pointers, mask):
+        addresses = pointers.astype(np.int64).ravel()
+        active = np.broadcast_to(mask, pointers.shape).ravel().astype(bool)
         inside = addresses[active] if active.any() else addresses[:1]
-        (tensor,) = (n for n, (at, room) in bases.items() if ((at <= inside) & (inside < at + room)).all())
+        starts = {name: (tensor.data_ptr(), tensor.nbytes) for name, tensor in self.tensors.items()}
+        (name,) = (n for n, (start, size) in starts.items() if ((start <= inside) & (inside < start + size)).all())
         frame = sys._getframe()
-        while not Path(frame.f_code.co_filename).is_relative_to(root / "kernels"):
+        while not Path(frame.f_code.co_filename).is_relative_to(ROOT / "kernels"):
+            op = "descriptor" if frame.f_code.co_name.startswith("create_descriptor_") else op
             frame = frame.f_back
-        source = (str(Path(frame.f_code.co_filename).relative_to(root)), frame.f_lineno)
-        (x, y, z), (grid_x, grid_y, _) = self.grid_idx, self.grid_dim
-        offsets, rest = np.divmod(addresses - bases[tensor][0], size)
+        source = (str(Path(frame.f_code.co_filename).relative_to(ROOT)), frame.f_lineno)
+        builder = interpreter.interpreter_builder
+        (x, y, z), (grid_x, grid_y, _) = builder.grid_idx, builder.grid_dim
+        offsets, rest = np.divmod(addresses - starts[name][0], self.tensors[name].itemsize)
         assert not rest.any()
-        op = "descriptor" if described else op
-        touched.append(Touched(op, tensor, source, x + y * grid_x + z * grid_x * grid_y, offsets, active))
+        self.executions.append((op, name, source, x + y * grid_x + z * grid_x * grid_y, offsets, active))
 
-    def load(self, pointers, mask, *rest, **options):
-        note(self, "load", pointers, mask)
-        return plain["create_masked_load"](self, pointers, mask, *rest, **options)
-
-    def store(self, pointers, value, mask, *rest):
-        note(self, "store", pointers, mask)
-        return plain["create_masked_store"](self, pointers, value, mask, *rest)
-
-    def atomic(self, operation, pointers, value, mask, *rest):
-        note(self, "atomic", pointers, mask)
-        return plain["create_atomic_rmw"](self, operation, pointers, value, mask, *rest)
-
-    def of_descriptor(name):
-        def call(self, *arguments):
-            described.append(True)
-            try:
-                return plain[name](self, *arguments)
-            finally:
-                described.pop()
-
-        return call
-
-    # The unmasked and the descriptor operations of the builder call the masked ones.
-    builder.create_masked_load, builder.create_masked_store, builder.create_atomic_rmw = load, store, atomic
-    for name in ("create_descriptor_load", "create_descriptor_store"):
-        setattr(builder, name, of_descriptor(name))
-    interpreter.GridExecutor._init_args_hst = init_args
-    try:
-        kernel.jitted[kernel.grid(launch)](**arguments)
-    finally:
-        interpreter.GridExecutor._init_args_hst = to_host
-        for name, function in plain.items():
-            setattr(builder, name, function)
-    return touched
+    def launch(self, kernel, launch):
+        self.executions, self.tensors = [], {}
+        for name, spec in kernel.family.tensors(launch.problem).items():
+            stored = torch.zeros(spec.stored, dtype=getattr(torch, launch.problem.dtype))
+            self.tensors[name] = stored.t() if spec.transposed else stored
+        kernel.jitted[kernel.grid(launch)](**kernel.arguments(self.tensors, launch))
+        return self.executions
 
 
 def main():
-    from kernels import discover
-    from kernels.experiment import from_json
-    from kernels.gpus import GPUS
-    from kernels.measuring.interpreter import patch_language_once
-    from kernels.spec import Launch
-
     patch_language_once()
-    root = Path(sys.modules["kernels"].__file__).parent.parent
+    recorder = interpreter._interpreter = Recorder(interpreter._interpreter)
     results = []
-    for kernel, problem, config, sms in json.load(sys.stdin):
-        experiment = from_json({"kernel": kernel, "problem": problem, "config": config}, discover())
-        gpu = replace(GPUS["H200"], sms=sms)
-        results.append(record(discover()[kernel], Launch(experiment.problem, experiment.config, gpu), root))
-    plain = [[tuple(one) for one in touched] for touched in results]
-    Path(sys.argv[1]).write_bytes(pickle.dumps(plain))
+    for name, problem, config, sms in json.load(sys.stdin):
+        experiment = from_json({"kernel": name, "problem": problem, "config": config}, discover())
+        launch = Launch(experiment.problem, experiment.config, replace(GPUS["H200"], sms=sms))
+        results.append(recorder.launch(discover()[name], launch))
+    Path(sys.argv[1]).write_bytes(pickle.dumps(results))
 
 
 if __name__ == "__main__":

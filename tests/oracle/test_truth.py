@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from kernels.compiling.compiler import compile_launch
 from kernels.gpus import GPUS
 from kernels.results import Compiled
 from kernels.spec import Launch
-from tests.oracle.counted_kernels import KERNELS, Config
+from tests.oracle.counted_kernels import KERNELS
 from visualize.predict.coalescing import operations
 from visualize.predict.traffic import NO_COST
 
@@ -21,43 +20,24 @@ DTYPES = {"f32": "float32", "f16": "float16"}
 FILE = Path(__file__).parent / "h200_requests_sectors.csv"
 ROWS = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
 LOADS = list(csv.DictReader((FILE.parent / "load_sectors.csv").read_text(encoding="utf-8").splitlines()))
-COUNTED = ("requests", "sectors")
-
-
-@dataclass
-class Counted:
-    kernel: str
-    launch: Launch
-    expected: dict[str, tuple[int, int]]
-
-
-def counted(row):
-    values = dict(zip(row["parameters"].split(), row["values"].split(), strict=True))
-    dtype = DTYPES[values.pop("dtype")]
-    sizes = {name: int(value) for name, value in values.items()}
-    problem = {name: sizes.pop(name) for name in ("M", "N", "K") if name in sizes}
-    launch = Launch(KERNELS[row["kernel"]].family.problem(**problem, dtype=dtype), Config(**sizes), GPUS["H200"])
-    expected = {op: tuple(int(row[f"{op}_{what}"]) for what in COUNTED) for op in ("ld", "st")}
-    return Counted(row["kernel"], launch, expected)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['kernel']} {row['values']}")
 def test_the_model_gives_what_was_counted(row, compiled_before, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
-    case = counted(row)
-    kernel = KERNELS[case.kernel]
-    compiled = compile_launch(kernel, case.launch)
+    values = dict(zip(row["parameters"].split(), row["values"].split(), strict=True))
+    dtype = DTYPES[values.pop("dtype")]
+    config = {name: int(value) for name, value in values.items()}
+    problem = {name: config.pop(name) for name in ("M", "N", "K") if name in config}
+    kernel = KERNELS[row["kernel"]]
+    launch = Launch(kernel.family.problem(**problem, dtype=dtype), kernel.config(**config), GPUS["H200"])
+    compiled = compile_launch(kernel, launch)
     assert isinstance(compiled, Compiled), compiled
     totals = dict.fromkeys(("ld", "st"), NO_COST)
-    for op in operations(kernel, case.launch, compiled.operations):
-        name = "ld" if op.access.op == "load" else "st"
-        totals[name] += op.launch
-    got = {name: (total.requests, total.sectors) for name, total in totals.items()}
-    assert got == case.expected
-
-
-def test_all_rows_are_here():
-    assert len(ROWS) == 15
+    for op in operations(kernel, launch, compiled.operations):
+        totals["ld" if op.access.op == "load" else "st"] += op.launch
+    for op, total in totals.items():
+        assert (total.requests, total.sectors) == (int(row[f"{op}_requests"]), int(row[f"{op}_sectors"])), op
 
 
 def values_of(text):
