@@ -119,17 +119,6 @@ def test_every_result_is_right_under_the_interpreter(session, kernel, cases, con
         assert result.experiment == case
 
 
-def test_the_cases_cover_configs_and_pairs_of_dtype_distribution_and_layout(kernel, configs, cases):
-    experiments = [experiment for _, experiment in cases]
-    assert {case.config for case in experiments} == set(configs.values())
-    pairs = {(case.problem.dtype, case.run.distribution) for case in experiments}
-    assert pairs == set(itertools.product(dtypes(kernel), DISTRIBUTIONS))
-    if hasattr(kernel.family.problem, "layout"):
-        pairs = {(case.problem.layout, case.config) for case in experiments}
-        assert pairs == set(itertools.product(LAYOUTS, configs.values()))
-        assert {case.problem.precision for case in experiments if case.problem.dtype == "float32"} == set(PRECISIONS)
-
-
 @pytest.mark.gpu
 def test_every_result_is_right_on_a_gpu(gpu, kernel, configs, problem_of):
     if races(kernel):
