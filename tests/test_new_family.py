@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels.test_export import run_scripts
+
 pytestmark = pytest.mark.xdist_group("grown")
 
 FOLDER = Path(__file__).parent / "softmax"
@@ -139,6 +141,11 @@ def test_it_runs_within_its_familys_allowance(grown_client, dtype):
     check = reply["check"]
     assert (reply["backend"], check["passed"], check["elements"]) == ("interpreter", True, 37 * 1008)
     assert 0 < check["relative_rms"] <= check["tolerance"] < 2.0**-10
+
+
+def test_its_script_runs_without_our_modules(grown_client, tmp_path):
+    script = grown_client.predict(EXPERIMENT, api_name="/script")["script"]
+    assert run_scripts(tmp_path, {"new": script})["new"][1].startswith("check passed")
 
 
 def test_a_config_that_its_family_refuses_is_a_failure(grown_client):

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +21,6 @@ from kernels.measuring.check import check
 from kernels.spec import Launch
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.kernels.products import product
-from tests.softmax.row_blocks import KERNEL as SOFTMAX
 
 SHAPE = (80, 96, 64)
 ODD = (37, 45, 29)
@@ -47,26 +45,19 @@ print(json.dumps(ends))
 """
 
 
-def away(tmp_path, arguments):
-    """Run Python in an empty folder, without our modules in its path or its environment."""
-    empty = tmp_path / "empty"
-    empty.mkdir(exist_ok=True)
+def run_scripts(tmp_path, texts):
+    """Run scripts by name in an empty folder, without our modules. Return each script's exit status and output."""
+    (tmp_path / "empty").mkdir()
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
-    environment = {**kept, "HOME": str(empty), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-I", "-W", "error", *arguments]
-    return subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, timeout=280)
-
-
-def ends(tmp_path, texts):
-    """Return each script's exit status and output by name."""
-    driver = tmp_path / "driver.py"
-    driver.write_text(DRIVER)
-    paths = {str(tmp_path / f"{name}.py"): name for name in texts}
-    for path, name in paths.items():
-        Path(path).write_text(texts[name], encoding="utf-8")
-    run = away(tmp_path, [str(driver), *paths])
+    environment = {**kept, "HOME": str(tmp_path), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-I", "-W", "error", "-c", DRIVER, *(str(tmp_path / f"{name}.py") for name in texts)]
+    run = subprocess.run(
+        command, cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
     assert run.returncode == 0, run.stderr
-    return {paths[path]: tuple(end) for path, end in json.loads(run.stdout).items()}
+    return dict(zip(texts, map(tuple, json.loads(run.stdout).values()), strict=True))
 
 
 def written(kernel, shape=SHAPE, config=None, gpu=FEW_SMS, run=NORMAL, **others):
@@ -103,10 +94,7 @@ def ended(tmp_path_factory, all_combinations):
         for kernel in discover().values()
         for name, text in cases(kernel, all_combinations).items()
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(script, "discover", lambda: {SOFTMAX.id: SOFTMAX})
-        texts["new"] = written(SOFTMAX, (37, 1000, 1))
-    return ends(tmp_path_factory.mktemp("scripts"), texts | planted())
+    return run_scripts(tmp_path_factory.mktemp("scripts"), texts | planted())
 
 
 def planted():
@@ -147,12 +135,6 @@ def test_a_wrong_result_ends_in_an_error(ended):
         least = {"element": 1, "nothing": 7680, "formula": 80}[name.rpartition("-")[2]]
         assert counted == least if least != 80 else counted >= 80, (name, said)
         assert "so it was not timed" in said
-
-
-@pytest.mark.xdist_group("exported scripts")
-def test_a_kernel_of_a_new_family_needs_no_extra_code(ended):
-    code, said = ended["new"]
-    assert (code, said.split(":")[0]) == (0, "check passed"), said
 
 
 def test_a_script_imports_only_torch_triton_and_the_standard_library(kernel):

@@ -1,20 +1,70 @@
-"""Kernels that take strides are right on operands that are slices of larger tensors."""
+"""Matmuls are right on operands that are slices of larger tensors, in every layout."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 
 import pytest
+import torch
 
-from tests.kernels import run_sliced
+from kernels import discover
+from kernels.gpus import GPUS, this_gpu
+from kernels.matmul.problem import LAYOUTS
+from kernels.measuring.check import check
+from kernels.spec import Launch
+from tests.covering import covering
 
-# Interpreted by the worker that interprets the contract's cases.
+# The worker that interprets the contract's cases runs these as well.
 pytestmark = pytest.mark.xdist_group("interpreted")
 
+# Two tiles by two and three steps of K, with ragged edges; two tiles and two steps, in whole vectors of 8.
+SHAPES = ((33, 35, 77), (40, 24, 48))
 
-@pytest.mark.parametrize("backend", ["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_slices_of_larger_tensors_are_multiplied_right(request, kernels, backend, all_combinations):
-    session = request.getfixturevalue("gpu" if backend == "cuda" else "session")
-    cases = session.ask_runner(functools.partial(run_sliced.cases, backend, all_combinations or backend == "cuda"))
-    assert [case.what for case in cases if not case.passed] == []
-    assert {case.kernel for case in cases} == {name for name in kernels if name.startswith("matmul.")}
+
+def slice_of_larger(tensor, margin):
+    """Return the same values in a window of a larger tensor whose other elements are not finite."""
+    rows, columns = tensor.shape
+    larger = torch.full((rows + 3, columns + margin), float("nan"), device=tensor.device).to(tensor.dtype)
+    window = larger[2 : 2 + rows, margin // 2 : margin // 2 + columns]
+    window.copy_(tensor)
+    return window
+
+
+def check_slices(kernel, launch, margin, device):
+    dtype = getattr(torch, launch.problem.dtype)
+    generator = torch.Generator(device).manual_seed(7)
+    output = kernel.family.output(launch.problem)
+    tensors = {}
+    for name, spec in kernel.family.tensors(launch.problem).items():
+        values = torch.randn(spec.stored, generator=generator, device=device)
+        values = values if spec.is_input else torch.full_like(values, 0.0 if kernel.zeroed_output else float("nan"))
+        stored = slice_of_larger(values.to(dtype), margin)
+        tensors[name] = stored.t() if spec.transposed else stored
+    kernel.jitted[kernel.grid(launch)](**kernel.arguments(tensors, launch))
+    allowed = kernel.family.allowance(launch, kernel.roundings(launch), "normal", device == "cpu")
+    inputs = {name: tensor for name, tensor in tensors.items() if name != output}
+    return check(tensors[output], inputs, kernel.family, allowed)[0]
+
+
+def check_cases(kernel_id, device, takes_all):
+    """Run in the worker. Return the cases that failed, of all combinations or of every pair of shape, margin, layout."""
+    kernel, gpu = discover()[kernel_id], this_gpu() if device == "cuda" else GPUS["H200"]
+    split = {"SPLIT_K": 1 if "race" in kernel.id else 2} if hasattr(kernel.config, "SPLIT_K") else {}
+    config = kernel.config(BLOCK_M=32, BLOCK_N=32, BLOCK_K=32, **split)
+    every = list(itertools.product(SHAPES, (5, 16), LAYOUTS))
+    return [
+        (shape, margin, layout)
+        for shape, margin, layout in (every if takes_all else covering(every))
+        if not check_slices(
+            kernel, Launch(kernel.family.problem(*shape, "float16", layout), config, gpu), margin, device
+        ).passed
+    ]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("kernel_id", [name for name in discover() if name.startswith("matmul.")])
+def test_slices_of_larger_tensors_are_multiplied_right(request, kernel_id, device, all_combinations):
+    session = request.getfixturevalue("gpu" if device == "cuda" else "session")
+    takes_all = all_combinations or device == "cuda"
+    assert session.ask_runner(functools.partial(check_cases, kernel_id, device, takes_all)) == []

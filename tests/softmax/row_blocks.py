@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from kernels import orders
-from kernels.accesses import Access, Axis, Tiles
+from kernels.accesses import Access, Axis, tiles_on_grid
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
@@ -47,11 +45,6 @@ def grid(launch: Launch[Problem, Config]) -> tuple[int]:
     return (extents(launch)["m"],)
 
 
-def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    none = np.zeros_like(pids)
-    return Tiles(pids, pids, none, none, group=pids)
-
-
 def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     start, config = on_arrays(orders.tile_start), launch.config
     m, n = Axis("m", config.BLOCK_M, start), Axis("n", config.BLOCK_N, start)
@@ -72,7 +65,7 @@ KERNEL = Kernel(
     jitted=softmax_row_blocks,
     grid=grid,
     extents=extents,
-    tiles=tiles_of,
+    tiles=lambda pids, launch: tiles_on_grid(pids, extents(launch)),
     accesses=accesses,
     arguments=arguments,
     presets=(Preset("Wide rows", {"N": 4096}, {"BLOCK_M": 1, "BLOCK_N": 4096}, {"tab": "coalescing"}),),
