@@ -20,7 +20,7 @@ from pandas import DataFrame
 from benchmarks.models import median_ms
 
 if TYPE_CHECKING:
-    from tests.oracle.recorded_reuse import Compared, Row
+    from tests.oracle.recorded_reuse import RecordedLaunch, Row
 
 BAR_MS = 300
 SIDE = 8192
@@ -36,11 +36,11 @@ def main(csv: Path | None = None) -> None:
     Args:
         csv: file for a line per GROUP_SIZE of each launch.
     """
-    from tests.oracle.recorded_reuse import compared, rows
+    from tests.oracle.recorded_reuse import recorded_launches, rows
 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
-        launches = compared()
+        launches = recorded_launches()
         found = _frame(rows(launches))  # which compiles them
     _print_times(launches)
     if csv is not None:
@@ -51,7 +51,7 @@ def main(csv: Path | None = None) -> None:
     _print_regret(launches)
 
 
-def _print_times(launches: Sequence[Compared]) -> None:
+def _print_times(launches: Sequence[RecordedLaunch]) -> None:
     """Medians at three pressures on the L2: not known, and two at which some SMs run ahead."""
     from visualize.predict.reuse import by_group_size, group_sizes
 
@@ -59,7 +59,8 @@ def _print_times(launches: Sequence[Compared]) -> None:
     for one in launches:
         if one.kernel.id != "matmul.grouped" or one.shape != (SIDE, SIDE, SIDE) or one.launch.gpu.name != FITTED_ON:
             continue
-        sizes, predict = group_sizes(one.schedule), partial(by_group_size, one.kernel, one.launch, one.schedule)
+        order = one.traffic.schedule
+        sizes, predict = group_sizes(order), partial(by_group_size, one.kernel, one.launch, order)
         medians = [median_ms(partial(predict, pressure, sizes)) for pressure in PRESSURES]
         over = "  over the bar" if max(medians) > BAR_MS else ""
         print(f"{_by(one.tile):24} {len(sizes):4} sizes {''.join(f'{ms:8.0f}' for ms in medians)}{over}")
@@ -110,7 +111,7 @@ def _summary(part: DataFrame) -> dict[str, float]:
     }
 
 
-def _print_cross_validation(launches: Sequence[Compared]) -> None:
+def _print_cross_validation(launches: Sequence[RecordedLaunch]) -> None:
     """Each shape with constants fitted to all other shapes; constants outside the grid keep their values."""
     from tests.oracle.recorded_reuse import grid, left_out, rows
 
@@ -120,16 +121,18 @@ def _print_cross_validation(launches: Sequence[Compared]) -> None:
     _print_errors("left out", _frame(left_out([rows(launches, each) for each in candidates])), "shape")
 
 
-def _print_regret(launches: Sequence[Compared]) -> None:
+def _print_regret(launches: Sequence[RecordedLaunch]) -> None:
     """The recommended GROUP_SIZE against the fastest of those that were timed."""
+    from visualize.predict.l2 import CONSTANTS
     from visualize.predict.reuse import recommended
 
     print(f"\n{'launch':62} {'pressure':>8} {'recommended':>11} {'fastest':>8} {'slower by':>9}")
     compared = [one for one in launches if None not in one.rows]
     for one in sorted(compared, key=lambda one: -one.regret):
         times = one.times_ms
-        chosen, fastest = recommended(one.kernel, one.launch, one.predicted()), min(times, key=lambda size: times[size])
-        print(f"{one!s:62} {one.pressure:8.2f} {chosen:11} {fastest:8} {one.regret:9.1%}")
+        chosen = recommended(one.kernel, one.launch, one.predict(CONSTANTS))
+        fastest = min(times, key=lambda size: times[size])
+        print(f"{one!s:62} {one.traffic.l2_pressure:8.2f} {chosen:11} {fastest:8} {one.regret:9.1%}")
 
 
 def _by(sides: Sequence[int]) -> str:

@@ -20,12 +20,12 @@ def predictions() -> Iterator[Prediction]:
     """Yield predictions of counted launches, as compiled then, and of comparisons of GROUP_SIZEs, as compiled here."""
     from kernels.measuring.counters import COUNTERS
     from kernels.results import records
-    from tests.oracle.recorded_reuse import STUDIES, compared, rows
+    from tests.oracle.recorded_reuse import STUDIES, recorded_launches, rows
     from visualize.scoreboard.predictions import beside_counters, of_counters, of_study
 
     for counted in records.shipped(COUNTERS.form):
         yield of_counters(counted, beside_counters(counted))
-    for recording, launch in zip(STUDIES, compared(), strict=True):
+    for recording, launch in zip(STUDIES, recorded_launches(), strict=True):
         reads = [(row.group_size, row.predicted.read_bytes, row.is_flagged) for row in rows([launch])]
         yield of_study(recording.measured.experiment, recording.gpu, version("triton"), reads)
 

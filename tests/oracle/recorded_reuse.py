@@ -11,22 +11,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from kernels import discover
 from kernels.compiling.compiler import compile_experiment
-from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import Compiled, GroupSizeRow, GroupSizeStudy, records
 from kernels.results.counters import any_group_size
+from kernels.results.records import Recording
 from kernels.spec import Kernel, Launch
-from visualize.predict.bounds import bounds, l2_pressure, writes_in_parts
-from visualize.predict.coalescing import operations
+from visualize.predict.bounds import writes_in_parts
 from visualize.predict.l2 import CONSTANTS, Constants
-from visualize.predict.reuse import Reuse, asked_bytes, by_group_size, recommended, reuse
-from visualize.predict.schedule import Schedule, occupancy, schedule
-from visualize.predict.traffic import Operation
+from visualize.predict.reuse import DramTraffic, Reuse, by_group_size, recommended, reuse
 from visualize.scoreboard.predictions import shipped
 
 # Shapes drawn at random, by draw.
@@ -38,35 +34,26 @@ with (Path(__file__).parent / "drawn_shapes.csv").open(encoding="utf-8") as file
 STUDIES = records.shipped(GROUP_SIZES.form)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A recorded launch, with all that its prediction needs.
+class RecordedLaunch:
+    """A recorded launch, with its prediction.
 
     Attributes:
-        rows: what was counted and timed, by GROUP_SIZE; None for a kernel that has none.
-        clock_mhz: of the SMs, while it was timed.
+        rows: counts and times by GROUP_SIZE; None for a kernel without GROUP_SIZE.
     """
 
-    kernel: Kernel
-    launch: Launch
-    schedule: Schedule
-    rows: Mapping[int | None, GroupSizeRow]
-    experiment: Experiment
-    clock_mhz: float
+    def __init__(self, recording: Recording[GroupSizeStudy]) -> None:
+        self.study, experiment = recording.measured, recording.measured.experiment
+        self.kernel: Kernel = discover()[experiment.kernel]
+        self.launch = Launch(experiment.problem, experiment.config, GPUS[recording.gpu])
+        self.rows: Mapping[int | None, GroupSizeRow] = {row.group_size: row for row in self.study.rows}
 
     @functools.cached_property
-    def operations(self) -> tuple[Operation, ...]:
-        """Memory operations of the kernel, which the first access compiles into Triton's cache directory."""
-        made = compile_experiment(any_group_size(self.experiment), self.launch.gpu)
+    def traffic(self) -> DramTraffic:
+        """The model's input. The first access compiles the kernel into Triton's cache directory."""
+        made, first = compile_experiment(any_group_size(self.study.experiment), self.launch.gpu), self.study.rows[0]
         assert isinstance(made, Compiled), made
-        return operations(self.kernel, self.launch, made.operations)
-
-    @functools.cached_property
-    def pressure(self) -> float:
-        """Pressure on the L2."""
-        asked = asked_bytes(self.kernel, self.launch, self.schedule)
-        found = bounds(self.kernel, self.launch, self.operations, 0.0, asked)
-        return l2_pressure(found, self.operations)
+        made = replace(made, registers=first.registers, shared_bytes=first.shared_bytes)
+        return DramTraffic(self.kernel, self.launch, made, self.study)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,7 +70,7 @@ class Compared:
 
     def __str__(self) -> str:
         kernel = self.kernel.id.partition(".")[2]
-        sizes, tile = (" × ".join(map(str, several)) for several in (self.shape, self.tile))
+        sizes, tile = (" × ".join(map(str, sides)) for sides in (self.shape, self.tile))
         return f"{kernel} {self.launch.problem.dtype} {sizes}, {tile} tiles, {self.launch.gpu.name}"
 
     @property
@@ -94,26 +81,21 @@ class Compared:
     @property
     def recommended_ms(self) -> float:
         """The time of the GROUP_SIZE that is recommended, of those that were timed."""
-        return self.times_ms[recommended(self.kernel, self.launch, self.predicted())]
+        return self.times_ms[recommended(self.kernel, self.launch, self.predict(CONSTANTS))]
 
     @property
     def regret(self) -> float:
         """How much longer that is than the shortest time, as a share."""
         return self.recommended_ms / min(self.times_ms.values()) - 1
 
-    def predicted(self, constants: Constants = CONSTANTS) -> dict[Any, Reuse]:
+    @functools.cache  # noqa: B019 (few launches exist)
+    def predict(self, constants: Constants) -> dict[int | None, Reuse]:
         """Predict the reads by GROUP_SIZE."""
-        return self._usual if constants is CONSTANTS else self._predicted(constants)
-
-    @functools.cached_property
-    def _usual(self) -> dict[Any, Reuse]:
-        return self._predicted(CONSTANTS)
-
-    def _predicted(self, constants: Constants) -> dict[Any, Reuse]:
-        given = self.kernel, self.launch, self.schedule, self.pressure
+        model = self.traffic
+        launch = self.kernel, self.launch, model.schedule, model.l2_pressure
         if None in self.rows:
-            return {None: reuse(*given, writes_in_parts(self.operations), constants)}
-        return by_group_size(*given, tuple(self.rows), constants)
+            return {None: reuse(*launch, writes_in_parts(model.operations), constants)}
+        return by_group_size(*launch, tuple(self.rows), constants)
 
 
 @dataclass(frozen=True)
@@ -124,7 +106,7 @@ class Row:
         predicted: all of the prediction; None where it was read from the scoreboard's file.
     """
 
-    of: Compared
+    of: RecordedLaunch
     group_size: int | None
     counted: float
     read_bytes: float
@@ -137,40 +119,30 @@ class Row:
         return self.read_bytes / self.counted - 1
 
 
-def compared() -> tuple[Compared, ...]:
-    """All recorded launches."""
-    return tuple(_compared(recording.measured, recording.gpu) for recording in STUDIES)
+def recorded_launches() -> tuple[RecordedLaunch, ...]:
+    return tuple(map(RecordedLaunch, STUDIES))
 
 
-def _compared(study: GroupSizeStudy, gpu_name: str) -> Compared:
-    experiment, gpu, first = study.experiment, GPUS[gpu_name], study.rows[0]
-    kernel = discover()[experiment.kernel]
-    launch = Launch(experiment.problem, experiment.config, gpu)
-    held = occupancy(gpu, launch.config.num_warps, first.registers, first.shared_bytes)
-    planned = schedule(kernel, launch, held.programs_per_sm, "compiled")
-    return Compared(kernel, launch, planned, {row.group_size: row for row in study.rows}, experiment, study.clock_mhz)
-
-
-def rows(several: Iterable[Compared], constants: Constants = CONSTANTS) -> list[Row]:
+def rows(launches: Iterable[RecordedLaunch], constants: Constants = CONSTANTS) -> list[Row]:
     """Every GROUP_SIZE of several launches, as counted and as predicted."""
     return [
         Row(one, size, _counted(one, size), found.read_bytes, found.is_drift or found.is_edge, found)
-        for one in several
-        for size, found in one.predicted(constants).items()
+        for one in launches
+        for size, found in one.predict(constants).items()
     ]
 
 
-def scoreboards(several: Sequence[Compared]) -> list[Row]:
+def scoreboards(launches: Sequence[RecordedLaunch]) -> list[Row]:
     """The same of all recorded launches, by the predictions that the scoreboard ships."""
     predictions = [one.reads for one in shipped() if one.reads]
     return [
         Row(one, size, _counted(one, size), read_bytes, is_flagged)
-        for one, reads in zip(several, predictions, strict=True)
+        for one, reads in zip(launches, predictions, strict=True)
         for size, read_bytes, is_flagged in reads
     ]
 
 
-def _counted(one: Compared, size: int | None) -> float:
+def _counted(one: RecordedLaunch, size: int | None) -> float:
     return statistics.median(one.rows[size].dram_read_bytes)
 
 
@@ -200,7 +172,7 @@ def left_out(candidates: Sequence[Sequence[Row]]) -> list[Row]:
     for shape in dict.fromkeys(row.of.shape for row in candidates[0]):
         best = min(
             candidates,
-            key=lambda rows: statistics.mean(abs(math.log1p(row.error)) for row in rows if row.of.shape != shape),
+            key=lambda rows: statistics.fmean(abs(math.log1p(row.error)) for row in rows if row.of.shape != shape),
         )
         judged += [row for row in best if row.of.shape == shape]
     return judged

@@ -26,7 +26,7 @@ from visualize.panels import endpoint, reuse_tab
 from visualize.panels.endpoint import Api
 from visualize.panels.prediction_process import NEAR_S
 from visualize.panels.tabs import SETTINGS
-from visualize.predict.reuse import MAX_WAVES, reuse_seconds
+from visualize.predict.reuse import reuse_seconds
 from visualize.tours import tours
 
 pytestmark = pytest.mark.xdist_group("predictions")
@@ -36,7 +36,7 @@ FAR = {"kernel": "matmul.grouped", "M": 16384, "N": 16384, "K": 4096, "BLOCK_M":
 NEAR = {"kernel": "matmul.grouped", "M": 512, "N": 512, "K": 512, "tab": "reuse"}
 # Long where two of them are drawn side by side.
 TWICE_LONG = {"kernel": "matmul.grouped", "M": 1024, "N": 1024, "K": 512, "BLOCK_M": 16, "BLOCK_N": 16}
-TOO_MANY = {**FAR, "BLOCK_M": 16, "BLOCK_N": 16}
+TOO_MANY = {**FAR, "kernel": "matmul.split_k_atomic", "BLOCK_M": 16, "BLOCK_N": 16, "SPLIT_K": 16}
 
 
 def run(coroutine):
@@ -132,7 +132,7 @@ def test_what_can_not_be_drawn_is_refused_from_there_too(shared_page):
     pinned = {name: value for name, value in FAR.items() if name != "tab"}
     state = opened({**TOO_MANY, "with": urllib.parse.urlencode(pinned)})
     refused = named(run(drawing.drawn_again(state, None, lambda: True)))
-    assert "7,944 waves are too many to predict here; at most 2,048 are allowed." in refused["problems"]
+    assert "16,777,216 tiles are too many to schedule; at most 2,097,152 are allowed." in refused["problems"]
 
 
 def test_what_nobody_wants_any_more_is_given_up(shared_page):
@@ -156,9 +156,9 @@ def shown():
     yield from (stop.fields for tour in tours().values() for stop in tour.stops)
 
 
-def test_nothing_that_the_page_offers_has_too_many_waves_and_little_takes_long():
+def test_little_that_the_page_offers_takes_long():
     states = [SETTINGS.state(fields, None) for fields in shown()]
-    seconds = [reuse_seconds(one.kernel, one.launch, one.gpu.sms) for one in states]
+    seconds = [reuse_seconds(one.kernel, one.launch, 1) for one in states]
     assert max(seconds) < 3
     assert sum(one > NEAR_S for one in seconds) < len(seconds) / 10
 
@@ -175,6 +175,5 @@ def test_what_is_not_refused_ends_by_its_deadline(gpu):
                     state = SETTINGS.state(flat, None)
                 except ConfigError:
                     continue
-                longest = max(longest, reuse_seconds(state.kernel, state.launch, state.gpu.sms))
+                longest = max(longest, reuse_seconds(state.kernel, state.launch, 1))
     assert 0.1 < longest < DEADLINES_S["model"] / 2
-    assert MAX_WAVES == 2048, "the estimate was fitted up to there"

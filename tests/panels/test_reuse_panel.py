@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from kernels import discover
+from kernels.accesses import CompiledFacts
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.knobs import ConfigError
 from kernels.measuring.counters import COUNTERS
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import Failure, records
 from kernels.spec import Launch
 from visualize.panels import reuse_tab
-from visualize.predict.dram_traffic import dram_traffic
+from visualize.predict.reuse import DramTraffic
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.state.view import View
@@ -34,7 +34,7 @@ def found(config, m=8192, n=8192, k=8192, kernel="matmul.grouped", gpu=H200, **m
     study = records.find(GROUP_SIZES.form, experiment, gpu.name)
     if study and more:
         study = replace(study, **more)
-    return dram_traffic(discover()[kernel], launch, None, study)
+    return DramTraffic(discover()[kernel], launch, None, study)
 
 
 def said(here):
@@ -85,16 +85,12 @@ def test_a_gpu_with_less_bandwidth_per_flop_is_named():
     assert "It would show on a GPU with less bandwidth per FLOP: on " in wide
 
 
-@pytest.mark.parametrize(
-    ("config", "is_named"),
-    [({"num_warps": 16}, True), ({"num_warps": 32, "BLOCK_M": 16, "BLOCK_N": 16}, False)],
-    ids=["fewer programs per SM there", "too many waves there"],
-)
-def test_another_gpu_holds_what_it_can(config, is_named):
+def test_a_gpu_that_holds_fewer_programs_per_sm_is_named_too():
     here = found({**WIDE, "GROUP_SIZE": 1}, 16384, 16384, 4096)
-    launch = replace(here.launch, config=replace(here.launch.config, **config))
-    there = replace(here, launch=launch, schedule=replace(here.schedule, resident_programs=4 * H200.sms))
-    assert ("with less bandwidth per FLOP" in said(there)) == is_named
+    launch = replace(here.launch, config=replace(here.launch.config, num_warps=16))
+    here = replace(here, launch=launch, compiled=CompiledFacts(32, 0, 0, (), (), (), "not read"))
+    assert here.schedule.programs_per_sm == 4
+    assert "with less bandwidth per FLOP" in said(here)
 
 
 def test_an_uncompiled_kernel_is_said_to_assume_one_program_per_sm():
@@ -106,7 +102,7 @@ def test_of_a_kernel_that_could_not_be_read_nothing_is_said_of_load_and_store_un
     experiment, made = counters.experiment, counters.compiled
     launch = Launch(experiment.problem, experiment.config, H200)
     for compiled, known in ((made, True), (replace(made, unreadable="an instruction", operations=()), False)):
-        here = dram_traffic(discover()[experiment.kernel], launch, compiled, None)
+        here = DramTraffic(discover()[experiment.kernel], launch, compiled, None)
         assert ("load and store" in [bound.name for bound in here.bounds]) is known
 
 
@@ -115,11 +111,6 @@ def test_a_copy_has_no_group_sizes_and_reads_its_input_once():
     assert here.sizes == {}
     assert here.own.read_bytes == 1024 * 1024 * 4
     assert "GROUP_SIZE" not in said(here)
-
-
-def test_too_many_waves_are_refused_with_a_sentence():
-    with pytest.raises(ConfigError, match="waves are too many to predict here"):
-        found({"BLOCK_M": 16, "BLOCK_N": 16}, 16384, 16384, 64, gpu=GPUS["T4"])
 
 
 def test_the_reply_has_every_group_size_and_says_why_nothing_was_compiled():

@@ -10,7 +10,7 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.predict.schedule import Residency, schedule
+from visualize.predict.schedule import schedule
 from visualize.predict.steps import FirstLoads, steps
 from visualize.text.prose import Link, html
 from visualize.text.residency import residents
@@ -50,7 +50,7 @@ def test_a_full_wave_is_said_to_be_full():
 def test_the_table_by_programs_per_sm_has_the_idle_shares_of_the_last_and_of_all_waves():
     kernel = discover()["matmul.grid_2d"]
     launch = Launch(kernel.family.problem(M=256, N=256, K=64), kernel.config(BLOCK_M=64, BLOCK_N=64), SEVEN_SMS)
-    text = re.sub(r"<[^>]*>", " ", residents(schedule(kernel, launch), launch, None, Residency(1, "assumed")))
+    text = re.sub(r"<[^>]*>", " ", residents(schedule(kernel, launch), launch, None))
     rows = [
         " ".join(text.split()).find(row)
         for row in ("3 2 of 7 71 % 24 %", "2 2 of 14 86 % 43 %", "1 16 of 28 43 % 43 %")
@@ -135,7 +135,7 @@ def test_what_fewer_blocks_buy_is_the_claim_where_it_was_counted():
 
 def test_a_claim_has_at_most_25_words():
     link = Link("All sizes", "tab=reuse")
-    bought = Bought((8.6e9, 2.55e9), None, (3.70, 3.56), "recorded", link)
+    bought = Bought((8.6e9, 2.55e9), (8.53e9, 2.86e9), (3.70, 3.56), "recorded", link)
     worse = replace(DIFFERENT, blocks=91)
     alike = [replace(DIFFERENT, blocks=90, first=first) for first in (9, 81)]
     for found, buys in ((DIFFERENT, bought), (DIFFERENT, None), (worse, None), *((one, None) for one in alike)):

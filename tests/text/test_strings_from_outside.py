@@ -18,9 +18,9 @@ from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from kernels.spec import Launch
 from visualize.predict.agreement import verdicts
-from visualize.predict.dram_traffic import dram_traffic
 from visualize.predict.execution import Execution
-from visualize.predict.schedule import Residency, occupancy, schedule
+from visualize.predict.reuse import DramTraffic
+from visualize.predict.schedule import occupancy, schedule
 from visualize.predict.steps import steps
 from visualize.predict.textbook import Textbook
 from visualize.text import (
@@ -82,7 +82,7 @@ def test_a_count():
 
 def test_a_comparison_of_group_sizes():
     study, kernel, launch = measured(GROUP_SIZES)
-    here = dram_traffic(replace(kernel, note=lambda _: HOSTILE), launch, None, study)
+    here = DramTraffic(replace(kernel, note=lambda _: HOSTILE), launch, None, study)
     assert is_text(html(reuse_claims.sentences(here)))
     assert HOSTILE in plain(reuse_claims.sentences(here))
     assert is_text(reuse_tables.comparison(here), 3)
@@ -94,7 +94,7 @@ def test_a_timeline():
     order = schedule(kernel, launch)
     course = Execution(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), launch.gpu.sms)
     assert is_text(claim(*timeline_text.claim(ran, course, order)), 2)
-    assert "<script" not in table(timeline_text.rows(ran, course, order, Residency(1, "assumed")))
+    assert "<script" not in table(timeline_text.rows(ran, course, order))
     assert is_text(html([timeline_text.hint(HOSTILE, [ran.experiment])]))
     assert is_text(claim(schedule_text.timing(order, steps(order), launch.gpu, 1)))
 

@@ -16,8 +16,8 @@ from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.summaries import reuse_numbers
-from visualize.predict.dram_traffic import DramTraffic, dram_traffic
-from visualize.predict.reuse import fewest_bytes, recommended, reuse_seconds
+from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
+from visualize.predict.schedule import programs_per_sm
 from visualize.state.known import Known
 from visualize.text import caption, prose, reuse_claims, status_text
 from visualize.text.numbers import Number
@@ -114,13 +114,12 @@ class ReusePanel(Panel):
 
 def traffic(known: Known) -> DramTraffic:
     """The launch's way to DRAM."""
-    return dram_traffic(known.state.kernel, known.launch, known.compiled, known.result(GroupSizeStudy))
+    return DramTraffic(known.state.kernel, known.launch, known.compiled, known.result(GroupSizeStudy))
 
 
 def seconds(known: Known) -> float:
     """Seconds of a core that `traffic` takes, estimated."""
-    resident = known.residency.programs_per_sm * known.state.gpu.sms
-    return reuse_seconds(known.state.kernel, known.launch, resident)
+    return reuse_seconds(known.state.kernel, known.launch, programs_per_sm(known.launch, known.compiled))
 
 
 def _measured(study: GroupSizeStudy | None) -> list[Measured]:

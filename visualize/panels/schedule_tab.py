@@ -18,7 +18,7 @@ from visualize.figures.schedule_figure import Order, schedule_figure
 from visualize.panels.endpoint import Api, Endpoint, Plain
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import schedule_numbers
-from visualize.predict.dram_traffic import predicted_bytes
+from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import loads, row_major
 from visualize.predict.steps import FirstLoads, first_loads, first_programs, panels, steps
 from visualize.state.known import Known
@@ -78,7 +78,7 @@ class SchedulePanel(Panel):
         waves = steps(ours) if orders[0].steps.is_single else orders[0].steps
         more = (
             schedule_text.sharing(ours),
-            schedule_text.timing(ours, waves, state.gpu, known.residency.programs_per_sm),
+            schedule_text.timing(ours, waves, state.gpu, ours.programs_per_sm),
             state.kernel.note(state.launch),
             known.failure.message if known.failure else "",
         )
@@ -88,7 +88,7 @@ class SchedulePanel(Panel):
             self.claim: _claim(known, found, what, more),
             self.picture: picture,
             self.loads: _curve(orders, first, f"{what}s", about) if found else "",
-            self.occupancy: residents(ours, state.launch, known.compiled, known.residency),
+            self.occupancy: residents(ours, state.launch, known.compiled),
         }
 
     def fill(self, known: Known) -> Drawn:
@@ -167,7 +167,8 @@ def _bought(known: Known) -> Bought | None:
         for name in ("dram_read_bytes", "times_ms")
     )
     source = "recorded" if study.backend == "recorded" else "counted"
-    predicted = predicted_bytes(known.state.kernel, known.launch, known.compiled, (1, size))
+    found = DramTraffic(known.state.kernel, known.launch, known.compiled).by_group_size((1, size))
+    predicted = found[1].read_bytes, found[size].read_bytes
     reuse = Link("All sizes: the Reuse tab.", query({**known.state.to_address(), "tab": "reuse"}))
     return Bought(reads, predicted, times, source, reuse)
 

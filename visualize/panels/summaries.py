@@ -6,7 +6,7 @@ import numpy as np
 
 from kernels.results import Counters
 from visualize.predict import agreement, coalescing
-from visualize.predict.dram_traffic import DramTraffic
+from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import loads, occupancy
 from visualize.state.known import Known
 from visualize.text.numbers import Number, key_numbers

@@ -70,7 +70,7 @@ class TimelinePanel(Panel):
             drawn(moment_figure(schedule, title), anew, moment, about=text)
             for (title, moment), text in zip(moments.items(), (ran_text, ideal_text), strict=True)
         )
-        table = tables.table(timeline_text.rows(ran, execution, schedule, known.residency), timeline_text.CAPTION)
+        table = tables.table(timeline_text.rows(ran, execution, schedule), timeline_text.CAPTION)
         gantt = gantt_figure(execution, schedule, state.view.of(ScheduleView).color, f"{len(execution.sm):,} programs")
         told = {"span_ns": execution.span_ns, "waves": schedule.waves, "slices": schedule.slices}
         first, *more = timeline_text.claim(ran, execution, schedule)

@@ -74,8 +74,10 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
     """Count every operation of a launch.
 
     Args:
-        compiled: the compiled operation of each of the kernel's accesses, in the same order.
+        compiled: the compiled operation of each of the kernel's accesses, in the same order; () if unknown.
     """
+    if not compiled:
+        return ()
     size, tensors = DTYPE_BYTES[launch.problem.dtype], kernel.family.tensors(launch.problem)
 
     def count_operation(number: int, access: Access | FlatAccess, made: MemoryOperation) -> Operation:

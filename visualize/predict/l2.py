@@ -30,6 +30,9 @@ _TICKS_PER_TILE, _BINS_PER_OCTAVE = 256, 8
 # Maximum number of panel uses counted per order. If there are more, some panels represent their neighbours.
 _MAX_USES, _MIN_PANELS = 1 << 12, 16
 
+# Maximum number of time spans for which contents are modelled. A launch of more waves has several waves per span.
+_MAX_SPANS = 1 << 12
+
 # A written line is kept in the half of its own memory and, if the SM is on the other side, in the other half as well:
 # one and a half copies on average.
 _WRITTEN_COPIES = 1.5
@@ -99,7 +102,7 @@ def expected_timeline(
         l2_pressure: the L2's time divided by that of the next slowest resource; 0 if unknown.
         is_staggered: whether programs of an SM are evenly staggered from the start.
     """
-    sms, per_sm = schedule.sms, schedule.resident_programs // schedule.sms
+    sms, per_sm = schedule.sms, schedule.programs_per_sm
     can_drift = l2_pressure > 0 and schedule.turns == 1
     lead = ahead(l2_pressure, constants) if can_drift else 0.0
     jitter = constants.jitter if can_drift else 0.0
@@ -140,7 +143,7 @@ def fetched_bytes(
     """
     tiles, end = len(timeline.start), float((timeline.start + timeline.duration).max())
     panel_bytes = np.concatenate([panels.row_bytes, panels.column_bytes]).astype(float)
-    row_panels, spans = len(panels.row_bytes), max(1, int(end))
+    row_panels, spans = len(panels.row_bytes), min(max(1, int(end)), _MAX_SPANS)
     random = np.random.default_rng(0)
     number, weight = _sampled_panels((panels.row_bytes, panels.column_bytes), -(-2 * tiles // _MAX_USES), random)
     place, start, duration = random.random(len(weight)), *(np.tile(each, 2) for each in timeline[:2])

@@ -13,7 +13,6 @@ Omitted: interference between resources beyond a norm, the epilogue, and poor in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,11 +20,9 @@ from kernels.accesses import CompiledFacts
 from kernels.compiling.compile_cost import LANES, MOST_REGISTERS, accumulator_registers, panel_loads
 from kernels.results import Prediction
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
-from visualize.predict import coalescing
-from visualize.predict.bounds import SUSTAINED, arithmetic, bounds, l2_pressure, writes_in_parts
-from visualize.predict.reuse import asked_bytes, reuse
-from visualize.predict.schedule import count_tiles, occupancy, schedule
-from visualize.predict.traffic import Operation
+from visualize.predict.bounds import SUSTAINED, arithmetic, bounds
+from visualize.predict.reuse import DramTraffic
+from visualize.predict.schedule import count_tiles, occupancy
 
 # Registers per thread besides the accumulator: 38 to 65 in compiled float16 products.
 _OTHER_REGISTERS = 56
@@ -75,32 +72,24 @@ def predict_time(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None)
         return None
     staged = compiled is not None and any(operation.op == "load" for operation in compiled.operations)
     loads_in_flight = max(0 if staged else config.num_stages - 1, _UNPIPELINED)
-    times = _memory(kernel, launch, compiled, programs_per_sm)
+    times = _memory(kernel, launch, compiled)
     times |= _on_chip(kernel, launch, programs_per_sm, loads_in_flight, spilled_bytes)
     total = float(sum(ms**_NORM for ms in times.values())) ** (1 / _NORM) + _ENDS_MS
     return Prediction(total, max(times, key=lambda name: times[name]), tuple(times.items()))
 
 
-def _memory(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None, programs_per_sm: int) -> dict[str, float]:
+def _memory(kernel: Kernel, launch: Launch, compiled: CompiledFacts | None) -> dict[str, float]:
     """Return the times of the L2, of DRAM with reuse, and of the load and store units.
 
     Before a compile, each tensor is assumed to be read once, and no schedule is computed.
     """
-    operations: Sequence[Operation] = ()
-    moved = float(kernel.family.minimal_bytes(launch.problem))
     if compiled is None:
         extents, size = kernel.extents(launch), DTYPE_BYTES[launch.problem.dtype]
         loads = [access for access in kernel.accesses(launch) if access.op in ("load", "descriptor")]
         asked = sum(math.prod(extents[index] for index in load.over) * load.elements * size for load in loads)
+        limits = bounds(kernel, launch, (), kernel.family.minimal_bytes(launch.problem), asked)
     else:
-        if not compiled.unreadable:
-            operations = coalescing.operations(kernel, launch, compiled.operations)
-        ideal = schedule(kernel, launch, programs_per_sm, "compiled")
-        asked = asked_bytes(kernel, launch, ideal)
-        pressure = l2_pressure(bounds(kernel, launch, operations, moved, asked), operations)
-        if own := reuse(kernel, launch, ideal, pressure, writes_in_parts(operations)):
-            moved = own.read_bytes + own.write_bytes
-    limits = bounds(kernel, launch, operations, moved, asked)
+        limits = DramTraffic(kernel, launch, compiled).bounds
     return {bound.name: bound.ms for bound in limits if bound.name in ("DRAM", "L2", "load and store")}
 
 

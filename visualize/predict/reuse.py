@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from kernels.accesses import CompiledFacts
+from kernels.results import GroupSizeRow, GroupSizeStudy
 from kernels.spec import DTYPE_BYTES, Kernel, Launch
-from visualize.predict.bounds import l2_gbps
+from visualize.predict import coalescing
+from visualize.predict.bounds import Bound, bounds, l2_gbps, l2_pressure, writes_in_parts
 from visualize.predict.l2 import CONSTANTS, Constants, ahead, evicted_share, expected_timeline, fetched_bytes
-from visualize.predict.schedule import MAX_TILES, Schedule
+from visualize.predict.schedule import MAX_TILES, Schedule, count_tiles, schedule
 from visualize.predict.steps import Panels, panels
-
-# Maximum number of modelled waves, or turns of a loop.
-MAX_WAVES = 2048
+from visualize.predict.traffic import Operation
 
 # CPU seconds per order and per tile, fitted on one x86 server core.
 _ORDER_S, _TILE_S = 1e-3, 2.5e-7
@@ -83,6 +85,75 @@ class Reuse:
         return max(read_bytes, self.read_bytes) / max(min(read_bytes, self.read_bytes), 1)
 
 
+@dataclass(frozen=True)
+class DramTraffic:
+    """A launch's DRAM traffic, as predicted, and as a study counted and timed it.
+
+    Reading a prediction raises ConfigError if the problem has too many tiles to schedule.
+
+    Attributes:
+        compiled: the compiled kernel; None before a compile, which assumes one program per SM.
+        study: counts and times of several GROUP_SIZEs, or None.
+    """
+
+    kernel: Kernel
+    launch: Launch
+    compiled: CompiledFacts | None
+    study: GroupSizeStudy | None = None
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return schedule(self.kernel, self.launch, compiled=self.compiled)
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """Memory operations of the compiled kernel; () if unknown."""
+        return coalescing.operations(self.kernel, self.launch, self.compiled.operations if self.compiled else ())
+
+    @cached_property
+    def l2_pressure(self) -> float:
+        received = asked_bytes(self.kernel, self.launch, self.schedule)
+        return l2_pressure(bounds(self.kernel, self.launch, self.operations, 0.0, received), self.operations)
+
+    @cached_property
+    def own(self) -> Reuse:
+        """The prediction for the launch's own order."""
+        in_parts = writes_in_parts(self.operations)
+        return reuse(self.kernel, self.launch, self.schedule, self.l2_pressure, in_parts)
+
+    @cached_property
+    def sizes(self) -> dict[int, Reuse]:
+        """The prediction for each GROUP_SIZE; {} for a kernel without GROUP_SIZE."""
+        return self.by_group_size(group_sizes(self.schedule)) if self.group_size else {}
+
+    def by_group_size(self, sizes: Sequence[int]) -> dict[int, Reuse]:
+        return by_group_size(self.kernel, self.launch, self.schedule, self.l2_pressure, sizes)
+
+    @cached_property
+    def bounds(self) -> tuple[Bound, ...]:
+        """The time that each resource needs, at the study's clock."""
+        moved, clock_mhz = self.own.read_bytes + self.own.write_bytes, self.study.clock_mhz if self.study else None
+        return bounds(self.kernel, self.launch, self.operations, moved, self.own.asked_bytes, clock_mhz)
+
+    @property
+    def group_size(self) -> int | None:
+        return getattr(self.launch.config, "GROUP_SIZE", None)
+
+    @property
+    def row(self) -> GroupSizeRow | None:
+        """The study's row for the launch's own order, or None."""
+        rows = self.study.rows if self.study else ()
+        return next((row for row in rows if row.group_size == self.group_size), None)
+
+    @property
+    def measured_ms(self) -> float | None:
+        return float(np.median(self.row.times_ms)) if self.row else None
+
+    def source(self, live: str) -> str:
+        """Return "recorded" for a shipped study, otherwise `live`."""
+        return "recorded" if self.study and self.study.backend == "recorded" else live
+
+
 def reuse(
     kernel: Kernel,
     launch: Launch,
@@ -90,8 +161,8 @@ def reuse(
     l2_pressure: float,
     in_parts: bool = False,
     constants: Constants = CONSTANTS,
-) -> Reuse | None:
-    """Predict one launch's DRAM traffic; None for more than MAX_WAVES of tiles with panels.
+) -> Reuse:
+    """Predict one launch's DRAM traffic.
 
     Args:
         schedule: the launch's schedule, with its resident programs.
@@ -99,13 +170,11 @@ def reuse(
         in_parts: whether the kernel writes partial sectors of the output. For a family without panels, the model
             assumes that such sectors are first read from DRAM.
     """
-    if schedule.panels is None:
-        read, written = _input_bytes(kernel, launch), _output_bytes(kernel, launch)
-        filled = read + (written if in_parts else 0)
-        return Reuse(filled, read, filled, filled, read, read, written)
-    if schedule.step.max() >= MAX_WAVES:
-        return None
-    return _predict(kernel, launch, [schedule], l2_pressure, constants)[0]
+    if schedule.panels is not None:
+        return _predict(kernel, launch, [schedule], l2_pressure, constants)[0]
+    read, written = _bytes_once(kernel, launch)
+    filled = read + (written if in_parts else 0)
+    return Reuse(filled, read, filled, filled, read, read, written)
 
 
 def by_group_size(
@@ -116,9 +185,7 @@ def by_group_size(
     sizes: Sequence[int],
     constants: Constants = CONSTANTS,
 ) -> dict[int, Reuse]:
-    """Predict the traffic with each GROUP_SIZE; {} for more than MAX_WAVES. Takes the arguments of `reuse`."""
-    if schedule.step.max() >= MAX_WAVES:
-        return {}
+    """Predict the traffic with each GROUP_SIZE. Takes the arguments of `reuse`."""
     pids = np.arange(schedule.programs, dtype=np.int32)  # divides faster than int64
     launches = [replace(launch, config=replace(launch.config, GROUP_SIZE=size)) for size in sizes]
     orders = [replace(schedule, tiles=kernel.tiles(pids, each)) for each in launches]
@@ -128,18 +195,17 @@ def by_group_size(
 def _predict(
     kernel: Kernel, launch: Launch, orders: Sequence[Schedule], l2_pressure: float, constants: Constants
 ) -> list[Reuse]:
-    """Predict the traffic of several orders of the same programs."""
-    schedule, l2_bytes = orders[0], launch.gpu.l2_bytes
-    read = panels(kernel, launch, schedule)
+    """Predict the traffic of several orders of the same programs. Requires panels."""
+    schedule, read = orders[0], panels(kernel, launch, orders[0])
     assert read is not None, "a launch without panels reads each input once"
-    once, written = _once_bytes(kernel, launch), _output_bytes(kernel, launch)
+    once, written = _bytes_once(kernel, launch)
     besides = once + _added_bytes(kernel, launch, schedule, read, constants)
     tile_bytes = math.prod(kernel.output_tile(launch) or ()) * DTYPE_BYTES[launch.problem.dtype]
     pieces = [order.pieces for order in orders]
 
     def fetch(pressure: float, is_staggered: bool, shares: tuple[float, ...]) -> np.ndarray:
         timeline = expected_timeline(schedule, pressure, is_staggered, constants)
-        capacities = [l2_bytes * share for share in shares]
+        capacities = [launch.gpu.l2_bytes * share for share in shares]
         return fetched_bytes(read, tile_bytes, timeline, pieces, capacities, constants.ways) + besides
 
     expected = fetch(l2_pressure, _is_staggered(launch, schedule, constants), _CAPACITIES).tolist()
@@ -153,35 +219,22 @@ def _predict(
 
 
 def _is_staggered(launch: Launch, schedule: Schedule, constants: Constants) -> bool:
-    per_sm = schedule.resident_programs // schedule.sms
-    is_half = DTYPE_BYTES[launch.problem.dtype] == 2
-    return (
-        not is_half
-        and schedule.programs > schedule.sms
-        and (per_sm > 1 and per_sm * launch.config.num_warps >= constants.staggered_warps)
-    )
+    per_sm, is_half = schedule.programs_per_sm, DTYPE_BYTES[launch.problem.dtype] == 2
+    has_warps = per_sm > 1 and per_sm * launch.config.num_warps >= constants.staggered_warps
+    return not is_half and schedule.programs > schedule.sms and has_warps
 
 
 def asked_bytes(kernel: Kernel, launch: Launch, schedule: Schedule) -> int:
     """Return the bytes that all programs request in total, which is the traffic without any reuse."""
     read = panels(kernel, launch, schedule)
-    if read is None:
-        return _input_bytes(kernel, launch)
-    return read.asked_bytes(schedule) + _once_bytes(kernel, launch)
+    return _bytes_once(kernel, launch)[0] + (read.asked_bytes(schedule) if read else 0)
 
 
-def _input_bytes(kernel: Kernel, launch: Launch) -> int:
-    return kernel.family.minimal_bytes(launch.problem) - _output_bytes(kernel, launch)
-
-
-def _output_bytes(kernel: Kernel, launch: Launch) -> int:
-    return kernel.family.tensor_bytes(launch.problem)[kernel.family.output(launch.problem)]
-
-
-def _once_bytes(kernel: Kernel, launch: Launch) -> int:
-    """Return the bytes of inputs without panels, which are read once."""
-    bytes_of, panel_inputs = kernel.family.tensor_bytes(launch.problem), kernel.family.panels or ()
-    return _input_bytes(kernel, launch) - sum(bytes_of[name] for name in panel_inputs)
+def _bytes_once(kernel: Kernel, launch: Launch) -> tuple[int, int]:
+    """Return the bytes of inputs without panels, each of which is read once, and of the output."""
+    bytes_of = kernel.family.tensor_bytes(launch.problem)
+    written = bytes_of.pop(kernel.family.output(launch.problem))
+    return sum(size for name, size in bytes_of.items() if name not in (kernel.family.panels or ())), written
 
 
 def _added_bytes(kernel: Kernel, launch: Launch, schedule: Schedule, read: Panels, constants: Constants) -> float:
@@ -192,24 +245,20 @@ def _added_bytes(kernel: Kernel, launch: Launch, schedule: Schedule, read: Panel
     """
     if not any(access.op == "atomic" for access in kernel.accesses(launch)):
         return 0.0
-    output = _output_bytes(kernel, launch)
+    _, output = _bytes_once(kernel, launch)
     # Panels that both sides of the L2 read are kept twice.
     between = 2 * read.total_bytes / schedule.slices + 1.5 * output
     return output * (1 + (schedule.slices - 1) * float(evicted_share(between / launch.gpu.l2_bytes, constants.ways)))
 
 
-def reuse_seconds(kernel: Kernel, launch: Launch, resident_programs: int) -> float:
-    """Estimate the CPU seconds for predicting a launch, including every GROUP_SIZE if it has one.
-
-    Args:
-        resident_programs: number of programs that all SMs hold at once.
-    """
-    extents = kernel.extents(launch)
-    tiles = extents["m"] * extents["n"] * extents.get("slice", 1)
-    waves = -(-tiles // max(1, min(resident_programs, kernel.programs(launch))))
-    if kernel.family.panels is None or waves > MAX_WAVES or tiles > MAX_TILES:
+def reuse_seconds(kernel: Kernel, launch: Launch, programs_per_sm: int) -> float:
+    """Estimate the CPU seconds for predicting a launch, including every GROUP_SIZE if it has one."""
+    tiles, resident = count_tiles(kernel, launch), programs_per_sm * launch.gpu.sms
+    if kernel.family.panels is None or tiles > MAX_TILES:
         return 0.0  # inputs are read once, or the launch is rejected
-    sizes = len(_compared_sizes(extents["m"], tiles * waves)) if hasattr(launch.config, "GROUP_SIZE") else 1
+    waves = -(-tiles // min(resident, kernel.programs(launch)))
+    has_sizes = hasattr(launch.config, "GROUP_SIZE")
+    sizes = len(_compared_sizes(kernel.extents(launch)["m"], tiles * waves)) if has_sizes else 1
     return (2 + sizes) * (_ORDER_S + tiles * _TILE_S)
 
 

@@ -76,20 +76,12 @@ def max_programs_per_sm(gpu: Gpu, num_warps: int) -> int:
     return max(1, min(gpu.max_programs_per_sm, gpu.max_warps_per_sm // num_warps))
 
 
-@dataclass(frozen=True)
-class Residency:
-    """The number of programs that an SM holds at once, and its source: "assumed" or "compiled"."""
-
-    programs_per_sm: int
-    source: str
-
-
-def residency(launch: Launch, compiled: CompiledFacts | None, assumed: int = 0) -> Residency:
-    """Return the residency of a launch: `assumed` unless it is 0, else as compiled, else one program per SM."""
+def programs_per_sm(launch: Launch, compiled: CompiledFacts | None, assumed: int = 0) -> int:
+    """Return the programs that an SM holds: `assumed` unless it is 0, else as compiled, else one."""
     if assumed or compiled is None:
-        return Residency(assumed or 1, "assumed")
+        return assumed or 1
     limit = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
-    return Residency(max(1, limit.programs_per_sm), "compiled")
+    return max(1, limit.programs_per_sm)
 
 
 @dataclass(frozen=True)
@@ -119,6 +111,10 @@ class Schedule:
     sms: int
     resident_programs: int
     resident_source: str
+
+    @property
+    def programs_per_sm(self) -> int:
+        return self.resident_programs // self.sms
 
     @property
     def waves(self) -> int:
@@ -180,24 +176,23 @@ def count_tiles(kernel: Kernel, launch: Launch) -> int:
     return extents["m"] * extents["n"] * extents.get("slice", 1)
 
 
-def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: str = "assumed") -> Schedule:
+def schedule(kernel: Kernel, launch: Launch, assumed: int = 0, compiled: CompiledFacts | None = None) -> Schedule:
     """Predict the schedule of one launch.
 
     Args:
-        programs_per_sm: number of programs that an SM holds.
-        source: the source of `programs_per_sm`: "assumed", or "compiled" (the compiled kernel's occupancy).
+        assumed: number of programs per SM; 0 for the compiled kernel's occupancy, or one program before a compile.
 
     Raises:
-        ConfigError: an SM can't hold `programs_per_sm` programs, or the problem has more than MAX_TILES tiles.
+        ConfigError: an SM can't hold `assumed` programs, or the problem has more than MAX_TILES tiles.
     """
     extents, gpu, config = kernel.extents(launch), launch.gpu, launch.config
     if (tiles := count_tiles(kernel, launch)) > MAX_TILES:
         message = f"{tiles:,} tiles are too many to schedule; at most {MAX_TILES:,} are allowed."
         hint = "Make the tile larger or the shape smaller."
         raise ConfigError("too_many_tiles", f"{message} {hint}", next(iter(knobs(type(config)))))
-    if programs_per_sm > (limit := max_programs_per_sm(gpu, config.num_warps)):
+    if assumed > (limit := max_programs_per_sm(gpu, config.num_warps)):
         most = f"an SM of {gpu.name} holds at most {limit} programs of {config.num_warps} warps."
-        raise ConfigError("out_of_range", f"programs_per_sm is {programs_per_sm}; {most}", "programs_per_sm")
+        raise ConfigError("out_of_range", f"programs_per_sm is {assumed}; {most}", "programs_per_sm")
     pids = np.arange(kernel.programs(launch), dtype=np.int64)
     transposed = {access.tensor: access.transposed for access in reversed(kernel.accesses(launch))}
     return Schedule(
@@ -209,8 +204,8 @@ def schedule(kernel: Kernel, launch: Launch, programs_per_sm: int = 1, source: s
         k_blocks=extents.get("k", 0),
         slices=extents.get("slice", 1),
         sms=gpu.sms,
-        resident_programs=gpu.sms * programs_per_sm,
-        resident_source=source,
+        resident_programs=gpu.sms * programs_per_sm(launch, compiled, assumed),
+        resident_source="assumed" if assumed or compiled is None else "compiled",
     )
 
 

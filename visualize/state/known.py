@@ -12,7 +12,7 @@ from kernels.gpus import Gpu
 from kernels.results import Compiled, Failure
 from kernels.results.store import Store
 from kernels.spec import Launch
-from visualize.predict.schedule import Residency, Schedule, residency, schedule
+from visualize.predict.schedule import Schedule, schedule
 from visualize.state.state import State
 from visualize.state.view import ScheduleView
 
@@ -61,18 +61,14 @@ class Known:
         return next((one for one in self.measured.values() if type(one) is kind), None)
 
     @cached_property
-    def residency(self) -> Residency:
-        """How many programs an SM holds: as it is set, or as compiled, or one."""
-        return residency(self.launch, self.compiled, self.state.view.of(ScheduleView).programs_per_sm)
-
-    @cached_property
     def schedule(self) -> Schedule:
         """The launch in ideal waves.
 
         Raises:
             ConfigError: where it has too many tiles, or the GPU can't hold that many programs.
         """
-        return schedule(self.state.kernel, self.launch, self.residency.programs_per_sm, self.residency.source)
+        assumed = self.state.view.of(ScheduleView).programs_per_sm
+        return schedule(self.state.kernel, self.launch, assumed, self.compiled)
 
 
 def _sent(

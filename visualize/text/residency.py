@@ -9,21 +9,21 @@ from markupsafe import Markup
 
 from kernels.results import Compiled
 from kernels.spec import Launch
-from visualize.predict.schedule import Residency, Schedule, max_programs_per_sm, occupancy
+from visualize.predict.schedule import Schedule, max_programs_per_sm, occupancy
 from visualize.text.prose import Sentence, Sourced, claim, hint, say, term
 from visualize.text.tables import frame, table
 from visualize.text.words import percent
 
 
-def residents(schedule: Schedule, launch: Launch, compiled: Compiled | None, resident: Residency) -> Markup:
+def residents(schedule: Schedule, launch: Launch, compiled: Compiled | None) -> Markup:
     """A table of programs per SM against waves, and what limits the compiled kernel."""
     limits = hint(*_limits(launch, compiled)) if compiled else Markup("")
     if schedule.turns > 1 and schedule.programs <= schedule.sms:
         said = "The launch has no more programs than SMs. Each loops over its tiles, even if an SM could hold more."
         return claim(said) + limits
     held = max_programs_per_sm(launch.gpu, launch.config.num_warps)
-    shown = sorted({1, resident.programs_per_sm, held, *(count for count in (2, 4, 8, 16) if count < held)})
-    rows = [_row(replace(schedule, resident_programs=schedule.sms * count), count, resident) for count in shown]
+    shown = sorted({1, schedule.programs_per_sm, held, *(count for count in (2, 4, 8, 16) if count < held)})
+    rows = [_row(replace(schedule, resident_programs=schedule.sms * count), schedule) for count in shown]
     header = (
         term("programs per SM"),
         Sourced(term("wave", "waves"), "predicted"),
@@ -34,10 +34,11 @@ def residents(schedule: Schedule, launch: Launch, compiled: Compiled | None, res
     return table(frame(header, rows), "Effect of programs per SM on waves") + limits
 
 
-def _row(schedule: Schedule, count: int, resident: Residency) -> tuple[Any, ...]:
+def _row(schedule: Schedule, current: Schedule) -> tuple[Any, ...]:
+    count = schedule.programs_per_sm
     idle = -schedule.programs % schedule.resident_programs / schedule.resident_programs
     return (
-        Sourced(count, resident.source) if count == resident.programs_per_sm else count,
+        Sourced(count, current.resident_source) if count == current.programs_per_sm else count,
         f"{schedule.waves:,}",
         f"{schedule.tail_programs or schedule.resident_programs:,} of {schedule.resident_programs:,}",
         percent(idle),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
@@ -11,14 +10,11 @@ from markupsafe import Markup
 from kernels.gpus import GPUS
 from kernels.pairs import pair
 from kernels.results import GroupSizeRow
-from visualize.predict.reuse import by_group_size, fewest_bytes, recommended
+from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, recommended
 from visualize.predict.schedule import max_programs_per_sm, schedule
 from visualize.text.headline import headline
 from visualize.text.prose import Mark, Sentence, Sourced, Strong, say
 from visualize.text.words import bytes_of, milliseconds, percent, significant
-
-if TYPE_CHECKING:
-    from visualize.predict.dram_traffic import DramTraffic
 
 # Fewer bytes by less than this factor are no difference.
 _ALIKE = 1.05
@@ -177,8 +173,6 @@ def _elsewhere(here: DramTraffic) -> Sentence | str:
         launch = replace(here.launch, gpu=gpu)
         waves = schedule(here.kernel, launch, min(per_sm, max_programs_per_sm(gpu, launch.config.num_warps)))
         there = by_group_size(here.kernel, launch, waves, 0.0, (worst,))
-        if not there:
-            continue  # too many waves on so few SMs
         dram_ms, arithmetic_ms = there[worst].read_bytes / gpu.dram_gbps / 1e6, work / rate / 1e9
         if dram_ms > arithmetic_ms:
             return say(

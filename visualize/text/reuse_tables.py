@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from kernels.results import GroupSizeRow
-from visualize.predict.reuse import Reuse
+from visualize.predict.reuse import DramTraffic, Reuse
 from visualize.predict.traffic import SECTOR_BYTES
 from visualize.text.funnel import Stage, funnel
 from visualize.text.prose import Listed, html, term
 from visualize.text.tables import frame, table
-
-if TYPE_CHECKING:
-    from visualize.predict.dram_traffic import DramTraffic
 
 # What the model's error is against the recorded comparisons (tests/oracle/test_reuse_atlas.py holds bars just below).
 ERROR = (

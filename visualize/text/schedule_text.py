@@ -88,7 +88,7 @@ class Bought:
     """
 
     counted_bytes: tuple[float, float]
-    predicted_bytes: tuple[float, float] | None
+    predicted_bytes: tuple[float, float]
     times_ms: tuple[float, float]
     source: str
     link: Link
@@ -109,10 +109,8 @@ def _buys(found: FirstLoads, what: str, bought: Bought) -> Sentence:
 
 
 def _details(bought: Bought) -> tuple[Sentence | Link | str, ...]:
-    predicted: Sentence | str = ""
-    if bought.predicted_bytes:
-        most, fewest = (f"{count / 1e9:.2f}" for count in bought.predicted_bytes)
-        predicted = say("Predicted: {} and {} GB.", most, Sourced(fewest, "predicted"))
+    most, fewest = (f"{count / 1e9:.2f}" for count in bought.predicted_bytes)
+    predicted = say("Predicted: {} and {} GB.", most, Sourced(fewest, "predicted"))
     before, after = map(milliseconds, bought.times_ms)
     times = say("Time: {} in row-major order, {} in this one.", before, Sourced(after, bought.source))
     return predicted, times, bought.link

@@ -12,7 +12,7 @@ from kernels.experiment import Experiment
 from kernels.results import Timeline
 from kernels.spec import shape_text
 from visualize.predict.execution import Execution
-from visualize.predict.schedule import Residency, Schedule
+from visualize.predict.schedule import Schedule
 from visualize.predict.steps import steps
 from visualize.text.prose import Link, Listed, Mark, Sentence, Sourced, Strong, say
 from visualize.text.tables import frame
@@ -93,7 +93,7 @@ def _loop(schedule: Schedule) -> Sentence | str:
     )
 
 
-def rows(ran: Timeline, execution: Execution, schedule: Schedule, resident: Residency) -> DataFrame:
+def rows(ran: Timeline, execution: Execution, schedule: Schedule) -> DataFrame:
     """What ran beside the ideal waves."""
     ideal = steps(schedule)
     header = ("", Sourced("as it ran", source(ran)), Sourced("ideal waves", "predicted"))
@@ -101,7 +101,7 @@ def rows(ran: Timeline, execution: Execution, schedule: Schedule, resident: Resi
     return frame(
         header,
         (
-            ("most programs on one SM at once", str(execution.max_concurrency.max()), _held(schedule, resident)),
+            ("most programs on one SM at once", str(execution.max_concurrency.max()), _held(schedule)),
             ("median time of a program", _time(execution.median_ns), ""),
             ("spread of starts within a wave", _spread(execution, schedule), "0"),
             (f"programs on SM pid mod {execution.sms}", percent(execution.round_robin_share(schedule)), "100 %"),
@@ -120,11 +120,11 @@ def _spread(execution: Execution, schedule: Schedule) -> str:
     return f"{listed}; at most {percent(int(spread.max()) / max(execution.median_ns, 1))} of a program's time"
 
 
-def _held(schedule: Schedule, resident: Residency) -> Sourced:
+def _held(schedule: Schedule) -> Sourced:
     """Most programs of this launch on one ideal SM, and how many it has room for where that is more."""
-    most = min(resident.programs_per_sm, -(-schedule.programs // schedule.sms))
-    room = f", with room for {resident.programs_per_sm}" if most < resident.programs_per_sm else ""
-    return Sourced(f"{most}{room}", resident.source)
+    most = min(schedule.programs_per_sm, -(-schedule.programs // schedule.sms))
+    room = f", with room for {schedule.programs_per_sm}" if most < schedule.programs_per_sm else ""
+    return Sourced(f"{most}{room}", schedule.resident_source)
 
 
 def _time(ns: float) -> str:
