@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_CELLS = 128
 _CLOSEUP_CELLS, _WINDOW = 96, 3
-CHUNK_BYTES = 512 * 1024 * 1024
+_CHUNK_BYTES = 512 * 1024 * 1024
 _GIB = 2**30
 
 
@@ -56,20 +56,18 @@ class _Comparison:
     ) -> None:
         self.output, self.family, self.allowance = output, family, allowance
         wide = compared_in(output.dtype, allowance.reference_dtype if allowance else "")
-        has_scale = allowance is not None and family.error_scale is not None
+        self.error_scale = family.error_scale if allowance else None
         if output.is_cuda:
-            per_element = (0 if wide == output.dtype else wide.itemsize) + (4 if has_scale else 0)
+            per_element = (0 if wide == output.dtype else wide.itemsize) + (4 if self.error_scale else 0)
             needed_bytes = per_element * sum(tensor.numel() for tensor in inputs.values())
             require_memory(needed_bytes, "The operands of the check, in a wider type,")
         self.inputs = {name: tensor.to(wide) for name, tensor in inputs.items()}
-        self.absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if has_scale else {}
+        self.absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if self.error_scale else {}
 
     def rows(self, part: slice) -> SimpleNamespace:
         """Compare some rows: the fields of `compare`, with `expected` and `scale`."""
         expected = self.family.reference(self.inputs, part)
-        scale = expected.abs()
-        if self.absolute and self.family.error_scale:
-            scale = self.family.error_scale(self.absolute, part).to(expected.dtype)
+        scale = self.error_scale(self.absolute, part).to(expected.dtype) if self.error_scale else expected.abs()
         compared = compare(self.output[part], expected, scale, self.allowance)
         return SimpleNamespace(expected=expected, scale=scale, **vars(compared))
 
@@ -97,7 +95,7 @@ def check(
     rows, columns = output.shape
     comparison, is_exact = _Comparison(output, inputs, family, allowance), allowance is None
     cell = (-(-rows // MAX_CELLS), -(-columns // MAX_CELLS))
-    chunk = max(1, CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
+    chunk = max(1, _CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
     # Σ error², Σ reference², Σ (rounding² + typical²)
     totals = torch.zeros(3, dtype=torch.float64, device=output.device)
     max_abs = max_scaled = 0.0

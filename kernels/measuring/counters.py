@@ -39,8 +39,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # Seconds for one launch, including imports and ncu's passes; and for each further one.
 DEADLINE_S, EACH_MORE_S = 120.0, 5.0
 
-_HELP = "https://developer.nvidia.com/ERR_NVGPUCTRPERM"
-
 # Metrics of a launch, by their names in ncu 2025.3 on compute capability 9.0.
 METRICS = {
     **{
@@ -167,7 +165,8 @@ def _run(command: list[str], cache: str, deadline_s: float, on_start: Callable[[
     if "ERR_NVGPUCTRPERM" in printed:
         raise CountingFailed(
             "This machine does not let this user read the GPU's counters. Its administrator can allow it (the driver's "
-            f"option NVreg_RestrictProfilingToAdminUsers=0), or run Tilescope as root: see {_HELP}.",
+            "option NVreg_RestrictProfilingToAdminUsers=0), or run Tilescope as root: see "
+            "https://developer.nvidia.com/ERR_NVGPUCTRPERM.",
             "ncu_denied",
         )
     if process.returncode:

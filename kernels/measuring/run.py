@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kernels import discover
@@ -25,11 +24,10 @@ from kernels.measuring.measurement import Measurement, Stages
 from kernels.numerics import values
 from kernels.pairs import FEWEST, pair
 from kernels.results import Baseline, Check, Diff, Peak, RunResult, records
-from kernels.results.records import RecordForm
 from kernels.spec import DTYPE_BYTES, Allowance, Family, Kernel, Launch, shape_text
 
 
-@dataclass
+@dataclasses.dataclass
 class Prepared:
     """The tensors of one launch as the kernel addresses them: a transposed operand is a view of what is stored."""
 
@@ -228,7 +226,7 @@ def measure_run(experiment: Experiment, stages: Stages, is_timed: bool) -> RunRe
     return dataclasses.replace(result, stages=stages.seconds)
 
 
-_FORM = RecordForm("run", RunResult, key=on_any_gpu, compact=RunResult.compact)
+_FORM = records.RecordForm("run", RunResult, key=on_any_gpu, compact=RunResult.compact)
 RUN, CHECK = (
     Measurement(
         name,
