@@ -168,7 +168,7 @@ def on_any_gpu(experiment: Experiment) -> Experiment:
     return dataclasses.replace(experiment, gpu="")
 
 
-def same_launch(experiment: Experiment, gpu: str = "") -> Experiment:
+def launch_key(experiment: Experiment, gpu: str = "") -> Experiment:
     """Return the key shared by all experiments with the same launch, regardless of inputs and timing.
 
     Args:

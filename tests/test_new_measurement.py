@@ -18,7 +18,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from kernels.experiment import Experiment, same_launch
+from kernels.experiment import Experiment, launch_key
 from kernels.gpus import Gpu
 from kernels.results.records import RecordForm
 from kernels.results import Device
@@ -45,7 +45,7 @@ def count_programs(experiment: Experiment, stages: Stages) -> ProgramCount:
 
 PROGRAMS = Measurement(
     "programs",
-    RecordForm("programs", ProgramCount, key=same_launch, verb="Numbered"),
+    RecordForm("programs", ProgramCount, key=launch_key, verb="Numbered"),
     count_programs,
     "Programs are counted where they run: this machine has {this}, and no programs were counted on {gpu}.",
     is_interpreted=True,

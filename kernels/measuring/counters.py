@@ -28,7 +28,7 @@ from typing import Any
 from kernels import discover
 from kernels.accesses import CompiledFacts, MemoryOperation
 from kernels.compiling.memory_operations import instructions, match_instructions
-from kernels.experiment import Experiment, from_json, resolve_gpu, same_launch
+from kernels.experiment import Experiment, from_json, launch_key, resolve_gpu
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.pool import Stopped
 from kernels.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts
@@ -278,7 +278,7 @@ def measure_counters(experiment: Experiment, stages: Stages) -> Counters | Failu
 
 COUNTERS = Measurement(
     "counters",
-    RecordForm("counters", Counters, key=same_launch, verb="Counted"),
+    RecordForm("counters", Counters, key=launch_key, verb="Counted"),
     measure_counters,
     "Counting takes the GPU itself: this machine has {this}, and no counts of this experiment on {gpu} were recorded.",
 )

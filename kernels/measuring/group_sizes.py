@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernels.accesses import CompiledFacts
-from kernels.experiment import Experiment, launch_of, same_launch
+from kernels.experiment import Experiment, launch_key, launch_of
 from kernels.gpus import Gpu
 from kernels.measuring.counters import Cancel, count, tool
 from kernels.measuring.gated_stream import GatedStream
@@ -113,7 +113,7 @@ def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStud
 
 GROUP_SIZES = Measurement(
     "reuse",
-    RecordForm("reuse", GroupSizeStudy, key=lambda experiment: any_group_size(same_launch(experiment))),
+    RecordForm("reuse", GroupSizeStudy, key=lambda experiment: any_group_size(launch_key(experiment))),
     compare_group_sizes,
     "GROUP_SIZEs are compared on a GPU: this machine has {this}, and no comparison of this experiment on {gpu} was "
     "recorded.",

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from kernels import discover
 from kernels.compiling import compile_cost, compiler
-from kernels.experiment import Experiment, from_json, launch_of, resolve_gpu, same_launch
+from kernels.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
@@ -193,7 +193,7 @@ class Session:
         """
         gpu = resolve_gpu(experiment, self.gpu)
         kernel, launch = launch_of(experiment, gpu)
-        key = same_launch(experiment, gpu.name), specialization
+        key = launch_key(experiment, gpu.name), specialization
         outcome = self._compiled.get(key) or compile_cost.refuse_compile(kernel, launch)
         if not HAS_TRITON:
             outcome = Failure("compile", "no_triton", "Triton is not installed here, so nothing is compiled.")
@@ -208,7 +208,7 @@ class Session:
     def find_compiled(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | None:
         """Return a compiled kernel if it is cached. Returns immediately."""
         gpu = resolve_gpu(experiment, self.gpu)
-        return self._compiled.get((same_launch(experiment, gpu.name), specialization))
+        return self._compiled.get((launch_key(experiment, gpu.name), specialization))
 
     def warm_up(self) -> None:
         """Start the workers and read the recordings in the background, so that no request waits for them."""

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
-from kernels.experiment import Experiment, launch_of, same_launch
+from kernels.experiment import Experiment, launch_key, launch_of
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.gated_stream import GatedStream
@@ -46,7 +46,7 @@ def measure_timeline(experiment: Experiment, stages: Stages) -> Timeline:
 
 TIMELINE = Measurement(
     "timeline",
-    RecordForm("timeline", Timeline, key=same_launch, keeps_run=True),
+    RecordForm("timeline", Timeline, key=launch_key, keeps_run=True),
     measure_timeline,
     "A timeline is taken on a GPU: this machine has {this}, and none of this experiment on {gpu} was recorded.",
     refuse_large_launch,
