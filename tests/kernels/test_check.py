@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -11,18 +12,10 @@ import torch
 
 from kernels.matmul.problem import FAMILY as MATMUL
 from kernels.matmul.problem import allowance
-from kernels.measuring import check as checks
 from kernels.measuring.check import MAX_CELLS, check
 from kernels.spec import DTYPE_BYTES
 from tests.covering import values_of
-from tests.kernels.products import (
-    WIDER_THAN_A_BYTE,
-    checked_copy,
-    checked_product,
-    copied,
-    product,
-    values,
-)
+from tests.kernels.products import WIDER_THAN_A_BYTE, checked_copy, checked_product, copied, product, values
 
 
 @pytest.fixture(params=WIDER_THAN_A_BYTE)
@@ -158,20 +151,6 @@ def test_cells_of_a_product_are_in_units_of_what_is_allowed(dtype):
     assert np.allclose(diff.cells, pooled(units, diff.cell), rtol=1e-4, atol=1e-3)
 
 
-def test_rows_at_a_time_give_what_all_at_once_give(monkeypatch, dtype):
-    inputs, output = product(1000, 577, 129, dtype)
-    output[999, 3] = math.nan
-    output[400, 576] *= 3
-    whole, picture = checked_product(output, inputs, dtype)
-    monkeypatch.setattr(checks, "CHUNK_BYTES", 577 * 64 * 100)
-    parts, picture_of_parts = checked_product(output, inputs, dtype)
-    assert np.array_equal(picture.cells, picture_of_parts.cells)
-    for field in ("passed", "mismatched", "nonfinite", "worst_index", "max_abs_error", "elements"):
-        assert getattr(whole, field) == getattr(parts, field), field
-    assert whole.relative_rms == pytest.approx(parts.relative_rms)
-    assert whole.tolerance == pytest.approx(parts.tolerance)
-
-
 def test_an_exact_copy_passes_and_any_single_flipped_bit_fails(dtype):
     for m, n in ((1, 1), (1, 129), (577, 129), (1000, 1023)):
         a = values((m, n), dtype)
@@ -204,55 +183,44 @@ def test_a_closeup_shows_the_worst_tile_between_its_neighbours_and_the_values_be
     assert (row, column) == ((130 - 64) // near.cell[0], (250 - 192) // near.cell[1])
 
 
-@pytest.mark.parametrize("place", [(0, 0), (599, 499), (0, 499)])
-def test_a_closeup_ends_at_the_edge_of_the_output(place):
-    inputs, output = product(600, 500, 64, "float16")
-    output[place] += 5
-    near = checked_product(output, inputs, "float16", tile=(256, 256))[1].closeup
-    assert all(
-        start >= 0 and start + length <= room
-        for start, length, room in zip(near.first, near.shape, (600, 500), strict=True)
-    )
-    assert near.got[place[0] - near.near[0], place[1] - near.near[1]] == output[place]
-
-
-@pytest.mark.parametrize("tile", [(1, 64), (2, 1), (1, 1)])
-def test_values_beside_the_worst_are_those_of_their_places_however_small_tiles_are(tile):
-    a = values((100, 90), "float32")
+@pytest.mark.parametrize("tile", [None, (256, 256), (1, 64), (2, 1), (1, 1)])
+@pytest.mark.parametrize("place", [(0, 0), (33, 10), (99, 0), (99, 89)])
+def test_a_closeup_has_the_values_around_the_worst_place_whatever_the_tile_and_ends_at_the_edges(place, tile):
+    a = values((90, 100), "float32")
     output = copied(a)
-    output[33, 10] += 7
+    assert checked_copy(output, a, tile)[1].closeup is None, "it is right"
+    output[place] += 7
     near = checked_copy(output, a, tile)[1].closeup
-    rows, columns = (slice(start, start + 7) for start in near.near)
+    rows, columns = (slice(at, at + size) for at, size in zip(near.near, near.got.shape, strict=True))
     assert np.array_equal(near.got, output[rows, columns].numpy())
     assert np.array_equal(near.expected, a.t()[rows, columns].numpy())
-    assert near.units[33 - near.near[0], 10 - near.near[1]] > 0
-
-
-def test_a_copy_that_is_right_has_no_closeup_and_a_wrong_one_without_tiles_has():
-    a = values((300, 400), "float32")
-    output = copied(a)
-    assert checked_copy(output, a)[1].closeup is None
-    output[399, 0] = 7
-    near = checked_copy(output, a)[1].closeup
-    assert near.got[399 - near.near[0], 0] == 7
+    assert np.argwhere(near.units).tolist() == [[place[0] - rows.start, place[1] - columns.start]]
+    assert min(near.first) >= 0
+    assert near.first[0] + near.shape[0] <= 100
+    assert near.first[1] + near.shape[1] <= 90
 
 
 @pytest.mark.parametrize("rows", [2064, pytest.param(8192, marks=pytest.mark.all_combinations)])
 @pytest.mark.parametrize("k", [pytest.param(0, marks=pytest.mark.all_combinations), 16])
-def test_one_wrong_element_of_more_than_2_to_the_24_fails(k, rows):
-    """Of a copy, and of a product in float16: more elements than float32 can number."""
-    place = (rows - 100, 8191)
+def test_wrong_elements_are_found_among_more_than_2_to_the_24_that_are_compared_in_parts(k, rows):
+    """Of a copy, and of a product in float16: more elements than float32 can number, and than one part holds."""
     assert rows * 8192 > 1 << 24
     if k:
         inputs = {"A": values((rows, k), "float16", seed=1), "B": values((k, 8192), "float16", seed=2)}
-        output = (inputs["A"].float() @ inputs["B"].float()).half()
-        assert checked_product(output, inputs, "float16")[0].passed
-        output[place] += 0.5
-        result, _ = checked_product(output, inputs, "float16")
+        exact = inputs["A"].float() @ inputs["B"].float()
+        checked = functools.partial(checked_product, inputs=inputs, dtype="float16")
     else:
-        a = values((8192, rows), "float16")
-        output = copied(a)
-        output[place] += 0.5
-        result, _ = checked_copy(output, a)
-    assert not result.passed
-    assert (result.mismatched, result.worst_index) == (1, place)
+        exact = copied(values((8192, rows), "float16")).float()
+        checked = functools.partial(checked_copy, a=values((8192, rows), "float16"))
+    output = exact.half()
+    right, _ = checked(output)
+    assert right.passed
+    output[rows - 100, 8191] += 0.5
+    relative_rms = ((output - exact).norm(dtype=torch.float64) / exact.norm(dtype=torch.float64)).item()
+    output[5, 7] = math.nan
+    result, diff = checked(output)
+    assert (result.passed, result.mismatched, result.nonfinite, result.worst_index) == (False, 2, 1, (5, 7))
+    assert (result.relative_rms, result.tolerance) == pytest.approx((relative_rms, right.tolerance), rel=1e-4)
+    places = [(5, 7), (rows - 100, 8191)]
+    limit = 1 if k else 0
+    assert np.argwhere(diff.cells > limit).tolist() == [[r // diff.cell[0], c // diff.cell[1]] for r, c in places]

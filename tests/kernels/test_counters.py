@@ -12,7 +12,7 @@ from kernels.compiling.memory_operations import instructions
 from kernels.experiment import from_json
 from kernels.measuring import counters
 from kernels.measuring.counters import METRICS, sum_instructions
-from kernels.results import Compiled, Failure
+from kernels.results import Compiled
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -37,12 +37,10 @@ def fake_ncu(tmp_path, monkeypatch):
     return make
 
 
-def refused(experiment):
+def refused(experiment, **options):
     with pytest.raises(counters.CountingFailed) as error:
-        counters.count([experiment], METRICS, "/tmp")
-    failure = error.value.failure
-    assert isinstance(failure, Failure)
-    return failure
+        counters.count([experiment], METRICS, "/tmp", **options)
+    return error.value.failure
 
 
 @pytest.mark.parametrize(
@@ -59,13 +57,12 @@ def test_a_failure_of_ncu_is_explained(experiment, fake_ncu, script, kind, messa
     assert message in failure.message
 
 
-def test_a_hanging_ncu_is_killed_with_its_children(experiment, fake_ncu, monkeypatch, tmp_path):
+def test_a_hanging_ncu_is_killed_with_its_children(experiment, fake_ncu, tmp_path):
     """The child holds a pipe open: reading it to its end returns once the child is dead."""
     os.mkfifo(tmp_path / "alive")
     fake_ncu(f"sleep 300 > {tmp_path}/alive & wait")
-    monkeypatch.setattr(counters, "DEADLINE_S", 1.0)
     reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
-    assert refused(experiment).kind == "timeout"
+    assert refused(experiment, deadline_s=1.0).kind == "timeout"
     os.set_blocking(reader, True)
     assert select.select([reader], [], [], 20)[0], "the child is still alive"
     assert os.read(reader, 1) == b""
@@ -74,8 +71,7 @@ def test_a_hanging_ncu_is_killed_with_its_children(experiment, fake_ncu, monkeyp
 
 def test_a_cancelled_count_ends(experiment, fake_ncu):
     fake_ncu("sleep 300")
-    with pytest.raises(counters.CountingFailed):
-        counters.count([experiment], METRICS, "/tmp", on_start=lambda cancel: cancel())
+    assert refused(experiment, on_start=lambda kill: kill()).kind == "ncu_failed"
 
 
 # Those of ncu 2025.3 that are given per something.
