@@ -232,13 +232,13 @@ class Stages:
             function: takes `args`, and by name `cache` and `on_start` as `counters.count` does.
         """
         self.wait_for_turn()
-        with self._entered("count", failing="launch"):
-            try:
+        try:
+            with self._entered("count"):
                 return function(*args, cache=self._session.cache, on_start=self._job.attach)
-            except Stopped as stopped:
-                if self._job.is_cancelled:
-                    raise Stopped(cancelled("launch")) from None
-                return stopped.failure
+        except Stopped as stopped:
+            if self._job.is_cancelled:  # STAGES has no stage of counting
+                raise Stopped(cancelled("launch")) from None
+            return stopped.failure
 
     def find_recording(self, measurement: Measurement[T], reason: str) -> T | None:
         """Return a recording that replaces an incomplete result. Its note begins with the reason."""
@@ -273,14 +273,10 @@ class Stages:
         return results
 
     @contextmanager
-    def _entered(self, stage: str, failing: str = "") -> Iterator[None]:
-        """Enter a stage and measure its seconds. A cancelled job enters none.
-
-        Args:
-            failing: the stage of STAGES that a cancel fails, if it is another.
-        """
+    def _entered(self, stage: str) -> Iterator[None]:
+        """Enter a stage and measure its seconds. A cancelled job enters none."""
         if self._job.is_cancelled:
-            raise Stopped(cancelled(failing or stage))
+            raise Stopped(cancelled(stage))
         self._job.enter(stage)
         began = time.perf_counter()
         try:

@@ -32,7 +32,7 @@ _GROWTH = 1.3
 
 # Calls timed for the launch overhead; fewer for long kernels. The GPU's queue holds about 1,000 launches: with fewer,
 # no call waits for room in it.
-_MAX_ENQUEUED, _MAX_SYNCHRONIZED, _MIN_CALLS = 200, 50, 5
+_MAX_CALLS, _MIN_CALLS = 200, 5
 _OVERHEAD_BUDGET_MS = 100.0
 
 # How the clock is read.
@@ -223,10 +223,9 @@ def measure_launch_overhead(
             step()
         return (now() - began) * 1000
 
-    affordable = int(_OVERHEAD_BUDGET_MS / kernel_ms)
-    enqueued, synchronized = (max(_MIN_CALLS, min(most, affordable)) for most in (_MAX_ENQUEUED, _MAX_SYNCHRONIZED))
+    calls = max(_MIN_CALLS, min(_MAX_CALLS, int(_OVERHEAD_BUDGET_MS / kernel_ms)))
     synchronize()
-    enqueue_ms = [wall_ms(call) for _ in range(enqueued)]
+    enqueue_ms = [wall_ms(call) for _ in range(calls)]
     synchronize()
-    synchronized_ms = [wall_ms(call, synchronize) for _ in range(synchronized)]
-    return LaunchOverhead(float(np.median(enqueue_ms)), float(np.median(synchronized_ms)), enqueued)
+    synchronized_ms = [wall_ms(call, synchronize) for _ in range(calls)]
+    return LaunchOverhead(float(np.median(enqueue_ms)), float(np.median(synchronized_ms)), calls)
