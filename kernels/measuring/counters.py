@@ -31,8 +31,7 @@ from kernels.compiling.memory_operations import instructions, match_instructions
 from kernels.experiment import Experiment, from_json, launch_key, resolve_gpu
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.pool import Stopped
-from kernels.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts
-from kernels.results.records import RecordForm
+from kernels.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts, records
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -278,7 +277,7 @@ def measure_counters(experiment: Experiment, stages: Stages) -> Counters | Failu
 
 COUNTERS = Measurement(
     "counters",
-    RecordForm("counters", Counters, key=launch_key, verb="Counted"),
+    records.RecordForm("counters", Counters, key=launch_key, verb="Counted"),
     measure_counters,
     "Counting takes the GPU itself: this machine has {this}, and no counts of this experiment on {gpu} were recorded.",
 )

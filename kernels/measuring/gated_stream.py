@@ -226,11 +226,9 @@ def clock_between(before: np.ndarray, after: np.ndarray) -> float | None:
     Args:
         before, after: (programs, 4) int64, CLOCK_FIELDS of each program.
     """
-    first, last = (
-        {int(sm): (cycles, time_ns) for sm, cycles, time_ns, written in rows if written == 1}
-        for rows in (before, after)
-    )
-    spans = np.array([np.subtract(last[sm], first[sm]) for sm in sorted(first.keys() & last.keys())]).reshape(-1, 2)
+    before, after = (rows[rows[:, 3] == 1] for rows in (before, after))
+    _, first, last = np.intersect1d(before[:, 0], after[:, 0], return_indices=True)
+    spans = after[last, 1:3] - before[first, 1:3]
     spans = spans[spans[:, 1] >= _SHORTEST_NS]
     if not len(spans):
         return None

@@ -15,15 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from kernels.compiling import compiler
-from kernels.compiling.compile_cost import compile_seconds, refuse_compile
+from kernels.compiling import compile_cost, compiler
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import INTERNAL, Call, Client
 from kernels.measuring.pool import Stopped, cancelled
-from kernels.results import Compiled, Device, Failure, Measured
-from kernels.results.records import RecordForm
+from kernels.results import Compiled, Device, Failure, Measured, records
 
 if TYPE_CHECKING:
     from kernels.measuring.session import Session
@@ -53,7 +51,7 @@ class Measurement(Generic[T]):
     """
 
     name: str
-    form: RecordForm[T]
+    form: records.RecordForm[T]
     measure: Callable[[Experiment, Stages], T | Failure]
     not_recorded: str = "This machine has {this}, and nothing of this experiment on {gpu} was recorded."
     refuse: Callable[[Experiment, Gpu, bool], None] | None = None
@@ -182,11 +180,11 @@ class Stages:
         if self._session.gpu is None:
             return
         kernel, launch = launch_of(experiment, self.gpu)
-        if refusal := refuse_compile(kernel, launch):
+        if refusal := compile_cost.refuse_compile(kernel, launch):
             raise Stopped(refusal)
         call = Call("compile", compiler.compile_into_cache, (experiment, self.gpu, is_timed))
         with self._entered("compile"):
-            estimate_s = compile_seconds(kernel, launch)
+            estimate_s = compile_cost.compile_seconds(kernel, launch)
             self._wait("compile", self._session.compilers.submit(call, self._job.client, estimate_s))
 
     def compiled(self, *experiments: Experiment) -> tuple[Compiled, ...]:

@@ -16,8 +16,7 @@ from kernels import discover
 from kernels.experiment import Experiment, launch_of, on_any_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
-from kernels.measuring import timing, worker
-from kernels.measuring.check import check, require_memory
+from kernels.measuring import check, timing, worker
 from kernels.measuring.gated_stream import GatedStream
 from kernels.measuring.interpreter import explain_slow_launch
 from kernels.measuring.measurement import Measurement, Stages
@@ -54,7 +53,7 @@ class Prepared:
     def check(self) -> tuple[Check, Diff]:
         """Compare the output with the reference."""
         tile = self.kernel.output_tile(self.setting)
-        return check(self.output, self.inputs, self.kernel.family, self.allowance, tile)
+        return check.check(self.output, self.inputs, self.kernel.family, self.allowance, tile)
 
     @property
     def allowance(self) -> Allowance | None:
@@ -84,7 +83,7 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
             elements = math.prod(spec.stored)
             held += elements * dtype.itemsize
             peak = max(peak, held + (4 * elements if spec.is_input and dtype.itemsize != 4 else 0))
-        require_memory(peak, "These tensors")
+        check.require_memory(peak, "These tensors")
     generator = torch.Generator(device).manual_seed(experiment.run.seed)
     inputs = {}
     for name, spec in specs.items():
@@ -213,14 +212,14 @@ def measure_run(experiment: Experiment, stages: Stages, is_timed: bool) -> RunRe
     stages.compile(experiment)
     device = stages.device()
     stages.work("launch", launch, experiment, stages.gpu)
-    check, diff = stages.work("check", check_output)
+    verdict, diff = stages.work("check", check_output)
     if device.backend == "interpreter":
         note = "Run by Triton's interpreter on the CPU: the result is checked, and there is no time to report."
     elif not is_timed:
         note = "Checked, and not timed."
     else:
-        note = "" if check.passed else "The result is wrong, so it was not timed."
-    result = RunResult(experiment, device.backend, device, check, diff, note=note)
+        note = "" if verdict.passed else "The result is wrong, so it was not timed."
+    result = RunResult(experiment, device.backend, device, verdict, diff, note=note)
     if not note:
         result = stages.work("time", time_run, result)
     return dataclasses.replace(result, stages=stages.seconds)
