@@ -44,7 +44,7 @@ def rows(count: int) -> Iterator[tuple[Any, ...]]:
     dice, begun, kernels = random.Random(0), datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC), list(discover())
     for number in range(count):
         drawn = {"kernel": kernels[number % len(kernels)], "problem": {"M": dice.randrange(1, 9000)}}
-        experiment = from_json(REPEATED if number % (count // REPETITIONS) == 0 else drawn, discover())
+        experiment = from_json(REPEATED if number % (count // REPETITIONS) == 0 else drawn)
         gpu, device = ("H200", "NVIDIA H200") if number % 3 else ("H100", "NVIDIA H100 80GB HBM3")
         median_ms = 0.2 * dice.uniform(0.995, 1.005) * (1.08 if number > count / 2 else 1.0)
         ended = begun + datetime.timedelta(minutes=10 * number)

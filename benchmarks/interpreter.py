@@ -38,7 +38,7 @@ def main() -> None:
     session = Session(None)
     rows, seconds = [], []
     for payload in payloads:
-        experiment = from_json(payload, discover())
+        experiment = from_json(payload)
         kernel = discover()[experiment.kernel]
         outcome = session.submit(experiment).result()
         if isinstance(outcome, Failure):

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from kernels import discover
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS, Gpu
 from kernels.results import Device, Failure, Prediction, Strategy, Sweep, SweepRow
@@ -75,7 +74,7 @@ def read(path: Path) -> list[Recorded]:
 
 
 def _recorded(fields: dict[str, Any]) -> Recorded:
-    space = space_from_json(fields["space"], discover())
+    space = space_from_json(fields["space"])
     names = [name for name, _ in space.varied]
     by_config = {tuple(getattr(one.config, name) for name in names): one for one in space.experiments}
     rows = [Timed(**row | {"config": tuple(row["config"]), "samples": tuple(row["samples"])}) for row in fields["rows"]]

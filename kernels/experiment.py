@@ -69,18 +69,18 @@ class Experiment:
         return {"kernel": self.kernel, **vars(self.problem), **vars(self.config), **gpu, **vars(self.run)}
 
 
-def kernel_knob(kernels: Mapping[str, Kernel]) -> Knob:
+def kernel_knob() -> Knob:
     """Return the knob that selects a kernel."""
-    return Knob("", "Kernel", "The kernel that is shown.", choices=tuple(kernels), kind="unknown_kernel")
+    return Knob("", "Kernel", "The kernel that is shown.", choices=tuple(discover()), kind="unknown_kernel")
 
 
-def find_kernel(name: object, kernels: Mapping[str, Kernel]) -> Kernel:
+def find_kernel(name: object) -> Kernel:
     """Return the kernel with the id `name`.
 
     Raises:
         ConfigError: no kernel has this id.
     """
-    return kernels[str(kernel_knob(kernels).validate("kernel", name))]
+    return discover()[str(kernel_knob().validate("kernel", name))]
 
 
 def declared_parts(kernel: Kernel) -> dict[str, tuple[type, dict[str, Knob]]]:
@@ -92,7 +92,7 @@ def declared_parts(kernel: Kernel) -> dict[str, tuple[type, dict[str, Knob]]]:
     }
 
 
-def from_json(payload: object, kernels: Mapping[str, Kernel], *, together: bool = True) -> Experiment:
+def from_json(payload: object, *, together: bool = True) -> Experiment:
     """Build an Experiment from the API's payload. Omitted fields take the kernel's defaults.
 
     Args:
@@ -105,7 +105,7 @@ def from_json(payload: object, kernels: Mapping[str, Kernel], *, together: bool 
         given = type(payload).__name__
         raise ConfigError("not_an_object", f"The experiment is a {given}; it must be a JSON object with a kernel.")
     refuse_unknown(payload, "An experiment", sorted(field.name for field in dataclasses.fields(Experiment)))
-    kernel = find_kernel(payload.get("kernel"), kernels)
+    kernel = find_kernel(payload.get("kernel"))
     parts = {}
     for name, (declared, allowed) in declared_parts(kernel).items():
         values = payload.get(name, {})
@@ -118,13 +118,13 @@ def from_json(payload: object, kernels: Mapping[str, Kernel], *, together: bool 
     return Experiment(kernel.id, gpu="" if gpu is None else str(GPU.validate("gpu", gpu)), **parts)
 
 
-def nest(flat: Mapping[str, object], kernels: Mapping[str, Kernel]) -> dict[str, Any]:
+def nest(flat: Mapping[str, object]) -> dict[str, Any]:
     """Convert flat URL parameters or form values to the API's payload. Ignore unknown fields.
 
     Raises:
         ConfigError: `flat` does not name a known kernel.
     """
-    kernel = find_kernel(flat.get("kernel"), kernels)
+    kernel = find_kernel(flat.get("kernel"))
     parts = {
         name: {field: flat[field] for field in allowed if field in flat}
         for name, (_, allowed) in declared_parts(kernel).items()
@@ -242,7 +242,7 @@ def merged_fields(kernels: Mapping[str, Kernel]) -> dict[str, dict[str, JsonSche
 
 def kernel_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:
     """Return the schema of the kernel field."""
-    return {**_allow([kernel_knob(kernels)]), "description": "The kernel. The kernels endpoint describes each one."}
+    return {**_allow([kernel_knob()]), "description": "The kernel. The kernels endpoint describes each one."}
 
 
 def gpu_schema() -> JsonSchema:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernels import discover, once
+from kernels import once
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import GPUS, Gpu
 from kernels.spec import Kernel
@@ -55,7 +55,7 @@ class Recommended:
 def shipped() -> tuple[Recommended, ...]:
     """Return all recommended configs in the file."""
     rows = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
-    return tuple(Recommended(**{**row, "experiment": from_json(row["experiment"], discover())}) for row in rows)
+    return tuple(Recommended(**{**row, "experiment": from_json(row["experiment"])}) for row in rows)
 
 
 def recommend(kernel: Kernel, problem: Any, gpu: Gpu) -> Recommended | None:

@@ -77,7 +77,7 @@ def experiments(payloads: Iterator[dict[str, Any]]) -> Iterator[Experiment]:
     taken: set[Experiment] = set()
     for payload in payloads:
         try:
-            experiment = from_json(payload, discover())
+            experiment = from_json(payload)
         except ConfigError:
             continue
         if experiment not in taken:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import this_gpu
 from kernels.results import Failure, RunResult
@@ -67,7 +66,7 @@ class Deaths:
 def inject(session: Session, deaths: int, seed: int) -> Deaths:
     """Kill workers until that many runs have failed."""
     result, draw = Deaths(), random.Random(seed)
-    long, quick = (from_json(payload, discover()) for payload in (LONG_ON_GPU if session.gpu else LONG, QUICK))
+    long, quick = (from_json(payload) for payload in (LONG_ON_GPU if session.gpu else LONG, QUICK))
     session.submit(long).result(TIMEOUT_S)  # starts the worker
     began = time.monotonic()
     session.submit(long).result(TIMEOUT_S)

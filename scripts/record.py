@@ -53,7 +53,7 @@ def choose_experiments(flags: argparse.Namespace, gpu: Gpu) -> list[Experiment]:
     """
     if flags.these:
         lines = flags.these.read_text(encoding="utf-8").splitlines()
-        return [from_json(json.loads(line), discover()) for line in lines if line.strip()]
+        return [from_json(json.loads(line)) for line in lines if line.strip()]
     if flags.draw is not None:
         payloads = draw(flags.draw)
         drawn = experiments(with_descriptors(payloads, gpu) if flags.descriptors else payloads)

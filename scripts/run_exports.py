@@ -48,7 +48,7 @@ def main() -> int:
         folder = (keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         for number, payload in enumerate([*payloads, *MORE]):
-            experiment = from_json(payload if gpu else _shrink(payload), discover())
+            experiment = from_json(payload if gpu else _shrink(payload))
             exported = script(experiment, resolve_gpu(experiment, gpu))
             path = folder / f"{number:02}_{exported.name}.py"
             path.write_text(exported.text, encoding="utf-8")

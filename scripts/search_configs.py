@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernels import discover
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import this_gpu
 from kernels.knobs import ConfigError
@@ -105,7 +104,7 @@ def candidates(kernel: str, problem: Mapping[str, Any], timer: str, space: Space
             config = dict(zip(choices, values, strict=True))
             with suppress(ConfigError):
                 payload = {"kernel": kernel, "problem": problem, "config": config, "run": {"timer": timer}}
-                accepted[from_json(payload, discover())] = None
+                accepted[from_json(payload)] = None
     return list(accepted)
 
 

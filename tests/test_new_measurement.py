@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from kernels import discover
 from kernels.experiment import Run, from_json, launch_key
 from kernels.measuring.measurement import Measurement
 from kernels.measuring.run import prepare
@@ -18,7 +17,7 @@ from kernels.results.store import Store
 # Interpreted by the worker that interprets the contract's cases.
 pytestmark = pytest.mark.xdist_group("interpreted")
 
-EXPERIMENT = from_json({"kernel": "matmul.grid_2d", "problem": {"M": 100, "N": 70, "K": 16}}, discover())
+EXPERIMENT = from_json({"kernel": "matmul.grid_2d", "problem": {"M": 100, "N": 70, "K": 16}})
 ELSEWHERE = replace(EXPERIMENT, gpu="A100-40GB")
 
 

@@ -341,7 +341,7 @@ def config_line(kernel: Kernel, experiment: Experiment) -> str:
     A knob that affects only the grid is not a parameter of the kernel. It becomes a comment.
 
     >>> from kernels.experiment import from_json
-    >>> print(config_line(discover()["transpose.tiled"], from_json({"kernel": "transpose.tiled"}, discover())))
+    >>> print(config_line(discover()["transpose.tiled"], from_json({"kernel": "transpose.tiled"})))
     triton.Config({"BLOCK_M": 64, "BLOCK_N": 128}, num_warps=4, num_stages=3),
     """
     fields, parameters = dict(vars(experiment.config)), inspect.signature(kernel.jitted.fn).parameters

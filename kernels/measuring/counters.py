@@ -291,7 +291,7 @@ def _launch_all(payloads: list[dict[str, Any]], repeats: int) -> None:
     from kernels.measuring.run import prepare
 
     for payload in payloads:
-        experiment = from_json(payload, discover())
+        experiment = from_json(payload)
         prepared = prepare(experiment, resolve_gpu(experiment, this_gpu()))
         for _ in range(repeats):
             prepared.launch()

@@ -220,7 +220,7 @@ class Session:
             self.compilers.submit(Call("worker", os.getpid))
 
     def _read_recordings(self) -> None:
-        first = from_json({"kernel": next(iter(discover()))}, discover())
+        first = from_json({"kernel": next(iter(discover()))})
         for measurement in MEASUREMENTS.values():
             self.store.find(measurement, first, "H200")
 

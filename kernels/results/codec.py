@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from kernels import discover
 from kernels.experiment import Experiment
 from kernels.experiment import from_json as read_experiment
 from kernels.space import Space, space_from_json
@@ -78,14 +77,12 @@ Elements = Annotated[
     np.ndarray, JsonField(_write_elements, _read_picture, list[list[float | Literal["nan", "inf", "-inf"]]])
 ]
 
-MeasuredExperiment = Annotated[
-    Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload, discover()))
-]
+MeasuredExperiment = Annotated[Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload))]
 # A sweep also has rows for configs that the family rejects.
 SweptExperiment = Annotated[
-    Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload, discover(), together=False))
+    Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload, together=False))
 ]
-SweptSpace = Annotated[Space, JsonField(Space.to_json, lambda payload: space_from_json(payload, discover()))]
+SweptSpace = Annotated[Space, JsonField(Space.to_json, lambda payload: space_from_json(payload))]
 
 
 class UnreadableRecording(ValueError):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from kernels import discover, jit
+from kernels import jit
 from kernels.experiment import Experiment, from_json
 from kernels.gpus import Gpu
 from kernels.results import Measured, RunResult, Sweep, SweepRow, Timeline, codec, records
@@ -332,14 +332,14 @@ def experiment_key(experiment: Experiment) -> str:
 def read_experiment(text: str) -> Experiment | None:
     """Parse `experiment_text`. Return None if this version lacks the kernel or rejects a value."""
     try:
-        return from_json(json.loads(text), discover())
+        return from_json(json.loads(text))
     except ValueError:
         return None
 
 
 @functools.cache
 def _defaults(kernel: str) -> dict[str, Json]:
-    fields = from_json({"kernel": kernel}, discover()).to_json()
+    fields = from_json({"kernel": kernel}).to_json()
     return {part: fields[part] for part in ("problem", "config", "run")}
 
 

@@ -20,8 +20,9 @@ from typing import Any
 
 from kernels import discover
 from kernels.compiling.compile_cost import explain_spill
-from kernels.experiment import resolve_gpu
+from kernels.experiment import Experiment, resolve_gpu
 from kernels.gpus import Gpu
+from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
 from kernels.measuring.worker import default_cache_directory
 from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
@@ -318,25 +319,35 @@ class SweepRun:
             self.changes += 1
 
 
+def refuse_configs(space: Space, gpu: Gpu) -> dict[Experiment, str]:
+    """Return the configs that a sweep does not compile, with the reason: their family rejects them, or they spill."""
+    kernel, reasons = discover()[space.base.kernel], {}
+    for experiment in space.experiments:
+        try:
+            kernel.family.refuse(experiment.problem, experiment.config)
+            reason = explain_spill(kernel, Launch(experiment.problem, experiment.config, gpu))
+        except ConfigError as error:
+            reason = str(error)
+        if reason:
+            reasons[experiment] = reason
+    return reasons
+
+
 def _initial_rows(
     space: Space, gpu: Gpu, takes_times: bool, predict: Predict, earlier: Sequence[SweepRow]
 ) -> list[SweepRow]:
-    """Make a row for each config; reuse those of `earlier` that are done for this GPU."""
-    kernel = discover()[space.base.kernel]
-    # A machine that takes times tries again what was only checked or predicted.
+    """Make a row for each config. Reuse the earlier rows that are done for this GPU."""
+    kernel, refused = discover()[space.base.kernel], refuse_configs(space, gpu)
+    # A machine that takes times retries configs that were only checked or predicted.
     done = {status for status in DONE if not takes_times or status not in ("checked", "predicted")}
-    known = {row.experiment: row for row in earlier if row.device == gpu.name and row.status in done}
-    refused = space.refused(kernel)
-    rows = []
+    rows = {row.experiment: row for row in earlier if row.device == gpu.name and row.status in done}
     for experiment in space.experiments:
-        launch = Launch(experiment.problem, experiment.config, gpu)
-        if experiment in known:
-            rows.append(known[experiment])
-        elif reason := refused.get(experiment) or explain_spill(kernel, launch):
-            rows.append(SweepRow(experiment, "set aside", reason, gpu.name))
-        else:
-            rows.append(SweepRow(experiment, "not tried", device=gpu.name, predicted=predict(kernel, launch, None)))
-    return rows
+        if experiment not in rows and experiment in refused:
+            rows[experiment] = SweepRow(experiment, "set aside", refused[experiment], gpu.name)
+        elif experiment not in rows:
+            predicted = predict(kernel, Launch(experiment.problem, experiment.config, gpu), None)
+            rows[experiment] = SweepRow(experiment, "not tried", device=gpu.name, predicted=predicted)
+    return [rows[experiment] for experiment in space.experiments]
 
 
 def sweep_here(

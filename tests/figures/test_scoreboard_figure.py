@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover
 from kernels.experiment import from_json
 from visualize.figures import theme
 from visualize.figures.scoreboard_figure import scoreboard_figure
@@ -16,7 +15,7 @@ from visualize.predict.scores import DRAM, Score
 
 
 def score(predicted, counted, operation="load", gpu="H200", count="sectors", **more):
-    experiment = from_json({"kernel": "matmul.grouped", "gpu": gpu}, discover())
+    experiment = from_json({"kernel": "matmul.grouped", "gpu": gpu})
     return Score(experiment, operation, count, predicted, counted, **more)
 
 

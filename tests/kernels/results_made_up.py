@@ -7,7 +7,6 @@ import datetime
 
 import numpy as np
 
-from kernels import discover
 from kernels.experiment import Experiment, from_json
 from kernels.results import Baseline, Check, Device, RunResult, Timing
 
@@ -20,7 +19,7 @@ PASSED = Check(True, 1e-4, 2e-4, 0.01, 1e-3, 0, 0, 4096, (1, 2), 0.5, 0.5, 0.7)
 
 
 def experiment(kernel: str = "transpose.tiled", **problem: int) -> Experiment:
-    return from_json({"kernel": kernel, "problem": problem}, discover())
+    return from_json({"kernel": kernel, "problem": problem})
 
 
 def run(of: Experiment, median_ms: float | None = 0.1, device: Device = H200, spread: float = 0.005) -> RunResult:

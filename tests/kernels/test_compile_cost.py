@@ -18,7 +18,7 @@ from visualize.tours import tours
 
 
 def launch_from(payload):
-    chosen = from_json(payload, discover())
+    chosen = from_json(payload)
     return launch_of(chosen, resolve_gpu(chosen, None))
 
 

@@ -7,7 +7,6 @@ import select
 
 import pytest
 
-from kernels import discover
 from kernels.compiling.memory_operations import instructions
 from kernels.experiment import from_json
 from kernels.measuring import counters
@@ -21,7 +20,7 @@ PAYLOAD = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64, "dtype": "
 
 @pytest.fixture
 def experiment():
-    return from_json(PAYLOAD, discover())
+    return from_json(PAYLOAD)
 
 
 @pytest.fixture

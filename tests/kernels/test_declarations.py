@@ -203,7 +203,7 @@ def test_knobs_presets_and_headlines_are_complete_and_legal(kernel, kernels):
             assert knob.validate(name, getattr(declared(), name)) == getattr(declared(), name)
     assert len({preset.title for preset in kernel.presets}) == len(kernel.presets) > 0
     for preset in kernel.presets:
-        experiment = from_json({"kernel": kernel.id, "problem": preset.problem, "config": preset.config}, kernels)
+        experiment = from_json({"kernel": kernel.id, "problem": preset.problem, "config": preset.config})
         assert preset.problem.items() <= vars(experiment.problem).items()
         assert preset.config.items() <= vars(experiment.config).items()
 

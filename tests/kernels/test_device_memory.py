@@ -42,7 +42,7 @@ def test_operands_count_with_the_float32_values_that_they_are_converted_from(dev
     """Two operands of half a gibibyte, and the second's values in float32 before they become float16: 2 GiB."""
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     device(free=1.9)
-    experiment = from_json({"kernel": "matmul.grouped", "problem": dict.fromkeys("MNK", 16384)}, discover())
+    experiment = from_json({"kernel": "matmul.grouped", "problem": dict.fromkeys("MNK", 16384)})
     with pytest.raises(InsufficientMemory) as error:
         prepare(experiment, GPUS["T4"])
     failure = to_failure("launch", error.value)

@@ -40,17 +40,14 @@ def experiments(draw):
             payload[part][name] = draw(values)
     if payload["problem"].get("dtype", "").startswith("float8") and "BLOCK_K" in knobs(kernel.config):
         payload["config"]["BLOCK_K"] = max(32, payload["config"].get("BLOCK_K", 32))
-    return from_json(payload, KERNELS)
+    return from_json(payload)
 
 
 @given(experiments(), st.dictionaries(st.sampled_from(("tab", "color", "warp_size", "utm_source")), st.text()))
 def test_an_experiment_survives_json_and_a_url_with_other_parameters(experiment, others):
-    assert from_json(json.loads(json.dumps(experiment.to_json())), KERNELS) == experiment
+    assert from_json(json.loads(json.dumps(experiment.to_json()))) == experiment
     address = experiment.to_address()
-    assert (
-        from_json(nest({**others, **{name: str(value) for name, value in address.items()}}, KERNELS), KERNELS)
-        == experiment
-    )
+    assert from_json(nest({**others, **{name: str(value) for name, value in address.items()}})) == experiment
     assert set(address) - {"gpu"} == {"kernel", *(name for _, name, _ in fields(KERNELS[experiment.kernel]))}
     assert ("gpu" in address) == bool(experiment.gpu)
 
@@ -60,20 +57,20 @@ def test_every_allowed_value_is_read_as_json_or_a_url_writes_it(kernel, kernels)
         for value in {knob.default, *(knob.choices or (knob.low, knob.high))}:
             for written in (value, float(value), str(value)) if isinstance(value, int) else (value,):
                 payload = {"kernel": kernel.id, part: {name: written}}
-                read = getattr(getattr(from_json(payload, kernels, together=False), part), name)
+                read = getattr(getattr(from_json(payload, together=False), part), name)
                 assert (read, type(read)) == (value, type(knob.default))
 
 
 def test_omitted_fields_take_the_kernels_defaults(kernel, kernels):
     default = Experiment(kernel.id, kernel.family.problem(), kernel.config())
     for gpu in ({}, {"gpu": None}, {"gpu": ""}):
-        assert from_json({"kernel": kernel.id, **gpu}, kernels) == default
+        assert from_json({"kernel": kernel.id, **gpu}) == default
 
 
 def refuse(payload, kind, field, *parts):
     """Check that a payload is refused with this kind and field, and a sentence that has these parts."""
     with pytest.raises(ConfigError) as caught:
-        from_json(payload, KERNELS)
+        from_json(payload)
     assert (caught.value.kind, caught.value.field) == (kind, field)
     message = str(caught.value)
     assert message.endswith(".")
@@ -113,7 +110,7 @@ def test_an_unknown_kernel_is_refused(kernels):
         refuse({"kernel": value}, "unknown_kernel", "kernel", f"kernel is {value!r};", *kernels)
     for flat in ({}, {"kernel": ""}, {"kernel": "matmul"}, {"M": "577"}):
         with pytest.raises(ConfigError, match="kernel is ") as caught:
-            nest(flat, kernels)
+            nest(flat)
         assert caught.value.kind == "unknown_kernel"
 
 
@@ -154,7 +151,7 @@ HERE = dataclasses.replace(GPUS["L4"], sms=7)
 )
 def test_the_gpu_is_this_one_or_the_default_unless_named(name, this, expected):
     payload = {"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}, "gpu": name}
-    assert resolve_gpu(from_json(payload, KERNELS), this) is expected
+    assert resolve_gpu(from_json(payload), this) is expected
 
 
 @pytest.mark.parametrize(
@@ -167,5 +164,5 @@ def test_the_gpu_is_this_one_or_the_default_unless_named(name, this, expected):
 def test_a_gpu_that_is_not_here_or_lacks_the_dtype_is_refused(name, kind, field, message):
     payload = {"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}, "gpu": name}
     with pytest.raises(ConfigError, match=message) as caught:
-        resolve_gpu(from_json(payload, KERNELS), None)
+        resolve_gpu(from_json(payload), None)
     assert (caught.value.kind, caught.value.field) == (kind, field)

@@ -153,7 +153,7 @@ def test_a_script_is_made_of_what_the_experiment_says():
         "config": {"BLOCK_M": 32, "GROUP_SIZE": 2, "num_warps": 8},
         "run": {"seed": 11, "distribution": "uniform", "l2": "cold"},
     }
-    text = script.script(from_json(payload, discover()), GPUS["H200"]).text
+    text = script.script(from_json(payload), GPUS["H200"]).text
     for part in (
         'problem = SimpleNamespace(M=96, N=80, K=64, dtype="float16", layout="TN", precision="tf32")',
         "BLOCK_M=32, BLOCK_N=128, BLOCK_K=32, GROUP_SIZE=2, num_warps=8",

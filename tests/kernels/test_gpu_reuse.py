@@ -24,7 +24,7 @@ PAYLOAD = {
 
 
 def compared(gpu, **config):
-    experiment = from_json({**PAYLOAD, "config": {**PAYLOAD["config"], **config}}, discover())
+    experiment = from_json({**PAYLOAD, "config": {**PAYLOAD["config"], **config}})
     study = gpu.submit(experiment, "reuse").result()
     assert isinstance(study, GroupSizeStudy), study
     return experiment, study

@@ -22,7 +22,7 @@ MATMUL = {"kernel": "matmul.grouped", "problem": {"M": 1024, "N": 1024, "K": 102
 
 
 def run(session, payload):
-    return session.submit(from_json(payload, discover())).result()
+    return session.submit(from_json(payload)).result()
 
 
 def assert_right(result):
@@ -74,9 +74,7 @@ def test_a_cold_cache_is_slower_where_everything_would_fit(gpu):
 def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gpu):
     assert_right(run(gpu, MATMUL))
     process_id = gpu.ask_runner(os.getpid)
-    job = gpu.submit(
-        from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16384, "N": 16384, "K": 16384}}, discover())
-    )
+    job = gpu.submit(from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16384, "N": 16384, "K": 16384}}))
     while job.progress.stage not in ("launch", "check", "time"):
         time.sleep(0.001)
     time.sleep(0.05)  # it has taken the work: what dies before is replaced, and the work done
@@ -128,7 +126,7 @@ def test_every_layout_is_right_and_timed(gpu, shape, dtype, layout):
     ids=lambda payload: payload["kernel"],
 )
 def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
-    experiment = from_json(payload, discover())
+    experiment = from_json(payload)
     counted = gpu.submit(experiment, "counters").result()
     assert isinstance(counted, Counters), counted
     assert counted.backend == "cuda"
@@ -148,9 +146,9 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
 
 def test_a_count_without_ncu_is_the_recorded_one_with_the_reason(gpu, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    recorded = gpu.submit(from_json({"kernel": "transpose.row_strip"}, discover()), "counters").result()
+    recorded = gpu.submit(from_json({"kernel": "transpose.row_strip"}), "counters").result()
     assert isinstance(recorded, Counters), recorded
     assert recorded.backend == "recorded"
     assert "ncu is not installed" in recorded.note
-    outcome = gpu.submit(from_json({"kernel": "transpose.row_strip", "problem": {"M": 77}}, discover()), "counters")
+    outcome = gpu.submit(from_json({"kernel": "transpose.row_strip", "problem": {"M": 77}}), "counters")
     assert outcome.result().kind == "no_ncu"

@@ -51,7 +51,7 @@ def count_compiles():
 
 
 def taken(gpu, payload):
-    timeline = gpu.submit(from_json(payload, discover()), "timeline").result()
+    timeline = gpu.submit(from_json(payload), "timeline").result()
     assert isinstance(timeline, Timeline), timeline
     return timeline
 
@@ -105,7 +105,7 @@ def test_a_kernel_that_races_has_a_timeline_and_a_wrong_output(gpu):
 
 def test_what_cannot_be_compiled_is_refused_as_in_a_run(gpu):
     config = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 8, "num_warps": 8}
-    outcome = gpu.submit(from_json({"kernel": "matmul.grouped", "config": config}, discover()), "timeline").result()
+    outcome = gpu.submit(from_json({"kernel": "matmul.grouped", "config": config}), "timeline").result()
     assert isinstance(outcome, Failure), outcome
     assert (outcome.stage, outcome.kind) == ("compile", "out_of_resources")
     assert_holds(taken(gpu, {"kernel": "matmul.grouped"}), gpu)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.measuring.timing import MEASURED, RUN, sample
 from kernels.pairs import pair
@@ -23,7 +22,7 @@ FITS = {"kernel": "transpose.tiled", "problem": {"M": 2048, "N": 1024}}
 
 
 def run(session, payload, **options):
-    result = session.submit(from_json({**payload, "run": options}, discover())).result()
+    result = session.submit(from_json({**payload, "run": options})).result()
     assert isinstance(result, RunResult), result
     assert result.check.passed, result.check
     return result

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover
 from kernels.experiment import Run, from_json
 from kernels.gpus import GPUS
 from kernels.measuring.measurement import Measurement
@@ -18,7 +17,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("deviceless")
 
-QUICK = from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16, "N": 32, "K": 16}}, discover())
+QUICK = from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16, "N": 32, "K": 16}})
 
 # Takes the compiler half a minute for an H200: 512 sums per thread.
 SLOW = from_json(
@@ -26,8 +25,7 @@ SLOW = from_json(
         "kernel": "matmul.grouped",
         "problem": {"M": 256, "N": 256, "K": 64},
         "config": {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 16, "GROUP_SIZE": 1, "num_warps": 2},
-    },
-    discover(),
+    }
 )
 
 
@@ -134,7 +132,7 @@ def test_a_result_is_known_until_as_many_others_have_been_used_since(session, ma
     fresh.close()
 
 
-RECORDED = from_json({"kernel": "transpose.row_strip"}, discover())
+RECORDED = from_json({"kernel": "transpose.row_strip"})
 
 
 def test_without_ncu_a_recording_replaces_the_counts(deviceless, monkeypatch):

@@ -35,7 +35,7 @@ def test_each_half_of_each_tile_is_stored(session: Session, shape: tuple[int, in
     """
     config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 16, "GROUP_SIZE": group_size, "num_warps": 8}
     payload = {"kernel": KERNEL.id, "problem": dict(zip("MNK", shape, strict=True)), "config": config}
-    found = session.submit(from_json(payload, discover())).result()
+    found = session.submit(from_json(payload)).result()
     assert isinstance(found, RunResult), found
     assert found.check.passed
     assert found.check.nonfinite == 0

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring import counters
@@ -33,7 +32,7 @@ RECORDED = {
 
 def experiment_of(payload=RECORDED, **config):
     payload = {**payload, "config": {**payload.get("config", {}), **config}}
-    return from_json(payload, discover())
+    return from_json(payload)
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 1024])
@@ -52,7 +51,7 @@ def test_without_a_gpu_the_recorded_study_is_given_for_any_group_size(session, s
 def test_how_a_run_is_timed_and_on_what_numbers_makes_no_difference(session):
     payload = {**RECORDED, "run": {"seed": 5, "l2": "cold"}}
     payload["problem"] = {**RECORDED["problem"], "precision": "ieee"}
-    assert isinstance(session.submit(from_json(payload, discover()), "reuse").result(), GroupSizeStudy)
+    assert isinstance(session.submit(from_json(payload), "reuse").result(), GroupSizeStudy)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_powers_of_two_are_compared_with_all_rows_and_the_launchs_own(m, own, co
 
 @pytest.mark.parametrize("kernel", ["matmul.grid_2d", "matmul.split_k_atomic", "transpose.tiled"])
 def test_a_kernel_without_groups_is_compared_with_nothing(kernel):
-    experiment = from_json({"kernel": kernel}, discover())
+    experiment = from_json({"kernel": kernel})
     assert variants(experiment, GPUS["H200"]) == (experiment,)
     assert any_group_size(experiment) == experiment
 

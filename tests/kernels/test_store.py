@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from kernels import discover
 from kernels.experiment import Run, from_json
 from kernels.gpus import GPUS
 from kernels.measuring.session import MEASUREMENTS
@@ -30,7 +29,7 @@ from tests.kernels.stores import ONE, OTHER, RUN, again, counted, medians, put, 
 HOSTILE = "'; DROP TABLE result; --"
 ALL = ResultFilter()
 OF_ONE = ResultFilter(keys=(experiment_key(ONE),))
-SPACE = space(ONE, {"BLOCK_M": [16, 32, 64]}, discover())
+SPACE = space(ONE, {"BLOCK_M": [16, 32, 64]})
 BLOCKS_16 = SPACE.experiments[0]
 
 
@@ -112,7 +111,7 @@ def test_an_experiments_key_is_the_same_in_every_process_and_ignores_defaults():
 
 def test_every_kernels_presets_have_distinct_keys_and_come_back(kernels):
     every = {
-        from_json({"kernel": kernel.id, "problem": preset.problem, "config": preset.config}, kernels)
+        from_json({"kernel": kernel.id, "problem": preset.problem, "config": preset.config})
         for kernel in kernels.values()
         for preset in kernel.presets
     }
@@ -157,7 +156,7 @@ def test_the_oldest_results_and_sweeps_are_deleted_when_the_file_is_full(store_p
 def test_a_sweep_grows_row_by_row(store):
     slow, fast, failed = (SweepRow(BLOCKS_16, "timed", median_ms=ms) for ms in (0.2, 0.1, None))
     put_sweep(store, "a1", SPACE, {0: slow}, "running")
-    put_sweep(store, "b2", space(OTHER, {"BLOCK_M": [16]}, discover()), {0: slow}, "cancelled")
+    put_sweep(store, "b2", space(OTHER, {"BLOCK_M": [16]}), {0: slow}, "cancelled")
     assert store.add_to_sweep("gone", {0: slow}, 1, None), "rows of a deleted sweep are dropped"
     put_sweep(store, "a1", SPACE, {1: failed, 0: fast}, "running")
     back = again(store)

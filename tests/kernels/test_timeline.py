@@ -22,7 +22,7 @@ from visualize.panels.timeline_panel import timeline_json
 
 pytestmark = pytest.mark.xdist_group("timed builds")
 
-EXPERIMENT = from_json({"kernel": "matmul.grouped", "gpu": "H200"}, discover())
+EXPERIMENT = from_json({"kernel": "matmul.grouped", "gpu": "H200"})
 TIMING = Timing(0.25, 0.24, 0.26, 20, 10.0, None)
 
 
@@ -131,9 +131,9 @@ def test_the_reply_lists_every_program_with_what_it_costs_to_know():
 def test_more_programs_than_a_timeline_holds_are_refused_with_the_number(session):
     problem = {"M": 8192, "N": 16384}
     payload = {"kernel": "transpose.tiled", "problem": problem, "config": {"BLOCK_M": 64, "BLOCK_N": 32}}
-    most = session.submit(from_json(payload, discover()), "timeline").result()
+    most = session.submit(from_json(payload), "timeline").result()
     assert most.kind == "not_recorded"
-    failure = session.submit(from_json({**payload, "problem": {**problem, "M": 8193}}, discover()), "timeline").result()
+    failure = session.submit(from_json({**payload, "problem": {**problem, "M": 8193}}), "timeline").result()
     assert (failure.stage, failure.kind) == ("config", "too_many_programs")
     assert f"{MAX_PROGRAMS + 512:,} programs" in failure.message
     assert f"at most {MAX_PROGRAMS:,}" in failure.message

@@ -12,7 +12,6 @@ import types
 import gradio as gr
 import pytest
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS, gpu_or_slice
 from kernels.measuring import worker
@@ -178,7 +177,7 @@ def test_a_session_on_zero_gpu_knows_its_slice_and_asks_for_none_until_something
         session.warm_up()
         assert (session.gpu.name, session.gpu.sms, session.backend) == ("slice of RTXPRO6000", 94, "cuda")
         assert session.ping_runner() is None
-        device = LocalDevice(session, from_json({"kernel": "matmul.grouped"}, discover()), session.gpu)
+        device = LocalDevice(session, from_json({"kernel": "matmul.grouped"}), session.gpu)
         assert not device.takes_times
         assert device.refusal(None).startswith("ZeroGPU lends this GPU for one run at a time")
         assert hub.asked == []
@@ -191,7 +190,7 @@ def test_a_run_takes_one_lease_in_the_name_of_its_visitor(space, hub):
     try:
         context = contextvars.copy_context()
         context.run(WHO.set, "a visitor")
-        experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}}, discover())
+        experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}})
         result = context.run(session.submit, experiment).result(120)
         assert isinstance(result, Failure), "there is no CUDA here"
         assert result.stage in ("launch", "worker"), result

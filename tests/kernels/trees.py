@@ -18,7 +18,6 @@ import json, sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    from kernels import discover
     from kernels.experiment import from_json
     from kernels.gpus import this_gpu
     from kernels.measuring.session import Session
@@ -26,7 +25,7 @@ if __name__ == "__main__":
 
     session = Session(this_gpu() if sys.argv[2] == "cuda" else None, Path(sys.argv[1]))
     for payload in json.load(sys.stdin):
-        outcome = session.submit(from_json(payload, discover()), name="check").result()
+        outcome = session.submit(from_json(payload), name="check").result()
         said = to_json(outcome)
         print(json.dumps(said.get("check") or said))
     session.close()

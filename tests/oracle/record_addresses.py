@@ -78,7 +78,7 @@ def main():
     recorder = interpreter._interpreter = Recorder(interpreter._interpreter)
     results = []
     for name, problem, config, sms in json.load(sys.stdin):
-        experiment = from_json({"kernel": name, "problem": problem, "config": config}, discover())
+        experiment = from_json({"kernel": name, "problem": problem, "config": config})
         launch = Launch(experiment.problem, experiment.config, replace(GPUS["H200"], sms=sms))
         results.append(recorder.launch(discover()[name], launch))
     Path(sys.argv[1]).write_bytes(pickle.dumps(results))

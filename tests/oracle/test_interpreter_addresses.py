@@ -67,7 +67,7 @@ def launch_of(experiment):
 
 def operation_count(case):
     """Number of memory operations that the interpreter executes: each takes about as long."""
-    experiment = from_json(as_json(*case), discover())
+    experiment = from_json(as_json(*case))
     launch, kernel = launch_of(experiment), discover()[experiment.kernel]
     return sum(len(list(executions(access, kernel.extents(launch)))) for access in kernel.accesses(launch))
 
@@ -116,7 +116,7 @@ def predict(access, shape, first):
 )
 def case(request, recorded):
     """A case's experiment, its kernel, and what it touched."""
-    experiment = from_json(as_json(*request.param), discover())
+    experiment = from_json(as_json(*request.param))
     return launch_of(experiment), discover()[experiment.kernel], recorded[request.param]
 
 

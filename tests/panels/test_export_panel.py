@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.session import Session
@@ -78,11 +77,11 @@ def test_the_panel_knows_what_is_set(page):
     state = opened({"kernel": "transpose.flat", "M": 99, "tab": "result"})
     panel = next(one for one in page.panels["result"] if isinstance(one, ExportPanel))
     (value,) = panel.draw(page.handlers.drawing.known(state)).values()
-    assert from_json(json.loads(value), discover()) == state.experiment
+    assert from_json(json.loads(value)) == state.experiment
 
 
 def test_about_names_what_differs_from_a_plain_run():
-    experiment = from_json({"kernel": "transpose.flat", "run": {"seed": 3, "l2": "cold"}}, discover())
+    experiment = from_json({"kernel": "transpose.flat", "run": {"seed": 3, "l2": "cold"}})
     assert about(experiment, GPUS["L4"].name, "predicted", "counted").endswith(
         "num_stages 3 · seed 3, cold · L4 · predicted and counted"
     )
@@ -91,4 +90,4 @@ def test_about_names_what_differs_from_a_plain_run():
 @pytest.mark.parametrize("sources", [(), ("guessed",)])
 def test_about_takes_no_mark_that_there_is_not(sources):
     with pytest.raises(ValueError, match="allowed are measured"):
-        about(from_json({"kernel": "transpose.flat"}, discover()), "L4", *sources)
+        about(from_json({"kernel": "transpose.flat"}), "L4", *sources)

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from types import SimpleNamespace
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.measuring.session import Session
 from kernels.results import Failure
@@ -106,7 +105,7 @@ def test_a_job_that_has_ended_is_one_line_of_json(tmp_path, caplog):
     session = Session(None, tmp_path)
     session.runner.close()
     with caplog.at_level(logging.INFO, "tilescope"):
-        job = session.submit(from_json(SMALL, discover()))
+        job = session.submit(from_json(SMALL))
         failed = job.result(20)
     session.close()
     (record,) = [one for one in caplog.records if one.name == "tilescope.session"]

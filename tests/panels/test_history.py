@@ -13,7 +13,6 @@ from dataclasses import replace
 import gradio as gr
 import pytest
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS, Session
@@ -170,7 +169,7 @@ def links(markup, word):
 
 
 def test_a_row_of_the_latest_opens_what_was_measured(panel, store):
-    of = from_json({"kernel": "matmul.grouped", "problem": {"M": 96}, "run": {"seed": 3}}, discover())
+    of = from_json({"kernel": "matmul.grouped", "problem": {"M": 96}, "run": {"seed": 3}})
     filled(store, [0.2], H100, of=of, gpu="H100")
     filled(store, [0.2], of=replace(of, gpu="this"), device=replace(H200, name="RTX 3090"), gpu="RTX 3090")
     filled(store, [None], INTERPRETER, of=of)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.run import RUN
@@ -17,7 +16,7 @@ from visualize.panels import result_tab
 from visualize.text import words
 from visualize.widgets.plot import NONE
 
-EXPERIMENT = from_json({"kernel": "matmul.grouped"}, discover())
+EXPERIMENT = from_json({"kernel": "matmul.grouped"})
 
 
 def recorded():
@@ -81,7 +80,7 @@ def test_numbers_read_as_people_write_them():
 
 
 def test_a_race_that_passes_is_still_called_one_and_says_why_it_can_not_show():
-    experiment = from_json({"kernel": "matmul.split_k_race"}, discover())
+    experiment = from_json({"kernel": "matmul.split_k_race"})
     lost = records.find(RUN.form, experiment, "H200")
     assert not lost.check.passed, "the default lost its race when it was recorded"
     won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
@@ -98,7 +97,7 @@ def test_a_race_that_passes_is_still_called_one_and_says_why_it_can_not_show():
 
 
 def test_a_launch_that_falls_back_on_pointers_says_why():
-    experiment = from_json({"kernel": "matmul.persistent", "problem": {"K": 4095}}, discover())
+    experiment = from_json({"kernel": "matmul.persistent", "problem": {"K": 4095}})
     _, claim, *_ = drawn(replace(recorded(), experiment=experiment))
     assert "A row of A takes 8,190 bytes. A tensor descriptor needs a multiple of 16" in claim
     assert "falls back to pointers" in claim

@@ -29,7 +29,7 @@ WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
 
 def found(config, m=8192, n=8192, k=8192, kernel="matmul.grouped", gpu=H200, **more):
     payload = {"kernel": kernel, "problem": {"M": m, "N": n, **({"K": k} if k else {})}, "config": config}
-    experiment = from_json(payload, discover())
+    experiment = from_json(payload)
     launch = Launch(experiment.problem, experiment.config, gpu)
     study = records.find(GROUP_SIZES.form, experiment, gpu.name)
     if study and more:
@@ -114,7 +114,7 @@ def test_a_copy_has_no_group_sizes_and_reads_its_input_once():
 
 
 def test_the_reply_has_every_group_size_and_says_why_nothing_was_compiled():
-    experiment = from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 64}}, discover())
+    experiment = from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 64}})
     failure = Failure("compile", "no_triton", "Triton is not installed.")
     known = Known(State(experiment, View(""), discover()["matmul.grouped"], H200), failure=failure)
     reply = reuse_tab.reply(known)

@@ -22,13 +22,13 @@ from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.widgets.plot import NONE
 
-EXPERIMENT = from_json({"kernel": "matmul.grouped"}, discover())
+EXPERIMENT = from_json({"kernel": "matmul.grouped"})
 GROUPED = discover()["matmul.grouped"]
 H200 = GPUS["H200"]
 
 
 def recorded(payload=None):
-    return records.find(RUN.form, from_json(payload or {"kernel": "matmul.grouped"}, discover()), "H200")
+    return records.find(RUN.form, from_json(payload or {"kernel": "matmul.grouped"}), "H200")
 
 
 def text_of(markup):

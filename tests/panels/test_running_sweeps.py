@@ -125,7 +125,7 @@ def test_the_endpoint_replies_with_every_config_the_best_first(started):
         ),
         ({"vary": {"BLOCK_M": 64}}, "BLOCK_M is varied over 64; give a list of values."),
         ({"vary": [1]}, "vary must be a JSON object of lists"),
-        ({"vary": {"nonsense": [1]}}, "can't vary 'nonsense'"),
+        ({"vary": {"nonsense": [1]}}, "has no field 'nonsense'"),
         ({"strategy": "best"}, "strategy is 'best'; allowed are guided, grid and random."),
         ({"budget": -1}, "budget is -1; allowed are whole numbers from 0 to 4096."),
         ({"experiment": {"kernel": "x"}}, "kernel is 'x'"),

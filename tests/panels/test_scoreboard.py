@@ -10,7 +10,6 @@ from dataclasses import replace
 import gradio as gr
 import pytest
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
@@ -70,7 +69,7 @@ def test_the_shipped_prediction_is_what_the_models_say(recording):
 
 
 def test_what_was_counted_is_read_from_the_recording():
-    experiment = from_json({"kernel": "transpose.flat", "gpu": "H200"}, discover())
+    experiment = from_json({"kernel": "transpose.flat", "gpu": "H200"})
     counted = records.find(COUNTERS.form, experiment, "H200").launch
     mine = [one for one in scoreboard().scores if one.experiment == experiment]
     assert {(one.operation, one.count, one.counted) for one in mine} == {
@@ -127,7 +126,7 @@ def test_what_was_not_counted_on_a_gpu_says_so_and_has_no_picture(panel):
 
 
 def scores(*pairs):
-    experiment = from_json({"kernel": "matmul.persistent", "gpu": "H200"}, discover())
+    experiment = from_json({"kernel": "matmul.persistent", "gpu": "H200"})
     return tuple(Score(experiment, "TMA load", "sectors", *pair) for pair in pairs)
 
 
@@ -208,7 +207,7 @@ def test_the_endpoint_has_every_point_once_and_totals_of_them():
     assert len(everything["left_out"]["lower_bounds"]) == len(board.lower_bounds)
     for given, one in list(zip(everything["points"], board.scores, strict=True))[::EVERY]:
         launch = everything["launches"][given["launch"]]
-        assert from_json(launch["experiment"], discover()) == one.experiment
+        assert from_json(launch["experiment"]) == one.experiment
         assert (given["predicted"], given["counted"], launch["gpu"]) == (one.predicted, one.counted, one.experiment.gpu)
 
 

@@ -99,7 +99,7 @@ def test_the_budget_makes_the_estimate_shorter():
     [
         ("BLOCK_M", "sweep_vary is 'BLOCK_M'; write KNOB=VALUE,VALUE, as in BLOCK_M=64,128."),
         ("BLOCK_M=64,65", "BLOCK_M is 65; allowed are"),
-        ("nonsense=1", "A sweep of matmul.grouped can't vary 'nonsense'"),
+        ("nonsense=1", "The config of matmul.grouped has no field 'nonsense'"),
         ("num_stages=x", "num_stages is 'x'; it must be a whole number."),
         (f"GROUP_SIZE={','.join(map(str, range(1, 70)))} {MANY.split(' GROUP')[0]} num_stages=2,3", "at most 4,096"),
     ],

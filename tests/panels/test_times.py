@@ -30,7 +30,7 @@ LARGE = {"kernel": "transpose.tiled", "problem": {"M": 8192, "N": 8192}}
 
 def measured(payload=SMALL, median_ms=0.007, ratio=(0.97, 0.975, 0.98), **changed) -> RunResult:
     """A run that was recorded without them, with all that is measured now."""
-    run = records.find(RUN.form, from_json(payload, discover()), "H200")
+    run = records.find(RUN.form, from_json(payload), "H200")
     gbps = None if run.timing.gbps is None else 1000.0
     timing = Timing(median_ms, 0.99 * median_ms, 1.02 * median_ms, 340, None if gbps else 40.0, gbps)
     first = Baseline("torch.matmul", replace(timing, median_ms=ratio[1] * median_ms), ratio[1], ratio[0], ratio[2])
@@ -160,7 +160,7 @@ def test_the_figure_has_bars_for_every_call_and_its_own_for_python():
 
 def older():
     """A run that was recorded before these were measured."""
-    run = records.find(RUN.form, from_json(SMALL, discover()), "H200")
+    run = records.find(RUN.form, from_json(SMALL), "H200")
     baseline = replace(run.baseline, ratio_low=None, ratio_high=None)
     missing = {"baselines": (), "clocks": None, "launch_overhead": None, "launches_per_sample": 1}
     return replace(run, baseline=baseline, **missing)

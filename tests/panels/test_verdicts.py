@@ -25,7 +25,7 @@ from visualize.text.prose import html, plain
 
 
 def found(session, payload, gpu="H200", board=None):
-    experiment = from_json({**payload, "gpu": gpu}, discover())
+    experiment = from_json({**payload, "gpu": gpu})
     made = session.compile(experiment).result()
     assert isinstance(made, Compiled), made
     launch = Launch(experiment.problem, experiment.config, GPUS[gpu])
@@ -61,7 +61,7 @@ def test_what_was_not_counted_has_no_row_for_it(session):
 
 
 def test_before_the_compiler_answers_the_recorded_code_is_predicted():
-    experiment = from_json({"kernel": "matmul.grouped", "gpu": "H200"}, discover())
+    experiment = from_json({"kernel": "matmul.grouped", "gpu": "H200"})
     launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
     counted = records.find(COUNTERS.form, experiment, "H200")
     early = all_verdicts(discover()[experiment.kernel], launch, Textbook(), None, counted)

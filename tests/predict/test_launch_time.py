@@ -26,7 +26,7 @@ KERNEL = discover()["matmul.grouped"]
 
 def launch_of(gpu=H200, kernel="matmul.grouped", problem=None, **config):
     problem = problem or {"M": 4096, "N": 4096, "K": 4096}
-    experiment = from_json({"kernel": kernel, "problem": problem, "config": config}, discover())
+    experiment = from_json({"kernel": kernel, "problem": problem, "config": config})
     return Launch(experiment.problem, experiment.config, gpu)
 
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover
 from kernels.experiment import from_json
 from visualize.predict.scores import DRAM, EXACT_COUNTS, Score, Scoreboard
 
 
 def launch(gpu="H200", kernel="matmul.grouped", **config):
-    return from_json({"kernel": kernel, "gpu": gpu, "config": config}, discover())
+    return from_json({"kernel": kernel, "gpu": gpu, "config": config})
 
 
 EQUAL = Score(launch(), "load", "sectors", 100, 100)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.results import Device, Failure, Prediction, Strategy, Sweep
@@ -30,8 +29,8 @@ STEADY = 0.0005
 
 
 def grid(vary: Any = None, **problem: Any) -> Space:
-    base = from_json({"kernel": "matmul.grouped", "problem": problem}, discover())
-    return space(base, vary or VARY, discover())
+    base = from_json({"kernel": "matmul.grouped", "problem": problem})
+    return space(base, vary or VARY)
 
 
 ALL = grid().experiments

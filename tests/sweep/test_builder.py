@@ -7,7 +7,6 @@ import sys
 
 from fakes import GPU
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.sweep.devices import Builder
 from kernels.sweep.search import Build
@@ -17,7 +16,7 @@ from visualize.predict.launch_time import predict_time
 
 def test_a_build_has_the_compilers_figures_and_a_closed_builder_compiles_nothing(tilescope_cache):
     builder = Builder(GPU, predict_time, str(tilescope_cache))
-    experiment = from_json({"kernel": "transpose.tiled", "gpu": "H200"}, discover())
+    experiment = from_json({"kernel": "transpose.tiled", "gpu": "H200"})
     built = builder.submit(experiment).result(100)
     assert isinstance(built, Build)
     assert built.registers > 16
@@ -28,7 +27,6 @@ def test_a_build_has_the_compilers_figures_and_a_closed_builder_compiles_nothing
 
 UNGUARDED = """
 import sys
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.results import Strategy
 from kernels.measuring.session import Session
@@ -36,9 +34,9 @@ from kernels.space import space
 from kernels.sweep.sweep_run import sweep_here
 from visualize.predict.launch_time import predict_time
 
-base = from_json({"kernel": "transpose.tiled", "gpu": "H200"}, discover())
+base = from_json({"kernel": "transpose.tiled", "gpu": "H200"})
 session = Session(None)
-run = sweep_here(session, space(base, {"BLOCK_M": [16, 32]}, discover()), Strategy("grid"), predict_time)
+run = sweep_here(session, space(base, {"BLOCK_M": [16, 32]}), Strategy("grid"), predict_time)
 run.start()
 found = run.result(100)
 print(found.ended, found.note)

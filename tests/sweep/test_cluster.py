@@ -13,7 +13,6 @@ import cluster_fakes
 import pytest
 from fakes import FakeBuilder, grid, swept
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS, visible_devices
 from kernels.knobs import ConfigError
@@ -51,8 +50,8 @@ def never_end(payload: bytes) -> bytes:
 
 def test_each_workers_interpreter_checks_configs(client):
     """This test runs first: a process decides whether to interpret when it imports Triton, and the fakes import it."""
-    base = from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}}, discover())
-    four = space(base, {"BLOCK_M": [16, 32], "BLOCK_N": [16, 32]}, discover())
+    base = from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}})
+    four = space(base, {"BLOCK_M": [16, 32], "BLOCK_N": [16, 32]})
     devices = find_devices(client, base)
     assert [device.describe().backend for device in devices] == ["interpreter", "interpreter"]
     builder = FakeBuilder(lambda *_: None)

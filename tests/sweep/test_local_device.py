@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from fakes import FakeBuilder, grid, swept
 
-from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.session import Session
@@ -21,7 +20,7 @@ H200 = GPUS["H200"]
 
 
 def experiment(**fields):
-    return from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}, **fields}, discover())
+    return from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}, **fields})
 
 
 def test_the_interpreter_checks_a_config_and_takes_no_times(session):
@@ -35,7 +34,7 @@ def test_the_interpreter_checks_a_config_and_takes_no_times(session):
 
 
 def test_what_the_interpreter_would_take_too_long_for_is_only_predicted(session):
-    base = from_json({"kernel": "matmul.grouped", "problem": {"M": 8192, "N": 8192, "K": 8192}}, discover())
+    base = from_json({"kernel": "matmul.grouped", "problem": {"M": 8192, "N": 8192, "K": 8192}})
     assert "The limit is about 20 s" in LocalDevice(session, base, H200).refusal(base)
 
 
@@ -47,7 +46,7 @@ def test_another_gpus_config_is_only_predicted(session):
 
 
 def test_cancelling_kills_the_current_trial(session):
-    base = from_json({"kernel": "matmul.grouped", "problem": {"M": 512, "N": 512, "K": 2048}}, discover())
+    base = from_json({"kernel": "matmul.grouped", "problem": {"M": 512, "N": 512, "K": 2048}})
     long = replace(base, config=replace(base.config, BLOCK_M=16, BLOCK_N=16, BLOCK_K=16))
     device = LocalDevice(session, base, H200)
     device.describe()  # the worker has started

@@ -248,8 +248,8 @@ def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
 
 @pytest.mark.parametrize("suffix", files.RESUMABLE)
 def test_rows_come_back_from_a_file(sweep, tmp_path, suffix):
-    float8 = from_json({"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}}, discover())
-    refused = space(float8, {"BLOCK_K": [16, 32]}, discover()).experiments[0]
+    float8 = from_json({"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}})
+    refused = space(float8, {"BLOCK_K": [16, 32]}).experiments[0]
     sweep = replace(sweep, rows=(*sweep.rows, SweepRow(refused, "set aside", "BLOCK_K is 16.", GPU.name)))
     path = tmp_path / f"rows{suffix}"
     files.write_sweep(path, sweep)
@@ -291,7 +291,7 @@ def test_a_file_without_rows_is_refused_with_its_place_and_the_reason(tmp_path, 
 def test_the_line_of_a_config_is_a_valid_triton_config():
     triton = pytest.importorskip("triton")
     kernel = discover()["matmul.persistent"]
-    experiment = from_json({"kernel": kernel.id, "config": {"PROGRAMS_PER_SM": 2, "num_warps": 8}}, discover())
+    experiment = from_json({"kernel": kernel.id, "config": {"PROGRAMS_PER_SM": 2, "num_warps": 8}})
     line = config_line(kernel, experiment)
     assert line.endswith("# grid: PROGRAMS_PER_SM=2")
     (made,) = eval(f"[{line}\n]", {"triton": triton})

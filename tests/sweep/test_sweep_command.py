@@ -90,7 +90,7 @@ def test_a_bad_flag_ends_with_2_and_a_sentence_and_no_traceback(tmp_path):
         ([], "No knob is varied"),
         (["--vary", "BLOCK_M"], "--vary is 'BLOCK_M'; write KNOB=VALUE,VALUE"),
         (["--vary", "BLOCK_M="], "--vary is 'BLOCK_M='"),
-        (["--vary", "K=64"], "can't vary 'K'"),
+        (["--vary", "K=64"], "The config of matmul.grouped has no field 'K'"),
         (["--vary", "BLOCK_M=63"], "BLOCK_M is 63; allowed are"),
         ([*VARY, "--out", "rows.txt"], "rows.txt ends in '.txt'; allowed are .jsonl, .json, .csv."),
         ([*VARY, "--out", "nowhere/rows.csv"], "there is no folder nowhere"),

@@ -7,7 +7,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernels import discover
 from kernels.experiment import Experiment, from_json
 from kernels.knobs import ConfigError
 from kernels.results import Strategy, SweepRow
@@ -77,7 +76,7 @@ def read_request(flags: argparse.Namespace) -> SweepRequest:
         raise ConfigError("anew", f"--anew tries every config, and --resume {flags.resume} skips some: give one.")
     if flags.out is not None and not check_suffix(flags.out).parent.is_dir():
         raise ConfigError("no_folder", f"--out is {flags.out}; there is no folder {flags.out.parent}.")
-    swept = space(_read_experiment(flags.experiment), parse_varied(flags.vary, "--vary"), discover())
+    swept = space(_read_experiment(flags.experiment), parse_varied(flags.vary, "--vary"))
     strategy = Strategy(flags.strategy, flags.seed, flags.budget, flags.patience)
     rows = read_rows(flags.resume) if flags.resume is not None else ()
     experiments = set(swept.experiments)
@@ -108,6 +107,6 @@ def _read_experiment(path: Path) -> Experiment:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("not_json", f"{path}: this is not JSON: {error}.") from error
     try:
-        return from_json(payload, discover())
+        return from_json(payload)
     except ConfigError as error:
         raise ConfigError(error.kind, f"{path}: {error}", error.field) from error

@@ -15,7 +15,6 @@ from contextlib import suppress
 
 import gradio as gr
 
-from kernels import discover
 from kernels.experiment import find_kernel
 from kernels.knobs import ConfigError
 from kernels.measuring.measurement import Job
@@ -64,7 +63,7 @@ class Handlers:
             ConfigError: for the first value that is not allowed.
         """
         flat = page_settings.read(settings) | ({"tab": tab} if tab else {})
-        kernel = find_kernel(flat.get("kernel"), discover())
+        kernel = find_kernel(flat.get("kernel"))
         if flat.get("preset") is not None:
             flat = {"tab": flat.get("tab"), **with_preset(flat, kernel, flat["preset"], self.session.gpu)}
         elif kernel.id != flat.get("form_of"):

@@ -19,7 +19,7 @@ def experiment_form(state: State, this: Gpu | None) -> str:
     gpus = [name for name in GPU_CHOICES if name != "this" or this is not None or state.experiment.gpu == "this"]
     fields = [
         {
-            **form.field("kernel", kernel_knob(kernels)),
+            **form.field("kernel", kernel_knob()),
             "labels": [f"{k.family.root.id}: {k.title}" for k in kernels.values()],
             "note": state.kernel.headline,
         },

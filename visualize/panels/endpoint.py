@@ -242,7 +242,7 @@ def failure(error: Exception) -> Failure:
 
 def from_payload(payload: object) -> Experiment:
     """The experiment of a request."""
-    return experiment.from_json(payload, discover())
+    return experiment.from_json(payload)
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Entry:
 
 def payload(experiment: Experiment) -> dict[str, Any]:
     """The API's payload of an experiment; what is the kernel's default is left out."""
-    return {name: value for name, value in nest(short_experiment(experiment), discover()).items() if value}
+    return {name: value for name, value in nest(short_experiment(experiment)).items() if value}
 
 
 @once

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels import discover
 from kernels.experiment import Experiment
 from kernels.knobs import ConfigError
 from kernels.results.store import Store, StoredSweep
@@ -59,6 +58,6 @@ def address(space: Space) -> dict[str, Any]:
 def _space(one: StoredSweep) -> Space | None:
     """What it searches; None where this version has no such kernel, or allows no such value."""
     try:
-        return space_from_json(one.details.get("space"), discover())
+        return space_from_json(one.details.get("space"))
     except ConfigError:
         return None

@@ -60,7 +60,7 @@ async def answer(
         base = from_payload(payload)
         given = {"strategy": strategy, "seed": seed, "budget": budget}
         view = read_fields(SweepSearch, given, "/sweep", prefix=_PREFIX)
-        within = space(base, _object(vary) or around(base), discover())
+        within = space(base, _object(vary) or around(base))
         if within.size > MOST_ASKED:
             raise ConfigError(
                 "too_many_configs",

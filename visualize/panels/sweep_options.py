@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels import discover
-from kernels.compiling.compile_cost import explain_spill
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knob, knobs
 from kernels.results import Strategy
 from kernels.results.sweep import STRATEGIES
 from kernels.space import MAX_CONFIGS, Space, parse_varied, space
-from kernels.spec import Launch
 from kernels.sweep.devices import concurrent_compiles
-from kernels.sweep.sweep_run import estimate_seconds
+from kernels.sweep.sweep_run import estimate_seconds, refuse_configs
 from visualize.state.state import State
 from visualize.text.sweep_text import varied_text
 from visualize.widgets import form
@@ -115,9 +113,9 @@ def swept_space(state: State) -> Space:
     text = state.view.of(SweptKnobs).sweep_vary.strip()
     try:
         if not text:
-            return space(state.experiment, around(state.experiment), discover())
+            return space(state.experiment, around(state.experiment))
         joined = re.sub(r"\s*([,=])\s*", r"\1", text)
-        return space(state.experiment, parse_varied(joined.split(), "sweep_vary"), discover())
+        return space(state.experiment, parse_varied(joined.split(), "sweep_vary"))
     except ConfigError as error:
         raise ConfigError(error.kind, str(error), "sweep_vary") from None
 
@@ -176,10 +174,6 @@ def options_form(kind: type, state: State, within: Space) -> str:
 
 def plan(within: Space, gpu: Gpu, budget: int | None) -> Plan:
     """What a sweep of a space would do on this machine's cores."""
-    kernel = discover()[within.base.kernel]
-    refused = within.refused(kernel)
-    for one in within.experiments:
-        if one not in refused and (why := explain_spill(kernel, Launch(one.problem, one.config, gpu))):
-            refused[one] = why
+    refused = refuse_configs(within, gpu)
     left = within.size - len(refused)
     return Plan(within, refused, estimate_seconds(min(left, budget or left), concurrent_compiles()))

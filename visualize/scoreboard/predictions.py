@@ -59,7 +59,7 @@ class Prediction:
         Raises:
             ConfigError: where it is none.
         """
-        return from_json(nest(self.launch, discover()), discover())
+        return from_json(nest(self.launch))
 
     def line(self) -> str:
         """As a line of the file, without its end; what is empty is left out."""

@@ -6,7 +6,6 @@ import urllib.parse
 from dataclasses import replace
 from typing import Any
 
-from kernels import discover
 from kernels.experiment import Experiment, from_json, nest, resolve_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knobs
@@ -35,7 +34,7 @@ def pinned(text: object, this: Gpu | None) -> Experiment | None:
         raise ConfigError("too_long", f"What is pinned is an address of at most {_LONGEST:,} characters.", FIELD)
     fields = dict(urllib.parse.parse_qsl(text))
     try:
-        chosen = from_json(nest(fields, discover()), discover())
+        chosen = from_json(nest(fields))
         resolve_gpu(chosen, this)
     except ConfigError as error:
         raise ConfigError(error.kind, f"What is pinned can't be shown: {error}", FIELD) from error

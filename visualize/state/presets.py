@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from kernels import discover, experiment
+from kernels import experiment
 from kernels.experiment import Run
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError, knobs, quote
@@ -45,7 +45,7 @@ def with_preset(current: Mapping[str, object], kernel: Kernel, number: object, t
 def _fastest(current: Mapping[str, object], kernel: Kernel, this: Gpu | None) -> Any:
     """The fastest config found for the problem that is set, on the GPU that is set."""
     asked = {name: current[name] for name in (*knobs(kernel.family.problem), "gpu") if name in current}
-    chosen = experiment.from_json(experiment.nest({"kernel": kernel.id, **asked}, discover()), discover())
+    chosen = experiment.from_json(experiment.nest({"kernel": kernel.id, **asked}))
     gpu = experiment.resolve_gpu(chosen, this)
     if found := recommend(kernel, chosen.problem, gpu):
         return found.experiment.config

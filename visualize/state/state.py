@@ -76,7 +76,7 @@ def short_experiment(chosen: Experiment) -> dict[str, Any]:
 
 @functools.cache
 def _usual_address(kernel: str) -> dict[str, int | str]:
-    return experiment.from_json({"kernel": kernel}, discover()).to_address()
+    return experiment.from_json({"kernel": kernel}).to_address()
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Settings:
             ConfigError: with the field that caused it.
         """
         kernels = discover()
-        chosen = experiment.from_json(experiment.nest({"kernel": DEFAULT_KERNEL, **flat}, kernels), kernels)
+        chosen = experiment.from_json(experiment.nest({"kernel": DEFAULT_KERNEL, **flat}))
         options = []
         for declared in self.options:
             one = read_fields(declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__)
@@ -144,11 +144,11 @@ class Settings:
 
         How it is run and drawn stays as it is, but for options that are a kernel's own.
         """
-        declared = experiment.find_kernel(kernel, discover())
+        declared = experiment.find_kernel(kernel)
         kept = ["gpu", pin.FIELD, *knobs(Run)]
         for options in self.options:
             kept += [] if getattr(options, "of_kernel", False) else list(knobs(options))
-        before = experiment.find_kernel(current.get("form_of"), discover())
+        before = experiment.find_kernel(current.get("form_of"))
         if before.family.root is declared.family.root:
             kept += list(knobs(declared.family.problem))
         if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):

@@ -12,9 +12,8 @@ from visualize.text.words import SOURCES, enumerated
 def about(experiment: Experiment, gpu: str, *sources: str) -> str:
     """Kernel, problem, config, what of the run is not the default, GPU, and the marks.
 
-    >>> from kernels import discover
     >>> from kernels.experiment import from_json
-    >>> about(from_json({"kernel": "transpose.flat"}, discover()), "H200", "recorded")
+    >>> about(from_json({"kernel": "transpose.flat"}), "H200", "recorded")
     'transpose.flat · M 1024, N 1024, float32 · BLOCK 1024, num_warps 4, num_stages 3 · H200 · recorded'
 
     Args:
@@ -41,9 +40,8 @@ def about(experiment: Experiment, gpu: str, *sources: str) -> str:
 def title(experiment: Experiment, gpu: str) -> str:
     """What is on show, for a stage: kernel, shape, type and GPU.
 
-    >>> from kernels import discover
     >>> from kernels.experiment import from_json
-    >>> title(from_json({"kernel": "matmul.grouped"}, discover()), "H200")
+    >>> title(from_json({"kernel": "matmul.grouped"}), "H200")
     'matmul.grouped · 512 × 512 × 512 float16 · H200'
     """
     problem = experiment.problem

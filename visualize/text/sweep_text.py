@@ -48,10 +48,10 @@ _CLICKS = {
 def varied_text(space: Space) -> str:
     """What varies, as the form and the command line take it.
 
-    >>> from kernels import discover, space
+    >>> from kernels import space
     >>> from kernels.experiment import from_json
-    >>> base = from_json({"kernel": "transpose.tiled"}, discover())
-    >>> varied_text(space.space(base, {"num_warps": [4, 8], "BLOCK_M": [64]}, discover()))
+    >>> base = from_json({"kernel": "transpose.tiled"})
+    >>> varied_text(space.space(base, {"num_warps": [4, 8], "BLOCK_M": [64]}))
     'BLOCK_M=64 num_warps=4,8'
     """
     return " ".join(f"{name}={','.join(map(str, values))}" for name, values in space.varied)
