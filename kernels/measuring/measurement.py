@@ -206,10 +206,7 @@ class Stages:
 
     def device(self) -> Device:
         """Return what the run worker runs on; starts the worker if needed."""
-        self.wait_for_turn()  # the job before may cost the worker that has described its device
-        if self._session.device is None:
-            self._session.device = self.work("worker", worker.describe)
-        return self._session.device
+        return self.work("worker", worker.describe)
 
     def work(self, stage: str, function: Callable[..., V | Failure], *args: object) -> V:
         """Call a function in the run worker.
@@ -245,10 +242,8 @@ class Stages:
 
     def end(self, failure: Failure | None) -> None:
         """Leave the machine to the next job, with a fresh run worker if this job's failure may have harmed it."""
-        if self._has_turn and failure is not None:
-            self._session.device = None
-            if failure.stage == "worker" or failure.kind in _POISONS:
-                self._session.runner.replace()
+        if self._has_turn and failure is not None and (failure.stage == "worker" or failure.kind in _POISONS):
+            self._session.runner.replace()
         if self._used_worker:
             self._session.runner.release()
         self._job.leave_queue()

@@ -29,7 +29,7 @@ from kernels.measuring.fair_queue import INTERNAL, Call, Client
 from kernels.measuring.measurement import Job, Measurement, Stages
 from kernels.measuring.pool import Pool, Stopped
 from kernels.measuring.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
-from kernels.results import Compiled, Device, Failure, Measured, RunResult
+from kernels.results import Compiled, Failure, Measured, RunResult
 from kernels.results.store import KnownResult, Store, machine_store
 
 LOG = logging.getLogger("tilescope.session")
@@ -91,7 +91,6 @@ class Session:
         compilers: compile workers.
         runner: the one run worker.
         queue: jobs that want the run worker.
-        device: what the run worker runs on, once it has described it.
         zero_gpu: whether the GPU is lent for one job at a time.
     """
 
@@ -110,7 +109,6 @@ class Session:
         self.compilers = Pool("compile", self.cache, count, short_s=compile_cost.QUICK_COMPILE_S)
         self.runner = ZeroGpuPool(lend, self.cache) if lend else Pool(self.backend, self.cache)
         self.queue: list[Job] = []
-        self.device: Device | None = None
         self.zero_gpu = lend is not None
         self._jobs: set[Job] = set()
         self._closing = ExitStack()

@@ -65,18 +65,11 @@ def test_events_and_a_graph_agree_on_a_launch_of_a_tenth_of_a_millisecond(gpu):
     assert times[0] == pytest.approx(times[1], rel=0.1)
 
 
-@pytest.mark.idle_gpu
-def test_a_cold_cache_is_slower_where_everything_would_fit(gpu):
-    warm, cold = (run(gpu, {**MATMUL, "run": {"l2": l2}}).timing.median_ms for l2 in ("warm", "cold"))
-    assert cold > warm
-
-
 def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gpu):
     assert_right(run(gpu, MATMUL))
     process_id = gpu.ask_runner(os.getpid)
     job = gpu.submit(from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16384, "N": 16384, "K": 16384}}))
-    while job.progress.stage not in ("launch", "check", "time"):
-        time.sleep(0.001)
+    assert any(progress.stage in ("launch", "check", "time") for progress in job.updates())
     time.sleep(0.05)  # it has taken the work: what dies before is replaced, and the work done
     os.kill(process_id, signal.SIGKILL)
     outcome = job.result()
