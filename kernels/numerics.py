@@ -149,17 +149,17 @@ def times_ms(calls: Sequence[Callable[[], Any]], is_cold: bool, turns: int = 50)
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * turns * len(calls))]
         torch.cuda.synchronize()
         torch.cuda._sleep(cycles)
-        held = torch.cuda.Event()
-        held.record()
+        gate_end = torch.cuda.Event()
+        gate_end.record()
         for place, call in zip(range(0, len(events), 2), itertools.cycle(calls), strict=False):
             if is_cold:
                 torch.sum(other, dim=0, out=total)
             events[place].record()
             call()
             events[place + 1].record()
-        was_full = not held.query()
+        was_gated = not gate_end.query()
         torch.cuda.synchronize()
-        if was_full:
+        if was_gated:
             times = [events[n].elapsed_time(events[n + 1]) for n in range(0, len(events), 2)]
             return [times[n :: len(calls)] for n in range(len(calls))]
         if cycles > 1 << 32:
@@ -167,7 +167,7 @@ def times_ms(calls: Sequence[Callable[[], Any]], is_cold: bool, turns: int = 50)
         cycles *= 4
 
 
-def told(name: str, times: Sequence[float], work: int, moved_bytes: int) -> str:
+def describe_times(name: str, times: Sequence[float], work: int, moved_bytes: int) -> str:
     """Describe a call's times: median, spread, and rate in operations, or in bytes if `work` is 0."""
     tenths = statistics.quantiles(times, n=10)
     median = statistics.median(times)

@@ -1,6 +1,6 @@
-"""What several test files share: every kernel that is found, configs of it, and sessions that run it.
+"""Fixtures that several test files share: every kernel, its configs, and sessions that run it.
 
-The tests' own process reads kernels, and never runs one: whether Triton interprets is fixed when it is imported.
+The test process reads kernels but never runs one, because importing Triton fixes whether it interprets.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kernels.spec import Launch
 from tests.grown import contract, grown, grown_app, grown_client, grown_page  # noqa: F401
 from visualize.page.quick_import import quick_import
 
-# Tests run two at a time, so threads of one would only wait for each other's. Read when torch is imported.
+# Two tests run at a time, so more threads would only compete. torch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 FEW_SMS = replace(GPUS["H200"], sms=7)
 
 
-# Drawn anew for each test, but the same ones in every run; many more where every combination is run.
+# Examples differ from test to test but not from run to run. A run of all combinations draws many more.
 settings.register_profile("default", max_examples=25, derandomize=True, deadline=None)
 settings.register_profile("all", max_examples=300, deadline=None)
 
@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave GPU tests out of a run that selects nothing by marker and names no single test."""
+    """Deselect GPU tests unless the run selects by marker or names a single test."""
     settings.load_profile("all" if config.option.all_combinations else "default")
     if not config.option.markexpr and not any("::" in argument for argument in config.args):
         config.option.markexpr = "not gpu"
@@ -51,18 +51,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
-    """Test files import Gradio, which is quicker this way."""
+    """Import test files with `quick_import`, because they import Gradio."""
     with quick_import():
         return (yield)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is one more combination of values whose pairs others hold, unless all are asked for."""
+    """Deselect combinations whose pairs of values other tests cover, unless the run includes all combinations."""
     if config.getoption("loadgroup", default=False):
         _name_groups(items)
-        # What takes longest goes first, so that no worker waits for another's last: tests of the whole project, which
-        # start programs, and the one that looks at every tab.
+        # Start the longest tests first, so that no worker waits for another at the end: tests of the whole project,
+        # which start programs, and the test that looks at every tab.
         items.sort(key=lambda item: item.path.parent != Path(__file__).parent and item.path.name != "test_look.py")
     if config.option.all_combinations or any("::" in argument for argument in config.args):
         return
@@ -72,9 +72,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _name_groups(items: list[pytest.Item]) -> None:
-    """Put each test's group into its id, by which pytest-xdist gives all tests of a group to one worker.
+    """Append each test's group to its id, so that pytest-xdist runs all tests of a group in one worker.
 
-    pytest-xdist 3.8 does this in a way that pytest 9.2 overlooks: https://github.com/pytest-dev/pytest-xdist/issues/1386.
+    pytest 9.2 ignores the way in which pytest-xdist 3.8 does this: https://github.com/pytest-dev/pytest-xdist/issues/1386.
     """
     for item in items:
         group = item.get_closest_marker("xdist_group")
@@ -83,21 +83,21 @@ def _name_groups(items: list[pytest.Item]) -> None:
 
 
 def _is_for_gpu(config: pytest.Config) -> bool:
-    """Whether this is a run of GPU tests alone."""
+    """Return whether the run contains only GPU tests."""
     return bool(config.option.markexpr.startswith("gpu"))
 
 
 def _missing_for_the_page(config: pytest.Config) -> list[str]:
-    """What this Python lacks to drive the page, in a run of GPU tests alone."""
+    """Return the packages that this Python lacks to drive the page, in a run of only GPU tests."""
     if not _is_for_gpu(config):
         return []
     return [name for name in ("gradio", "playwright") if importlib.util.find_spec(name) is None]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A run of GPU tests alone reads only files that hold some: the Python that runs it may lack what others import.
+    """Collect only files with GPU tests in a run of only GPU tests: its Python may lack packages that others import.
 
-    Where it lacks what drives the page, the summary says so, and the others run.
+    If it lacks the packages that drive the page, the summary says so, and the other tests run.
     """
     if not _is_for_gpu(config):
         return None
@@ -114,7 +114,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def all_combinations(request):
-    """Whether every combination is to be run, and not only as many as hold every pair."""
+    """Return whether to run every combination instead of enough to cover every pair."""
     return request.config.option.all_combinations
 
 
@@ -125,12 +125,12 @@ def kernels():
 
 @pytest.fixture(params=discover().values(), ids=lambda kernel: kernel.id)
 def kernel(request):
-    """Each kernel that is found, one after the other."""
+    """Each declared kernel in turn."""
     return request.param
 
 
 def configs_of(kernel):
-    """The kernel's configs by name: default, its smallest and largest tiles, and tiles of unequal sides."""
+    """Return configs of a kernel by name: the default, the smallest and largest tiles, and tiles of unequal sides."""
     tile = {name: knob for name, knob in knobs(kernel.config).items() if knob.group == "Tile"}
     values = {name: knob.choices or (knob.low, 3, knob.high) for name, knob in tile.items()}
     return {
@@ -149,7 +149,7 @@ def configs_of(kernel):
 
 
 def accepted(kernel, problem, config):
-    """Whether the kernel's family takes them together."""
+    """Return whether the kernel's family accepts the problem and the config together."""
     try:
         kernel.family.refuse(problem, config)
     except ConfigError:
@@ -158,7 +158,7 @@ def accepted(kernel, problem, config):
 
 
 def in_turns(*gpus):
-    """Each kernel with one of these GPUs, in turns, as parameters; with all combinations, with all of them."""
+    """Return parameters: each kernel with one of the GPUs in rotation; with all GPUs in a run of all combinations."""
     return [
         pytest.param(kernel, gpu, marks=[] if (number + place) % len(gpus) == 0 else pytest.mark.all_combinations)
         for number, kernel in enumerate(discover().values())
@@ -172,7 +172,7 @@ def configs(kernel):
 
 
 def problem_for(kernel, shape, dtype="float32", **others):
-    """The kernel's problem of a shape; what its family doesn't have (K, a layout) is left aside."""
+    """Return the kernel's problem of a shape, without the fields that its family lacks (K, a layout)."""
     values = {**dict(zip("MNK", shape, strict=True)), "dtype": dtype, **others}
     return kernel.family.problem(**{n: v for n, v in values.items() if n in knobs(kernel.family.problem)})
 
@@ -184,7 +184,7 @@ def problem_of(kernel):
 
 @pytest.fixture
 def launch_of(kernel, problem_of):
-    """Shape (and config) → a launch on a GPU of few SMs, so that a persistent program has several tiles."""
+    """Return a function: shape and config → launch on a GPU of few SMs, so that persistent programs loop."""
 
     def launch(shape, config=None, dtype="float32", gpu=FEW_SMS, **others):
         return Launch(problem_of(shape, dtype, **others), config or kernel.config(), gpu)
@@ -194,7 +194,7 @@ def launch_of(kernel, problem_of):
 
 @pytest.fixture(scope="session")
 def tilescope_cache(pytestconfig, tmp_path_factory):
-    """A cache that outlives a run. Triton names a compiled kernel by all that it was compiled from."""
+    """Return a cache that outlives a run. Triton's key of a compiled kernel includes everything that affects it."""
     if not hasattr(pytestconfig, "cache"):
         return tmp_path_factory.mktemp("compiled")
     return pytestconfig.cache.mkdir(f"triton-{version('triton')}")
@@ -202,13 +202,13 @@ def tilescope_cache(pytestconfig, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def compiled_before(tilescope_cache):
-    """Where the app keeps compiled kernels in that cache, too."""
+    """Return the folder of that cache in which the app, too, stores compiled kernels."""
     return tilescope_cache / "triton"
 
 
 @pytest.fixture(scope="session")
 def session(compiled_before):
-    """A session on Triton's interpreter, whatever GPU is here."""
+    """Yield a session on Triton's interpreter, even on a machine with a GPU."""
     session = Session(None, compiled_before)
     yield session
     session.close()
@@ -216,7 +216,7 @@ def session(compiled_before):
 
 @pytest.fixture(scope="session")
 def here():
-    """This machine's GPU. Without one the test fails: it was asked for."""
+    """Return this machine's GPU. Without a GPU, the test fails, because the run selected it."""
     found = this_gpu()
     if found is None:
         pytest.fail("This test was selected, and it needs a GPU; this machine has none.", pytrace=False)
@@ -225,7 +225,7 @@ def here():
 
 @pytest.fixture(scope="session")
 def gpu(here, tmp_path_factory):
-    """A session on this machine's GPU, with nothing compiled yet."""
+    """Yield a session on this machine's GPU with an empty cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILESCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
         session = Session.here()
@@ -235,7 +235,7 @@ def gpu(here, tmp_path_factory):
 
 @pytest.fixture
 def store_path(tmp_path):
-    """Where a test's own store is: no other test's results are in it."""
+    """Return the path of a store for this test alone."""
     return tmp_path / "kept" / "tilescope.db"
 
 

@@ -1,8 +1,7 @@
-"""A copy of the project with a family, a kernel and a tab more, and what one process of it says and serves.
+"""A copy of the project with an additional family, kernel and tab, its app, and its contract tests.
 
-Importing what the page needs takes a process seconds, and so does a run of pytest: one of each answers for all that
-was added. Each of ADDED says in its own file what it adds to a tree (`add`), and what is asked of a page with it
-(`PAGE`: code that leaves its answer in `said`).
+Starting an app or pytest takes seconds, so all additions share one process of each. Each file of ADDED defines `add`,
+which extends the copy, and may define `PAGE`, code that runs in the app's process and leaves its results in `said`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tests.kernels.trees import copied, python
 
 ADDED = ("test_new_family", "test_new_kernel", "test_new_panel")
 
-# What contract tests hold, and the words in the names of those that are about what was added.
+# Files of contract tests, and the expression that selects the tests of added kernels.
 CONTRACT = (
     "tests/kernels/test_contract.py",
     "tests/kernels/test_declarations.py",
@@ -46,7 +45,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="session")
 def grown(tmp_path_factory):
-    """The project with what each of ADDED adds, and nothing else touched."""
+    """Return the folder of the project's copy with all additions."""
     tree = copied(tmp_path_factory.mktemp("grown") / "tree")
     for name in ADDED:
         importlib.import_module(f"tests.{name}").add(tree)
@@ -55,7 +54,7 @@ def grown(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def grown_app(grown, tmp_path_factory, tilescope_cache):
-    """The address of the tree's own app, on a machine without a GPU, which first says what is asked of its page."""
+    """Yield the address of the copy's app, without a GPU. Its process first runs each PAGE."""
     from tests.page.conftest import served
 
     pages = {name: getattr(importlib.import_module(f"tests.{name}"), "PAGE", None) for name in ADDED}
@@ -79,7 +78,7 @@ def grown_client(grown_app):
 
 @pytest.fixture
 def grown_page(request, grown, grown_app):
-    """What the page of the tree says to the PAGE of this test's file, without a browser."""
+    """Return the results of the PAGE of this test's file."""
     said = json.loads((grown / "said.json").read_text(encoding="utf-8"))[request.path.stem]
     assert "error" not in said, said["error"]
     return said
@@ -87,7 +86,7 @@ def grown_page(request, grown, grown_app):
 
 @pytest.fixture(scope="session")
 def contract(grown):
-    """Tests of the tree that run over every kernel, for those that were added: each id, and how it ended."""
+    """Run the copy's contract tests of the added kernels. Return each test's outcome by id, and the output."""
     ended = python(grown, "-m", "pytest", "-v", "-p", "no:cacheprovider", *CONTRACT, "-k", WORDS)
     outcomes = dict(re.findall(r"^(tests/.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", ended.stdout, re.MULTILINE))
     assert outcomes, ended.stdout[-3000:] + ended.stderr[-3000:]

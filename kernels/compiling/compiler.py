@@ -218,11 +218,16 @@ def _specialize(arguments: dict[str, Any], jitted: Any, specialization: str) -> 
 
     if specialization == "launcher":
         return arguments
-    changed = dict(arguments)
-    for name in (p.name for p in jitted.params if not p.is_constexpr and isinstance(arguments[p.name], int)):
+
+    def change(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(change, value))
+        if not isinstance(value, int):
+            return value
         # Triton does not specialize on odd numbers, except on 1.
-        changed[name] = tl.constexpr(changed[name]) if specialization == "constexpr" else changed[name] | 1
-    return changed
+        return tl.constexpr(value) if specialization == "constexpr" else value | 1
+
+    return {**arguments, **{p.name: change(arguments[p.name]) for p in jitted.params if not p.is_constexpr}}
 
 
 @contextmanager

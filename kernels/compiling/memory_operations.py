@@ -26,13 +26,6 @@ from kernels.accesses import Access, Conversion, FlatAccess, Layout, MemoryOpera
 from kernels.compiling.compile_cost import LANES
 from kernels.jit import last_line
 
-# Accesses to global memory at each stage, including copies to shared memory and tensor (TMA) copies.
-_MEMORY = {
-    "ttgir": re.compile(r"tt\.(load|store|atomic|descriptor)|async_copy_global_to_local|async_tma"),
-    "ptx": re.compile(r"\b(ld|st|red|atom)\.global|cp\.async\.(cg|ca|bulk)"),
-    "sass": re.compile(r"\b(LDG|STG|LDGSTS|RED|REDG|ATOM|ATOMG|UTMALDG|UTMASTG|UTMAPF)\b"),
-}
-
 # A place is (file without its folders, line, column). A location adds the inlined calls, innermost first.
 Place = tuple[str, int, int]
 Location = tuple[Place, ...]
@@ -70,6 +63,8 @@ SASS_KINDS = {
     **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), ("atomic",)),
     **dict.fromkeys(("UTMALDG", "UTMASTG"), ("descriptor",)),
 }
+# Accesses to global memory at each stage, including copies to shared memory and tensor (TMA) copies.
+_MEMORY = {"ttgir": _TTGIR, "ptx": _PTX, "sass": re.compile(rf"\b({'|'.join(SASS_KINDS)})\b")}
 _DEFINITION = re.compile(r"\s*(?:@!?%p\d+\s+)?([a-z][\w.:]*)\s+(%[a-z]+\d+)\s*,\s*(.*);")
 _ON_SHARED = re.compile(
     r"\b(?P<name>(?:ld|st)\.shared[\w.:]*|(?:ld|st)matrix\.sync[\w.:]*|cp\.async\.c[ag]\.shared[\w.:]*)\s"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import itertools
 import json
 import operator
 import re
@@ -116,7 +115,7 @@ class _SymbolicTensor:
     def __init__(self, text: str, spec: TensorSpec, dtype: str, untraced: list[str]) -> None:
         self.text, self.shape = text, spec.shape
         self.dtype = SimpleNamespace(itemsize=DTYPE_BYTES[dtype])
-        self._strides = [SymbolicInt(n, f"{text}.stride({axis})", untraced) for axis, n in enumerate(spec.strides)]
+        self._strides = tuple(SymbolicInt(n, f"{text}.stride({axis})", untraced) for axis, n in enumerate(spec.strides))
 
     def __repr__(self) -> str:
         return self.text
@@ -124,8 +123,8 @@ class _SymbolicTensor:
     def data_ptr(self) -> int:
         return 0
 
-    def stride(self, axis: int) -> int:
-        return self._strides[axis]
+    def stride(self, axis: int | None = None) -> Any:
+        return self._strides if axis is None else self._strides[axis]
 
 
 def launch_code(kernel: Kernel, launch: Launch) -> dict[str, Any]:
@@ -174,7 +173,7 @@ def literal(value: object) -> str:
 
 
 def _argument(name: str, value: Any) -> str:
-    if value is None or isinstance(value, int | float | str | _SymbolicTensor):
+    if value is None or isinstance(value, int | float | str | tuple | _SymbolicTensor):
         return literal(value)
     if type(value).__name__ == "TensorDescriptor":
         return f"TensorDescriptor({value.base}, {value.shape}, {value.strides}, {value.block_shape})"
@@ -236,7 +235,7 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     # Inline the functions that the template calls first, so that they keep their names.
     _, values_texts = inliner.inline(numerics.values)
     _, check_texts = inliner.inline(numerics.is_right)
-    _, time_texts = inliner.inline(numerics.times_ms, numerics.told)
+    _, time_texts = inliner.inline(numerics.times_ms, numerics.describe_times)
     (jitted,), kernel_texts = inliner.inline(kernel.jitted)
     (reference, *scale), family_texts = inliner.inline(*filter(None, (family.reference, family.error_scale)))
     (library,), library_texts = inliner.inline(family.baseline)
@@ -262,19 +261,19 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
         problem=_keywords(vars(problem)),
         config=_keywords(vars(experiment.config)),
         dtype=problem.dtype,
-        kernel_functions=_join(kernel_texts),
-        values_functions=_join(values_texts),
+        kernel_functions="\n\n\n".join(kernel_texts),
+        values_functions="\n\n\n".join(values_texts),
         seed=run.seed,
         inputs="\n".join(inputs),
         comment=comment,
         start=start,
         jitted=jitted,
         arguments="\n".join(f"        {name}={text}," for name, text in code["arguments"].items()),
-        check_functions=_join(check_texts + family_texts),
+        check_functions="\n\n\n".join(check_texts + family_texts),
         allowed=_allowed(kernel, launch, run.distribution),
         reference=reference,
         error_scale=scale[0] if scale else None,
-        time_functions=_join(time_texts + library_texts),
+        time_functions="\n\n\n".join(time_texts + library_texts),
         library=library,
         is_cold=run.l2 == "cold",
         kernel=kernel.id,
@@ -324,15 +323,6 @@ def _allowed(kernel: Kernel, launch: Launch, distribution: str) -> str:
 
 def _keywords(fields: Mapping[str, Any], space: str = " ") -> str:
     return f",{space}".join(f"{name}={literal(value)}" for name, value in fields.items())
-
-
-def _join(texts: list[str]) -> str:
-    """Join definitions with two blank lines between functions, and none between constants."""
-    parts = [texts[0]]
-    for before, text in itertools.pairwise(texts):
-        is_short = "\n" not in before and "\n" not in text
-        parts.append(text if is_short else f"\n\n{text}")
-    return "\n".join(parts)
 
 
 def config_line(kernel: Kernel, experiment: Experiment) -> str:

@@ -28,14 +28,10 @@ def matmul_fused_add_relu(
     M,
     N,
     K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    stride_cn,
-    stride_dm,
-    stride_dn,
+    a_strides,
+    b_strides,
+    c_strides,
+    d_strides,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -67,13 +63,13 @@ def matmul_fused_add_relu(
             d.store([row, column + BLOCK_N // 2], right.to(d.dtype))
         else:
             accumulator = tile.multiply(
-                a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+                a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), a_strides, b_strides,
                 (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
             )  # fmt: skip
-            pointers, inside = tile.locate(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+            pointers, inside = tile.locate(c, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
             added = tl.load(pointers, mask=inside, other=0.0)
             result = tl.maximum(accumulator + added.to(tl.float32), 0.0)
-            tile.store(d, result, pid_m, pid_n, M, N, stride_dm, stride_dn, BLOCK_M, BLOCK_N)
+            tile.store(d, result, pid_m, pid_n, M, N, d_strides, BLOCK_M, BLOCK_N)
 
 
 def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
@@ -93,7 +89,7 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     shared = persistent.persistent_arguments(tensors, _tensors(launch.problem), {"C": 2, "D": 2}, launch)
     # Tiles of C and D of 4 bytes per element leave too little shared memory for the next tile's operands.
     flatten = shared["USE_TMA"] and DTYPE_BYTES[launch.problem.dtype] <= 2
-    return {"d": d, "stride_dm": d.stride(0), "stride_dn": d.stride(1), **shared, "FLATTEN": flatten}
+    return {"d": d, "d_strides": d.stride(), **shared, "FLATTEN": flatten}
 
 
 def note(launch: Launch[Problem]) -> str:

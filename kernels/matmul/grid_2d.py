@@ -27,12 +27,9 @@ def matmul_grid_2d(
     M,
     N,
     K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    stride_cn,
+    a_strides,
+    b_strides,
+    c_strides,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -41,10 +38,10 @@ def matmul_grid_2d(
     pid_m = tl.program_id(0)
     pid_n = tl.program_id(1)
     accumulator = tile.multiply(
-        a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+        a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), a_strides, b_strides,
         (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
-    tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+    tile.store(c, accumulator, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
 
 
 def grid(launch: Launch[Problem, Config]) -> tuple[int, int]:

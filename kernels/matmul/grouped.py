@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from kernels import orders
-from kernels.accesses import Tiles
-from kernels.jit import on_arrays, tl, triton
+from kernels.jit import tl, triton
 from kernels.knobs import num_stages, num_warps
+from kernels.matmul import problem as family
 from kernels.matmul import tile
-from kernels.matmul.problem import FAMILY, Problem, accesses, arguments, block_k, block_m, block_n, extents, group_size
+from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size, grouped_tiles
 from kernels.orders import grouped
 from kernels.spec import Kernel, Launch, Preset
 
@@ -32,12 +29,9 @@ def matmul_grouped(
     M,
     N,
     K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    stride_cn,
+    a_strides,
+    b_strides,
+    c_strides,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -46,21 +40,15 @@ def matmul_grouped(
 ):
     pid_m, pid_n = grouped(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_SIZE)
     accumulator = tile.multiply(
-        a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+        a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), a_strides, b_strides,
         (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
-    tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+    tile.store(c, accumulator, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
 
 
 def grid(launch: Launch[Problem, Config]) -> tuple[int]:
     tiles = extents(launch)
     return (tiles["m"] * tiles["n"],)
-
-
-def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    tiles, size = extents(launch), launch.config.GROUP_SIZE
-    pid_m, pid_n = on_arrays(orders.grouped)(pids, tiles["m"], tiles["n"], size)
-    return Tiles(pids, pid_m, pid_n, np.zeros_like(pids), group=on_arrays(orders.group_of)(pids, tiles["n"], size))
 
 
 _LARGE_TILES = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8}
@@ -74,9 +62,9 @@ KERNEL = Kernel(
     jitted=matmul_grouped,
     grid=grid,
     extents=extents,
-    tiles=tiles_of,
-    accesses=accesses,
-    arguments=arguments,
+    tiles=lambda pids, launch: grouped_tiles(pids, launch, grid(launch)[0]),
+    accesses=family.accesses,
+    arguments=family.arguments,
     presets=(
         Preset(
             "The 9 × 9 tiles of the article",

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from kernels import orders
-from kernels.accesses import Access, Axis, Tiles
+from kernels.accesses import Access, Axis
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import problem as family
 from kernels.matmul import tile
-from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size
+from kernels.matmul.problem import FAMILY, Problem, block_k, block_m, block_n, extents, group_size, grouped_tiles
 from kernels.orders import grouped, tile_start
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, Preset, Tensors, TensorSpec
 
@@ -49,12 +47,9 @@ def matmul_persistent(
     M,
     N,
     K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    stride_cn,
+    a_strides,
+    b_strides,
+    c_strides,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -114,28 +109,16 @@ def matmul_persistent(
         for place in range(first, num_tiles, programs):
             pid_m, pid_n = grouped(place, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS)
             accumulator = tile.multiply(
-                a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+                a, b, pid_m, pid_n, (0, tl.cdiv(K, BLOCK_K)), (M, N, K), a_strides, b_strides,
                 (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
             )  # fmt: skip
-            tile.store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+            tile.store(c, accumulator, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
 
 
 def grid(launch: Launch[Problem]) -> tuple[int]:
     """Return PROGRAMS_PER_SM programs per SM, or one program per tile if there are fewer tiles."""
     tiles = extents(launch)
     return (min(tiles["m"] * tiles["n"], launch.gpu.sms * launch.config.PROGRAMS_PER_SM),)
-
-
-def tiles_of(pids: np.ndarray, launch: Launch[Problem]) -> Tiles:
-    """Return the tiles of each program: program pid takes tiles pid, pid + programs, pid + 2 · programs."""
-    tiles, size, programs = extents(launch), launch.config.GROUP_SIZE, grid(launch)[0]
-    turns = -(-(tiles["m"] * tiles["n"] - pids) // programs)
-    program = np.repeat(pids, turns)
-    turn = np.arange(len(program)) - np.repeat(np.cumsum(turns) - turns, turns)
-    place = program + turn * programs
-    pid_m, pid_n = on_arrays(orders.grouped)(place, tiles["m"], tiles["n"], size)
-    group = on_arrays(orders.group_of)(place, tiles["n"], size)
-    return Tiles(program, pid_m, pid_n, np.zeros_like(program), group)
 
 
 def half_columns(launch: Launch[Problem]) -> tuple[Axis, Axis]:
@@ -243,7 +226,7 @@ KERNEL = Kernel(
     jitted=matmul_persistent,
     grid=grid,
     extents=extents,
-    tiles=tiles_of,
+    tiles=lambda pids, launch: grouped_tiles(pids, launch, grid(launch)[0]),
     accesses=accesses,
     arguments=arguments,
     note=note,

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from kernels import orders
-from kernels.accesses import Access, Axis
+from kernels.accesses import Access, Axis, Tiles
 from kernels.jit import memory_lines, on_arrays
 from kernels.knobs import ConfigError, knob, powers
 from kernels.matmul import tile
@@ -77,6 +79,18 @@ def extents(launch: Launch[Problem]) -> dict[str, int]:
     return {"m": m, "n": n, "k": -(-problem.K // config.BLOCK_K)}
 
 
+def grouped_tiles(pids: np.ndarray, launch: Launch[Problem], programs: int) -> Tiles:
+    """Return the tiles of each program in grouped order: program pid takes tiles pid, pid + programs, and so on."""
+    tiles, size = extents(launch), launch.config.GROUP_SIZE
+    turns = -(-(tiles["m"] * tiles["n"] - pids) // programs)
+    program = np.repeat(pids, turns)
+    turn = np.arange(len(program)) - np.repeat(np.cumsum(turns) - turns, turns)
+    place = program + turn * programs
+    pid_m, pid_n = on_arrays(orders.grouped)(place, tiles["m"], tiles["n"], size)
+    group = on_arrays(orders.group_of)(place, tiles["n"], size)
+    return Tiles(program, pid_m, pid_n, np.zeros_like(program), group)
+
+
 def axes(launch: Launch[Problem]) -> tuple[Axis, Axis, Axis]:
     """Return the axes of the tiles along M, N and K."""
     start, config = on_arrays(orders.tile_start), launch.config
@@ -117,9 +131,7 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     a, b, c = tensors["A"], tensors["B"], tensors["C"]
     return {
         **{"a": a, "b": b, "c": c, "M": problem.M, "N": problem.N, "K": problem.K},
-        **{"stride_am": a.stride(0), "stride_ak": a.stride(1)},
-        **{"stride_bk": b.stride(0), "stride_bn": b.stride(1)},
-        **{"stride_cm": c.stride(0), "stride_cn": c.stride(1)},
+        **{"a_strides": a.stride(), "b_strides": b.stride(), "c_strides": c.stride()},
         "PRECISION": problem.precision if problem.dtype == "float32" else "tf32",
         **vars(launch.config),
     }

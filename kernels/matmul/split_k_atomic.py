@@ -35,12 +35,9 @@ def matmul_split_k_atomic(
     M,
     N,
     K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    stride_cn,
+    a_strides,
+    b_strides,
+    c_strides,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -50,10 +47,10 @@ def matmul_split_k_atomic(
     first_step, last_step = slice_of_k(tl.program_id(2), tl.cdiv(K, BLOCK_K), SPLIT_K)
     pid_m, pid_n = tl.program_id(0), tl.program_id(1)
     partial = tile.multiply(
-        a, b, pid_m, pid_n, (first_step, last_step), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+        a, b, pid_m, pid_n, (first_step, last_step), (M, N, K), a_strides, b_strides,
         (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
-    pointers, inside = tile.locate(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+    pointers, inside = tile.locate(c, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
     # Relaxed adds are plain reductions in the L2. No other access depends on their order, so they need no fences.
     tl.atomic_add(pointers, partial.to(c.dtype.element_ty), mask=inside, sem="relaxed")
 

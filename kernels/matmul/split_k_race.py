@@ -20,12 +20,9 @@ def matmul_split_k_race(
     M,
     N,
     K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    stride_cm,
-    stride_cn,
+    a_strides,
+    b_strides,
+    c_strides,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -35,12 +32,12 @@ def matmul_split_k_race(
     first_step, last_step = slice_of_k(tl.program_id(2), tl.cdiv(K, BLOCK_K), SPLIT_K)
     pid_m, pid_n = tl.program_id(0), tl.program_id(1)
     partial = tile.multiply(
-        a, b, pid_m, pid_n, (first_step, last_step), (M, N, K), (stride_am, stride_ak, stride_bk, stride_bn),
+        a, b, pid_m, pid_n, (first_step, last_step), (M, N, K), a_strides, b_strides,
         (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
     rows = tile_offsets(pid_m, BLOCK_M)
     columns = tile_offsets(pid_n, BLOCK_N)
-    place = c + rows[:, None] * stride_cm + columns[None, :] * stride_cn
+    place = c + rows[:, None] * c_strides[0] + columns[None, :] * c_strides[1]
     inside = (rows[:, None] < M) & (columns[None, :] < N)
     # Between this load and the store, another slice may load the same tile. Then one of the two sums is lost.
     before = tl.load(place, mask=inside, other=0.0)

@@ -8,17 +8,15 @@ from kernels.orders import tile_offsets
 
 
 @triton.jit
-def multiply(a, b, pid_m, pid_n, steps, shape, strides, blocks, PRECISION: tl.constexpr):
+def multiply(a, b, pid_m, pid_n, steps, shape, a_strides, b_strides, blocks, PRECISION: tl.constexpr):
     """Return tile (pid_m, pid_n) of A @ B in float32. Elements past an edge are loaded as zeros.
 
     Args:
         steps: the first step along K of the sum, and the first after its end.
         shape: (M, N, K).
-        strides: A's and B's, in this order.
         blocks: (BLOCK_M, BLOCK_N, BLOCK_K).
     """
     M, N, K = shape
-    stride_am, stride_ak, stride_bk, stride_bn = strides
     BLOCK_M: tl.constexpr = blocks[0]
     BLOCK_N: tl.constexpr = blocks[1]
     BLOCK_K: tl.constexpr = blocks[2]
@@ -28,12 +26,12 @@ def multiply(a, b, pid_m, pid_n, steps, shape, strides, blocks, PRECISION: tl.co
     for step in range(steps[0], steps[1]):
         inner = tile_offsets(step, BLOCK_K)
         a_tile = tl.load(
-            a + rows[:, None] * stride_am + inner[None, :] * stride_ak,
+            a + rows[:, None] * a_strides[0] + inner[None, :] * a_strides[1],
             mask=(rows[:, None] < M) & (inner[None, :] < K),
             other=0.0,
         )
         b_tile = tl.load(
-            b + inner[:, None] * stride_bk + columns[None, :] * stride_bn,
+            b + inner[:, None] * b_strides[0] + columns[None, :] * b_strides[1],
             mask=(inner[:, None] < K) & (columns[None, :] < N),
             other=0.0,
         )
@@ -69,18 +67,18 @@ def rounded_to_tf32(tile):
 
 
 @triton.jit
-def locate(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def locate(c, pid_m, pid_n, M, N, c_strides, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Return the pointers to the elements of tile (pid_m, pid_n) of C, and whether they lie inside C."""
     rows = tile_offsets(pid_m, BLOCK_M)
     columns = tile_offsets(pid_n, BLOCK_N)
     inside = (rows[:, None] < M) & (columns[None, :] < N)
-    return c + rows[:, None] * stride_cm + columns[None, :] * stride_cn, inside
+    return c + rows[:, None] * c_strides[0] + columns[None, :] * c_strides[1], inside
 
 
 @triton.jit
-def store(c, accumulator, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def store(c, accumulator, pid_m, pid_n, M, N, c_strides, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Convert the tile to C's type and store its elements that lie inside C."""
-    pointers, inside = locate(c, pid_m, pid_n, M, N, stride_cm, stride_cn, BLOCK_M, BLOCK_N)
+    pointers, inside = locate(c, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
     tl.store(pointers, accumulator.to(c.dtype.element_ty), mask=inside)
 
 

@@ -6,6 +6,7 @@ import functools
 
 import torch
 
+from kernels import numerics
 from kernels.matmul.problem import FAMILY as MATMUL
 from kernels.matmul.problem import allowance
 from kernels.measuring.check import check
@@ -19,14 +20,7 @@ WIDER_THAN_A_BYTE = [name for name, size in DTYPE_BYTES.items() if size > 1]
 @functools.lru_cache(maxsize=8)
 def values(shape, dtype, distribution="normal", seed=7):
     generator = torch.Generator().manual_seed(seed)
-    empty = torch.empty(shape, dtype=torch.float32)
-    fill = {
-        "normal": lambda: empty.normal_(generator=generator),
-        "uniform": lambda: empty.uniform_(-1, 1, generator=generator),
-        "integers": lambda: empty.random_(-4, 5, generator=generator),
-        "zeros": empty.zero_,
-    }
-    return fill[distribution]().to(getattr(torch, dtype))
+    return numerics.values(distribution, shape, generator, "cpu").to(getattr(torch, dtype))
 
 
 def product(m, n, k, dtype, distribution="normal"):

@@ -163,7 +163,7 @@ def test_a_script_is_made_of_what_the_experiment_says():
         "is_cold=True",
         'fill_(float("nan"))',
         "grid = (-(-problem.M // config.BLOCK_M) * -(-problem.N // config.BLOCK_N),)",
-        'stride_ak=inputs["A"].stride(1),',
+        'a_strides=(inputs["A"].stride(0), inputs["A"].stride(1)),',
         "num_warps=config.num_warps,",
     ):
         assert part in text, part

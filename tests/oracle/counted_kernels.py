@@ -26,8 +26,8 @@ def tr_naive(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def mm(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn, BLOCK_M: tl.constexpr,
-       BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_SIZE: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
+def mm(a, b, c, M, N, K, a_strides, b_strides, c_strides, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+       BLOCK_K: tl.constexpr, GROUP_SIZE: tl.constexpr, EVEN: tl.constexpr):  # fmt: skip
     pid = tl.program_id(0)
     nm, nn = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     first = pid // (GROUP_SIZE * nn) * GROUP_SIZE
@@ -37,8 +37,8 @@ def mm(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, 
     om = (pm * BLOCK_M + tl.arange(0, BLOCK_M)) % M
     on = (pn * BLOCK_N + tl.arange(0, BLOCK_N)) % N
     ok = tl.arange(0, BLOCK_K)
-    ap = a + om[:, None] * stride_am + ok[None, :] * stride_ak
-    bp = b + ok[:, None] * stride_bk + on[None, :] * stride_bn
+    ap = a + om[:, None] * a_strides[0] + ok[None, :] * a_strides[1]
+    bp = b + ok[:, None] * b_strides[0] + on[None, :] * b_strides[1]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, tl.cdiv(K, BLOCK_K)):
         if EVEN:
@@ -48,12 +48,12 @@ def mm(a, b, c, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, 
             x = tl.load(ap, mask=ok[None, :] < K - k * BLOCK_K, other=0.0)
             y = tl.load(bp, mask=ok[:, None] < K - k * BLOCK_K, other=0.0)
         acc = tl.dot(x, y, acc)
-        ap += BLOCK_K * stride_ak
-        bp += BLOCK_K * stride_bk
+        ap += BLOCK_K * a_strides[1]
+        bp += BLOCK_K * b_strides[0]
     om = pm * BLOCK_M + tl.arange(0, BLOCK_M)
     on = pn * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (om[:, None] < M) & (on[None, :] < N)
-    tl.store(c + om[:, None] * stride_cm + on[None, :] * stride_cn, acc.to(c.dtype.element_ty), mask=inside)
+    tl.store(c + om[:, None] * c_strides[0] + on[None, :] * c_strides[1], acc.to(c.dtype.element_ty), mask=inside)
 
 
 def _is_even(launch):
