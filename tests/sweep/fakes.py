@@ -86,7 +86,9 @@ class FakeDevice:
 
     def attempt(self, trial):
         self.trials.append(trial)
-        self.before(trial)
+        failure = self.before(trial)
+        if isinstance(failure, Failure):
+            return failure
         if self.is_cancelled:
             return Failure("time", "cancelled", "Cancelled.")
         dying = [one for one in trial.experiments if self.deadly(one) or one in self.dies_once]

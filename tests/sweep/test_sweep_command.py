@@ -1,4 +1,4 @@
-"""`python app.py sweep`: exit status, files, sentences. One sweep goes its whole way; others are on a fake device."""
+"""`python app.py sweep`: exit status, files and messages. One sweep is real; the others run on a fake device."""
 
 from __future__ import annotations
 
@@ -9,59 +9,67 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
-from fakes import FakeBuilder, FakeDevice, grid, predicting
+from fakes import FakeBuilder, FakeDevice, explored, make_run
 
 from kernels.results import Failure
 from kernels.sweep import files
-from kernels.sweep.sweep_run import SweepRun
+from tests.kernels.trees import ROOT
 from visualize.command import sweep_command
 from visualize.command.sweep_flags import make_parser
 
-ROOT = Path(__file__).resolve().parents[2]
 VARY = ["--vary", "BLOCK_M=16,32,64,128", "--vary", "BLOCK_N=16,64", "--vary", "num_warps=2,4"]
 SIZE = 16
 
 
-@pytest.fixture(autouse=True)
-def own_store(tmp_path, monkeypatch):
-    """No test's sweep is found by another, nor by whoever works here."""
-    monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "tilescope.db"))
-
-
 @pytest.fixture
-def experiment(tmp_path):
+def experiment(tmp_path, monkeypatch):
+    """The file of an experiment, on a machine without GPUs and stored sweeps."""
+    monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "tilescope.db"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     path = tmp_path / "experiment.json"
     path.write_text('{"kernel": "matmul.grouped"}', encoding="utf-8")
-    return str(path)
+    return path
+
+
+class Command:
+    """The command on a fake device, which a test may change; `out` and `err` are the last call's output."""
+
+    def __init__(self, experiment, capsys):
+        self.experiment, self.capsys = experiment, capsys
+        self.device, self.builder = FakeDevice(), FakeBuilder()
+        self.out = self.err = ""
+
+    def sweep(self, *arguments):
+        def prepare(session, space, strategy, predict, resume):
+            return make_run(
+                strategy, self.device, within=space, builder=self.builder, resume=resume, store=session.store
+            )
+
+        self.device.trials.clear()
+        status = sweep_command.main([str(argument) for argument in (self.experiment, *arguments)], prepare)
+        self.out, self.err = self.capsys.readouterr()
+        return status
 
 
 @pytest.fixture
-def faked(monkeypatch):
-    """Sweeps are on a fake device, which the test may change beforehand."""
-    device, builder = FakeDevice(), FakeBuilder()
-
-    def sweep_here(session: Any, space: Any, strategy: Any, predict: Any, resume: Any) -> SweepRun:
-        return SweepRun(space, strategy, [device], builder, predicting(), resume=resume, store=session.store)
-
-    monkeypatch.setattr(sweep_command, "sweep_here", sweep_here)
-    device.builder = builder
-    return device
+def command(experiment, capsys):
+    return Command(experiment, capsys)
 
 
-def test_a_sweep_goes_its_whole_way_where_there_is_no_gpu(tmp_path, tilescope_cache):
-    """Compiled for an H200, which has too little shared memory for one config; the other is predicted, and not run."""
+def run_app(*arguments, **options):
+    command = [sys.executable, ROOT / "app.py", "sweep", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def test_a_sweep_without_a_gpu_predicts(tmp_path, tilescope_cache):
+    """An H200 has too little shared memory for one of the two configs. The other is compiled, predicted and not run."""
     described = {"kernel": "matmul.grouped", "config": {"BLOCK_M": 128, "BLOCK_K": 64}, "gpu": "H200"}
     (tmp_path / "experiment.json").write_text(json.dumps(described), encoding="utf-8")
+    cache = {"TILESCOPE_CACHE": str(tilescope_cache), "TILESCOPE_DB": "off", "CUDA_VISIBLE_DEVICES": ""}
     arguments = ["experiment.json", "--vary", "num_stages=3,8", "--out", "rows.csv"]
-    environment = {**os.environ, "TILESCOPE_CACHE": str(tilescope_cache), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, ROOT / "app.py", "sweep", *arguments],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_app(*arguments, cwd=tmp_path, env={**os.environ, **cache})
     assert done.returncode == 0, done.stderr
     with (tmp_path / "rows.csv").open(encoding="utf-8") as file:
         right, aside = csv.DictReader(file)
@@ -75,17 +83,14 @@ def test_a_sweep_goes_its_whole_way_where_there_is_no_gpu(tmp_path, tilescope_ca
     assert "2/2" in done.stderr
 
 
-def test_a_bad_flag_ends_with_2_and_a_sentence_and_no_traceback(tmp_path):
-    done = subprocess.run(
-        [sys.executable, ROOT / "app.py", "sweep", "nowhere.json", "--vary", "BLOCK_M=64"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def test_an_invalid_flag_ends_with_2_and_one_line_without_a_traceback(tmp_path):
+    done = run_app("nowhere.json", "--vary", "BLOCK_M=64", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "[Errno 2] No such file or directory: 'nowhere.json'\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "No knob is varied"),
         (["--vary", "BLOCK_M"], "--vary is 'BLOCK_M'; write KNOB=VALUE,VALUE"),
@@ -102,136 +107,114 @@ def test_a_bad_flag_ends_with_2_and_a_sentence_and_no_traceback(tmp_path):
         ([*VARY, "--resume", "rows.jsonl", "--anew"], "--anew tries every config, and --resume rows.jsonl skips some"),
     ],
 )
-def test_flags_that_make_no_sense_are_told_in_a_sentence(experiment, capsys, monkeypatch, arguments, said):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert sweep_command.main([experiment, *arguments]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+def test_invalid_flags_are_refused_with_the_reason(command, arguments, message):
+    assert command.sweep(*arguments) == 2
+    (line,) = command.err.splitlines()
+    assert message in line
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "experiment.json: this is not JSON"),
         ("[]", "experiment.json: The experiment is a list"),
         ('{"kernel": "x"}', "experiment.json: kernel is 'x'; allowed are"),
     ],
 )
-def test_an_experiment_that_is_none_is_told_in_a_sentence(experiment, capsys, text, said):
-    Path(experiment).write_text(text, encoding="utf-8")
-    assert sweep_command.main([experiment, *VARY]) == 2
-    assert said in capsys.readouterr().err
+def test_an_invalid_experiment_is_refused_with_the_reason(command, text, message):
+    command.experiment.write_text(text, encoding="utf-8")
+    assert command.sweep(*VARY) == 2
+    assert message in command.err
 
 
-def test_all_fine_is_0_and_the_best_is_printed_with_its_ratio_to_the_library(experiment, faked, capsys, tmp_path):
+def test_a_sweep_without_failures_returns_0_and_prints_the_best_and_its_ratio_to_the_library(command, tmp_path):
     out = tmp_path / "rows.json"
-    assert sweep_command.main([experiment, *VARY, "--strategy", "grid", "--out", str(out)]) == 0
-    said = capsys.readouterr()
-    assert f"{SIZE} configs on Fake H200: {SIZE} timed." in said.out
-    assert "torch.matmul takes " in said.out
-    assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 64' in said.out
-    assert f"{SIZE}/{SIZE}" in said.err
+    assert command.sweep(*VARY, "--strategy", "grid", "--out", out) == 0
+    assert f"{SIZE} configs on Fake H200: {SIZE} timed." in command.out
+    assert "torch.matmul takes " in command.out
+    assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 64' in command.out
+    assert f"{SIZE}/{SIZE}" in command.err
     assert len(files.read_rows(out)) == SIZE
 
 
-def test_a_config_that_failed_is_1_and_so_is_no_right_one(experiment, faked, capsys):
-    faked.deadly = lambda one: one.config.BLOCK_M == 16 and one.config.BLOCK_N == 16
-    assert sweep_command.main([experiment, *VARY]) == 1
-    assert "2 failed" in capsys.readouterr().out
-    faked.deadly = lambda one: False
-    faked.wrong = lambda one: True
-    assert sweep_command.main([experiment, *VARY, "--anew"]) == 1
-    assert "No config was right" in capsys.readouterr().out
+def test_a_failed_config_returns_1_and_so_does_a_sweep_without_a_correct_one(command):
+    command.device.deadly = lambda one: one.config.BLOCK_M == 16 and one.config.BLOCK_N == 16
+    assert command.sweep(*VARY) == 1
+    assert "2 failed" in command.out
+    command.device = FakeDevice(wrong=lambda one: True)
+    assert command.sweep(*VARY, "--anew") == 1
+    assert "No config was right" in command.out
 
 
-def test_what_is_set_aside_is_no_failure(experiment, faked, capsys):
+def test_a_config_that_is_set_aside_is_no_failure(command):
     refused = Failure("compile", "out_of_resources", "This config needs too much.")
-    faked.builder.failures = lambda one: refused if one.config.BLOCK_M == 16 else None
-    assert sweep_command.main([experiment, *VARY]) == 0
-    assert "4 set aside" in capsys.readouterr().out
+    command.builder.failures = lambda one: refused if one.config.BLOCK_M == 16 else None
+    assert command.sweep(*VARY) == 0
+    assert "4 set aside" in command.out
 
 
 @pytest.fixture
 def interruptible():
-    """A shell has what it starts in the background ignore Ctrl+C."""
+    """Restore Ctrl+C, which a shell makes background processes ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_keeps_the_rows_and_resuming_goes_on_from_them(experiment, faked, capsys, tmp_path):
-    out = tmp_path / "rows.jsonl"
-    arguments = [experiment, *VARY, "--strategy", "grid", "--out", str(out)]
-    faked.before = interrupting(faked)
-    assert sweep_command.main(arguments) == 130
-    kept = [row for row in files.read_rows(out) if row.status == "timed"]
-    assert 4 <= len(kept) < SIZE
-    capsys.readouterr()
+def test_ctrl_c_keeps_the_rows_and_resuming_skips_them(command, tmp_path):
+    out, device = tmp_path / "rows.jsonl", command.device
 
-    faked.is_cancelled, faked.before = False, lambda trial: None
-    faked.trials.clear()
-    assert sweep_command.main([*arguments, "--resume", str(out)]) == 0
-    assert f"{len(kept)} of {SIZE} configs were done before." in capsys.readouterr().err
-    explored = [one for trial in faked.trials if trial.phase == "explore" for one in trial.experiments]
-    assert len(explored) == SIZE - len(kept)
-    assert all(row.status == "timed" for row in files.read_rows(out))
-
-
-def test_what_is_stored_is_not_tried_again_unless_that_is_asked_for(experiment, faked, capsys):
-    arguments = [experiment, *VARY, "--strategy", "grid"]
-    for flags, said, tried in (
-        ([], "", SIZE),
-        ([], f"{SIZE} of {SIZE} configs were done before. They are stored; --anew tries them again.", 0),
-        (["--anew"], "", SIZE),
-    ):
-        faked.trials.clear()
-        assert sweep_command.main([*arguments, *flags]) == 0
-        told = capsys.readouterr()
-        assert f"{SIZE} timed." in told.out
-        assert said in told.err
-        assert ("done before" in told.err) == bool(said)
-        assert len([one for trial in faked.trials if trial.phase == "explore" for one in trial.experiments]) == tried
-
-
-def interrupting(device):
-    """A Ctrl+C in the second trial, which then waits for the cancel that follows."""
-
-    def before(trial):
+    def interrupt(trial):
+        """Press Ctrl+C in the second trial, and wait for the cancel."""
         if len(device.trials) == 2:
             _thread.interrupt_main()
             while not device.is_cancelled:
                 pass
 
-    return before
+    device.before = interrupt
+    assert command.sweep(*VARY, "--strategy", "grid", "--out", out) == 130
+    kept = [row for row in files.read_rows(out) if row.status == "timed"]
+    assert 4 <= len(kept) < SIZE
+    command.device = FakeDevice()
+    assert command.sweep(*VARY, "--strategy", "grid", "--out", out, "--resume", out) == 0
+    assert f"{len(kept)} of {SIZE} configs were done before." in command.err
+    assert len(explored(command.device)) == SIZE - len(kept)
+    assert all(row.status == "timed" for row in files.read_rows(out))
 
 
-def test_rows_of_another_space_are_told(experiment, faked, capsys, tmp_path):
+def test_stored_rows_are_not_tried_again_except_with_anew(command):
+    hint = f"{SIZE} of {SIZE} configs were done before. They are stored; --anew tries them again."
+    for flags, message, tried in (([], "", SIZE), ([], hint, 0), (["--anew"], "", SIZE)):
+        assert command.sweep(*VARY, "--strategy", "grid", *flags) == 0
+        assert f"{SIZE} timed." in command.out
+        assert message in command.err
+        assert ("done before" in command.err) == bool(message)
+        assert len(explored(command.device)) == tried
+
+
+def test_rows_of_another_space_are_refused_and_not_overwritten(command, tmp_path):
     out = tmp_path / "rows.jsonl"
-    assert sweep_command.main([experiment, "--vary", "BLOCK_M=16,32", "--out", str(out)]) == 0
-    capsys.readouterr()
-    assert sweep_command.main([experiment, "--vary", "BLOCK_N=16,32", "--resume", str(out)]) == 2
-    assert "none of its 2 rows is of this experiment and these values" in capsys.readouterr().err
-    again = [experiment, "--vary", "BLOCK_M=16,64", "--resume", str(out), "--out"]
-    assert sweep_command.main([*again, str(out)]) == 2
-    assert "holds 1 rows of other configs: name another file as --out" in capsys.readouterr().err
-    assert sweep_command.main([*again, str(tmp_path / "others.jsonl")]) == 0
+    assert command.sweep("--vary", "BLOCK_M=16,32", "--out", out) == 0
+    assert command.sweep("--vary", "BLOCK_N=16,32", "--resume", out) == 2
+    assert "none of its 2 rows is of this experiment and these values" in command.err
+    partly = ["--vary", "BLOCK_M=16,64", "--resume", out, "--out"]
+    assert command.sweep(*partly, out) == 2
+    assert "holds 1 rows of other configs: name another file as --out" in command.err
+    assert command.sweep(*partly, tmp_path / "others.jsonl") == 0
 
 
-def test_rows_of_another_gpu_are_not_overwritten(experiment, faked, capsys, tmp_path):
-    out = tmp_path / "rows.jsonl"
-    arguments = [experiment, "--vary", "BLOCK_M=16,32", "--out", str(out)]
-    assert sweep_command.main(arguments) == 0
+def test_rows_of_another_gpu_are_not_overwritten(command, tmp_path):
+    out, arguments = tmp_path / "rows.jsonl", ["--vary", "BLOCK_M=16,32", "--out"]
+    assert command.sweep(*arguments, out) == 0
     text = out.read_text(encoding="utf-8").replace('"device": "H200"', '"device": "A100-80GB"')
     out.write_text(text, encoding="utf-8")
-    capsys.readouterr()
-    assert sweep_command.main([*arguments, "--resume", str(out)]) == 2
-    assert "holds rows of A100-80GB, and this sweep is for H200: name another file" in capsys.readouterr().err
+    assert command.sweep(*arguments, out, "--resume", out) == 2
+    assert "holds rows of A100-80GB, and this sweep is for H200: name another file" in command.err
     assert out.read_text(encoding="utf-8") == text
-    assert sweep_command.main([*arguments[:-1], str(tmp_path / "others.jsonl"), "--resume", str(out)]) == 0
+    assert command.sweep(*arguments, tmp_path / "others.jsonl", "--resume", out) == 0
 
 
 def test_help_names_every_exit_status_and_every_suffix():
-    said = make_parser().format_help()
-    assert all(word in said for word in ("0;", "1 where", "2 for", "130 after", ".jsonl", ".json", ".csv"))
-    assert grid().size > SIZE
+    text = make_parser().format_help()
+    assert all(word in text for word in ("0;", "1 where", "2 for", "130 after", ".jsonl", ".json", ".csv"))

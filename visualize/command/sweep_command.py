@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from tqdm import tqdm
@@ -35,12 +35,16 @@ _EVERY_S = 1.0
 _LISTED = 8
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Carry out the sweep that the arguments describe, and return the exit status."""
+def main(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_here) -> int:
+    """Carry out the sweep that the arguments describe, and return the exit status.
+
+    Args:
+        prepare: makes a sweep on this machine, as `sweep_here` does.
+    """
     flags = make_parser().parse_args(arguments)
     try:
         request = read_request(flags)
-        with _prepare_sweep(request) as run:
+        with _prepare_sweep(request, prepare) as run:
             sweep, is_interrupted = _run_sweep(run, request)
     except (ConfigError, UnreadableRecording, OSError) as error:
         print(error, file=sys.stderr)
@@ -53,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @contextmanager
-def _prepare_sweep(request: SweepRequest) -> Iterator[SweepRun]:
+def _prepare_sweep(request: SweepRequest, prepare: Callable[..., SweepRun]) -> Iterator[SweepRun]:
     """Prepare a sweep on this machine or on a cluster, and end its processes afterwards."""
     has_resume_point = request.resume is not None or request.anew
     resume = ResumePoint(request.done) if has_resume_point else None  # otherwise the store's
@@ -63,7 +67,7 @@ def _prepare_sweep(request: SweepRequest) -> Iterator[SweepRun]:
             yield sweep_on_cluster(client, store, *arguments)
         return
     with closing(Session.here()) as session:
-        yield sweep_here(session, *arguments)
+        yield prepare(session, *arguments)
 
 
 def _run_sweep(run: SweepRun, request: SweepRequest) -> tuple[Sweep, bool]:

@@ -1,0 +1,115 @@
+"""This machine as a sweep's device and builder: real compiles, the interpreter's checks, refusals and cancelling."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+from fakes import GPU
+
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.measuring.session import Session
+from kernels.results import Check
+from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice
+from kernels.sweep.search import Trial
+from kernels.sweep.trial import describe_wrong_result
+from tests.kernels.trees import ROOT
+from visualize.predict.launch_time import predict_time
+
+SMALL = from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}})
+LARGE = from_json({"kernel": "matmul.grouped", "problem": {"M": 8192, "N": 8192, "K": 8192}})
+
+
+def test_a_build_has_the_compilers_figures_and_a_closed_builder_compiles_nothing(tilescope_cache):
+    builder = Builder(GPU, predict_time, str(tilescope_cache))
+    build = builder.submit(SMALL).result(100)
+    assert build.registers > 16
+    assert build.shared_bytes > 0
+    builder.close()
+    assert builder.submit(SMALL).result(5).kind == "cancelled"
+
+
+UNGUARDED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from kernels.experiment import from_json
+from kernels.results import Strategy
+from kernels.measuring.session import Session
+from kernels.space import space
+from kernels.sweep.sweep_run import sweep_here
+from visualize.predict.launch_time import predict_time
+
+session = Session(None)
+base = from_json({"kernel": "transpose.tiled", "gpu": "H200"})
+run = sweep_here(session, space(base, {"BLOCK_M": [16, 32]}), Strategy("grid"), predict_time)
+run.start()
+sweep = run.result(100)
+print(sweep.ended, sweep.note)
+session.close()
+"""
+
+
+def test_a_script_without_a_main_guard_gets_an_explanation(tmp_path):
+    """Each worker imports the script, which would start another sweep."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED, encoding="utf-8")
+    done = subprocess.run([sys.executable, script, ROOT], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.startswith("failed Nothing can be compiled, because no compile worker starts")
+    assert '`if __name__ == "__main__":`' in done.stdout
+
+
+def test_the_interpreter_checks_a_config_and_takes_no_times(session):
+    device = LocalDevice(session, SMALL, GPU)
+    assert (device.takes_times, device.refusal(SMALL), device.describe().backend) == (False, "", "interpreter")
+    (outcome,) = device.attempt(Trial((SMALL,), phase="explore")).each
+    assert (outcome.status, len(outcome.times_ms)) == ("checked", 0)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "gpu", "reason"),
+    [
+        (LARGE, "H200", "The limit is about 20 s"),
+        (replace(SMALL, gpu="B200"), "B200", "This machine has no GPU: configs for B200 are compiled and predicted"),
+    ],
+    ids=["too slow for the interpreter", "another GPU"],
+)
+def test_a_config_that_cannot_be_checked_is_only_predicted(session, experiment, gpu, reason):
+    assert reason in LocalDevice(session, experiment, GPUS[gpu]).refusal(experiment)
+
+
+def test_without_its_gpu_a_device_predicts(session):
+    described = LocalDevice(session, replace(SMALL, gpu="B200"), GPUS["B200"]).describe()
+    assert (described.backend, described.name) == ("predicted", "B200")
+
+
+def test_cancelling_kills_the_current_trial(session):
+    tiles = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16}
+    long = from_json({"kernel": "matmul.grouped", "problem": {"M": 512, "N": 512, "K": 2048}, "config": tiles})
+    device = LocalDevice(session, long, GPU)
+    device.describe()  # starts the worker
+    threading.Timer(0.5, device.cancel).start()
+    assert device.attempt(Trial((long,), phase="explore")).kind == "cancelled"
+    assert device.attempt(Trial((long,))).kind == "cancelled"
+
+
+def test_the_device_of_a_closed_session_is_lost(tmp_path):
+    closed = Session(None, tmp_path)
+    closed.close()
+    assert LocalDevice(closed, SMALL, GPU).attempt(Trial((SMALL,))).kind == DEVICE_LOST
+
+
+@pytest.mark.parametrize(
+    ("mismatched", "nonfinite", "message"),
+    [
+        (0, 3, "3 of 1,000 elements are not finite"),
+        (2, 0, "2 of 1,000 elements are outside the allowed error; relative RMS error 0.5 (limit 0.1)"),
+        (0, 0, "The result is wrong: relative RMS error 0.5 (limit 0.1)."),
+    ],
+)
+def test_a_wrong_result_is_described_in_a_sentence(mismatched, nonfinite, message):
+    check = Check(False, 0.5, 0.1, 1.0, 1.0, mismatched, nonfinite, 1000, (0, 0), 1.0, 0.0, 1.0)
+    assert message in describe_wrong_result(check)
