@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernels import discover
 from kernels.experiment import Experiment, launch_of, on_any_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
@@ -73,7 +72,7 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
     """
     import torch
 
-    kernel = discover()[experiment.kernel]
+    kernel, _ = launch_of(experiment, gpu)
     device = "cpu" if worker.interprets() else "cuda"
     dtype = getattr(torch, experiment.problem.dtype)
     specs = kernel.family.tensors(experiment.problem)
@@ -202,12 +201,12 @@ def _best_ms(call: Callable[[], Any]) -> float:
 def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> None:
     """Refuse a launch that the interpreter would not finish in reasonable time."""
     if is_interpreted and (reason := explain_slow_launch(*launch_of(experiment, gpu))):
-        recorded = records.find(_FORM, experiment, gpu.name)
+        recorded = records.find(RUN.form, experiment, gpu.name)
         alternative = f" Or choose gpu {gpu.name}: a run there was recorded." if recorded else ""
         raise ConfigError("too_slow_here", reason + alternative)
 
 
-def measure_run(experiment: Experiment, stages: Stages, is_timed: bool) -> RunResult:
+def measure_run(experiment: Experiment, stages: Stages, is_timed: bool = True) -> RunResult:
     """Launch, check, and time if `is_timed` and the result is right."""
     stages.compile(experiment)
     device = stages.device()
@@ -225,16 +224,13 @@ def measure_run(experiment: Experiment, stages: Stages, is_timed: bool) -> RunRe
     return dataclasses.replace(result, stages=stages.seconds)
 
 
-_FORM = records.RecordForm("run", RunResult, key=on_any_gpu, compact=RunResult.compact)
-RUN, CHECK = (
-    Measurement(
-        name,
-        _FORM,
-        functools.partial(measure_run, is_timed=name == "run"),
-        "This machine has {this}, and no run of this experiment on {gpu} was recorded. Leave gpu out, or choose the "
-        "first one of the menu, to run it here.",
-        refuse_slow_run,
-        is_interpreted=True,
-    )
-    for name in ("run", "check")
+RUN = Measurement(
+    "run",
+    records.RecordForm("run", RunResult, key=on_any_gpu, compact=RunResult.compact),
+    measure_run,
+    "This machine has {this}, and no run of this experiment on {gpu} was recorded. Leave gpu out, or choose the "
+    "first one of the menu, to run it here.",
+    refuse_slow_run,
+    is_interpreted=True,
 )
+CHECK = dataclasses.replace(RUN, name="check", measure=functools.partial(measure_run, is_timed=False))
