@@ -25,7 +25,7 @@ from kernels.measuring.session import Session
 from visualize.figures.player_data import player_data
 from visualize.figures.schedule_figure import Order, schedule_figure
 from visualize.predict.schedule import row_major
-from visualize.predict.steps import panels, steps
+from visualize.predict.schedule import panels, steps
 from visualize.page.page import Page
 from visualize.panels.controls import experiment_form
 from visualize.panels.tabs import SETTINGS

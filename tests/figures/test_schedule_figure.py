@@ -13,8 +13,7 @@ from visualize.figures.composite import MOST_CELLS, composite
 from visualize.figures.loads_figure import loads_figure
 from visualize.figures.player_data import player_data
 from visualize.figures.schedule_figure import COLORS, Order, schedule_figure
-from visualize.predict.schedule import row_major, schedule, slice_blocks
-from visualize.predict.steps import first_reads, steps
+from visualize.predict.schedule import first_reads, row_major, schedule, slice_blocks, steps
 
 
 def planned(kernel_id, problem, config, by="wave"):

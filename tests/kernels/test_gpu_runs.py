@@ -13,8 +13,7 @@ from kernels.experiment import from_json
 from kernels.measuring.pool import DEADLINES_S
 from kernels.results import Counters, Failure, RunResult
 from kernels.spec import Launch
-from visualize.predict.agreement import count_of, verdicts
-from visualize.predict.textbook import Textbook
+from visualize.predict.agreement import Verdicts, count_of
 
 pytestmark = pytest.mark.gpu
 
@@ -128,7 +127,7 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
     assert counted.compiled.operations == compiled.operations
     assert counted.launch["registers"] == compiled.registers
     kernel = discover()[experiment.kernel]
-    found = verdicts(kernel, Launch(experiment.problem, experiment.config, gpu.gpu), Textbook(), compiled, counted)
+    found = Verdicts(kernel, Launch(experiment.problem, experiment.config, gpu.gpu), compiled, counted)
     kinds = {count.agreement for op in found.predicted if (count := count_of(op, found))}
     assert kinds <= {"equal", "undercounted"}
     for op, names in (("load", ("ld",)), ("store", ("st",)), ("atomic", ("red", "atom"))):

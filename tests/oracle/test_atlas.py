@@ -11,8 +11,8 @@ import pytest
 from kernels.measuring.counters import COUNTERS as COUNTED
 from kernels.results import records
 from visualize.predict.agreement import Verdicts, count_of
-from visualize.predict.banks import wavefronts_per_instruction
 from visualize.predict.schedule import occupancy
+from visualize.predict.traffic import wavefronts_per_instruction
 from visualize.scoreboard.predictions import beside_counters, of_counters, shipped
 
 pytestmark = pytest.mark.xdist_group("atlas")

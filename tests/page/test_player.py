@@ -12,8 +12,7 @@ from kernels.gpus import GPUS
 from kernels.spec import Launch
 from tests.page.conftest import Tab
 from visualize.figures.composite import composite
-from visualize.predict.schedule import Schedule, loads, row_major, schedule
-from visualize.predict.steps import steps
+from visualize.predict.schedule import Schedule, loads, row_major, schedule, steps
 
 pytestmark = pytest.mark.browser
 

@@ -17,8 +17,7 @@ from kernels.spec import Launch
 from visualize.figures.memory_figure import title_of
 from visualize.panels.memory_picture import Execution
 from visualize.predict import coalescing, textbook
-from visualize.predict.agreement import compare_costs
-from visualize.predict.agreement import verdicts as all_verdicts
+from visualize.predict.agreement import Verdicts, compare_costs
 from visualize.predict.textbook import Textbook
 from visualize.text import bank_conflicts, coalescing_text, verdicts, why
 from visualize.text.prose import html, plain
@@ -30,7 +29,7 @@ def found(session, payload, gpu="H200", board=None):
     assert isinstance(made, Compiled), made
     launch = Launch(experiment.problem, experiment.config, GPUS[gpu])
     counted = records.find(COUNTERS.form, experiment, gpu)
-    return all_verdicts(discover()[experiment.kernel], launch, board or Textbook(), made, counted)
+    return Verdicts(discover()[experiment.kernel], launch, made, counted, board or Textbook())
 
 
 def reasons(session, payload, gpu="H200"):
@@ -64,7 +63,7 @@ def test_before_the_compiler_answers_the_recorded_code_is_predicted():
     experiment = from_json({"kernel": "matmul.grouped", "gpu": "H200"})
     launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
     counted = records.find(COUNTERS.form, experiment, "H200")
-    early = all_verdicts(discover()[experiment.kernel], launch, Textbook(), None, counted)
+    early = Verdicts(discover()[experiment.kernel], launch, None, counted)
     table = verdicts.table(early)
     assert table.count(f"compiled, Triton {counted.device.triton}") == 3
     assert table.count("✓") == 3
@@ -223,7 +222,7 @@ def test_where_the_compiler_beats_the_textbook_the_claim_says_so(session):
 
 
 def test_while_nothing_is_compiled_the_claim_is_the_textbooks(session):
-    early = replace(found(session, {"kernel": "transpose.flat"}), compiled=None, code=None)
+    early = replace(found(session, {"kernel": "transpose.flat"}), code=None)
     claim = text_of(coalescing_text.of_compiled(early, 1, 1))
     assert claim.startswith("8 × the sectors needed: not coalesced textbook")
 

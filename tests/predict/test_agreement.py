@@ -12,7 +12,7 @@ from kernels.gpus import GPUS
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from kernels.spec import Launch
-from visualize.predict.agreement import agreement, compare_costs, verdicts, worst
+from visualize.predict.agreement import Verdicts, agreement, compare_costs, worst
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Cost
 
@@ -23,8 +23,7 @@ def recorded(kernel_id, board=None, **payload):
     counters = records.find(COUNTERS.form, experiment, "H200")
     assert counters is not None
     launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
-    found = verdicts(discover()[kernel_id], launch, board or Textbook(), None, counters)
-    return replace(found, compiled=found.predicted, code=counters.compiled)
+    return Verdicts(discover()[kernel_id], launch, counters.compiled, counters, board or Textbook())
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_textbook_compiled_and_counted_all_say_that_a_flat_store_wastes_most():
 def test_two_stores_of_one_output_are_added_up():
     kernel = discover()["matmul.fused_add_relu"]
     launch = Launch(kernel.family.problem(), kernel.config(BLOCK_N=256), GPUS["H200"])
-    found = verdicts(kernel, launch, Textbook(), None, None)
+    found = Verdicts(kernel, launch, None, None)
     halves = [op for op in found.board if op.access.tensor == "D"]
     assert len(halves) == 2
     for half in halves:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.accesses import SharedOperation
-from visualize.predict.banks import wavefronts
+from visualize.predict.traffic import wavefronts
 
 
 def operation(width, lane, warp=(), matrices=0):

@@ -15,8 +15,7 @@ from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
 from visualize.predict.l2 import CONSTANTS, Constants, ahead, evicted_share, expected_timeline, fetched_bytes, sides
-from visualize.predict.schedule import schedule
-from visualize.predict.steps import Panels
+from visualize.predict.schedule import Panels, schedule
 
 H200 = GPUS["H200"]
 KERNELS = discover()

@@ -8,16 +8,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import example, given
+from hypothesis import strategies as st
 
 from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS
 from tests.predict.test_schedule import REDUCING, launches
-from visualize.predict.schedule import row_major, schedule, slice_blocks
-from visualize.predict.steps import FirstLoads, first_loads, first_programs, first_reads, panels, steps
+from visualize.predict.schedule import (
+    FirstLoads,
+    first_loads,
+    first_programs,
+    first_reads,
+    panels,
+    row_major,
+    schedule,
+    slice_blocks,
+    steps,
+)
 
 H200 = GPUS["H200"]
 SPLIT = next(kernel for kernel in REDUCING if kernel.id == "matmul.split_k_atomic")
+SMALL = st.sampled_from((1, 2, 17, 129, 300))
 ARTICLE = {"M": 576, "N": 576, "K": 288}, {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3}
 LARGE = {"M": 16384, "N": 16384, "K": 4096}, {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8}
 
@@ -39,7 +50,7 @@ def computed(planned):
     return found
 
 
-@given(launches())
+@given(launches(sizes=SMALL))
 def test_a_step_computes_the_next_tile_of_each_program_of_a_wave(launch):
     planned = schedule(*launch)
     made, expected = steps(planned), computed(planned)

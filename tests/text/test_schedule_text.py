@@ -10,8 +10,7 @@ import pytest
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.predict.schedule import schedule
-from visualize.predict.steps import FirstLoads, steps
+from visualize.predict.schedule import FirstLoads, schedule, steps
 from visualize.text.prose import Link, html
 from visualize.text.residency import residents
 from visualize.text.schedule_text import Bought, loads_headline, sharing, timing

@@ -17,12 +17,10 @@ from kernels.measuring.run import RUN
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from kernels.spec import Launch
-from visualize.predict.agreement import verdicts
+from visualize.predict.agreement import Verdicts
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic
-from visualize.predict.schedule import occupancy, schedule
-from visualize.predict.steps import steps
-from visualize.predict.textbook import Textbook
+from visualize.predict.schedule import occupancy, schedule, steps
 from visualize.text import (
     bank_conflicts,
     compiler_text,
@@ -68,8 +66,7 @@ def test_a_run():
 
 def test_a_count():
     counters, kernel, launch = measured(COUNTERS)
-    found = verdicts(kernel, launch, Textbook(), None, counters)
-    found = replace(found, compiled=found.predicted)
+    found = Verdicts(kernel, launch, counters.compiled, counters)
     assert is_text(verdicts_text.totals(found), 2)
     assert is_text(claim(*verdicts_text.claim(found)))
     assert HOSTILE in plain(verdicts_text.claim(found))

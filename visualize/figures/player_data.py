@@ -10,8 +10,7 @@ import numpy as np
 from visualize.figures import theme
 from visualize.figures.composite import Composite, composite
 from visualize.figures.schedule_figure import Order
-from visualize.predict.schedule import slice_blocks
-from visualize.predict.steps import Panels
+from visualize.predict.schedule import Panels, slice_blocks
 
 
 def player_data(

@@ -14,8 +14,7 @@ import numpy as np
 
 from visualize.figures import theme
 from visualize.figures.composite import GAPS_UP_TO, Composite, Side, composite
-from visualize.predict.schedule import Schedule
-from visualize.predict.steps import Steps, first_reads
+from visualize.predict.schedule import Schedule, Steps, first_reads
 
 # Tiles along each side up to which each one's number is written in it.
 NUMBERED_CELLS = 12

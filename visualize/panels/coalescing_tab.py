@@ -88,7 +88,7 @@ class CoalescingPanel(Panel):
     def draw(self, known: Known) -> Drawn:
         state, compiled, counters = known.state, known.compiled, known.result(Counters)
         lanes, board = state.view.of(LaneView), state.view.of(Textbook)
-        found = agreement.verdicts(state.kernel, state.launch, board, compiled, counters)
+        found = Verdicts(state.kernel, state.launch, compiled, counters, board)
         on_the_board = lanes.model == "textbook"
         wasteful = worst(found, on_the_board)
         number = wasteful if lanes.operation == "worst" else min(int(lanes.operation), len(found.board) - 1)
@@ -222,17 +222,16 @@ def compiled_reply(known: Known) -> Reply:
     if made is None or made.unreadable:
         why = made.unreadable if made else "it is not known"
         return Failure("compile", "unreadable", f"The compiled kernel could not be read: {why}")
-    found = agreement.verdicts(known.state.kernel, known.launch, Textbook(), made, known.result(Counters))
-    operations = found.compiled or ()
+    found = Verdicts(known.state.kernel, known.launch, made, known.result(Counters))
     alike = found.counted_is_compiled
     return {
         "model": "compiled",
         "triton": made.triton,
         "ops": [
             agreement.to_json(op, _reason(op, found, made), agreement.count_of(op, found) if alike else None)
-            for op in operations
+            for op in found.compiled
         ],
-        "totals": agreement.costs(operations),
+        "totals": agreement.costs(found.compiled),
     }
 
 

@@ -19,8 +19,7 @@ from visualize.panels.endpoint import Api, Endpoint, Plain
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import schedule_numbers
 from visualize.predict.reuse import DramTraffic
-from visualize.predict.schedule import loads, row_major
-from visualize.predict.steps import FirstLoads, first_loads, first_programs, panels, steps
+from visualize.predict.schedule import FirstLoads, first_loads, first_programs, loads, panels, row_major, steps
 from visualize.state.known import Known
 from visualize.state.view import PlayerView, ScheduleView
 from visualize.text import caption, schedule_text

@@ -16,7 +16,7 @@ from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.predict.execution import Execution, ideal_clock
-from visualize.predict.steps import steps
+from visualize.predict.schedule import steps
 from visualize.state.known import Known
 from visualize.state.view import ScheduleView
 from visualize.text import caption, prose, tables, timeline_text

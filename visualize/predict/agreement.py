@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from kernels.results import Compiled, Counters
+from kernels.accesses import CompiledFacts
+from kernels.results import Counters
 from kernels.spec import Kernel, Launch
 from visualize.predict import coalescing, textbook
+from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import NO_COST, Cost, Operation
 
 # Hardware counters of the whole launch, for operations that lanes issue and for boxes that the TMA copies.
@@ -28,22 +31,37 @@ class Verdicts:
     """Everything known about the cost of a launch's memory operations.
 
     Attributes:
-        board: the textbook model with the chosen warp and line sizes.
-        gpu_board: the textbook model with a GPU's 32 lanes and 128-byte lines.
         code: the compiled kernel; None until it is known.
-        compiled: the operations as compiled here; None until they are known.
         counters: None if nothing was counted.
-        predicted: the compiled model applied to the code that was counted.
+        machine: warp and line of the textbook model; a GPU's by default.
     """
 
     kernel: Kernel
     launch: Launch
-    board: tuple[Operation, ...]
-    gpu_board: tuple[Operation, ...]
-    code: Compiled | None
-    compiled: tuple[Operation, ...] | None
+    code: CompiledFacts | None
     counters: Counters | None
-    predicted: tuple[Operation, ...]
+    machine: Textbook = Textbook()
+
+    @cached_property
+    def board(self) -> tuple[Operation, ...]:
+        """The textbook model with the chosen warp and line sizes."""
+        return textbook.operations(self.kernel, self.launch, self.machine)
+
+    @cached_property
+    def gpu_board(self) -> tuple[Operation, ...]:
+        """The textbook model with a GPU's 32 lanes and 128-byte lines."""
+        return textbook.operations(self.kernel, self.launch, Textbook())
+
+    @cached_property
+    def compiled(self) -> tuple[Operation, ...]:
+        """The operations as compiled here; () until they are known."""
+        return coalescing.operations(self.kernel, self.launch, self.code.operations if self.code else ())
+
+    @cached_property
+    def predicted(self) -> tuple[Operation, ...]:
+        """The compiled model applied to the code that was counted."""
+        operations = self.counters.compiled.operations if self.counters else ()
+        return coalescing.operations(self.kernel, self.launch, operations)
 
     @property
     def counted_is_compiled(self) -> bool:
@@ -62,7 +80,7 @@ class Verdicts:
         if self.counters is None:
             return {"compiled": "predicted"}
         device, source = self.counters.device, "recorded, " if self.counters.backend == "recorded" else ""
-        other = self.compiled is not None and not self.counted_is_compiled
+        other = self.compiled and not self.counted_is_compiled
         compiler = f", as Triton {device.triton} compiled it" if other else ""
         return {"compiled": "predicted", "counted": f"{source}{device.name}{compiler}"}
 
@@ -70,23 +88,6 @@ class Verdicts:
         """Return the key of COUNTERS that counts a compiled operation."""
         is_input = self.kernel.family.tensors(self.launch.problem)[op.access.tensor].is_input
         return ("TMA load" if is_input else "TMA store") if op.is_box else op.access.op
-
-
-def verdicts(
-    kernel: Kernel, launch: Launch, board: textbook.Textbook, code: Compiled | None, counters: Counters | None
-) -> Verdicts:
-    """Run all models on a launch."""
-    gpu, drawn = textbook.Textbook(), textbook.operations(kernel, launch, board)
-    return Verdicts(
-        kernel=kernel,
-        launch=launch,
-        board=drawn,
-        gpu_board=drawn if board == gpu else textbook.operations(kernel, launch, gpu),
-        code=code,
-        compiled=coalescing.operations(kernel, launch, code.operations) if code and not code.unreadable else None,
-        counters=counters,
-        predicted=coalescing.operations(kernel, launch, counters.compiled.operations) if counters else (),
-    )
 
 
 def count_of(op: Operation, found: Verdicts) -> Cost | None:
@@ -167,7 +168,7 @@ def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[s
     if not counter:
         numbers = {op.number for op in found.board if (op.access.op, op.access.tensor) == (access.op, access.tensor)}
     board, compiled, predicted = (
-        [op for op in operations or () if op.number in numbers]
+        [op for op in operations if op.number in numbers]
         for operations in (found.board, found.compiled, found.predicted)
     )
     costs = {"textbook": sum_costs(board)}
@@ -191,7 +192,7 @@ def worst(found: Verdicts, on_the_board: bool = False) -> int:
     """
 
     def key(board: Operation) -> tuple[int, int, bool, int]:
-        judged = found.board if on_the_board or found.compiled is None else found.compiled
+        judged = found.board if on_the_board else found.compiled or found.board
         cost = sum_costs(op for op in judged if op.number == board.number)
         return cost.wasted_sectors, board.launch.wasted_sectors, board.access.transposed, cost.sectors
 

@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from visualize.predict.schedule import Schedule
-from visualize.predict.steps import Panels
+from visualize.predict.schedule import Panels, Schedule
 
 # Times are whole ticks, which makes sorting and counting fast. Gaps between uses are counted in bins per octave.
 _TICKS_PER_TILE, _BINS_PER_OCTAVE = 256, 8

@@ -20,8 +20,7 @@ from kernels.spec import DTYPE_BYTES, Kernel, Launch
 from visualize.predict import coalescing
 from visualize.predict.bounds import Bound, bounds, l2_gbps, l2_pressure, writes_in_parts
 from visualize.predict.l2 import CONSTANTS, Constants, ahead, evicted_share, expected_timeline, fetched_bytes
-from visualize.predict.schedule import MAX_TILES, Schedule, count_tiles, schedule
-from visualize.predict.steps import Panels, panels
+from visualize.predict.schedule import MAX_TILES, Panels, Schedule, count_tiles, panels, schedule
 from visualize.predict.traffic import Operation
 
 # CPU seconds per order and per tile, fitted on one x86 server core.

@@ -1,20 +1,26 @@
-"""The cost of memory operations: requests, sectors and lines of one tile, and of all tiles of a launch."""
+"""The cost of memory operations: requests, sectors and lines of a tile and of a launch; wavefronts of shared memory."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from kernels.accesses import MemoryOperation
+from kernels.accesses import MemoryOperation, SharedOperation, expand_bases
 from kernels.spec import Access, FlatAccess, Kernel, Launch
 
 # Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").
 SECTOR_BYTES, LINE_BYTES = 32, 128
+
+# Shared memory has 32 banks of 4 bytes, each of which serves one word per wavefront. Any number of lanes may share a
+# word (CUDA C++ Programming Guide 13.0, "Shared Memory"). Wider accesses are split into parts of 128 bytes: half a warp
+# at 8 bytes per lane, a quarter warp at 16, or the 8 rows of 16 bytes of a matrix.
+_BANKS, _WORD_BYTES, _LANES = 32, 4, 32
+_WAVEFRONT_BYTES = _BANKS * _WORD_BYTES
 
 # Bytes of a sector and of a line.
 Units = tuple[int, int]
@@ -271,11 +277,16 @@ def _count_runs(access: FlatAccess, shape: Shape, lanes: Requests, units: Units)
         lanes: the first run in a tensor of one long row: `column` is each lane's element, `active` whether it issues.
     """
     length, block, line_elements = math.prod(shape), access.run.block, units[1] // lanes.element_bytes
-    period = math.lcm(block, (shape[0] if access.transposed else 1) * line_elements)
-    whole, rest = divmod(length, period)
-    total, runs, first_of = NO_COST, period // block, lanes.column[:, 0]
+    first_of = lanes.column[:, 0]
     offsets = np.concatenate([lanes.column - first_of[:, None], lanes.active], axis=1)
     patterns, pattern_of = np.unique(offsets, axis=0, return_inverse=True)
+    step = max(1, block // len(first_of))
+    if len(patterns) == 1 and np.array_equal(np.sort(first_of), np.arange(0, block, step)):
+        # A run of equal, adjacent requests costs as much as that many runs of one request, whose period is shorter.
+        block, first_of, pattern_of = step, np.zeros(1, np.int64), pattern_of[:1]
+    period = math.lcm(block, (shape[0] if access.transposed else 1) * line_elements)
+    whole, rest = divmod(length, period)
+    total, runs = NO_COST, period // block
     offset, owner = np.split(patterns, 2, axis=1)
     span = int(offset.max()) + 1
     for first, count_of_runs, times in ((0, min(whole, 1) * runs, whole), (whole * runs, -(-rest // block), 1)):
@@ -305,3 +316,19 @@ def run_elements(access: FlatAccess, shape: tuple[int, int], place: np.ndarray) 
     else:
         row, column = np.divmod(place, shape[1])
     return row, column
+
+
+def wavefronts(operation: SharedOperation) -> tuple[float, float]:
+    """Return the wavefronts of one warp's instruction with and without bank conflicts, averaged over the warps."""
+    address = expand_bases(operation.warp, 1) ^ expand_bases(operation.lane, 1).T
+    lanes_at_once = min(_LANES, _WAVEFRONT_BYTES // max(operation.width_bytes, _WORD_BYTES))
+    parts = address.reshape(-1, lanes_at_once, 1) + np.arange(0, operation.width_bytes, _WORD_BYTES)
+    total = sum(int(np.bincount(np.unique(part // _WORD_BYTES) % _BANKS).max()) for part in parts)
+    return total / len(address), len(parts) / len(address)  # without conflicts: at most as many words as banks
+
+
+def wavefronts_per_instruction(operations: Iterable[SharedOperation]) -> tuple[float, float]:
+    """Return the wavefronts of one warp's instruction with and without bank conflicts, averaged over operations."""
+    counts, passes = zip(*((operation.count, wavefronts(operation)) for operation in operations), strict=True)
+    total, ideal = np.average(passes, axis=0, weights=counts).tolist()
+    return total, ideal

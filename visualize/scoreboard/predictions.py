@@ -21,7 +21,6 @@ from kernels.results import Counters
 from kernels.results.records import Recording
 from kernels.spec import Launch
 from visualize.predict.agreement import Verdicts, launch_totals
-from visualize.predict.coalescing import operations
 from visualize.state.state import short_experiment
 
 FILE = Path(__file__).parent / "predictions.jsonl"
@@ -101,8 +100,7 @@ def beside_counters(recording: Recording[Counters]) -> Verdicts:
     counted, gpu = recording.measured, GPUS[recording.gpu]
     kernel = discover()[counted.experiment.kernel]
     launch = Launch(counted.experiment.problem, counted.experiment.config, gpu)
-    predicted = operations(kernel, launch, counted.compiled.operations)
-    return Verdicts(kernel, launch, (), (), None, None, counted, predicted)
+    return Verdicts(kernel, launch, None, counted)
 
 
 def of_counters(recording: Recording[Counters], found: Verdicts) -> Prediction:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from kernels.knobs import knob
 from visualize.figures import schedule_figure
-from visualize.predict.steps import STEPPING
+from visualize.predict.schedule import STEPPING
 
 V = TypeVar("V")
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from kernels.accesses import CompiledFacts, Conversion, SharedOperation
 from kernels.results import Counters, SharedCounts
-from visualize.predict.banks import wavefronts_per_instruction
+from visualize.predict.traffic import wavefronts_per_instruction
 from visualize.text.prose import Code, Hint, Sourced, hint, term
 from visualize.text.tables import frame
 from visualize.text.tables import table as plain_table

@@ -60,7 +60,7 @@ def place(op: Operation) -> Code:
 
 def _operation(found: Verdicts, number: int) -> Operation:
     """As compiled, where that is known. Of an atomic that became two, the loop."""
-    operations = found.board if found.compiled is None else found.compiled
+    operations = found.compiled or found.board
     return [op for op in operations if op.number == number][-1]
 
 
@@ -74,7 +74,7 @@ def _sentence(found: Verdicts, op: Operation, named: Sentence) -> Sentence:
             named,
             cause,
         )
-    if found.compiled is not None and board.sectors >= _WORTH_A_FACTOR * board.ideal_sectors:
+    if found.compiled and board.sectors >= _WORTH_A_FACTOR * board.ideal_sectors:
         factor = f"{board.sectors / board.ideal_sectors:.2g} ×"
         return say("The textbook predicts {} the sectors for {}. Compiled, it wastes none: {}.", factor, named, cause)
     return say("No byte moved by {} is wasted: {}.", named, cause)
@@ -82,7 +82,7 @@ def _sentence(found: Verdicts, op: Operation, named: Sentence) -> Sentence:
 
 def _others(found: Verdicts, number: int, worst: int) -> Sentence | str:
     """What there is to say of the operations that are not drawn."""
-    operations = found.compiled or ()
+    operations = found.compiled
     wasteful = [op for op in operations if op.launch.efficiency < 1]
     if number != worst and any(op.number == worst for op in wasteful):
         op = _operation(found, worst)

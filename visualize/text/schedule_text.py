@@ -9,8 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.gpus import Gpu
-from visualize.predict.schedule import Schedule
-from visualize.predict.steps import FirstLoads, Steps
+from visualize.predict.schedule import FirstLoads, Schedule, Steps
 from visualize.text.headline import headline
 from visualize.text.prose import Link, Listed, Sentence, Sourced, Strong, say
 from visualize.text.words import counted, enumerated, milliseconds, percent

@@ -12,8 +12,7 @@ from kernels.experiment import Experiment
 from kernels.results import Timeline
 from kernels.spec import shape_text
 from visualize.predict.execution import Execution
-from visualize.predict.schedule import Schedule
-from visualize.predict.steps import steps
+from visualize.predict.schedule import Schedule, steps
 from visualize.text.prose import Link, Listed, Mark, Sentence, Sourced, Strong, say
 from visualize.text.tables import frame
 from visualize.text.words import milliseconds, percent

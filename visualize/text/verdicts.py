@@ -92,7 +92,7 @@ def _block(found: Verdicts, number: int) -> Markup:
 def _rows(found: Verdicts, number: int) -> list[tuple[Any, ...]]:
     """Of one operation: textbook, compiled, and counted beside what is predicted for the counted code."""
     rows: list[tuple[Any, ...]] = [_predicted("textbook", found.board[number])]
-    rows += [_predicted("compiled", op) for op in found.compiled or () if op.number == number]
+    rows += [_predicted("compiled", op) for op in found.compiled if op.number == number]
     for op in found.predicted:
         if op.number == number:
             if not found.counted_is_compiled and found.counters:
@@ -103,7 +103,7 @@ def _rows(found: Verdicts, number: int) -> list[tuple[Any, ...]]:
 
 
 def _reasons(found: Verdicts, number: int) -> list[str]:
-    mine = [op for op in found.compiled or () if op.number == number]
+    mine = [op for op in found.compiled if op.number == number]
     if not (found.code and mine):
         return [why.on_the_blackboard(found.board[number])]
     return [why.of_operation(op, found) for op in mine]
@@ -157,7 +157,7 @@ def _total(kind: str, costs: tuple[Cost, Cost]) -> tuple[Any, ...]:
 def funnel(found: Verdicts) -> Markup | str:
     """From the bytes that lanes load and store to those that DRAM moved, as bars; "" while nothing is compiled."""
     operations = found.compiled
-    if operations is None:
+    if not operations:
         return ""
     cost = sum_costs(operations)
     stages: list[Stage] = [
@@ -174,7 +174,7 @@ def funnel(found: Verdicts) -> Markup | str:
 def claim(found: Verdicts) -> tuple[Sentence | str, ...]:
     """The compiled kernel's cost, and whether it was counted so; () while nothing is compiled."""
     operations = found.compiled
-    if operations is None:
+    if not operations:
         return ()
     cost = sum_costs(operations)
     touched = Sourced(Strong(f"{cost.sectors:,} sectors"), "predicted")
