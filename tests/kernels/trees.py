@@ -33,12 +33,12 @@ if __name__ == "__main__":
 
 
 def copied(directory, parts=PARTS):
-    """A copy of the source in `directory`."""
+    """A copy of the source in `directory`, with the bytecode of what stays the same."""
     directory.mkdir(parents=True)
     for part in parts:
         source = ROOT / part
         if source.is_dir():
-            shutil.copytree(source, directory / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, directory / part)
         else:
             shutil.copy(source, directory / part)
     return directory

@@ -114,6 +114,7 @@ def browser() -> Iterator[Browser]:
                 "--disable-background-networking",
                 "--disable-dev-shm-usage",
                 "--process-per-site",  # see Profile
+                "--js-flags=--no-opt --no-maglev",  # most code runs too briefly to be worth optimizing
                 f"--disable-features={','.join(_LEFT_OUT)}",
             ],
         )

@@ -67,6 +67,16 @@ def page(make_page: Callable[..., Page]) -> Page:
     return make_page()
 
 
+@pytest.fixture(scope="module")
+def shared_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """One page for all tests of a file, with nothing compiled."""
+    session = Session(None, tmp_path_factory.mktemp("cache"))
+    with gr.Blocks() as blocks:
+        built = Page(blocks, session)
+    yield built
+    session.close()
+
+
 @pytest.fixture
 def started() -> Iterator[Started]:
     """Sweeps on made-up devices."""

@@ -37,17 +37,17 @@ def links(compare):
     return {said: address.replace("&amp;", "&") for said, (address, _) in zip(text, pieces, strict=True)}
 
 
-def test_nothing_is_beside_anything_while_nothing_is_pinned(page):
-    answer = changed(page, {**SET, "with": ""})
+def test_nothing_is_beside_anything_while_nothing_is_pinned(shared_page):
+    answer = changed(shared_page, {**SET, "with": ""})
     assert "twin" not in json.loads(answer["schedule-plot"])
     assert "pinned" not in answer["schedule-claim"]
     assert set(links(answer["compare"])) == {"Pin"}
 
 
-def test_a_plot_carries_its_twin_and_a_sentence_stands_beside_its_own(page):
-    answer = changed(page, SET)
-    alone = changed(page, {**SET, "with": ""})
-    then = changed(page, {**dict(urllib.parse.parse_qsl(PINNED)), "with": ""})
+def test_a_plot_carries_its_twin_and_a_sentence_stands_beside_its_own(shared_page):
+    answer = changed(shared_page, SET)
+    alone = changed(shared_page, {**SET, "with": ""})
+    then = changed(shared_page, {**dict(urllib.parse.parse_qsl(PINNED)), "with": ""})
     both = json.loads(answer["schedule-plot"])
     assert both.pop("twin") == then["schedule-plot"]
     assert both == json.loads(alone["schedule-plot"])
@@ -56,49 +56,49 @@ def test_a_plot_carries_its_twin_and_a_sentence_stands_beside_its_own(page):
     ).format(alone["schedule-claim"], then["schedule-claim"])
 
 
-def test_what_differs_is_listed_with_both_numbers_and_their_ratio(page):
-    said = changed(page, SET)["compare"]
+def test_what_differs_is_listed_with_both_numbers_and_their_ratio(shared_page):
+    said = changed(shared_page, SET)["compare"]
     assert "GROUP_SIZE" in said
     assert ">M<" not in said, "what is the same is left out"
     assert "waves" in said
     assert "same" in said
-    gpus = changed(page, {**SET, "GROUP_SIZE": 1, "gpu": "A10G"})["compare"]
+    gpus = changed(shared_page, {**SET, "GROUP_SIZE": 1, "gpu": "A10G"})["compare"]
     assert "<td>A10G</td>" in gpus
     assert "<td>H200</td>" in gpus
 
 
 @pytest.mark.parametrize("tab", SETTINGS.tabs)
-def test_two_kernels_of_two_families_are_compared_on_every_tab(page, tab):
-    answer = changed(page, {"kernel": "transpose.tiled", "tab": tab, "operation": "1", "with": PINNED})
+def test_two_kernels_of_two_families_are_compared_on_every_tab(shared_page, tab):
+    answer = changed(shared_page, {"kernel": "transpose.tiled", "tab": tab, "operation": "1", "with": PINNED})
     said = answer["compare"]
     assert "<td>transpose.tiled</td>" in said
     assert "<td>matmul.grouped</td>" in said
     assert "<td>–</td>" in said, "a transpose has no K"
 
 
-def test_pin_swap_and_unpin_are_links_to_states(page):
-    pinned = followed(page, links(changed(page, {**SET, "with": ""})["compare"])["Pin"])
+def test_pin_swap_and_unpin_are_links_to_states(shared_page):
+    pinned = followed(shared_page, links(changed(shared_page, {**SET, "with": ""})["compare"])["Pin"])
     assert "Nothing differs yet" in pinned["compare"]
-    ways = links(changed(page, SET)["compare"])
+    ways = links(changed(shared_page, SET)["compare"])
     swapped = SETTINGS.state(dict(urllib.parse.parse_qsl(ways["Swap"])), None)
     assert (swapped.experiment.config.GROUP_SIZE, swapped.pinned.config.GROUP_SIZE) == (1, 3)
     unpinned = SETTINGS.state(dict(urllib.parse.parse_qsl(ways["Unpin"])), None)
     assert (unpinned.experiment.config.GROUP_SIZE, unpinned.pinned) == (3, None)
 
 
-def test_a_link_holds_both_and_a_preset_or_another_kernel_keeps_what_is_pinned(page):
+def test_a_link_holds_both_and_a_preset_or_another_kernel_keeps_what_is_pinned(shared_page):
     state = SETTINGS.state(SET, None)
     assert SETTINGS.state(state.to_address(), None) == state
     assert SETTINGS.state(SETTINGS.short_address(state), None) == state
     kept = SETTINGS.with_kernel({**SET, "form_of": "matmul.grouped"}, "matmul.persistent")
     assert kept["with"] == PINNED
-    opened = followed(page, urllib.parse.urlencode({"kernel": "matmul.grouped", "with": PINNED}))
+    opened = followed(shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "with": PINNED}))
     assert settings.read(opened["settings"])["with"] == PINNED
 
 
-def test_a_recorded_run_stands_beside_another(page):
+def test_a_recorded_run_stands_beside_another(shared_page):
     there = {"kernel": "matmul.grouped", "tab": "result", "gpu": "H200", "with": "kernel=matmul.persistent&gpu=H200"}
-    answer = followed(page, urllib.parse.urlencode(there))
+    answer = followed(shared_page, urllib.parse.urlencode(there))
     assert answer["strip"].count('class="mark recorded"') > 6
     assert "TFLOP/s" in answer["compare"]
     assert " ×" in answer["compare"]
@@ -107,19 +107,19 @@ def test_a_recorded_run_stands_beside_another(page):
 @pytest.mark.parametrize(
     "wrong", ["kernel=sort", "M=5", "kernel=matmul.grouped&M=0", "x" * 1001, "kernel=matmul.grouped&gpu=this"]
 )
-def test_what_can_not_be_pinned_is_refused_and_the_rest_opens(page, wrong):
+def test_what_can_not_be_pinned_is_refused_and_the_rest_opens(shared_page, wrong):
     with pytest.raises(ConfigError) as error:
         pin.pinned(wrong, None)
     assert error.value.field == "with"
-    answer = followed(page, urllib.parse.urlencode({"kernel": "matmul.grouped", "M": 640, "with": wrong}))
+    answer = followed(shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "M": 640, "with": wrong}))
     assert "pinned" in json.loads(answer["problems"])["with"]
     assert "M=640" in answer["link"]
 
 
-def test_what_is_pinned_but_can_not_be_drawn_says_why_and_what_is_set_is_drawn(page):
+def test_what_is_pinned_but_can_not_be_drawn_says_why_and_what_is_set_is_drawn(shared_page):
     """An SM holds 64 warps: 32 programs of 2, but not of 4."""
     flat = {**SET, "num_warps": 2, "programs_per_sm": 32}
-    answer = changed(page, flat)
+    answer = changed(shared_page, flat)
     assert "programs_per_sm is 32" in answer["compare"]
     assert "twin" not in json.loads(answer["schedule-plot"])
     assert json.loads(answer["problems"]) == {}

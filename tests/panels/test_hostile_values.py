@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import discover
@@ -21,8 +21,6 @@ from visualize.state.presets import presets
 
 pytestmark = pytest.mark.xdist_group("hostile")
 
-# The page stays the same from value to value, as one that is served does.
-ONE_PAGE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 LONG = "9" * 5000
 SCALARS = st.one_of(
     st.none(),
@@ -67,6 +65,12 @@ def collected(answers):
         return pool.submit(lambda: asyncio.run(gathered())).result(60)
 
 
+@pytest.fixture(scope="module")
+def page(shared_page):
+    """The page stays the same from value to value, as one that is served does."""
+    return shared_page
+
+
 def handler_of(page, name):
     """One of the page's handlers, as Gradio calls it."""
     return next(event.fn for event in page.blocks.fns.values() if getattr(event.fn, "__name__", "") == name)
@@ -81,7 +85,6 @@ def assert_is_sendable(answer):
             value.encode()
 
 
-@ONE_PAGE
 @given(sent=sent_settings())
 def test_a_change_or_another_kernel_is_drawn_or_refused(page, sent):
     assert_is_sendable(page.handlers.on_change(request(), sent))
@@ -93,37 +96,31 @@ def test_settings_that_go_too_deep_are_refused(page, sent):
     assert_is_sendable(page.handlers.on_change(request(), sent))
 
 
-@ONE_PAGE
 @given(sent=sent_settings(), name=st.sampled_from(SETTINGS.tabs))
 def test_a_tab_is_drawn_or_stays(page, sent, name):
     assert_is_sendable(page.handlers.opening(name)(request(), sent))
 
 
-@ONE_PAGE
 @given(fields=st.dictionaries(st.sampled_from(["tour", "stop", *FIELDS]), st.text(max_size=20)), kept=JSON)
 def test_any_address_opens_whatever_the_browser_has_kept(page, fields, kept):
     assert_is_sendable(page.handlers.on_load(request(**fields), kept))
 
 
-@ONE_PAGE
 @given(wanted=st.one_of(JSON, JSON.flatmap(wrong_text), st.builds(lambda link: json.dumps({"follow": link}), JSON)))
 def test_any_link_is_followed_or_refused(page, wanted):
     assert_is_sendable(page.handlers.on_follow(request(), wanted))
 
 
-@ONE_PAGE
 @given(value=st.one_of(JSON, JSON.flatmap(wrong_text), st.builds(lambda link: json.dumps({"link": link}), JSON)))
 def test_what_is_no_link_gets_no_code(page, value):
     orjson.dumps(handler_of(page, "on_share")(value))  # as Gradio writes it into its answer
 
 
-@ONE_PAGE
 @given(value=st.one_of(JSON, st.builds(lambda tour, stop: json.dumps({"tour": tour, "stop": stop}), JSON, JSON)))
 def test_what_is_no_stop_is_not_shown(page, value):
     assert collected(handler_of(page, "on_stop")(value)) == []
 
 
-@ONE_PAGE
 @given(sent=sent_settings())
 def test_what_can_not_be_read_starts_no_work(page, sent):
     """Handlers of buttons and of the compiler: what reads as an experiment is not submitted here."""

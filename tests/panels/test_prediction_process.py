@@ -9,7 +9,6 @@ import pickle
 import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 
-import gradio as gr
 import pytest
 
 from kernels import discover
@@ -17,11 +16,9 @@ from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.measuring.fair_queue import INTERNAL
 from kernels.measuring.pool import DEADLINES_S
-from kernels.measuring.session import Session
 from kernels.results import Failure
 from tests.panels.sent import named, opened, request, set_to
 from tests.waiting import until
-from visualize.page.page import Page
 from visualize.panels import endpoint, reuse_tab
 from visualize.panels.endpoint import Api
 from visualize.panels.prediction_process import NEAR_S
@@ -43,16 +40,6 @@ def run(coroutine):
     # In a thread of its own: where a browser's tests ran before, this one has a running loop already.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result(100)
-
-
-@pytest.fixture(scope="module")
-def shared_page(tmp_path_factory):
-    """One page for those who start processes beside it."""
-    session = Session(None, tmp_path_factory.mktemp("cache"))
-    with gr.Blocks() as blocks:
-        built = Page(blocks, session)
-    yield built
-    session.close()
 
 
 def test_a_state_and_what_is_known_of_it_are_sent_whole(page):

@@ -15,7 +15,7 @@ from visualize.panels.tabs import SETTINGS
 pytestmark = pytest.mark.xdist_group("compiled")
 
 # Compiled in a fraction of the time that the kernels' own tiles take.
-SMALL = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32}
+SMALL = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "num_stages": 2}
 
 # As quick, and more than the shared memory of an A10G holds; with tiles of twice the sides, than that of an H200.
 DEEP = {"dtype": "float32", "BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 128, "num_stages": 5}
@@ -44,7 +44,7 @@ def test_a_constant_size_brings_back_what_unknown_divisibility_costs(session):
 
 
 def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(session):
-    page = SETTINGS.state({"kernel": "matmul.grouped", "dtype": "float32", **SMALL, "BLOCK_M": 64}, None)
+    page = SETTINGS.state({"kernel": "matmul.grouped", "dtype": "float32", **SMALL, "BLOCK_M": 64, "BLOCK_N": 64}, None)
     table, _ = last(whatif_panel.faults(session, page))
     by_name = {row[0]: row for row in rows(table) if row[0]}
     assert by_name["sizes not known to be divisible by 16"][2] == "4 B"
