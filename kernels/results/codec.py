@@ -107,6 +107,12 @@ def parse_json(text: str, place: str) -> dict[str, Any]:
     return fields
 
 
+def parse_lines(text: str, origin: str) -> list[tuple[str, dict[str, Any]]]:
+    """Parse JSON lines. Return each line's place, for error messages, and its JSON object."""
+    lines = [(f"{origin}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return [(place, parse_json(line, place)) for place, line in lines]
+
+
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     from pydantic import ConfigDict, TypeAdapter

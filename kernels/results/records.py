@@ -117,13 +117,8 @@ def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
 @once
 def _lines(directory: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return the place and the fields of each shipped line."""
-    lines = []
-    for file in sorted(directory.glob("*.jsonl")):
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-            place = f"{file.name}, line {number}"
-            if line.strip():
-                lines.append((place, codec.parse_json(line, place)))
-    return lines
+    files = sorted(directory.glob("*.jsonl"))
+    return [line for file in files for line in codec.parse_lines(file.read_text(encoding="utf-8"), file.name)]
 
 
 @once

@@ -98,11 +98,6 @@ class SweepRow:
     turn: int | None = None
 
     @property
-    def is_done(self) -> bool:
-        """Return whether a resumed sweep skips this config."""
-        return self.status in DONE
-
-    @property
     def is_right(self) -> bool:
         """Return whether the config may be ranked, because it neither failed nor was set aside."""
         return self.status in ("timed", "checked", "predicted")

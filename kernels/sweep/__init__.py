@@ -1,1 +1,1 @@
-"""Searching a space of configs: what is compiled ahead, tried in which order, raced, and ranked in the end."""
+"""Search a space of configs: compile ahead, explore, race, and rank the finalists."""

@@ -27,23 +27,23 @@ from kernels.sweep.trial import run_trial
 
 V = TypeVar("V")
 
-# A model's time of one launch, before it is compiled (None) and after. A sweep is given its model and imports none.
+# A model: kernel, launch and its compiled facts (None before the compile) → the predicted time of one launch.
 Predict = Callable[[Kernel, Launch, CompiledFacts | None], Prediction | None]
 
-# Failure kind of a device that is lost for good: other devices take over its configs.
+# Failure kind of a permanently lost device: other devices take over its configs.
 DEVICE_LOST = "device_gone"
 
-# Each compile process takes some hundred megabytes.
+# Each compile process uses hundreds of megabytes.
 _MAX_COMPILES = 64
 
 
 class TrialDevice(Protocol):
-    """Checks and times configs: a GPU of this process or of a Dask worker, the interpreter, or a test's fake.
+    """Checks and times configs: on a GPU of this machine or of a Dask worker, or in the interpreter.
 
     Attributes:
-        gpu: the GPU itself, or the one that predictions are for.
-        where: host and number if there are several; otherwise "".
-        takes_times: if not, results are checked at most.
+        gpu: the device's GPU; without one, the GPU that predictions are for.
+        where: host and number if a sweep has several devices, else "".
+        takes_times: whether configs are timed; otherwise they are only checked, or not run at all.
     """
 
     gpu: Gpu
@@ -54,23 +54,23 @@ class TrialDevice(Protocol):
         """Return the device's name and versions; start its worker if needed."""
 
     def refusal(self, experiment: Experiment) -> str:
-        """Return why this device cannot even check a config, as a sentence; "" if it can."""
+        """Return why this device can't check a config, as a sentence; "" if it can."""
 
     def attempt(self, trial: Trial) -> Outcomes | Failure:
-        """Carry out a trial and wait for it. A Failure concerns all of its configs: the worker died or was harmed."""
+        """Carry out a trial, and wait for it. A Failure concerns all its configs, such as the death of the worker."""
 
     def cancel(self) -> None:
         """Kill the current trial: its `attempt` returns a Failure."""
 
 
 def concurrent_compiles() -> int:
-    """Return how many compile workers a sweep starts: one per usable core, except one for the timing."""
+    """Return the number of compile workers of a sweep: one per usable core, except one for the timing."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS
     return max(1, min(_MAX_COMPILES, usable - 1))
 
 
 def build(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure:
-    """Compile into the shared cache, and predict from the compiled kernel. In a compile worker."""
+    """Compile into the shared cache, and predict the compiled kernel's time. Runs in a compile worker."""
     compiled = compile_experiment(experiment, gpu)
     if isinstance(compiled, Failure):
         return compiled
@@ -83,39 +83,39 @@ def build(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure
 
 
 class Builder:
-    """Compiles configs ahead of their trials, in worker processes. The run worker finds the kernels in the same cache.
+    """Compiles configs in worker processes, into the cache that the run worker uses.
 
     Args:
-        predict: a module-level function: workers import it by name.
+        predict: a module-level function, because workers import it by name.
         cache: directory of compiled kernels.
+
+    Raises:
+        ConfigError: Triton is not installed.
     """
 
     def __init__(self, gpu: Gpu, predict: Predict, cache: str) -> None:
+        if not HAS_TRITON:
+            raise ConfigError("no_triton", "Triton is not installed on this machine, so a sweep can't compile.")
         self._gpu, self._predict = gpu, predict
         self.max_concurrency = concurrent_compiles()
         self._pool = Pool("compile", cache, self.max_concurrency)
 
     @property
     def has_started(self) -> bool:
-        """Whether any worker has started: without one, nothing can be compiled here, whatever the config."""
+        """Return whether any worker has started. Without one, no config can be compiled."""
         return self._pool.has_started
 
     def submit(self, experiment: Experiment) -> Future[Build | Failure]:
-        if HAS_TRITON:
-            return self._pool.submit(Call("compile", build, (experiment, self._gpu, self._predict)))
-        refused: Future[Build | Failure] = Future()
-        refused.set_result(Failure("compile", "no_triton", "Triton is not installed, so nothing can be compiled."))
-        return refused
+        return self._pool.submit(Call("compile", build, (experiment, self._gpu, self._predict)))
 
     def close(self) -> None:
         self._pool.close()
 
 
 class LocalDevice:
-    """A `TrialDevice` on a session's machine: its GPU in the run worker, or the interpreter if there is none.
+    """A `TrialDevice` on a session's machine: the GPU, or the interpreter if there is none.
 
-    Each trial queues like any job and then frees the GPU, so runs started on the page wait for one trial, not for the
-    whole sweep.
+    Each trial is a job in the run worker's queue, so a run on the page waits for one trial and not for the whole sweep.
 
     Args:
         base: the experiment of the sweep's space.

@@ -1,4 +1,4 @@
-"""Sweeps as files, by suffix: rows as JSON lines or CSV, or the whole sweep as JSON."""
+"""Sweeps as files: rows as JSON lines or CSV, or a whole sweep as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".jsonl", ".json", ".csv")
 
-# A CSV file lacks what is nested in a row.
+# A CSV file omits nested fields.
 RESUMABLE = (".jsonl", ".json")
 
 
@@ -64,16 +64,15 @@ def write_sweep(path: Path, sweep: Sweep) -> None:
 
 
 def read_rows(path: Path) -> tuple[SweepRow, ...]:
-    """Read the rows of a file that `write_sweep` wrote, to resume from.
+    """Read the rows of a file that `write_sweep` wrote.
 
     Raises:
-        ConfigError: if its suffix is not in RESUMABLE.
-        UnreadableRecording: if it holds anything else, with the line and what is wrong.
-        OSError: if it cannot be read.
+        ConfigError: the suffix is not in RESUMABLE.
+        UnreadableRecording: the file has other contents. The message names the line and the reason.
+        OSError: the file can't be read.
     """
     text = check_suffix(path, RESUMABLE).read_text(encoding="utf-8")
     if path.suffix == ".json":
         sweep: Sweep = codec.from_json(Sweep, codec.parse_json(text, str(path)), str(path))
         return sweep.rows
-    lines = [(f"{path}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    return tuple(codec.from_json(SweepRow, codec.parse_json(line, place), place) for place, line in lines)
+    return tuple(codec.from_json(SweepRow, fields, place) for place, fields in codec.parse_lines(text, str(path)))

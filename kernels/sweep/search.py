@@ -24,23 +24,24 @@ from kernels.results import Failure, Final, Prediction, Strategy, SweepRow
 from kernels.results.sweep import Status
 from kernels.sweep.ranking import correct_predictions, encode_knobs, median_interval, rank_finalists
 
-# Samples of each config while exploring; each round of the race takes ETA times as many. With 2 % of noise the median
-# of ten pairs is within 1 %, so no config within a few percent of the best falls outside the first quarter.
+# Samples per config while exploring. Each round of the race takes ETA times as many. With 2 % of noise, the median of
+# ten pairs is within 1 %, so the first quarter contains every config within a few percent of the best.
 TURNS, MAX_TURNS = 10, 160
 
-# One in ETA configs goes on to the next round, with ETA times the samples, so each round takes about the same time:
+# One in ETA configs enters the next round, with ETA times the samples, so each round takes about the same time:
 # successive halving (Jamieson and Talwalkar, AISTATS 2016).
 ETA = 4
 
 FINALISTS = 6
 
-# Configs per trial of a guided search: few, so that each trial's times correct the order of the next.
+# Configs per trial of a guided search. Small trials let the times correct the order sooner.
 GUIDED_PER_TRIAL = 4
 
-# Configs of the first trial, which finds the reference: the other devices wait for it.
+# Configs of the first trial. It is small because the other devices wait for the reference that it finds.
 REFERENCE_AMONG = 4
 
-# A guided search compiles this many configs ahead per concurrent compile, up to a limit: the first trial waits for all.
+# A guided search compiles this many configs ahead per concurrent compile, up to a limit, because the first trial waits
+# for all of them.
 _AHEAD_PER_COMPILE, MAX_AHEAD = 2, 24
 
 # A config improves on the fastest so far only if it is faster by this share; less is noise.
@@ -49,14 +50,13 @@ _IMPROVEMENT = 0.005
 # The final can crash its worker; after this many attempts the search ends without finalists.
 _MAX_FINALS = 2
 
-
-# Configs timed in turns: a stream queues about a thousand launches and events before it starts.
+# Maximum number of configs timed in turns: a stream queues about a thousand launches and events before it starts.
 MAX_PER_TRIAL = 15
 
 
 @dataclass(frozen=True)
 class Build:
-    """A compiled config, in the fields of a SweepRow; `predicted` is None if the model cannot predict this config."""
+    """A compiled config's fields of a SweepRow. `predicted` is None if the model can't predict the config."""
 
     registers: int
     spilled_bytes: int
@@ -70,7 +70,7 @@ class Trial:
     """Configs to time in turns on one device, on the same inputs.
 
     Attributes:
-        experiments: they differ in their config alone.
+        experiments: they differ only in their config.
         phase: "explore" (check each result first, and do not time a wrong one), "race", or "final" (time until the
             ratios are known, with the library's calls in the same turns).
         reference: also timed in each turn, so that a changing clock cancels in the ratio. None: the first correct
@@ -134,7 +134,7 @@ class Search:
         rows: the current state of each config.
         phase: "explore", "race", "final" or "over".
         final: the ranking of the finalists, once known.
-        ended: why exploring ended: "complete", "budget" or "patience"; "" before.
+        ended: why exploring ended: "complete", "budget" or "patience"; "" until then.
     """
 
     def __init__(

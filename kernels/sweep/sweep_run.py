@@ -1,7 +1,7 @@
-"""A sweep in progress: compile ahead, keep each device busy, stream rows and store them.
+"""A sweep in progress: compile ahead, keep each device busy, and store rows as they arrive.
 
-`Search` decides what to try next; the threads are here, one per device. Rows are stored as they arrive, so a cancelled
-sweep keeps all that was done, and a later sweep of the same space resumes from there.
+`Search` chooses the next trial, and one thread per device carries it out. A later sweep of the same space resumes from
+the rows of a cancelled one.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _CONFIG_FAILURES = {"out_of_resources", "compile_error", "timeout"}
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a sweep is.
+    """The progress of a sweep.
 
     Attributes:
         phase: "explore", "race", "final" or "over".
-        done: configs whose status is final for this phase, of `total`.
-        seconds: since it began.
+        done: number of configs that are no longer "not tried", of `total`.
+        seconds: since the start.
         remaining_s: an upper estimate: the first rows include the start of the workers. None before the first row.
-        best: the fastest row so far; None before any is timed.
+        best: the fastest row so far; None before the first timing.
     """
 
     phase: str
@@ -75,12 +75,12 @@ class Progress:
 
 
 def estimate_seconds(configs: int, concurrent_compiles: int) -> float:
-    """Estimate how long a sweep takes before it starts: its compiles or its trials, whichever takes longer."""
+    """Estimate a sweep's duration before it starts: that of its compiles or its trials, whichever takes longer."""
     return max(configs * COMPILE_S / concurrent_compiles, configs * TRIAL_S) + FINAL_S
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time in at most two units.
+    """Format a duration with at most two units.
 
     >>> format_duration(42.4), format_duration(200), format_duration(4000)
     ('42 s', '3 min 20 s', '1 h 6 min')
@@ -94,17 +94,17 @@ def format_duration(seconds: float) -> str:
 
 
 class SweepRun:
-    """One sweep on devices of one kind of GPU. `start` it; then wait for `result` or iterate over `updates`.
+    """One sweep on devices of one kind of GPU. After `start`, wait for `result` or iterate over `updates`.
 
     Args:
         devices: at least one.
-        builder: the run closes it at its end.
+        builder: closed at the end of the sweep.
         predict: the model that orders configs.
         resume: rows of an earlier sweep of this space, and the stored sweep to continue; None resumes from the store.
-        store: where rows are kept; None keeps nothing.
+        store: the store for the rows; None stores nothing.
 
     Attributes:
-        name: of the sweep in the store.
+        name: the sweep's name in the store.
         resumed: number of configs taken from the earlier sweep.
         changes: number of times that rows changed.
     """
@@ -147,7 +147,7 @@ class SweepRun:
         return self._result.done()
 
     def start(self) -> None:
-        """Begin, and return at once."""
+        """Start the sweep, and return immediately."""
         self._began = time.monotonic()
         threading.Thread(target=self._run, daemon=True, name="sweep").start()
 
@@ -189,7 +189,7 @@ class SweepRun:
             return Progress(phase, done, len(rows), seconds, remaining_s, best)
 
     def snapshot(self) -> Sweep:
-        """Return the sweep so far; its `ended` is "running" while a device is at work."""
+        """Return the sweep so far. Its `ended` is "running" while any device is in use."""
         with self._condition:
             search = self._search
             ended = search.ended or "failed"
@@ -224,11 +224,11 @@ class SweepRun:
             self._store.end_sweep(self.name, sweep)
             self._builder.close()
             self._result.set_result(sweep)
-        except BaseException as error:  # a defect of ours must not leave waiters hanging
+        except BaseException as error:  # a defect of ours must not make callers of `result` wait forever
             self._result.set_exception(error)
 
     def _wait_for_compiles_to_submit(self) -> list[int]:
-        """Wait until the builder has room; return the configs to compile next, or none when the sweep is over."""
+        """Wait until the builder has room. Return the configs to compile next, or none if the sweep is over."""
         with self._condition:
             while self._live_devices and not self._is_over():
                 room = _QUEUED_PER_WORKER * self._builder.max_concurrency - len(self._submitted) + self._compiled
@@ -240,7 +240,7 @@ class SweepRun:
             return []
 
     def _drive(self, index: int, device: TrialDevice) -> None:
-        """Carry out tasks on one device until the sweep is over or the device is given up."""
+        """Carry out trials on one device until the sweep is over or the device is given up."""
         try:
             described = device.describe()
             if isinstance(described, Failure):
@@ -269,7 +269,7 @@ class SweepRun:
                 self._condition.notify_all()
 
     def _next_trial(self, index: int) -> Trial | None:
-        """Wait for a device's next trial; None when the sweep is over."""
+        """Wait for a device's next trial. None: the sweep is over."""
         with self._condition:
             while not self._is_over():
                 phase = self._search.phase
@@ -283,7 +283,7 @@ class SweepRun:
             return None
 
     def _on_compiled(self, number: int, future: Future[Build | Failure]) -> None:
-        """Hand a compile's outcome to the search: drop a config that takes no further part."""
+        """Pass a compile's outcome to the search. Drop a config that failed or that the device can't check."""
         error = future.exception()
         build = Failure("compile", "error", f"{type(error).__name__}: {error}") if error else future.result()
         status: Status = "predicted"
@@ -311,7 +311,7 @@ class SweepRun:
         self._store.begin_sweep(self.name, self.gpu, self._began_at, self.snapshot())
 
     def _store_rows(self, numbers: Sequence[int]) -> None:
-        """Store rows in their current state, before anyone can see them."""
+        """Store the current state of rows before any reader can see them."""
         if numbers:
             progress, rows = self.progress, {number: self._search.rows[number] for number in numbers}
             best_ms = progress.best.median_ms if progress.best else None

@@ -21,7 +21,7 @@ from kernels.export.script import config_line
 from kernels.knobs import ConfigError
 from kernels.results import Failure, Strategy, Sweep, SweepRow, codec
 from kernels.results.store import Store
-from kernels.results.sweep import ResumePoint
+from kernels.results.sweep import DONE, ResumePoint
 from kernels.space import space
 from kernels.sweep import files
 from kernels.sweep.search import MAX_PER_TRIAL, REFERENCE_AMONG
@@ -57,7 +57,7 @@ def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupte
     assert (cut.ended, cut.final) == ("cancelled", None)
     reopened, device = again(store), FakeDevice()
     run = make_run(strategy, device, predicting(error=0.1), store=reopened)
-    done = {row.experiment for row in cut.rows if row.is_done}
+    done = {row.experiment for row in cut.rows if row.status in DONE}
     assert run.resumed == len(done) < len(ALL)
     run.start()
     resumed = run.result(60)
