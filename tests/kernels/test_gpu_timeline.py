@@ -12,26 +12,14 @@ from kernels.spec import Launch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 
-# Kernels over 200 µs: their span is held against the time of the launch.
+# Kernel, sizes and config. Over 200 µs: their span is compared with the time of the launch.
 LONG = [
-    {
-        "kernel": "matmul.grouped",
-        "problem": {"M": 6144, "N": 6144, "K": 6144},
-        "config": {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8},
-    },
-    {
-        "kernel": "matmul.grouped",
-        "problem": {"M": 8192, "N": 4096, "K": 6144},
-        "config": {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32},
-    },
-    {
-        "kernel": "matmul.persistent",
-        "problem": {"M": 6144, "N": 6144, "K": 6144},
-        "config": {"BLOCK_N": 256, "num_warps": 8},
-    },
-    {"kernel": "matmul.split_k_atomic", "problem": {"M": 4096, "N": 4096, "K": 8192}},
-    {"kernel": "matmul.grid_2d", "problem": {"M": 4096, "N": 4096, "K": 4096}},
-    {"kernel": "transpose.tiled", "problem": {"M": 16384, "N": 16384}},
+    ("matmul.grouped", (6144, 6144, 6144), dict(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_SIZE=8, num_warps=8)),
+    ("matmul.grouped", (8192, 4096, 6144), dict(BLOCK_M=64, BLOCK_N=64, BLOCK_K=32)),
+    ("matmul.persistent", (6144, 6144, 6144), dict(BLOCK_N=256, num_warps=8)),
+    ("matmul.split_k_atomic", (4096, 4096, 8192), {}),
+    ("matmul.grid_2d", (4096, 4096, 4096), {}),
+    ("transpose.tiled", (16384, 16384), {}),
 ]
 LONG_MS, SPAN_TOLERANCE = 0.2, 0.03
 
@@ -50,8 +38,8 @@ def count_compiles():
     return len(COMPILES)
 
 
-def taken(gpu, payload):
-    timeline = gpu.submit(from_json(payload), "timeline").result()
+def taken(gpu, kernel, **fields):
+    timeline = gpu.submit(from_json({"kernel": kernel, **fields}), "timeline").result()
     assert isinstance(timeline, Timeline), timeline
     return timeline
 
@@ -75,15 +63,15 @@ def test_every_program_of_every_kernel_is_recorded_once(gpu, kernel):
     gpu.ask_runner(worker.describe)  # compiles the clock probe, once per worker
     compiled_before = gpu.ask_runner(count_compiles)
     config = {"SPLIT_K": 1} if kernel == "matmul.split_k_race" else {}
-    timeline = taken(gpu, {"kernel": kernel, "config": config})
+    timeline = taken(gpu, kernel, config=config)
     assert_holds(timeline, gpu)
     assert timeline.passed
     assert gpu.ask_runner(count_compiles) == compiled_before, "both builds come from the compile workers"
 
 
-@pytest.mark.parametrize("payload", LONG, ids=lambda payload: payload["kernel"])
-def test_the_span_is_the_kernels_own_time(gpu, payload):
-    timeline = taken(gpu, payload)
+@pytest.mark.parametrize(("kernel", "sizes", "config"), LONG)
+def test_the_span_is_the_kernels_own_time(gpu, kernel, sizes, config):
+    timeline = taken(gpu, kernel, problem=dict(zip("MNK", sizes, strict=False)), config=config)
     assert_holds(timeline, gpu)
     assert timeline.passed
     assert timeline.kernel_ms > LONG_MS
@@ -92,13 +80,13 @@ def test_the_span_is_the_kernels_own_time(gpu, payload):
 
 @pytest.mark.parametrize(("l2", "timer"), [("cold", "events"), ("warm", "graph")])
 def test_a_timeline_is_taken_as_a_run_is_timed(gpu, l2, timer):
-    timeline = taken(gpu, {"kernel": "matmul.grouped", "run": {"l2": l2, "timer": timer}})
+    timeline = taken(gpu, "matmul.grouped", run={"l2": l2, "timer": timer})
     assert_holds(timeline, gpu)
     assert timeline.plain.samples >= 10
 
 
 def test_a_kernel_that_races_has_a_timeline_and_a_wrong_output(gpu):
-    timeline = taken(gpu, {"kernel": "matmul.split_k_race"})
+    timeline = taken(gpu, "matmul.split_k_race")
     assert_holds(timeline, gpu)
     assert not timeline.passed
 
@@ -108,4 +96,4 @@ def test_what_cannot_be_compiled_is_refused_as_in_a_run(gpu):
     outcome = gpu.submit(from_json({"kernel": "matmul.grouped", "config": config}), "timeline").result()
     assert isinstance(outcome, Failure), outcome
     assert (outcome.stage, outcome.kind) == ("compile", "out_of_resources")
-    assert_holds(taken(gpu, {"kernel": "matmul.grouped"}), gpu)
+    assert_holds(taken(gpu, "matmul.grouped"), gpu)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from kernels import discover
-from kernels.experiment import Experiment, Run, from_json
-from kernels.knobs import knobs
+from kernels.experiment import Run, from_json
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import Client
 from kernels.measuring.measurement import Measurement
@@ -22,17 +23,12 @@ from tests.kernels.test_pool import PATIENCE_S, Held, assert_failed
 from tests.kernels.trees import ROOT, is_alive, python
 from tests.waiting import until
 
-KERNEL = next(iter(discover().values()))
+
+def experiment(kernel="matmul.grid_2d", problem=None, gpu="", **config):
+    return from_json({"kernel": kernel, "problem": problem or {}, "config": config, "gpu": gpu})
 
 
-def experiment(shape, **fields):
-    sizes = {name: size for name, size in zip("MNK", shape, strict=True) if name in knobs(KERNEL.family.problem)}
-    smallest = {n: k.choices[0] for n, k in knobs(KERNEL.config).items() if n.startswith("BLOCK")}
-    return Experiment(KERNEL.id, KERNEL.family.problem(**sizes), KERNEL.config(**smallest), **fields)
-
-
-QUICK = experiment((1, 129, 33))
-
+QUICK = experiment(problem={"M": 1, "N": 129, "K": 33}, BLOCK_M=16, BLOCK_N=16, BLOCK_K=16)
 
 # Half a minute for an H200: 512 sums per thread.
 SLOW_TO_COMPILE = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 16, "num_warps": 2}
@@ -81,11 +77,6 @@ def test_a_run_passes_its_stages_in_order(session):
     assert all(seconds > 0 for seconds in result.stages.values())
     assert result.device.backend == "interpreter"
     assert result.note
-
-
-def test_updates_end_at_once_where_there_is_an_outcome(session):
-    job = session.submit(replace(QUICK, gpu="B200"))
-    assert list(job.updates()) == []
 
 
 def test_runs_take_places_in_line_and_move_up(session, held):
@@ -167,13 +158,14 @@ def test_more_runs_than_anyone_would_wait_for_are_refused(session, held):
 
 
 def test_a_shape_that_takes_too_long_is_refused_at_once(session):
-    assert_failed(session.submit(experiment((16384, 16384, 16384))), "config", "too_slow_here")
+    assert_failed(session.submit(experiment(problem={"M": 16384, "N": 16384, "K": 16384})), "config", "too_slow_here")
 
 
 def test_another_gpu_without_a_recorded_run_is_refused_at_once(session):
     job = session.submit(replace(QUICK, gpu="B200"))
     assert_failed(job, "config", "not_recorded", "B200")
     assert job.result().field == "gpu"
+    assert list(job.updates()) == []
 
 
 def test_this_gpu_where_there_is_none_is_interpreted(session):
@@ -196,7 +188,7 @@ if __name__ == "__main__":
     from kernels.measuring.session import Session
 
     session = Session(None, Path(sys.argv[1]))
-    result = session.submit(from_json({"kernel": sys.argv[2], "problem": {"M": 1, "N": 129}})).result()
+    result = session.submit(from_json({"kernel": "matmul.grid_2d", "problem": {"M": 1, "N": 129}})).result()
     session.close()
     print(result.check.passed, "torch" in sys.modules, "triton" in sys.modules)
 """
@@ -205,16 +197,16 @@ if __name__ == "__main__":
 def test_the_process_that_submits_runs_imports_no_torch(tmp_path):
     file = tmp_path / "script.py"
     file.write_text(SCRIPT, encoding="utf-8")
-    ended = python(ROOT, file, tmp_path / "cache", KERNEL.id)
+    ended = python(ROOT, file, tmp_path / "cache")
     assert ended.stdout.split() == ["True", "False", "True"], ended.stderr
 
 
-def h200(kernel="matmul.grouped", problem=None, **config):
-    return from_json({"kernel": kernel, "problem": problem or {}, "config": config, "gpu": "H200"})
+h200 = functools.partial(experiment, "matmul.grouped", gpu="H200")
+TRANSPOSE = functools.partial(experiment, "transpose.tiled", gpu="H200")
 
 
 def test_a_compile_is_shared_while_it_runs_and_cached_before_anyone_has_it(session):
-    chosen, found = h200("transpose.tiled", {"M": 4000}), []
+    chosen, found = TRANSPOSE({"M": 4000}), []
     futures = [session.compile(chosen) for _ in range(4)]
     futures[0].add_done_callback(lambda _: found.append(session.find_compiled(chosen)))
     assert len(session.compilers) == 1
@@ -236,7 +228,7 @@ def test_a_stranger_with_slow_compiles_does_not_delay_a_quick_one(session):
     greedy, other = Client("10.0.0.1", "one"), Client("10.0.0.2", "other")
     slow = [session.compile(h200(**config), client=greedy) for config in configs]
     try:
-        made = session.compile(h200("transpose.tiled", {"M": 80}), client=other).result(PATIENCE_S)
+        made = session.compile(TRANSPOSE({"M": 80}), client=other).result(PATIENCE_S)
         assert isinstance(made, Compiled), made
         assert not any(future.done() for future in slow[1:])
     finally:
@@ -268,9 +260,14 @@ def test_a_cache_has_a_total_weight_and_keeps_its_last_value_whatever_it_weighs(
         assert {name: kept for name in "abcd" if (kept := cache.get(name))} == expected
 
 
-def test_the_cache_directory_is_chosen_by_the_environment_or_the_users(monkeypatch, tmp_path):
+def test_the_cache_directory_is_chosen_by_the_environment_or_the_users_or_private(monkeypatch, tmp_path):
     for name in ("TILESCOPE_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
+        directory = worker.default_cache_directory()
+        assert directory.stat().st_mode & 0o077 == 0
+        assert worker.default_cache_directory() == directory
     for name, value, expected in (
         ("HOME", tmp_path, tmp_path / ".cache" / "tilescope"),
         ("XDG_CACHE_HOME", tmp_path / "caches", tmp_path / "caches" / "tilescope"),
@@ -278,16 +275,3 @@ def test_the_cache_directory_is_chosen_by_the_environment_or_the_users(monkeypat
     ):
         monkeypatch.setenv(name, str(value))
         assert worker.default_cache_directory() == expected
-
-
-def test_a_user_without_a_home_gets_a_private_cache_directory(monkeypatch):
-    def homeless():
-        raise RuntimeError("Could not determine home directory.")
-
-    for name in ("TILESCOPE_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
-    directory = worker.default_cache_directory()
-    assert directory.is_dir()
-    assert directory.stat().st_mode & 0o077 == 0
-    assert worker.default_cache_directory() == directory

@@ -52,24 +52,20 @@ def test_what_the_interpreter_checked_comes_back_after_a_restart(sessions, store
     assert found.value.backend == "interpreter"
 
 
-def test_a_stored_check_has_the_recorded_time_beside_it_as_a_live_one_has(sessions, store_path):
+def test_a_stored_check_has_the_recorded_time_beside_it_as_a_live_one_has(sessions, store):
     shipped = records.shipped(RUN.form)[0]
     of, gpu = shipped.measured.experiment, "H200"
     recorded = records.find(RUN.form, of, gpu)
-    store = Store(store_path)
     put(store, run(of, None, INTERPRETER), gpu=gpu)
-    store.close()
     back = sessions().known(of, "run")
     assert back.backend == "interpreter"
     assert back.recorded == recorded is not None
 
 
-def test_what_a_gpu_gave_comes_back_as_recorded_with_its_date_and_before_what_is_shipped(sessions, store_path):
+def test_what_a_gpu_gave_comes_back_as_recorded_with_its_date_and_before_what_is_shipped(sessions, store):
     shipped = next(one for one in records.shipped(RUN.form) if one.gpu == "H200")
     of = shipped.measured.experiment
-    store = Store(store_path)
     put(store, run(of, 0.123))
-    store.close()
     found = sessions(GPUS["H200"]).found(of, "run")
     assert found.ended == START
     assert found.value.timing.median_ms == 0.123
@@ -82,12 +78,10 @@ def test_what_a_gpu_gave_comes_back_as_recorded_with_its_date_and_before_what_is
 
 
 @pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "check"])
-def test_each_kind_is_found_again_where_it_was_measured(sessions, store_path, name):
+def test_each_kind_is_found_again_where_it_was_measured(sessions, store, name):
     kind = MEASUREMENTS[name]
     shipped = next(one for one in records.shipped(kind.form) if one.gpu == "H200")
-    store = Store(store_path)
     put(store, replace(shipped.measured, device=replace(shipped.measured.device, triton="9.9")), kind=kind)
-    store.close()
     of = shipped.measured.experiment
     found = sessions(GPUS["H200"]).found(of, name)
     assert found.ended == START
@@ -95,10 +89,12 @@ def test_each_kind_is_found_again_where_it_was_measured(sessions, store_path, na
     assert found.value.experiment == of
 
 
-def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, store_path, monkeypatch):
+def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, monkeypatch):
     """The GPU's part is made up: what it returns goes the way that a GPU's result goes."""
     device = Device("cuda", "NVIDIA H200", "2.13.0", "3.7.1")
-    monkeypatch.setattr(RUN, "measure", lambda experiment, stages: run(experiment, 0.25, device))
+    monkeypatch.setitem(
+        MEASUREMENTS, "run", replace(RUN, measure=lambda experiment, stages: run(experiment, 0.25, device))
+    )
     session = sessions(GPUS["H200"])
     assert session.submit(replace(QUICK, gpu="this")).result().timing.median_ms == 0.25
     (row,) = session.store.latest(ResultFilter(), 5)

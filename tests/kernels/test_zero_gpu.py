@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import importlib
 import multiprocessing
 import os
 import sys
@@ -154,7 +153,7 @@ def test_a_slice_is_no_whole_gpu():
 
 @pytest.fixture
 def space(hub, monkeypatch, tmp_path):
-    """This machine, as a Space on ZeroGPU."""
+    """A session on this machine, as a Space on ZeroGPU."""
     module, config = types.ModuleType("spaces"), types.ModuleType("spaces.config")
     module.GPU = hub.GPU
     config.Config = types.SimpleNamespace(
@@ -168,33 +167,27 @@ def space(hub, monkeypatch, tmp_path):
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path))
     monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "tilescope.db"))
-    return importlib.import_module("spaces")
+    session = Session.here()
+    yield session
+    session.close()
 
 
 def test_a_session_on_zero_gpu_knows_its_slice_and_asks_for_none_until_something_runs(space, hub):
-    session = Session.here()
-    try:
-        session.warm_up()
-        assert (session.gpu.name, session.gpu.sms, session.backend) == ("slice of RTXPRO6000", 94, "cuda")
-        assert session.ping_runner() is None
-        device = LocalDevice(session, from_json({"kernel": "matmul.grouped"}), session.gpu)
-        assert not device.takes_times
-        assert device.refusal(None).startswith("ZeroGPU lends this GPU for one run at a time")
-        assert hub.asked == []
-    finally:
-        session.close()
+    space.warm_up()
+    assert (space.gpu.name, space.gpu.sms, space.backend) == ("slice of RTXPRO6000", 94, "cuda")
+    assert space.ping_runner() is None
+    device = LocalDevice(space, from_json({"kernel": "matmul.grouped"}), space.gpu)
+    assert not device.takes_times
+    assert device.refusal(None).startswith("ZeroGPU lends this GPU for one run at a time")
+    assert hub.asked == []
 
 
 def test_a_run_takes_one_lease_in_the_name_of_its_visitor(space, hub):
-    session = Session.here()
-    try:
-        context = contextvars.copy_context()
-        context.run(WHO.set, "a visitor")
-        experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}})
-        result = context.run(session.submit, experiment).result(120)
-        assert isinstance(result, Failure), "there is no CUDA here"
-        assert result.stage in ("launch", "worker"), result
-        until(lambda: hub.alive == 0)
-        assert hub.asked == [("a visitor", LEASE_S)]
-    finally:
-        session.close()
+    context = contextvars.copy_context()
+    context.run(WHO.set, "a visitor")
+    experiment = from_json({"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}})
+    result = context.run(space.submit, experiment).result(120)
+    assert isinstance(result, Failure), "there is no CUDA here"
+    assert result.stage in ("launch", "worker"), result
+    until(lambda: hub.alive == 0)
+    assert hub.asked == [("a visitor", LEASE_S)]
