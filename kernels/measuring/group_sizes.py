@@ -18,7 +18,7 @@ from kernels.measuring.counters import Cancel, count, tool
 from kernels.measuring.gated_stream import GatedStream
 from kernels.measuring.measurement import Measurement, Stages
 from kernels.measuring.run import prepare
-from kernels.measuring.timing import STUDY, sample
+from kernels.measuring.timing import STUDY, Samples, sample
 from kernels.results import Failure, GroupSizeRow, GroupSizeStudy
 from kernels.results.counters import any_group_size, with_group_size
 from kernels.results.records import RecordForm
@@ -66,16 +66,11 @@ def count_variants(
     ]
 
 
-def time_variants(experiments: tuple[Experiment, ...], gpu: Gpu) -> tuple[Any, int | None, str]:
-    """Time launches on the same inputs in turns. In the run worker.
-
-    Returns:
-        (experiments, samples) milliseconds; the SM clock in MHz, and why it is unknown.
-    """
+def time_variants(experiments: tuple[Experiment, ...], gpu: Gpu) -> Samples:
+    """Time launches on the same inputs in turns. In the run worker."""
     first, options = prepare(experiments[0], gpu), experiments[0].run
     calls = [dataclasses.replace(first, experiment=experiment).launch for experiment in experiments]
-    samples = sample(GatedStream(calls, options.l2, options.timer), STUDY)
-    return samples.times_ms, samples.clock_mhz, samples.note
+    return sample(GatedStream(calls, options.l2, options.timer), STUDY)
 
 
 def make_row(experiment: Experiment, compiled: CompiledFacts, counts: Counts, times_ms: Any) -> GroupSizeRow:
@@ -94,21 +89,20 @@ def make_row(experiment: Experiment, compiled: CompiledFacts, counts: Counts, ti
 
 
 def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStudy:
-    """Count and time each GROUP_SIZE. If counting fails, only time them, and give the reason."""
+    """Count and time each GROUP_SIZE. If counting fails, return a recording, or only times with the reason."""
     experiments = variants(experiment, stages.gpu)
     compiled = stages.compiled(*experiments)
     counts = stages.count(count_variants, experiments)
-    uncounted, profiler = "", ""
+    uncounted = ""
     if isinstance(counts, Failure):
+        if recording := stages.find_recording(GROUP_SIZES, counts.message):
+            return recording
         uncounted, counts = counts.message, [UNCOUNTED] * len(experiments)
-    else:
-        profiler = tool()
     device = stages.device()
-    times_ms, clock_mhz, note = stages.work("time", time_variants, experiments, stages.gpu)
-    rows = tuple(map(make_row, experiments, compiled, counts, times_ms))
-    if uncounted and (recording := stages.find_recording(GROUP_SIZES, uncounted)):
-        return recording
-    return GroupSizeStudy(experiment, "cuda", device, profiler, rows, clock_mhz, note=f"{uncounted} {note}".strip())
+    samples = stages.work("time", time_variants, experiments, stages.gpu)
+    rows = tuple(map(make_row, experiments, compiled, counts, samples.times_ms))
+    profiler, note = "" if uncounted else tool(), f"{uncounted} {samples.note}".strip()
+    return GroupSizeStudy(experiment, "cuda", device, profiler, rows, samples.clock_mhz, note=note)
 
 
 GROUP_SIZES = Measurement(

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -121,7 +120,6 @@ class Worker:
         return self._stopped_looks >= _STOPPED_LOOKS
 
 
-@dataclass
 class Slot:
     """One thread of a pool and its worker."""
 

@@ -258,9 +258,7 @@ class Session:
             reason = measurement.not_recorded.format(this=self.gpu.name if self.gpu else "no GPU", gpu=gpu.name)
             return Failure("config", "not_recorded", reason, "gpu" if measurement.is_interpreted else "")
         if not HAS_TRITON:
-            return Failure(
-                "worker", "no_triton", "Triton is not installed on this machine, so nothing can be run here."
-            )
+            return Failure("worker", "no_triton", "Triton is not installed here, so nothing can be run.")
         if len(self._jobs) < MAX_JOBS:
             return None
         return Failure("worker", "busy", f"{len(self._jobs)} runs are under way or waiting; try again in a minute.")

@@ -11,7 +11,6 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,6 @@ from kernels.results import Device, Failure
 
 # Added to the niceness of workers whose calls are not timed, so that the page's own process comes first.
 _NICENESS = 5
-
-# Imported by a compile worker at its start; otherwise its first compile would wait for them, some seconds.
-_COMPILER = ("torch", "triton.backends.compiler")
 
 
 def default_cache_directory() -> Path:
@@ -47,7 +43,7 @@ def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="tilescope-", ignore_cleanup_errors=True)
 
 
-def start(backend: str, cache_directory: str, preload: Sequence[str] = ()) -> None:
+def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> None:
     """Set what must be set before Triton is imported.
 
     Args:
@@ -69,7 +65,8 @@ def start(backend: str, cache_directory: str, preload: Sequence[str] = ()) -> No
         interpreter.patch_language_once()
     if backend in ("compile", "model"):
         os.nice(_NICENESS)
-    for name in (*preload, *(_COMPILER if backend == "compile" else ())):
+    # Otherwise the first compile would wait for these imports, some seconds.
+    for name in (*preload, "torch", "triton.backends.compiler") if backend == "compile" else preload:
         importlib.import_module(name)
 
 

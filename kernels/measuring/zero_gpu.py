@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -114,7 +113,7 @@ class _LentWorker(Worker):
         self._error: BaseException | None = None
         self._began = time.monotonic()
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
-            path = str(Path(directory, "calls"))  # only this user can open it
+            path = f"{directory}/calls"  # only this user can open it
             listening.bind(path)
             listening.listen(1)
             listening.settimeout(_LOOK_EVERY_S)

@@ -15,9 +15,10 @@ from kernels.gpus import GPUS
 from kernels.measuring.fair_queue import Call
 from kernels.measuring.pool import Pool
 from kernels.measuring.timeline import MAX_PROGRAMS, read_record
-from kernels.results import Compiled, Device, Failure, Timeline, Timing
+from kernels.results import Compiled, Failure, Timeline, Timing
 from kernels.spec import Launch
 from tests.conftest import in_turns
+from tests.kernels.results_made_up import H200
 from visualize.panels.timeline_panel import timeline_json
 
 pytestmark = pytest.mark.xdist_group("timed builds")
@@ -26,23 +27,13 @@ EXPERIMENT = from_json({"kernel": "matmul.grouped", "gpu": "H200"})
 TIMING = Timing(0.25, 0.24, 0.26, 20, 10.0, None)
 
 
+# Three programs on two SMs.
+TIMES = dict(sm=(0, 131, 0), start_ns=(0, 32, 1056), end_ns=(1024, 960, 2080))
+
+
 def timeline(**changed):
-    """Three programs on two SMs."""
-    fields = {
-        "experiment": EXPERIMENT,
-        "backend": "cuda",
-        "device": Device("cuda", "NVIDIA H200", "2.11", "3.6.0"),
-        "sm": (0, 131, 0),
-        "start_ns": (0, 32, 1056),
-        "end_ns": (1024, 960, 2080),
-        "kernel_ms": 0.004,
-        "plain": TIMING,
-        "instrumented": replace(TIMING, median_ms=0.26),
-        "registers": (32, 38),
-        "passed": True,
-        "clock_mhz": 1980,
-    }
-    return Timeline(**{**fields, **changed})
+    builds = dict(kernel_ms=0.004, plain=TIMING, instrumented=replace(TIMING, median_ms=0.26), registers=(32, 38))
+    return Timeline(EXPERIMENT, "cuda", H200, **{**TIMES, **builds, "passed": True, "clock_mhz": 1980, **changed})
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +79,8 @@ def test_the_grid_and_the_rest_of_a_timed_kernel_are_the_kernels_own(kernel, lau
     assert [p.is_constexpr for p in build.jitted.params][1:] == [p.is_constexpr for p in kernel.jitted.params]
 
 
-def rows(*programs):
-    return np.array(programs, dtype=np.int64)
-
-
 def test_times_are_counted_from_the_first_start():
-    written = read_record(rows((1_000_064, 1_002_000, 5, 0), (1_000_000, 1_001_000, 131, 0)))
+    written = read_record(np.array([(1_000_064, 1_002_000, 5, 0), (1_000_000, 1_001_000, 131, 0)]))
     assert written == ((5, 131), (64, 0), (2000, 1000))
 
 
@@ -103,7 +90,7 @@ def test_times_are_counted_from_the_first_start():
     ids=["never", "twice", "uncounted", "backwards", "no end"],
 )
 def test_a_program_that_did_not_write_once_is_a_failure_that_names_it(row):
-    failure = read_record(rows((1000, 2000, 3, 0), row))
+    failure = read_record(np.array([(1000, 2000, 3, 0), row]))
     assert isinstance(failure, Failure)
     assert (failure.stage, failure.kind) == ("time", "not_written_once")
     assert "1 of 2 programs" in failure.message
