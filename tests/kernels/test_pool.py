@@ -292,4 +292,4 @@ def test_no_process_outlives_a_page_that_is_killed_in_the_middle_of_work(tmp_pat
             (server,) = children(page.pid, "forkserver")
         finally:
             page.kill()
-    until(lambda: not any(is_alive(process) for process in (server, *processes)), 5)
+    until(lambda: not any(is_alive(process) for process in (server, *processes)), 20)
