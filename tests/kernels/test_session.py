@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from kernels import discover
 from kernels.experiment import Run, from_json
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import Client
