@@ -1,4 +1,4 @@
-"""A device whose times are a known function with noise, so that the best is known; a builder that compiles nothing."""
+"""A device whose times are a known function with noise, so that the best config is known, and a builder for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALL = grid().experiments
 
 
 def true_ms(experiment: Any) -> float:
-    """A made-up time: large square tiles are fast, deep ones a little, and four warps are the best."""
+    """Return a made-up time. Large square tiles are fast, deep tiles a little faster, and four warps are the best."""
     config = experiment.config
     reuse = 1 / config.BLOCK_M + 1 / config.BLOCK_N
     ms = 0.2 + 6 * reuse + 1.5 / config.BLOCK_K
@@ -45,7 +45,7 @@ def true_ms(experiment: Any) -> float:
 
 
 def predicting(ms_of: Any = true_ms, error: float = 0.0, seed: int = 0) -> Any:
-    """A model that is right but for a share of noise, the same each time it is asked for a config."""
+    """Return a model with a relative error that is random, but always the same for a config."""
 
     def predict(kernel: Any, launch: Any, compiled: Any) -> Prediction:
         experiment = replace(grid().base, problem=launch.problem, config=launch.config)
@@ -57,14 +57,17 @@ def predicting(ms_of: Any = true_ms, error: float = 0.0, seed: int = 0) -> Any:
 
 
 class FakeDevice:
-    """A TrialDevice of made-up times.
+    """A TrialDevice with made-up times.
 
     Args:
-        noise: of each launch, as a share, the same for a config each time it is asked for as many. Of more than STEADY
-            launches of one turn share half of it again, as of a clock that moves.
-        wrong: configs whose results are wrong.
-        deadly: configs that kill the worker, each time.
-        dies_once: configs that kill it the first time.
+        noise: relative noise of each launch, always the same for a config and a number of turns. Above STEADY, all
+            launches of a turn also share half as much noise, as if the clock moved.
+        wrong: whether a config's result is wrong.
+        deadly: whether a config kills the worker each time.
+        dies_once: configs that kill the worker the first time.
+
+    Attributes:
+        before: called with each trial. A Failure that it returns is the trial's result.
     """
 
     gpu, takes_times = GPU, True
@@ -91,9 +94,8 @@ class FakeDevice:
             return failure
         if self.is_cancelled:
             return Failure("time", "cancelled", "Cancelled.")
-        dying = [one for one in trial.experiments if self.deadly(one) or one in self.dies_once]
-        if dying:
-            self.dies_once -= set(dying)
+        if dying := {one for one in trial.experiments if self.deadly(one) or one in self.dies_once}:
+            self.dies_once -= dying
             return Failure("time", "worker_died", "The worker died in the time stage (killed by SIGKILL).")
         wrong = [trial.phase == "explore" and self.wrong(one) for one in trial.experiments]
         right = [one for one, is_wrong in zip(trial.experiments, wrong, strict=True) if not is_wrong]
@@ -119,7 +121,7 @@ class FakeDevice:
 
 
 class FakeBuilder:
-    """A Builder that is done at once; `failures` says what can't be compiled."""
+    """A Builder whose compiles end immediately; `failures` returns the Failure of a config, or None."""
 
     max_concurrency, has_started = 4, True
 
@@ -134,9 +136,8 @@ class FakeBuilder:
             self.submitted.append(experiment)
         result: Future[Any] = Future()
         failure = self.failures(experiment)
-        launch = replace(experiment)
         shared = experiment.config.BLOCK_M * experiment.config.num_stages
-        result.set_result(failure or Build(64, 0, shared, 1.0, self.predict(None, launch, object())))
+        result.set_result(failure or Build(64, 0, shared, 1.0, self.predict(None, experiment, object())))
         return result
 
     def close(self):
