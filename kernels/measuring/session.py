@@ -184,7 +184,7 @@ class Session:
         Cancel the returned future to give up. A compile that nobody waits for is ended, unless it is about to end.
 
         Args:
-            specialization: what the compiler is told of sizes and strides, see `compiler.compile_experiment`.
+            specialization: what the compiler knows about sizes and strides, see `compiler.compile_experiment`.
 
         Raises:
             ConfigError: the experiment names a GPU that it can't be for.
@@ -223,7 +223,7 @@ class Session:
             self.store.find(measurement, first, "H200")
 
     def ask_runner(self, question: Callable[[], Any]) -> Any:
-        """Call a function of `worker` in the run worker, between stages: `process_id`, `compiled_here`."""
+        """Call a function of a module in the run worker, between stages."""
         return self.runner.submit(Call("worker", question)).result()
 
     def ping_runner(self) -> Future[int | Failure] | None:
