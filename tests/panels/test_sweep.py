@@ -15,6 +15,7 @@ import pytest
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Device, Prediction, Strategy, Sweep, SweepRow
+from kernels.results.sweep import DONE
 from tests.panels.sweeps_made_up import MANY, OneSweep, Session, ask, finished, space_of, state_of
 from tests.sweep.fakes import grid, swept
 from visualize.panels.sweep_options import PICTURES, plan, swept_space
@@ -208,7 +209,7 @@ def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, sta
     assert started.done == [(), cut.rows]
     assert whole.ended in ("complete", "patience")
     again = [one for trial in started.devices[1].trials if trial.phase == "explore" for one in trial.experiments]
-    assert not {row.experiment for row in cut.rows if row.is_done} & set(again)
+    assert not {row.experiment for row in cut.rows if row.status in DONE} & set(again)
 
 
 @pytest.mark.parametrize("word", ["CSV", "JSON"])
