@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from kernels.experiment import from_json
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
 from kernels.results.codec import UnreadableRecording
@@ -45,6 +46,21 @@ def test_a_recording_is_found_by_its_own_experiment_and_marked_as_recorded(word)
         assert experiment in records.experiments(form, recording.gpu)
         assert records.find(form, experiment, "B200") is None
     assert records.experiments(form, "B200") == ()
+
+
+@pytest.mark.parametrize(
+    ("payload", "is_found"),
+    [
+        ({"run": {"seed": 9}}, True),
+        ({"problem": {"precision": "ieee"}}, True),  # float16 is multiplied in one way alone
+        ({"problem": {"dtype": "float32", "precision": "tf32x3"}}, False),
+    ],
+)
+def test_recorded_counts_are_found_whatever_the_inputs_are(payload, is_found):
+    experiment = from_json({"kernel": "matmul.grouped", "gpu": "H200", **payload})
+    found = records.find(FORMS["counters"], experiment, "H200")
+    assert (found is not None) is is_found
+    assert not is_found or found.experiment == experiment
 
 
 def changed(word, *path, value):

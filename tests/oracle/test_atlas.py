@@ -8,20 +8,18 @@ import operator
 
 import pytest
 
-from kernels.measuring.counters import COUNTERS as COUNTED
+from kernels.measuring.counters import COUNTERS
 from kernels.results import records
-from visualize.predict.agreement import Verdicts, count_of
+from visualize.predict.agreement import Verdicts, count_of, launch_totals
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import wavefronts_per_instruction
 from visualize.scoreboard.predictions import beside_counters, of_counters, shipped
 
 pytestmark = pytest.mark.xdist_group("atlas")
 
-ATLAS = records.shipped(COUNTED.form)
-# Of operations that lanes issue, and of boxes that are read and written.
-COUNTERS = {
-    "load": ("ld",), "store": ("st",), "atomic": ("red", "atom"), "read": ("tma_ld",), "written": ("tma_st",),
-}  # fmt: skip
+ATLAS = records.shipped(COUNTERS.form)
+# The counters of operations that lanes issue.
+LANES = ("ld", "st", "red", "atom")
 
 
 @functools.cache
@@ -56,22 +54,12 @@ def test_enough_was_counted(kernels):
 
 def test_the_launchs_counters_are_predicted(found):
     """Requests and sectors of loads, stores, atomics and boxes; of a loop that retries, at least one iteration."""
-    tensors = found.kernel.family.tensors(found.launch.problem)
-    for kind, names in COUNTERS.items():
-        is_box = kind in ("read", "written")
-        mine = [
-            op.launch
-            for op in found.predicted
-            if (op.compiled.layout is None) == is_box
-            and kind == (("written", "read")[tensors[op.access.tensor].is_input] if is_box else op.access.op)
-        ]
-        for what in ("sectors",) if is_box else ("requests", "sectors"):
-            predicted = sum(getattr(cost, what) for cost in mine)
-            counted = sum(found.counters.launch[f"{name}_{what}"] for name in names)
-            if any(cost.is_lower_bound for cost in mine):
-                assert counted >= predicted, (kind, what)
-            else:
-                assert counted == predicted, (kind, what)
+    totals = launch_totals(found)
+    for kind, (predicted, counted) in totals.items():
+        assert counted.agreement in (("equal", "at least") if predicted.is_lower_bound else ("equal",)), kind
+    for what, names in (("requests", LANES), ("sectors", (*LANES, "tma_ld", "tma_st"))):
+        counts = sum(found.counters.launch[f"{name}_{what}"] for name in names)
+        assert sum(getattr(counted, what) for _, counted in totals.values()) == counts, "every counter is compared"
 
 
 def test_many_counted_boxes_reach_past_an_edge():
@@ -160,18 +148,3 @@ def test_registers_shared_memory_and_occupancy_are_those_counted(found):
     # The driver gives a kernel no more of the memory than it needs for the programs that the rest allows, so the
     # counted limit is that of a part of the memory.
     assert predicted.limits["shared memory"] >= counted["limit_shared"] >= predicted.programs_per_sm
-
-
-def test_recorded_counts_are_found_whatever_the_inputs_are(kernels):
-    kernel = kernels["matmul.grouped"]
-    from kernels.experiment import Experiment, Run
-
-    wanted = Experiment(kernel.id, kernel.family.problem(), kernel.config(), "H200", Run(seed=9))
-    found = records.find(COUNTED.form, wanted, "H200")
-    assert found is not None
-    assert found.experiment == wanted
-    assert records.find(COUNTED.form, wanted, "B200") is None
-    same = Experiment(kernel.id, kernel.family.problem(precision="ieee"), kernel.config(), "H200")
-    assert records.find(COUNTED.form, same, "H200") is not None, "float16 is multiplied in one way alone"
-    other = Experiment(kernel.id, kernel.family.problem(dtype="float32", precision="tf32x3"), kernel.config(), "H200")
-    assert records.find(COUNTED.form, other, "H200") is None

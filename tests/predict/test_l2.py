@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
-from visualize.predict.l2 import CONSTANTS, Constants, ahead, evicted_share, expected_timeline, fetched_bytes, sides
+from visualize.predict import l2
+from visualize.predict.l2 import CONSTANTS, Constants, Timeline, ahead, evicted_share, expected_timeline, fetched_bytes
 from visualize.predict.schedule import Panels, schedule
 
 H200 = GPUS["H200"]
@@ -111,7 +112,7 @@ def replay(read, timeline, order, capacity, pieces=24):
     """
     sizes = np.concatenate([read.row_bytes, read.column_bytes]) / pieces
     time = timeline.start[:, None] + (np.arange(pieces) + 0.5) / pieces * timeline.duration[:, None]
-    halves, fetched, side = (Half(capacity / 2), Half(capacity / 2)), 0.0, sides(132)[timeline.sm]
+    halves, fetched, side = (Half(capacity / 2), Half(capacity / 2)), 0.0, l2.sides(132)[timeline.sm]
     for at in np.argsort(time, axis=None, kind="stable").tolist():
         tile, piece = divmod(at, pieces)
         for panel in (order[0][tile], len(read.row_bytes) + order[1][tile]):
@@ -123,9 +124,11 @@ def replay(read, timeline, order, capacity, pieces=24):
     return fetched
 
 
-@pytest.mark.parametrize("pressure", [0.0, 0.9, PRESSURE])
-@pytest.mark.parametrize(("m", "n", "per_sm"), [(48, 36, 4), (112, 96, 8)])
-def test_the_estimate_is_near_an_exact_replay_of_both_halves(pressure, m, n, per_sm):
+@pytest.mark.parametrize(
+    ("m", "n", "per_sm", "pressure"),
+    [(48, 36, 4, 0.0), (48, 36, 4, 0.9), (48, 36, 4, PRESSURE), (112, 96, 8, PRESSURE)],
+)
+def test_the_estimate_is_near_an_exact_replay_of_both_halves(m, n, per_sm, pressure):
     """With sets so large that all evict at once. In the larger launch, some panels represent their neighbours."""
     errors = []
     for group_size in (1, 8, m):
@@ -152,11 +155,11 @@ def test_a_line_that_one_side_reads_takes_three_quarters_of_the_room_of_a_line_t
     """Each row panel is read by two programs at the same time, on the same side or on both."""
     read = Panels(np.full(64, 1), np.full(64, 1))
     tile = np.arange(4096) // 2
-    first, second = np.flatnonzero(sides(64) == 0), np.flatnonzero(sides(64) == 1)
+    first, second = np.flatnonzero(l2.sides(64) == 0), np.flatnonzero(l2.sides(64) == 1)
     start = (tile % 64) / 64 + tile // 64
     half_lost = []
     for sm in (np.where(tile % 2, first[0], second[0]), np.where(np.arange(4096) % 2, first[0], second[0])):
-        timeline = expected_timeline(plan(), 0.0)._replace(start=start, duration=np.ones(4096), sm=sm)
+        timeline = Timeline(start, np.ones(4096), sm)
         capacities = np.linspace(60, 400, 171)
         fetched = fetched_bytes(read, 0.0, timeline, [(tile % 64, tile % 64)], capacities)[0] - 128
         half_lost.append(np.interp(-0.5 * fetched[0], -fetched, capacities))
