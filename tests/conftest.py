@@ -19,7 +19,8 @@ from hypothesis import settings
 from kernels import discover
 from kernels.gpus import GPUS, this_gpu
 from kernels.knobs import ConfigError, knobs
-from kernels.measuring.session import Session
+from kernels.measuring.measurement import Measurement
+from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results.store import Store
 from kernels.spec import Launch
 from tests.grown import contract, grown, grown_app, grown_client, grown_page  # noqa: F401
@@ -231,6 +232,30 @@ def gpu(here, tmp_path_factory):
         session = Session.here()
     yield session
     session.close()
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Return a function that makes the measurement "made_up" of a `measure` function."""
+
+    def make(measure):
+        measurement = Measurement("made_up", MEASUREMENTS["run"].form, measure, is_interpreted=True)
+        monkeypatch.setitem(MEASUREMENTS, "made_up", measurement)
+
+    return make
+
+
+@pytest.fixture
+def fake_ncu(tmp_path, monkeypatch):
+    """Return a function that makes a shell script the program ncu."""
+
+    def make(script):
+        path = tmp_path / "ncu"
+        path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return make
 
 
 @pytest.fixture

@@ -1,18 +1,23 @@
-"""The check passes what is right, and finds what is wrong, and where. On CPU tensors."""
+"""The check passes right results, locates wrong ones, and refuses tensors that exceed free memory. On CPU tensors."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
 from kernels.matmul.problem import FAMILY as MATMUL
 from kernels.matmul.problem import allowance
-from kernels.measuring.check import MAX_CELLS, check
+from kernels.measuring.check import MAX_CELLS, InsufficientMemory, check, require_memory
+from kernels.measuring.run import prepare
+from kernels.measuring.worker import to_failure
 from kernels.spec import DTYPE_BYTES
 from tests.covering import values_of
 from tests.kernels.products import WIDER_THAN_A_BYTE, checked_copy, checked_product, copied, product, values
@@ -38,12 +43,6 @@ def test_one_wrong_element_of_four_million_is_found(place, dtype):
         (inputs["A"][place[0]].double() @ inputs["B"][:, place[1]].double()).item(), rel=1e-4
     )
     assert list(zip(*np.nonzero(diff.cells > 1), strict=True)) == [(place[0] // diff.cell[0], place[1] // diff.cell[1])]
-
-
-def test_one_product_left_out_of_4097_fails(dtype):
-    inputs, _ = product(128, 128, 4097, dtype)
-    short = (inputs["A"][:, :-1].double() @ inputs["B"][:-1].double()).to(inputs["A"].dtype)
-    assert not checked_product(short, inputs, dtype, "tf32" if dtype == "float32" else "exact")[0].passed
 
 
 def test_an_element_that_rounding_does_not_explain_is_found(dtype):
@@ -225,3 +224,50 @@ def test_wrong_elements_are_found_among_more_than_2_to_the_24_that_are_compared_
     places = [(5, 7), (rows - 100, 8191)]
     limit = 1 if k else 0
     assert np.argwhere(diff.cells > limit).tolist() == [[r // diff.cell[0], c // diff.cell[1]] for r, c in places]
+
+
+GIB = 2**30
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """GiB free of 16, reserved by torch, and of those in use → a device that has them."""
+
+    def install(free, reserved=0, allocated=0):
+        values = {"mem_get_info": (int(free * GIB), 16 * GIB), "memory_reserved": reserved * GIB}
+        values["memory_allocated"] = allocated * GIB
+        fake = SimpleNamespace(**{name: lambda value=value: value for name, value in values.items()})
+        monkeypatch.setattr(torch, "cuda", fake)
+
+    return install
+
+
+def test_memory_that_torch_reserved_and_does_not_use_is_free(device):
+    device(free=1, reserved=3, allocated=1)
+    require_memory(3 * GIB, "They")
+    with pytest.raises(InsufficientMemory, match=r"^They take 3\.5 GiB; the GPU has 16 GiB, 3\.0 of them free\. "):
+        require_memory(7 * GIB // 2, "They")
+
+
+def test_operands_count_with_the_float32_values_that_they_are_converted_from(device, monkeypatch):
+    """Two operands of half a gibibyte, and the second's values in float32 before they become float16: 2 GiB."""
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    device(free=1.9)
+    experiment = from_json({"kernel": "matmul.grouped", "problem": dict.fromkeys("MNK", 16384)})
+    with pytest.raises(InsufficientMemory) as error:
+        prepare(experiment, GPUS["T4"])
+    failure = to_failure("launch", error.value)
+    assert (failure.stage, failure.kind) == ("launch", "out_of_memory")
+    assert failure.message.startswith("These tensors take 2.0 GiB; the GPU has 16 GiB, 1.9 of them free.")
+
+
+class OnTheGpu(torch.Tensor):
+    is_cuda = True
+
+
+def test_the_check_is_refused_before_its_operands_are_widened(device):
+    device(free=0)
+    output = torch.zeros(4, 4, dtype=torch.float16).as_subclass(OnTheGpu)
+    inputs = {name: torch.zeros(4, 4, dtype=torch.float16) for name in "ab"}
+    with pytest.raises(InsufficientMemory, match=r"^The operands of the check, in a wider type, take 0\.0 GiB"):
+        check(output, inputs, MATMUL, allowance("float16", 4))

@@ -23,19 +23,6 @@ def experiment():
     return from_json(PAYLOAD)
 
 
-@pytest.fixture
-def fake_ncu(tmp_path, monkeypatch):
-    """A program named ncu that does what a test says."""
-
-    def make(script):
-        path = tmp_path / "ncu"
-        path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-        path.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-    return make
-
-
 def refused(experiment, **options):
     with pytest.raises(counters.CountingFailed) as error:
         counters.count([experiment], METRICS, "/tmp", **options)
@@ -81,13 +68,13 @@ BASE_UNITS = {
 }
 
 
-def raw_page(units=None, **changed):
-    """ncu's raw page of one launch in base units, with every metric 7."""
-    values = dict.fromkeys(METRICS.values(), "7") | changed
-    units = {name: BASE_UNITS.get(name, "byte" if "bytes" in name else "") for name in values} | (units or {})
-    row = ",".join(f'"{part}"' for part in ("0", *values.values()))
-    unit = ",".join(f'"{part}"' for part in ("", *units.values()))
-    return f"==PROF== noise\n{','.join(f'{chr(34)}{n}{chr(34)}' for n in ('ID', *values))}\n{unit}\n{row}\n"
+def raw_page(metrics=METRICS, launches=1, units=None, **changed):
+    """Return ncu's raw page in base units: launch n has n of each metric that is not changed."""
+    names = metrics.values()
+    units = {name: BASE_UNITS.get(name, "byte" if "bytes" in name else "") for name in names} | (units or {})
+    rows = [[launch, *(changed.get(name, launch) for name in names)] for launch in range(1, launches + 1)]
+    lines = [",".join(f'"{cell}"' for cell in row) for row in (["ID", *names], ["", *units.values()], *rows)]
+    return "\n".join(["==PROF== noise", *lines, ""])
 
 
 def test_counts_with_thousands_separators_are_parsed():
@@ -98,29 +85,23 @@ def test_counts_with_thousands_separators_are_parsed():
     assert set(launch) == set(METRICS)
 
 
+OTHER_UNITS = {"dram_read_bytes": "Kbyte", "dram_write_bytes": "", "shared_bytes": "Kbyte/block", "ld_sectors": "Mbyte"}
+
+
 @pytest.mark.parametrize(
-    ("name", "unit"),
-    [("dram_read_bytes", "Kbyte"), ("dram_write_bytes", ""), ("shared_bytes", "Kbyte/block"), ("ld_sectors", "Mbyte")],
-)
-def test_bytes_in_another_unit_are_an_error(name, unit):
-    with pytest.raises(counters.CountingFailed, match=f"{METRICS[name]}.*not in byte") as error:
-        counters.parse_launches(raw_page(units={METRICS[name]: unit}), METRICS)
-    assert error.value.failure.kind == "ncu_failed"
-
-
-@pytest.mark.parametrize("text", ["", "nan", "n/a"])
-def test_a_metric_that_is_no_number_is_an_error_and_not_zero(text):
-    with pytest.raises(counters.CountingFailed, match="which is no count"):
-        counters.parse_launches(raw_page(**{METRICS["st_sectors"]: text}), METRICS)
-
-
-def test_a_missing_metric_or_launch_is_an_error():
-    for page, message in (
+    ("page", "message"),
+    [
+        *((raw_page(units={METRICS[n]: unit}), f"{METRICS[n]}.*not in byte") for n, unit in OTHER_UNITS.items()),
+        *((raw_page(**{METRICS["st_sectors"]: text}), "which is no count") for text in ("", "nan", "n/a")),
         (raw_page().replace(METRICS["st_requests"], "another"), METRICS["st_requests"]),
         ("==WARNING== No kernels were profiled.", "no launch"),
-    ):
-        with pytest.raises(counters.CountingFailed, match=message):
-            counters.parse_launches(page, METRICS)
+    ],
+    ids=[*OTHER_UNITS, "empty", "nan", "n/a", "a missing metric", "no launch"],
+)
+def test_a_page_with_another_unit_or_without_a_number_is_an_error(page, message):
+    with pytest.raises(counters.CountingFailed, match=message) as error:
+        counters.parse_launches(page, METRICS)
+    assert error.value.failure.kind == "ncu_failed"
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 
 from kernels.experiment import Run, from_json
 from kernels.gpus import GPUS
-from kernels.measuring.measurement import Measurement
 from kernels.measuring.pool import DEADLINES_S
 from kernels.measuring.session import MAX_RESULTS, MEASUREMENTS, Session
 from kernels.results import Failure, RunResult
@@ -37,17 +36,6 @@ def deviceless(tmp_path_factory):
         session = Session(GPUS["H200"], tmp_path_factory.mktemp("cache"))
         yield session
         session.close()
-
-
-@pytest.fixture
-def made_up(monkeypatch):
-    """Makes a measurement."""
-
-    def make(measure):
-        measurement = Measurement("made_up", MEASUREMENTS["run"].form, measure, is_interpreted=True)
-        monkeypatch.setitem(MEASUREMENTS, "made_up", measurement)
-
-    return make
 
 
 def fail_poisoned():

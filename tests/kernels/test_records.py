@@ -1,15 +1,18 @@
-"""Files of recordings: every shipped line is read and written as it stands, and one that can't be read says where."""
+"""Recordings: shipped lines are read and written unchanged, errors say where, and pictures of errors stay small."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from kernels.experiment import from_json
 from kernels.measuring.session import MEASUREMENTS
-from kernels.results import records
-from kernels.results.codec import UnreadableRecording
+from kernels.results import Closeup, Diff, records
+from kernels.results.codec import LEVELS, UnreadableRecording
+from kernels.results.run import MOST_RECORDED_CELLS, pool_max
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
 FILES = sorted(records.DIRECTORY.glob("*.jsonl"))
@@ -63,9 +66,9 @@ def test_recorded_counts_are_found_whatever_the_inputs_are(payload, is_found):
     assert not is_found or found.experiment == experiment
 
 
-def changed(word, *path, value):
-    """A shipped line with one field set to something else."""
-    fields = json.loads(lines(word)[0])
+def change(line, *path, value):
+    """Return a recording's line with a field set to another value."""
+    fields = json.loads(line)
     inner = fields
     for name in path[:-1]:
         inner = inner[name]
@@ -73,22 +76,114 @@ def changed(word, *path, value):
     return json.dumps(fields)
 
 
+FIRST = {word: lines(word)[0] for word in FORMS}
 UNREADABLE = {
-    "a number in quotes": (changed("run", "run", "timing", "median_ms", value="0.1"), "run.timing.median_ms"),
-    "half a program": (changed("timeline", "timeline", "sm", 1, value=1.5), "timeline.sm.1"),
-    "three registers": (changed("timeline", "timeline", "registers", value=[1, 2, 3]), "timeline.registers"),
-    "another field": (changed("reuse", "reuse", "speed", value=1), "reuse.speed"),
-    "an unknown kernel": (changed("counters", "counters", "experiment", "kernel", value="sort"), "kernel is 'sort'"),
-    "no tool": (lines("counters")[0].replace('"tool"', '"fool"'), "counters.tool"),
-    "no date": (lines("timeline")[0].replace('"date"', '"day"'), "fields gpu, date"),
-    "half a line": (lines("run")[0][:100], "this is not JSON"),
+    "a number in quotes": (change(FIRST["run"], "run", "timing", "median_ms", value="0.1"), "run.timing.median_ms"),
+    "half a program": (change(FIRST["timeline"], "timeline", "sm", 1, value=1.5), "timeline.sm.1"),
+    "three registers": (change(FIRST["timeline"], "timeline", "registers", value=[1, 2, 3]), "timeline.registers"),
+    "another field": (change(FIRST["reuse"], "reuse", "speed", value=1), "reuse.speed"),
+    "an unknown kernel": (change(FIRST["counters"], "counters", "experiment", "kernel", value="x"), "kernel is 'x'"),
+    "no tool": (FIRST["counters"].replace('"tool"', '"fool"'), "counters.tool"),
+    "no date": (FIRST["timeline"].replace('"date"', '"day"'), "fields gpu, date"),
+    "half a line": (FIRST["run"][:100], "this is not JSON"),
     "a list": ("[]", "this is not a JSON object"),
 }
 
 
 @pytest.mark.parametrize(("line", "wrong"), UNREADABLE.values(), ids=UNREADABLE)
 def test_a_line_that_cannot_be_read_says_file_and_line_and_what_is_wrong(tmp_path, line, wrong):
-    (tmp_path / "mine.jsonl").write_text(f"{lines('run')[0]}\n\n{line}\n", encoding="utf-8")
+    (tmp_path / "mine.jsonl").write_text(f"{FIRST['run']}\n\n{line}\n", encoding="utf-8")
     with pytest.raises(UnreadableRecording, match=r"^mine\.jsonl, line 3: ") as error:
         _ = [records.shipped(form, tmp_path) for form in FORMS.values()]
+    assert wrong in str(error.value)
+
+
+RUN = FORMS["run"]
+LOST = records.find(RUN, from_json({"kernel": "matmul.split_k_race"}), "H200")
+
+
+def picture(rows=128, columns=126):
+    """A picture of 512 × 501 elements: errors of every size, some beyond the limit, one not finite."""
+    rng = np.random.default_rng(0)
+    cells = (10 ** rng.uniform(-6, 4, (rows, columns))).astype(np.float32)
+    cells[0, 0], cells[5, 5], cells[9, 9] = 0, np.inf, 1
+    got = rng.normal(size=(7, 6)).astype(np.float32)
+    got[0, 0], got[1, 1] = np.nan, -np.inf
+    near = Closeup(cells[:96, :90], (2, 4), (64, 120), (192, 358), (100, 130), got, got * 2, np.abs(got))
+    return Diff(cells, (4, 4), (512, 501), exact=False, tile=(64, 128), closeup=near)
+
+
+def recorded(diff):
+    return records.Recording("H200", "2026-01-01", replace(LOST, backend="cuda", diff=diff, note=""))
+
+
+def read_back(diff):
+    return RUN.recording(json.loads(RUN.line(recorded(diff)))).measured.diff
+
+
+def test_a_picture_is_read_back_as_the_small_one_that_was_written():
+    small, back = picture().shrink(), read_back(picture())
+    assert (back.cell, back.shape, back.exact, back.tile) == (small.cell, small.shape, small.exact, small.tile)
+    assert max(back.cells.shape) <= MOST_RECORDED_CELLS
+    for name in ("cell", "first", "shape", "near"):
+        assert getattr(back.closeup, name) == getattr(small.closeup, name)
+    for name in ("got", "expected", "units"):
+        np.testing.assert_array_equal(getattr(back.closeup, name), getattr(small.closeup, name))
+    for ours, theirs in ((back.cells, small.cells), (back.closeup.cells, small.closeup.cells)):
+        assert ours.dtype == np.float32
+        np.testing.assert_array_equal(np.isinf(ours), np.isinf(theirs))
+        np.testing.assert_array_equal(ours == 0, theirs == 0)
+        np.testing.assert_array_equal(ours > 1, theirs > 1, "what passes, and what does not")
+        drawn = np.isfinite(theirs) & (theirs > 1e-4)
+        assert (ours[drawn] >= theirs[drawn]).all(), "a cell stays an upper bound"
+        assert (ours[drawn] <= 1.11 * theirs[drawn]).all()
+
+
+def test_reading_and_writing_a_picture_gives_the_same_line_of_at_most_20_kilobytes():
+    line = RUN.line(recorded(picture()))
+    assert RUN.line(RUN.recording(json.loads(line))) == line
+    assert len(line) < 20_000
+    assert "NaN" not in line, "plain JSON"
+    assert "Infinity" not in line
+
+
+def test_every_code_stands_for_itself():
+    every = Diff(LEVELS.reshape(16, 16), (1, 1), (16, 16), exact=False)
+    np.testing.assert_array_equal(read_back(every).cells, every.cells)
+    assert len(LEVELS) == 256
+    assert (np.diff(LEVELS) > 0).all()
+    assert 1 in LEVELS, "the limit"
+
+
+def test_the_largest_of_each_cell_survives_pooling_where_nothing_divides():
+    cells = np.zeros((129, 65), dtype=np.float32)
+    cells[128, 64] = 7
+    small = pool_max(cells, (3, 2))
+    assert small.shape == (43, 33)
+    assert small[-1, -1] == small.max() == 7
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "wrong"),
+    [
+        (("cells",), "AAAA", "valid array"),
+        (("cells", 3), "AAAA", "equal lengths"),
+        (("cells", 3), "no base64!", "base64"),
+        (("cells", 3), 7, "valid string"),
+        (("cells",), [], "at least one value"),
+        (("cell",), [1, 1], "make a picture of"),
+        (("cell",), [0, 0], "make a picture of"),
+        (("closeup", "got", 0), ["1", 2, 3, 4, 5, 6], "valid number"),
+        (("closeup", "got", 0), [True, 2, 3, 4, 5, 6], "valid number"),
+        (("closeup", "units"), [[1]], "must have the same shape"),
+        (("exact",), 0, "bool"),
+        (("colour",), 0, "colour"),
+    ],
+    ids=str,
+)
+def test_a_picture_that_cannot_be_read_says_where_and_what_is_wrong(path, value, wrong):
+    line = change(RUN.line(recorded(picture())), "run", "diff", *path, value=value)
+    with pytest.raises(UnreadableRecording) as error:
+        RUN.recording(json.loads(line), "mine.jsonl, line 3")
+    assert str(error.value).startswith("mine.jsonl, line 3: run.diff")
     assert wrong in str(error.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -10,17 +9,10 @@ import pytest
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring import counters
-from kernels.measuring.group_sizes import (
-    DRAM,
-    L2,
-    REPEATS,
-    UNCOUNTED,
-    count_variants,
-    make_row,
-    variants,
-)
+from kernels.measuring.group_sizes import DRAM, L2, REPEATS, UNCOUNTED, count_variants, make_row, variants
 from kernels.results import GroupSizeStudy
 from kernels.results.counters import any_group_size
+from tests.kernels.test_counters import raw_page
 
 RECORDED = {
     "kernel": "matmul.grouped",
@@ -80,32 +72,21 @@ def test_a_kernel_without_groups_is_compared_with_nothing(kernel):
     assert any_group_size(experiment) == experiment
 
 
-def pages(launches, metrics):
-    """ncu's raw page: each launch one more of everything, in sectors or bytes."""
-    header = ["ID", *metrics.values()]
-    units = ["", *("byte" if "bytes" in name else "sector" for name in metrics.values())]
-    lines = [[str(number), *[str(number + 1)] * len(metrics)] for number in range(launches)]
-    return "\n".join(",".join(f'"{cell}"' for cell in line) for line in (header, units, *lines)) + "\n"
-
-
 @pytest.fixture
-def fake_ncu(tmp_path, monkeypatch):
-    """A program named ncu that keeps its arguments, and imports the page that belongs to the metrics it was asked."""
+def ncu_calls(fake_ncu, tmp_path):
+    """Return a function that makes an ncu which writes down its arguments and prints the page of the given metrics."""
 
     def make(dram, l2=0):
-        (tmp_path / "dram").write_text(pages(dram, DRAM), encoding="utf-8")
-        (tmp_path / "l2").write_text(pages(l2, L2), encoding="utf-8")
-        script = f"""#!/bin/sh
+        (tmp_path / "dram").write_text(raw_page(DRAM, dram), encoding="utf-8")
+        (tmp_path / "l2").write_text(raw_page(L2, l2), encoding="utf-8")
+        fake_ncu(f"""
             case "$*" in
                 --version) echo "Version 1.2.3 (build)" ;;
                 *--import*) echo "$@" >> {tmp_path}/imports; cat {tmp_path}/$(cat {tmp_path}/asked) ;;
                 *dram__*) echo dram > {tmp_path}/asked; echo "$@" >> {tmp_path}/calls ;;
                 *) echo l2 > {tmp_path}/asked; echo "$@" >> {tmp_path}/calls ;;
             esac
-        """
-        (tmp_path / "ncu").write_text(script, encoding="utf-8")
-        (tmp_path / "ncu").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        """)
         counters.tool.cache_clear()
         return tmp_path / "calls"
 
@@ -117,8 +98,8 @@ def count(repeats=3):
     return counters.count(experiments, DRAM, "/tmp", repeats=repeats, by_instruction=False)
 
 
-def test_every_launch_of_every_experiment_is_read_in_order(fake_ncu):
-    calls = fake_ncu(dram=6)
+def test_every_launch_of_every_experiment_is_read_in_order(ncu_calls):
+    calls = ncu_calls(dram=6)
     assert count() == [({"read": float(number), "write": float(number)}, []) for number in range(1, 7)]
     command = calls.read_text(encoding="utf-8").split()
     assert command[command.index("--metrics") + 1] == "dram__bytes_read.sum,dram__bytes_write.sum"
@@ -130,8 +111,8 @@ def test_every_launch_of_every_experiment_is_read_in_order(fake_ncu):
 
 
 @pytest.mark.parametrize("counted", [0, 5, 7])
-def test_fewer_or_more_launches_than_were_made_are_refused(fake_ncu, counted):
-    fake_ncu(dram=counted)
+def test_fewer_or_more_launches_than_were_made_are_refused(ncu_calls, counted):
+    ncu_calls(dram=counted)
     with pytest.raises(counters.CountingFailed) as error:
         count()
     assert error.value.failure.kind == "ncu_failed"
@@ -139,9 +120,9 @@ def test_fewer_or_more_launches_than_were_made_are_refused(fake_ncu, counted):
         assert f"6 launches were made, and ncu counted {counted}" in str(error.value)
 
 
-def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(fake_ncu):
+def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu_calls):
     """DRAM's metrics are asked alone: more than fit into one pass would be taken in several, with a warm L2."""
-    calls = fake_ncu(dram=2 * REPEATS, l2=2)
+    calls = ncu_calls(dram=2 * REPEATS, l2=2)
     first, second = count_variants([experiment_of(GROUP_SIZE=size) for size in (1, 2)], cache="/tmp")
     assert counters.tool() == "Nsight Compute 1.2.3"
     assert [one["read"] for one in first[0]] == list(range(1, REPEATS + 1))
@@ -151,9 +132,9 @@ def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(fake_nc
     assert ("lts__" in dram, "dram__" in l2) == (False, False)
 
 
-def test_a_row_has_bytes_of_what_was_counted_in_sectors(fake_ncu, session):
+def test_a_row_has_bytes_of_what_was_counted_in_sectors(ncu_calls, session):
     compiled = session.compile(experiment_of()).result()
-    fake_ncu(dram=REPEATS, l2=1)
+    ncu_calls(dram=REPEATS, l2=1)
     (found,) = count_variants([experiment_of()], cache="/tmp")
     of_four = make_row(experiment_of(GROUP_SIZE=4), compiled, found, [0.12345678])
     assert of_four.dram_read_bytes == of_four.dram_write_bytes == tuple(range(1, REPEATS + 1))

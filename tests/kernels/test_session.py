@@ -1,4 +1,4 @@
-"""A session: stages, places in the queue, cancels, deadlines, and workers that die. Under the interpreter."""
+"""A session under the interpreter: stages, the queue, cancels, deadlines, and workers that die or are killed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from kernels.experiment import Run, from_json
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import Client
-from kernels.measuring.measurement import Measurement
-from kernels.measuring.run import RUN, check_output
-from kernels.measuring.session import MAX_JOBS, MEASUREMENTS, BoundedCache, Session
+from kernels.measuring.run import check_output
+from kernels.measuring.session import MAX_JOBS, BoundedCache, Session
 from kernels.results import STAGES, Compiled, Failure, RunResult
+from scripts.inject_deaths import inject
 from tests.kernels.test_pool import PATIENCE_S, Held, assert_failed
 from tests.kernels.trees import ROOT, is_alive, python
 from tests.waiting import until
@@ -34,8 +34,8 @@ SLOW_TO_COMPILE = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 16, "num_warps": 2
 
 
 @pytest.fixture
-def held(tmp_path, monkeypatch):
-    """Makes a measurement whose launch runs until the test ends it."""
+def held(tmp_path, made_up):
+    """Make a measurement whose launch runs until the test ends it."""
     calls = Held(tmp_path)
 
     def measure(experiment, stages):
@@ -43,7 +43,7 @@ def held(tmp_path, monkeypatch):
         call = calls.call("launch")
         return stages.work("launch", call.function, *call.args)
 
-    monkeypatch.setitem(MEASUREMENTS, "held", Measurement("held", RUN.form, measure, is_interpreted=True))
+    made_up(measure)
     return calls
 
 
@@ -53,7 +53,7 @@ def worker_id(session):
 
 def launched(session, held):
     """A job whose launch a worker has taken, and the worker's process id."""
-    job = session.submit(QUICK, "held")
+    job = session.submit(QUICK, "made_up")
     return job, held.process("launch")
 
 
@@ -78,7 +78,7 @@ def test_a_run_passes_its_stages_in_order(session):
     assert result.note
 
 
-def test_runs_take_places_in_line_and_move_up(session, held):
+def test_runs_wait_in_line_and_cancelling_the_first_ends_its_worker(session, held):
     running, process_id = launched(session, held)
     waiting = []
     for place in (1, 2, 3):
@@ -95,18 +95,11 @@ def test_runs_take_places_in_line_and_move_up(session, held):
     assert is_alive(process_id)
 
     running.cancel()
+    assert_failed(running, "launch", "cancelled")
+    until(lambda: not is_alive(process_id))
     for job in waiting[1:]:
         assert isinstance(job.result(PATIENCE_S), RunResult), job.result()
     assert len(session.queue) == 0
-
-
-def test_cancelling_a_run_ends_its_worker(session, held):
-    job, process_id = launched(session, held)
-    job.cancel()
-    assert_failed(job, "launch", "cancelled")
-    until(lambda: not is_alive(process_id))
-    assert_runs(session)
-    assert worker_id(session) != process_id
 
 
 def test_cancelling_what_is_over_changes_nothing(session):
@@ -126,14 +119,13 @@ def test_a_worker_killed_between_runs_does_not_fail_the_next_one(session):
     assert result.check.passed
 
 
-def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, monkeypatch):
+def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, made_up):
     def check_without_launch(experiment, stages):
         stages.work("launch", worker.hold, None)
         return stages.work("check", check_output)
 
-    measurement = Measurement("forgetful", RUN.form, check_without_launch, is_interpreted=True)
-    monkeypatch.setitem(MEASUREMENTS, "forgetful", measurement)
-    assert_failed(session.submit(QUICK, "forgetful"), "check", "worker_died")
+    made_up(check_without_launch)
+    assert_failed(session.submit(QUICK, "made_up"), "check", "worker_died")
 
 
 def test_closing_a_session_ends_its_runs(tmp_path, held):
@@ -274,3 +266,8 @@ def test_the_cache_directory_is_chosen_by_the_environment_or_the_users_or_privat
     ):
         monkeypatch.setenv(name, str(value))
         assert worker.default_cache_directory() == expected
+
+
+def test_runs_whose_worker_is_killed_say_so_and_the_next_ones_are_good(session):
+    result = inject(session, deaths=2, seed=1)
+    assert (result.stages.total(), result.unclear, result.bad_next) == (2, [], [])

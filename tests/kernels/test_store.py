@@ -1,12 +1,14 @@
-"""The store: what is written comes back, and what is wrong with the file is a sentence."""
+"""The store returns what was written, survives killed processes, and explains what is wrong with its file."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import os
+import random
 import resource
 import shutil
+import signal
 import sqlite3
 import tempfile
 import threading
@@ -369,3 +371,31 @@ def test_a_deleted_file_is_replaced_by_a_new_one(store, store_path):
     assert store.latest(ALL, 5) == []
     assert put(store, run(ONE, 0.2))
     assert (medians(store), median_ms(store), counted(store_path)) == ([0.2], 0.2, 1)
+
+
+# Most of a kill's time is the start of its process, so the default is few; `make test-all` runs a hundred.
+FEW, MANY = 5, 100
+
+# Maximum seconds of writing before the kill: dozens of results, and sometimes a checkpoint.
+_LONGEST_S = 0.25
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_process_loses_at_most_the_result_in_progress(tmp_path, all_combinations):
+    path, dice = tmp_path / "tilescope.db", random.Random(20261122)
+    acknowledged, kills = set(), MANY if all_combinations else FEW
+    for kill in range(kills):
+        process = writing(path, 1_000_000 * kill, 100_000, dice.uniform(0.001, _LONGEST_S))
+        printed, _ = process.communicate("go\n", timeout=30)
+        assert process.returncode == -signal.SIGALRM
+        whole = [line for line in printed.splitlines(keepends=True) if line.endswith("\n")]
+        acknowledged |= {1_000_000.0 * kill + int(line) for line in whole}
+        with closing(Store(path)) as store:
+            stored = {result.summary.median_ms for result in store.latest(ALL, 10**6)}
+            assert store.problem == ""
+        assert acknowledged <= stored
+        assert len(stored - acknowledged) <= 1, "the result in progress may or may not be stored"
+        acknowledged = stored
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert len(acknowledged) > 5 * kills

@@ -62,31 +62,20 @@ def test_a_stored_check_has_the_recorded_time_beside_it_as_a_live_one_has(sessio
     assert back.recorded == recorded is not None
 
 
-def test_what_a_gpu_gave_comes_back_as_recorded_with_its_date_and_before_what_is_shipped(sessions, store):
-    shipped = next(one for one in records.shipped(RUN.form) if one.gpu == "H200")
-    of = shipped.measured.experiment
-    put(store, run(of, 0.123))
-    found = sessions(GPUS["H200"]).found(of, "run")
-    assert found.ended == START
-    assert found.value.timing.median_ms == 0.123
-    assert found.value.backend == found.value.device.backend == "recorded"
-    assert found.value.note == "Recorded earlier on this machine, 2026-11-01 09:00 UTC."
-    without_gpu = sessions()
-    assert without_gpu.known(replace(of, gpu="H200"), "run").timing.median_ms == 0.123
-    assert without_gpu.submit(replace(of, gpu="H200")).result(0).timing.median_ms == 0.123
-    assert sessions(GPUS["H100"]).known(replace(of, gpu="B200"), "run") is None
-
-
 @pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "check"])
-def test_each_kind_is_found_again_where_it_was_measured(sessions, store, name):
+def test_a_result_of_a_gpu_comes_back_with_its_date_and_takes_precedence_over_shipped_ones(sessions, store, name):
     kind = MEASUREMENTS[name]
     shipped = next(one for one in records.shipped(kind.form) if one.gpu == "H200")
     put(store, replace(shipped.measured, device=replace(shipped.measured.device, triton="9.9")), kind=kind)
     of = shipped.measured.experiment
     found = sessions(GPUS["H200"]).found(of, name)
-    assert found.ended == START
-    assert found.value.device.triton == "9.9"
-    assert found.value.experiment == of
+    assert (found.ended, found.value.experiment, found.value.device.triton) == (START, of, "9.9")
+    assert found.value.backend == found.value.device.backend == "recorded"
+    assert found.value.note.startswith(f"{kind.form.verb} earlier on this machine, 2026-11-01 09:00 UTC.")
+    without_gpu, named = sessions(), replace(of, gpu="H200")
+    assert without_gpu.known(named, name).device.triton == "9.9"
+    assert without_gpu.submit(named, name).result(0).device.triton == "9.9"
+    assert sessions(GPUS["H100"]).known(replace(of, gpu="B200"), name) is None
 
 
 def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, monkeypatch):

@@ -13,24 +13,6 @@ import kernels as package
 ROOT = Path(package.__file__).parent.parent
 PARTS = ("kernels", "visualize", "tests", "scripts", "docs", "app.py", "pyproject.toml")
 
-RUN = """
-import json, sys
-from pathlib import Path
-
-if __name__ == "__main__":
-    from kernels.experiment import from_json
-    from kernels.gpus import this_gpu
-    from kernels.measuring.session import Session
-    from kernels.results.codec import to_json
-
-    session = Session(this_gpu() if sys.argv[2] == "cuda" else None, Path(sys.argv[1]))
-    for payload in json.load(sys.stdin):
-        outcome = session.submit(from_json(payload), name="check").result()
-        said = to_json(outcome)
-        print(json.dumps(said.get("check") or said))
-    session.close()
-"""
-
 
 def copied(directory, parts=PARTS):
     """A copy of the source in `directory`, with the bytecode of what stays the same."""

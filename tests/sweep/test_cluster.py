@@ -9,9 +9,8 @@ import threading
 import time
 from dataclasses import replace
 
-import cluster_fakes
 import pytest
-from fakes import FakeBuilder, grid, swept
+from fakes import FakeBuilder, grid, run_trial, swept
 
 from kernels.experiment import from_json
 from kernels.gpus import GPUS, visible_devices
@@ -40,7 +39,7 @@ def device(client=None, number=0, run=None, gpu="H200", **options):
 
 @pytest.fixture
 def devices(client, tmp_path):
-    return [device(client, number, functools.partial(cluster_fakes.run_trial, tmp_path)) for number in range(2)]
+    return [device(client, number, functools.partial(run_trial, tmp_path)) for number in range(2)]
 
 
 def never_end(payload: bytes) -> bytes:

@@ -159,28 +159,19 @@ def test_without_a_correct_result_there_is_no_best():
     assert (sweep.best, sweep.final, sweep.ended) == (None, None, "complete")
 
 
-def test_a_config_that_does_not_compile_is_set_aside_with_the_reason_and_never_tried():
-    refused = Failure("compile", "out_of_resources", "This config needs 300,000 bytes of shared memory.")
-    builder = FakeBuilder(failures=lambda experiment: refused if experiment.config.num_stages == 3 else None)
-    device = FakeDevice()
-    aside = [row for row in swept(GRID, device, builder=builder).rows if row.status == "set aside"]
-    assert len(aside) == len(ALL) // 2
-    assert {row.reason for row in aside} == {refused.message}
-    assert not set(explored(device)) & {row.experiment for row in aside}
-
-
 @pytest.mark.parametrize(
     ("kind", "status"),
     [("out_of_resources", "set aside"), ("compile_error", "set aside"), ("timeout", "set aside"),
      ("worker_died", "failed"), ("error", "failed")],
 )  # fmt: skip
 def test_a_compile_failure_due_to_the_config_sets_it_aside_and_others_fail_it(kind, status):
-    three = grid({"BLOCK_M": [16, 32, 64]})
+    three, device = grid({"BLOCK_M": [16, 32, 64]}), FakeDevice()
     failure = Failure("compile", kind, "Why.")
     builder = FakeBuilder(failures=lambda experiment: failure if experiment == three.experiments[1] else None)
-    rows = swept(GRID, within=three, builder=builder).rows
+    rows = swept(GRID, device, within=three, builder=builder).rows
     assert [row.status for row in rows] == ["timed", status, "timed"]
     assert rows[1].reason == "Why."
+    assert three.experiments[1] not in explored(device)
 
 
 def test_a_config_that_would_spill_is_not_compiled():

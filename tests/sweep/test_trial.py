@@ -14,6 +14,7 @@ from fakes import grid
 from kernels.results import Check
 from kernels.sweep.search import Trial
 from kernels.sweep.trial import carry_out
+from tests.kernels.test_timing import Stream
 
 FAST, SLOW, WRONG, REFUSED, DEADLY = grid({"BLOCK_M": [16, 32, 64, 128, 256]}).experiments
 MS = {FAST: 1.0, SLOW: 5.0, WRONG: 0.1, REFUSED: 0.1, DEADLY: 0.1}
@@ -69,23 +70,7 @@ class Log:
 
     def stream(self, calls):
         self.timed.append(list(calls))
-        return Stream(calls)
-
-
-class Stream:
-    """A stream on which each turn is slower than the one before, for all calls alike."""
-
-    launches_per_sample, most_turns = 1, 2
-
-    def __init__(self, calls):
-        self.calls, self.turns = calls, 0
-
-    def batch(self, turns):
-        assert 0 < turns <= self.most_turns, "a stream holds no more"
-        slower = 1 + 0.01 * np.arange(self.turns, self.turns + turns)
-        self.turns += turns
-        times_ms = np.array([[MS.get(call, 2.0)] for call in self.calls]) * slower
-        return SimpleNamespace(times_ms=times_ms, clock_mhz=1.0, limits=())
+        return Stream([MS.get(call, 2.0) for call in calls], drift=1.01, most_turns=2)
 
 
 @pytest.fixture
