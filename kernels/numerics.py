@@ -82,6 +82,27 @@ def compare(output: Any, expected: Any, scale: Any, allowed: Any) -> SimpleNames
     return SimpleNamespace(got=got, error=error, rounding=rounding, typical=typical, nonfinite=nonfinite, units=units)
 
 
+def compare_parts(output: Any, inputs: Tensors, reference: Any, error_scale: Any, allowed: Any, parts: Any) -> Any:
+    """Compare the output with torch's result, some rows at a time: a large product must fit beside its operands.
+
+    Args:
+        reference, error_scale: the family's functions of the inputs and a slice of rows; error_scale may be None.
+        allowed: the error that rounding explains; None if the output must equal the reference bit for bit.
+        parts: an iterable of slices of rows.
+
+    Yields:
+        The fields of `compare` for each part, with `rows`, `expected` and `scale`.
+    """
+    wide = compared_in(output.dtype, allowed.reference_dtype if allowed else "")
+    wider = {name: tensor.to(wide) for name, tensor in inputs.items()}
+    absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if error_scale else {}
+    for rows in parts:
+        expected = reference(wider, rows)
+        scale = error_scale(absolute, rows).to(wide) if error_scale else expected.abs()
+        compared = compare(output[rows], expected, scale, allowed)
+        yield SimpleNamespace(rows=rows, expected=expected, scale=scale, **vars(compared))
+
+
 def rms_limit(explained: float, scale: float, elements: int) -> float:
     """Return the largest allowed relative RMS error.
 
@@ -94,30 +115,19 @@ def rms_limit(explained: float, scale: float, elements: int) -> float:
 
 
 def is_right(output: Any, inputs: Tensors, reference: Any, error_scale: Any, allowed: Any) -> bool:
-    """Compare the output with torch's result, 1024 rows at a time, and print the error.
-
-    Args:
-        reference, error_scale: the family's functions of the inputs and a slice of rows; error_scale may be None.
-        allowed: the error that rounding explains; None if the output must equal the reference bit for bit.
-    """
-    wide = compared_in(output.dtype, allowed.reference_dtype if allowed else "")
-    wider = {name: tensor.to(wide) for name, tensor in inputs.items()}
-    absolute = {name: tensor.float().abs() for name, tensor in inputs.items()}
+    """Compare the output with torch's result, 1024 rows at a time, and print the error. See `compare_parts`."""
     wrong, worst, place = 0, -1.0, (0, 0)
     squares = [0.0, 0.0, 0.0, 0.0]
     rows, columns = output.shape
-    for first in range(0, rows, 1024):
-        part = slice(first, min(first + 1024, rows))
-        expected = reference(wider, part)
-        scale = error_scale(absolute, part).to(wide) if error_scale else expected.abs()
-        compared = compare(output[part], expected, scale, allowed)
-        wrong += int((compared.units > (1 if allowed else 0)).sum().item())
-        parts = compared.error, expected, compared.rounding, compared.typical
-        squares = [total + (part.double() ** 2).sum().item() for total, part in zip(squares, parts, strict=True)]
-        if compared.units.max().item() > worst:
-            worst = compared.units.max().item()
-            row, column = divmod(int(compared.units.argmax().item()), columns)
-            place = first + row, column
+    parts = (slice(first, first + 1024) for first in range(0, rows, 1024))
+    for part in compare_parts(output, inputs, reference, error_scale, allowed, parts):
+        wrong += int((part.units > (1 if allowed else 0)).sum().item())
+        errors = part.error, part.expected, part.rounding, part.typical
+        squares = [total + (error.double() ** 2).sum().item() for total, error in zip(squares, errors, strict=True)]
+        if part.units.max().item() > worst:
+            worst = part.units.max().item()
+            row, column = divmod(int(part.units.argmax().item()), columns)
+            place = part.rows.start + row, column
     error, norm, rounding, typical = map(math.sqrt, squares)
     relative_rms = error / (norm or 1.0)
     most = rms_limit(math.hypot(rounding, typical), norm or 1.0, output.numel())

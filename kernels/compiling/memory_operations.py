@@ -5,7 +5,7 @@ layout to bases. An operation is matched to the PTX by its full location: line, 
 lines only, and ptxas gives some instructions a neighbouring line, so SASS is also matched by opcode.
 
 Shared memory: addresses come from evaluating the PTX. An address is a few integer operations on the thread index.
-Values unknown before the launch (arguments, the program id, a loop counter) are equal for all threads of a program.
+np.ndarray unknown before the launch (arguments, the program id, a loop counter) are equal for all threads of a program.
 They are taken as 0, because they shift all addresses together, by whole buffers.
 """
 
@@ -73,8 +73,6 @@ _ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
 _CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)[a-z]+(\d+)\w*,")
 _MASK = 0xFFFFFFFF
 _MATRIX_ROW_BYTES = 16
-
-Values = np.ndarray
 
 
 class Unreadable(Exception):
@@ -334,7 +332,7 @@ def conversions(ttgir: str) -> tuple[Conversion, ...]:
     return tuple(found)
 
 
-def _linear_bases(address: Values, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _linear_bases(address: np.ndarray, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the address bits that each bit of the lane and warp index flips; None if addresses are not linear.
 
     Args:
@@ -349,7 +347,7 @@ def _linear_bases(address: Values, lanes: int) -> tuple[tuple[int, ...], tuple[i
     return (lane, warp) if np.array_equal(linear, by_warp) else None
 
 
-def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], Values]:
+def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], np.ndarray]:
     """Return a function that maps a register or literal to its value in each thread: unsigned 32-bit, held as int64."""
     thread = np.arange(LANES * num_warps, dtype=np.int64)
     values = {"%tid.x": thread}
@@ -358,7 +356,7 @@ def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], Values]:
         # A register that a loop updates is defined twice; the first definition is its value before the loop.
         definitions.setdefault(match[2], (match[1], [part.strip() for part in match[3].split(",")]))
 
-    def evaluate(operand: str) -> Values:
+    def evaluate(operand: str) -> np.ndarray:
         if operand not in values:
             values[operand] = np.zeros_like(thread)  # stops the recursion for a register that a loop updates
             name, operands = definitions.get(operand, ("", []))
@@ -372,32 +370,28 @@ def _make_evaluator(ptx: str, num_warps: int) -> Callable[[str], Values]:
     return evaluate
 
 
-def _signed(name: str, values: Values) -> Values:
+def _signed(name: str, values: np.ndarray) -> np.ndarray:
     """Reinterpret an operand of a signed instruction."""
     return np.where(values > _MASK >> 1, values - (_MASK + 1), values) if ".s" in name else values
 
 
-def _extract_bits(name: str, values: Values, start: Values, length: Values) -> Values:
+def _extract_bits(name: str, values: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
     field = values >> start & (1 << length) - 1
     return np.where((field >> length - 1 & 1) == 1, field - (1 << length), field) if name.endswith("s32") else field
 
 
-def _compare(name: str, a: Values, b: Values, *_: Values) -> Values:
+def _compare(name: str, a: np.ndarray, b: np.ndarray, *_: np.ndarray) -> np.ndarray:
     a, b = _signed(name, a), _signed(name, b)
     results = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
     return results.get(name.split(".")[1], a == b).astype(np.int64)
 
 
-def _select(_: str, a: Values, b: Values, chosen: Values) -> Values:
-    return np.where(chosen != 0, a, b)
-
-
-def _shuffle(_: str, values: Values, lane: Values, *__: Values) -> Values:
+def _shuffle(_: str, values: np.ndarray, lane: np.ndarray, *__: np.ndarray) -> np.ndarray:
     threads = np.arange(len(values))
     return values[threads // LANES * LANES + lane % LANES]
 
 
-_OPERATIONS: dict[str, Callable[..., Values]] = {
+_OPERATIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("mov", "cvt"), lambda _, a: a),
     "add": lambda _, a, b: a + b,
     "sub": lambda _, a, b: a - b,
@@ -411,7 +405,7 @@ _OPERATIONS: dict[str, Callable[..., Values]] = {
     "shl": lambda _, a, b: a << b,
     "shr": lambda name, a, b: _signed(name, a) >> b,
     "bfe": _extract_bits,
-    "selp": _select,
+    "selp": lambda _, a, b, chosen: np.where(chosen != 0, a, b),
     "setp": _compare,
     "shfl": _shuffle,
 }

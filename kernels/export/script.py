@@ -6,6 +6,7 @@ Without a GPU, it checks the kernel in Triton's interpreter and times nothing. `
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import json
@@ -46,46 +47,37 @@ class SymbolicInt(int):
 
     Attributes:
         text: the expression.
-        sign: the expression's outermost operator; "" for a name.
         untraced: collects operations that can't be expressed, such as comparisons. Code that depends on their results
             is valid only for these values.
     """
 
     text: str
-    sign: str
     untraced: list[str]
 
-    def __new__(cls, value: int, text: str, untraced: list[str], sign: str = "") -> Self:
+    def __new__(cls, value: int, text: str, untraced: list[str]) -> Self:
         number = super().__new__(cls, value)
-        number.text, number.sign, number.untraced = text, sign, untraced
+        number.text, number.untraced = text, untraced
         return number
 
     def __repr__(self) -> str:
         return self.text
 
     def __neg__(self) -> SymbolicInt:
-        return SymbolicInt(int.__neg__(self), f"-({self.text})" if self.sign else f"-{self.text}", self.untraced)
+        return SymbolicInt(int.__neg__(self), _without_needless_parentheses(f"-({self.text})"), self.untraced)
 
 
-def _operand(value: int, after: str, is_left: bool) -> str:
-    """Return an integer's expression as an operand of the operator `after`, parenthesized if necessary."""
-    sign = value.sign if isinstance(value, SymbolicInt) else ""
-    plain = not sign or (is_left and sign == after and after in "+*")
-    return repr(value) if plain else f"({value!r})"
+def _without_needless_parentheses(expression: str) -> str:
+    return ast.unparse(ast.parse(expression))
 
 
-def _trace(name: str, sign: str, neutral: int) -> None:
-    """Define an operator of SymbolicInt. The expression omits operands equal to `neutral`."""
+def _trace(name: str, sign: str) -> None:
+    """Define an operator of SymbolicInt."""
     compute = getattr(operator, name)
 
     def operation(left: int, right: int) -> int:
-        if type(right) is int and right == neutral:
-            return left
-        if type(left) is int and left == neutral and sign in "+*":
-            return right
-        text = f"{_operand(left, sign, True)} {sign} {_operand(right, sign, False)}"
+        text = _without_needless_parentheses(f"({left!r}) {sign} ({right!r})")
         untraced = next(number.untraced for number in (left, right) if isinstance(number, SymbolicInt))
-        return SymbolicInt(compute(int.__index__(left), int.__index__(right)), text, untraced, sign)
+        return SymbolicInt(compute(int.__index__(left), int.__index__(right)), text, untraced)
 
     setattr(SymbolicInt, f"__{name}__", operation)
     setattr(SymbolicInt, f"__r{name}__", lambda self, other: operation(other, self))
@@ -101,8 +93,8 @@ def _record(name: str) -> None:
     setattr(SymbolicInt, name, operation)
 
 
-for _name, _sign, _neutral in (("add", "+", 0), ("sub", "-", 0), ("mul", "*", 1), ("floordiv", "//", 1)):
-    _trace(_name, _sign, _neutral)
+for _name, _sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("floordiv", "//")):
+    _trace(_name, _sign)
 _VALUE_FREE = {"__doc__", "__format__", "__getattribute__", "__getnewargs__", "__hash__", "__sizeof__"}
 for _name in vars(int).keys() - vars(SymbolicInt).keys() - _VALUE_FREE:
     if _name.startswith("__"):

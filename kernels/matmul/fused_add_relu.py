@@ -85,8 +85,8 @@ def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
 
 
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
-    d = tensors["D"]
-    shared = persistent.persistent_arguments(tensors, _tensors(launch.problem), {"C": 2, "D": 2}, launch)
+    d, half = tensors["D"], launch.config.BLOCK_N // 2
+    shared = persistent.persistent_arguments(tensors, _tensors(launch.problem), {"C": half, "D": half}, launch)
     # Tiles of C and D of 4 bytes per element leave too little shared memory for the next tile's operands.
     flatten = shared["USE_TMA"] and DTYPE_BYTES[launch.problem.dtype] <= 2
     return {"d": d, "d_strides": d.stride(), **shared, "FLATTEN": flatten}

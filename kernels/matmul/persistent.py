@@ -149,12 +149,12 @@ def tma_fallback_reason(tensors: Mapping[str, TensorSpec], launch: Launch[Proble
 
 
 def persistent_arguments(
-    tensors: Tensors, specs: Mapping[str, TensorSpec], pieces: Mapping[str, int], launch: Launch[Problem]
+    tensors: Tensors, specs: Mapping[str, TensorSpec], columns: Mapping[str, int], launch: Launch[Problem]
 ) -> dict[str, Any]:
     """Return the arguments of a persistent matmul, with descriptors instead of tensors if all tensors allow them.
 
     Args:
-        pieces: for each tensor that is copied once per tile, the number of pieces that a tile's columns are split into.
+        columns: for each tensor that is copied once per tile, the number of columns per copy.
     """
     config, problem = launch.config, launch.problem
     are_whole = extents(launch)["m"] % config.GROUP_SIZE == 0
@@ -163,7 +163,7 @@ def persistent_arguments(
     if tma_fallback_reason(specs, launch) or not all(_fits_descriptor(tensors[name]) for name in specs):
         return {**plain, "USE_TMA": False, "A_TRANSPOSED": False, "B_TRANSPOSED": False}
     blocks = {"A": (config.BLOCK_M, config.BLOCK_K), "B": (config.BLOCK_K, config.BLOCK_N)}
-    blocks |= {name: (config.BLOCK_M, config.BLOCK_N // count) for name, count in pieces.items()}
+    blocks |= {name: (config.BLOCK_M, count) for name, count in columns.items()}
     descriptors = {name.lower(): _descriptor(tensors[name], specs[name], blocks[name]) for name in blocks}
     a_transposed, b_transposed = (letter == "T" for letter in problem.layout)
     return {**plain, **descriptors, "USE_TMA": True, "A_TRANSPOSED": a_transposed, "B_TRANSPOSED": b_transposed}
@@ -196,9 +196,9 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
 
 
 def arguments(tensors: Tensors, launch: Launch[Problem, Config]) -> dict[str, Any]:
-    is_in_halves = _is_in_halves(launch)
-    pieces = {"C": 2 if is_in_halves else 1}
-    shared = persistent_arguments(tensors, FAMILY.tensors(launch.problem), pieces, launch)
+    is_in_halves, columns = _is_in_halves(launch), launch.config.BLOCK_N
+    stored = {"C": columns // 2 if is_in_halves else columns}
+    shared = persistent_arguments(tensors, FAMILY.tensors(launch.problem), stored, launch)
     return {**shared, "IN_HALVES": is_in_halves, "RIGHT_LATER": _is_right_later(launch)}
 
 

@@ -6,11 +6,12 @@ err by that rounding, and beyond it by its Allowance.
 
 from __future__ import annotations
 
+import functools
 import math
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernels.numerics import compare, compared_in, rms_limit
+from kernels.numerics import compare_parts, compared_in, rms_limit
 from kernels.results import Check, Closeup, Diff
 from kernels.spec import Allowance, Family
 
@@ -48,30 +49,6 @@ def require_memory(needed_bytes: int, what: str) -> None:
         )
 
 
-class _Comparison:
-    """The output and the reference, some rows at a time: 16,384 × 16,384 must fit beside the tensors."""
-
-    def __init__(
-        self, output: torch.Tensor, inputs: dict[str, Any], family: Family, allowance: Allowance | None
-    ) -> None:
-        self.output, self.family, self.allowance = output, family, allowance
-        wide = compared_in(output.dtype, allowance.reference_dtype if allowance else "")
-        self.error_scale = family.error_scale if allowance else None
-        if output.is_cuda:
-            per_element = (0 if wide == output.dtype else wide.itemsize) + (4 if self.error_scale else 0)
-            needed_bytes = per_element * sum(tensor.numel() for tensor in inputs.values())
-            require_memory(needed_bytes, "The operands of the check, in a wider type,")
-        self.inputs = {name: tensor.to(wide) for name, tensor in inputs.items()}
-        self.absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if self.error_scale else {}
-
-    def rows(self, part: slice) -> SimpleNamespace:
-        """Compare some rows: the fields of `compare`, with `expected` and `scale`."""
-        expected = self.family.reference(self.inputs, part)
-        scale = self.error_scale(self.absolute, part).to(expected.dtype) if self.error_scale else expected.abs()
-        compared = compare(self.output[part], expected, scale, self.allowance)
-        return SimpleNamespace(expected=expected, scale=scale, **vars(compared))
-
-
 def check(
     output: torch.Tensor,
     inputs: dict[str, torch.Tensor],
@@ -93,7 +70,12 @@ def check(
     import torch
 
     rows, columns = output.shape
-    comparison, is_exact = _Comparison(output, inputs, family, allowance), allowance is None
+    is_exact, wide = allowance is None, compared_in(output.dtype, allowance.reference_dtype if allowance else "")
+    if output.is_cuda:
+        per_element = (0 if wide == output.dtype else wide.itemsize) + (4 if family.error_scale else 0)
+        needed_bytes = per_element * sum(tensor.numel() for tensor in inputs.values())
+        require_memory(needed_bytes, "The operands of the check, in a wider type,")
+    compare_rows = functools.partial(compare_parts, output, inputs, family.reference, family.error_scale, allowance)
     cell = (-(-rows // MAX_CELLS), -(-columns // MAX_CELLS))
     chunk = max(1, _CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
     # Σ error², Σ reference², Σ (rounding² + typical²)
@@ -102,8 +84,7 @@ def check(
     mismatched = nonfinite = 0
     worst = (-1.0, 0, 0, 0.0, 0.0)
     pictures = []
-    for first in range(0, rows, chunk):
-        part = comparison.rows(slice(first, min(first + chunk, rows)))
+    for part in compare_rows(slice(first, first + chunk) for first in range(0, rows, chunk)):
         squares = ((part.error,), (part.expected,), (part.rounding, part.typical))
         totals += torch.stack([torch.stack([(x.double() ** 2).sum() for x in group]).sum() for group in squares])
         max_abs = max(max_abs, part.error.max().item())
@@ -114,14 +95,15 @@ def check(
         place = int(part.units.argmax().item())
         if (value := part.units.view(-1)[place].item()) > worst[0]:
             row, column = divmod(place, columns)
-            worst = (value, first + row, column, part.got[row, column].item(), part.expected[row, column].item())
+            values = part.got[row, column].item(), part.expected[row, column].item()
+            worst = (value, part.rows.start + row, column, *values)
         pictures.append(_max_pool(part.units, cell))
     error_2, reference_2, typical_2 = totals.tolist()
     scale = math.sqrt(reference_2) or 1.0
     relative_rms = math.sqrt(error_2) / scale
     tolerance = rms_limit(math.sqrt(typical_2), scale, output.numel())
     passed = mismatched == 0 and relative_rms <= tolerance
-    closeup = None if passed and is_exact else _closeup(comparison, (worst[1], worst[2]), tile)
+    closeup = None if passed and is_exact else _closeup(compare_rows, (rows, columns), (worst[1], worst[2]), tile)
     return (
         Check(
             passed=passed,
@@ -141,18 +123,20 @@ def check(
     )
 
 
-def _closeup(comparison: _Comparison, worst: tuple[int, int], tile: tuple[int, int] | None) -> Closeup:
+def _closeup(
+    compare_rows: Callable[..., Any], shape: tuple[int, int], worst: tuple[int, int], tile: tuple[int, int] | None
+) -> Closeup:
     """The worst element's tile with its neighbours as a picture, and the elements around it as numbers."""
     sides = tile or (_CLOSEUP_CELLS // 3, _CLOSEUP_CELLS // 3)
     near, frame = [], []
-    for at, side, length in zip(worst, sides, comparison.output.shape, strict=True):
+    for at, side, length in zip(worst, sides, shape, strict=True):
         shown = slice(max(0, at - _WINDOW), min(length, at + _WINDOW + 1))
         # Tiles smaller than the window need more than one neighbour.
         first = min(max(0, (at // side - 1) * side), shown.start // side * side)
         last = min(length, max((at // side + 2) * side, -(-shown.stop // side) * side))
         near.append(shown)
         frame.append(slice(first, last))
-    part = comparison.rows(frame[0])
+    part = next(compare_rows([frame[0]]))
     shape = (frame[0].stop - frame[0].start, frame[1].stop - frame[1].start)
     cell = (-(-shape[0] // _CLOSEUP_CELLS), -(-shape[1] // _CLOSEUP_CELLS))
     rows = slice(near[0].start - frame[0].start, near[0].stop - frame[0].start)
