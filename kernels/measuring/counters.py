@@ -2,8 +2,8 @@
 
 `ncu` runs in another process. Counts of a launch come from the hardware's counters, counts of an instruction from ncu's
 source counters. The line table of the same SASS maps each counted instruction to its source line. ncu profiles this
-module run as a program, `python -m kernels.measuring.counters EXPERIMENTS REPEATS`, which launches experiments given as
-JSON.
+module run as a program, `python -m kernels.measuring.counters FILE REPEATS`, which launches the experiments of a JSON
+file.
 """
 
 from __future__ import annotations
@@ -114,14 +114,14 @@ def count(
             "no_ncu",
         )
     names = sorted({discover()[experiment.kernel].jitted.fn.__name__ for experiment in experiments})
-    payloads = json.dumps([experiment.to_json() for experiment in experiments])
     limits = cache, deadline_s + EACH_MORE_S * (len(experiments) - 1), on_start
     with tempfile.TemporaryDirectory() as directory:
-        report = str(Path(directory, "report.ncu-rep"))
+        report, file = str(Path(directory, "report.ncu-rep")), Path(directory, "experiments.json")
+        file.write_text(json.dumps([experiment.to_json() for experiment in experiments]), encoding="utf-8")
         command = [ncu, "--clock-control", "none", "--cache-control", "all"]
         command += ["--section", "SourceCounters"] if by_instruction else []
         command += ["--metrics", ",".join(metrics.values()), "--kernel-name", f"regex:^({'|'.join(names)})$"]
-        command += ["--export", report, sys.executable, "-m", "kernels.measuring.counters", payloads, str(repeats)]
+        command += ["--export", report, sys.executable, "-m", "kernels.measuring.counters", str(file), str(repeats)]
         _run(command, *limits)
         page = [ncu, "--import", report, "--csv", "--page"]
         launches = parse_launches(_run([*page, "raw", "--print-units", "base"], *limits), metrics)
@@ -269,10 +269,10 @@ def _counts(row: dict[str, str], columns: Sequence[str]) -> list[int]:
 
 def measure_counters(experiment: Experiment, stages: Stages) -> Counters | Failure:
     (compiled,) = stages.compiled(experiment)
-    counts = stages.count(count, [experiment], METRICS)
-    if isinstance(counts, Failure):
-        return stages.find_recording(COUNTERS, counts.message) or counts
-    return join_counts(experiment, compiled, counts[0])
+    counters = stages.count(lambda **how: join_counts(experiment, compiled, count([experiment], METRICS, **how)[0]))
+    if isinstance(counters, Failure):
+        return stages.find_recording(COUNTERS, counters.message) or counters
+    return counters
 
 
 COUNTERS = Measurement(
@@ -299,4 +299,4 @@ def _launch_all(payloads: list[dict[str, Any]], repeats: int) -> None:
 
 
 if __name__ == "__main__":
-    _launch_all(json.loads(sys.argv[1]), int(sys.argv[2]))
+    _launch_all(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), int(sys.argv[2]))
