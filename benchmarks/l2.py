@@ -56,7 +56,7 @@ def _measure_rates(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
         ]
         calls = [prepare(Experiment(kernel.id, problem, config), gpu).ready() for config in configs]
         launch = Launch(problem, configs[0], gpu)
-        asked = asked_bytes(kernel, launch, schedule(kernel, launch))
+        asked = asked_bytes(schedule(kernel, launch))
         samples = sample(GatedStream(calls, "warm", "events"), effort)
         for config, times in zip(configs, samples.times_ms, strict=True):
             ms = float(np.median(times))

@@ -60,7 +60,7 @@ def _print_times(launches: Sequence[RecordedLaunch]) -> None:
         if one.kernel.id != "matmul.grouped" or one.shape != (SIDE, SIDE, SIDE) or one.launch.gpu.name != FITTED_ON:
             continue
         order = one.traffic.schedule
-        sizes, predict = group_sizes(order), partial(by_group_size, one.kernel, one.launch, order)
+        sizes, predict = group_sizes(order), partial(by_group_size, order)
         medians = [median_ms(partial(predict, pressure, sizes)) for pressure in PRESSURES]
         over = "  over the bar" if max(medians) > BAR_MS else ""
         print(f"{_by(one.tile):24} {len(sizes):4} sizes {''.join(f'{ms:8.0f}' for ms in medians)}{over}")

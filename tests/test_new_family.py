@@ -40,7 +40,7 @@ known = Known(opened)
 ours = known.schedule
 orders = [Order("this order", ours, steps(ours))]
 figure = schedule_figure(orders, "order")
-told = player_data(orders, panels(opened.kernel, opened.launch, ours), "order", 0, 0, 0)
+told = player_data(orders, panels(ours), "order", 0, 0, 0)
 moved = SETTINGS.with_kernel({**opened.to_address(), "form_of": opened.kernel.id}, "transpose.tiled")
 said = {
     "form": json.loads(experiment_form(opened, None)),

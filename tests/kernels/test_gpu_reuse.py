@@ -34,7 +34,7 @@ def test_each_group_size_is_counted_five_times_and_timed_in_turns(gpu):
     experiment, study = compared(gpu)
     kernel = discover()[experiment.kernel]
     launch = Launch(experiment.problem, experiment.config, gpu.gpu)
-    compulsory = reuse(kernel, launch, schedule(kernel, launch), 0.0).compulsory_bytes
+    compulsory = reuse(schedule(kernel, launch), 0.0).compulsory_bytes
     assert (study.backend, study.device.backend) == ("cuda", "cuda")
     assert study.tool.startswith("Nsight Compute")
     assert [row.group_size for row in study.rows] == [1, 2, 4, 8]

@@ -92,10 +92,9 @@ class RecordedLaunch:
     def predict(self, constants: Constants) -> dict[int | None, Reuse]:
         """Predict the reads by GROUP_SIZE."""
         model = self.traffic
-        launch = self.kernel, self.launch, model.schedule, model.l2_pressure
         if None in self.rows:
-            return {None: reuse(*launch, writes_in_parts(model.operations), constants)}
-        return by_group_size(*launch, tuple(self.rows), constants)
+            return {None: reuse(model.schedule, model.l2_pressure, writes_in_parts(model.operations), constants)}
+        return by_group_size(model.schedule, model.l2_pressure, tuple(self.rows), constants)
 
 
 @dataclass(frozen=True)

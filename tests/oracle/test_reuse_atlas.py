@@ -260,7 +260,7 @@ def truth(launches):
         launch = replace(like.launch, config=replace(like.launch.config, GROUP_SIZE=sizes["GROUP_SIZE"]))
         planned = schedule(like.kernel, launch, int(row["resident_programs_per_sm"]))
         assert planned.resident_programs == like.traffic.schedule.resident_programs
-        found = reuse(like.kernel, launch, planned, like.traffic.l2_pressure)
+        found = reuse(planned, like.traffic.l2_pressure)
         yield int(row["dram_read_bytes"]), statistics.median(like.rows[sizes["GROUP_SIZE"]].dram_read_bytes), found
 
 

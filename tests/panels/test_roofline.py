@@ -74,7 +74,7 @@ def test_a_run_stands_beside_the_librarys_calls_at_one_intensity():
 def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
     problem = GROUPED.family.problem(M=8192, N=8192, K=8192)
     launch = Launch(problem, GROUPED.config(BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, num_warps=8), H200)
-    received = asked_bytes(GROUPED, launch, schedule(GROUPED, launch))
+    received = asked_bytes(schedule(GROUPED, launch))
     point, slowest = predicted_point(GROUPED, launch, received, 1830)
     assert point.tflops == pytest.approx(2 * 8192**3 / slowest.ms / 1e9)
     slower, resource = predicted_point(GROUPED, launch, received, 600)

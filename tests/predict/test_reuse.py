@@ -25,12 +25,12 @@ def launch_of(m, n, k, kernel=GROUPED, gpu=H200, dtype="float16", **config):
 
 
 def predicted(launch, pressure=0.0, kernel=GROUPED):
-    return reuse(kernel, launch, schedule(kernel, launch), pressure)
+    return reuse(schedule(kernel, launch), pressure)
 
 
 def every_size(launch, pressure=0.0):
     planned = schedule(GROUPED, launch)
-    return by_group_size(GROUPED, launch, planned, pressure, group_sizes(planned))
+    return by_group_size(planned, pressure, group_sizes(planned))
 
 
 def found(read, ahead=0.0, asked=1000):
@@ -89,7 +89,7 @@ def test_without_an_l2_every_wave_reads_the_panels_of_its_tiles(case):
     kernel, launch = case
     launch = replace(launch, gpu=replace(launch.gpu, l2_bytes=1))
     planned = schedule(kernel, launch)
-    read = reuse(kernel, launch, planned, 0.0)
+    read = reuse(planned, 0.0)
     tiles, config, problem, size = planned.tiles, launch.config, launch.problem, DTYPE_BYTES[launch.problem.dtype]
     long, total = -(-planned.k_blocks // planned.slices) * config.BLOCK_K, 0
     for step in range(planned.step.max() + 1):
@@ -149,7 +149,7 @@ def test_a_group_larger_than_all_rows_is_all_rows():
     launch = launch_of(4096, 16384, 4096, BLOCK_M=128, BLOCK_N=128)
     planned = schedule(GROUPED, launch)
     for pressure in (0.0, 1.5):
-        all_rows, more, most = by_group_size(GROUPED, launch, planned, pressure, (32, 33, 1024)).values()
+        all_rows, more, most = by_group_size(planned, pressure, (32, 33, 1024)).values()
         assert all_rows == more == most
 
 
@@ -157,7 +157,7 @@ def test_a_group_larger_than_all_rows_is_all_rows():
 def test_a_size_is_predicted_alike_alone_and_among_others(pressure):
     launch = launch_of(4096, 8192, 4096)
     planned = schedule(GROUPED, launch)
-    sizes = by_group_size(GROUPED, launch, planned, pressure, range(1, 12))
+    sizes = by_group_size(planned, pressure, range(1, 12))
     for size, one in sizes.items():
         alone = predicted(replace(launch, config=replace(launch.config, GROUP_SIZE=size)), pressure)
         assert astuple(one) == pytest.approx(astuple(alone))
@@ -212,7 +212,7 @@ def test_if_the_l2_is_the_limit_the_largest_size_that_leaves_dram_time_is_recomm
 def test_a_copy_reads_its_input_once_and_its_output_where_it_writes_parts_of_sectors(kernels):
     kernel = kernels["transpose.tiled"]
     launch = Launch(kernel.family.problem(), kernel.config(), H200)
-    whole, in_parts = (reuse(kernel, launch, schedule(kernel, launch), 0.0, parts) for parts in (False, True))
+    whole, in_parts = (reuse(schedule(kernel, launch), 0.0, parts) for parts in (False, True))
     assert whole.read_bytes == whole.compulsory_bytes == 1024 * 1024 * 4
     assert in_parts.read_bytes == 2 * whole.read_bytes
 
@@ -244,9 +244,9 @@ def test_degenerate_shapes_are_predicted(case, pressure, per_sm):
     """One row, column or element; fewer tiles than SMs; a single program."""
     kernel, launch = case
     planned = schedule(kernel, launch, min(per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps)))
-    one = reuse(kernel, launch, planned, pressure)
+    one = reuse(planned, pressure)
     assert one.compulsory_bytes <= (1 + 1e-9) * one.read_bytes
     if hasattr(launch.config, "GROUP_SIZE") and planned.panels is not None:
-        sizes = by_group_size(kernel, launch, planned, pressure, group_sizes(planned))
+        sizes = by_group_size(planned, pressure, group_sizes(planned))
         assert recommended(kernel, launch, sizes) in sizes
         assert sizes[min(launch.config.GROUP_SIZE, planned.extents[0])].read_bytes == pytest.approx(one.read_bytes)

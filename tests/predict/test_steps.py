@@ -97,7 +97,7 @@ def test_a_step_after_all_programs_of_a_wave_have_ended_reads_nothing(kernels):
 def test_panels_hold_the_bytes_of_a_and_b_that_each_tile_and_slice_covers(launch):
     kernel, launch = launch
     planned = schedule(kernel, launch)
-    read, problem, config = panels(kernel, launch, planned), launch.problem, launch.config
+    read, problem, config = panels(planned), launch.problem, launch.config
     length = -(-planned.k_blocks // planned.slices) * config.BLOCK_K
     for side, block, total in (
         (read.row_bytes, config.BLOCK_M, problem.M),

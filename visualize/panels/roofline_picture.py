@@ -50,7 +50,7 @@ def drawn_roofline(run: RunResult, gpu: Gpu) -> tuple[Markup | str, str]:
 def _bound(kernel: Kernel, launch: Launch, clock_mhz: int | None) -> tuple[Point, Bound] | None:
     """What is predicted for the launch; None where it has too many tiles to lay out."""
     try:
-        return predicted_point(kernel, launch, asked_bytes(kernel, launch, schedule(kernel, launch)), clock_mhz)
+        return predicted_point(kernel, launch, asked_bytes(schedule(kernel, launch)), clock_mhz)
     except ConfigError:
         return None
 

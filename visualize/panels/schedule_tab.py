@@ -67,7 +67,7 @@ class SchedulePanel(Panel):
         state, view, ours = known.state, known.state.view.of(ScheduleView), known.schedule
         orders = orders_of(known)
         first = first_programs(ours, orders[0].steps, view.first)
-        read = panels(state.kernel, state.launch, ours)
+        read = panels(ours)
         told = player_data(
             orders, read, view.color, state.view.of(PlayerView).step, *_marked(orders[0], view.first, first)
         )

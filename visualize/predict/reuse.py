@@ -111,14 +111,13 @@ class DramTraffic:
 
     @cached_property
     def l2_pressure(self) -> float:
-        received = asked_bytes(self.kernel, self.launch, self.schedule)
-        return l2_pressure(bounds(self.kernel, self.launch, self.operations, 0.0, received), self.operations)
+        limits = bounds(self.kernel, self.launch, self.operations, 0.0, asked_bytes(self.schedule))
+        return l2_pressure(limits, self.operations)
 
     @cached_property
     def own(self) -> Reuse:
         """The prediction for the launch's own order."""
-        in_parts = writes_in_parts(self.operations)
-        return reuse(self.kernel, self.launch, self.schedule, self.l2_pressure, in_parts)
+        return reuse(self.schedule, self.l2_pressure, writes_in_parts(self.operations))
 
     @cached_property
     def sizes(self) -> dict[int, Reuse]:
@@ -126,7 +125,7 @@ class DramTraffic:
         return self.by_group_size(group_sizes(self.schedule)) if self.group_size else {}
 
     def by_group_size(self, sizes: Sequence[int]) -> dict[int, Reuse]:
-        return by_group_size(self.kernel, self.launch, self.schedule, self.l2_pressure, sizes)
+        return by_group_size(self.schedule, self.l2_pressure, sizes)
 
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:
@@ -153,52 +152,37 @@ class DramTraffic:
         return "recorded" if self.study and self.study.backend == "recorded" else live
 
 
-def reuse(
-    kernel: Kernel,
-    launch: Launch,
-    schedule: Schedule,
-    l2_pressure: float,
-    in_parts: bool = False,
-    constants: Constants = CONSTANTS,
-) -> Reuse:
+def reuse(schedule: Schedule, l2_pressure: float, in_parts: bool = False, constants: Constants = CONSTANTS) -> Reuse:
     """Predict one launch's DRAM traffic.
 
     Args:
-        schedule: the launch's schedule, with its resident programs.
         l2_pressure: the L2's time divided by that of the next slowest resource; 0 if unknown.
         in_parts: whether the kernel writes partial sectors of the output. For a family without panels, the model
             assumes that such sectors are first read from DRAM.
     """
     if schedule.panels is not None:
-        return _predict(kernel, launch, [schedule], l2_pressure, constants)[0]
-    read, written = _bytes_once(kernel, launch)
+        return _predict([schedule], l2_pressure, constants)[0]
+    read, written = _bytes_once(schedule)
     filled = read + (written if in_parts else 0)
     return Reuse(filled, read, filled, filled, read, read, written)
 
 
 def by_group_size(
-    kernel: Kernel,
-    launch: Launch,
-    schedule: Schedule,
-    l2_pressure: float,
-    sizes: Sequence[int],
-    constants: Constants = CONSTANTS,
+    schedule: Schedule, l2_pressure: float, sizes: Sequence[int], constants: Constants = CONSTANTS
 ) -> dict[int, Reuse]:
     """Predict the traffic with each GROUP_SIZE. Takes the arguments of `reuse`."""
-    pids = np.arange(schedule.programs, dtype=np.int32)  # divides faster than int64
+    pids, launch = np.arange(schedule.programs, dtype=np.int32), schedule.launch  # int32 divides faster than int64
     launches = [replace(launch, config=replace(launch.config, GROUP_SIZE=size)) for size in sizes]
-    orders = [replace(schedule, tiles=kernel.tiles(pids, each)) for each in launches]
-    return dict(zip(sizes, _predict(kernel, launch, orders, l2_pressure, constants), strict=True))
+    orders = [replace(schedule, tiles=schedule.kernel.tiles(pids, each)) for each in launches]
+    return dict(zip(sizes, _predict(orders, l2_pressure, constants), strict=True))
 
 
-def _predict(
-    kernel: Kernel, launch: Launch, orders: Sequence[Schedule], l2_pressure: float, constants: Constants
-) -> list[Reuse]:
+def _predict(orders: Sequence[Schedule], l2_pressure: float, constants: Constants) -> list[Reuse]:
     """Predict the traffic of several orders of the same programs. Requires panels."""
-    schedule, read = orders[0], panels(kernel, launch, orders[0])
+    schedule, read = orders[0], panels(orders[0])
     assert read is not None, "a launch without panels reads each input once"
-    once, written = _bytes_once(kernel, launch)
-    besides = once + _added_bytes(kernel, launch, schedule, read, constants)
+    kernel, launch, (once, written) = schedule.kernel, schedule.launch, _bytes_once(schedule)
+    besides = once + _added_bytes(schedule, read, constants)
     tile_bytes = math.prod(kernel.output_tile(launch) or ()) * DTYPE_BYTES[launch.problem.dtype]
     pieces = [order.pieces for order in orders]
 
@@ -207,7 +191,7 @@ def _predict(
         capacities = [launch.gpu.l2_bytes * share for share in shares]
         return fetched_bytes(read, tile_bytes, timeline, pieces, capacities, constants.ways) + besides
 
-    expected = fetch(l2_pressure, _is_staggered(launch, schedule, constants), _CAPACITIES).tolist()
+    expected = fetch(l2_pressure, _is_staggered(schedule, constants), _CAPACITIES).tolist()
     in_lockstep = fetch(0.0, False, _CAPACITIES[:1])[:, 0].tolist()
     compulsory, asked = read.total_bytes + once, read.asked_bytes(schedule) + once
     lead = ahead(l2_pressure, constants) if schedule.turns == 1 else 0.0
@@ -217,34 +201,35 @@ def _predict(
     ]
 
 
-def _is_staggered(launch: Launch, schedule: Schedule, constants: Constants) -> bool:
-    per_sm, is_half = schedule.programs_per_sm, DTYPE_BYTES[launch.problem.dtype] == 2
-    has_warps = per_sm > 1 and per_sm * launch.config.num_warps >= constants.staggered_warps
+def _is_staggered(schedule: Schedule, constants: Constants) -> bool:
+    per_sm, is_half = schedule.programs_per_sm, DTYPE_BYTES[schedule.launch.problem.dtype] == 2
+    has_warps = per_sm > 1 and per_sm * schedule.launch.config.num_warps >= constants.staggered_warps
     return not is_half and schedule.programs > schedule.sms and has_warps
 
 
-def asked_bytes(kernel: Kernel, launch: Launch, schedule: Schedule) -> int:
+def asked_bytes(schedule: Schedule) -> int:
     """Return the bytes that all programs request in total, which is the traffic without any reuse."""
-    read = panels(kernel, launch, schedule)
-    return _bytes_once(kernel, launch)[0] + (read.asked_bytes(schedule) if read else 0)
+    read = panels(schedule)
+    return _bytes_once(schedule)[0] + (read.asked_bytes(schedule) if read else 0)
 
 
-def _bytes_once(kernel: Kernel, launch: Launch) -> tuple[int, int]:
+def _bytes_once(schedule: Schedule) -> tuple[int, int]:
     """Return the bytes of inputs without panels, each of which is read once, and of the output."""
-    bytes_of = kernel.family.tensor_bytes(launch.problem)
-    written = bytes_of.pop(kernel.family.output(launch.problem))
-    return sum(size for name, size in bytes_of.items() if name not in (kernel.family.panels or ())), written
+    family, problem = schedule.kernel.family, schedule.launch.problem
+    bytes_of = family.tensor_bytes(problem)
+    written = bytes_of.pop(family.output(problem))
+    return sum(size for name, size in bytes_of.items() if name not in (family.panels or ())), written
 
 
-def _added_bytes(kernel: Kernel, launch: Launch, schedule: Schedule, read: Panels, constants: Constants) -> float:
+def _added_bytes(schedule: Schedule, read: Panels, constants: Constants) -> float:
     """Return the bytes of the output that the L2 must read from DRAM because it adds to them.
 
     Slices add one after the other. The output of one slice is still in the L2 for the next slice if it fits there
     together with the panels that a slice reads.
     """
-    if not any(access.op == "atomic" for access in kernel.accesses(launch)):
+    launch, (_, output) = schedule.launch, _bytes_once(schedule)
+    if not any(access.op == "atomic" for access in schedule.kernel.accesses(launch)):
         return 0.0
-    _, output = _bytes_once(kernel, launch)
     # Panels that both sides of the L2 read are kept twice.
     between = 2 * read.total_bytes / schedule.slices + 1.5 * output
     return output * (1 + (schedule.slices - 1) * float(evicted_share(between / launch.gpu.l2_bytes, constants.ways)))
@@ -263,7 +248,7 @@ def reuse_seconds(kernel: Kernel, launch: Launch, programs_per_sm: int) -> float
 
 def group_sizes(schedule: Schedule) -> tuple[int, ...]:
     """Return the GROUP_SIZEs to compare: all up to the number of tile rows, or a few per octave for large launches."""
-    return _compared_sizes(schedule.extents[0], len(schedule.tiles.program) * (int(schedule.step.max()) + 1))
+    return _compared_sizes(schedule.extents[0], len(schedule.step) * (int(schedule.step.max()) + 1))
 
 
 def _compared_sizes(rows: int, work: int) -> tuple[int, ...]:

@@ -97,6 +97,7 @@ class Schedule:
     """The schedule of one launch.
 
     Attributes:
+        kernel, launch: what is scheduled.
         programs: number of programs in the launch.
         tiles: program → tile, in launch order.
         extents: (num_pid_m, num_pid_n), number of output tiles along each axis.
@@ -109,6 +110,8 @@ class Schedule:
         resident_source: "assumed", or "compiled" if registers and shared memory are known.
     """
 
+    kernel: Kernel
+    launch: Launch
     programs: int
     tiles: Tiles
     extents: tuple[int, int]
@@ -204,6 +207,8 @@ def schedule(kernel: Kernel, launch: Launch, assumed: int = 0, compiled: Compile
     pids = np.arange(kernel.programs(launch), dtype=np.int64)
     transposed = {access.tensor: access.transposed for access in reversed(kernel.accesses(launch))}
     return Schedule(
+        kernel,
+        launch,
         programs=len(pids),
         tiles=kernel.tiles(pids, launch),
         extents=(extents["m"], extents["n"]),
@@ -279,9 +284,9 @@ class Panels:
         return int(self.row_bytes[rows].sum() + self.column_bytes[columns].sum())
 
 
-def panels(kernel: Kernel, launch: Launch, schedule: Schedule) -> Panels | None:
+def panels(schedule: Schedule) -> Panels | None:
     """Return the panels of a launch; None if each input is read once."""
-    inputs = schedule.panels
+    kernel, launch, inputs = schedule.kernel, schedule.launch, schedule.panels
     if inputs is None:
         return None
     accesses = [access for access in kernel.accesses(launch) if isinstance(access, Access) and access.tensor in inputs]

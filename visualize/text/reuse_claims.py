@@ -172,7 +172,7 @@ def _elsewhere(here: DramTraffic) -> Sentence | str:
             continue
         launch = replace(here.launch, gpu=gpu)
         waves = schedule(here.kernel, launch, min(per_sm, max_programs_per_sm(gpu, launch.config.num_warps)))
-        there = by_group_size(here.kernel, launch, waves, 0.0, (worst,))
+        there = by_group_size(waves, 0.0, (worst,))
         dram_ms, arithmetic_ms = there[worst].read_bytes / gpu.dram_gbps / 1e6, work / rate / 1e9
         if dram_ms > arithmetic_ms:
             return say(
