@@ -8,14 +8,16 @@ import pytest
 from visualize.figures.memory_figure import frames, labels_of, memory_figure, title_of
 from visualize.figures.sectors_figure import sectors_figure
 from visualize.predict.request_lines import request_lines
-from visualize.predict.traffic import Cost, Requests
+from visualize.predict.traffic import Cost, Matrix, Requests
+
+ROWS = Matrix(1 << 32, 64, 4)
 
 
 def laid(addresses, width=4, numbers=None):
     address = np.atleast_2d(np.array(addresses, dtype=np.int64))
     everyone = np.ones(address.shape, dtype=bool)
-    lanes = Requests(address // width // 64, address // width % 64, address, everyone, width, width)
-    return request_lines(lanes, np.arange(len(address)) if numbers is None else numbers, 1 << 40)
+    lanes = Requests(address // width // 64, address // width % 64, address, everyone, width, ROWS)
+    return request_lines(lanes, np.arange(len(address)) if numbers is None else numbers)
 
 
 def written(drawn, request=0):
@@ -39,8 +41,8 @@ def test_a_request_stands_on_the_lines_that_it_touches():
 
 def test_what_no_lane_asks_for_is_not_issued():
     drawn = laid([[0]])
-    inactive = Requests(*np.zeros((3, 1, 1), dtype=np.int64), np.zeros((1, 1), dtype=bool), 4, 4)
-    nobody = request_lines(inactive, np.array([0]), 1 << 40)
+    inactive = Requests(*np.zeros((3, 1, 1), dtype=np.int64), np.zeros((1, 1), dtype=bool), 4, ROWS)
+    nobody = request_lines(inactive, np.array([0]))
     assert "not issued" in title_of(nobody, 0, "request {}")
     assert "1 sector: 4 of 32 bytes" in title_of(drawn, 0, "request {}")
     assert "4 sectors: all 128 bytes wanted" in title_of(laid([range(0, 128, 4)]), 0, "request {}")

@@ -16,8 +16,8 @@ from kernels.measuring.run import RUN
 from kernels.results import Peak, records
 from kernels.spec import Launch
 from visualize.figures.roofline_figure import roofline_figure
-from visualize.panels.roofline_picture import drawn_roofline
-from visualize.predict.bounds import Point, Roof, intensity, points, predicted_point, roofs
+from visualize.panels.roofline_picture import drawn_roofline, points, roofs
+from visualize.predict.bounds import Point, Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.widgets.plot import NONE

@@ -21,7 +21,7 @@ from kernels.knobs import knobs
 from kernels.spec import FlatAccess, Launch
 from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element
 from visualize.predict.coalescing import operations, requests, tile
-from visualize.predict.traffic import count, count_bypassing, make_requests
+from visualize.predict.traffic import Matrix, count, count_bypassing
 
 OPS = {"load": ("load", "async copy"), "store": ("store",), "atomic": ("atomic",)}
 
@@ -150,8 +150,8 @@ def test_the_pictured_tile_has_each_element_once(case):
     tensors = kernel.family.tensors(launch.problem)
     for access, operation in zip(kernel.accesses(launch), made, strict=True):
         first = (0,) if isinstance(access, FlatAccess) else (0, 0)
-        drawn = tile(access, operation, tensors[access.tensor].stored, first, operation.element_bytes)
-        lanes = requests(access, operation, tensors[access.tensor].stored, first, operation.element_bytes)
+        matrix = Matrix(*tensors[access.tensor].stored, operation.element_bytes)
+        drawn, lanes = tile(access, matrix, first, operation), requests(access, matrix, first, operation)
         begins = lanes.address[drawn.request, drawn.lane]
         assert ((begins <= drawn.address) & (drawn.address < begins + operation.width_bytes)).all()
         assert len(drawn.row) == access.elements
@@ -166,14 +166,14 @@ def test_the_pictured_tile_has_each_element_once(case):
 def test_copies_past_l1_count_the_lines_of_each_pair_of_lanes():
     # Four lanes of 16 bytes a row: rows of 144 bytes begin at 0, 144, 288 and 432, every second one inside a sector.
     row, column = np.divmod(np.arange(16)[None], 4)
-    within = make_requests(row, 16 * column, True, (4, 144), 1, 16)
+    within = Matrix(4, 144, 1).requests(row, 16 * column, True, 16)
     assert count(within).sectors == 2 + 3 + 2 + 3
     assert (count_bypassing(within).sectors, count_bypassing(within).touched_sectors) == (8, 10)
     # ncu's count of the instruction: two sectors of each pair that begins inside one.
     assert count_bypassing(within).repeated_sectors == 2 * 1
     # Seven lanes from byte 112: the first of a pair before a line's end, the second behind it.
     column = 112 + 16 * np.arange(8)[None]
-    across = make_requests(0 * column, column, True, (1, 224), 1, 16)
+    across = Matrix(1, 224, 1).requests(0 * column, column, True, 16)
     assert count(across).sectors == 1 + 3
     assert (count_bypassing(across).sectors, count_bypassing(across).touched_sectors) == (1 + 4, 4)
 

@@ -8,18 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from visualize.predict.request_lines import ABSENT, UNTOUCHED, WANTED, WASTED, request_lines, same_place
-from visualize.predict.traffic import Requests, count
+from visualize.predict.traffic import Matrix, Requests, count
 
 
-def of_addresses(addresses, active=None, width=4, columns=64):
+def of_addresses(addresses, active=None, width=4, columns=64, tensor_bytes=1 << 40):
     address = np.atleast_2d(np.array(addresses, dtype=np.int64))
     element = address // width
     mask = np.ones(address.shape, dtype=bool) if active is None else np.atleast_2d(active)
-    return Requests(element // columns, element % columns, address, mask, width, width)
+    matrix = Matrix(tensor_bytes // width // columns, columns, width)
+    return Requests(element // columns, element % columns, address, mask, width, matrix)
 
 
-def lay_out(lanes, tensor_bytes=1 << 40):
-    return request_lines(lanes, np.arange(len(lanes.row)), tensor_bytes)
+def lay_out(lanes):
+    return request_lines(lanes, np.arange(len(lanes.row)))
 
 
 def test_a_strided_request_wants_four_bytes_of_each_sector_and_wastes_the_rest():
@@ -55,7 +56,7 @@ def test_inactive_lanes_access_nothing():
     ],
 )
 def test_rows_hold_the_touched_lines_and_the_following_ones_up_to_the_tensors_end(touched, tensor_lines, lines):
-    drawn = lay_out(of_addresses([128 * line for line in touched]), tensor_bytes=128 * tensor_lines)
+    drawn = lay_out(of_addresses([128 * line for line in touched], columns=32, tensor_bytes=128 * tensor_lines))
     assert drawn.line.tolist() == [list(lines)]
     states = {-1: ABSENT, **{line: UNTOUCHED for line in lines if line >= 0}, **dict.fromkeys(touched, WANTED)}
     assert drawn.state[0, :, 0].tolist() == [states[line] for line in lines]
@@ -86,16 +87,16 @@ def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, 
 def test_the_request_at_the_same_place_moves_the_same_element():
     """Four lanes of 16 bytes beside sixteen of 4: the first moves what four of the others do."""
     wide = of_addresses(np.arange(0, 256, 16).reshape(4, 4), width=16)
-    wide = Requests(wide.row, wide.address // 4, wide.address, wide.active, 16, 4)
+    wide = Requests(wide.row, wide.address // 4, wide.address, wide.active, 16, Matrix(64, 64, 4))
     narrow = of_addresses(np.arange(0, 256, 4).reshape(16, 4))
-    assert same_place(wide, np.arange(4), narrow, 64).tolist() == [0, 4, 8, 12]
-    assert same_place(narrow, np.arange(16), wide, 64).tolist() == np.repeat(np.arange(4), 4).tolist()
+    assert same_place(wide, np.arange(4), narrow).tolist() == [0, 4, 8, 12]
+    assert same_place(narrow, np.arange(16), wide).tolist() == np.repeat(np.arange(4), 4).tolist()
 
 
 @pytest.mark.parametrize("width", [4, 16])
 def test_a_request_may_be_repeated(width):
     lanes = of_addresses(np.arange(0, 512, width).reshape(4, -1), width=width)
-    drawn = request_lines(lanes, np.array([2, 2, 0]), 1 << 40)
+    drawn = request_lines(lanes, np.array([2, 2, 0]))
     assert drawn.number.tolist() == [2, 2, 0]
     assert (drawn.state[0] == drawn.state[1]).all()
     assert drawn.line[2, 0] == 0

@@ -15,7 +15,7 @@ from kernels.matmul.problem import LAYOUTS
 from kernels.spec import Access, Axis, FlatAccess, Launch
 from tests.predict.plain_counting import executions, lane_bytes, plain_cost, run_element
 from visualize.predict.textbook import Textbook, operations, requests, textbook
-from visualize.predict.traffic import NO_COST, Cost, count
+from visualize.predict.traffic import NO_COST, Cost, Matrix, count
 
 BLACKBOARD = Textbook(warp_size=4, line_bytes=16)
 
@@ -137,7 +137,7 @@ def test_the_blackboards_8_by_8_example_has_its_known_transactions(kernels, kern
 def test_a_block_of_textbook_lanes_has_the_cost_worked_out_by_hand(block, shape, first, size, expected):
     rows, columns = (Axis(name, side, lambda index, side: index * side) for name, side in zip("mn", block, strict=True))
     access = Access("load", "A", rows, columns, ("m", "n"), ("", 0))
-    assert count(requests(access, shape, first, size, Textbook())) == expected
+    assert count(requests(access, Matrix(*shape, size), first, Textbook())) == expected
 
 
 def test_an_element_larger_than_a_line_is_refused(kernels):

@@ -17,7 +17,7 @@ from kernels.gpus import GPUS
 from kernels.spec import DTYPE_BYTES, Launch, TensorSpec
 from tests.predict.plain_counting import executions, plain_cost
 from visualize.predict.coalescing import box_count, cost, operations, requests, row_bytes
-from visualize.predict.traffic import NO_COST, Cost
+from visualize.predict.traffic import NO_COST, Cost, Matrix
 
 COPY = MemoryOperation("descriptor", ("", 0), None, 0, 0, "", 1, ())
 
@@ -95,7 +95,7 @@ def block(rows, columns):
 def test_a_block_costs_what_is_worked_out_by_hand(sides, shape, first, swizzle_bytes, loads, expected):
     operation, tensor = replace(COPY, swizzle_bytes=swizzle_bytes), TensorSpec(shape, is_input=loads)
     access = block(*sides)
-    assert cost(requests(access, operation, shape, first, 2), access, operation, tensor) == expected
+    assert cost(requests(access, Matrix(*shape, 2), first, operation), access, operation, tensor) == expected
 
 
 def test_a_box_is_as_wide_as_its_swizzle_and_has_at_most_256_rows():

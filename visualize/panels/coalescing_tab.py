@@ -18,10 +18,10 @@ from visualize.panels.endpoint import Api, Endpoint, Reply, answered
 from visualize.panels.memory_picture import LaneView, accesses, execution, pictures
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.summaries import request_numbers
-from visualize.predict import agreement, textbook
-from visualize.predict.agreement import Verdicts, compare_costs, worst
+from visualize.predict import textbook
+from visualize.predict.agreement import Verdicts, compare_costs, count_of, sum_costs, worst
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import SECTOR_BYTES, Operation
+from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.text import bank_conflicts, caption, coalescing_text, status_text, verdicts, why
@@ -44,6 +44,10 @@ SCHEMAS: dict[str, JsonSchema] = {
         "properties": argument_schemas(Textbook),
     },
 }
+
+# Fields of a Cost in the reply of /coalescing.
+_AMOUNTS = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted")
+_LAUNCH = (*_AMOUNTS, "touched_sectors", "efficiency")
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,11 @@ class CoalescingPanel(Panel):
             self.claim: _status(known) + _claim(known, found, number, wasteful),
             self.board: on_board,
             self.request: as_compiled,
-            self.bars: drawn(sectors_figure(tensors, costs, found.notes, missing), shown.anew, about=about(*sources)),
+            self.bars: drawn(
+                sectors_figure(tensors, costs, coalescing_text.origins(found), missing),
+                shown.anew,
+                about=about(*sources),
+            ),
             self.forms[LaneView]: lanes_form(state),
             self.table: verdicts.table(found),
             self.totals: verdicts.funnel(found) + verdicts.totals(found) or coalescing_text.not_known(),
@@ -211,8 +219,8 @@ def textbook_reply(known: Known, options: object) -> dict[str, Any]:
     return {
         "model": "textbook",
         "textbook": dataclasses.asdict(board),
-        "ops": [agreement.to_json(op, why.on_the_blackboard(op), None) for op in counted],
-        "totals": agreement.costs(counted),
+        "ops": [_operation(op, why.on_the_blackboard(op), None) for op in counted],
+        "totals": _numbers(sum_costs(counted), *_LAUNCH),
     }
 
 
@@ -228,11 +236,35 @@ def compiled_reply(known: Known) -> Reply:
         "model": "compiled",
         "triton": made.triton,
         "ops": [
-            agreement.to_json(op, _reason(op, found, made), agreement.count_of(op, found) if alike else None)
-            for op in found.compiled
+            _operation(op, _reason(op, found, made), count_of(op, found) if alike else None) for op in found.compiled
         ],
-        "totals": agreement.costs(found.compiled),
+        "totals": _numbers(sum_costs(found.compiled), *_LAUNCH),
     }
+
+
+def _operation(op: Operation, reason: str, count: Cost | None) -> dict[str, Any]:
+    file, line = op.access.source
+    counted = count and {
+        **_numbers(count, "executed", "sectors", "lines", "ideal_sectors", "opcodes", "agreement"),
+        "requests": count.requests if count.has_requests else None,
+    }
+    return {
+        "op": op.access.op,
+        "tensor": op.access.tensor,
+        "file": file,
+        "line": line,
+        "width_bytes": op.width_bytes,
+        **_numbers(op.launch, *_LAUNCH),
+        "tile": _numbers(op.tile, *_AMOUNTS, "extra_sectors", "repeated_sectors", "efficiency"),
+        "why": reason,
+        "at_least": op.launch.is_lower_bound,
+        "compiled": op.compiled and dataclasses.asdict(op.compiled),
+        "counted": counted,
+    }
+
+
+def _numbers(cost: Cost, *names: str) -> dict[str, Any]:
+    return {name: getattr(cost, name) for name in names}
 
 
 def _reason(op: Operation, found: Verdicts, made: Compiled) -> str:

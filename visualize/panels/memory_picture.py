@@ -17,7 +17,7 @@ from visualize.figures.memory_figure import frames, memory_figure, nothing_figur
 from visualize.predict import coalescing, textbook
 from visualize.predict.request_lines import MOST_LINES, RequestLines, request_lines, same_place
 from visualize.predict.textbook import Textbook
-from visualize.predict.traffic import GPU_UNITS, LINE_BYTES, Requests, Tile, Units
+from visualize.predict.traffic import LINE_BYTES, Matrix, Requests, Tile
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.widgets.plot import drawn
@@ -93,8 +93,7 @@ class Execution:
 
     def compiled_lines(self, numbers: np.ndarray | None) -> RequestLines | None:
         """The compiler's requests of those numbers on lines. A descriptor's block costs the sectors of its box rows."""
-        tensor_bytes = self.shape[0] * self.shape[1] * self.dtype_bytes
-        made = _lines(self.compiled, numbers, tensor_bytes, GPU_UNITS)
+        made = _lines(self.compiled, numbers)
         if made is None or self.compiled is None or self.code is None or not self.is_box:
             return made
         cost = coalescing.cost(self.compiled, self.access, self.code.operations[self.number], self.tensor)
@@ -106,7 +105,7 @@ class Execution:
         if self.board_leads or self.code is None:
             return textbook.tile(self.board)
         operation = self.code.operations[self.number]
-        return coalescing.tile(self.access, operation, self.shape, self.first, self.dtype_bytes)
+        return coalescing.tile(self.access, Matrix(*self.shape, self.dtype_bytes), self.first, operation)
 
     @property
     def anew(self) -> str:
@@ -126,6 +125,7 @@ def execution(known: Known, number: int) -> Execution:
     problem = state.experiment.problem
     tensor = state.kernel.family.tensors(problem)[access.tensor]
     size, board_bytes = DTYPE_BYTES[problem.dtype], machine.bytes_of(problem.dtype)
+    matrix = Matrix(*tensor.stored, size)
     code = known.compiled if known.compiled is not None and not known.compiled.unreadable else None
     return Execution(
         access=access,
@@ -134,8 +134,8 @@ def execution(known: Known, number: int) -> Execution:
         machine=machine,
         dtype_bytes=size,
         board_bytes=board_bytes,
-        board=textbook.requests(access, tensor.stored, first, board_bytes, machine),
-        compiled=coalescing.requests(access, code.operations[number], tensor.stored, first, size) if code else None,
+        board=textbook.requests(access, machine.matrix(tensor.stored, problem.dtype), first, machine),
+        compiled=coalescing.requests(access, matrix, first, code.operations[number]) if code else None,
         code=code,
         number=number,
         board_leads=state.view.of(LaneView).model == "textbook" or code is None,
@@ -164,14 +164,12 @@ def pictures(shown: Execution, request: int, why_not: str, about: Callable[[str]
     leader = shown.board if shown.board_leads or shown.compiled is None else shown.compiled
     follower = shown.compiled if leader is shown.board else shown.board
     numbers, place = _window(leader, shown, request)
-    following = None if follower is None else same_place(leader, numbers, follower, shown.shape[1])
+    following = None if follower is None else same_place(leader, numbers, follower)
     board_numbers, compiled_numbers = (numbers, following) if leader is shown.board else (following, numbers)
-    machine = shown.machine
-    elements = shown.shape[0] * shown.shape[1]
-    board = _lines(shown.board, board_numbers, elements * shown.board_bytes, (machine.sector_bytes, machine.line_bytes))
+    board = _lines(shown.board, board_numbers)
     made = shown.compiled_lines(compiled_numbers)
     # One scale for both; beside a whole box a textbook request would be a thread.
-    is_gpu = machine.line_bytes == LINE_BYTES
+    is_gpu = shown.machine.line_bytes == LINE_BYTES
     rows = max(one.rows for one in (board, made) if one) if is_gpu and not shown.is_box else 0
     total = len(leader.row)
 
@@ -200,5 +198,5 @@ def _window(leader: Requests, shown: Execution, request: int) -> tuple[np.ndarra
     return np.arange(begins, begins + count), request - begins
 
 
-def _lines(lanes: Requests | None, numbers: np.ndarray | None, tensor_bytes: int, units: Units) -> RequestLines | None:
-    return None if lanes is None or numbers is None else request_lines(lanes, numbers, tensor_bytes, units)
+def _lines(lanes: Requests | None, numbers: np.ndarray | None) -> RequestLines | None:
+    return None if lanes is None or numbers is None else request_lines(lanes, numbers)

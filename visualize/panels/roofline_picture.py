@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
+import numpy as np
 from markupsafe import Markup
 
 from kernels import discover
@@ -13,7 +15,7 @@ from kernels.measuring.run import RUN
 from kernels.results import RunResult, records
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.figures.roofline_figure import roofline_figure
-from visualize.predict.bounds import Bound, Point, Roof, points, predicted_point, roofs
+from visualize.predict.bounds import Bound, Point, Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.text import caption, prose, roofline_text
@@ -63,6 +65,35 @@ def _roofs(run: RunResult, gpu: str) -> tuple[Roof, ...]:
         return recorded
     own = Roof(gpu, run.copy_gbps, run.peak.rate, "measured")
     return (own, *(roof for roof in recorded if roof.gpu != gpu))
+
+
+def roofs(runs: Iterable[tuple[str, RunResult]], dtype: str) -> tuple[Roof, ...]:
+    """Return the roof of each GPU: the median of the peaks measured in its runs.
+
+    Args:
+        runs: pairs of GPU name and run.
+        dtype: the element type whose matrix rate is the roof.
+    """
+    copies, products = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for gpu, run in runs:
+        if run.peak and run.peak.unit == "GB/s":
+            copies[gpu].append(run.peak.rate)
+        elif run.peak and run.experiment.problem.dtype == dtype:
+            products[gpu].append(run.peak.rate)
+    return tuple(
+        Roof(gpu, float(np.median(copies[gpu])), float(np.median(rates)), "recorded")
+        for gpu, rates in products.items()
+        if gpu in copies
+    )
+
+
+def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point, ...]:
+    """Return the points of a timed run and of the library calls timed with it; () without arithmetic."""
+    if run.timing is None or not run.timing.tflops:
+        return ()
+    at = intensity(kernel, run.experiment.problem)
+    timings = {"this kernel": run.timing} | {call.name: call.timing for call in run.baselines}
+    return tuple(Point(name, gpu, at, timing.tflops or 0.0, source) for name, timing in timings.items())
 
 
 def _recorded(run: RunResult) -> Iterator[Point]:

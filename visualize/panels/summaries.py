@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kernels.results import Counters
-from visualize.predict import agreement, coalescing
+from visualize.predict import coalescing
+from visualize.predict.agreement import sum_costs
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import loads, occupancy
 from visualize.state.known import Known
@@ -38,9 +39,9 @@ def request_numbers(known: Known) -> tuple[Number, ...]:
     """Requests and sectors of the launch as compiled, and what was counted."""
     made, found = known.compiled, []
     if made is not None and not made.unreadable:
-        costs = agreement.costs(coalescing.operations(known.state.kernel, known.launch, made.operations))
-        found = [Number(name, costs[name], "", "compiled") for name in ("requests", "sectors")]
-        found.append(Number("bytes used per byte fetched", costs["efficiency"], "share", "compiled"))
+        cost = sum_costs(coalescing.operations(known.state.kernel, known.launch, made.operations))
+        found = [Number(name, getattr(cost, name), "", "compiled") for name in ("requests", "sectors")]
+        found.append(Number("bytes used per byte fetched", cost.efficiency, "share", "compiled"))
     counters = known.result(Counters)
     counted = key_numbers(counters) if counters else ()
     return (*found, *(Number(f"{one.name}, counted", one.value, one.unit, one.source) for one in counted))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from kernels.accesses import CompiledFacts
 from kernels.results import Counters
@@ -22,8 +20,6 @@ COUNTERS |= {"TMA load": ("tma_ld",), "TMA store": ("tma_st",)}
 # Nsight Compute's per-instruction sector count for this opcode is too low, by a different number in every run. Its line
 # count and the launch's hardware counter are complete.
 _UNDERCOUNTED = "LDGSTS.E.BYPASS"
-
-_AMOUNTS = ("requests", "sectors", "lines", "ideal_sectors", "bytes_wanted")
 
 
 @dataclass(frozen=True)
@@ -73,16 +69,6 @@ class Verdicts:
             for code in (self.counters.compiled, self.code)
         )
         return counted == compiled
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """Notes on the origin of compiled and counted costs."""
-        if self.counters is None:
-            return {"compiled": "predicted"}
-        device, source = self.counters.device, "recorded, " if self.counters.backend == "recorded" else ""
-        other = self.compiled and not self.counted_is_compiled
-        compiler = f", as Triton {device.triton} compiled it" if other else ""
-        return {"compiled": "predicted", "counted": f"{source}{device.name}{compiler}"}
 
     def counter_of(self, op: Operation) -> str:
         """Return the key of COUNTERS that counts a compiled operation."""
@@ -197,37 +183,3 @@ def worst(found: Verdicts, on_the_board: bool = False) -> int:
         return cost.wasted_sectors, board.launch.wasted_sectors, board.access.transposed, cost.sectors
 
     return max(found.board, key=key).number
-
-
-def to_json(op: Operation, reason: str, count: Cost | None) -> dict[str, Any]:
-    """Return one operation as in a reply of /coalescing.
-
-    Args:
-        reason: an explanation of its cost.
-    """
-    file, line = op.access.source
-    tile = (*_AMOUNTS, "extra_sectors", "repeated_sectors", "efficiency")
-    reply: dict[str, Any] = {
-        "op": op.access.op,
-        "tensor": op.access.tensor,
-        "file": file,
-        "line": line,
-        "width_bytes": op.width_bytes,
-        **costs([op]),
-        "tile": {name: getattr(op.tile, name) for name in tile},
-        "why": reason,
-        "at_least": op.launch.is_lower_bound,
-        "compiled": op.compiled and dataclasses.asdict(op.compiled),
-        "counted": None,
-    }
-    if count:
-        names = ("executed", "sectors", "lines", "ideal_sectors", "opcodes", "agreement")
-        reply["counted"] = {name: getattr(count, name) for name in names}
-        reply["counted"]["requests"] = count.requests if count.has_requests else None
-    return reply
-
-
-def costs(operations: Sequence[Operation]) -> dict[str, float]:
-    """Return the total costs of operations, as in a reply of /coalescing."""
-    total = sum_costs(operations)
-    return {name: getattr(total, name) for name in (*_AMOUNTS, "touched_sectors", "efficiency")}

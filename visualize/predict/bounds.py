@@ -7,14 +7,10 @@ through registers.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from kernels.gpus import GPUS, Gpu
-from kernels.results import RunResult
 from kernels.spec import Kernel, Launch
 from visualize.predict.schedule import count_tiles
 from visualize.predict.traffic import Operation
@@ -182,35 +178,6 @@ class Point:
 def intensity(kernel: Kernel, problem: object) -> float:
     """Return the FLOP per byte if each tensor is moved once; 0 without arithmetic."""
     return kernel.family.work(problem) / kernel.family.minimal_bytes(problem)
-
-
-def roofs(runs: Iterable[tuple[str, RunResult]], dtype: str) -> tuple[Roof, ...]:
-    """Return the roof of each GPU: the median of the peaks measured in its runs.
-
-    Args:
-        runs: pairs of GPU name and run.
-        dtype: the element type whose matrix rate is the roof.
-    """
-    copies, products = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
-    for gpu, run in runs:
-        if run.peak and run.peak.unit == "GB/s":
-            copies[gpu].append(run.peak.rate)
-        elif run.peak and run.experiment.problem.dtype == dtype:
-            products[gpu].append(run.peak.rate)
-    return tuple(
-        Roof(gpu, float(np.median(copies[gpu])), float(np.median(rates)), "recorded")
-        for gpu, rates in products.items()
-        if gpu in copies
-    )
-
-
-def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point, ...]:
-    """Return the points of a timed run and of the library calls timed with it; () without arithmetic."""
-    if run.timing is None or not run.timing.tflops:
-        return ()
-    at = intensity(kernel, run.experiment.problem)
-    timings = {"this kernel": run.timing} | {call.name: call.timing for call in run.baselines}
-    return tuple(Point(name, gpu, at, timing.tflops or 0.0, source) for name, timing in timings.items())
 
 
 def predicted_point(

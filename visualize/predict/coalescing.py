@@ -24,7 +24,7 @@ import numpy as np
 from kernels.accesses import Bases, Layout, MemoryOperation, expand_bases
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, TensorSpec
 from visualize.predict import traffic
-from visualize.predict.traffic import Cost, Operation, Requests, Shape, Tile, make_requests
+from visualize.predict.traffic import Cost, First, Matrix, Operation, Requests, Tile
 
 # TMA requires row sizes that are multiples of 16 bytes, so box rows consist of 16-byte granules.
 _GRANULE_BYTES = 16
@@ -79,15 +79,13 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
     if not compiled:
         return ()
     size, tensors = DTYPE_BYTES[launch.problem.dtype], kernel.family.tensors(launch.problem)
+    extents = kernel.extents(launch)
 
     def count_operation(number: int, access: Access | FlatAccess, made: MemoryOperation) -> Operation:
-        def requests_at(block: Access | FlatAccess, shape: Shape, first: tuple[int, ...]) -> Requests:
-            return requests(block, made, shape, first, size)
-
-        def cost_of(lanes: Requests) -> Cost:
-            return cost(lanes, access, made, tensors[access.tensor])
-
-        whole, tile = traffic.count_access(kernel, launch, access, requests_at, cost_of, traffic.GPU_UNITS)
+        tensor = tensors[access.tensor]
+        requests_at = functools.partial(requests, operation=made)
+        cost_of = functools.partial(cost, access=access, operation=made, tensor=tensor)
+        whole, tile = traffic.count_access(access, Matrix(*tensor.stored, size), extents, requests_at, cost_of)
         whole = replace(whole, is_lower_bound=made.swaps and access.op == "atomic")
         return Operation(number, access, made.width_bytes, whole, tile, made)
 
@@ -107,7 +105,7 @@ def cost(lanes: Requests, access: Access | FlatAccess, operation: MemoryOperatio
     if operation.layout is not None:
         bypasses_l1 = operation.instruction.startswith("cp.async.cg")
         return traffic.count_bypassing(lanes) if bypasses_l1 else traffic.count(lanes)
-    granules = row_bytes(access, operation, lanes.element_bytes) // _GRANULE_BYTES
+    granules = row_bytes(access, operation, lanes.matrix.element_bytes) // _GRANULE_BYTES
     address, active = lanes.address.reshape(-1, granules), lanes.active.reshape(-1, granules)
     inside, outside = traffic.count(replace(lanes, address=address, active=active)), 0
     if tensor.is_input:
@@ -116,41 +114,35 @@ def cost(lanes: Requests, access: Access | FlatAccess, operation: MemoryOperatio
     return replace(inside, requests=0, sectors=inside.sectors + outside, extra_sectors=outside)
 
 
-def requests(
-    access: Access | FlatAccess, operation: MemoryOperation, shape: Shape, first: tuple[int, ...], size: int
-) -> Requests:
+def requests(access: Access | FlatAccess, matrix: Matrix, first: First, operation: MemoryOperation) -> Requests:
     """Return the warp requests of one execution. A descriptor's block is one request, with one lane per 16 bytes.
 
     Args:
-        shape: rows and columns of the tensor as stored: row-major, its start aligned to a line.
         first: (row, column) of the block's first element, which may be past the edge; (element,) for a run.
-        size: bytes per element.
     """
     if operation.layout is None:
-        step = _GRANULE_BYTES // size
+        step = _GRANULE_BYTES // matrix.element_bytes
         place = np.divmod(np.arange(access.elements // step)[None], _columns(access) // step)
-        return make_requests(first[0] + place[0], first[1] + step * place[1], True, shape, size, _GRANULE_BYTES)
+        return matrix.requests(first[0] + place[0], first[1] + step * place[1], True, _GRANULE_BYTES)
     lanes = vectors(operation.layout, operation.width_bytes // operation.element_bytes)
     owner = True if operation.op == "load" else lanes.owner  # all lanes issue plain loads
     if isinstance(access, FlatAccess):
-        row, column = traffic.run_elements(access, shape, first[0] + lanes.place[0])
+        row, column = matrix.run_elements(access, first[0] + lanes.place[0])
     else:
         row, column = (lanes.place[access.dims.index(axis.index)] for axis in (access.rows, access.columns))
         row, column = row + first[0], column + first[1]
-    return make_requests(row, column, owner, shape, size, operation.width_bytes)
+    return matrix.requests(row, column, owner, operation.width_bytes)
 
 
-def tile(
-    access: Access | FlatAccess, operation: MemoryOperation, shape: Shape, first: tuple[int, ...], size: int
-) -> Tile:
+def tile(access: Access | FlatAccess, matrix: Matrix, first: First, operation: MemoryOperation) -> Tile:
     """Return the elements of one execution. A descriptor's elements have no lane; its request is the whole block."""
     if operation.layout is None:
         row, column = np.divmod(np.arange(access.elements), _columns(access))
-        block = make_requests(first[0] + row, first[1] + column, True, shape, size, size)
+        block = matrix.requests(first[0] + row, first[1] + column, True, matrix.element_bytes)
         return Tile(block.row, block.column, block.address, block.active, *[np.zeros_like(row)] * 4)
     length = operation.width_bytes // operation.element_bytes
     single = vectors(operation.layout, 1)
-    lanes = requests(access, replace(operation, width_bytes=size), shape, first, size)
+    lanes = requests(access, matrix, first, replace(operation, width_bytes=operation.element_bytes))
     # A warp's registers form whole vectors, so vectors can be numbered consecutively across warps.
     request = np.arange(len(single.register)) // length
     holders = np.broadcast_arrays(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from visualize.predict.traffic import GPU_UNITS, Requests, Units
+from visualize.predict.traffic import Requests
 
 # State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
 ABSENT, UNTOUCHED, WASTED, WANTED = range(4)
@@ -50,7 +50,7 @@ class RequestLines:
         return self.line_bytes // self.cell_bytes
 
 
-def request_lines(lanes: Requests, numbers: np.ndarray, tensor_bytes: int, units: Units = GPU_UNITS) -> RequestLines:
+def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
     """Lay requests out on the lines that they touch.
 
     A request has FEWEST_LINES to MOST_LINES rows. If it touches more lines, the lowest addresses are kept. A tensor of
@@ -58,14 +58,14 @@ def request_lines(lanes: Requests, numbers: np.ndarray, tensor_bytes: int, units
 
     Args:
         numbers: (requests,) int64, indices of requests in the execution. Duplicates are allowed.
-        tensor_bytes: size of the tensor.
     """
-    (sector_bytes, line_bytes), width, count = units, lanes.width_bytes, len(numbers)
+    matrix, width, count = lanes.matrix, lanes.width_bytes, len(numbers)
+    sector_bytes, line_bytes = matrix.sector_bytes, matrix.line_bytes
     request, lane = np.nonzero(lanes.active[numbers])
     # If several lanes access the same bytes, the first lane is written last, so it is shown.
     request, lane = request[::-1], lane[::-1]
     address = lanes.address[numbers][request, lane]
-    existing = -(-tensor_bytes // line_bytes)
+    existing = -(-matrix.rows * matrix.columns * matrix.element_bytes // line_bytes)
     span_bytes = (int(address.max(initial=0)) // line_bytes + 1) * line_bytes
 
     def distinct(unit_bytes: int) -> tuple[np.ndarray, ...]:
@@ -74,7 +74,9 @@ def request_lines(lanes: Requests, numbers: np.ndarray, tensor_bytes: int, units
         return *np.divmod(units, span_bytes // unit_bytes), unit_of.ravel()
 
     owner, touched_line, which = distinct(line_bytes)
-    lines, sectors, wanted = (np.bincount(distinct(unit)[0], minlength=count) for unit in (*units[::-1], width))
+    lines, sectors, wanted = (
+        np.bincount(distinct(unit)[0], minlength=count) for unit in (line_bytes, sector_bytes, width)
+    )
     if existing <= MOST_LINES:
         rows, row_of = max(FEWEST_LINES, existing), touched_line
         line = np.broadcast_to(np.arange(rows), (count, rows))
@@ -98,13 +100,13 @@ def request_lines(lanes: Requests, numbers: np.ndarray, tensor_bytes: int, units
     return RequestLines(numbers, line, state, holder, lines, sectors, wanted * width, width, sector_bytes, line_bytes)
 
 
-def same_place(leader: Requests, numbers: np.ndarray, follower: Requests, columns: int) -> np.ndarray:
+def same_place(leader: Requests, numbers: np.ndarray, follower: Requests) -> np.ndarray:
     """Return the follower's request that moves the first element of each leader request: (requests,) int64.
 
     Args:
         numbers: (requests,) int64, the leader's requests. Without an active lane, the first lane's element is used.
-        columns: number of columns of the tensor that both address.
     """
+    columns = leader.matrix.columns
     at = numbers, leader.active[numbers].argmax(axis=1)
     element = leader.row[at] * columns + leader.column[at]
     places = np.where(follower.active, follower.row * columns + follower.column, -1).ravel()

@@ -5,6 +5,7 @@ Omitted: the layout and width that the compiler really chooses, and the caches b
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,8 +13,7 @@ import numpy as np
 
 from kernels.knobs import ConfigError, knob, powers, read_fields
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch, ProblemFields
-from visualize.predict import traffic
-from visualize.predict.traffic import Cost, Operation, Requests, Shape, Tile, count, count_access
+from visualize.predict.traffic import First, Matrix, Operation, Requests, Tile, count, count_access
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ class Textbook:
             )
         return size
 
+    def matrix(self, shape: tuple[int, int], dtype: str) -> Matrix:
+        """Return a tensor of that many rows and columns in the textbook's memory."""
+        return Matrix(*shape, self.bytes_of(dtype), self.sector_bytes, self.line_bytes)
+
 
 def textbook(options: object) -> Textbook:
     """Return a textbook machine from JSON: some of its fields, or None for a GPU's numbers."""
@@ -66,24 +70,22 @@ def textbook(options: object) -> Textbook:
     return read_fields(Textbook, options, "the textbook")
 
 
-def requests(access: Access | FlatAccess, shape: Shape, first: tuple[int, ...], size: int, board: Textbook) -> Requests:
+def requests(access: Access | FlatAccess, matrix: Matrix, first: First, board: Textbook) -> Requests:
     """Assign every element of one block or run to a lane.
 
     Args:
-        shape: rows and columns of the tensor as stored: row-major, its start aligned to a line.
         first: (row, column) of the block's first element; (element,) for a run.
-        size: bytes per element.
     """
     element = np.arange(access.elements, dtype=np.int64).reshape(-1, min(board.warp_size, access.elements))
     if isinstance(access, FlatAccess):
-        row, column = traffic.run_elements(access, shape, first[0] + element)
+        row, column = matrix.run_elements(access, first[0] + element)
     else:
         rows, columns = access.rows.block, access.columns.block
         row, column = np.divmod(element, columns)
         if access.transposed and board.lanes == "loaded":
             column, row = np.divmod(element, rows)
         row, column = row + first[0], column + first[1]
-    return traffic.make_requests(row, column, True, shape, size, size)
+    return matrix.requests(row, column, True, matrix.element_bytes)
 
 
 def tile(lanes: Requests) -> Tile:
@@ -95,15 +97,10 @@ def tile(lanes: Requests) -> Tile:
 
 def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
     """Count every operation of a launch."""
-    size, units = board.bytes_of(launch.problem.dtype), (board.sector_bytes, board.line_bytes)
-
-    def requests_at(access: Access | FlatAccess, shape: Shape, first: tuple[int, ...]) -> Requests:
-        return requests(access, shape, first, size, board)
-
-    def cost_of(lanes: Requests) -> Cost:
-        return count(lanes, units)
-
-    return tuple(
-        Operation(number, access, size, *count_access(kernel, launch, access, requests_at, cost_of, units))
-        for number, access in enumerate(kernel.accesses(launch))
-    )
+    tensors, extents = kernel.family.tensors(launch.problem), kernel.extents(launch)
+    requests_at, result = functools.partial(requests, board=board), []
+    for number, access in enumerate(kernel.accesses(launch)):
+        matrix = board.matrix(tensors[access.tensor].stored, launch.problem.dtype)
+        costs = count_access(access, matrix, extents, requests_at, count)
+        result.append(Operation(number, access, matrix.element_bytes, *costs))
+    return tuple(result)

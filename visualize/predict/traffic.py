@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from kernels.accesses import MemoryOperation, SharedOperation, expand_bases
-from kernels.spec import Access, FlatAccess, Kernel, Launch
+from kernels.spec import Access, FlatAccess
 
 # Units of a GPU's L1 (CUDA C++ Best Practices Guide 13.0, "Coalesced Access to Global Memory").
 SECTOR_BYTES, LINE_BYTES = 32, 128
@@ -21,10 +21,6 @@ SECTOR_BYTES, LINE_BYTES = 32, 128
 # at 8 bytes per lane, a quarter warp at 16, or the 8 rows of 16 bytes of a matrix.
 _BANKS, _WORD_BYTES, _LANES = 32, 4, 32
 _WAVEFRONT_BYTES = _BANKS * _WORD_BYTES
-
-# Bytes of a sector and of a line.
-Units = tuple[int, int]
-GPU_UNITS: Units = (SECTOR_BYTES, LINE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,7 @@ class Requests:
         address: (requests, lanes) int64, first byte of each lane, from the tensor's start.
         active: (requests, lanes) bool, lanes that issue the access and are inside the tensor.
         width_bytes: bytes per lane.
-        element_bytes: bytes per element of the tensor.
+        matrix: the tensor that they address.
     """
 
     row: np.ndarray
@@ -135,13 +131,44 @@ class Requests:
     address: np.ndarray
     active: np.ndarray
     width_bytes: int
+    matrix: Matrix
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A tensor as stored: row-major, its start aligned to a line. Requests to it cost whole sectors and lines."""
+
+    rows: int
+    columns: int
     element_bytes: int
+    sector_bytes: int = SECTOR_BYTES
+    line_bytes: int = LINE_BYTES
+
+    def requests(self, row: np.ndarray, column: np.ndarray, owner: np.ndarray | bool, width_bytes: int) -> Requests:
+        """Return requests for elements, masked at the matrix's edges.
+
+        Args:
+            owner: whether each lane issues the access.
+        """
+        active = owner & (row < self.rows) & (column < self.columns)
+        address = (row * self.columns + column) * self.element_bytes
+        return Requests(row, column, address, active, width_bytes, self)
+
+    def run_elements(self, access: FlatAccess, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row and column of a run's elements `place`. Elements past the matrix's end lie outside it."""
+        if access.transposed:
+            column, row = np.divmod(place, self.rows)
+        else:
+            row, column = np.divmod(place, self.columns)
+        return row, column
 
 
-Shape = tuple[int, int]
-RequestsAt = Callable[[Access | FlatAccess, Shape, tuple[int, ...]], Requests]
+# The block's first element, (row, column), or (element,) for a run.
+First = tuple[int, ...]
+RequestsAt = Callable[[Access | FlatAccess, Matrix, First], Requests]
 CostOf = Callable[[Requests], Cost]
-CostAt = Callable[[tuple[int, ...]], Cost]
+CostAt = Callable[[First], Cost]
+Extents = dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -168,25 +195,13 @@ class Tile:
     register: np.ndarray
 
 
-def make_requests(
-    row: np.ndarray, column: np.ndarray, owner: np.ndarray | bool, shape: Shape, element_bytes: int, width_bytes: int
-) -> Requests:
-    """Return requests for elements of a row-major tensor, masked at its edges.
-
-    Args:
-        owner: whether each lane issues the access.
-        shape: rows and columns of the tensor.
-    """
-    active = owner & (row < shape[0]) & (column < shape[1])
-    return Requests(row, column, (row * shape[1] + column) * element_bytes, active, width_bytes, element_bytes)
-
-
-def count(lanes: Requests, units: Units = GPU_UNITS, times: np.ndarray | int = 1) -> Cost:
+def count(lanes: Requests, times: np.ndarray | int = 1) -> Cost:
     """Count requests, and the sectors and lines of each. A request with no active lane is not issued.
 
     Args:
         times: (requests,) number of times that each request is issued.
     """
+    sector_bytes, line_bytes = lanes.matrix.sector_bytes, lanes.matrix.line_bytes
     address = np.where(lanes.active, lanes.address, -1)  # also in sector and line -1
     address.sort(axis=1)
 
@@ -197,9 +212,9 @@ def count(lanes: Requests, units: Units = GPU_UNITS, times: np.ndarray | int = 1
     # A lane's access is aligned to its width, which is at most a sector, so no access crosses a sector boundary.
     wanted = distinct(1) * lanes.width_bytes
     by_lanes = np.count_nonzero(lanes.active, axis=1) * lanes.width_bytes
-    parts = wanted > 0, *map(distinct, units), -(-wanted // units[0]), by_lanes
+    parts = wanted > 0, distinct(sector_bytes), distinct(line_bytes), -(-wanted // sector_bytes), by_lanes
     requests, sectors, lines, ideal_sectors, bytes_wanted = (int((part * times).sum()) for part in parts)
-    return Cost(requests, sectors, lines, ideal_sectors, bytes_wanted, sector_bytes=units[0])
+    return Cost(requests, sectors, lines, ideal_sectors, bytes_wanted, sector_bytes=sector_bytes)
 
 
 def count_bypassing(lanes: Requests) -> Cost:
@@ -210,50 +225,43 @@ def count_bypassing(lanes: Requests) -> Cost:
     float8 rows may. The atlas has four such launches; two were counted again (tests/oracle/load_sectors.csv).
     """
     touched = count(lanes)
-    sectors, by_instruction = (
-        count(replace(lanes, address=lanes.address.reshape(-1, 2), active=lanes.active.reshape(-1, 2)), (unit, unit))
-        for unit in (LINE_BYTES, SECTOR_BYTES)
-    )
-    extra, repeated = (cost.sectors - touched.sectors for cost in (sectors, by_instruction))
-    return replace(touched, sectors=sectors.sectors, extra_sectors=extra, repeated_sectors=repeated)
+    pairs = count(replace(lanes, address=lanes.address.reshape(-1, 2), active=lanes.active.reshape(-1, 2)))
+    extra, repeated = pairs.lines - touched.sectors, pairs.sectors - touched.sectors
+    return replace(touched, sectors=pairs.lines, extra_sectors=extra, repeated_sectors=repeated)
 
 
 def count_access(
-    kernel: Kernel, launch: Launch, access: Access | FlatAccess, requests_at: RequestsAt, cost_of: CostOf, units: Units
+    access: Access | FlatAccess, matrix: Matrix, extents: Extents, requests_at: RequestsAt, cost_of: CostOf
 ) -> tuple[Cost, Cost]:
     """Return the cost of all executions of an access in a launch, and of the first one.
 
     Args:
-        requests_at: (access, shape, first) → requests to a line-aligned, row-major tensor of that shape. The block
-            begins at `first` = (row, column), or the run at (element,).
+        extents: number of values of each index of the launch.
+        requests_at: (access, matrix, first) → requests of the block or run that begins there.
         cost_of: requests → their cost.
     """
-    shape = kernel.family.tensors(launch.problem)[access.tensor].stored
+
+    def cost_at(first: First) -> Cost:
+        return cost_of(requests_at(access, matrix, first))
+
     if isinstance(access, FlatAccess):
-        first_run = requests_at(replace(access, transposed=False), (1, access.run.block), (0,))
-        start = (int(access.run.start(0, access.run.block)),)
-        return _count_runs(access, shape, first_run, units), cost_of(requests_at(access, shape, start))
-    first = requests_at(access, shape, tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns)))
-
-    def cost_at(place: tuple[int, ...]) -> Cost:
-        return cost_of(requests_at(access, shape, place))
-
-    whole = _count_blocks(access, shape, first.element_bytes, kernel.extents(launch), units[1], cost_at)
-    return whole, cost_of(first)
+        alone = replace(matrix, rows=1, columns=access.run.block)
+        first_run = requests_at(replace(access, transposed=False), alone, (0,))
+        return _count_runs(access, matrix, first_run), cost_at((0,))
+    first = tuple(int(axis.start(0, axis.block)) for axis in (access.rows, access.columns))
+    return _count_blocks(access, matrix, extents, cost_at), cost_at(first)
 
 
-def _count_blocks(
-    access: Access, shape: Shape, element_bytes: int, extents: dict[str, int], line_bytes: int, cost_at: CostAt
-) -> Cost:
+def _count_blocks(access: Access, matrix: Matrix, extents: Extents, cost_at: CostAt) -> Cost:
     """Count one block per program class and multiply.
 
     A launch has many programs but few program classes: blocks with the same offset in a line and the same in-bounds
     size have the same cost.
     """
-    sides = []
-    for axis, length, pitch in ((access.rows, shape[0], shape[1]), (access.columns, shape[1], 1)):
+    sides, line_bytes = [], matrix.line_bytes
+    for axis, length, pitch in ((access.rows, matrix.rows, matrix.columns), (access.columns, matrix.columns, 1)):
         starts = axis.start(np.arange(extents[axis.index], dtype=np.int64), axis.block)
-        keys = np.stack([starts * pitch * element_bytes % line_bytes, np.clip(length - starts, 0, axis.block)])
+        keys = np.stack([starts * pitch * matrix.element_bytes % line_bytes, np.clip(length - starts, 0, axis.block)])
         (offsets, inside), where, counts = np.unique(keys, axis=1, return_index=True, return_counts=True)
         sides.append(list(zip(*(part.tolist() for part in (offsets, inside, starts[where], counts)), strict=True)))
     classes: Counter[tuple[int, int, int]] = Counter()
@@ -266,7 +274,7 @@ def _count_blocks(
     return total * math.prod(extents[i] for i in access.over if i not in (access.rows.index, access.columns.index))
 
 
-def _count_runs(access: FlatAccess, shape: Shape, lanes: Requests, units: Units) -> Cost:
+def _count_runs(access: FlatAccess, matrix: Matrix, lanes: Requests) -> Cost:
     """Count all runs of a launch. Runs are consecutive, and the tensor's end truncates the last run.
 
     Requests also fall into classes: requests with the same offset in a line, the same distance to the next wrap around
@@ -276,7 +284,8 @@ def _count_runs(access: FlatAccess, shape: Shape, lanes: Requests, units: Units)
     Args:
         lanes: the first run in a tensor of one long row: `column` is each lane's element, `active` whether it issues.
     """
-    length, block, line_elements = math.prod(shape), access.run.block, units[1] // lanes.element_bytes
+    rows, length = matrix.rows, matrix.rows * matrix.columns
+    block, line_elements = access.run.block, matrix.line_bytes // matrix.element_bytes
     first_of = lanes.column[:, 0]
     offsets = np.concatenate([lanes.column - first_of[:, None], lanes.active], axis=1)
     patterns, pattern_of = np.unique(offsets, axis=0, return_inverse=True)
@@ -284,17 +293,17 @@ def _count_runs(access: FlatAccess, shape: Shape, lanes: Requests, units: Units)
     if len(patterns) == 1 and np.array_equal(np.sort(first_of), np.arange(0, block, step)):
         # A run of equal, adjacent requests costs as much as that many runs of one request, whose period is shorter.
         block, first_of, pattern_of = step, np.zeros(1, np.int64), pattern_of[:1]
-    period = math.lcm(block, (shape[0] if access.transposed else 1) * line_elements)
+    period = math.lcm(block, (rows if access.transposed else 1) * line_elements)
     whole, rest = divmod(length, period)
     total, runs = NO_COST, period // block
     offset, owner = np.split(patterns, 2, axis=1)
     span = int(offset.max()) + 1
     for first, count_of_runs, times in ((0, min(whole, 1) * runs, whole), (whole * runs, -(-rest // block), 1)):
         place = ((first + np.arange(count_of_runs, dtype=np.int64))[:, None] * block + first_of).ravel()
-        row, column = run_elements(access, shape, place)
-        keys = (row * shape[1] + column) % line_elements * (span + 1) + np.clip(length - place, 0, span)
+        row, column = matrix.run_elements(access, place)
+        keys = (row * matrix.columns + column) % line_elements * (span + 1) + np.clip(length - place, 0, span)
         if access.transposed:  # below the last row of the tensor, the run continues at the top of the next column
-            turn = np.minimum(shape[0] - row, span) if shape[0] >= span else row
+            turn = np.minimum(rows - row, span) if rows >= span else row
             keys = keys * (span + 1) + turn
         keys = keys * len(patterns) + np.tile(pattern_of.ravel(), count_of_runs)
         # There are few distinct keys among very many places, and bincount needs no sorting.
@@ -302,20 +311,11 @@ def _count_runs(access: FlatAccess, shape: Shape, lanes: Requests, units: Units)
         example = np.zeros(len(counts), dtype=np.int64)
         example[keys] = place
         used = np.flatnonzero(counts)
-        row, column = run_elements(access, shape, example[used][:, None] + offset[used % len(patterns)])
+        row, column = matrix.run_elements(access, example[used][:, None] + offset[used % len(patterns)])
         is_owner = owner[used % len(patterns)] > 0
-        requests = make_requests(row, column, is_owner, shape, lanes.element_bytes, lanes.width_bytes)
-        total += count(requests, units, counts[used]) * times
+        requests = matrix.requests(row, column, is_owner, lanes.width_bytes)
+        total += count(requests, counts[used]) * times
     return total
-
-
-def run_elements(access: FlatAccess, shape: tuple[int, int], place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and column of a run's elements `place`. Elements past the tensor's end lie outside it."""
-    if access.transposed:
-        column, row = np.divmod(place, shape[0])
-    else:
-        row, column = np.divmod(place, shape[1])
-    return row, column
 
 
 def wavefronts(operation: SharedOperation) -> tuple[float, float]:

@@ -47,6 +47,16 @@ def of_compiled(found: Verdicts, number: int, worst: int, *more: Sentence | str)
     )
 
 
+def origins(found: Verdicts) -> dict[str, str]:
+    """Name the origins of compiled and counted costs."""
+    if found.counters is None:
+        return {"compiled": "predicted"}
+    device, source = found.counters.device, "recorded, " if found.counters.backend == "recorded" else ""
+    is_other = found.compiled and not found.counted_is_compiled
+    compiler = f", as Triton {device.triton} compiled it" if is_other else ""
+    return {"compiled": "predicted", "counted": f"{source}{device.name}{compiler}"}
+
+
 def noun(op: Operation) -> str:
     """What an operation is called in a sentence."""
     return _NOUNS.get(op.access.op, op.access.op)
