@@ -15,14 +15,15 @@ from visualize.figures.coalescing_figure import tile_figure
 from visualize.figures.diff_figure import closeup_figure, diff_figure
 from visualize.predict.coalescing import tile as compiled_tile
 from visualize.predict.textbook import Textbook, requests, tile
+from visualize.predict.traffic import Matrix
 
 
 def block(kernel_id, operation, board, first=(0, 0), **sizes):
     kernel = discover()[kernel_id]
     problem, config = kernel.family.problem(**sizes), kernel.config(4, 4)
     access = kernel.accesses(Launch(problem, config, GPUS["H200"]))[operation]
-    shape = kernel.family.tensors(problem)[access.tensor].stored
-    return requests(access, shape, first, board.bytes_of(problem.dtype), board), access.tensor
+    matrix = board.matrix(kernel.family.tensors(problem)[access.tensor].stored, problem.dtype)
+    return requests(access, matrix, first, board), access.tensor
 
 
 def test_each_element_has_the_colour_of_its_request_and_what_is_outside_has_none():
@@ -45,7 +46,7 @@ def test_the_compilers_tile_shows_who_holds_each_element(color):
     made = MemoryOperation("store", ("", 0), layout, 4, 8, "", 1, ())
     kernel = discover()["transpose.tiled"]
     launch = Launch(kernel.family.problem(M=4, N=8), kernel.config(4, 8), GPUS["H200"])
-    drawn = compiled_tile(kernel.accesses(launch)[0], made, (4, 8), (0, 0), 4)
+    drawn = compiled_tile(kernel.accesses(launch)[0], Matrix(4, 8, 4), (0, 0), made)
     (picture,) = tile_figure(drawn, "A", color).data
     row, column = np.indices((4, 8))
     expected = {

@@ -19,6 +19,7 @@ from visualize.panels.memory_picture import Execution
 from visualize.predict import coalescing, textbook
 from visualize.predict.agreement import Verdicts, compare_costs
 from visualize.predict.textbook import Textbook
+from visualize.predict.traffic import Matrix
 from visualize.text import bank_conflicts, coalescing_text, verdicts, why
 from visualize.text.prose import html, plain
 
@@ -148,8 +149,9 @@ def test_the_picture_of_a_block_says_what_its_box_rows_cost(session, payload, nu
     launch = found(session, payload)
     op = launch.compiled[number]
     tensor = launch.kernel.family.tensors(launch.launch.problem)[op.access.tensor]
-    block = coalescing.requests(op.access, op.compiled, tensor.stored, (0, 0), 2)
-    board = textbook.requests(op.access, tensor.stored, (0, 0), 2, Textbook())
+    matrix = Matrix(*tensor.stored, 2)
+    block = coalescing.requests(op.access, matrix, (0, 0), op.compiled)
+    board = textbook.requests(op.access, matrix, (0, 0), Textbook())
     shown = Execution(op.access, (0, 0), tensor, Textbook(), 2, 2, board, block, launch.code, number, False)
     drawn = shown.compiled_lines(np.array([0, 0]))
     assert shown.compiled_name == f"Compiled: {name}"
