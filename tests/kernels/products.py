@@ -24,7 +24,7 @@ def values(shape, dtype, distribution="normal", seed=7):
 
 
 def product(m, n, k, dtype, distribution="normal"):
-    """Inputs, and their product summed in float64 and rounded once; the product is the caller's to change."""
+    """Return inputs and their product, summed in float64 and rounded once. The caller may change the product."""
     a, b, exact = _product(m, n, k, dtype, distribution)
     return {"A": a, "B": b}, exact.clone()
 
@@ -40,7 +40,7 @@ def checked_product(output, inputs, dtype, operands="exact", tile=None, **how):
 
 
 def copied(a):
-    """Its transpose, in memory of its own."""
+    """Return the transpose as a contiguous copy."""
     return a.t().clone(memory_format=torch.contiguous_format)
 
 

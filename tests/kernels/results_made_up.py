@@ -1,4 +1,4 @@
-"""Results of measurements that nobody made, for tests and pictures of what is kept of them."""
+"""Made-up results of measurements, for tests of stored results and their pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def experiment(kernel: str = "transpose.tiled", **problem: int) -> Experiment:
 
 
 def run(of: Experiment, median_ms: float | None = 0.1, device: Device = H200, spread: float = 0.005) -> RunResult:
-    """A run that passed; `spread` is from its median to its 20th and 80th percentile, as a share."""
+    """Return a run that passed. `spread` is the relative distance of its 20th and 80th percentiles from the median."""
     if median_ms is None:
         return RunResult(of, device.backend, device, PASSED, None, note="Checked, and not timed.")
     timing = Timing(median_ms, median_ms * (1 - spread), median_ms * (1 + spread), 100, None, 2000.0)
@@ -32,5 +32,5 @@ def run(of: Experiment, median_ms: float | None = 0.1, device: Device = H200, sp
 
 
 def noisy(median_ms: float, count: int, seed: int = 0, scatter: float = 0.005) -> list[float]:
-    """Medians of runs that differ as those of one launch do on a GPU."""
+    """Return medians of repeated runs that scatter as they do on a GPU."""
     return list(median_ms * (1 + scatter * np.random.default_rng(seed).standard_normal(count)))

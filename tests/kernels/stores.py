@@ -1,4 +1,4 @@
-"""Writing to a store and reading from it, in this process and in others."""
+"""Write to a store and read from it, in this process and in others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def put_sweep(store, name, space, rows, ended="complete", began=START):
 
 
 def again(store):
-    """Another process' view of the same file."""
+    """Open the same file again, as another process would."""
     return Store(store.path)
 
 
@@ -76,7 +76,7 @@ def writing(path, begin, count, killed_after_s=0.0):
     """Start a process that writes results once it reads a line, and prints the number of each stored one.
 
     Args:
-        begin: the time in the first result; each next one is 1 ms longer.
+        begin: the time in the first result, in ms; each later result has 1 ms more.
         killed_after_s: seconds of writing until the process is killed; 0 for never.
     """
     command = [sys.executable, "-c", WRITING, *map(str, (path, begin, count, killed_after_s))]

@@ -1,4 +1,4 @@
-"""What rounding explains passes, whatever is done to the numbers; one product left out never does. On CPU tensors."""
+"""Errors that rounding explains pass the check; a sum that lacks one product never does. On CPU tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_rounded_product_passes(k, distribution, any_dtype):
 @pytest.mark.parametrize(
     ("slices", "distribution", "dtype"), pairs_of(itertools.product((2, 8, 16), DISTRIBUTIONS, ("float16", "bfloat16")))
 )
-def test_partial_sums_added_up_in_a_half_type_pass_where_that_is_what_is_done(slices, distribution, dtype):
+def test_partial_sums_added_in_a_half_type_pass_only_where_the_kernel_adds_them(slices, distribution, dtype):
     inputs, _ = product(512, 512, 1024, dtype, distribution)
     pieces = zip(inputs["A"].double().chunk(slices, 1), inputs["B"].double().chunk(slices, 0), strict=True)
     total = torch.zeros(512, 512, dtype=getattr(torch, dtype))
@@ -71,7 +71,7 @@ def test_only_a_product_may_err(kernels):
             assert allowance_of(kernel).of_scale > 0
 
 
-def test_what_is_done_to_a_sum_of_products_adds_to_what_it_may_err(dtype):
+def test_each_further_rounding_raises_the_allowed_error(dtype):
     for reduction in (1, 577, 16384):
         allowed = allowance(dtype, reduction)
         assert 0 < allowed.expected_of_scale < allowed.of_scale < DTYPE_ROUNDOFF["float16"] / 10
@@ -82,20 +82,20 @@ def test_what_is_done_to_a_sum_of_products_adds_to_what_it_may_err(dtype):
 
 
 @pytest.mark.parametrize("k", [1, 64, 577, 4097])
-def test_float32_that_is_a_thousandth_off_fails_where_it_is_multiplied_in_full(k):
+def test_float32_off_by_a_thousandth_fails_where_operands_are_multiplied_in_full(k):
     inputs, exact = product(129, 257, k, "float32")
     assert not checked_product(exact * 1.001, inputs, "float32")[0].passed
     assert not checked_product(exact.half().float(), inputs, "float32")[0].passed
 
 
 def to_tf32(x, carry):
-    """float32 with 10 bits of mantissa: the rest dropped, as Triton's dot does, or rounded with a carry of 0x1000."""
+    """Cut float32 to 10 bits of mantissa: drop the rest, as Triton's dot does, or round with a carry of 0x1000."""
     return ((x.view(torch.int32) + carry) & ~0x1FFF).view(torch.float32).double()
 
 
 @pytest.mark.parametrize("k", [1, 16, 577, 4097])
 @pytest.mark.parametrize("distribution", ["normal", "uniform"])
-def test_products_of_tf32_operands_pass_only_where_tf32_is_what_multiplies(k, distribution):
+def test_products_of_tf32_operands_pass_only_where_the_kernel_uses_tf32(k, distribution):
     inputs, _ = product(129, 577, k, "float32", distribution)
     cut, rounded = ((to_tf32(inputs["A"], c) @ to_tf32(inputs["B"], c)).float() for c in (0, 0x1000))
     for output, operands, passed in (
@@ -111,14 +111,14 @@ def test_products_of_tf32_operands_pass_only_where_tf32_is_what_multiplies(k, di
 
 CONVERTED = [{"operands": operands} for operands in ("tf32", "tf32_rounded", "tf32x3")]
 ADDED = ({}, {"coarse_sums": True}, {"roundings": 8}, {"roundings": 16})
-# No kernel adds up float8: atomics don't know it.
+# No kernel adds float8 values to each other, because atomics don't support them.
 LEGAL = [(dtype, how) for dtype in DTYPE_BYTES for how in ADDED if DTYPE_BYTES[dtype] > 1 or "roundings" not in how]
 
 
 @pytest.mark.parametrize("k", [64, 577, 4097])
 @pytest.mark.parametrize(("any_dtype", "how"), [*LEGAL, *(("float32", how) for how in CONVERTED)])
 def test_skipping_the_last_product_fails(k, any_dtype, how):
-    """In every type, with all that is allowed on top for operands, float8 sums and split-K's roundings."""
+    """In every type, and with each error that operands, float8 sums and split-K's roundings may add."""
     inputs, exact = product(256, 256, k, any_dtype)
     short = inputs["A"][:, : k - 1].double() @ inputs["B"][: k - 1].double()
     result, _ = checked_product(short.to(getattr(torch, any_dtype)), inputs, any_dtype, **how)

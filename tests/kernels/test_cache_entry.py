@@ -14,7 +14,7 @@ from kernels.results import Compiled
 
 
 def compile_in(cache, side=640, block=16):
-    """What a fresh worker compiles."""
+    """Compile in a fresh worker."""
     kernel = discover()["transpose.tiled"]
     config = kernel.config(BLOCK_M=block, BLOCK_N=16, num_warps=1)
     experiment = Experiment(kernel.id, kernel.family.problem(M=side, N=side), config, "H200")
@@ -42,8 +42,8 @@ def filled(tmp_path_factory):
 @pytest.mark.parametrize(
     ("suffix", "left"), [("cubin", 0.6), ("cubin", None), ("ttgir", 0.6), ("json", 0.0), ("sass", 0.6)]
 )
-def test_a_truncated_file_is_made_again(filled, suffix, left):
-    """So is a whole file with nothing but a header."""
+def test_a_truncated_file_is_compiled_again(filled, suffix, left):
+    """A file of full length in which only the header is left is compiled again, too."""
     cache, made = filled
     (file,) = files(cache, suffix)
     whole = file.read_bytes()

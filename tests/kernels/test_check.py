@@ -103,14 +103,14 @@ def test_an_error_everywhere_within_the_limit_of_each_element_fails_as_a_whole(d
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_of_a_half_type_the_result_as_a_whole_may_err_by_little_more_than_its_rounding(dtype):
+def test_a_result_in_a_half_type_may_err_as_a_whole_by_little_more_than_its_rounding(dtype):
     inputs, output = product(256, 256, 64, dtype)
     result, _ = checked_product(output, inputs, dtype)
     assert result.relative_rms < result.tolerance < 1.1 * result.relative_rms
 
 
 def pooled(picture, cell):
-    """The largest value of each cell, element by element."""
+    """Return the largest value of each cell, compared element by element."""
     rows, columns = picture.shape
     cells = np.full((-(-rows // cell[0]), -(-columns // cell[1])), -np.inf)
     for row in range(rows):
@@ -166,7 +166,7 @@ def test_an_exact_copy_passes_and_any_single_flipped_bit_fails(dtype):
         assert np.count_nonzero(diff.cells) == 1
 
 
-def test_a_closeup_shows_the_worst_tile_between_its_neighbours_and_the_values_beside():
+def test_a_closeup_shows_the_worst_tile_with_its_neighbours_and_the_values_around_the_worst_element():
     inputs, output = product(600, 500, 64, "float16")
     output[130, 250] += 5
     _, diff = checked_product(output, inputs, "float16", tile=(64, 32))
@@ -202,7 +202,7 @@ def test_a_closeup_has_the_values_around_the_worst_place_whatever_the_tile_and_e
 @pytest.mark.parametrize("rows", [2064, pytest.param(8192, marks=pytest.mark.all_combinations)])
 @pytest.mark.parametrize("k", [pytest.param(0, marks=pytest.mark.all_combinations), 16])
 def test_wrong_elements_are_found_among_more_than_2_to_the_24_that_are_compared_in_parts(k, rows):
-    """Of a copy, and of a product in float16: more elements than float32 can number, and than one part holds."""
+    """A copy and a product in float16 have more elements than float32 can count and than one part holds."""
     assert rows * 8192 > 1 << 24
     if k:
         inputs = {"A": values((rows, k), "float16", seed=1), "B": values((k, 8192), "float16", seed=2)}
@@ -231,7 +231,7 @@ GIB = 2**30
 
 @pytest.fixture
 def device(monkeypatch):
-    """GiB free of 16, reserved by torch, and of those in use → a device that has them."""
+    """Return a function that installs a device: GiB free of 16, GiB that torch reserved, and GiB of those in use."""
 
     def install(free, reserved=0, allocated=0):
         values = {"mem_get_info": (int(free * GIB), 16 * GIB), "memory_reserved": reserved * GIB}

@@ -1,4 +1,4 @@
-"""What every kernel must hold: its result is right, whatever the dtype, the shape, the tiles and the inputs."""
+"""Every kernel's result is right, whatever the dtype, the shape, the tiles and the inputs."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ SHAPES = (
 LARGE_SHAPES = ((1023, 1000, 4097), (4096, 4096, 4096), (8192, 1023, 577), (2048, 1024, 16384))
 DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
 
-# Seconds of the interpreter for tiles of a shape, as they are estimated, about half of what it takes. A shape that
-# takes it longer in all tiles has its quickest ones; by default, it has none where they take longer than the second.
+# Estimated seconds of the interpreter per case, about half of what it takes. A shape is run in all tiles below the
+# first limit. If there are none, it is run in its quickest tiles, unless they exceed the second limit.
 LIMITS_S = {"default": (0.1, 1.3), "all": (2.0, 20.0)}
 
 
@@ -51,7 +51,7 @@ def dtypes(kernel):
 
 
 def experiment(kernel, problem, configs, place):
-    """The experiment of one case: config, distribution and seed change in steps of their own."""
+    """Return the experiment of one case. Config, distribution and seed change independently."""
     configs = {name: config for name, config in configs.items() if accepted(kernel, problem, config)}
     name = list(configs)[(place + place // 4) % len(configs)]
     run = Run(distribution=DISTRIBUTIONS[place % len(DISTRIBUTIONS)], seed=SEED + place)
@@ -59,7 +59,7 @@ def experiment(kernel, problem, configs, place):
 
 
 def problems(kernel, problem_of, shapes):
-    """Every shape in every dtype; layouts and precisions in steps of their own."""
+    """Yield every shape in every dtype. Layouts and precisions change independently."""
     for row, shape in enumerate(shapes):
         for column, dtype in enumerate(dtypes(kernel)):
             turn = row + column
@@ -67,7 +67,7 @@ def problems(kernel, problem_of, shapes):
 
 
 def values(kernel, configs):
-    """What a case is made of, in this order; a transpose has neither layout nor precision."""
+    """Return the values of each part of a case, in order. A transpose has neither layout nor precision."""
     of_problem = kernel.problem_knobs()
     others = [of_problem[name].choices if name in of_problem else (None,) for name in ("layout", "precision")]
     return SHAPES, tuple(configs), dtypes(kernel), DISTRIBUTIONS, *others
@@ -75,9 +75,9 @@ def values(kernel, configs):
 
 @pytest.fixture
 def cases(kernel, configs, problem_of, all_combinations):
-    """(config's name, experiment): every shape in some tiles that are quick for it, every pair of the others.
+    """Return (config's name, experiment): each shape in tiles that are quick for it, and each pair of other values.
 
-    With all combinations, every shape meets each value of the others, too, and tiles that are slower.
+    With all combinations, each shape meets every other value, and slower tiles.
     """
     seconds = {
         (shape, name): estimate_seconds(kernel, Launch(problem_of(shape), config, FEW_SMS))
@@ -88,7 +88,7 @@ def cases(kernel, configs, problem_of, all_combinations):
     limit, most = LIMITS_S["all" if all_combinations else "default"]
 
     def is_taken(shape, name, dtype, _distribution, _layout, precision):
-        # A type of one byte is multiplied in steps of at least 32; only float32 knows precisions.
+        # A type of one byte is multiplied in steps of at least 32; only float32 has precisions.
         is_legal = DTYPE_BYTES[dtype] > 1 or getattr(configs[name], "BLOCK_K", 32) >= 32
         is_quick = (shape, name) in seconds and seconds[shape, name] <= max(limit, min(most, quickest[shape]))
         return is_legal and is_quick and (dtype == "float32" or precision in (None, PRECISIONS[0]))
@@ -123,13 +123,13 @@ def test_every_result_is_right_under_the_interpreter(session, kernel, cases, con
 def test_every_result_is_right_on_a_gpu(gpu, kernel, configs, problem_of):
     if races(kernel):
         configs = {name: type(config)(**{**vars(config), "SPLIT_K": 1}) for name, config in configs.items()}
-    # Tiles as large as they get can't be compiled for any GPU; the other configs take turns.
+    # The largest tiles can't be compiled for any GPU. The other configs take turns.
     configs = {name: config for name, config in configs.items() if name != "largest"}
     cases = [
         experiment(kernel, problem, configs, place)
         for place, problem in enumerate(problems(kernel, problem_of, SHAPES + LARGE_SHAPES))
     ]
-    with ThreadPoolExecutor(16) as clients:  # so that several are compiled at once
+    with ThreadPoolExecutor(16) as clients:  # to compile concurrently
         results = list(clients.map(lambda case: gpu.submit(case, name="check").result(), cases))
     print(f"{kernel.id}: {len(cases)} cases on {gpu.gpu.name}")
     for case, result in zip(cases, results, strict=True):
@@ -144,8 +144,8 @@ def races(kernel, **config):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", [k for k in discover().values() if races(k)], ids=lambda kernel: kernel.id)
-def test_a_race_is_lost_on_a_gpu_but_for_one_slice(gpu, kernel):
-    """In 20 runs of the default, and of each preset that does not cut K into one slice."""
+def test_a_race_is_lost_on_a_gpu_unless_k_is_one_slice(gpu, kernel):
+    """Run the default and each preset 20 times. A preset with one slice of K has no race."""
     settings = [({}, {}), *((preset.problem, preset.config) for preset in kernel.presets)]
     for problem, config in settings:
         cases = [

@@ -1,4 +1,4 @@
-"""Recording: which experiments are measured, and how results are written and set beside their prediction."""
+"""Recording: which experiments are measured, and how results are written and compared with their predictions."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_cancelled_count_ends(experiment, fake_ncu):
     assert refused(experiment, on_start=lambda kill: kill()).kind == "ncu_failed"
 
 
-# Those of ncu 2025.3 that are given per something.
+# Units of ncu 2025.3 that are ratios.
 BASE_UNITS = {
     "launch__shared_mem_per_block_dynamic": "byte/block",
     "launch__registers_per_thread": "register/thread",
@@ -112,7 +112,7 @@ def compiled(session, experiment):
 
 
 def rows_of(compiled, **changed):
-    """ncu's rows for a compiled kernel: every instruction executed 10 times, with 3 lines, 4 sectors, 5 wavefronts."""
+    """Return ncu's rows for a kernel: each instruction executed 10 times, with 3 lines, 4 sectors, 5 wavefronts."""
     columns = {
         "Instructions Executed": "10",
         "Address Space": "Global",

@@ -36,7 +36,7 @@ ROOT = Path(package.__file__).parent.parent
 
 @pytest.fixture
 def launches(kernel, configs, launch_of, all_combinations):
-    """Launches of at most some 100,000 tiles, in each type and layout, with rows of whole 16 bytes and without."""
+    """Return launches of up to about 100,000 tiles in each type and layout; some rows are no multiple of 16 bytes."""
     types = kernel.problem_knobs()["dtype"].choices
     every = [
         (shape, name, layout, dtype)
@@ -50,7 +50,7 @@ def launches(kernel, configs, launch_of, all_combinations):
     return [launch for launch in several if accepted(kernel, launch.problem, launch.config)]
 
 
-def test_every_file_that_declares_a_kernel_is_found_and_families_have_ids_of_their_own(kernels):
+def test_every_file_that_declares_a_kernel_is_found_and_families_have_distinct_ids(kernels):
     files = [path for path in (ROOT / "kernels").glob("*/*.py") if "\nKERNEL = " in path.read_text(encoding="utf-8")]
     assert {f"{path.parent.name}.{path.stem}" for path in files} == set(kernels)
     families = {kernel.family.id: kernel.family for kernel in kernels.values()}
@@ -68,7 +68,7 @@ def test_tensors_have_the_bytes_and_strides_of_an_array_of_their_shape(kernel, l
             seen = stored.T if spec.transposed else stored
             moved += stored.size * DTYPE_BYTES[launch.problem.dtype]
             assert seen.shape == spec.shape
-            # NumPy leaves the strides along axes of length 1 open.
+            # NumPy does not define strides along axes of length 1.
             sizes = zip(seen.shape, seen.strides, spec.strides, strict=True)
             assert all(length == 1 or stride == expected for length, stride, expected in sizes) or seen.size == 1
         assert kernel.family.minimal_bytes(launch.problem) == moved
@@ -102,14 +102,14 @@ def test_some_programs_have_the_same_tiles_alone_as_among_all(kernel, launches):
 
 
 def starts_and_lengths(access, shape):
-    """The axes of an access with the tensor's extent along each."""
+    """Return the axes of an access with the tensor's extent along each."""
     if isinstance(access, FlatAccess):
         return [(access.run, shape[0] * shape[1])]
     return list(zip((access.rows, access.columns), shape, strict=True))
 
 
 def test_blocks_of_the_accesses_of_a_tensor_cover_it_evenly(kernel, launches):
-    """Every element as often as any other by all operations on the tensor together, once by most of them."""
+    """All operations on a tensor together touch each element equally often."""
     for launch in launches:
         extents, tensors = kernel.extents(launch), kernel.family.tensors(launch.problem)
         touched = {}
@@ -125,7 +125,7 @@ def test_blocks_of_the_accesses_of_a_tensor_cover_it_evenly(kernel, launches):
 
 
 def test_accesses_agree_with_tensors_panels_and_output_tiles(kernel, launches):
-    """The models ask the family for panels, and not the accesses."""
+    """The models read panels from the family, not from the accesses."""
     for launch in launches:
         tensors, output = kernel.family.tensors(launch.problem), kernel.family.output(launch.problem)
         accesses, extents, panels = kernel.accesses(launch), kernel.extents(launch), kernel.family.panels or ()
@@ -158,9 +158,9 @@ def test_grids_are_what_cuda_can_launch(kernel, configs, launches):
 
 
 def memory_calls(function, seen):
-    """(file, line, op) of every load, store, atomic and copy by descriptor in a jitted function and those it calls."""
+    """Return (file, line, op) of each load, store, atomic and descriptor copy in a jitted function and its callees."""
     path = Path(inspect.getsourcefile(function)).resolve()
-    if function in seen or not path.is_relative_to(ROOT / "kernels"):  # the language's own functions touch no memory
+    if function in seen or not path.is_relative_to(ROOT / "kernels"):  # Triton's own functions touch no memory
         return set()
     seen.add(function)
     lines, first = inspect.getsourcelines(function)
@@ -183,7 +183,7 @@ def memory_calls(function, seen):
 
 
 def test_every_operation_of_the_source_is_declared(kernel, launches):
-    """Which of them are executed depends on the launch; none is declared that is not there, or twice."""
+    """Which operations run depends on the launch. No launch declares one that the source lacks, or one twice."""
     called = memory_calls(kernel.jitted.fn, set())
     declared = [[(*access.source, access.op) for access in kernel.accesses(launch)] for launch in launches]
     assert called
@@ -211,7 +211,7 @@ def test_knobs_presets_and_headlines_are_complete_and_legal(kernel, kernels):
 @pytest.mark.parametrize(
     ("rows", "columns", "size"), [(1, 1, 1), (7, 5, 4), (9, 9, 3), (129, 3, 64), (5, 1000, 1), (10, 7, 100)]
 )
-def test_grouped_order_walks_down_the_rows_of_a_group_and_then_one_column_on(rows, columns, size):
+def test_grouped_order_walks_down_the_rows_of_a_group_and_then_moves_to_the_next_column(rows, columns, size):
     walk = [
         (row, column, first // size)
         for first in range(0, rows, size)

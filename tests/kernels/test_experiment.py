@@ -24,7 +24,7 @@ NOT_AN_OBJECT = (None, [], [1], "abc", "", 1, 1.5, float("nan"), True, ("kernel"
 
 
 def fields(kernel):
-    """Every field of a kernel's experiments: part, name, knob."""
+    """Return every field of a kernel's experiments: part, name, knob."""
     return [
         (part, name, knob) for part, (_, allowed) in declared_parts(kernel).items() for name, knob in allowed.items()
     ]

@@ -152,7 +152,7 @@ def test_a_script_imports_only_torch_triton_and_the_standard_library(kernel):
     assert all(name.split(".")[0] in {"torch", "triton", *sys.stdlib_module_names} for name in names)
 
 
-def test_a_script_is_made_of_what_the_experiment_says():
+def test_a_script_has_the_values_of_its_experiment():
     payload = {
         "kernel": "matmul.grouped",
         "problem": {"M": 96, "N": 80, "K": 64, "layout": "TN"},
@@ -306,8 +306,8 @@ def test_every_program_is_an_event_where_and_when_it_ran(experiment):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(0, 20)), max_size=60))
-def test_an_sm_has_as_many_slots_as_it_held_programs_at_once(drawn):
-    """No more, and none of them holds two at a time."""
+def test_an_sm_has_as_many_slots_as_it_ran_programs_at_once(drawn):
+    """No slot has two programs at a time."""
     sm = [one[0] for one in drawn]
     start = [one[1] for one in drawn]
     end = [one[1] + one[2] for one in drawn]

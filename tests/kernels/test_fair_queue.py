@@ -1,4 +1,4 @@
-"""The order in which clients are served, the reserved worker, and the limits. With a clock that the test sets."""
+"""The order in which clients are served, the reserved worker, and the limits. The test sets the clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANNS_PAGES = [Client(ANN.address, page) for page in "xyz"]
 
 
 class Clock:
-    """Time passes whenever it is read."""
+    """A clock that advances with each reading."""
 
     now = 100.0
 
@@ -39,7 +39,7 @@ def push(queue, name, client=INTERNAL, estimate_s=SHORT):
 
 
 def pop(queue):
-    """The name of the next call, which ends at once as estimated; None if none may run."""
+    """Finish the next call after its estimated time, and return its name; None if no call may run."""
     if queued := queue.pop():
         queue.finish(queued, queued.estimate_s)
     return queued and queued.call.args[0]

@@ -1,4 +1,4 @@
-"""The gate, the order of launches and the clock: on a made-up device with a made-up host clock."""
+"""The gate, the order of launches and the clock, on a fake device with a fake host clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernels.pairs import pair
 
 
 class Event:
-    """A CUDA event of a fake device: when it was recorded, its gate had not opened yet."""
+    """A CUDA event of a fake device; it has happened once the gate before it is open."""
 
     def __init__(self, device, **_):
         self.device = device
@@ -60,7 +60,7 @@ class FakeDevice:
         self.numbers.append(number)
 
     def alternate(self, number):
-        """Launch; slow if the launch before was fast, whichever call it was."""
+        """Launch a call that is slow if the launch before it was fast, whichever call that was."""
         self.launch(number, 0.98 if len(self.numbers) % 2 else 1.02)
 
     def stream(self, calls, l2="warm", timer="events"):
@@ -170,7 +170,7 @@ def test_a_sample_of_a_graph_of_short_calls_is_the_mean_of_20_launches():
 
 
 def readings(sms, time_ns, mhz=1755):
-    """What a probe records on some SMs, whose counters have different offsets."""
+    """Return what a probe records on some SMs, whose counters have different offsets."""
     rows = [(sm, 1000 * sm + 7 + time_ns * mhz // 1000, 5_000_000 + time_ns, 1) for sm in sms]
     return np.array(rows, dtype=np.int64)
 
@@ -192,7 +192,7 @@ def test_the_clock_is_cycles_over_time_on_the_sms_in_both_readings_and_none_if_i
 
 
 class Library:
-    """A driver's library that knows one device."""
+    """A fake NVML that has one device."""
 
     def __init__(self, reasons, may_read=True):
         self.reasons, self.may_read = reasons, may_read

@@ -1,4 +1,4 @@
-"""GROUP_SIZEs compared on a real GPU: counted and timed, and timed alone where nothing can be counted."""
+"""GROUP_SIZEs compared on a real GPU: counted and timed, and only timed where nothing can be counted."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def test_each_group_size_is_counted_five_times_and_timed_in_turns(gpu):
     assert gpu.known(experiment, "reuse") is study
 
 
-def test_without_ncu_sizes_are_timed_alone_and_the_note_says_why(gpu, monkeypatch):
+def test_without_ncu_sizes_are_only_timed_and_the_note_says_why(gpu, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    _, study = compared(gpu, BLOCK_K=32)  # of which nothing was counted, so nothing is kept
+    _, study = compared(gpu, BLOCK_K=32)  # not measured before, so no result is cached
     assert study.tool == ""
     assert "ncu is not installed" in study.note
     for row in study.rows:

@@ -1,4 +1,4 @@
-"""Runs on a real GPU: the largest sides, every way to take time, and workers that die or hang in the middle."""
+"""Runs on a real GPU: the largest sides, every way to measure time, and workers that die or hang during a run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_way_to_take_time_gives_samples_of_both(gpu, l2, timer):
 
 @pytest.mark.idle_gpu
 def test_events_and_a_graph_agree_on_a_launch_of_a_tenth_of_a_millisecond(gpu):
-    """A time that held the launch's own cost would differ."""
+    """A time that included launch overhead would differ."""
     payload = {"kernel": "transpose.tiled", "problem": {"M": 8192, "N": 8192}}
     times = [run(gpu, {**payload, "run": {"timer": timer}}).timing.median_ms for timer in ("events", "graph")]
     assert times[0] == pytest.approx(times[1], rel=0.1)
@@ -69,7 +69,7 @@ def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gp
     process_id = gpu.ask_runner(os.getpid)
     job = gpu.submit(from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16384, "N": 16384, "K": 16384}}))
     assert any(progress.stage in ("launch", "check", "time") for progress in job.updates())
-    time.sleep(0.05)  # it has taken the work: what dies before is replaced, and the work done
+    time.sleep(0.05)  # the worker has taken the job; if it died earlier, another would run the job
     os.kill(process_id, signal.SIGKILL)
     outcome = job.result()
     assert isinstance(outcome, Failure), outcome

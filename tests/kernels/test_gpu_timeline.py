@@ -1,4 +1,4 @@
-"""Timelines on a real GPU: every program once, on SMs that there are, and a span that is the kernel's own time."""
+"""Timelines on a real GPU: every program once, on existing SMs, and a span that is the kernel's own time."""
 
 from __future__ import annotations
 

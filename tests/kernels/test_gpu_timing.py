@@ -80,7 +80,7 @@ def test_a_short_launch_takes_less_in_a_graph_of_20(gpu):
 
 
 def test_a_cold_launch_reads_from_dram_and_a_warm_one_does_not(gpu):
-    """All of it fits in the L2. Cold, it is no faster than the best copy in DRAM, and slower than warm."""
+    """The matrices fit in the L2. A cold launch is no faster than the best copy in DRAM, and slower than a warm one."""
     warm, cold = (run(gpu, FITS, l2=l2) for l2 in ("warm", "cold"))
     assert cold.timing.gbps < warm.peak.rate
     assert cold.timing.median_ms > warm.timing.median_ms

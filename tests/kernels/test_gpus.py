@@ -1,4 +1,4 @@
-"""The GPU table, and which of its rows a device's own name stands for."""
+"""The GPU table, and which row describes a device of a given name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHERS = (
 
 
 @pytest.mark.parametrize(("device", "name"), [*DEVICES.items(), *((other, None) for other in OTHERS)])
-def test_a_device_has_the_row_of_its_model_alone(device, name):
+def test_a_device_gets_the_row_of_its_own_model_only(device, name):
     assert table_name(device) == name
 
 
@@ -55,7 +55,7 @@ def test_the_figures_of_a_row_are_plausible_in_their_units(row):
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
-def test_hidden_devices_are_not_there(monkeypatch, request, hidden):
+def test_hidden_devices_are_not_found(monkeypatch, request, hidden):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
     request.addfinalizer(this_gpu.cache_clear)
     this_gpu.cache_clear()

@@ -1,4 +1,4 @@
-"""What holds for every measurement: its name, refusals, cancel, what a failure costs, and which results are kept."""
+"""Rules for every measurement: names, refusals, cancels, workers after failures, and which results are kept."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_compile_that_fails_leaves_the_run_worker_alone(deviceless, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["tmeline", "", "Run"])
-def test_an_unknown_name_is_an_error_that_lists_those_there_are(session, name):
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones(session, name):
     for ask in (session.submit, session.known):
         with pytest.raises(ValueError, match="run, check, counters, reuse, timeline") as error:
             ask(QUICK, name)
@@ -95,7 +95,7 @@ def test_a_job_is_cancelled_while_it_compiles(deviceless, name):
 
 
 @pytest.mark.parametrize("name", [name for name, one in MEASUREMENTS.items() if not one.is_interpreted])
-def test_what_takes_a_gpu_is_refused_without_one_in_its_own_words(session, name):
+def test_a_measurement_that_needs_a_gpu_is_refused_without_one_in_its_own_sentence(session, name):
     experiment = replace(QUICK, gpu="B200")
     for asked, gpu in ((experiment, "B200"), (QUICK, "H200")):
         outcome = session.submit(asked, name).result(0)

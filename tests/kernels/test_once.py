@@ -1,4 +1,4 @@
-"""A value that several threads ask for at once is made once."""
+"""A value that several threads request at once is computed once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from kernels import once
 
 
-def test_threads_that_ask_while_it_is_made_wait_for_it():
+def test_threads_wait_for_a_value_that_another_thread_is_computing():
     begun, go_on, made = threading.Event(), threading.Event(), []
 
     @once

@@ -29,9 +29,9 @@ KERNEL = discover()["matmul.persistent"]
     ],
 )
 def test_each_half_of_each_tile_is_stored(session: Session, shape: tuple[int, int, int], group_size: int) -> None:
-    """Of 1, 2, 4 and 5 steps; 17 rows of tiles are groups of one, and no groups of three.
+    """The shapes have 1, 2, 4 and 5 steps. Their 17 rows of tiles divide into groups of one, and not of three.
 
-    On 132 SMs four programs have two tiles; of the last shape eight have three, and the last halves are outside C.
+    On 132 SMs, four programs have two tiles. In the last shape, eight have three, and the last halves are outside C.
     """
     config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 16, "GROUP_SIZE": group_size, "num_warps": 8}
     payload = {"kernel": KERNEL.id, "problem": dict(zip("MNK", shape, strict=True)), "config": config}
@@ -70,8 +70,8 @@ def test_a_tile_of_more_than_32_kib_is_stored_in_halves(dtype: str, tile: tuple[
 
 @pytest.mark.xdist_group("compiled")
 @pytest.mark.parametrize(("dtype", "tile"), [("float16", (128, 256)), ("float32", (128, 128))])
-def test_each_half_is_stored_on_the_line_that_is_said(session: Session, dtype: str, tile: tuple[int, int]) -> None:
-    """The right half waits in 16-bit types, and is stored at once in float32."""
+def test_each_half_is_stored_on_its_declared_line(session: Session, dtype: str, tile: tuple[int, int]) -> None:
+    """The right half is stored later in 16-bit types, and immediately in float32."""
     launch = launch_of(dtype, *tile)
     compiled = session.compile(Experiment(KERNEL.id, launch.problem, launch.config, "H200")).result()
     assert isinstance(compiled, Compiled), compiled

@@ -24,7 +24,7 @@ PROCESS = Call("worker", os.getpid)
 
 
 def hold(directory, name):
-    """Write down this process, and return it once the test lets the call end."""
+    """Write this process's id to a file, and return it once the test ends the call."""
     Path(directory, name).write_text(str(os.getpid()), encoding="utf-8")
     while not Path(directory, f"{name} ends").exists():
         time.sleep(0.01)
@@ -166,7 +166,7 @@ def test_a_worker_that_dies_or_is_stopped_costs_its_own_call_and_is_replaced(poo
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name)
-def test_an_idle_worker_is_replaced_before_anybody_asks(pool, sent):
+def test_an_idle_worker_that_dies_or_is_stopped_is_replaced_before_the_next_call(pool, sent):
     server = result_of(pool, os.getppid)
     process = result_of(pool, os.getpid)
     others = set(children(server, "")) - {process}
@@ -261,7 +261,7 @@ def test_workers_whose_calls_are_not_timed_are_nicer_than_the_page(make_pool):
     assert model > interpreter == os.nice(0)
 
 
-# Holds Python's lock in one worker and sleeps in another, says so, and stays.
+# One worker holds the GIL and another sleeps, until the page is killed.
 BUSY = """
 import sys, threading
 from pathlib import Path
@@ -277,7 +277,7 @@ if __name__ == "__main__":
 
 
 def hold_lock(directory, name):
-    """Write down this process, and keep Python's lock for minutes, as a compile does."""
+    """Write this process's id to a file, and hold the GIL for minutes, as a compile does."""
     Path(directory, name).write_text(str(os.getpid()), encoding="utf-8")
     return pow(7, 10**8)
 

@@ -13,8 +13,8 @@ from scripts import search_configs
 PERSISTENT = discover()["matmul.persistent"]
 
 
-def test_each_is_recommended_for_the_shape_it_was_found_for() -> None:
-    """Each is for another launch, and was compared with other configs."""
+def test_each_config_is_recommended_for_the_shape_it_was_found_for() -> None:
+    """Each is for a different launch, and was compared with other configs."""
     every = recommended.shipped()
     assert len({(one.gpu, one.experiment.kernel, one.experiment.problem) for one in every}) == len(every)
     for one in every:
@@ -50,7 +50,7 @@ def test_writing_a_line_gives_the_line_that_was_read() -> None:
     assert [json.dumps(one.to_json()) for one in recommended.shipped()] == lines
 
 
-def test_a_search_tries_only_what_the_kernel_takes_and_each_config_once() -> None:
+def test_a_search_tries_only_configs_that_the_kernel_accepts_and_each_once() -> None:
     problem = {"M": 64, "N": 64, "K": 64, "dtype": "float8_e4m3fn"}
     space = [{"BLOCK_M": [64], "BLOCK_K": [16, 32]}, {"BLOCK_M": [64, 3], "BLOCK_K": [32]}]
     tried = search_configs.candidates("matmul.grouped", problem, "events", space)

@@ -19,7 +19,7 @@ FILES = sorted(records.DIRECTORY.glob("*.jsonl"))
 
 
 def lines(word):
-    """The shipped lines of a kind."""
+    """Return the shipped lines of a kind."""
     every = (line for file in FILES for line in file.read_text(encoding="utf-8").splitlines())
     return [line for line in every if word in json.loads(line)]
 
@@ -55,7 +55,7 @@ def test_a_recording_is_found_by_its_own_experiment_and_marked_as_recorded(word)
     ("payload", "is_found"),
     [
         ({"run": {"seed": 9}}, True),
-        ({"problem": {"precision": "ieee"}}, True),  # float16 is multiplied in one way alone
+        ({"problem": {"precision": "ieee"}}, True),  # float16 has only one precision
         ({"problem": {"dtype": "float32", "precision": "tf32x3"}}, False),
     ],
 )
@@ -103,7 +103,7 @@ LOST = records.find(RUN, from_json({"kernel": "matmul.split_k_race"}), "H200")
 
 
 def picture(rows=128, columns=126):
-    """A picture of 512 × 501 elements: errors of every size, some beyond the limit, one not finite."""
+    """Return a picture of 512 × 501 elements: errors of every size, some beyond the limit, one not finite."""
     rng = np.random.default_rng(0)
     cells = (10 ** rng.uniform(-6, 4, (rows, columns))).astype(np.float32)
     cells[0, 0], cells[5, 5], cells[9, 9] = 0, np.inf, 1
@@ -147,7 +147,7 @@ def test_reading_and_writing_a_picture_gives_the_same_line_of_at_most_20_kilobyt
     assert "Infinity" not in line
 
 
-def test_every_code_stands_for_itself():
+def test_every_level_is_read_back_unchanged():
     every = Diff(LEVELS.reshape(16, 16), (1, 1), (16, 16), exact=False)
     np.testing.assert_array_equal(read_back(every).cells, every.cells)
     assert len(LEVELS) == 256
@@ -155,7 +155,7 @@ def test_every_code_stands_for_itself():
     assert 1 in LEVELS, "the limit"
 
 
-def test_the_largest_of_each_cell_survives_pooling_where_nothing_divides():
+def test_pooling_keeps_the_largest_value_of_each_cell_even_if_no_side_divides():
     cells = np.zeros((129, 65), dtype=np.float32)
     cells[128, 64] = 7
     small = pool_max(cells, (3, 2))

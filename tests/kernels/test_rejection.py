@@ -1,4 +1,4 @@
-"""What the compiler rejects becomes a sentence, and nothing of it reaches the terminal."""
+"""Compiler errors become a sentence, and none of the compiler's output reaches the terminal."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_full_disk_is_named_without_its_path(monkeypatch):
     assert "/somewhere" not in failure.message
 
 
-def test_a_tile_that_registers_can_not_hold_is_refused_and_nothing_is_printed(tmp_path):
+def test_a_tile_that_does_not_fit_in_registers_is_refused_and_nothing_is_printed(tmp_path):
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
     command = [sys.executable, "-c", COMPILE, str(tmp_path / "reply")]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)

@@ -1,4 +1,4 @@
-"""Comparing GROUP_SIZEs without a GPU: what is compared, what was recorded, and ncu's page of many launches."""
+"""Comparing GROUP_SIZEs without a GPU: which sizes are compared, recordings, and ncu's page of many launches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_without_a_gpu_the_recorded_study_is_given_for_any_group_size(session, s
     assert session.known(experiment, "reuse").rows == study.rows
 
 
-def test_how_a_run_is_timed_and_on_what_numbers_makes_no_difference(session):
+def test_a_recorded_study_is_found_for_any_inputs_and_timing_options(session):
     payload = {**RECORDED, "run": {"seed": 5, "l2": "cold"}}
     payload["problem"] = {**RECORDED["problem"], "precision": "ieee"}
     assert isinstance(session.submit(from_json(payload), "reuse").result(), GroupSizeStudy)
@@ -107,11 +107,11 @@ def test_every_launch_of_every_experiment_is_read_in_order(ncu_calls):
     assert command[command.index("--kernel-name") + 1] == "regex:^(matmul_grouped)$"
     assert command[-1] == "3"
     imported = (calls.parent / "imports").read_text(encoding="utf-8").split()
-    assert imported[imported.index("--print-units") + 1] == "base", "not in a unit of ncu's choice"
+    assert imported[imported.index("--print-units") + 1] == "base", "not in a unit that ncu chooses"
 
 
 @pytest.mark.parametrize("counted", [0, 5, 7])
-def test_fewer_or_more_launches_than_were_made_are_refused(ncu_calls, counted):
+def test_a_count_of_fewer_or_more_launches_than_were_made_is_refused(ncu_calls, counted):
     ncu_calls(dram=counted)
     with pytest.raises(counters.CountingFailed) as error:
         count()
@@ -121,7 +121,7 @@ def test_fewer_or_more_launches_than_were_made_are_refused(ncu_calls, counted):
 
 
 def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu_calls):
-    """DRAM's metrics are asked alone: more than fit into one pass would be taken in several, with a warm L2."""
+    """DRAM's metrics are requested alone: ncu would measure more metrics in several passes, with a warm L2."""
     calls = ncu_calls(dram=2 * REPEATS, l2=2)
     first, second = count_variants([experiment_of(GROUP_SIZE=size) for size in (1, 2)], cache="/tmp")
     assert counters.tool() == "Nsight Compute 1.2.3"

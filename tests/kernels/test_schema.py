@@ -1,4 +1,4 @@
-"""JSON Schemas: one per kernel that is exact, one for all kernels that refuses nothing that any kernel takes."""
+"""JSON Schemas: an exact one per kernel, and one for all kernels that allows all values that any kernel accepts."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def experiment(kernel="matmul.grid_2d", problem=None, gpu="", **config):
 
 QUICK = experiment(problem={"M": 1, "N": 129, "K": 33}, BLOCK_M=16, BLOCK_N=16, BLOCK_K=16)
 
-# Half a minute for an H200: 512 sums per thread.
+# Takes the compiler half a minute for an H200: 512 sums per thread.
 SLOW_TO_COMPILE = {"BLOCK_M": 256, "BLOCK_N": 128, "BLOCK_K": 16, "num_warps": 2}
 
 
@@ -52,7 +52,7 @@ def worker_id(session):
 
 
 def launched(session, held):
-    """A job whose launch a worker has taken, and the worker's process id."""
+    """Return a job whose launch a worker has taken, and the worker's process id."""
     job = session.submit(QUICK, "made_up")
     return job, held.process("launch")
 
@@ -102,7 +102,7 @@ def test_runs_wait_in_line_and_cancelling_the_first_ends_its_worker(session, hel
     assert len(session.queue) == 0
 
 
-def test_cancelling_what_is_over_changes_nothing(session):
+def test_cancelling_a_finished_job_changes_nothing(session):
     job = session.submit(QUICK)
     result, process_id = job.result(PATIENCE_S), worker_id(session)
     job.cancel()

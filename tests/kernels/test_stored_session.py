@@ -1,4 +1,4 @@
-"""What a session measured is stored when it ended, and a session that is started later finds it."""
+"""A session stores finished measurements, and later sessions find them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK = experiment("matmul.grouped", M=64, N=64, K=32)
 
 @pytest.fixture
 def sessions(store_path, compiled_before):
-    """Starts sessions on one store, one after the other."""
+    """Return a function that starts sessions on one store, one after the other."""
     started = []
 
     def start(gpu=None):
@@ -37,7 +37,7 @@ def sessions(store_path, compiled_before):
         session.close()
 
 
-def test_what_the_interpreter_checked_comes_back_after_a_restart(sessions, store_path):
+def test_a_run_under_the_interpreter_comes_back_after_a_restart(sessions, store_path):
     before = sessions()
     live = before.submit(QUICK).result()
     assert isinstance(live, RunResult), live
@@ -52,7 +52,7 @@ def test_what_the_interpreter_checked_comes_back_after_a_restart(sessions, store
     assert found.value.backend == "interpreter"
 
 
-def test_a_stored_check_has_the_recorded_time_beside_it_as_a_live_one_has(sessions, store):
+def test_a_stored_check_comes_with_the_recorded_time_as_a_live_one_does(sessions, store):
     shipped = records.shipped(RUN.form)[0]
     of, gpu = shipped.measured.experiment, "H200"
     recorded = records.find(RUN.form, of, gpu)
@@ -79,7 +79,7 @@ def test_a_result_of_a_gpu_comes_back_with_its_date_and_takes_precedence_over_sh
 
 
 def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, monkeypatch):
-    """The GPU's part is made up: what it returns goes the way that a GPU's result goes."""
+    """The measurement is fake, and its result is handled like a GPU's."""
     device = Device("cuda", "NVIDIA H200", "2.13.0", "3.7.1")
     monkeypatch.setitem(
         MEASUREMENTS, "run", replace(RUN, measure=lambda experiment, stages: run(experiment, 0.25, device))

@@ -1,4 +1,4 @@
-"""When and where each program ran: the build that writes it down, what is made of it, and recordings. Without a GPU."""
+"""When and where each program ran: the timed build, its record, and the reply. Without a GPU."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def pool(compiled_before):
 
 
 def both_builds(kernel_id, gpu):
-    """A kernel's default on 8 warps, as others compile it, and its timed build, taken apart. In a compile worker."""
+    """Compile a kernel's default on 8 warps, plain and as a timed build. In a compile worker."""
     declared = discover()[kernel_id]
     launch = Launch(declared.family.problem(), declared.config(num_warps=8), gpu)
     return [compiler.compile_launch(build, launch) for build in (declared, compiler.timed_build(declared, launch))]
 
 
 @pytest.mark.parametrize(("kernel", "gpu"), in_turns("H200", "A100-40GB"), ids=lambda part: getattr(part, "id", part))
-def test_the_timed_build_does_what_the_kernel_does_and_writes_its_times_down(pool, kernel, gpu):
+def test_the_timed_build_does_what_the_kernel_does_and_records_its_times(pool, kernel, gpu):
     builds = pool.submit(Call("compile", both_builds, (kernel.id, GPUS[gpu]))).result()
     assert isinstance(builds, list), builds
     plain, timed = builds
@@ -105,7 +105,7 @@ def test_the_tick_divides_all_differences_and_the_step_is_the_smallest():
     assert (still.tick_ns, still.step_ns, still.span_ns) == (0, 0, 0)
 
 
-def test_the_reply_lists_every_program_with_what_it_costs_to_know():
+def test_the_reply_lists_every_program_and_what_recording_costs():
     reply = json.loads(json.dumps(timeline_json(timeline(note="The clock is unknown."))))
     assert reply["programs"][1] == {"sm": 131, "start_ns": 32, "end_ns": 960}
     assert len(reply["programs"]) == 3

@@ -153,11 +153,11 @@ SEEDS = range(300)
 
 
 def drawn(dice, count, ratio, noise):
-    """Times of two calls of which the first takes `ratio` times as long, each with its own noise."""
+    """Return times of two calls with independent noise; the first takes `ratio` times as long."""
     return ratio * dice.lognormal(0, noise, count), dice.lognormal(0, noise, count)
 
 
-def test_less_than_the_noise_is_no_difference_and_the_inverse_ratio_is_the_inverse():
+def test_a_difference_below_the_noise_does_not_count_and_swapped_calls_give_the_inverse_ratio():
     dice = np.random.default_rng(0)
     assert not pair(dice.normal(1.001, 0.05, 20).tolist(), dice.normal(1.0, 0.05, 20).tolist()).differs
     ours, theirs = drawn(np.random.default_rng(2), 41, 0.9, 0.01)
@@ -177,7 +177,7 @@ def test_the_interval_holds_the_true_ratio_in_95_of_100_runs(count):
 
 @pytest.mark.parametrize("ratio", [0.98, 1.02])
 def test_a_drift_that_hits_both_calls_cancels(ratio):
-    """The clock falls by a third in the course of the run, and one run in ten is disturbed as a whole."""
+    """The clock falls by a third during the run, and one turn in ten is disturbed as a whole."""
     dice = np.random.default_rng(0)
     drift = np.linspace(1, 1.5, 60) * np.where(dice.random(60) < 0.1, 2.0, 1.0)
     ours, theirs = drawn(dice, 60, ratio, 0.002)
@@ -188,7 +188,7 @@ def test_a_drift_that_hits_both_calls_cancels(ratio):
     assert with_drift.noise < 0.002
 
 
-def test_one_slow_launch_in_ten_moves_nothing():
+def test_one_slow_launch_in_ten_does_not_change_the_ratio():
     dice = np.random.default_rng(1)
     ours, theirs = drawn(dice, 200, 1.0, 0.005)
     disturbed = np.where(dice.random(200) < 0.1, 3 * ours, ours)
@@ -206,13 +206,13 @@ def test_times_that_all_are_a_tick_apart_are_known_to_half_a_tick():
     assert found.high == pytest.approx(1, rel=2e-4)
 
 
-def test_too_few_pairs_give_all_that_there_is_between_the_least_and_the_greatest():
+def test_the_interval_of_too_few_pairs_is_their_whole_range():
     found = pair([1.0, 1.2, 1.1], [1.0, 1.0, 1.0])
     assert (found.low, found.ratio, found.high) == (1.0, 1.1, 1.2)
     assert FEWEST == 6, "2 · (1/2)^6 is below 5 %, 2 · (1/2)^5 is not"
 
 
 @pytest.mark.parametrize("others", [[], [1.0, 2.0]])
-def test_times_that_do_not_belong_together_are_refused(others):
+def test_different_numbers_of_times_are_refused(others):
     with pytest.raises(ValueError, match="can't be paired"):
         pair([1.0], others)

@@ -1,4 +1,4 @@
-"""A GPU that is lent for a call at a time: a hub that forks a process for it, as ZeroGPU does, with no GPU in it."""
+"""GPUs that ZeroGPU lends for one job at a time, with a fake hub that forks a process per lease and has no GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHO = contextvars.ContextVar("who", default="nobody")
 
 
 class Hub:
-    """Runs what it is given in a daemon that it forks, and says no more of an error than its class."""
+    """Runs a function in a forked daemon, and reports only the class of an error, as ZeroGPU does."""
 
     def __init__(self):
         self.asked = []
@@ -126,7 +126,7 @@ def test_a_cancelled_call_ends_its_worker(pool, hub, held):
     until(lambda: hub.alive == 0)
 
 
-def test_a_hub_that_lends_nothing_is_a_failure_with_its_words(pool, hub):
+def test_a_hub_that_lends_nothing_is_a_failure_with_its_message(pool, hub):
     hub.refuses = 'You have exceeded your GPU quota. <a href="https://hub.example">More</a>'
     assert_failed(call(pool, os.getpid), "worker", "no_gpu", "No GPU was lent: You have exceeded your GPU quota. More")
     hub.refuses = ""
@@ -172,7 +172,7 @@ def space(hub, monkeypatch, tmp_path):
     session.close()
 
 
-def test_a_session_on_zero_gpu_knows_its_slice_and_asks_for_none_until_something_runs(space, hub):
+def test_a_session_on_zero_gpu_knows_its_slice_and_requests_none_until_something_runs(space, hub):
     space.warm_up()
     assert (space.gpu.name, space.gpu.sms, space.backend) == ("slice of RTXPRO6000", 94, "cuda")
     assert space.ping_runner() is None

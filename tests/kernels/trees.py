@@ -1,4 +1,4 @@
-"""Copies of the project's source, for tests that change it, and processes."""
+"""Copies of the project's source for tests that change it, and child processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = ("kernels", "visualize", "tests", "scripts", "docs", "app.py", "pyprojec
 
 
 def copied(directory, parts=PARTS):
-    """A copy of the source in `directory`, with the bytecode of what stays the same."""
+    """Copy the source and its cached bytecode to `directory`."""
     directory.mkdir(parents=True)
     for part in parts:
         source = ROOT / part
@@ -27,7 +27,7 @@ def copied(directory, parts=PARTS):
 
 
 def python(tree, *arguments, stdin=""):
-    """Run this Python in a tree, with what it imports from there."""
+    """Run this Python in a tree, and import modules from there."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -44,7 +44,7 @@ def python(tree, *arguments, stdin=""):
 
 
 def children(parent, word):
-    """Process ids of a process' children whose command has a word in it."""
+    """Return the ids of a process's children whose command contains a word."""
     found = []
     for directory in Path("/proc").iterdir():
         if not directory.name.isdigit():
@@ -60,7 +60,7 @@ def children(parent, word):
 
 
 def is_alive(process):
-    """Whether it runs; one that has ended may wait to be read by whoever inherited it."""
+    """Return whether a process runs. A zombie has ended, even if nobody has read its exit status."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:

@@ -24,7 +24,7 @@ KERNEL = SimpleNamespace(zeroed_output=False)
 
 @dataclass
 class Launches:
-    """Prepared launches of one config: what it writes, and what is allowed of that."""
+    """A prepared launch of one config: the value that it writes, and its allowed error."""
 
     experiment: Any
     log: Any
@@ -50,7 +50,7 @@ class Launches:
 
 
 class Log:
-    """Runs trials, and remembers launches, checks and timed calls."""
+    """Runs trials, and logs launches, checks and timed calls."""
 
     def __init__(self):
         self.launched: list[Any] = []
