@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -41,13 +40,6 @@ ALL = ResultFilter()
 
 def medians(store, wanted=ALL):
     return [one.summary.median_ms for one in store.latest(wanted, 1000)]
-
-
-def counted(path):
-    with sqlite3.connect(path) as connection:
-        (number,) = connection.execute("SELECT count(*) FROM result").fetchone()
-    connection.close()
-    return number
 
 
 WRITING = """

@@ -26,7 +26,7 @@ from kernels.results.database import VERSION
 from kernels.results.store import ResultFilter, Store, experiment_key, experiment_text, machine_store, read_experiment
 from kernels.space import space
 from tests.kernels.results_made_up import H200, INTERPRETER, START, experiment, run
-from tests.kernels.stores import ONE, OTHER, RUN, again, counted, medians, put, put_sweep, writing
+from tests.kernels.stores import ONE, OTHER, RUN, again, medians, put, put_sweep, writing
 
 HOSTILE = "'; DROP TABLE result; --"
 ALL = ResultFilter()
@@ -192,7 +192,7 @@ def test_the_environment_names_the_machines_store(tmp_path, monkeypatch):
     store = machine_store(tmp_path)
     put(store, run(ONE))
     store.close()
-    assert counted(tmp_path / "there" / "mine.db") == 1
+    assert Store(tmp_path / "there" / "mine.db").count(ALL) == 1
     monkeypatch.setenv("TILESCOPE_DB", "OFF")
     assert machine_store(tmp_path).path is None
 
@@ -370,7 +370,7 @@ def test_a_deleted_file_is_replaced_by_a_new_one(store, store_path):
         file.unlink()
     assert store.latest(ALL, 5) == []
     assert put(store, run(ONE, 0.2))
-    assert (medians(store), median_ms(store), counted(store_path)) == ([0.2], 0.2, 1)
+    assert (medians(store), median_ms(store), again(store).count(ALL)) == ([0.2], 0.2, 1)
 
 
 # Most of a kill's time is the start of its process, so the default is few; `make test-all` runs a hundred.

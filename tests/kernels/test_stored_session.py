@@ -16,7 +16,7 @@ from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Device, Failure, RunResult, records
 from kernels.results.store import ResultFilter, Store
 from tests.kernels.results_made_up import INTERPRETER, START, experiment, run
-from tests.kernels.stores import counted, put
+from tests.kernels.stores import put
 
 QUICK = experiment("matmul.grouped", M=64, N=64, K=32)
 
@@ -37,11 +37,11 @@ def sessions(store_path, compiled_before):
         session.close()
 
 
-def test_a_run_under_the_interpreter_comes_back_after_a_restart(sessions, store_path):
+def test_a_run_under_the_interpreter_comes_back_after_a_restart(sessions, store):
     before = sessions()
     live = before.submit(QUICK).result()
     assert isinstance(live, RunResult), live
-    assert counted(store_path) == 1
+    assert store.count(ResultFilter()) == 1
     assert before.known(QUICK, "run") is live, "what was measured since the start comes first"
     assert before.found(QUICK, "run").ended is None
     found = sessions().found(QUICK, "run")
@@ -95,7 +95,7 @@ def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, monkeypatch):
     assert (again.timing.median_ms, again.device.triton) == (0.25, "3.7.1")
 
 
-def test_failures_and_recordings_are_not_stored(sessions, store_path, monkeypatch):
+def test_failures_and_recordings_are_not_stored(sessions, store, monkeypatch):
     session = sessions()
     assert isinstance(session.submit(replace(QUICK, gpu="B200")).result(0), Failure)
     shipped = records.shipped(RUN.form)[0]
@@ -104,7 +104,7 @@ def test_failures_and_recordings_are_not_stored(sessions, store_path, monkeypatc
     shipped = next(one for one in records.shipped(COUNTERS.form) if one.gpu == "H200")
     found = sessions(GPUS["H200"]).submit(shipped.measured.experiment, "counters").result()
     assert found.backend == "recorded"
-    assert counted(store_path) == 0
+    assert store.count(ResultFilter()) == 0
 
 
 def test_a_session_whose_store_is_locked_still_answers_and_reports_the_lock(sessions, store_path):
