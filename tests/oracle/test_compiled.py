@@ -11,13 +11,7 @@ import pytest
 
 from kernels import discover
 from kernels.accesses import MemoryOperation
-from kernels.compiling.memory_operations import (
-    Unreadable,
-    locate_lines,
-    match_instructions,
-    memory_lines,
-    read_operations,
-)
+from kernels.compiling import memory_operations
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
 from kernels.jit import last_line, source_lines
@@ -49,16 +43,17 @@ def test_every_operation_is_found_in_every_text(session, kernel, gpu):
         file, first = access.source
         last = last_line(access.source)
         assert any(name in "".join(source_lines(file)[first - 1 : last]) for name in ("load(", "store(", "atomic_add("))
+        name = file.rsplit("/", 1)[-1]
         for kind in TEXTS:
-            name = file.rsplit("/", 1)[-1]
-            assert memory_lines(getattr(compiled, kind), kind, name, first, last), (access.op, access.tensor, kind)
+            lines = memory_operations.memory_lines(getattr(compiled, kind), kind, name, first, last)
+            assert lines, (access.op, access.tensor, kind)
 
 
 def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(session, kernels):
     compiled = session.compile(experiment(kernels["matmul.grouped"], "H200")).result()
     for kind in TEXTS:
         text = getattr(compiled, kind)
-        innermost = {location[0][0] for _, location in locate_lines(text, kind) if location}
+        innermost = {location[0][0] for _, location in memory_operations.locate_lines(text, kind) if location}
         assert {"grouped.py", "tile.py"} <= innermost, kind
         assert '"kernels/matmul/grouped.py"' in text, kind
         assert '"standard.py"' in text, kind
@@ -68,7 +63,7 @@ def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(session
 def test_of_several_lines_of_sass_in_a_row_the_first_is_the_innermost():
     files = (("tile.py", 7), ("grouped.py", 3))
     text = "\n".join([*(f'\t//## File "kernels/matmul/{file}", line {line}' for file, line in files), "MOV R1, R2 ;"])
-    located = [location for _, location in locate_lines(text, "sass")]
+    located = [location for _, location in memory_operations.locate_lines(text, "sass")]
     assert located == [(), (), (("tile.py", 7, 0), ("grouped.py", 3, 0))]
 
 
@@ -88,9 +83,8 @@ def test_the_default_tile_fits_in_shared_memory_in_the_widest_type(session, kern
 
 def test_what_was_compiled_is_kept(session, kernels):
     chosen = experiment(kernels["transpose.tiled"], "H200")
-    assert (
-        session.compile(chosen).result() is session.compile(replace(chosen, run=replace(chosen.run, seed=5))).result()
-    )
+    reseeded = replace(chosen, run=replace(chosen.run, seed=5))
+    assert session.compile(chosen).result() is session.compile(reseeded).result()
 
 
 def test_a_config_that_no_sm_has_room_for_is_refused_with_the_figures(session, kernels):
@@ -168,7 +162,7 @@ def test_a_tensor_copy_on_another_line_goes_to_the_descriptor_that_lacks_it():
     """As ptxas says for persistent matmul, TT, 48 × 80 × 96 bfloat16, in tiles of 32 × 32 × 16: a line of orders.py."""
     descriptors = [MemoryOperation("descriptor", ("tile.py", line), None, 0, 0, "", 1, ()) for line in (57, 61)]
     listed = [("UTMALDG.2D", ((file, line, 0),)) for file, line in (("orders.py", 57), ("tile.py", 61))]
-    assert match_instructions(listed, descriptors) == [0, 1]
+    assert memory_operations.match_instructions(listed, descriptors) == [0, 1]
 
 
 # Below compute capability 9.0, Triton adds bfloat16 by a branch with a compare-and-swap loop, not by inline assembly.
@@ -224,10 +218,10 @@ def test_texts_that_contradict_one_another_are_unreadable(
     accesses, tensors = kernel.accesses(launch), kernel.family.tensors(launch.problem)
     shapes = [tensors[access.tensor].stored for access in accesses]
     texts = {kind: getattr(compiled, kind) for kind in TEXTS}
-    assert read_operations(accesses, shapes, **texts) == compiled.operations
+    assert memory_operations.read_operations(accesses, shapes, **texts) == compiled.operations
     moved = replace(accesses[0], source=(accesses[0].source[0], 1))
-    with pytest.raises(Unreadable, match="became 0 operations"):
-        read_operations((moved, *accesses[1:]), shapes, **texts)
+    with pytest.raises(memory_operations.Unreadable, match="became 0 operations"):
+        memory_operations.read_operations((moved, *accesses[1:]), shapes, **texts)
     assert old in texts[kind]
-    with pytest.raises(Unreadable, match=why):
-        read_operations(accesses, shapes, **{**texts, kind: texts[kind].replace(old, new, 1)})
+    with pytest.raises(memory_operations.Unreadable, match=why):
+        memory_operations.read_operations(accesses, shapes, **{**texts, kind: texts[kind].replace(old, new, 1)})

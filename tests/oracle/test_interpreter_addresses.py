@@ -46,12 +46,8 @@ def small_tiles(kernel):
     for uneven in (0, 1):
         config = {}
         for place, (name, knob) in enumerate(tile.items()):
-            allowed = [
-                value
-                for value in knob.choices or range(max(knob.low, 2), knob.high + 1)
-                if value >= 4 or not knob.choices
-            ]
-            config[name] = allowed[uneven * (place % 2)]
+            allowed = [value for value in knob.choices or () if value >= 4]
+            config[name] = (allowed or range(max(knob.low, 2), knob.high + 1))[uneven * (place % 2)]
         yield config
 
 

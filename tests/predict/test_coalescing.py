@@ -6,7 +6,6 @@ Layouts are drawn at random; what the compiler really chooses, and what hardware
 from __future__ import annotations
 
 import itertools
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -106,11 +105,8 @@ def launches(draw):
             block, fast, pitch = (access.run.block,), 0, (1 if access.transposed else shape[0] * shape[1])
         else:
             lengths = {axis.index: axis.block for axis in (access.rows, access.columns)}
-            block, fast, pitch = (
-                tuple(lengths[i] for i in access.dims),
-                access.dims.index(access.columns.index),
-                shape[1],
-            )
+            block = tuple(lengths[i] for i in access.dims)
+            fast, pitch = access.dims.index(access.columns.index), shape[1]
         # A vector must be aligned, wholly in the tensor or wholly out of it, and no longer than the block.
         widest = min(block[fast].bit_length() - 1, (pitch & -pitch).bit_length() - 1, 4 - (size.bit_length() - 1))
         vector = draw(st.integers(0, widest))
@@ -191,25 +187,3 @@ def test_a_compare_and_swap_atomic_is_a_load_and_at_least_one_iteration():
         (0, "load", False), (1, "load", False), (2, "load", False), (2, "atomic", True),
     ]  # fmt: skip
     assert replace(found[2].launch, is_lower_bound=True) == found[3].launch
-
-
-@pytest.mark.parametrize("kernel_id", ["transpose.flat", "transpose.tiled"])
-def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernel_id):
-    """Program classes are counted, not programs."""
-    kernel = discover()[kernel_id]
-    launch = Launch(kernel.family.problem(M=16384, N=4096), kernel.config(), GPUS["H200"])
-    made = []
-    for access in kernel.accesses(launch):
-        shape = (access.run.block,) if isinstance(access, FlatAccess) else (access.rows.block, access.columns.block)
-        bits = [
-            tuple((1 << bit) * (side == dimension) for side in range(len(shape)))
-            for dimension in reversed(range(len(shape)))
-            for bit in range(shape[dimension].bit_length() - 1)
-        ]
-        layout = Layout(shape, tuple(bits[7:]), tuple(bits[:5]), tuple(bits[5:7]))
-        made.append(MemoryOperation("store", ("", 0), layout, 4, 4, "", 1, ()))
-    tracemalloc.start()
-    operations(kernel, launch, tuple(made))
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak_bytes < 8 * 16384 * 4096 / 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -157,3 +158,15 @@ def test_a_blackboard_from_json_defaults_to_a_gpus_numbers():
 def test_a_blackboard_from_other_json_is_refused(options):
     with pytest.raises(ConfigError):
         textbook(options)
+
+
+@pytest.mark.parametrize("kernel_id", ["transpose.flat", "transpose.tiled"])
+def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernels, kernel_id):
+    """Program classes are counted, not programs."""
+    kernel = kernels[kernel_id]
+    launch = Launch(kernel.family.problem(M=16384, N=4096), kernel.config(), GPUS["H200"])
+    tracemalloc.start()
+    operations(kernel, launch, Textbook())
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 8 * 16384 * 4096 / 16

@@ -78,22 +78,18 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
     """
     if not compiled:
         return ()
-    size, tensors = DTYPE_BYTES[launch.problem.dtype], kernel.family.tensors(launch.problem)
-    extents = kernel.extents(launch)
-
-    def count_operation(number: int, access: Access | FlatAccess, made: MemoryOperation) -> Operation:
+    size, tensors, result = DTYPE_BYTES[launch.problem.dtype], kernel.family.tensors(launch.problem), []
+    for number, (access, made) in enumerate(zip(kernel.accesses(launch), compiled, strict=True)):
         tensor = tensors[access.tensor]
         requests_at = functools.partial(requests, operation=made)
         cost_of = functools.partial(cost, access=access, operation=made, tensor=tensor)
-        whole, tile = traffic.count_access(access, Matrix(*tensor.stored, size), extents, requests_at, cost_of)
-        whole = replace(whole, is_lower_bound=made.swaps and access.op == "atomic")
-        return Operation(number, access, made.width_bytes, whole, tile, made)
-
-    return tuple(
-        count_operation(number, replace(access, op=op), made)
-        for number, (access, made) in enumerate(zip(kernel.accesses(launch), compiled, strict=True))
-        for op in (("load", access.op) if made.swaps else (access.op,))
-    )
+        matrix = Matrix(*tensor.stored, size)
+        whole, tile = traffic.count_access(access, matrix, kernel.extents(launch), requests_at, cost_of)
+        if made.swaps:
+            result.append(Operation(number, replace(access, op="load"), made.width_bytes, whole, tile, made))
+            whole = replace(whole, is_lower_bound=access.op == "atomic")
+        result.append(Operation(number, access, made.width_bytes, whole, tile, made))
+    return tuple(result)
 
 
 def cost(lanes: Requests, access: Access | FlatAccess, operation: MemoryOperation, tensor: TensorSpec) -> Cost:
