@@ -237,11 +237,10 @@ def capture_output() -> Iterator[Callable[[], str]]:
     Yields:
         A function that returns the text printed so far.
     """
-    with tempfile.TemporaryFile() as file, ExitStack() as stack:
-        writer = stack.enter_context(open(file.fileno(), "w", encoding="utf-8", errors="replace", closefd=False))
+    with tempfile.TemporaryFile("w", encoding="utf-8", errors="replace") as file, ExitStack() as stack:
 
         def printed() -> str:
-            writer.flush()
+            file.flush()
             return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode("utf-8", "replace")
 
         for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -251,8 +250,8 @@ def capture_output() -> Iterator[Callable[[], str]]:
             stack.callback(os.close, saved)
             stack.callback(os.dup2, saved, number)
             os.dup2(file.fileno(), number)
-        stack.enter_context(redirect_stdout(writer))
-        stack.enter_context(redirect_stderr(writer))
+        stack.enter_context(redirect_stdout(file))
+        stack.enter_context(redirect_stderr(file))
         yield printed
 
 

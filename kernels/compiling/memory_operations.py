@@ -182,12 +182,9 @@ def read_operations(
     copies: Counter[Location] = Counter()  # pipelining a loop duplicates its operations
     for location, operation in _ttgir_operations(ttgir):
         made = in_ptx[location]
-        if operation.op == "atomic":  # skip the load before a compare-and-swap, which loads whole words
-            made = [
-                (name, operation.element_bytes if ".cas" in name else width)
-                for name, width in made
-                if name.startswith(("atom", "red"))
-            ]
+        if operation.op == "atomic":  # skip the load before a compare-and-swap; both move whole words
+            size = operation.element_bytes
+            made = [(name, size if ".cas" in name else width) for name, width in made if not name.startswith("ld")]
         if len(set(made)) != 1:
             raise Unreadable(f"The {operation.op} at {location[0]} is {sorted(set(made)) or 'missing'} in the PTX.")
         operation = replace(operation, instruction=made[0][0], width_bytes=made[0][1], instructions=len(made))
@@ -203,13 +200,10 @@ def read_operations(
         declared.append(found[here[0]])
         _check_count(declared[-1], copies[here[0]], access, shape)
     listed = instructions(sass)
-    numbers = match_instructions(listed, declared)
-    return tuple(
-        replace(
-            made, opcodes=tuple(dict.fromkeys(listed[place][0] for place, at in enumerate(numbers) if at == number))
-        )
-        for number, made in enumerate(declared)
-    )
+    opcodes: dict[int | None, dict[str, None]] = defaultdict(dict)
+    for (opcode, _), number in zip(listed, match_instructions(listed, declared), strict=True):
+        opcodes[number][opcode] = None
+    return tuple(replace(made, opcodes=tuple(opcodes[number])) for number, made in enumerate(declared))
 
 
 def match_instructions(

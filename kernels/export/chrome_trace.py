@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from kernels import discover
+from kernels.experiment import launch_of
 from kernels.gpus import Gpu
 from kernels.results import Timeline
-from kernels.spec import Launch
 
 
 def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
@@ -26,9 +25,8 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
     Args:
         gpu: the GPU that ran the launch. A persistent kernel's tiles depend on it.
     """
-    experiment = timeline.experiment
-    kernel = discover()[experiment.kernel]
-    found = kernel.tiles(np.arange(len(timeline.sm)), Launch(experiment.problem, experiment.config, gpu))
+    kernel, launch = launch_of(timeline.experiment, gpu)
+    found = kernel.tiles(np.arange(len(timeline.sm)), launch)
     tiles: list[list[dict[str, int]]] = [[] for _ in timeline.sm]
     names = ("pid_m", "pid_n", "pid_k", "group")
     coordinates = np.stack([getattr(found, name) for name in names], axis=1).tolist()
@@ -53,7 +51,7 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
         when = {"ts": start / 1000, "dur": (end - start) / 1000}
         events.append({**where, **when, "args": {"program": pid, "tiles": computed}})
     about = {
-        **{"experiment": experiment.to_json(), "kernel": kernel.title, "gpu": gpu.name},
+        **{"experiment": timeline.experiment.to_json(), "kernel": kernel.title, "gpu": gpu.name},
         **{"source": "recorded" if timeline.backend == "recorded" else "measured", "slots": "counted"},
     }
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}

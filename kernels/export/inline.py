@@ -98,7 +98,7 @@ class Inliner:
                 raise CannotBeWritten(f"{function.__qualname__} imports from {node.module} inside its body.")
         if not is_jitted:
             yield from ((start, span(annotation)[1], "") for start, annotation in annotations)
-        ignored = {id(part) for _, annotation in annotations for part in ast.walk(annotation)}
+        ignored = {part for _, annotation in annotations for part in ast.walk(annotation)}
         local = _local_names(function.__code__)
         known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         for chain in sorted(_chains(tree, ignored), key=lambda chain: span(chain[0])):
@@ -164,14 +164,12 @@ def _local_names(code: CodeType) -> set[str]:
     return {*code.co_varnames, *code.co_cellvars}.union(*inner)
 
 
-def _chains(tree: ast.AST, ignored: set[int]) -> Iterator[list[ast.expr]]:
+def _chains(tree: ast.AST, ignored: set[ast.AST]) -> Iterator[list[ast.expr]]:
     """Yield each `name.attribute.attribute` that is read, at its full length, as the list of its prefixes."""
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    attributes = {node.value: node for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Name | ast.Attribute) or id(node) in inner | ignored:
-            continue
-        chain: list[ast.expr] = [node]
-        while isinstance(chain[0], ast.Attribute):
-            chain.insert(0, chain[0].value)
-        if isinstance(chain[0], ast.Name) and (isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in ignored:
+            chain: list[ast.expr] = [node]
+            while attribute := attributes.get(chain[-1]):
+                chain.append(attribute)
             yield chain

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
 
-from kernels import discover
 from kernels.accesses import CompiledFacts
 from kernels.compiling.compiler import compile_experiment
 from kernels.experiment import Experiment, launch_of
@@ -74,9 +73,8 @@ def build(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure
     compiled = compile_experiment(experiment, gpu)
     if isinstance(compiled, Failure):
         return compiled
-    launch = Launch(experiment.problem, experiment.config, gpu)
     try:
-        predicted = predict(discover()[experiment.kernel], launch, compiled)
+        predicted = predict(*launch_of(experiment, gpu), compiled)
     except ConfigError:  # too many tiles for the model
         predicted = None
     return Build(compiled.registers, compiled.spilled_bytes, compiled.shared_bytes, compiled.seconds, predicted)

@@ -18,9 +18,8 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
-from kernels import discover
 from kernels.compiling.compile_cost import explain_spill
-from kernels.experiment import Experiment, resolve_gpu
+from kernels.experiment import Experiment, launch_of, resolve_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
@@ -29,7 +28,6 @@ from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
 from kernels.results.store import Store
 from kernels.results.sweep import DONE, ResumePoint, Status
 from kernels.space import Space
-from kernels.spec import Launch
 from kernels.sweep.cluster import find_devices
 from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice, Predict, TrialDevice
 from kernels.sweep.search import Build, Search, Trial
@@ -321,11 +319,12 @@ class SweepRun:
 
 def refuse_configs(space: Space, gpu: Gpu) -> dict[Experiment, str]:
     """Return the configs that a sweep does not compile, with the reason: their family rejects them, or they spill."""
-    kernel, reasons = discover()[space.base.kernel], {}
+    reasons = {}
     for experiment in space.experiments:
+        kernel, launch = launch_of(experiment, gpu)
         try:
-            kernel.family.refuse(experiment.problem, experiment.config)
-            reason = explain_spill(kernel, Launch(experiment.problem, experiment.config, gpu))
+            kernel.family.refuse(launch.problem, launch.config)
+            reason = explain_spill(kernel, launch)
         except ConfigError as error:
             reason = str(error)
         if reason:
@@ -337,7 +336,7 @@ def _initial_rows(
     space: Space, gpu: Gpu, takes_times: bool, predict: Predict, earlier: Sequence[SweepRow]
 ) -> list[SweepRow]:
     """Make a row for each config. Reuse the earlier rows that are done for this GPU."""
-    kernel, refused = discover()[space.base.kernel], refuse_configs(space, gpu)
+    refused = refuse_configs(space, gpu)
     # A machine that takes times retries configs that were only checked or predicted.
     done = {status for status in DONE if not takes_times or status not in ("checked", "predicted")}
     rows = {row.experiment: row for row in earlier if row.device == gpu.name and row.status in done}
@@ -345,7 +344,7 @@ def _initial_rows(
         if experiment not in rows and experiment in refused:
             rows[experiment] = SweepRow(experiment, "set aside", refused[experiment], gpu.name)
         elif experiment not in rows:
-            predicted = predict(kernel, Launch(experiment.problem, experiment.config, gpu), None)
+            predicted = predict(*launch_of(experiment, gpu), None)
             rows[experiment] = SweepRow(experiment, "not tried", device=gpu.name, predicted=predicted)
     return [rows[experiment] for experiment in space.experiments]
 
