@@ -175,7 +175,7 @@ def _kernel_call(case: Case, given: Prepared) -> tuple[Call, Prepared]:
     from kernels.measuring.run import prepare
 
     if not case.is_b_transposed_first:
-        return given.ready(), given
+        return given.bind(), given
     experiment, tiled = given.experiment, discover()["transpose.tiled"]
     stored = tiled.family.problem(M=experiment.problem.K, N=experiment.problem.N, dtype=experiment.problem.dtype)
     transposition = prepare(
@@ -188,7 +188,7 @@ def _kernel_call(case: Case, given: Prepared) -> tuple[Call, Prepared]:
         inputs={**given.inputs, "B": transposition.output.t()},
         output=given.output.clone(),
     )
-    first, second = transposition.ready(), product.ready()
+    first, second = transposition.bind(), product.bind()
 
     def transpose_and_multiply() -> None:
         first()

@@ -54,7 +54,7 @@ def _measure_rates(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
             kernel.config(BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=32, num_warps=4, num_stages=3, GROUP_SIZE=size)
             for size in GROUP_SIZES
         ]
-        calls = [prepare(Experiment(kernel.id, problem, config), gpu).ready() for config in configs]
+        calls = [prepare(Experiment(kernel.id, problem, config), gpu).bind() for config in configs]
         launch = Launch(problem, configs[0], gpu)
         asked = asked_bytes(schedule(kernel, launch))
         samples = sample(GatedStream(calls, "warm", "events"), effort)

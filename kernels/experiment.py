@@ -163,7 +163,7 @@ def launch_of(experiment: Experiment, gpu: Gpu) -> tuple[Kernel, Launch]:
     return discover()[experiment.kernel], Launch(experiment.problem, experiment.config, gpu)
 
 
-def on_any_gpu(experiment: Experiment) -> Experiment:
+def without_gpu(experiment: Experiment) -> Experiment:
     """Return the key shared by all experiments that differ only in `gpu`."""
     return dataclasses.replace(experiment, gpu="")
 

@@ -72,7 +72,7 @@ def inject(session: Session, deaths: int, seed: int) -> Deaths:
     session.submit(long).result(TIMEOUT_S)
     run_s = time.monotonic() - began
     while result.stages.total() + len(result.unclear) < deaths:
-        process, job = session.ask_runner(os.getpid), session.submit(long)
+        process, job = session.call_runner(os.getpid), session.submit(long)
         time.sleep(draw.uniform(0, run_s))
         os.kill(process, signal.SIGKILL)
         killed = time.monotonic()
@@ -83,7 +83,7 @@ def inject(session: Session, deaths: int, seed: int) -> Deaths:
             result.stages[outcome.stage] += 1
         else:
             result.unclear.append(str(outcome))
-        session.ask_runner(os.getpid)
+        session.call_runner(os.getpid)
         result.ready_s.append(time.monotonic() - killed)
         if not _passed(following := session.submit(quick).result(TIMEOUT_S)):
             result.bad_next.append(str(following))

@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _name_groups(items: list[pytest.Item]) -> None:
     """Append each test's group to its id, so that pytest-xdist runs all tests of a group in one worker.
 
-    pytest 9.2 ignores the way in which pytest-xdist 3.8 does this: https://github.com/pytest-dev/pytest-xdist/issues/1386.
+    pytest-xdist 3.8 does this in a way that pytest 9.2 ignores: https://github.com/pytest-dev/pytest-xdist/issues/1386.
     """
     for item in items:
         group = item.get_closest_marker("xdist_group")
@@ -89,16 +89,16 @@ def _is_for_gpu(config: pytest.Config) -> bool:
 
 
 def _missing_for_the_page(config: pytest.Config) -> list[str]:
-    """Return the packages that this Python lacks to drive the page, in a run of only GPU tests."""
+    """In a run of only GPU tests, return the missing packages that tests of the page need."""
     if not _is_for_gpu(config):
         return []
     return [name for name in ("gradio", "playwright") if importlib.util.find_spec(name) is None]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Collect only files with GPU tests in a run of only GPU tests: its Python may lack packages that others import.
+    """In a run of only GPU tests, collect only files that contain them: other files may import missing packages.
 
-    If it lacks the packages that drive the page, the summary says so, and the other tests run.
+    If the packages that drive the page are missing, the summary says so, and the other tests run.
     """
     if not _is_for_gpu(config):
         return None
@@ -115,7 +115,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def all_combinations(request):
-    """Return whether to run every combination instead of enough to cover every pair."""
+    """Return whether to run every combination instead of only enough combinations to cover every pair."""
     return request.config.option.all_combinations
 
 
@@ -131,7 +131,7 @@ def kernel(request):
 
 
 def configs_of(kernel):
-    """Return configs of a kernel by name: the default, the smallest and largest tiles, and tiles of unequal sides."""
+    """Return configs of a kernel by name: the default, the smallest and largest tiles, and tiles with unequal sides."""
     tile = {name: knob for name, knob in knobs(kernel.config).items() if knob.group == "Tile"}
     values = {name: knob.choices or (knob.low, 3, knob.high) for name, knob in tile.items()}
     return {
@@ -159,7 +159,7 @@ def accepted(kernel, problem, config):
 
 
 def in_turns(*gpus):
-    """Return parameters: each kernel with one of the GPUs in rotation; with all GPUs in a run of all combinations."""
+    """Pair each kernel with one GPU, in rotation, or with every GPU in a run of all combinations."""
     return [
         pytest.param(kernel, gpu, marks=[] if (number + place) % len(gpus) == 0 else pytest.mark.all_combinations)
         for number, kernel in enumerate(discover().values())
@@ -173,7 +173,7 @@ def configs(kernel):
 
 
 def problem_for(kernel, shape, dtype="float32", **others):
-    """Return the kernel's problem of a shape, without the fields that its family lacks (K, a layout)."""
+    """Return the kernel's problem of a shape. Ignore fields that its family lacks, such as K or a layout."""
     values = {**dict(zip("MNK", shape, strict=True)), "dtype": dtype, **others}
     return kernel.family.problem(**{n: v for n, v in values.items() if n in knobs(kernel.family.problem)})
 
@@ -185,7 +185,7 @@ def problem_of(kernel):
 
 @pytest.fixture
 def launch_of(kernel, problem_of):
-    """Return a function: shape and config → launch on a GPU of few SMs, so that persistent programs loop."""
+    """Return a function that makes launches on a GPU with few SMs, so that persistent programs loop."""
 
     def launch(shape, config=None, dtype="float32", gpu=FEW_SMS, **others):
         return Launch(problem_of(shape, dtype, **others), config or kernel.config(), gpu)
@@ -195,7 +195,7 @@ def launch_of(kernel, problem_of):
 
 @pytest.fixture(scope="session")
 def tilescope_cache(pytestconfig, tmp_path_factory):
-    """Return a cache that outlives a run. Triton's key of a compiled kernel includes everything that affects it."""
+    """Return a cache that outlives a test run. Triton's cache key covers everything that affects a compiled kernel."""
     if not hasattr(pytestconfig, "cache"):
         return tmp_path_factory.mktemp("compiled")
     return pytestconfig.cache.mkdir(f"triton-{version('triton')}")
@@ -203,7 +203,7 @@ def tilescope_cache(pytestconfig, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def compiled_before(tilescope_cache):
-    """Return the folder of that cache in which the app, too, stores compiled kernels."""
+    """Return the cache's folder for compiled kernels, which the app uses, too."""
     return tilescope_cache / "triton"
 
 
@@ -217,11 +217,11 @@ def session(compiled_before):
 
 @pytest.fixture(scope="session")
 def here():
-    """Return this machine's GPU. Without a GPU, the test fails, because the run selected it."""
-    found = this_gpu()
-    if found is None:
-        pytest.fail("This test was selected, and it needs a GPU; this machine has none.", pytrace=False)
-    return found
+    """Return this machine's GPU. Fail without a GPU, because the run selected a test that needs it."""
+    gpu = this_gpu()
+    if gpu is None:
+        pytest.fail("The selected test needs a GPU, but this machine has none.", pytrace=False)
+    return gpu
 
 
 @pytest.fixture(scope="session")
@@ -260,7 +260,7 @@ def fake_ncu(tmp_path, monkeypatch):
 
 @pytest.fixture
 def store_path(tmp_path):
-    """Return the path of a store for this test alone."""
+    """Return the path of a store that only this test uses."""
     return tmp_path / "kept" / "tilescope.db"
 
 

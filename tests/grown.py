@@ -1,7 +1,7 @@
 """A copy of the project with an additional family, kernel and tab, its app, and its contract tests.
 
-Starting an app or pytest takes seconds, so all additions share one process of each. Each file of ADDED defines `add`,
-which extends the copy, and may define `PAGE`, code that runs in the app's process and leaves its results in `said`.
+Starting an app or pytest takes seconds, so all additions share one app and one pytest process. Each file in ADDED
+defines `add`, which extends the copy. It may define `PAGE`, code that runs in the app's process and sets `said`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def grown(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def grown_app(grown, tmp_path_factory, tilescope_cache):
-    """Yield the address of the copy's app, without a GPU. Its process first runs each PAGE."""
+    """Yield the address of the copy's app, which runs without a GPU. Its process first runs each PAGE."""
     from tests.page.conftest import served
 
     pages = {name: getattr(importlib.import_module(f"tests.{name}"), "PAGE", None) for name in ADDED}
@@ -78,7 +78,7 @@ def grown_client(grown_app):
 
 @pytest.fixture
 def grown_page(request, grown, grown_app):
-    """Return the results of the PAGE of this test's file."""
+    """Return the results that the PAGE of this test's file left in `said`."""
     said = json.loads((grown / "said.json").read_text(encoding="utf-8"))[request.path.stem]
     assert "error" not in said, said["error"]
     return said

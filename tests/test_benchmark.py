@@ -53,16 +53,16 @@ def rows_of_a_wrong_result():
     from benchmarks import kernels
     from kernels.measuring.run import Prepared
 
-    ready, Prepared.ready = Prepared.ready, lambda self: lambda: None
+    bind, Prepared.bind = Prepared.bind, lambda self: lambda: None
     try:
         return list(kernels.measure(_small(CASES[0]), GPUS["H200"], _taken))
     finally:
-        Prepared.ready = ready
+        Prepared.bind = bind
 
 
 @pytest.fixture(scope="module")
 def entries(session):
-    return session.ask_runner(rows_under_the_interpreter)
+    return session.call_runner(rows_under_the_interpreter)
 
 
 def test_every_kind_of_case_is_checked_and_compared(entries):
@@ -95,7 +95,7 @@ def test_the_transposition_that_counts_is_part_of_what_is_timed_and_checked(entr
 
 
 def test_a_wrong_result_has_no_time_and_the_row_says_so(session):
-    for entry in session.ask_runner(rows_of_a_wrong_result):
+    for entry in session.call_runner(rows_of_a_wrong_result):
         assert entry.failure.startswith("wrong: 1,024 elements")
         assert entry.ratio is entry.ms is None
 

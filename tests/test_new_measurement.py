@@ -71,10 +71,10 @@ def test_it_is_measured_in_the_run_worker_and_known_afterwards_whatever_the_seed
     session = start()
     counted = session.submit(EXPERIMENT, "programs").result(60)
     assert (counted.backend, counted.programs) == ("interpreter", 2 * 2)
-    assert counted.process == session.ask_runner(os.getpid) != os.getpid()
-    assert session.known(replace(EXPERIMENT, run=Run(seed=5)), "programs") is counted
-    assert session.known(ELSEWHERE, "programs") is None
-    stored = start().known(EXPERIMENT, "programs")
+    assert counted.process == session.call_runner(os.getpid) != os.getpid()
+    assert session.find_value(replace(EXPERIMENT, run=Run(seed=5)), "programs") is counted
+    assert session.find_value(ELSEWHERE, "programs") is None
+    stored = start().find_value(EXPERIMENT, "programs")
     assert stored.note.startswith("Numbered earlier on this machine, ")
     assert replace(stored, note="") == counted
 

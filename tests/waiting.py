@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does."""
+"""Wait for another thread or process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(found: Callable[[], T], patience_s: float = 60.0) -> T:
-    """Wait for what must come true, and return it.
+def until(condition: Callable[[], T], timeout_s: float = 60.0) -> T:
+    """Call `condition` until it returns a true value, and return that value.
 
     Raises:
-        AssertionError: it did not, for so long.
+        AssertionError: the condition is still false after `timeout_s`.
     """
-    deadline = time.monotonic() + patience_s
-    while not (thing := found()):
-        assert time.monotonic() < deadline, f"it did not come true in {patience_s:g} s"
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"the condition was still false after {timeout_s:g} s"
         time.sleep(0.02)
-    return thing
+    return value

@@ -1,1 +1,1 @@
-"""How a kernel is run: session (parent), worker (child), compiler, check, timing, interpreter."""
+"""Run and measure kernels: sessions, worker processes, checks, timing, counters and timelines."""

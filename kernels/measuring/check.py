@@ -1,7 +1,7 @@
-"""Compare a launch's output with the reference: exactly, or within the rounding of its family. Torch; in the worker.
+"""Compare a launch's output with the reference, either exactly or within a rounding error. Runs in the worker.
 
-With rounding, the reference is computed in a wider type, so the rounding of a right result is known. An element may
-err by that rounding, and beyond it by its Allowance.
+If the family allows rounding, the reference is computed in a wider type, so the rounding error of a correct result is
+known. An element passes if its error beyond that rounding error is within its Allowance.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def require_memory(needed_bytes: int, what: str) -> None:
     """Check the current GPU's free memory before an allocation.
 
     Args:
-        what: the tensors to allocate, for the message.
+        what: names the tensors in the message.
 
     Raises:
-        InsufficientMemory: with both figures.
+        InsufficientMemory: if too little is free. The message gives the needed and the free memory.
     """
     import torch
 
     free, total = torch.cuda.mem_get_info()
-    # Torch reuses memory that it has reserved and does not use.
+    # Torch has reserved this memory and can reuse it.
     free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     if needed_bytes > free:
         raise InsufficientMemory(
@@ -60,11 +60,11 @@ def check(
 
     Args:
         output: (rows, columns), poisoned with NaN before the launch.
-        allowance: the error that rounding explains; None if every element must equal the reference, bit for bit.
-        tile: rows and columns of the output's tiles, which frame the closeup of the worst element.
+        allowance: the error that rounding explains; None if every element must equal the reference bit for bit.
+        tile: (rows, columns) of the output's tiles. The closeup of the worst element shows whole tiles.
 
     Raises:
-        InsufficientMemory: before anything is allocated.
+        InsufficientMemory: raised before the check allocates anything.
     """
     import numpy as np
     import torch
@@ -126,7 +126,7 @@ def check(
 def _closeup(
     compare_rows: Callable[..., Any], shape: tuple[int, int], worst: tuple[int, int], tile: tuple[int, int] | None
 ) -> Closeup:
-    """The worst element's tile with its neighbours as a picture, and the elements around it as numbers."""
+    """Return a picture of the worst element's tile and its neighbours, with the values around the element."""
     sides = tile or (_CLOSEUP_CELLS // 3, _CLOSEUP_CELLS // 3)
     near, frame = [], []
     for at, side, length in zip(worst, sides, shape, strict=True):

@@ -1,9 +1,8 @@
 """Count a launch's memory traffic with Nsight Compute, and join the counts to the compiled kernel.
 
-`ncu` runs in another process. Counts of a launch come from the hardware's counters, counts of an instruction from ncu's
-source counters. The line table of the same SASS maps each counted instruction to its source line. ncu profiles this
-module run as a program, `python -m kernels.measuring.counters FILE REPEATS`, which launches the experiments of a JSON
-file.
+`ncu` runs in a separate process. Counts per launch come from hardware counters, and counts per instruction from ncu's
+source counters. The line table of the same SASS maps each counted instruction to its source line. ncu profiles the
+command `python -m kernels.measuring.counters FILE REPEATS`, which launches the experiments of a JSON file.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from kernels.results import Compiled, Counters, Device, Failure, OpCounts, Share
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Seconds for one launch, including imports and ncu's passes; and for each further one.
+# Seconds that ncu may take for one experiment, including imports and passes, and for each further experiment.
 DEADLINE_S, EACH_MORE_S = 120.0, 5.0
 
-# Metrics of a launch, by their names in ncu 2025.3 on compute capability 9.0.
+# Metrics of a launch: our names and those of ncu 2025.3 on compute capability 9.0.
 METRICS = {
     **{
         f"{op}_{what}": f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
@@ -59,27 +58,27 @@ METRICS = {
     "occupancy_percent": "sm__maximum_warps_per_active_cycle_pct",
 }
 
-# Columns of ncu's source page. It omits the global ones if the kernel has no instruction on global memory.
+# Columns of ncu's source page. The page omits the global columns if no instruction accesses global memory.
 _EXECUTED = "Instructions Executed"
 _SECTORS = "L2 Theoretical Sectors Global"
 _GLOBAL = (_EXECUTED, "L1 Tag Requests Global", _SECTORS, f"{_SECTORS} Ideal")
 _SHARED = (_EXECUTED, "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
 
-# Opcodes that lanes issue on global memory and on shared memory.
+# Opcodes whose lanes access global memory and shared memory.
 GLOBAL_OPCODES = ("LDG", "STG", "LDGSTS", "RED", "REDG", "ATOM", "ATOMG")
 SHARED_OPCODES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS")
 
 
 _NUMBER = re.compile(r"[\d,]+(\.\d+)?(e[+-]?\d+)?")
 
-# The metrics of one launch by our names, and ncu's rows of its instructions.
+# One launch's metrics by our names, and ncu's row for each of its instructions.
 LaunchCounts = tuple[dict[str, float], list[dict[str, str]]]
 
 Cancel = Callable[[], None]
 
 
 class CountingFailed(Stopped):
-    """Why there are no counts: `kind` for programs, the message for people."""
+    """Nsight Compute returned no usable counts. `kind` is machine-readable; the message is human-readable."""
 
     def __init__(self, message: str, kind: str = "ncu_failed") -> None:
         super().__init__(Failure("launch", kind, message))
@@ -104,7 +103,7 @@ def count(
         deadline_s: seconds after which ncu is killed, plus EACH_MORE_S for each further experiment.
 
     Raises:
-        CountingFailed: if ncu is missing, denied, too slow, or reports incomplete counts.
+        CountingFailed: if ncu is missing, lacks permission, is too slow, or reports incomplete counts.
     """
     ncu = shutil.which("ncu")
     if ncu is None:
@@ -129,7 +128,7 @@ def count(
     expected = len(experiments) * repeats
     for counted in (launches, rows):
         if len(counted) != expected:
-            raise CountingFailed(f"{expected} launches were made, and ncu counted {len(counted)} of them.")
+            raise CountingFailed(f"ncu counted {len(counted)} of {expected} launches.")
     return list(zip(launches, rows, strict=True))
 
 
@@ -143,7 +142,7 @@ def tool() -> str:
 
 
 def _run(command: list[str], cache: str, deadline_s: float, on_start: Callable[[Cancel], None]) -> str:
-    """Return the command's output. Its own session lets a kill reach all its children."""
+    """Return the command's output. The command gets its own process session, so that a kill reaches its children."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "TRITON_CACHE_DIR": cache, "TRITON_INTERPRET": "0", "PYTHONPATH": path}
     process = subprocess.Popen(
@@ -175,10 +174,10 @@ def _run(command: list[str], cache: str, deadline_s: float, on_start: Callable[[
 
 
 def parse_launches(page: str, metrics: Mapping[str, str]) -> list[dict[str, float]]:
-    """Parse ncu's raw page: per launch, the metrics by our names, in counts and bytes.
+    """Parse ncu's raw page. Return each launch's metrics by our names, in counts and bytes.
 
     Raises:
-        CountingFailed: if a metric is missing, is no number, or has a unit other than bytes.
+        CountingFailed: if a metric is missing, is not a number, or has a unit other than bytes.
     """
     start = page.find('"ID"')
     if start < 0:
@@ -187,7 +186,7 @@ def parse_launches(page: str, metrics: Mapping[str, str]) -> list[dict[str, floa
     for metric in metrics.values():
         size = (units.get(metric) or "").partition("/")[0]  # "byte" or "byte/block", never "Kbyte"
         if size != "byte" and ("bytes" in metric or "byte" in size):
-            raise CountingFailed(f"ncu gave {metric} in {units.get(metric) or 'no unit'}, and not in byte.")
+            raise CountingFailed(f"ncu reported {metric} in {units.get(metric) or 'no unit'}, not in bytes.")
     return [{name: parse_count(row, metric) for name, metric in metrics.items()} for row in rows]
 
 
@@ -195,16 +194,16 @@ def parse_count(row: Mapping[str, str], column: str) -> float:
     """Parse one of ncu's numbers, such as 1,024.5.
 
     Raises:
-        CountingFailed: if it is missing or no number.
+        CountingFailed: if it is missing or not a number.
     """
     text = row.get(column) or ""
     if not _NUMBER.fullmatch(text):
-        raise CountingFailed(f"ncu gave {text!r} for {column}, which is no count.")
+        raise CountingFailed(f"ncu reported {text!r} for {column}, which is not a number.")
     return float(text.replace(",", ""))
 
 
 def parse_instructions(page: str) -> list[list[dict[str, str]]]:
-    """Parse ncu's source page: per launch, one row per instruction, in the order of the code."""
+    """Parse ncu's source page. Return each launch's rows, one per instruction, in code order."""
     launches: list[list[dict[str, str]]] = []
     header: list[str] = []
     for row in csv.reader(page.splitlines()):
@@ -222,7 +221,7 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts
     """Join ncu's counts of a launch to the compiled kernel.
 
     Raises:
-        CountingFailed: if ncu counted other code.
+        CountingFailed: if ncu counted different code.
     """
     launch, rows = counts
     ops, shared = sum_instructions(rows, compiled.sass, compiled.operations)
@@ -234,7 +233,7 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts
 def sum_instructions(
     rows: list[dict[str, str]], sass: str, operations: tuple[MemoryOperation, ...]
 ) -> tuple[tuple[OpCounts, ...], tuple[SharedCounts, ...]]:
-    """Sum counts by memory operation and opcode, and those on shared memory by source line and opcode.
+    """Sum global-memory counts by operation and opcode, and shared-memory counts by source line and opcode.
 
     Args:
         rows: one per instruction, as from `parse_instructions`.
@@ -247,7 +246,7 @@ def sum_instructions(
     # "@!P1  LDG.E R0, …" → "LDG.E"
     words = ((word for word in row["Source"].split() if not word.startswith("@")) for row in rows)
     if [opcode for opcode, _ in listed] != [next(row_words, "").rstrip(";") for row_words in words]:
-        raise CountingFailed("ncu counted other code than was compiled.")
+        raise CountingFailed("The code that ncu counted differs from the compiled code.")
     ops: dict[tuple[int, str], list[list[int]]] = {}
     shared: dict[tuple[tuple[str, int], str], list[list[int]]] = {}
     for (opcode, location), number, row in zip(listed, match_instructions(listed, operations), rows, strict=True):
@@ -268,7 +267,7 @@ def _counts(row: dict[str, str], columns: Sequence[str]) -> list[int]:
 
 
 def measure_counters(experiment: Experiment, stages: Stages) -> Counters | Failure:
-    (compiled,) = stages.compiled(experiment)
+    (compiled,) = stages.compile_all(experiment)
     counters = stages.count(lambda **how: join_counts(experiment, compiled, count([experiment], METRICS, **how)[0]))
     if isinstance(counters, Failure):
         return stages.find_recording(COUNTERS, counters.message) or counters
@@ -279,7 +278,7 @@ COUNTERS = Measurement(
     "counters",
     records.RecordForm("counters", Counters, key=launch_key, verb="Counted"),
     measure_counters,
-    "Counting takes the GPU itself: this machine has {this}, and no counts of this experiment on {gpu} were recorded.",
+    "Counting needs the GPU itself: this machine has {this}, and no counts of this experiment on {gpu} were recorded.",
 )
 
 

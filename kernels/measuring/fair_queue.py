@@ -14,13 +14,13 @@ from kernels.results import Failure
 
 T = TypeVar("T")
 
-# Calls that may wait for one page, and for one address: a room full of people may share an address.
+# Maximum waiting calls per page and per address. A room full of people may share an address.
 MAX_WAITING_PER_PAGE, MAX_WAITING_PER_ADDRESS = 8, 32
 
 # Seconds after which half of a client's usage is forgotten.
 HALF_LIFE_S = 120.0
 
-# Usage of an address, in seconds, above which its calls lose access to the reserved worker: estimates can be wrong.
+# Seconds of usage above which an address loses access to the reserved worker, because its estimates may be too low.
 BUDGET_S = 30.0
 
 # Usage below which a client is forgotten.
@@ -35,7 +35,7 @@ class Client:
     page: str = ""
 
 
-# This process itself: it has no address, and no limits apply to it.
+# This process itself. It has no address, and no limits apply to it.
 INTERNAL = Client()
 
 
@@ -45,9 +45,9 @@ class Call(Generic[T]):
 
     Attributes:
         stage: one of DEADLINES_S; a Failure names it.
-        function: of a module: the worker imports it by name.
-        key: calls in flight with the same key are made once; None for a call that is never shared.
-        deadline_s: seconds that a worker may take; None for DEADLINES_S of the stage.
+        function: a module-level function, because the worker imports it by name.
+        key: calls in flight with the same key share one execution; None for a call that is never shared.
+        deadline_s: seconds that a worker may take; None for the stage's entry in DEADLINES_S.
     """
 
     stage: str
@@ -59,13 +59,13 @@ class Call(Generic[T]):
 
 @dataclass(eq=False)
 class QueuedCall(Generic[T]):
-    """A call with the futures of all who wait for it.
+    """A call and the futures of all its waiters.
 
     Attributes:
-        estimate_s: how long the call will take, estimated.
-        on_result: called with a result that is no Failure, before any future has it.
-        context: of the request: ZeroGPU's hub identifies the visitor by it.
-        started: when a worker took the call; infinity before.
+        estimate_s: the call's estimated duration.
+        on_result: called with a result that is not a Failure, before any future receives it.
+        context: the request's context, by which ZeroGPU's hub identifies the visitor.
+        started: the time at which a worker took the call; infinity until then.
     """
 
     call: Call[T]
@@ -77,7 +77,7 @@ class QueuedCall(Generic[T]):
     started: float = math.inf
 
     @property
-    def is_wanted(self) -> bool:
+    def has_waiters(self) -> bool:
         return not all(future.cancelled() for future in self.futures)
 
 
@@ -88,12 +88,12 @@ class FairQueue:
     served. Heavy clients wait for light ones, and no client starves. Not thread-safe.
 
     Args:
-        workers: how many calls can run; if there are several, one is reserved for short calls.
-        short_s: estimate of the longest short call.
+        workers: number of calls that can run at a time. With more than one worker, one is reserved for short calls.
+        short_s: calls with a longer estimate are long.
         now: a clock in seconds.
 
     Attributes:
-        waiting: first come, first.
+        waiting: calls in order of arrival.
         running: calls that workers have taken, and whether each is long.
         usage: seconds of recent work of each client and of each address. Negligible usage is forgotten.
     """
@@ -105,17 +105,17 @@ class FairQueue:
         self.usage: dict[Client, float] = {}
         self._updated = now()
 
-    def refuse(self, client: Client) -> str:
+    def explain_refusal(self, client: Client) -> str:
         """Return why the client may queue no more calls, as a sentence; "" if it may."""
         if not client.address:
             return ""
         clients = [queued.client for queued in self.waiting]
         for count, limit, source in (
-            (clients.count(client), MAX_WAITING_PER_PAGE, "of this page or program"),
+            (clients.count(client), MAX_WAITING_PER_PAGE, "from this page or program"),
             (sum(c.address == client.address for c in clients), MAX_WAITING_PER_ADDRESS, "from this address"),
         ):
             if count >= limit:
-                return f"{count} jobs {source} are queued; at most {limit} may be. Try again when some have ended."
+                return f"{count} jobs {source} are queued; the limit is {limit}. Try again when some have finished."
         return ""
 
     def pop(self) -> QueuedCall[Any] | None:
@@ -150,7 +150,7 @@ class FairQueue:
             self.usage[entry] = max(0.0, self.usage.get(entry, 0.0) + seconds)
 
     def _decay(self) -> None:
-        """Let usage decay until now, for all clients together: ties stay ties."""
+        """Decay the usage of all clients to the same time, so that ties stay ties."""
         now = self._now()
         factor = 0.5 ** ((now - self._updated) / HALF_LIFE_S)
         self._updated = now

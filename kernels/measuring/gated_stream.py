@@ -1,15 +1,15 @@
-"""Time launches that queue behind a spinning gate kernel, so that no time includes Python's. Torch; in the worker.
+"""Time launches that queue behind a spinning gate kernel, so that times exclude Python's overhead. Runs in the worker.
 
-A launch from Python takes longer than a small kernel runs, so events around it would time the launch. Here everything
-is queued behind a gate kernel that spins. If the gate opens before the queue is full, the batch is discarded and
-repeated behind a longer spin.
+Launching from Python takes longer than a small kernel runs, so CUDA events around it would time Python. Here, all
+launches are queued behind a gate kernel that spins. If the gate opens before the last launch is queued, the batch is
+discarded and repeated behind a longer spin.
 
-Each turn launches the calls in a new random order. One launch leaves data in the L2 that speeds up or slows down the
-next, so launches can alternate between two times indefinitely. For a 64 MiB copy timed against itself in a fixed order,
-an H100 gives ratios between 0.976 and 1.019, and most 95 % intervals exclude 1.
+Each turn launches the calls in a new random order. In a fixed order, each launch leaves data in the L2 that speeds up
+or slows down the next, so times can alternate between two values indefinitely. For a 64 MiB copy timed against itself
+in a fixed order, an H100 gives ratios between 0.976 and 1.019, and most 95 % intervals exclude 1.
 
-Small probe launches before and after the timed ones read each SM's cycle counter, which runs on from launch to launch:
-cycles over global time give the average clock between them.
+Small probe kernels before and after the timed launches read each SM's cycle counter, which keeps counting between
+launches. The difference in cycles divided by the difference in global time is the average clock.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ import numpy as np
 from kernels.compiling import instrumented
 from kernels.measuring.timing import MOST_TURNS, Batch
 
-# A launch between two events takes a microsecond or two longer than in a graph without them. Below this duration, timer
-# "graph" takes one sample per this many launches.
+# A launch between two events takes a microsecond or two longer than in a graph without events. Below SHORT_MS, timer
+# "graph" takes one sample per LAUNCHES_PER_GRAPH launches.
 SHORT_MS, LAUNCHES_PER_GRAPH = 0.05, 20
 
-# The gate spins this many times the expected queueing time, at a clock that no GPU exceeds by much.
+# The gate spins for _MARGIN times the expected queueing time, converted to cycles at a clock that no GPU exceeds by
+# much.
 _MARGIN, _CYCLES_PER_S = 1.5, 2e9
 
 # Seconds to queue a launch with its two events from Python: the first estimate, and the bounds of later ones.
@@ -40,19 +41,19 @@ _REPLAY_S = 700e-6
 
 _MAX_SPIN_CYCLES = 1 << 32
 
-# The queue holds about 1,000 launches and events. A sample takes a launch and two events, and with a cold L2 one launch
-# more. Python would wait for room in a full queue, and the gate would open first.
+# The queue holds about 1,000 launches and events. A sample takes a launch and two events, plus one launch with a cold
+# L2. If the queue were full, Python would block until the gate opens.
 _QUEUED, _QUEUED_WARM, _QUEUED_COLD = 960, 3, 4
 
-# Plausible GPU clocks in MHz. The timer of a slow GPU has steps of 1 µs: below 50 µs they would show in the second
-# digit.
+# Plausible GPU clocks in MHz, and the shortest span that gives a clock. Some GPUs' timers tick every 1 µs, which would
+# show in the clock's second digit below 50 µs.
 _PLAUSIBLE_MHZ = (50.0, 5000.0)
 _SHORTEST_NS = 50_000
 
-# Probe programs per SM: with several, each SM gets at least one, whatever the order.
+# Probe programs per SM, enough that each SM runs at least one in any order of scheduling.
 _PROBES_PER_SM = 4
 
-# The bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that lower the clock; idle and a user's setting don't.
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that report a limited clock, without idle and user settings.
 _LIMITS = {
     0x04: "power limit",
     0x08: "hardware slowdown",
@@ -63,14 +64,14 @@ _LIMITS = {
 
 
 class TimingDevice:
-    """This GPU and the host's clock, as a GatedStream uses them. Tests use a made-up device.
+    """This GPU and the host's clock, as GatedStream uses them. Tests use a fake device.
 
     Attributes:
         cuda: torch's API of the device.
         now: the host's clock, in seconds.
-        launch_s: seconds per launch from Python, as last measured. It is bounded: a batch whose gate opened too early
-            is discarded.
-        flush_capacities: bytes that a flush of the L2 reads, in L2 capacities.
+        launch_s: seconds per launch from Python: the latest measurement, clamped. An underestimate is harmless, because
+            a batch whose gate opened too early is discarded.
+        flush_capacities: size of the data that a flush reads, as a multiple of the L2's capacity.
     """
 
     now = staticmethod(time.perf_counter)
@@ -89,15 +90,15 @@ class TimingDevice:
         instrumented.read_clocks[(self._clocks.shape[1],)](self._clocks[place], num_warps=1)
 
     def clock_mhz(self) -> float | None:
-        """Return the clock between the last two readings, which must have ended; None if it is implausible."""
+        """Return the clock between the last two probes, which must have finished; None if it is implausible."""
         return clock_between(*self._clocks.cpu().numpy())
 
     def limits(self) -> tuple[str, ...]:
-        """Return why the driver lowers the clock now; () if that may not be read."""
+        """Return the driver's current reasons for lowering the clock; () if they can't be read."""
         return clock_limits(f"GPU-{self._properties.uuid}")
 
     def make_flush(self) -> Callable[[], Any]:
-        """Return a call that reads other data through the L2."""
+        """Return a function that evicts the L2's contents by reading other data."""
         import torch
 
         elements = max(1, self.flush_capacities * self._properties.L2_cache_size // 4)
@@ -108,7 +109,7 @@ class TimingDevice:
 
 @functools.cache
 def timing_device() -> TimingDevice:
-    """Return this process's device."""
+    """Return this process's only TimingDevice."""
     return TimingDevice()
 
 
@@ -116,15 +117,15 @@ class GatedStream:
     """A `timing.Stream` on this GPU.
 
     Attributes:
-        most_turns: turns per batch that fit in the queue. A graph is one entry.
+        most_turns: turns per batch that fit in the queue. A whole graph takes one entry.
 
     Args:
         calls: each launches on the current stream and returns without waiting.
-        l2: "warm" (launches follow each other) or "cold" (other data is read through the L2 before each. Read, not
-            written: dirty lines would be written back during the timed launch).
+        l2: "warm" (launches follow each other) or "cold" (each launch follows a read that evicts the L2's contents; a
+            write would leave dirty lines, which would be written back during the timed launch).
         timer: "events" (launched one by one) or "graph" (captured once and replayed). In a graph with a warm L2, if
             each call takes less than SHORT_MS, a sample is LAUNCHES_PER_GRAPH consecutive launches of one call.
-        device: by default this GPU.
+        device: defaults to this GPU.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class GatedStream:
         self._calls, self._device, self._is_graph = calls, device or timing_device(), timer == "graph"
         self._flush = self._device.make_flush() if l2 == "cold" else None
         self._captured: tuple[np.ndarray, Sequence[Any], Any] | None = None
-        self._dice = np.random.default_rng(0)
+        self._random = np.random.default_rng(0)
         entries = len(calls) * (_QUEUED_COLD if self._flush else _QUEUED_WARM)
         self.most_turns = MOST_TURNS if self._is_graph else max(1, min(MOST_TURNS, _QUEUED // entries))
         self.launches_per_sample = 1
@@ -146,7 +147,7 @@ class GatedStream:
         """Launch each call once per turn, and time it.
 
         Raises:
-            RuntimeError: if the longest spin ends before the queue is full.
+            RuntimeError: if the longest spin ends before the last launch is queued.
         """
         if not self._is_graph:
             return self._time(self._random_order(turns))
@@ -160,10 +161,10 @@ class GatedStream:
         return self._time(*self._captured)
 
     def time_in_order(self) -> np.ndarray:
-        """Launch each call once, in the given order, without a graph: (calls,) milliseconds.
+        """Launch each call once, in the given order, without a graph. Return (calls,) milliseconds.
 
         Raises:
-            RuntimeError: as `batch`.
+            RuntimeError: as for `batch`.
         """
         return self._time(np.arange(len(self._calls))[np.newaxis]).times_ms[:, 0]
 
@@ -171,7 +172,7 @@ class GatedStream:
         """Queue turns, or a graph of them with its events, behind the gate.
 
         Args:
-            order: (turns, calls), the number of the call at each place.
+            order: (turns, calls), the index of the call at each position.
         """
         device, cuda = self._device, self._device.cuda
         launches = order.size * self.launches_per_sample
@@ -204,7 +205,7 @@ class GatedStream:
             spin_cycles *= 4
 
     def _random_order(self, turns: int) -> np.ndarray:
-        return self._dice.permuted(np.tile(np.arange(len(self._calls)), (turns, 1)), axis=1)
+        return self._random.permuted(np.tile(np.arange(len(self._calls)), (turns, 1)), axis=1)
 
     def _make_events(self, samples: int, external: bool) -> list[Any]:
         event = functools.partial(self._device.cuda.Event, enable_timing=True, external=external)
@@ -221,7 +222,7 @@ class GatedStream:
 
 
 def clock_between(before: np.ndarray, after: np.ndarray) -> float | None:
-    """Return the clock in MHz between two readings: the median over SMs in both; None if none is plausible.
+    """Return the clock in MHz between two readings: the median over the SMs in both; None if it is implausible.
 
     Args:
         before, after: (programs, 4) int64, CLOCK_FIELDS of each program.
@@ -237,7 +238,7 @@ def clock_between(before: np.ndarray, after: np.ndarray) -> float | None:
 
 
 def clock_limits(uuid: str, load: Callable[[str], Any] = ctypes.CDLL) -> tuple[str, ...]:
-    """Return why a device's clock is lowered, as the driver's library NVML says; () if that may not be read.
+    """Return the reasons for a device's lowered clock, according to NVML; () if NVML can't read them.
 
     Args:
         uuid: the device, in NVML's form.
@@ -246,7 +247,7 @@ def clock_limits(uuid: str, load: Callable[[str], Any] = ctypes.CDLL) -> tuple[s
     device, reasons = ctypes.c_void_p(), ctypes.c_ulonglong()
     try:
         nvml = load("libnvidia-ml.so.1")
-        error = (  # each returns 0 or the number of an error
+        error = (  # each function returns 0 or an error number
             nvml.nvmlInit_v2()
             or nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device))
             or nvml.nvmlDeviceGetCurrentClocksEventReasons(device, ctypes.byref(reasons))

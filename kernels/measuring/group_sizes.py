@@ -1,8 +1,8 @@
-"""Compare GROUP_SIZEs of a launch: count the bytes that reach DRAM, and time each.
+"""Compare a launch's GROUP_SIZEs: count the DRAM bytes and measure the time of each.
 
-DRAM's metrics are counted alone, five times, each time with flushed caches: with other metrics, ncu would replay the
-launch, and the L2's initial state would be undefined. The L2's metrics are counted once, in another launch. Times are
-taken in turns, one launch of each GROUP_SIZE after the other.
+DRAM metrics are counted alone, in five launches, each with flushed caches. With more metrics, ncu would replay the
+launch, and the L2's initial state would be undefined. L2 metrics are counted once, in a separate launch. Timed launches
+alternate between the GROUP_SIZEs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ REPEATS = 5
 
 DRAM = {"read": "dram__bytes_read.sum", "write": "dram__bytes_write.sum"}
 
-# Sectors that SMs received, and sectors that the L2 looked up for SMs: fewer, as one answer can go to several SMs.
-# Neither includes traffic between the L2's halves, which `lts__t_sectors.sum` counts a second time.
+# Sectors that SMs received, and sectors that the L2 looked up for SMs. The L2 looks up fewer sectors, because one reply
+# can go to several SMs. Neither includes traffic between the L2's halves, which `lts__t_sectors.sum` counts twice.
 L2 = {"received": "l1tex__m_xbar2l1tex_read_sectors.sum", "looked_up": "lts__t_sectors_srcunit_tex_op_read.sum"}
 _SECTOR_BYTES = 32
 
@@ -54,10 +54,10 @@ def variants(experiment: Experiment, gpu: Gpu) -> tuple[Experiment, ...]:
 def count_variants(
     experiments: Sequence[Experiment], *, cache: str, on_start: Callable[[Cancel], None] = lambda _: None
 ) -> list[Counts]:
-    """Count each experiment.
+    """Count the DRAM and L2 traffic of each experiment.
 
     Raises:
-        CountingFailed: as `count`.
+        CountingFailed: as for `count`.
     """
     dram = count(experiments, DRAM, cache, on_start, REPEATS, by_instruction=False)
     l2 = count(experiments, L2, cache, on_start, by_instruction=False)
@@ -67,7 +67,7 @@ def count_variants(
 
 
 def time_variants(experiments: tuple[Experiment, ...], gpu: Gpu) -> Samples:
-    """Time launches on the same inputs in turns. In the run worker."""
+    """Time launches that alternate on the same inputs. Runs in the run worker."""
     first, options = prepare(experiments[0], gpu), experiments[0].run
     calls = [dataclasses.replace(first, experiment=experiment).launch for experiment in experiments]
     return sample(GatedStream(calls, options.l2, options.timer), STUDY)
@@ -91,7 +91,7 @@ def make_row(experiment: Experiment, compiled: CompiledFacts, counts: Counts, ti
 def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStudy:
     """Count and time each GROUP_SIZE. If counting fails, return a recording, or only times with the reason."""
     experiments = variants(experiment, stages.gpu)
-    compiled = stages.compiled(*experiments)
+    compiled = stages.compile_all(*experiments)
     counts = stages.count(count_variants, experiments)
     uncounted = ""
     if isinstance(counts, Failure):

@@ -1,4 +1,4 @@
-"""Triton's interpreter: patches for its defects, and an estimate of what it can finish. It checks, and never times."""
+"""Patches for defects of Triton's interpreter, and an estimate of the time that the interpreter takes for a launch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def patch_small_floats() -> None:
 
 
 def patch_tensor_index() -> None:
-    """Let a one-element tensor be an index under NumPy 2.5 (a defect of triton 3.6, fixed in 3.7)."""
+    """Let a one-element tensor serve as an index under NumPy 2.5 (a defect of triton 3.6, fixed in 3.7)."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
@@ -78,8 +78,8 @@ def patch_tensor_index() -> None:
 def patch_language_once() -> None:
     """Skip the interpreter's repeated search for functions to replace (triton 3.6 and 3.7.1).
 
-    It searches the language at each call from one jitted function to another. Once all functions of a module are
-    replaced, the search takes a third of the launch's time and finds none.
+    The interpreter searches `triton.language` whenever one jitted function calls another. Once all functions of a
+    module are replaced, the search finds nothing, but takes a third of the launch's time.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -95,7 +95,7 @@ def patch_language_once() -> None:
 
 
 def _decode(raw: Any, dtype: str) -> Any:
-    """Raw integers to float32."""
+    """Convert raw integers to float32."""
     import torch
 
     raw = np.ascontiguousarray(raw)
@@ -103,7 +103,7 @@ def _decode(raw: Any, dtype: str) -> Any:
 
 
 def _encode(values: Any, dtype: str) -> Any:
-    """Float32 to raw integers, rounded to nearest even."""
+    """Convert float32 to raw integers, rounded to nearest even."""
     import torch
 
     numbers, target = torch.from_numpy(np.ascontiguousarray(values)), getattr(torch, dtype)
@@ -123,7 +123,7 @@ def estimate_seconds(kernel: Kernel, launch: Launch) -> float:
 
 
 def explain_slow_launch(kernel: Kernel, launch: Launch) -> str:
-    """Return why a launch is refused that the interpreter would not finish in about 20 s; "" if it would."""
+    """Return why a launch is too slow for the interpreter, as sentences; "" if it would finish in about LIMIT_S."""
     seconds = estimate_seconds(kernel, launch)
     if seconds <= LIMIT_S:
         return ""

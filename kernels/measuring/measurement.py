@@ -1,7 +1,7 @@
-"""A kind of measurement (Measurement), one in progress that the page shows (Job), and the Stages that it goes through.
+"""Kinds of measurements (`Measurement`), measurements in progress (`Job`), and the stages of a job (`Stages`).
 
 The stages are: compile, wait for the GPU, work in the run worker, count. A failed stage or a cancelled job raises
-`Stopped`, so that a measurement reads as if nothing could go wrong.
+`Stopped`, so a measurement needs no error handling of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import INTERNAL, Call, Client
-from kernels.measuring.pool import Stopped, cancelled
+from kernels.measuring.pool import Stopped, cancellation
 from kernels.results import Compiled, Device, Failure, Measured, records
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Measured)
 V = TypeVar("V")
 
-# Failures after which a CUDA context can't be trusted: its worker is replaced.
+# Kinds of failures that may corrupt the CUDA context. The worker is replaced after such a failure.
 _POISONS = {"cuda_error", "error"}
 
-# Compiles that one job has in flight: a page's limit would refuse more.
+# Maximum compiles that one job has in flight. More could exceed the limit of waiting calls per page.
 _MAX_COMPILES = 4
 
 
@@ -41,26 +41,26 @@ class Measurement(Generic[T]):
     """One kind of measurement. Each is listed in `session.MEASUREMENTS`.
 
     Attributes:
-        name: what `Session.submit` calls it.
-        form: how results are recorded; its key also says which experiments share one result.
+        name: the measurement's name in `Session.submit`.
+        form: how results are recorded. Experiments with the same key share one result.
         measure: measures on this machine. If it raises, the job ends with a Failure.
-        not_recorded: a sentence for a machine that has `{this}` where nothing was recorded on `{gpu}`.
-        refuse: raises ConfigError if the experiment can't be measured: on any machine, or if this machine interprets
-            it (the last argument) in reasonable time.
-        is_interpreted: a machine without a GPU measures under Triton's interpreter.
+        not_recorded: the message if this machine, which has `{this}`, can't measure and has no recording on `{gpu}`.
+        refuse: raises ConfigError if no machine can measure the experiment. The last argument says whether this machine
+            would interpret it; it then also raises ConfigError if the interpreter would take too long.
+        is_interpreted: whether a machine without a GPU measures under Triton's interpreter.
     """
 
     name: str
     form: records.RecordForm[T]
     measure: Callable[[Experiment, Stages], T | Failure]
-    not_recorded: str = "This machine has {this}, and nothing of this experiment on {gpu} was recorded."
+    not_recorded: str = "This machine has {this}, and there is no recording of this experiment on {gpu}."
     refuse: Callable[[Experiment, Gpu, bool], None] | None = None
     is_interpreted: bool = False
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a job: its stage, or "queued" with the number of jobs before it; seconds since it began."""
+    """A job's stage, or "queued" with the number of jobs before it, and the seconds since it began."""
 
     stage: str
     before: int
@@ -68,13 +68,13 @@ class Progress:
 
 
 class Job:
-    """One measurement of one experiment: its progress, its outcome in `done`, and a way to cancel it.
+    """One measurement of one experiment. It can be watched and cancelled.
 
     Attributes:
-        id: its name in the log.
-        name: of the measurement.
-        client: whose request it is.
-        done: resolves to the result or a Failure; never to an exception.
+        id: the job's name in the log.
+        name: the measurement's name.
+        client: the client that requested it.
+        done: resolves to the result or a Failure, never to an exception.
         stages: seconds that each stage has taken.
     """
 
@@ -102,12 +102,12 @@ class Job:
         """Wait for the outcome.
 
         Raises:
-            TimeoutError: there is none after `timeout_s`.
+            TimeoutError: there is no outcome after `timeout_s`.
         """
         return self.done.result(timeout_s)
 
     def cancel(self) -> None:
-        """Kill the stage under way with its worker, or leave the queue."""
+        """Kill the worker of the current stage, or leave the queue."""
         with self._changed:
             self.is_cancelled = True
             cancels = self._cancels
@@ -116,7 +116,7 @@ class Job:
             each()
 
     def updates(self, every_s: float = 0.5) -> Iterator[Progress]:
-        """Yield the progress on each change and every `every_s`, until there is an outcome."""
+        """Yield the progress on each change and at least every `every_s` seconds, until there is an outcome."""
         while not self.done.done():
             seen = self.progress
             yield seen
@@ -136,7 +136,7 @@ class Job:
             self._changed.notify_all()
 
     def attach(self, *cancels: Callable[[], object]) -> None:
-        """Set what `cancel` calls; if the job is cancelled already, call it now."""
+        """Set the functions that `cancel` calls. If the job is already cancelled, call them now."""
         with self._changed:
             self._cancels = cancels
             is_cancelled = self.is_cancelled
@@ -144,7 +144,7 @@ class Job:
             each()
 
     def wait_for_turn(self, queue: list[Job]) -> bool:
-        """Join a queue, and wait until this job is its first or is cancelled; return whether it is its turn."""
+        """Join a queue, and wait until this job is first or cancelled. Return False if it is cancelled."""
         with self._changed:
             self._stage, self._queue = "queued", queue
             queue.append(self)
@@ -160,11 +160,11 @@ class Job:
 
 
 class Stages:
-    """The stages of one job, as a measurement calls them. Workers and the GPU do the work.
+    """The stages of one job. A measurement calls them; worker processes do the work.
 
     Attributes:
-        gpu: the GPU that the experiment is measured on, or that the interpreter stands for.
-        seconds: that each stage has taken.
+        gpu: the GPU that measures the experiment; for the interpreter, the GPU that predictions are for.
+        seconds: seconds that each stage has taken.
     """
 
     def __init__(self, job: Job, session: Session, gpu: Gpu) -> None:
@@ -175,7 +175,7 @@ class Stages:
     def compile(self, experiment: Experiment, is_timed: bool = False) -> None:
         """Compile in a compile worker, so that the run worker finds the result in the cache.
 
-        The interpreter needs no compile: there, nothing happens.
+        Do nothing under the interpreter, which needs no compiled kernel.
         """
         if self._session.gpu is None:
             return
@@ -183,14 +183,14 @@ class Stages:
         if refusal := compile_cost.refuse_compile(kernel, launch):
             raise Stopped(refusal)
         call = Call("compile", compiler.compile_into_cache, (experiment, self.gpu, is_timed))
-        with self._entered("compile"):
+        with self._in_stage("compile"):
             estimate_s = compile_cost.compile_seconds(kernel, launch)
             self._wait("compile", self._session.compilers.submit(call, self._job.client, estimate_s))
 
-    def compiled(self, *experiments: Experiment) -> tuple[Compiled, ...]:
-        """Compile each experiment, and return what the session caches."""
+    def compile_all(self, *experiments: Experiment) -> tuple[Compiled, ...]:
+        """Return each experiment's compiled kernel, from the session's cache if possible."""
         compiled: list[Compiled] = []
-        with self._entered("compile"):
+        with self._in_stage("compile"):
             for first in range(0, len(experiments), _MAX_COMPILES):
                 batch = experiments[first : first + _MAX_COMPILES]
                 futures = [self._session.compile(each, client=self._job.client) for each in batch]
@@ -198,41 +198,41 @@ class Stages:
         return tuple(compiled)
 
     def wait_for_turn(self) -> None:
-        """Wait until this job has the GPU to itself, and keep it. The stages below do so themselves."""
+        """Wait for exclusive use of the GPU, and keep it until the job ends. The stages below call this themselves."""
         if not self._has_turn and not self._job.wait_for_turn(self._session.queue):
             reason = "Cancelled while waiting in the queue; nothing was launched."
             raise Stopped(Failure("launch", "cancelled", reason))
         self._has_turn = True
 
     def device(self) -> Device:
-        """Return what the run worker runs on; starts the worker if needed."""
+        """Return the run worker's device. Start the worker if needed."""
         return self.work("worker", worker.describe)
 
     def work(self, stage: str, function: Callable[..., V | Failure], *args: object) -> V:
         """Call a function in the run worker.
 
         Args:
-            stage: one of STAGES, whose deadline applies.
-            function: of a module: the worker imports it by name.
+            stage: one of STAGES. Its deadline applies.
+            function: a module-level function, because the worker imports it by name.
         """
         self.wait_for_turn()
         self._used_worker = True
-        with self._entered(stage):
+        with self._in_stage(stage):
             return self._wait(stage, self._session.runner.submit(Call(stage, function, args)))[0]
 
     def count(self, function: Callable[..., V], *args: object) -> V | Failure:
-        """Call a function that counts with ncu in a separate process; return why there are no counts, if so.
+        """Call a function that counts with ncu in a separate process. Return its counts, or a Failure.
 
         Args:
-            function: takes `args`, and by name `cache` and `on_start` as `counters.count` does.
+            function: takes `args`, and the keyword arguments `cache` and `on_start` of `counters.count`.
         """
         self.wait_for_turn()
         try:
-            with self._entered("count"):
+            with self._in_stage("count"):
                 return function(*args, cache=self._session.cache, on_start=self._job.attach)
         except Stopped as stopped:
-            if self._job.is_cancelled:  # STAGES has no stage of counting
-                raise Stopped(cancelled("launch")) from None
+            if self._job.is_cancelled:  # STAGES has no counting stage
+                raise Stopped(cancellation("launch")) from None
             return stopped.failure
 
     def find_recording(self, measurement: Measurement[T], reason: str) -> T | None:
@@ -241,7 +241,7 @@ class Stages:
         return replace(recorded.value, note=f"{reason} {recorded.value.note}") if recorded else None
 
     def end(self, failure: Failure | None) -> None:
-        """Leave the machine to the next job, with a fresh run worker if this job's failure may have harmed it."""
+        """Hand the machine to the next job. Replace the run worker if this job's failure may have corrupted it."""
         if self._has_turn and failure is not None and (failure.stage == "worker" or failure.kind in _POISONS):
             self._session.runner.replace()
         if self._used_worker:
@@ -249,7 +249,7 @@ class Stages:
         self._job.leave_queue()
 
     def _wait(self, stage: str, *futures: Future[V | Failure]) -> list[V]:
-        """Wait for all results. Cancelling the job cancels the calls, and so does a failure of one."""
+        """Wait for all results. If the job is cancelled or one call fails, cancel the other calls."""
         self._job.attach(*(future.cancel for future in futures))
         results: list[V] = []
         try:
@@ -259,17 +259,17 @@ class Stages:
                     raise Stopped(value)
                 results.append(value)
         except CancelledError:
-            raise Stopped(cancelled(stage)) from None
+            raise Stopped(cancellation(stage)) from None
         finally:
             for future in futures:
                 future.cancel()
         return results
 
     @contextmanager
-    def _entered(self, stage: str) -> Iterator[None]:
-        """Enter a stage and measure its seconds. A cancelled job enters none."""
+    def _in_stage(self, stage: str) -> Iterator[None]:
+        """Time a stage. A cancelled job enters no further stage."""
         if self._job.is_cancelled:
-            raise Stopped(cancelled(stage))
+            raise Stopped(cancellation(stage))
         self._job.enter(stage)
         began = time.perf_counter()
         try:

@@ -1,7 +1,7 @@
-"""Worker processes behind one fair queue: `Pool.submit` runs a call in one of them, with a deadline.
+"""A pool of worker processes with one fair queue. `Pool.submit` runs a call in a worker, with a deadline.
 
-Workers are forked from a server that has imported torch, so a new one is ready in 0.3 s instead of 2.3. The server
-makes no CUDA context and never imports Triton: a worker decides whether to interpret kernels when it imports Triton.
+Workers are forked from a server that has imported torch, so a new worker is ready in 0.3 s instead of 2.3 s. The server
+creates no CUDA context. It never imports Triton, because importing Triton fixes whether a worker interprets kernels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kernels.results import Failure
 
 T = TypeVar("T")
 
-# Seconds that a worker may take for a call of each stage. Starting a worker imports torch and wakes the device.
+# Seconds that a worker may take for a call of each stage. Stage "worker" imports torch and initializes the device.
 DEADLINES_S = {
     "worker": 120.0,
     "compile": COMPILE_DEADLINE_S,
@@ -41,21 +41,21 @@ DEADLINES_S = {
     "model": 20.0,
 }
 
-# Seconds that a shared call may run although all its clients have left: it may be about to end, ending it costs its
-# worker, and a slider comes back.
+# Seconds that a call with a key keeps running after all its clients have left. It may be about to finish, killing it
+# costs a worker, and a user who drags a slider often returns to the same value.
 PATIENCE_S = 3.0
 
-# Seconds between two looks at a worker.
-_LOOK_EVERY_S = 0.25
+# Seconds between two polls of a worker.
+_POLL_S = 0.25
 
-# Looks in which a worker must be stopped: a shell's Ctrl-Z and `fg` stop and continue it together with the page.
-_STOPPED_LOOKS = 4
+# Consecutive polls that must find a worker stopped. A shell's Ctrl-Z and `fg` stop and continue it with the page.
+_STOPPED_POLLS = 4
 
-# Seconds that a transfer may stall: a worker can be stopped in the middle of a message. A send that stalls after its
-# first bytes takes twice as long to fail.
+# Seconds that a transfer may stall, because a worker can be stopped in the middle of a message. A send that stalls
+# after its first bytes takes twice as long to fail.
 _RECEIVE_STALL_S, _SEND_STALL_S = 3, 1
 
-# Workers that are tried for a call. The second can fail if the fork server was killed together with the first.
+# Maximum number of workers tried per call. The second also fails if the fork server was killed together with the first.
 _TRIES = 3
 
 # prctl(2), <linux/prctl.h>.
@@ -70,7 +70,7 @@ _PROCESSES = threading.RLock()
 
 
 class Stopped(Exception):
-    """The Failure says why there is no result: a stage failed, a job was cancelled, no worker can be started."""
+    """A stage failed, a job was cancelled, or no worker can be started. `failure` gives the reason."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -81,20 +81,20 @@ class Worker:
     """A process forked on this machine that answers calls (see `worker.serve`).
 
     Args:
-        environment: of the process.
-        arguments: of `worker.start`.
+        environment: the process's environment variables.
+        arguments: the arguments of `worker.start`.
 
     Attributes:
-        connection: to the process; it reports end of file when the process is gone.
-        process_id: 0 while it is unknown.
+        connection: a connection to the process, which reports end of file once the process has ended.
+        process_id: 0 until it is known.
     """
 
-    process_id = _stopped_looks = 0
+    process_id = _stopped_polls = 0
 
     def __init__(self, environment: Mapping[str, str], *arguments: Any) -> None:
         self.connection, theirs = _CONTEXT.Pipe()
         with _PROCESSES, theirs:
-            self._process = _CONTEXT.Process(target=_work, args=(theirs, environment, *arguments), daemon=True)
+            self._process = _CONTEXT.Process(target=_run_worker, args=(theirs, environment, *arguments), daemon=True)
             self._process.start()
         self.process_id = self._process.pid
 
@@ -102,7 +102,7 @@ class Worker:
         self._process.kill()
 
     def explain_end(self) -> str:
-        """Return how the process ended; waits for it."""
+        """Wait for the process to end, and return how it ended."""
         with _PROCESSES:
             self._process.join(2)
             status = self._process.exitcode
@@ -111,13 +111,13 @@ class Worker:
         return f"exit status {status}"
 
     def is_stopped(self) -> bool:
-        """Return whether a signal has stopped the process, in this and the last looks. Linux; elsewhere never."""
+        """Poll the process. Return whether the last _STOPPED_POLLS polls found it stopped by a signal (Linux only)."""
         try:
             status = Path(f"/proc/{self.process_id}/stat").read_text(encoding="utf-8")
         except OSError:
             status = ""
-        self._stopped_looks = self._stopped_looks + 1 if status.rpartition(")")[2].startswith(" T") else 0
-        return self._stopped_looks >= _STOPPED_LOOKS
+        self._stopped_polls = self._stopped_polls + 1 if status.rpartition(")")[2].startswith(" T") else 0
+        return self._stopped_polls >= _STOPPED_POLLS
 
 
 class Slot:
@@ -127,14 +127,14 @@ class Slot:
 
 
 class Pool:
-    """Worker processes with one fair queue, started when first needed.
+    """Worker processes with one fair queue. A worker is started when first needed.
 
-    A worker that dies or is stopped, busy or idle, is replaced. It costs at most the call that it had taken. Each
-    worker has a thread here, which sends it calls and watches it.
+    The pool replaces a worker that dies or is stopped, whether busy or idle. At most the call that the worker had taken
+    is lost. A thread of this process sends calls to each worker and monitors it.
 
     Args:
         backend, cache_directory, preload: as for `worker.start`.
-        count: processes at most.
+        count: maximum number of processes.
         short_s: as for `FairQueue`.
     """
 
@@ -147,15 +147,15 @@ class Pool:
         self._count = count
         self._queue = FairQueue(count, short_s)
         self._slots: list[Slot] = []
-        # A condition's lock is reentrant: a signal handler that closes the pool may interrupt the lock's holder. No
-        # future is resolved while it is held.
+        # A condition's lock is reentrant, because a signal handler that closes the pool may interrupt the thread that
+        # holds it. No future is resolved under this lock.
         self._changed = threading.Condition()
         self.is_closed = False
         # Whether any worker has started.
         self.has_started = False
 
     def __len__(self) -> int:
-        """Return the number of calls in flight, waiting ones included."""
+        """Return the number of calls in flight, including waiting calls."""
         with self._changed:
             return len(self._queue.waiting) + len(self._queue.running)
 
@@ -166,25 +166,25 @@ class Pool:
         estimate_s: float = 0.0,
         on_result: Callable[[T], None] | None = None,
     ) -> Future[T | Failure]:
-        """Queue a call, or join one in flight that has the same key. Returns immediately.
+        """Queue a call, or join a call in flight that has the same key. Return immediately.
 
-        Cancel the returned future to give up. When all who share a call have, it leaves the queue or its worker is
-        killed. Anything else that goes wrong is a Failure in the future: a missed deadline, a dead worker, an
-        exception, a client with too many waiting calls, a closed pool.
+        Cancel the returned future to give up. Once all futures of a call are cancelled, the call leaves the queue, or
+        its worker is killed. Any other problem resolves the future to a Failure: a missed deadline, a dead worker, an
+        exception, a client with too many waiting calls, or a closed pool.
 
         Args:
-            estimate_s: how long the call will take.
-            on_result: called with a result that is no Failure, before any future has it.
+            estimate_s: the call's estimated duration.
+            on_result: called with a result that is not a Failure, before any future receives it.
         """
         future: Future[T | Failure] = Future()
         with self._changed:
             in_flight = () if call.key is None else (*self._queue.waiting, *self._queue.running)
             queued = next((each for each in in_flight if each.call.key == call.key), None)
             if self.is_closed:
-                future.set_result(_closed(call.stage))
+                future.set_result(_closed_failure(call.stage))
                 return future
             if queued is None:
-                if refusal := self._queue.refuse(client):
+                if refusal := self._queue.explain_refusal(client):
                     future.set_result(Failure(call.stage, "busy", refusal))
                     return future
                 queued = QueuedCall(call, client, estimate_s, on_result)
@@ -199,17 +199,17 @@ class Pool:
         return future
 
     def release(self) -> None:
-        """Free what a worker holds, after the calls queued before."""
+        """Queue a call that frees the memory of the worker's kept value."""
         self.submit(Call("worker", worker.finish))
 
     def replace(self) -> None:
-        """Kill the workers. Calls that they have taken fail; fresh workers take the others."""
+        """Kill the workers. Calls that they have taken fail, and new workers take the waiting calls."""
         with self._changed:
             for each in self._workers():
                 each.kill()
 
     def close(self) -> None:
-        """Kill the workers for good; calls in flight fail."""
+        """Kill the workers without replacement. Calls in flight fail."""
         with self._changed:
             self.is_closed = True
             waiting, self._queue.waiting = self._queue.waiting, []
@@ -218,7 +218,7 @@ class Pool:
                 each.kill()
             self._changed.notify_all()
         for queued in waiting:
-            _resolve(queued.futures, _closed(queued.call.stage))
+            _resolve(queued.futures, _closed_failure(queued.call.stage))
         for each in workers:
             each.explain_end()
 
@@ -229,18 +229,18 @@ class Pool:
         with suppress(RuntimeError):  # the cancelled future may have been notified
             future.set_running_or_notify_cancel()
         with self._changed:
-            if not queued.is_wanted and queued in self._queue.waiting:
+            if not queued.has_waiters and queued in self._queue.waiting:
                 self._queue.waiting.remove(queued)
 
     def _abandon(self, queued: QueuedCall[Any]) -> bool:
-        """Return whether nobody waits for a call that has left the queue. If so, nobody joins it any longer."""
+        """Return whether a running call has no waiters left. If so, no client can join it any longer."""
         with self._changed:
-            if not queued.is_wanted:
+            if not queued.has_waiters:
                 self._queue.running.pop(queued, None)
-            return not queued.is_wanted
+            return not queued.has_waiters
 
     def _serve(self, slot: Slot) -> None:
-        """Run queued calls in the slot's worker, one after another. If a worker dies before taking a call, retry it."""
+        """Run queued calls in the slot's worker, one by one. Retry a call if its worker dies before taking it."""
         while (queued := self._next_call(slot)) is not None:
             began = time.monotonic()
             for _ in range(_TRIES):
@@ -256,14 +256,14 @@ class Pool:
             _resolve(queued.futures, result)
 
     def _next_call(self, slot: Slot) -> QueuedCall[Any] | None:
-        """Wait for the next call, and replace a worker that dies or stops until then. None if the pool is closed."""
+        """Wait for the next call, and replace the worker if it dies or stops in the meantime. None: pool closed."""
         while not self.is_closed:
             with self._changed:
                 if (queued := self._queue.pop()) is not None:
                     return queued
-                has_changed = self._changed.wait(_LOOK_EVERY_S)
+                has_changed = self._changed.wait(_POLL_S)
                 current = slot.worker
-            # An idle worker sends nothing, so a message would be the end of file.
+            # An idle worker sends nothing, so readable data means end of file.
             if not has_changed and current is not None and (current.connection.poll() or current.is_stopped()):
                 self._drop(slot)
                 if self._keeps_idle_workers:
@@ -274,12 +274,12 @@ class Pool:
         return None
 
     def _attempt(self, slot: Slot, queued: QueuedCall[Any]) -> Any:
-        """Return a call's result or a Failure. Start a worker if there is none; drop it if the call costs it."""
+        """Return a call's result or a Failure. Start a worker if there is none. Drop it if it dies or is killed."""
         call = queued.call
         try:
             current = slot.worker or self._start(slot, queued)
             if self._abandon(queued):
-                return cancelled(call.stage)
+                return cancellation(call.stage)
             current.connection.send(call)
             if (refusal := self._receive(current, DEADLINES_S["worker"], queued)) is not None:
                 return refusal
@@ -289,11 +289,11 @@ class Pool:
             failure = reason.failure
         except (EOFError, OSError):
             how = "before it took the work" if queued.started == math.inf else current.explain_end()
-            failure = died(call.stage, how)
-        except Exception as error:  # arguments that can't be sent, or an answer that can't be read
+            failure = worker_death(call.stage, how)
+        except Exception as error:  # the arguments or the result can't be pickled
             return Failure(call.stage, "error", f"{type(error).__name__}: {error}")
         self._drop(slot)
-        return _closed(call.stage) if self.is_closed else failure
+        return _closed_failure(call.stage) if self.is_closed else failure
 
     def _start_worker(self, queued: QueuedCall[Any] | None) -> Worker:
         return Worker(*self._worker_arguments)
@@ -302,8 +302,8 @@ class Pool:
         """Start a worker, and wait until it is ready.
 
         Raises:
-            Stopped: none can be started.
-            EOFError, OSError: it died before it was ready.
+            Stopped: no worker can be started.
+            EOFError, OSError: the worker died before it was ready.
         """
         try:
             started = self._start_worker(queued)
@@ -322,20 +322,20 @@ class Pool:
         """Return a worker's next message.
 
         Raises:
-            Stopped: it missed the deadline or was stopped, or nobody waits for the call that it runs.
-            EOFError, OSError: it died.
+            Stopped: the worker missed the deadline or was stopped, or its call has no waiters left.
+            EOFError, OSError: the worker died.
         """
         stage = queued.call.stage if queued else "worker"
         began = time.monotonic()
-        while not current.connection.poll(_LOOK_EVERY_S):
+        while not current.connection.poll(_POLL_S):
             now = time.monotonic()
             if now - began > deadline_s:
                 message = f"The {stage} stage did not end within {deadline_s:g} s, so its worker was killed. {_NEXT}"
                 raise Stopped(Failure(stage, "timeout", message))
             if current.is_stopped():
-                raise Stopped(died(stage, "it was stopped"))
+                raise Stopped(worker_death(stage, "it was stopped"))
             if queued and now - queued.started > (queued.call.key is not None) * PATIENCE_S and self._abandon(queued):
-                raise Stopped(cancelled(stage))
+                raise Stopped(cancellation(stage))
         return current.connection.recv()
 
     def _drop(self, slot: Slot) -> None:
@@ -351,15 +351,15 @@ def _resolve(futures: Sequence[Future[Any]], result: Any) -> None:
             future.set_result(result)
 
 
-def cancelled(stage: str) -> Failure:
-    return Failure(stage, "cancelled", f"Cancelled in the {stage} stage; the work was ended.")
+def cancellation(stage: str) -> Failure:
+    return Failure(stage, "cancelled", f"Cancelled in the {stage} stage.")
 
 
-def died(stage: str, how: str) -> Failure:
+def worker_death(stage: str, how: str) -> Failure:
     return Failure(stage, "worker_died", f"The worker died in the {stage} stage ({how}). {_NEXT}")
 
 
-def _closed(stage: str) -> Failure:
+def _closed_failure(stage: str) -> Failure:
     return Failure(stage, "cancelled", "The page was closed.")
 
 
@@ -367,22 +367,22 @@ _NEXT = "The next run gets a fresh one."
 
 
 def _limit_stalls(connection: Connection[Any, Any]) -> None:
-    """Let a stalled transfer raise BlockingIOError."""
+    """Make a stalled transfer raise BlockingIOError."""
     with socket.socket(fileno=os.dup(connection.fileno())) as stream:
         for option, seconds in ((socket.SO_RCVTIMEO, _RECEIVE_STALL_S), (socket.SO_SNDTIMEO, _SEND_STALL_S)):
             stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
 
 
-def _work(connection: Connection[Any, Any], environment: Mapping[str, str], *arguments: Any) -> None:
-    """Be a worker. The fork server has the environment of the time when it was started.
+def _run_worker(connection: Connection[Any, Any], environment: Mapping[str, str], *arguments: Any) -> None:
+    """Run a worker. Set its environment, because the fork server has the environment from the time of its start.
 
-    Linux kills this process when the fork server ends, which it does when the page's process is gone. A worker that
-    compiles holds Python's lock and would notice nothing itself. The server ends when all copies of a pipe's end are
-    closed: the workers close theirs, so that only the page's counts.
+    Linux kills this process when the fork server exits, and the fork server exits after the page's process. A compiling
+    worker holds the GIL and would not notice the exit itself. The fork server exits when all copies of its keep-alive
+    pipe are closed, so workers close their copies, and only the page's copy keeps it alive.
     """
     os.environ.clear()
     os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the page, which ends the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the page, which kills the workers
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """One run: launch the kernel on poisoned output, check it against torch, and time it in turns with torch's calls.
 
-The tensors stay in the run worker between the stages. The interpreter times nothing. Torch; in the worker, except
-`measure_run`.
+The tensors stay in the run worker between the stages. Everything except `measure_run` and `refuse_slow_run` runs in the
+worker. The interpreter times nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernels.experiment import Experiment, launch_of, on_any_gpu
+from kernels.experiment import Experiment, launch_of, without_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring import check, timing, worker
@@ -27,7 +27,7 @@ from kernels.spec import DTYPE_BYTES, Allowance, Family, Kernel, Launch, shape_t
 
 @dataclasses.dataclass
 class Prepared:
-    """The tensors of one launch as the kernel addresses them: a transposed operand is a view of what is stored."""
+    """The tensors of one launch as the kernel addresses them. A transposed operand is a view of the stored tensor."""
 
     experiment: Experiment
     kernel: Kernel
@@ -41,10 +41,10 @@ class Prepared:
 
     def launch(self) -> Any:
         """Launch once without waiting. Return Triton's compiled kernel, unless interpreted."""
-        return self.ready()()
+        return self.bind()()
 
-    def ready(self) -> Callable[[], Any]:
-        """Return the launch with its grid and arguments bound, to call in a loop."""
+    def bind(self) -> Callable[[], Any]:
+        """Return a function that launches with the grid and arguments bound, to call in a loop."""
         setting, kernel = self.setting, self.kernel
         tensors = {**self.inputs, kernel.family.output(setting.problem): self.output}
         return functools.partial(kernel.jitted[kernel.grid(setting)], **kernel.arguments(tensors, setting))
@@ -68,7 +68,7 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
     """Make inputs from the experiment's seed, and an output of NaN, or of zeros for a kernel that accumulates into it.
 
     Raises:
-        InsufficientMemory: before anything is allocated.
+        InsufficientMemory: raised before any tensor is allocated.
     """
     import torch
 
@@ -77,11 +77,11 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
     dtype = getattr(torch, experiment.problem.dtype)
     specs = kernel.family.tensors(experiment.problem)
     if device == "cuda":
-        held = peak = 0  # values are drawn in float32 and then converted, one tensor at a time
+        allocated = peak = 0  # bytes: values are drawn in float32 and then converted, one tensor at a time
         for spec in specs.values():
             elements = math.prod(spec.stored)
-            held += elements * dtype.itemsize
-            peak = max(peak, held + (4 * elements if spec.is_input and dtype.itemsize != 4 else 0))
+            allocated += elements * dtype.itemsize
+            peak = max(peak, allocated + (4 * elements if spec.is_input and dtype.itemsize != 4 else 0))
         check.require_memory(peak, "These tensors")
     generator = torch.Generator(device).manual_seed(experiment.run.seed)
     inputs = {}
@@ -95,12 +95,12 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
 
 
 def launch(experiment: Experiment, gpu: Gpu) -> None:
-    """Launch once on fresh inputs and a poisoned output, and wait. This and what follows runs in the run worker."""
+    """Launch once on new inputs and a poisoned output, and wait."""
     import torch
 
-    worker.hold(None)
+    worker.set_kept_value(None)
     prepared = prepare(experiment, gpu)
-    worker.hold(prepared)
+    worker.set_kept_value(prepared)
     prepared.launch()
     if not worker.interprets():
         torch.cuda.synchronize()
@@ -108,18 +108,18 @@ def launch(experiment: Experiment, gpu: Gpu) -> None:
 
 def check_output() -> tuple[Check, Diff]:
     """Compare the launched output with the reference."""
-    prepared: Prepared = worker.held()
+    prepared: Prepared = worker.get_kept_value()
     return prepared.check()
 
 
 def time_run(result: RunResult) -> RunResult:
-    """Add times to a result: of the kernel and the library's calls in turns, and of a call from Python."""
+    """Time the kernel and the library's calls in turns, and a launch from Python. Return the result with the times."""
     import torch
 
-    run: Prepared = worker.held()
+    run: Prepared = worker.get_kept_value()
     family, problem, options = run.kernel.family, run.experiment.problem, run.experiment.run
     library, notes = library_calls(family, run.inputs, torch.empty_like(run.output), problem)
-    launch = run.ready()
+    launch = run.bind()
     stream = GatedStream([launch, *library.values()], options.l2, options.timer)
     samples = timing.sample(stream, timing.RUN)
     kernel_timing, *library_timings = (timing.summarize_times(times, family, problem) for times in samples.times_ms)
@@ -129,7 +129,7 @@ def time_run(result: RunResult) -> RunResult:
         interval = (ratio.low, ratio.high) if len(times_ms) >= FEWEST else ()
         baselines.append(Baseline(name, library_timing, ratio.ratio, *interval))
     best = family.best(problem)
-    # A family that extends another does more in its library call; the peak is that of the plain one.
+    # The library call of an extended family does extra work, so the peak comes from the family that it extends.
     peak = _copy_peak() if best is None else _library_peak(family.root, best)
     rate = (kernel_timing.gbps if best is None else kernel_timing.tflops) or 0.0
     return dataclasses.replace(
@@ -150,7 +150,7 @@ def time_run(result: RunResult) -> RunResult:
 def library_calls(
     family: Family, inputs: Mapping[str, Any], output: Any, problem: Any
 ) -> tuple[dict[str, Callable[[], Any]], list[str]]:
-    """Return the library's calls by name, the family's baseline first, and a sentence for each that is missing."""
+    """Return the library's calls by name, the family's baseline first, and a sentence for each unavailable call."""
     first = family.baseline(inputs, output, problem)
     if isinstance(first, str):
         return {}, [f"No library call to compare with: {first}"]
@@ -167,7 +167,7 @@ def library_calls(
 
 @functools.cache
 def _library_peak(family: Family, problem: Any) -> Peak | None:
-    """The best rate of the family's library call, measured once per worker; None if it has none. Its share is 1."""
+    """Measure the best rate of the family's library call, once per worker. None: no library call. Its share is 1."""
     import torch
 
     tensors = {
@@ -177,24 +177,24 @@ def _library_peak(family: Family, problem: Any) -> Peak | None:
     call = family.baseline(tensors, tensors.pop(family.output(problem)), problem)
     if isinstance(call, str):
         return None
-    what = f"{family.baseline_name(problem)}, {shape_text(problem)} {problem.dtype}, the best of a few"
+    what = f"{family.baseline_name(problem)}, {shape_text(problem)} {problem.dtype}, best of 8 launches"
     return Peak(family.work(problem) / _best_ms(call) / 1e9, "TFLOP/s", what, share=1.0)
 
 
 @functools.cache
 def _copy_peak() -> Peak:
-    """The best rate of a large copy, bytes read plus bytes written, measured once per worker. Its share is 1."""
+    """Measure the best rate of a large copy, bytes read plus bytes written, once per worker. Its share is 1."""
     import torch
 
     size = min(1 << 30, torch.cuda.mem_get_info()[0] // 8)
     source = torch.zeros(size // DTYPE_BYTES["float32"], dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
     gbps = 2 * source.nbytes / _best_ms(lambda: target.copy_(source)) / 1e6
-    return Peak(gbps, "GB/s", f"a copy of {size / 2**20:.0f} MiB, the best of a few", share=1.0)
+    return Peak(gbps, "GB/s", f"a copy of {size / 2**20:.0f} MiB, best of 8 launches", share=1.0)
 
 
 def _best_ms(call: Callable[[], Any]) -> float:
-    """The fastest of eight launches: a device's peak is its best, not its median."""
+    """Return the fastest of 8 launches, because a peak is the best time, not the median."""
     return float(GatedStream([call], "warm", "events").batch(8).times_ms.min())
 
 
@@ -207,15 +207,15 @@ def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> N
 
 
 def measure_run(experiment: Experiment, stages: Stages, is_timed: bool = True) -> RunResult:
-    """Launch, check, and time if `is_timed` and the result is right."""
+    """Launch and check. Time the kernel if `is_timed` and the result is correct."""
     stages.compile(experiment)
     device = stages.device()
     stages.work("launch", launch, experiment, stages.gpu)
     verdict, diff = stages.work("check", check_output)
     if device.backend == "interpreter":
-        note = "Run by Triton's interpreter on the CPU: the result is checked, and there is no time to report."
+        note = "Triton's interpreter ran this on the CPU: the result is checked, and there is no time to report."
     elif not is_timed:
-        note = "Checked, and not timed."
+        note = "Checked but not timed."
     else:
         note = "" if verdict.passed else "The result is wrong, so it was not timed."
     result = RunResult(experiment, device.backend, device, verdict, diff, note=note)
@@ -226,10 +226,10 @@ def measure_run(experiment: Experiment, stages: Stages, is_timed: bool = True) -
 
 RUN = Measurement(
     "run",
-    records.RecordForm("run", RunResult, key=on_any_gpu, compact=RunResult.compact),
+    records.RecordForm("run", RunResult, key=without_gpu, compact=RunResult.compact),
     measure_run,
-    "This machine has {this}, and no run of this experiment on {gpu} was recorded. Leave gpu out, or choose the "
-    "first one of the menu, to run it here.",
+    "This machine has {this}, and no run of this experiment on {gpu} was recorded. To run it here, leave gpu out, or "
+    "choose the menu's first entry.",
     refuse_slow_run,
     is_interpreted=True,
 )

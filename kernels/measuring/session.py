@@ -1,4 +1,4 @@
-"""A session: the page's side of measurements. It owns the worker pools, the jobs in progress and their results.
+"""The page's side of measurements: a session owns the worker pools, the jobs in progress, and the cached results.
 
 `Session.submit` returns a Job immediately. The job compiles in a compile worker, waits for its turn, and then works in
 the one run worker. This process imports no torch and makes no CUDA context.
@@ -39,14 +39,14 @@ MEASUREMENTS: dict[str, Measurement[Any]] = {each.name: each for each in _MEASUR
 
 V = TypeVar("V")
 
-# Jobs that may be in progress or queued; more are refused, so that nobody waits for hours.
+# Maximum jobs in progress or queued. The session refuses more, so that no job waits for hours.
 MAX_JOBS = 32
 
-# Results that are cached, of all measurements together. The largest, a timeline, takes some megabytes.
+# Maximum cached results of all measurements together. The largest kind, a timeline, takes a few megabytes.
 MAX_RESULTS = 64
 
-# Characters of the compiled kernels that are cached: some 100,000 each, millions if a tile spills. A kernel counts at
-# least MIN_CHARACTERS, so at most 64 are cached.
+# Maximum characters of all cached compiled kernels. A kernel has about 100,000, or millions if a tile spills. Each
+# counts as at least MIN_CHARACTERS, so at most 64 kernels are cached.
 MAX_CHARACTERS, MIN_CHARACTERS = 16_000_000, 250_000
 
 
@@ -54,7 +54,7 @@ class BoundedCache(Generic[V]):
     """A thread-safe LRU cache.
 
     Args:
-        max_weight: of all values. The last value stays, whatever it weighs.
+        max_weight: maximum weight of all values together. The latest value stays regardless of its weight.
         weigh: returns the weight of a value.
     """
 
@@ -81,16 +81,16 @@ class Session:
     """Compiles and measures experiments on this machine, and caches the results.
 
     Args:
-        gpu: this machine's; None for Triton's interpreter.
-        store: where results are stored and, after a restart, found again; by default nowhere.
-        lend: how a GPU is lent for one job, on ZeroGPU.
+        gpu: this machine's GPU; None for Triton's interpreter.
+        store: keeps results across restarts; by default, results are not stored.
+        lend: on ZeroGPU, calls `zero_gpu.serve` with a GPU that is lent for one job.
 
     Attributes:
         backend: "cuda" or "interpreter".
         cache: directory of compiled kernels.
         compilers: compile workers.
         runner: the one run worker.
-        queue: jobs that want the run worker.
+        queue: jobs that use or wait for the run worker.
         zero_gpu: whether the GPU is lent for one job at a time.
     """
 
@@ -113,7 +113,7 @@ class Session:
         self._jobs: set[Job] = set()
         self._closing = ExitStack()
         self._measured: BoundedCache[Measured] = BoundedCache(MAX_RESULTS)
-        self._compiled: BoundedCache[Compiled] = BoundedCache(MAX_CHARACTERS, _characters)
+        self._compiled: BoundedCache[Compiled] = BoundedCache(MAX_CHARACTERS, _count_characters)
 
     @classmethod
     def here(cls) -> Session:
@@ -124,18 +124,18 @@ class Session:
         return cls(this_gpu(), store=store)
 
     def submit(self, experiment: Experiment, name: str = "run", client: Client = INTERNAL) -> Job:
-        """Start a measurement. If it can't be made here, the job's outcome is a Failure.
+        """Start a measurement. If this machine can't make it and has no recording, the job's outcome is a Failure.
 
-        GPU "this" on a machine without one means the interpreter, as if it were left out.
+        On a machine without a GPU, GPU "this" selects the interpreter, like an experiment that names no GPU.
 
         Args:
-            name: of the measurement, one of MEASUREMENTS.
-            client: whose request it is, for the queue of compiles.
+            name: the measurement's name, one of MEASUREMENTS.
+            client: the client that sent the request, for the queue of compiles.
 
         Raises:
             ValueError: there is no such measurement.
         """
-        measurement = _measurement(name)
+        measurement = _get_measurement(name)
         if experiment.gpu == "this" and self.gpu is None:
             experiment = replace(experiment, gpu="")
         job = Job(experiment, name, client)
@@ -152,22 +152,22 @@ class Session:
             threading.Thread(target=context.run, args=(self._carry_out, job, measurement), daemon=True).start()
         return job
 
-    def known(self, experiment: Experiment, name: str) -> Any:
-        """Return the value of `found`, or None."""
-        found = self.found(experiment, name)
-        return found and found.value
+    def find_value(self, experiment: Experiment, name: str) -> Any:
+        """Return the value of `find_result`, or None."""
+        result = self.find_result(experiment, name)
+        return result and result.value
 
-    def found(self, experiment: Experiment, name: str) -> KnownResult | None:
-        """Return the last result that was measured here, or else a stored or shipped one. Returns immediately.
+    def find_result(self, experiment: Experiment, name: str) -> KnownResult | None:
+        """Return the latest result of this process, otherwise a stored or shipped result. Return immediately.
 
         Args:
-            name: of the measurement, one of MEASUREMENTS, whose type the result has.
+            name: the measurement's name, one of MEASUREMENTS. It determines the result's type.
 
         Raises:
-            ConfigError: the experiment names a GPU that it can't be for.
+            ConfigError: as for `resolve_gpu`.
             ValueError: there is no such measurement.
         """
-        measurement, gpu = _measurement(name), resolve_gpu(experiment, self.gpu)
+        measurement, gpu = _get_measurement(name), resolve_gpu(experiment, self.gpu)
         if self._measures(measurement, experiment, gpu):
             live = self._measured.get((name, measurement.form.key(experiment)))
             if live is not None:
@@ -179,15 +179,15 @@ class Session:
     def compile(
         self, experiment: Experiment, specialization: str = "launcher", client: Client = INTERNAL
     ) -> Future[Compiled | Failure]:
-        """Compile an experiment for its GPU, or take the result from the cache. Returns immediately.
+        """Compile an experiment for its GPU, or take the result from the cache. Return immediately.
 
-        Cancel the returned future to give up. A compile that nobody waits for is ended, unless it is about to end.
+        Cancel the returned future to give up. A compile without waiters is killed after a few seconds.
 
         Args:
-            specialization: what the compiler knows about sizes and strides, see `compiler.compile_experiment`.
+            specialization: the compiler's assumptions about sizes and strides, see `compiler.compile_experiment`.
 
         Raises:
-            ConfigError: the experiment names a GPU that it can't be for.
+            ConfigError: as for `resolve_gpu`.
         """
         gpu = resolve_gpu(experiment, self.gpu)
         kernel, launch = launch_of(experiment, gpu)
@@ -204,13 +204,13 @@ class Session:
         return self.compilers.submit(call, client, estimate_s, on_result=lambda made: self._compiled.put(key, made))
 
     def find_compiled(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | None:
-        """Return a compiled kernel if it is cached. Returns immediately."""
+        """Return a compiled kernel if it is cached. Return immediately."""
         gpu = resolve_gpu(experiment, self.gpu)
         return self._compiled.get((launch_key(experiment, gpu.name), specialization))
 
     def warm_up(self) -> None:
         """Start the workers and read the recordings in the background, so that no request waits for them."""
-        # Not a daemon: a thread that is in Pydantic's code when Python ends would abort the process.
+        # Not a daemon: a daemon thread inside Pydantic's code at Python's exit would abort the process.
         threading.Thread(target=self._read_recordings).start()
         if HAS_TRITON and not self.zero_gpu:
             self.runner.submit(Call("worker", worker.describe))
@@ -222,9 +222,9 @@ class Session:
         for measurement in MEASUREMENTS.values():
             self.store.find(measurement, first, "H200")
 
-    def ask_runner(self, question: Callable[[], Any]) -> Any:
-        """Call a function of a module in the run worker, between stages."""
-        return self.runner.submit(Call("worker", question)).result()
+    def call_runner(self, function: Callable[[], Any]) -> Any:
+        """Call a module-level function in the run worker, between stages, and return its result."""
+        return self.runner.submit(Call("worker", function)).result()
 
     def ping_runner(self) -> Future[int | Failure] | None:
         """Return the run worker's process id as a future; None on ZeroGPU, where each job starts a worker."""
@@ -240,7 +240,7 @@ class Session:
         self._closing.callback(close)
 
     def close(self) -> None:
-        """Kill all workers; jobs in progress fail. Results are stored."""
+        """Kill all workers, and close the store. Jobs in progress fail."""
         self._closing.close()
         self.compilers.close()
         self.runner.close()
@@ -261,7 +261,7 @@ class Session:
             return Failure("worker", "no_triton", "Triton is not installed here, so nothing can be run.")
         if len(self._jobs) < MAX_JOBS:
             return None
-        return Failure("worker", "busy", f"{len(self._jobs)} runs are under way or waiting; try again in a minute.")
+        return Failure("worker", "busy", f"{len(self._jobs)} runs are in progress or waiting. Try again in a minute.")
 
     def _carry_out(self, job: Job, measurement: Measurement[Any]) -> None:
         gpu = resolve_gpu(job.experiment, self.gpu)
@@ -271,15 +271,15 @@ class Session:
             result = self._add_recorded(measurement, measurement.measure(job.experiment, stages), gpu)
         except Stopped as stopped:
             result = stopped.failure
-        except Exception as error:  # a defect of ours must still end the job
+        except Exception as error:  # a bug must still end the job
             result = Failure("worker", "error", f"{type(error).__name__}: {error}")
         stages.end(result if isinstance(result, Failure) else None)
-        # Before the page shows it, so that no result that was seen is lost; and after the next job may begin.
+        # Store the result after the next job may begin, and before the page shows it, so that no shown result is lost.
         try:
             if not isinstance(result, Failure) and result.backend == self.backend:
                 self._measured.put((measurement.name, measurement.form.key(job.experiment)), result)
                 self.store.put(measurement, gpu.name, result, datetime.datetime.now(datetime.UTC))
-        except Exception:  # a defect of ours in the store: the result is shown all the same
+        except Exception:  # the page shows the result even if a bug in the store loses it
             LOG.exception("A result of %s was not stored.", measurement.name)
         _log(job, result, gpu)
         job.end(result)
@@ -298,7 +298,7 @@ class Session:
         return gpu is self.gpu
 
 
-def _characters(compiled: Compiled) -> int:
+def _count_characters(compiled: Compiled) -> int:
     return max(MIN_CHARACTERS, len(compiled.ttgir) + len(compiled.ptx) + len(compiled.sass))
 
 
@@ -311,7 +311,7 @@ def _log(job: Job, result: Measured | Failure, gpu: Gpu) -> None:
     LOG.info("A job has ended.", extra={"fields": fields})
 
 
-def _measurement(name: str) -> Measurement[Any]:
+def _get_measurement(name: str) -> Measurement[Any]:
     if name not in MEASUREMENTS:
-        raise ValueError(f"There is no measurement {name!r}; there are {', '.join(MEASUREMENTS)}.")
+        raise ValueError(f"There is no measurement {name!r}; the measurements are {', '.join(MEASUREMENTS)}.")
     return MEASUREMENTS[name]

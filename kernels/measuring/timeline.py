@@ -19,10 +19,11 @@ from kernels.results.records import RecordForm
 
 MAX_PROGRAMS = 65_536
 
-# Launches right before the recorded one. The build has just been timed, so the clock has already risen.
+# Warm-up launches right before the recorded launch. Few suffice, because timing the build has already raised the clock.
 _WARM_UP = 5
 
-# No program writes this: times and SMs are not negative. A program that writes once raises `writes` to 0.
+# No program writes this value, because times and SM ids are not negative. A program that writes once increments
+# `writes` to 0.
 _POISON = -1
 
 
@@ -48,16 +49,19 @@ TIMELINE = Measurement(
     "timeline",
     RecordForm("timeline", Timeline, key=launch_key, keeps_run=True),
     measure_timeline,
-    "A timeline is taken on a GPU: this machine has {this}, and none of this experiment on {gpu} was recorded.",
+    "Recording a timeline needs the GPU: this machine has {this}, and no timeline of this experiment on {gpu} was "
+    "recorded.",
     refuse_large_launch,
 )
 
 
 def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Failure:
-    """Check the instrumented build's output, time it beside the kernel, and record one warm launch. In the run worker.
+    """Check the instrumented build's output, time it in turns with the kernel, and record one warm launch.
+
+    Runs in the run worker.
 
     Returns:
-        The timeline; or a Failure if a program did not write exactly once, or wrote impossible values.
+        The timeline, or a Failure if a program did not write exactly once or wrote impossible values.
     """
     import torch
 
@@ -83,7 +87,7 @@ def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Fai
 
 
 def read_record(rows: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | Failure:
-    """Return SM, start and end of each program, in ns since the first start.
+    """Return the SM, start and end of each program. Times are in ns since the first start.
 
     Args:
         rows: (programs, 4) int64, TIMED_FIELDS of each program, poisoned before the launch.

@@ -1,6 +1,6 @@
 """Decide how many samples to take: warm up until steady, then alternate the calls until their ratios are known.
 
-No CUDA: a `Stream` launches and times the calls. Tests pass a fake stream and a fake clock.
+This module uses no CUDA: a `Stream` launches and times the calls. Tests pass a fake stream and a fake clock.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from kernels.spec import Family
 MOST_TURNS = 20
 _BATCH_MS = 50.0
 
-# At least ten turns. If ten would exceed 10 s: the number that fits, but at least three.
+# Take at least ten turns. If ten would exceed 10 s, take as many as fit, but at least three.
 _MIN_TURNS, _MIN_TURNS_MS, _MIN_LONG_TURNS = 10, 10_000.0, 3
 
 # Warm-up ends when this many consecutive batches agree within this share.
 _STEADY_BATCHES, _STEADY_SHARE = 4, 0.01
 
-# Recompute the ratios each time the samples have grown by this factor: a bootstrap takes some milliseconds.
+# Recompute the ratios each time the samples have grown by this factor, because a bootstrap takes a few milliseconds.
 _GROWTH = 1.3
 
-# Calls timed for the launch overhead; fewer for long kernels. The GPU's queue holds about 1,000 launches: with fewer,
-# no call waits for room in it.
+# Calls timed for the launch overhead, fewer for long kernels. The GPU's queue holds about 1,000 launches, so none of
+# these calls blocks on a full queue.
 _MAX_CALLS, _MIN_CALLS = 200, 5
 _OVERHEAD_BUDGET_MS = 100.0
 
@@ -45,7 +45,7 @@ class Effort:
 
     Attributes:
         half_width: sampling ends once the 95 % interval of each call's ratio to the first call extends at most this
-            far to either side, as a share, or as far as the timer's resolution.
+            share, plus the timer's resolution, to either side.
         fewest, most: turns, if time permits.
         least_ms: total launch time, unless `most` turns are reached.
         most_s: wall-clock limit for sampling.
@@ -138,7 +138,7 @@ def sample(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf_
     """Warm up, then take turns on a stream until the effort's criteria are met.
 
     Args:
-        now: seconds.
+        now: a clock in seconds.
     """
     began = now()
     warm_up_ms = [_median_turn_ms(stream, 1)]
@@ -171,7 +171,7 @@ def sample(stream: Stream, effort: Effort, now: Callable[[], float] = time.perf_
 
 
 def _turns_per_batch(turn_ms: float, stream: Stream) -> int:
-    """Long enough for the clock probes to read a clock, and short enough to stop soon."""
+    """Choose a batch that is long enough for the probes to read the clock, and short enough to stop soon."""
     return max(1, min(stream.most_turns, int(_BATCH_MS / max(turn_ms, 1e-6))))
 
 
@@ -208,13 +208,13 @@ def measure_launch_overhead(
     kernel_ms: float,
     now: Callable[[], float] = time.perf_counter,
 ) -> LaunchOverhead:
-    """Measure on the host's clock what a call from Python costs: many without waiting, then one at a time.
+    """Measure the cost of a launch from Python on the host's clock, first without waiting, then with.
 
     Args:
         call: launches, and returns without waiting.
         synchronize: waits until all launches have ended.
         kernel_ms: duration of one launch.
-        now: seconds.
+        now: a clock in seconds.
     """
 
     def wall_ms(*steps: Callable[[], Any]) -> float:

@@ -1,7 +1,7 @@
-"""Worker processes: how one starts, answers calls, keeps values between stages, and turns exceptions into Failures.
+"""The code of a worker process: start, answer calls, keep a value between stages, and turn exceptions into Failures.
 
-Every function here runs in a worker, except `default_cache_directory`. Whether a worker runs kernels on the GPU or
-interprets them is fixed when it starts.
+Every function here runs in a worker, except `default_cache_directory`. A worker's start fixes whether it runs kernels
+on the GPU or interprets them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from kernels.gpus import on_zero_gpu
 from kernels.measuring.check import InsufficientMemory
 from kernels.results import Device, Failure
 
-# Added to the niceness of workers whose calls are not timed, so that the page's own process comes first.
+# Added to the niceness of workers whose calls are not timed, so that the page's own process has priority.
 _NICENESS = 5
 
 
 def default_cache_directory() -> Path:
-    """Return where compiled kernels stay between starts: TILESCOPE_CACHE, else in the user's cache directory.
+    """Return the cache directory: TILESCOPE_CACHE, or else "tilescope" in the user's cache directory.
 
-    A user without a home, as in some containers, gets a directory for the life of this process.
+    A user without a home directory, as in some containers, gets a temporary directory for the life of this process.
     """
     if chosen := os.environ.get("TILESCOPE_CACHE"):
         return Path(chosen)
@@ -44,11 +44,11 @@ def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
 
 
 def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> None:
-    """Set what must be set before Triton is imported.
+    """Prepare this process before it imports Triton.
 
     Args:
         backend: "cuda", "interpreter", "compile" or "model".
-        preload: modules to import now, so that no later call waits for them.
+        preload: modules to import now, so that no later call waits for their imports.
     """
     if "triton" in sys.modules:
         raise RuntimeError(
@@ -65,7 +65,7 @@ def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> 
         interpreter.patch_language_once()
     if backend in ("compile", "model"):
         os.nice(_NICENESS)
-    # Otherwise the first compile would wait for these imports, some seconds.
+    # Otherwise the first compile would wait a few seconds for these imports.
     for name in (*preload, "torch", "triton.backends.compiler") if backend == "compile" else preload:
         importlib.import_module(name)
 
@@ -73,7 +73,7 @@ def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> 
 def serve(connection: Connection[Any, Any]) -> None:
     """Answer calls until the other end is closed.
 
-    Sends None when a call is taken, and then the call's result, or a Failure if it raised.
+    For each call, send None to confirm its receipt, and then its result, or a Failure if it raised an exception.
     """
     while True:
         try:
@@ -94,25 +94,25 @@ def to_failure(stage: str, error: Exception) -> Failure:
     """Return the Failure that describes an exception in a stage."""
     import torch
 
-    if isinstance(error, _NothingHeld):
+    if isinstance(error, _KeptValueLost):
         return Failure(stage, "worker_died", f"The worker died before the {stage} stage. Run it again.")
     if isinstance(error, InsufficientMemory):
         return Failure(stage, "out_of_memory", str(error))
     if isinstance(error, torch.cuda.OutOfMemoryError):
         free, total = torch.cuda.mem_get_info()
         has = f"The GPU has {total / 2**30:.0f} GiB, {free / 2**30:.1f} of them free"
-        message = f"{has}: too little for these tensors and their check. Make the shape smaller."
+        message = f"{has}, which is too little for these tensors and their check. Make the shape smaller."
         return Failure(stage, "out_of_memory", message)
     lines = str(error).strip().splitlines() or ["no message"]
     is_cuda = isinstance(error, torch.AcceleratorError) or "CUDA" in lines[0]
     return Failure(stage, "cuda_error" if is_cuda else "error", f"{type(error).__name__}: {lines[0]}")
 
 
-_held: Any = None
+_kept_value: Any = None
 
 
 def describe() -> Device:
-    """Import torch and Triton, wake the device, compile the probe of its clock, and return what the device is."""
+    """Import torch and Triton, initialize the device, compile its clock probe, and return its description."""
     import torch
     import triton
 
@@ -122,7 +122,7 @@ def describe() -> Device:
     if interprets():
         return Device("interpreter", "Triton's interpreter on the CPU", **versions)
     torch.zeros(1, device="cuda")
-    timing_device().probe(0)  # compiles it, so that no run waits for it
+    timing_device().probe(0)  # compiles the probe, so that no run waits for the compile
     torch.cuda.synchronize()
     name = torch.cuda.get_device_name(0)
     if on_zero_gpu():  # it may be a slice
@@ -137,27 +137,27 @@ def interprets() -> bool:
     return os.environ["TRITON_INTERPRET"] == "1"
 
 
-class _NothingHeld(Exception):
-    """The stage before ran in another worker, which is gone."""
+class _KeptValueLost(Exception):
+    """The previous stage ran in another worker, which has died."""
 
 
-def hold(value: Any) -> None:
+def set_kept_value(value: Any) -> None:
     """Keep a value for the next stage of the same job, in place of the previous value."""
-    global _held
-    _held = value
+    global _kept_value
+    _kept_value = value
 
 
-def held() -> Any:
-    """Return what the stage before kept; if that worker is gone, the calling stage fails as a dead worker's."""
-    if _held is None:
-        raise _NothingHeld
-    return _held
+def get_kept_value() -> Any:
+    """Return the value that the previous stage kept. If its worker has died, raise an error that `to_failure` knows."""
+    if _kept_value is None:
+        raise _KeptValueLost
+    return _kept_value
 
 
 def finish() -> None:
-    """Drop the held value, and give its memory back to the device."""
+    """Drop the kept value, and return its memory to the device."""
     import torch
 
-    hold(None)
+    set_kept_value(None)
     if not interprets():
         torch.cuda.empty_cache()

@@ -1,8 +1,8 @@
-"""A Space on ZeroGPU: its GPU, and a pool whose worker runs on a GPU that the hub lends for one job.
+"""Support for Hugging Face's ZeroGPU: a pool whose worker runs on a GPU that the hub lends for one job.
 
-The hub runs a decorated function in a process that it forks, with the GPU. There the function connects to a socket of
-this process and answers calls until the job is over, so that the values of one stage are there for the next. The
-process may start no children. The package `spaces` is the hub's own.
+The hub forks a process that has the GPU, and runs a decorated function there. The function connects to a socket of this
+process and answers calls until the job is over, so each stage finds the previous stage's values. The forked process may
+not start child processes. The hub provides the package `spaces`.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from markupsafe import Markup
 from kernels.gpus import Gpu, gpu_or_slice
 from kernels.measuring import worker
 from kernels.measuring.fair_queue import QueuedCall
-from kernels.measuring.pool import Pool, Slot, Stopped, Worker, cancelled
+from kernels.measuring.pool import Pool, Slot, Stopped, Worker, cancellation
 from kernels.results import Failure
 
-# Calls `serve` with a GPU, in another process: the socket's path, the cache directory, seconds.
+# Calls `serve` in another process that has a GPU, with the socket's path, the cache directory, and the seconds.
 Lend = Callable[[str, str, float], None]
 
-# Seconds that a GPU is requested for: the hub serves short requests first, and a job may end earlier.
+# Seconds for which a GPU is requested. The hub serves short requests first, and a job may end earlier.
 LEASE_S = 30.0
 
-# Seconds until a request that the hub does not answer is given up. A hub without a free GPU says so itself.
+# Seconds until an unanswered request is abandoned. A hub without a free GPU answers that it has none.
 _GRANT_TIMEOUT_S = 120.0
 
-_LOOK_EVERY_S = 0.1
+_POLL_S = 0.1
 
 # Seconds that the hub has to report how a process ended.
 _REPORT_TIMEOUT_S = 2.0
 
-# Seconds that a process waits for its first call: a process whose request was given up must not keep its GPU.
+# Seconds that a process waits for its first call. A process whose request was abandoned must not keep its GPU.
 _FIRST_CALL_TIMEOUT_S = 10.0
 
 
 def zero_gpu() -> Gpu:
-    """Return the GPU, or the slice of one, that the hub lends; asks for no lease."""
+    """Return the GPU, or the slice of a GPU, that the hub lends. This does not request a lease."""
     from spaces.config import Config
 
     capability = Config.zerogpu_cuda_capability_major, Config.zerogpu_cuda_capability_minor
@@ -53,7 +53,7 @@ def zero_gpu() -> Gpu:
 
 
 def make_lend() -> Lend:
-    """Return `serve`, decorated for the hub. Call it once, before the page is served: the hub looks for it."""
+    """Return `serve`, decorated for the hub. Call this once, before the page is served, so that the hub finds it."""
     import spaces
 
     lend: Lend = spaces.GPU(serve, duration=lambda path, cache_directory, seconds: seconds)
@@ -61,10 +61,10 @@ def make_lend() -> Lend:
 
 
 def serve(path: str, cache_directory: str, seconds: float) -> None:
-    """Answer calls until there are no more, in the process that the hub has forked.
+    """Answer calls until the connection closes. Runs in the process that the hub forks.
 
     Args:
-        path: of the socket that calls come from.
+        path: path of the socket that sends calls.
         seconds: the longest lease; the hub reads it.
     """
     os.environ["TRITON_INTERPRET"], os.environ["TRITON_CACHE_DIR"] = "0", cache_directory
@@ -93,7 +93,7 @@ class ZeroGpuPool(Pool):
         return _LentWorker(self, queued)
 
     def _attempt(self, slot: Slot, queued: QueuedCall[Any]) -> Any:
-        """Make a call. The one that frees the worker gives the GPU back, if there is one."""
+        """Make a call. A call of `worker.finish` returns the GPU to the hub instead."""
         if queued.call.function is not worker.finish:
             return super()._attempt(slot, queued)
         if slot.worker is not None:
@@ -103,10 +103,10 @@ class ZeroGpuPool(Pool):
 
 
 class _LentWorker(Worker):
-    """A GPU that the hub has lent, and the process that has it.
+    """The process that runs on a lent GPU.
 
     Raises:
-        Stopped: the hub lends no GPU, or it is no longer wanted.
+        Stopped: the hub lends no GPU, or the call has no waiters left.
     """
 
     def __init__(self, pool: ZeroGpuPool, queued: QueuedCall[Any]) -> None:
@@ -116,7 +116,7 @@ class _LentWorker(Worker):
             path = f"{directory}/calls"  # only this user can open it
             listening.bind(path)
             listening.listen(1)
-            listening.settimeout(_LOOK_EVERY_S)
+            listening.settimeout(_POLL_S)
             arguments = (self._hold_lease, pool.lend, path, pool.cache_directory, LEASE_S)
             self._lease = threading.Thread(target=queued.context.run, args=arguments, daemon=True)
             self._lease.start()
@@ -124,8 +124,8 @@ class _LentWorker(Worker):
                 with suppress(TimeoutError):
                     self.connection: Connection[Any, Any] = Connection(listening.accept()[0].detach())
                     break
-                if pool.is_closed or not queued.is_wanted:
-                    raise Stopped(cancelled(queued.call.stage))
+                if pool.is_closed or not queued.has_waiters:
+                    raise Stopped(cancellation(queued.call.stage))
                 if not self._lease.is_alive():
                     raise _refused(f"No GPU was lent: {self.explain_end()}")
                 if time.monotonic() - self._began > _GRANT_TIMEOUT_S:
@@ -143,7 +143,7 @@ class _LentWorker(Worker):
                 os.kill(self.process_id, signal.SIGKILL)
 
     def explain_end(self) -> str:
-        """Return how the process ended, in the hub's words, which may be HTML."""
+        """Return how the process ended, in the hub's words without their HTML tags."""
         self._lease.join(_REPORT_TIMEOUT_S)
         if self._error is None:
             return "its process ended"

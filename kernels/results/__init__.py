@@ -3,4 +3,4 @@
 from kernels.results.counters import Counters, GroupSizeRow, GroupSizeStudy, OpCounts, SharedCounts, Timeline
 from kernels.results.outcome import STAGES, Compiled, Device, Failure, Measured
 from kernels.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak, RunResult, Timing
-from kernels.results.sweep import AgainstLibrary, Final, Finalist, Prediction, Strategy, Sweep, SweepRow
+from kernels.results.sweep import Final, Finalist, LibraryRatio, Prediction, Strategy, Sweep, SweepRow

@@ -22,9 +22,9 @@ from kernels.space import Space, space_from_json
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-# Codes from 1 stand for errors from 1e-4 up, 24 per decade, so a decoded error is at most 10 % too high. Code 0 is no
-# error. The limit, 1, is 24 × 4 steps above the first. The last code marks an element that is not finite.
-# Cells are rounded up: an error over the limit stays over it, and a cell stays an upper bound of its elements.
+# Codes from 1 represent errors of 1e-4 and above, 24 per decade, so a decoded error is at most 10 % too high. Code 0
+# means no error. The limit, 1, is 24 × 4 steps above code 1. The last code marks an element that is not finite.
+# Cells are rounded up: an error over the limit stays over it, and a cell stays an upper bound of its elements' errors.
 LEVELS = np.array([0.0, *(10 ** (step / 24 - 4) for step in range(254)), np.inf], dtype=np.float32)
 LEVELS[1 + 24 * 4] = 1.0
 
@@ -86,7 +86,7 @@ SweptSpace = Annotated[Space, JsonField(Space.to_json, lambda payload: space_fro
 
 
 class UnreadableRecording(ValueError):
-    """JSON does not represent the expected value. The message names the place, the field and the reason."""
+    """JSON that does not represent the expected value. The message names the place, the field and the reason."""
 
 
 def parse_json(text: str, place: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Observations inside launches: profiler counters, counters per GROUP_SIZE, and when and where each program ran."""
+"""Measurements inside launches: profiler counters, counters per GROUP_SIZE, and when and where each program ran."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ class Database:
     Args:
         path: the file; None to store nothing.
         max_bytes: size above which writes delete the oldest results and sweeps.
-        pause_s: seconds without a retry after a failure, so that redraws and sweep rows do not each wait for a locked
-            file.
+        pause_s: seconds after a failure during which nothing is retried, so that redraws and sweep rows do not each
+            wait for a locked file.
     """
 
     def __init__(self, path: Path | None, max_bytes: int = MAX_BYTES, pause_s: float = 2.0) -> None:

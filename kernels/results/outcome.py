@@ -12,7 +12,7 @@ STAGES = ("config", "compile", "launch", "check", "time", "worker")
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why there is no result. A wrong result is not a Failure; its check has not passed.
+    """The reason why there is no result. A wrong result is not a Failure, but a result whose check failed.
 
     Attributes:
         stage: the stage that failed, one of STAGES. For a missed deadline, `kind` is "timeout".

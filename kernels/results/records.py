@@ -1,7 +1,7 @@
 """Shipped recordings: files of measurements for machines without that GPU, one JSON object per line.
 
 A line names the GPU and the date, and holds the result in a field named after its kind. Each kind of measurement
-declares a RecordForm, so this module needs to know no kinds. The store and the browser's last run use the same forms.
+declares a RecordForm, so this module depends on no kind. The store and the browser's last run use the same forms.
 """
 
 from __future__ import annotations
@@ -124,4 +124,4 @@ def _lines(directory: Path) -> list[tuple[str, dict[str, Any]]]:
 @once
 def _index(form: RecordForm[Any]) -> dict[tuple[Experiment, str], Recording[Any]]:
     # If several recordings have the same key, the first wins.
-    return {(form.key(found.measured.experiment), found.gpu): found for found in reversed(shipped(form))}
+    return {(form.key(each.measured.experiment), each.gpu): each for each in reversed(shipped(form))}

@@ -24,7 +24,7 @@ class Check:
 
     Attributes:
         relative_rms: RMS of the error over RMS of the reference.
-        tolerance: the largest relative_rms that rounding explains, both in the sum and in converting it to the dtype.
+        tolerance: the largest relative_rms that rounding explains, in the sum and in its conversion to the dtype.
         max_abs_error: largest finite |error|.
         max_scaled_error: largest |error| / (|A| @ |B|), element by element; for a transpose, |error| / |A|.
         mismatched: elements whose error is larger than rounding explains, including elements that are not finite.
@@ -239,5 +239,5 @@ class RunResult(Measured):
     copy_gbps: float | None = None
 
     def compact(self) -> RunResult:
-        """Return the run as it is recorded: with a small picture of its error, and without an earlier run."""
+        """Return the part of the run to record: a small picture of its error, and no earlier run."""
         return dataclasses.replace(self, diff=self.diff and self.diff.shrink(), recorded=None)

@@ -53,7 +53,7 @@ class KnownResult:
 
 @dataclass(frozen=True)
 class ResultFilter:
-    """A filter for listing results. An empty field matches everything.
+    """A filter for listed results. An empty field matches everything.
 
     Attributes:
         keys: values of `experiment_key`.
@@ -202,14 +202,14 @@ class Store(Database):
         shipped = records.find(form, experiment, gpu) if backend == "cuda" else None
         return None if shipped is None else KnownResult(shipped)
 
-    def latest(self, wanted: ResultFilter, limit: int, before: int = 0) -> list[StoredResult]:
+    def latest(self, result_filter: ResultFilter, limit: int, before: int = 0) -> list[StoredResult]:
         """List results, latest first. Start below the number `before`, or at the latest result if it is 0."""
-        where, given = wanted.where()
+        where, given = result_filter.where()
         return self._list(StoredResult, "result", f"{where} AND number < ?", [*given, before or 2**63 - 1, limit])
 
-    def count(self, wanted: ResultFilter) -> int:
+    def count(self, result_filter: ResultFilter) -> int:
         """Count the results that match a filter."""
-        where, given = wanted.where()
+        where, given = result_filter.where()
         return sum(number for (number,) in self.rows(f"SELECT count(*) FROM result WHERE {where}", given))
 
     def counts(self) -> dict[tuple[str, str, str], int]:
@@ -270,8 +270,8 @@ class Store(Database):
         """Return the latest sweep of a space on a GPU with all rows, and where the next sweep resumes.
 
         The sweep's backend is "recorded" if it has times. Configs without a stored row are "not tried". A sweep with
-        another version of Triton starts again: times of two compilers are not ranked together. None: there is no sweep,
-        or this version can't read it.
+        another version of Triton starts again, because times of two compilers are not ranked together. Return None if
+        there is no sweep or this version can't read it.
         """
         latest, experiments = self.latest_sweep(space, gpu), space.experiments
         if latest is None:
@@ -364,7 +364,7 @@ def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, object
     connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({values}) {conflict}", tuple(row.values()))
 
 
-# Columns that are not listed as they are stored.
+# Converters of stored columns, for listings.
 _READERS: dict[str, Callable[[str], Any]] = {
     "began": datetime.datetime.fromisoformat,
     "ended": datetime.datetime.fromisoformat,

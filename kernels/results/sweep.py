@@ -67,7 +67,7 @@ class SweepRow:
 
     Attributes:
         reason: a sentence that says why the config was not timed, or its timing not completed; "" for a timed config.
-        device: the name of the GPU that ran the config or that it was compiled for. Times of different GPUs are never
+        device: the name of the GPU that ran the config, or for which it was compiled. Times of different GPUs are never
             compared.
         where: host and number of the device if several have this name, else "".
         predicted: None without a prediction.
@@ -108,7 +108,7 @@ class Finalist:
     """One of the last few configs, timed in alternating launches.
 
     Attributes:
-        ratio: its time divided by the fastest finalist's, the median over pairs; 1 for the fastest.
+        ratio: the config's time divided by the fastest finalist's, the median over pairs; 1 for the fastest.
         low, high: the ratio's 95 % interval.
         is_tie: whether the interval contains 1, so that the config is not known to be slower than the fastest.
     """
@@ -123,7 +123,7 @@ class Finalist:
 
 
 @dataclass(frozen=True)
-class AgainstLibrary:
+class LibraryRatio:
     """The best config compared with a library call, in alternating launches.
 
     Attributes:
@@ -144,12 +144,12 @@ class Final:
 
     Attributes:
         best: the experiment of the simplest finalist that ties with the fastest.
-        baselines: the library calls, the family's preferred one first; empty if it has none.
+        baselines: the library calls, the family's preferred call first; empty if it has none.
     """
 
     finalists: tuple[Finalist, ...]
     best: SweptExperiment
-    baselines: tuple[AgainstLibrary, ...] = ()
+    baselines: tuple[LibraryRatio, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -233,8 +233,8 @@ class ResumePoint:
     """The point from which a sweep resumes.
 
     Attributes:
-        rows: of an earlier sweep of the same space on the same kind of GPU; configs that are done are skipped.
-        name: the stored sweep that the new rows are added to; "" for a new one.
+        rows: the rows of an earlier sweep of the same space on the same kind of GPU. Configs that are done are skipped.
+        name: the stored sweep that receives the new rows; "" for a new sweep.
     """
 
     rows: tuple[SweepRow, ...] = ()

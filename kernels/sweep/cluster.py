@@ -1,7 +1,7 @@
 """Sweeps on several GPUs with Dask's `distributed`: the GPUs of this host, or of an existing cluster.
 
 Each GPU has one worker process with one thread and the resource GPU=1. A trial is one task, bound to one worker. If the
-worker dies, its task fails, so that the search can try the configs on another one, and Dask's nanny restarts the
+worker dies, its task fails. The search can then try the configs on another worker, and Dask's nanny restarts the dead
 worker. A failure that may have corrupted a CUDA context also restarts the worker. `distributed` is an optional
 dependency, imported only when needed.
 """
@@ -21,7 +21,7 @@ from kernels.experiment import Experiment, launch_of
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices
 from kernels.knobs import ConfigError
 from kernels.measuring.interpreter import explain_slow_launch
-from kernels.measuring.pool import DEADLINES_S, cancelled, died
+from kernels.measuring.pool import DEADLINES_S, cancellation, worker_death
 from kernels.results import Device, Failure
 from kernels.sweep import cluster_worker
 from kernels.sweep.devices import DEVICE_LOST
@@ -30,10 +30,10 @@ from kernels.sweep.search import Outcomes, Trial
 # Environment variable with the address of an existing cluster's scheduler, such as tcp://host:8786.
 SCHEDULER = "TILESCOPE_SCHEDULER"
 
-# The Dask resource of which each worker has one.
+# The Dask resource. Each worker has one unit of it.
 RESOURCE = "GPU"
 
-# Maximum seconds until a worker connects, and until the nanny has restarted one.
+# Maximum seconds until a worker connects, and until the nanny has restarted a worker.
 ARRIVAL_S = 60.0
 
 _POLL_S = 0.1
@@ -76,7 +76,7 @@ def start_workers(devices: Sequence[str]) -> Iterator[Any]:
     """
     distributed = import_distributed()
     common = {"nthreads": 1, "resources": {RESOURCE: 1}, "dashboard": False, "silence_logs": "ERROR"}
-    common |= {"preload": [cluster_worker.__name__], "memory_limit": 0}  # large tensors are no reason to kill a worker
+    common |= {"preload": [cluster_worker.__name__], "memory_limit": 0}  # never kill a worker for its large tensors
     spec = {
         f"gpu-{number}": {"cls": distributed.Nanny, "options": {**common, "env": {"CUDA_VISIBLE_DEVICES": device}}}
         for number, device in enumerate(devices)
@@ -138,21 +138,21 @@ class ClusterDevice:
         return "" if self.takes_times else explain_slow_launch(*launch_of(experiment, self.gpu))
 
     def attempt(self, trial: Trial) -> Outcomes | Failure:
-        """Carry out a trial on this worker; a Failure of kind "worker_died" if the worker dies."""
+        """Carry out a trial on this worker. Return a Failure of kind "worker_died" if the worker dies."""
         deadline = time.monotonic() + ARRIVAL_S
         while not (address := self._address()):
             if self._cancelled.wait(_POLL_S):
-                return cancelled("time")
+                return cancellation("time")
             if time.monotonic() > deadline:
                 return Failure("worker", DEVICE_LOST, f"{self.where} did not come back within {ARRIVAL_S:.0f} s.")
         task = _submit(self._client, address, self._run, pickle.dumps((trial, self.gpu)))
         deadline = time.monotonic() + self._deadline_s
         while not task.done():
             if self._address() != address:
-                return died("time", self.where)
+                return worker_death("time", self.where)
             if self._cancelled.wait(_POLL_S):
                 self._restart(address)
-                return cancelled("time")
+                return cancellation("time")
             if time.monotonic() > deadline:
                 self._restart(address)
                 message = f"The trial did not end within {self._deadline_s:.0f} s, so its worker was killed."

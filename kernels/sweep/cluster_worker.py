@@ -1,7 +1,7 @@
 """The functions that a Dask worker runs for a sweep: describe its GPU, and carry out a trial on it.
 
 This module pickles values itself, because unpickling a trial imports Triton, and Triton decides at import whether to
-interpret. Until that is set, this module imports only the standard library.
+interpret. Until `_start` has set that, this module imports only the standard library.
 """
 
 from __future__ import annotations

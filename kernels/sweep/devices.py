@@ -1,4 +1,4 @@
-"""The parts that carry out a sweep: a builder that compiles ahead, and devices that carry out trials."""
+"""A builder, which compiles a sweep's configs ahead, and devices, which carry out its trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernels.knobs import ConfigError
 from kernels.measuring.fair_queue import Call
 from kernels.measuring.interpreter import explain_slow_launch
 from kernels.measuring.measurement import Job, Stages
-from kernels.measuring.pool import Pool, Stopped, cancelled
+from kernels.measuring.pool import Pool, Stopped, cancellation
 from kernels.measuring.session import Session
 from kernels.results import Device, Failure, Prediction
 from kernels.spec import Kernel, Launch
@@ -37,7 +37,7 @@ _MAX_COMPILES = 64
 
 
 class TrialDevice(Protocol):
-    """Checks and times configs: on a GPU of this machine or of a Dask worker, or in the interpreter.
+    """Checks and times configs on a GPU of this machine or of a Dask worker, or checks them in the interpreter.
 
     Attributes:
         gpu: the device's GPU; without one, the GPU that predictions are for.
@@ -56,7 +56,7 @@ class TrialDevice(Protocol):
         """Return why this device can't check a config, as a sentence; "" if it can."""
 
     def attempt(self, trial: Trial) -> Outcomes | Failure:
-        """Carry out a trial, and wait for it. A Failure concerns all its configs, such as the death of the worker."""
+        """Carry out a trial, and wait for it. A Failure, such as a dead worker, concerns all configs of the trial."""
 
     def cancel(self) -> None:
         """Kill the current trial: its `attempt` returns a Failure."""
@@ -138,10 +138,10 @@ class LocalDevice:
         if self.takes_times:
             return ""
         if self._session.zero_gpu and self.gpu == self._session.gpu:
-            return "ZeroGPU lends this GPU for one run at a time: a sweep compiles and predicts configs without runs."
+            return "ZeroGPU lends this GPU for one run at a time: a sweep only compiles and predicts configs."
         if not self._interprets:
             here = self._session.gpu.name if self._session.gpu else "no GPU"
-            return f"This machine has {here}: configs for {self.gpu.name} are compiled and predicted without runs."
+            return f"This machine has {here}: configs for {self.gpu.name} are only compiled and predicted."
         return explain_slow_launch(*launch_of(experiment, self.gpu))
 
     def attempt(self, trial: Trial) -> Outcomes | Failure:
@@ -151,7 +151,7 @@ class LocalDevice:
     def _run(self, work: Callable[[Stages], V]) -> V | Failure:
         """Wait for the run worker, call it, and free it for the next job."""
         if self._is_cancelled:
-            return cancelled("time")
+            return cancellation("time")
         self._job = job = Job(self._base, "sweep")
         stages = Stages(job, self._session, self.gpu)
         failure: Failure | None = None

@@ -68,7 +68,7 @@ def read_rows(path: Path) -> tuple[SweepRow, ...]:
 
     Raises:
         ConfigError: the suffix is not in RESUMABLE.
-        UnreadableRecording: the file has other contents. The message names the line and the reason.
+        UnreadableRecording: a line is not a valid row. The message names the line and the reason.
         OSError: the file can't be read.
     """
     text = check_suffix(path, RESUMABLE).read_text(encoding="utf-8")

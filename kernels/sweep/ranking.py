@@ -9,7 +9,7 @@ import numpy as np
 
 from kernels.experiment import Experiment
 from kernels.pairs import FEWEST, pair
-from kernels.results import AgainstLibrary, Final, Finalist, SweepRow
+from kernels.results import Final, Finalist, LibraryRatio, SweepRow
 
 # z of a 95 % interval.
 _Z95 = 1.96
@@ -34,11 +34,11 @@ def correct_predictions(knobs: np.ndarray, log_errors: Sequence[tuple[int, float
 
     The error is modelled as a sum over knobs (eight warps take 10 % longer than predicted, say) and fitted by ridge
     regression. On the simulated times of the tests (40 seeds) with a model that is off by 20 %, this lowers the mean
-    regret after eight configs from 2.7 % to 1.7 %; with one that is off by 10 % it stays at 0.3 to 0.4 %.
+    regret after eight configs from 2.7 % to 1.7 %. With a model that is off by 10 %, it stays at 0.3 to 0.4 %.
 
     Args:
         knobs: `encode_knobs` of all configs.
-        log_errors: (place of the config, log(time / predicted time)) of the timed configs, in any unit of time.
+        log_errors: (index of the config, log(time / predicted time)) of the timed configs, in any unit of time.
 
     Returns:
         (configs,) to add to the logarithm of each prediction.
@@ -53,7 +53,7 @@ def correct_predictions(knobs: np.ndarray, log_errors: Sequence[tuple[int, float
 
 
 def median_interval(times_ms: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of a median from order statistics; the range, for fewer than FEWEST times.
+    """Return the 95 % interval of a median from order statistics, or the range of fewer than FEWEST times.
 
     >>> median_interval(np.arange(1.0, 102.0))
     (41.0, 61.0)
@@ -70,10 +70,10 @@ def median_interval(times_ms: np.ndarray) -> tuple[float, float]:
 def rank_finalists(
     rows: Sequence[SweepRow], times_ms: Sequence[np.ndarray], baselines: Sequence[tuple[str, np.ndarray]]
 ) -> Final:
-    """Rank configs that were timed in the same turns. Of those that tie with the fastest, the simplest is the best.
+    """Rank configs that were timed in the same turns. The best is the simplest config that ties with the fastest.
 
-    Simplest means fewest warps, then stages, tile elements and shared memory: each leaves more room for other work on
-    the SM and depends less on this GPU.
+    The simplest config has the fewest warps, then the fewest stages, tile elements and shared-memory bytes. It leaves
+    more room for other work on the SM and depends less on this GPU.
 
     Args:
         times_ms: (turns,) for each row.
@@ -98,6 +98,6 @@ def rank_finalists(
     library = []
     for name, times in baselines:
         ratio = pair(times, times_ms[best])
-        library.append(AgainstLibrary(name, float(np.median(times)), ratio.ratio, ratio.low, ratio.high))
+        library.append(LibraryRatio(name, float(np.median(times)), ratio.ratio, ratio.low, ratio.high))
     ranked = sorted(finalists, key=lambda finalist: finalist.ratio)
     return Final(tuple(ranked), rows[best].experiment, tuple(library))

@@ -1,9 +1,9 @@
-"""The order in which a sweep tries configs: ask/tell, without a clock or threads.
+"""The order in which a sweep tries configs: an ask/tell search without a clock or threads.
 
-1. *Explore*: check each config and time it a few times in turns with one reference config. The order is that of the
-   grid, shuffled, or guided by a model: best prediction first.
+1. *Explore*: check each config and time it a few times in turns with one reference config. The search follows the
+   grid's order, shuffles it, or is guided by a model that puts the best prediction first.
 2. *Race*: the faster configs get more samples, round after round (successive halving).
-3. *Final*: the last few are timed against each other until their ratios are known.
+3. *Final*: the last few configs are timed against each other until their ratios are known.
 
 A guided search first orders configs by the model's estimate before compiling. It then compiles the next few ahead.
 For compiled configs, the model knows registers and shared memory, and its predictions are corrected by its errors so
@@ -77,8 +77,8 @@ class Trial:
             config of `experiments` becomes the reference.
         turns: samples of each config, except in the final.
         numbers: the configs' places in grid order.
-        failed_on: for a second attempt, the index of the device on which the first one failed. Another device makes the
-            second attempt if there is one.
+        failed_on: for a second attempt, the index of the device on which the first attempt failed. If there is another
+            device, it makes the second attempt.
     """
 
     experiments: tuple[Experiment, ...]
@@ -95,7 +95,7 @@ class Outcome:
 
     Attributes:
         status: "timed", "checked", "wrong", or "failed" if it could not be launched and harmed no other config.
-        reason: why it was not timed, as a sentence.
+        reason: why the config was not timed, as a sentence.
         times_ms: (turns,) of one launch each; empty if it was not timed.
         reference_ms: (turns,) of the reference in the same turns.
     """
@@ -181,7 +181,7 @@ class Search:
 
     @property
     def remaining(self) -> int:
-        """Return an upper bound of the configs still to be tried."""
+        """Return an upper bound on the number of configs still to be tried."""
         return min(len(self._pending), self._remaining_budget()) + sum(len(trial.numbers) for trial in self._open)
 
     def add_build(self, number: int, build: Build) -> None:
@@ -261,7 +261,7 @@ class Search:
         return None
 
     def _remaining_budget(self) -> int:
-        """Configs that may still start exploring: 0 once the patience of a guided search is over."""
+        """Return how many more configs may be explored: 0 once a guided search has run out of patience."""
         if self._is_guided and self._takes_times and self._next_turn - self._improved_at >= self.strategy.patience:
             return 0
         if self.strategy.budget is None:
@@ -311,7 +311,7 @@ class Search:
             self._start_round()
 
     def _start_round(self) -> None:
-        """Keep the fastest configs, and share their next trials among the devices; start the final if they are few."""
+        """Keep the fastest configs, and share their trials among the devices. Start the final if few configs remain."""
         ranked = sorted(self._racing, key=lambda number: self.rows[number].relative or math.inf)
         self._racing = ranked[: max(FINALISTS, math.ceil(len(ranked) / ETA))]
         self.phase = "race" if len(self._racing) > FINALISTS else "final"
@@ -319,7 +319,7 @@ class Search:
             return
         self._turns = min(MAX_TURNS, ETA * self._turns)
         others = [number for number in self._racing if number != self._reference]  # the reference is in every trial
-        # The same number of configs in each trial, and of trials on each device, so that no device waits for another.
+        # Share configs equally among trials, and trials equally among devices, so that no device waits for another.
         trials = math.ceil(math.ceil(len(others) / MAX_PER_TRIAL) / self._devices) * self._devices
         shares = [others[place::trials] for place in range(trials)]
         self._queue = [self._trial(share, "race", self._turns) for share in shares if share]
@@ -336,7 +336,7 @@ class Search:
         return self._trial(self._racing, "final")
 
     def _handle_failure(self, trial: Trial, failure: Failure, device: int) -> list[int]:
-        """Retry each config of a failed trial alone, once; report those that fail again."""
+        """Retry each config of a failed trial alone, once. Return the configs that fail again."""
         if failure.kind == "cancelled":
             return []
         if trial.failed_on is not None or failure.kind == "out_of_memory":  # every config needs the same tensors
@@ -373,7 +373,7 @@ class Search:
             self._note_timed(number, self._next_turn)
 
     def _note_timed(self, number: int, turn: int) -> None:
-        """Count a config that was timed for the first time. An improvement on all before it restarts the patience."""
+        """Count a config that was timed for the first time. If it beats all earlier configs, restart the patience."""
         if self._reference is None:
             self._reference = number
         self._next_turn = turn + 1
@@ -384,7 +384,7 @@ class Search:
 
 
 def initial_order(strategy: Strategy, rows: Sequence[SweepRow]) -> list[int]:
-    """Return the places of all configs in the order in which a strategy tries them, before any is compiled."""
+    """Return the indices of all configs in the order in which a strategy tries them, before any is compiled."""
     if strategy.name == "random":
         return [int(number) for number in np.random.default_rng(strategy.seed).permutation(len(rows))]
     if strategy.name == "guided":

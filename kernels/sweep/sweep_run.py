@@ -35,12 +35,12 @@ from kernels.sweep.search import Build, Search, Trial
 # Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
 _QUEUED_PER_WORKER = 2
 
-# Consecutive failed trials after which a device is given up: more than the configs of two failed trials, each of which
-# is retried alone.
+# Consecutive failed trials after which a sweep stops using a device. This exceeds the number of configs in two failed
+# trials, because each of those configs is retried alone.
 _MAX_FAILURES = 40
 
 # Seconds of one compile on one core (measured: matmul.grouped for an H200, triton 3.7.1, one x86 server core), of one
-# config's share of a trial, and of the race and the final (both assumed). For estimates before a sweep starts.
+# config's share of a trial, and of the race and the final (both assumed). Used for estimates before a sweep starts.
 COMPILE_S, TRIAL_S, FINAL_S = 1.9, 0.1, 6.0
 
 _NO_WORKER = (
@@ -48,7 +48,7 @@ _NO_WORKER = (
     'a sweep under `if __name__ == "__main__":`, as each worker imports that script.'
 )
 
-# Compile failures that are due to the config: it cannot launch. Others are due to this machine.
+# Kinds of compile failures that the config causes, so it cannot launch. This machine causes all other failures.
 _CONFIG_FAILURES = {"out_of_resources", "compile_error", "timeout"}
 
 
@@ -60,7 +60,7 @@ class Progress:
         phase: "explore", "race", "final" or "over".
         done: number of configs that are no longer "not tried", of `total`.
         seconds: since the start.
-        remaining_s: an upper estimate: the first rows include the start of the workers. None before the first row.
+        remaining_s: an overestimate, because the first rows include the workers' start. None before the first row.
         best: the fastest row so far; None before the first timing.
     """
 
@@ -73,7 +73,7 @@ class Progress:
 
 
 def estimate_seconds(configs: int, concurrent_compiles: int) -> float:
-    """Estimate a sweep's duration before it starts: that of its compiles or its trials, whichever takes longer."""
+    """Estimate a sweep's duration before it starts: the longer of its compiles and its trials, plus the final."""
     return max(configs * COMPILE_S / concurrent_compiles, configs * TRIAL_S) + FINAL_S
 
 
@@ -137,7 +137,7 @@ class SweepRun:
         self._notes: list[str] = []
         self._is_cancelled = False
         self._began, self._began_at = 0.0, datetime.datetime.now(datetime.UTC)
-        self._condition = threading.Condition()  # of a reentrant lock
+        self._condition = threading.Condition()  # its lock is reentrant
         self._result: Future[Sweep] = Future()
 
     @property
@@ -161,12 +161,12 @@ class SweepRun:
         """Wait for the end.
 
         Raises:
-            TimeoutError: if it has not ended after `timeout_s`.
+            TimeoutError: if the sweep has not ended after `timeout_s`.
         """
         return self._result.result(timeout_s)
 
     def updates(self, every_s: float = 0.5) -> Iterator[Progress]:
-        """Yield the progress every `every_s`, and once more at the end."""
+        """Yield the progress every `every_s` seconds, and once more at the end."""
         while not self.has_ended:
             yield self.progress
             wait([self._result], every_s)
@@ -200,9 +200,9 @@ class SweepRun:
                 notes.append(f"Nothing was timed here: configs are ranked by their predicted time on {self.gpu.name}.")
             if failed := sum(row.status == "failed" for row in search.rows):
                 notes.append(f"{failed} of {len(search.rows)} configs failed; a resumed sweep tries them again.")
-            found = self._device.backend, self._device, tuple(search.rows), search.final
+            results = self._device.backend, self._device, tuple(search.rows), search.final
             seconds = time.monotonic() - self._began
-            return Sweep(self.space, self.strategy, *found, ended, seconds, " ".join(notes))
+            return Sweep(self.space, self.strategy, *results, ended, seconds, " ".join(notes))
 
     def _run(self) -> None:
         threads = [threading.Thread(target=self._drive, args=item, daemon=True) for item in enumerate(self._devices)]
@@ -222,11 +222,11 @@ class SweepRun:
             self._store.end_sweep(self.name, sweep)
             self._builder.close()
             self._result.set_result(sweep)
-        except BaseException as error:  # a defect of ours must not make callers of `result` wait forever
+        except BaseException as error:  # a bug must not make callers of `result` wait forever
             self._result.set_exception(error)
 
     def _wait_for_compiles_to_submit(self) -> list[int]:
-        """Wait until the builder has room. Return the configs to compile next, or none if the sweep is over."""
+        """Wait until the builder has room. Return the configs to compile next; empty if the sweep is over."""
         with self._condition:
             while self._live_devices and not self._is_over():
                 room = _QUEUED_PER_WORKER * self._builder.max_concurrency - len(self._submitted) + self._compiled
@@ -238,7 +238,7 @@ class SweepRun:
             return []
 
     def _drive(self, index: int, device: TrialDevice) -> None:
-        """Carry out trials on one device until the sweep is over or the device is given up."""
+        """Carry out trials on one device until the sweep is over or the device has failed too often."""
         try:
             described = device.describe()
             if isinstance(described, Failure):
@@ -267,7 +267,7 @@ class SweepRun:
                 self._condition.notify_all()
 
     def _next_trial(self, index: int) -> Trial | None:
-        """Wait for a device's next trial. None: the sweep is over."""
+        """Wait for a device's next trial. Return None once the sweep is over."""
         with self._condition:
             while not self._is_over():
                 phase = self._search.phase
@@ -318,7 +318,7 @@ class SweepRun:
 
 
 def refuse_configs(space: Space, gpu: Gpu) -> dict[Experiment, str]:
-    """Return the configs that a sweep does not compile, with the reason: their family rejects them, or they spill."""
+    """Return the configs that a sweep does not compile, with the reason: the family rejects them, or they spill."""
     reasons = {}
     for experiment in space.experiments:
         kernel, launch = launch_of(experiment, gpu)
@@ -352,7 +352,7 @@ def _initial_rows(
 def sweep_here(
     session: Session, space: Space, strategy: Strategy, predict: Predict, resume: ResumePoint | None = None
 ) -> SweepRun:
-    """Prepare a sweep on the session's GPU, or, without one, of checks in the interpreter and predictions.
+    """Prepare a sweep on the session's GPU. Without it, the sweep only checks configs in the interpreter, or predicts.
 
     Args: as for SweepRun.
 

@@ -1,7 +1,7 @@
 """One trial in the run worker: check each config, then launch the correct ones in turns on the same inputs.
 
-A first turn of one launch per config finds those that can't win. They keep that single sample, so a config that is a
-hundred times slower does not cost a hundred times more.
+The first turn launches each config once and finds the configs that can't win. They keep this single sample, so a very
+slow config costs only one launch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def carry_out(
     Args:
         prepare_config: returns a config's launch; all launches share inputs and output.
         library: the library's calls by name, which are timed with the configs.
-        make_stream: makes a stream that times calls in turns; None to only check.
+        make_stream: makes a stream that times calls in turns; None to check without timing.
     """
     configs = [prepare_config(experiment) for experiment in trial.experiments]
     if trial.phase == "explore":
@@ -76,7 +76,7 @@ def carry_out(
         return Outcomes(tuple(outcomes))
     # The reference is launched first in each turn.
     before = [] if trial.reference is None else [prepare_config(trial.reference)]
-    calls = [config.ready() for config in (*before, *(configs[place] for place in passed))]
+    calls = [config.bind() for config in (*before, *(configs[place] for place in passed))]
     times = _time_calls([*calls, *library.values()], trial, make_stream)
     for place, (times_ms, reference_ms) in zip(passed, times[len(before) : len(calls)], strict=True):
         outcomes[place] = Outcome("timed", "", times_ms, reference_ms)
@@ -115,7 +115,7 @@ def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]]) -> Out
 
 
 def _launch(config: Prepared) -> Outcome:
-    """Launch once and wait. If Triton refuses the launch, only this config has failed."""
+    """Launch once and wait. If Triton refuses the launch, only this config fails."""
     import torch
 
     try:
@@ -127,7 +127,7 @@ def _launch(config: Prepared) -> Outcome:
     except Exception as error:
         lines = str(error).strip().splitlines() or ["no message"]
         return Outcome("failed", f"It could not be launched: {type(error).__name__}: {lines[0]}")
-    return Outcome("checked", "Right under the interpreter, which takes no times.")
+    return Outcome("checked", "Correct under the interpreter, which measures no times.")
 
 
 def describe_wrong_result(check: Check) -> str:
@@ -144,7 +144,7 @@ def describe_wrong_result(check: Check) -> str:
 def _time_calls(
     calls: Sequence[Callable[[], Any]], trial: Trial, make_stream: MakeStream
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Time each call; return its times with those of the first call, the reference, from the same turns."""
+    """Time each call. Return its times, and the reference's (first call's) times from the same turns."""
     stream = make_stream(calls)
     if trial.phase == "final":
         final_ms = sample(stream, _FINAL_EFFORT).times_ms
@@ -160,7 +160,7 @@ def _time_calls(
 
 
 def select_contenders(first_ms: np.ndarray) -> list[int]:
-    """Return the places of the calls to time again: the reference, which is first, and the calls that may still win.
+    """Return the indices of the calls to time again: the reference, which is first, and the calls that may still win.
 
     >>> select_contenders(np.array([3.0, 1.0, 1.9, 2.1]))
     [0, 1, 2]

@@ -25,7 +25,7 @@ def experiment(kernel: str = "transpose.tiled", **problem: int) -> Experiment:
 def run(of: Experiment, median_ms: float | None = 0.1, device: Device = H200, spread: float = 0.005) -> RunResult:
     """Return a run that passed. `spread` is the relative distance of its 20th and 80th percentiles from the median."""
     if median_ms is None:
-        return RunResult(of, device.backend, device, PASSED, None, note="Checked, and not timed.")
+        return RunResult(of, device.backend, device, PASSED, None, note="Checked but not timed.")
     timing = Timing(median_ms, median_ms * (1 - spread), median_ms * (1 + spread), 100, None, 2000.0)
     library = dataclasses.replace(timing, median_ms=1.2 * median_ms)
     return RunResult(of, device.backend, device, PASSED, None, timing, Baseline("copy", library, 1.2, 1.19, 1.21))

@@ -172,10 +172,10 @@ def test_a_right_result_is_timed_on_a_gpu(gpu, kernel, problem_of, dtype):
 
 @pytest.mark.gpu
 def test_the_run_worker_compiles_nothing(gpu, kernel, problem_of):
-    gpu.ask_runner(worker.describe)  # compiles the clock probe, once per worker
-    before = gpu.ask_runner(count_compiles)
+    gpu.call_runner(worker.describe)  # compiles the clock probe, once per worker
+    before = gpu.call_runner(count_compiles)
     for layout in LAYOUTS:
         problem = problem_of((577, 1000, 128), layout=layout)
         result = gpu.submit(Experiment(kernel.id, problem, kernel.config()), name="check").result()
         assert isinstance(result, RunResult), result
-    assert gpu.ask_runner(count_compiles) == before
+    assert gpu.call_runner(count_compiles) == before

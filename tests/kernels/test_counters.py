@@ -91,8 +91,8 @@ OTHER_UNITS = {"dram_read_bytes": "Kbyte", "dram_write_bytes": "", "shared_bytes
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        *((raw_page(units={METRICS[n]: unit}), f"{METRICS[n]}.*not in byte") for n, unit in OTHER_UNITS.items()),
-        *((raw_page(**{METRICS["st_sectors"]: text}), "which is no count") for text in ("", "nan", "n/a")),
+        *((raw_page(units={METRICS[n]: unit}), f"{METRICS[n]}.*not in bytes") for n, unit in OTHER_UNITS.items()),
+        *((raw_page(**{METRICS["st_sectors"]: text}), "which is not a number") for text in ("", "nan", "n/a")),
         (raw_page().replace(METRICS["st_requests"], "another"), METRICS["st_requests"]),
         ("==WARNING== No kernels were profiled.", "no launch"),
     ],
@@ -140,7 +140,7 @@ def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compi
 def test_a_count_of_other_code_is_an_error(compiled):
     rows = rows_of(compiled)
     rows[5]["Source"] = "HMMA R0"
-    with pytest.raises(counters.CountingFailed, match="other code"):
+    with pytest.raises(counters.CountingFailed, match="differs from the compiled code"):
         sum_instructions(rows, compiled.sass, compiled.operations)
 
 

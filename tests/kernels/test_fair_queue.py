@@ -105,10 +105,10 @@ def test_usage_halves_and_is_forgotten(queue, clock):
 
 def test_a_page_and_an_address_have_limits_that_the_refusal_names(queue):
     waiting = [push(queue, number, ANN) for number in range(fair_queue.MAX_WAITING_PER_PAGE)]
-    assert queue.refuse(ANN).startswith("8 jobs of this page or program are queued; at most 8 may be.")
-    assert [queue.refuse(client) for client in (ANNS_OTHER_PAGE, BEN, INTERNAL)] == ["", "", ""]
+    assert queue.explain_refusal(ANN).startswith("8 jobs from this page or program are queued; the limit is 8.")
+    assert [queue.explain_refusal(client) for client in (ANNS_OTHER_PAGE, BEN, INTERNAL)] == ["", "", ""]
     for number in range(fair_queue.MAX_WAITING_PER_ADDRESS - fair_queue.MAX_WAITING_PER_PAGE):
         push(queue, number, Client(ANN.address, f"page {number}"))
-    assert "32 jobs from this address are queued; at most 32 may be." in queue.refuse(ANNS_OTHER_PAGE)
+    assert "32 jobs from this address are queued; the limit is 32." in queue.explain_refusal(ANNS_OTHER_PAGE)
     queue.waiting.remove(waiting[0])
-    assert queue.refuse(ANN) == ""
+    assert queue.explain_refusal(ANN) == ""

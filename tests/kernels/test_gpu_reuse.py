@@ -46,7 +46,7 @@ def test_each_group_size_is_counted_five_times_and_timed_in_turns(gpu):
         assert min(row.times_ms) > 0
         assert row.registers > 0
     assert len({len(row.times_ms) for row in study.rows}) == 1, "each was timed in every turn"
-    assert gpu.known(experiment, "reuse") is study
+    assert gpu.find_value(experiment, "reuse") is study
 
 
 def test_without_ncu_sizes_are_only_timed_and_the_note_says_why(gpu, monkeypatch):

@@ -66,7 +66,7 @@ def test_events_and_a_graph_agree_on_a_launch_of_a_tenth_of_a_millisecond(gpu):
 
 def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gpu):
     assert_right(run(gpu, MATMUL))
-    process_id = gpu.ask_runner(os.getpid)
+    process_id = gpu.call_runner(os.getpid)
     job = gpu.submit(from_json({"kernel": "matmul.grid_2d", "problem": {"M": 16384, "N": 16384, "K": 16384}}))
     assert any(progress.stage in ("launch", "check", "time") for progress in job.updates())
     time.sleep(0.05)  # the worker has taken the job; if it died earlier, another would run the job
@@ -122,7 +122,7 @@ def test_a_count_on_this_machine_is_what_the_model_predicts(gpu, payload):
     counted = gpu.submit(experiment, "counters").result()
     assert isinstance(counted, Counters), counted
     assert counted.backend == "cuda"
-    assert gpu.known(experiment, "counters") is counted
+    assert gpu.find_value(experiment, "counters") is counted
     compiled = gpu.compile(experiment).result()
     assert counted.compiled.operations == compiled.operations
     assert counted.launch["registers"] == compiled.registers

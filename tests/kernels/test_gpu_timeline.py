@@ -60,13 +60,13 @@ def assert_holds(timeline, gpu):
 
 @pytest.mark.parametrize("kernel", list(discover()))
 def test_every_program_of_every_kernel_is_recorded_once(gpu, kernel):
-    gpu.ask_runner(worker.describe)  # compiles the clock probe, once per worker
-    compiled_before = gpu.ask_runner(count_compiles)
+    gpu.call_runner(worker.describe)  # compiles the clock probe, once per worker
+    compiled_before = gpu.call_runner(count_compiles)
     config = {"SPLIT_K": 1} if kernel == "matmul.split_k_race" else {}
     timeline = taken(gpu, kernel, config=config)
     assert_holds(timeline, gpu)
     assert timeline.passed
-    assert gpu.ask_runner(count_compiles) == compiled_before, "both builds come from the compile workers"
+    assert gpu.call_runner(count_compiles) == compiled_before, "both builds come from the compile workers"
 
 
 @pytest.mark.parametrize(("kernel", "sizes", "config"), LONG)

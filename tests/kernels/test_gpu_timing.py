@@ -30,7 +30,7 @@ def run(session, payload, **options):
 
 def ask(session, function):
     """Return what a function of this file returns in the run worker."""
-    value = session.ask_runner(function)
+    value = session.call_runner(function)
     assert not isinstance(value, Failure), value
     return value
 

@@ -49,7 +49,7 @@ def fail_unharmed():
 
 
 def process_of(session):
-    return session.ask_runner(os.getpid)
+    return session.call_runner(os.getpid)
 
 
 def test_a_worker_that_can_not_reach_its_device_is_replaced(deviceless):
@@ -78,7 +78,7 @@ def test_a_compile_that_fails_leaves_the_run_worker_alone(deviceless, monkeypatc
 
 @pytest.mark.parametrize("name", ["tmeline", "", "Run"])
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones(session, name):
-    for ask in (session.submit, session.known):
+    for ask in (session.submit, session.find_value):
         with pytest.raises(ValueError, match="run, check, counters, reuse, timeline") as error:
             ask(QUICK, name)
         assert repr(name) in str(error.value)
@@ -111,12 +111,12 @@ def test_a_result_is_known_until_as_many_others_have_been_used_since(session, ma
     experiments = [replace(QUICK, run=Run(seed=seed)) for seed in range(MAX_RESULTS + 1)]
     for experiment in experiments[:-1]:
         fresh.submit(experiment, "made_up").result(60)
-    assert fresh.known(experiments[0], "made_up").experiment == experiments[0]
+    assert fresh.find_value(experiments[0], "made_up").experiment == experiments[0]
     fresh.submit(experiments[-1], "made_up").result(60)
-    assert fresh.known(experiments[1], "made_up") is None
-    assert fresh.known(experiments[0], "made_up").experiment == experiments[0]
-    assert fresh.known(experiments[0], "check") is None
-    assert fresh.known(replace(experiments[0], gpu="H200"), "made_up") is None, "it was interpreted here"
+    assert fresh.find_value(experiments[1], "made_up") is None
+    assert fresh.find_value(experiments[0], "made_up").experiment == experiments[0]
+    assert fresh.find_value(experiments[0], "check") is None
+    assert fresh.find_value(replace(experiments[0], gpu="H200"), "made_up") is None, "it was interpreted here"
     fresh.close()
 
 
@@ -127,12 +127,12 @@ def test_without_ncu_a_recording_replaces_the_counts(deviceless, monkeypatch):
     monkeypatch.setenv("PATH", "")
     found = deviceless.submit(RECORDED, "counters").result(60)
     assert found.backend == "recorded"
-    recorded = deviceless.known(RECORDED, "counters")
+    recorded = deviceless.find_value(RECORDED, "counters")
     assert found.note.startswith("Nsight Compute's ncu is not installed here")
     assert found.note.endswith(recorded.note)
     failure = deviceless.submit(QUICK, "counters").result(60)
     assert (failure.stage, failure.kind) == ("launch", "no_ncu")
-    assert deviceless.known(QUICK, "counters") is None
+    assert deviceless.find_value(QUICK, "counters") is None
 
 
 def test_a_defect_in_a_measurement_ends_its_job_and_the_next_one_runs(session, made_up):

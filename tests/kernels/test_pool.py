@@ -221,7 +221,7 @@ def test_a_client_with_too_many_waiting_calls_is_refused(pool, held):
     pool.submit(held.call("running"), client)
     held.process("running")
     waiting = [pool.submit(held.call(str(number)), client) for number in range(MAX_WAITING_PER_PAGE)]
-    assert_failed(pool.submit(held.call("late"), client), "launch", "busy", "at most 8 may")
+    assert_failed(pool.submit(held.call("late"), client), "launch", "busy", "the limit is 8")
     waiting[-1].cancel()
     assert not pool.submit(held.call("in its place"), client).done()
 

@@ -39,7 +39,7 @@ def held(tmp_path, made_up):
     calls = Held(tmp_path)
 
     def measure(experiment, stages):
-        stages.work("launch", worker.hold, None)
+        stages.work("launch", worker.set_kept_value, None)
         call = calls.call("launch")
         return stages.work("launch", call.function, *call.args)
 
@@ -48,7 +48,7 @@ def held(tmp_path, made_up):
 
 
 def worker_id(session):
-    return session.ask_runner(os.getpid)
+    return session.call_runner(os.getpid)
 
 
 def launched(session, held):
@@ -121,7 +121,7 @@ def test_a_worker_killed_between_runs_does_not_fail_the_next_one(session):
 
 def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, made_up):
     def check_without_launch(experiment, stages):
-        stages.work("launch", worker.hold, None)
+        stages.work("launch", worker.set_kept_value, None)
         return stages.work("check", check_output)
 
     made_up(check_without_launch)

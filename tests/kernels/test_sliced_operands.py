@@ -67,4 +67,4 @@ def check_cases(kernel_id, device, takes_all):
 def test_slices_of_larger_tensors_are_multiplied_right(request, kernel_id, device, all_combinations):
     session = request.getfixturevalue("gpu" if device == "cuda" else "session")
     takes_all = all_combinations or device == "cuda"
-    assert session.ask_runner(functools.partial(check_cases, kernel_id, device, takes_all)) == []
+    assert session.call_runner(functools.partial(check_cases, kernel_id, device, takes_all)) == []

@@ -42,12 +42,12 @@ def test_a_run_under_the_interpreter_comes_back_after_a_restart(sessions, store)
     live = before.submit(QUICK).result()
     assert isinstance(live, RunResult), live
     assert store.count(ResultFilter()) == 1
-    assert before.known(QUICK, "run") is live, "what was measured since the start comes first"
-    assert before.found(QUICK, "run").ended is None
-    found = sessions().found(QUICK, "run")
+    assert before.find_value(QUICK, "run") is live, "what was measured since the start comes first"
+    assert before.find_result(QUICK, "run").ended is None
+    found = sessions().find_result(QUICK, "run")
     now = datetime.datetime.now(datetime.UTC)
     assert datetime.timedelta() <= now - found.ended < datetime.timedelta(minutes=2)
-    assert found.value.note.startswith(f"Recorded earlier on this machine, {found.ended:%Y-%m-%d %H:%M} UTC. Run by")
+    assert found.value.note.startswith(f"Recorded earlier on this machine, {found.ended:%Y-%m-%d %H:%M} UTC. Triton's")
     assert replace(found.value, note=live.note, diff=None) == replace(live, diff=None)
     assert found.value.backend == "interpreter"
 
@@ -57,7 +57,7 @@ def test_a_stored_check_comes_with_the_recorded_time_as_a_live_one_does(sessions
     of, gpu = shipped.measured.experiment, "H200"
     recorded = records.find(RUN.form, of, gpu)
     put(store, run(of, None, INTERPRETER), gpu=gpu)
-    back = sessions().known(of, "run")
+    back = sessions().find_value(of, "run")
     assert back.backend == "interpreter"
     assert back.recorded == recorded is not None
 
@@ -68,14 +68,14 @@ def test_a_result_of_a_gpu_comes_back_with_its_date_and_takes_precedence_over_sh
     shipped = next(one for one in records.shipped(kind.form) if one.gpu == "H200")
     put(store, replace(shipped.measured, device=replace(shipped.measured.device, triton="9.9")), kind=kind)
     of = shipped.measured.experiment
-    found = sessions(GPUS["H200"]).found(of, name)
+    found = sessions(GPUS["H200"]).find_result(of, name)
     assert (found.ended, found.value.experiment, found.value.device.triton) == (START, of, "9.9")
     assert found.value.backend == found.value.device.backend == "recorded"
     assert found.value.note.startswith(f"{kind.form.verb} earlier on this machine, 2026-11-01 09:00 UTC.")
     without_gpu, named = sessions(), replace(of, gpu="H200")
-    assert without_gpu.known(named, name).device.triton == "9.9"
+    assert without_gpu.find_value(named, name).device.triton == "9.9"
     assert without_gpu.submit(named, name).result(0).device.triton == "9.9"
-    assert sessions(GPUS["H100"]).known(replace(of, gpu="B200"), name) is None
+    assert sessions(GPUS["H100"]).find_value(replace(of, gpu="B200"), name) is None
 
 
 def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, monkeypatch):
@@ -90,8 +90,8 @@ def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, monkeypatch):
     assert (row.gpu, row.device, row.triton, row.summary.median_ms) == ("H200", "NVIDIA H200", "3.7.1", 0.25)
     assert row.experiment == QUICK
     for spelled in ("", "this", "H200"):
-        assert session.known(replace(QUICK, gpu=spelled), "run").backend == "cuda"
-    again = sessions(GPUS["H200"]).known(QUICK, "run")
+        assert session.find_value(replace(QUICK, gpu=spelled), "run").backend == "cuda"
+    again = sessions(GPUS["H200"]).find_value(QUICK, "run")
     assert (again.timing.median_ms, again.device.triton) == (0.25, "3.7.1")
 
 
@@ -113,7 +113,7 @@ def test_a_session_whose_store_is_locked_still_answers_and_reports_the_lock(sess
         locking.execute("BEGIN IMMEDIATE")
         assert isinstance(session.submit(QUICK).result(), RunResult)
         assert "another program has locked it" in session.store.problem
-        assert session.known(QUICK, "run") is not None
+        assert session.find_value(QUICK, "run") is not None
 
 
 def test_the_machines_session_has_the_machines_store(tmp_path, monkeypatch):

@@ -80,8 +80,8 @@ def test_one_lease_answers_all_calls_of_a_job_and_keeps_its_values(pool, hub, tm
     first = call(pool, describe_process).result(10)
     assert first[0] != os.getpid()
     assert first[1:] == (str(tmp_path), True)
-    call(pool, worker.hold, [1, 2], stage="launch").result(10)
-    assert call(pool, worker.held, stage="check").result(10) == [1, 2]
+    call(pool, worker.set_kept_value, [1, 2], stage="launch").result(10)
+    assert call(pool, worker.get_kept_value, stage="check").result(10) == [1, 2]
     assert len(hub.asked) == 1
     pool.release()
     until(lambda: hub.alive == 0)

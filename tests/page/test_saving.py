@@ -85,4 +85,4 @@ def a_script_of_what_is_set_is_saved(tab: Tab) -> None:
     assert not {"/kernels", "/script", "/trace", "/sweep"} & set(offered)
     tab.page.locator("[data-file=trace]").click()
     take.locator(".problem").wait_for()
-    assert "none of this experiment on H200 was recorded" in take.inner_text()
+    assert "no timeline of this experiment on H200 was recorded" in take.inner_text()

@@ -178,13 +178,13 @@ def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(make_pa
     def drawn():
         return named(page.handlers.drawing.draw(page.handlers.drawing.known(current)))["timeline"]
 
-    recorded = page.session.known(current.experiment, "timeline")
+    recorded = page.session.find_value(current.experiment, "timeline")
     assert recorded.backend == "recorded", "whatever the seed"
     assert "Recorded on H200" in drawn()
     live = replace(recorded, backend="cuda", note="", experiment=current.experiment)
     monkeypatch.setattr(TIMELINE, "measure", lambda *_: live)
     assert page.session.submit(current.experiment, "timeline").result() is live
-    assert page.session.known(replace(current.experiment, run=experiment.run), "timeline") is live
+    assert page.session.find_value(replace(current.experiment, run=experiment.run), "timeline") is live
     assert "Recorded on H200" not in drawn()
     assert 'class="mark measured"' in drawn()
 
@@ -200,7 +200,7 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     assert "256 programs" in last["timeline"]
     assert last["gantt-plot"]
     last = last_answer({**recorded, "gpu": "H200", "GROUP_SIZE": 3})
-    assert "none of this experiment on H200 was recorded" in last["status"]
+    assert "no timeline of this experiment on H200 was recorded" in last["status"]
     assert set(last) <= {"problems", "status", "cancel"}, "what is drawn stays"
 
 

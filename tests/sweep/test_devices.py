@@ -73,7 +73,7 @@ def test_the_interpreter_checks_a_config_and_takes_no_times(session):
     ("experiment", "gpu", "reason"),
     [
         (LARGE, "H200", "The limit is about 20 s"),
-        (replace(SMALL, gpu="B200"), "B200", "This machine has no GPU: configs for B200 are compiled and predicted"),
+        (replace(SMALL, gpu="B200"), "B200", "This machine has no GPU: configs for B200 are only compiled"),
     ],
     ids=["too slow for the interpreter", "another GPU"],
 )

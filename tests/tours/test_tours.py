@@ -76,7 +76,7 @@ def test_a_stop_that_counts_on_a_timeline_shows_it(stop, session) -> None:
     assert is_shown == ("timeline" in told)
     if is_shown:
         assert state.view.tab == "schedule"
-        assert session.known(state.experiment, "timeline") is not None
+        assert session.find_value(state.experiment, "timeline") is not None
 
 
 def test_every_tour_asks_for_a_prediction() -> None:

@@ -149,7 +149,7 @@ def browser(which: Callable[[str], str | None]) -> Finding:
 
 def workers(session: Session) -> Iterator[Finding]:
     """A worker that starts, a compile, and a small run that is checked."""
-    said = session.ask_runner(worker.describe)
+    said = session.call_runner(worker.describe)
     if isinstance(said, Failure):
         yield Finding("worker", FAILS, said.message)
         return

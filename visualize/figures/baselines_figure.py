@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from kernels.results import AgainstLibrary
+from kernels.results import LibraryRatio
 from visualize.figures import theme
 
 _MARKERS = ("circle", "diamond", "square", "triangle-up")
 
 
-def baselines_figure(dimension: str, found: Sequence[tuple[int, Sequence[AgainstLibrary]]], source: str) -> go.Figure:
+def baselines_figure(dimension: str, found: Sequence[tuple[int, Sequence[LibraryRatio]]], source: str) -> go.Figure:
     """Each call's time over the best config's, with its 95 % interval; above the line at 1 the config is faster.
 
     Args:
@@ -38,7 +38,7 @@ def baselines_figure(dimension: str, found: Sequence[tuple[int, Sequence[Against
     )  # fmt: skip
 
 
-def _trace(name: str, place: int, found: Sequence[tuple[int, Sequence[AgainstLibrary]]]) -> go.Scatter:
+def _trace(name: str, place: int, found: Sequence[tuple[int, Sequence[LibraryRatio]]]) -> go.Scatter:
     mine = [(size, one) for size, calls in found for one in calls if one.name == name]
     color = theme.CATEGORIES[place % len(theme.CATEGORIES)]
     return go.Scatter(

@@ -206,7 +206,7 @@ def known(session: Session, state: State, compiled: Compiled | Failure | None = 
     """
     chosen = state.experiment
     outcome = compiled or session.find_compiled(chosen)
-    found = {name: one for name in MEASUREMENTS if (one := session.found(chosen, name)) is not None}
+    found = {name: one for name in MEASUREMENTS if (one := session.find_result(chosen, name)) is not None}
     measured = {name: one.value for name, one in found.items()}
     ended = {name: one.ended for name, one in found.items() if one.ended is not None}
     if isinstance(outcome, Failure):

@@ -151,7 +151,7 @@ def layouts_reply(known: Known, session: Session) -> Reply:
     rows = []
     for name in layout.choices or ():
         variant = replace(experiment, problem=replace(experiment.problem, layout=name))
-        run = session.known(variant, "run")
+        run = session.find_value(variant, "run")
         rows.append({"layout": name, "experiment": variant.to_json(), "run": run and run_json(run)})
     return {"rows": rows}
 

@@ -191,7 +191,7 @@ def across(session: Session, state: State) -> Iterator[Answer]:
             yield status_text.alert(f"{name}:", whatif_text.reason(outcome)), ""
             return
         columns[f"{outcome.gpu}, Triton {outcome.triton}"] = _column(experiment, outcome, session)
-    if recorded := session.known(state.experiment, "counters"):
+    if recorded := session.find_value(state.experiment, "counters"):
         name = f"{recorded.device.name}, Triton {recorded.device.triton}"
         columns.setdefault(name, _column(state.experiment, recorded.compiled, session))
     yield tables.table(whatif_text.across(columns), whatif_text.ACROSS_CAPTION), ""

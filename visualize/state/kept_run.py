@@ -7,7 +7,7 @@ import datetime
 import json
 from dataclasses import dataclass
 
-from kernels.experiment import on_any_gpu
+from kernels.experiment import without_gpu
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import RunResult
 from kernels.results.codec import UnreadableRecording
@@ -59,7 +59,7 @@ def read(text: object, state: State) -> Kept | None:
     except (ValueError, TypeError, AttributeError, RecursionError, UnreadableRecording):
         return None
     run = recording.measured
-    is_set = on_any_gpu(run.experiment) == on_any_gpu(state.experiment) and recording.gpu == state.gpu.name
+    is_set = without_gpu(run.experiment) == without_gpu(state.experiment) and recording.gpu == state.gpu.name
     return Kept(run, ended) if is_set and ended.tzinfo and _fits(run, state) else None
 
 

@@ -109,7 +109,7 @@ def _asked(fact: Fact, address: Mapping[str, str], session: Session) -> Found:
     reply: Reply
     if fact.endpoint in OF_RESULTS:
         name, source, reply_of = OF_RESULTS[fact.endpoint]
-        measured = session.known(state.experiment, name)
+        measured = session.find_value(state.experiment, name)
         if measured is None:
             raise NoFact(f"No {name} of this experiment on {state.gpu.name} was measured here or recorded.")
         reply = reply_of(measured)
