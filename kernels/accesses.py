@@ -26,8 +26,13 @@ class Tiles:
     group: np.ndarray
 
 
+def grid_of(extents: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the grid with one program per tile: axes m, n and, if K is split, slice."""
+    return tuple(extents[axis] for axis in ("m", "n", "slice") if axis in extents)
+
+
 def tiles_on_grid(pids: np.ndarray, extents: Mapping[str, int]) -> Tiles:
-    """Return the tile of each program on a grid of axes m, n and, if K is split, slice.
+    """Return the tile of each program on the grid of `grid_of`.
 
     The hardware starts programs along the first axis first. A group is the tiles with the same index on the last axis.
     """

@@ -79,17 +79,13 @@ def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
     """
     text, first_line = inspect.getsourcelines(jitted.fn)
     owners = {"tl", *inspect.signature(jitted.fn).parameters}
-    calls = [
-        node
-        for node in ast.walk(ast.parse("".join(text)))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id in owners
-        and node.func.attr in ("load", "store", "atomic_add")
-    ]
+    places = []
+    for node in ast.walk(ast.parse("".join(text))):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name(owner), "load" | "store" | "atomic_add")) if owner in owners:
+                places.append((node.lineno, node.col_offset))
     name = source_file(jitted)
-    return tuple((name, first_line + call.lineno - 1) for call in sorted(calls, key=lambda c: (c.lineno, c.col_offset)))
+    return tuple((name, first_line + line - 1) for line, _ in sorted(places))
 
 
 def source_file(jitted: Any) -> str:

@@ -5,7 +5,7 @@ layout to bases. An operation is matched to the PTX by its full location: line, 
 lines only, and ptxas gives some instructions a neighbouring line, so SASS is also matched by opcode.
 
 Shared memory: addresses come from evaluating the PTX. An address is a few integer operations on the thread index.
-np.ndarray unknown before the launch (arguments, the program id, a loop counter) are equal for all threads of a program.
+Values unknown before the launch (arguments, the program id, a loop counter) are equal for all threads of a program.
 They are taken as 0, because they shift all addresses together, by whole buffers.
 """
 

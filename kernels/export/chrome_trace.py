@@ -5,8 +5,6 @@ Source of the format: Google's "Trace Event Format", complete events ("X") and m
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ import numpy as np
 from kernels.experiment import launch_of
 from kernels.gpus import Gpu
 from kernels.results import Timeline
+from kernels.results.counters import assign_slots
 
 
 def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
@@ -55,19 +54,3 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
         **{"source": "recorded" if timeline.backend == "recorded" else "measured", "slots": "counted"},
     }
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}
-
-
-def assign_slots(sm: Sequence[int], start_ns: Sequence[int], end_ns: Sequence[int]) -> list[int]:
-    """Return the slot of each program on its SM: the lowest slot that is free when the program starts.
-
-    >>> assign_slots((0, 0, 0, 1), (0, 0, 10, 0), (10, 30, 20, 5))
-    [0, 1, 0, 0]
-    """
-    slots = [0] * len(sm)
-    ends: dict[int, list[int]] = defaultdict(list)
-    for program in sorted(range(len(sm)), key=lambda program: (start_ns[program], end_ns[program], program)):
-        busy_until = ends[sm[program]]
-        slot = next((slot for slot, end in enumerate(busy_until) if end <= start_ns[program]), len(busy_until))
-        busy_until[slot : slot + 1] = [end_ns[program]]
-        slots[program] = slot
-    return slots

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from kernels.accesses import tiles_on_grid
+from kernels.accesses import grid_of, tiles_on_grid
 from kernels.jit import tl, triton
 from kernels.knobs import num_stages, num_warps
 from kernels.matmul import tile
-from kernels.matmul.problem import FAMILY, Problem, accesses, arguments, block_k, block_m, block_n, extents
-from kernels.spec import Kernel, Launch, Preset
+from kernels.matmul.problem import FAMILY, accesses, arguments, block_k, block_m, block_n, extents
+from kernels.spec import Kernel, Preset
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,6 @@ def matmul_grid_2d(
     tile.store(c, accumulator, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
 
 
-def grid(launch: Launch[Problem, Config]) -> tuple[int, int]:
-    tiles = extents(launch)
-    return tiles["m"], tiles["n"]
-
-
 KERNEL = Kernel(
     id="matmul.grid_2d",
     title="2-D grid",
@@ -56,7 +51,7 @@ KERNEL = Kernel(
     family=FAMILY,
     config=Config,
     jitted=matmul_grid_2d,
-    grid=grid,
+    grid=lambda launch: grid_of(extents(launch)),
     extents=extents,
     tiles=lambda pids, launch: tiles_on_grid(pids, extents(launch)),
     accesses=accesses,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels import orders
-from kernels.accesses import Access, tiles_on_grid
+from kernels.accesses import Access, grid_of, tiles_on_grid
 from kernels.jit import memory_lines, on_arrays, tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import problem as family
@@ -59,11 +59,6 @@ def extents(launch: Launch[Problem, Config]) -> dict[str, int]:
     return {**family.extents(launch), "slice": launch.config.SPLIT_K}
 
 
-def grid(launch: Launch[Problem, Config]) -> tuple[int, int, int]:
-    tiles = extents(launch)
-    return tiles["m"], tiles["n"], tiles["slice"]
-
-
 def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
     (add,) = memory_lines(matmul_split_k_atomic)
     return *family.operand_loads(launch), access_to_c("atomic", launch, add)
@@ -110,7 +105,7 @@ KERNEL = Kernel(
     family=FAMILY,
     config=Config,
     jitted=matmul_split_k_atomic,
-    grid=grid,
+    grid=lambda launch: grid_of(extents(launch)),
     extents=extents,
     tiles=lambda pids, launch: tiles_on_grid(pids, extents(launch)),
     accesses=accesses,

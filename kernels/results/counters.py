@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernels.accesses import CompiledFacts
@@ -105,6 +107,24 @@ class Timeline(Measured):
     def _steps(self) -> list[int]:
         times = sorted({*self.start_ns, *self.end_ns})
         return [later - earlier for earlier, later in itertools.pairwise(times)]
+
+
+def assign_slots(sm: Sequence[int], start_ns: Sequence[int], end_ns: Sequence[int]) -> list[int]:
+    """Return the slot of each program on its SM: the lowest slot, from 0, that is free when the program starts.
+
+    A program frees its slot in the tick in which it ends, so an SM never has more slots than concurrent programs.
+
+    >>> assign_slots((0, 0, 0, 1), (0, 0, 10, 0), (10, 30, 20, 5))
+    [0, 1, 0, 0]
+    """
+    slots = [0] * len(sm)
+    ends: dict[int, list[int]] = defaultdict(list)  # by SM: when each slot's last program ends
+    for program in sorted(range(len(sm)), key=lambda program: (start_ns[program], end_ns[program], program)):
+        busy_until = ends[sm[program]]
+        slot = next((slot for slot, end in enumerate(busy_until) if end <= start_ns[program]), len(busy_until))
+        busy_until[slot : slot + 1] = [end_ns[program]]
+        slots[program] = slot
+    return slots
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ Rows are streamed while a sweep runs. When a config is timed again with more sam
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -215,13 +214,6 @@ class Sweep:
     def best(self) -> SweepRow | None:
         """Return the best config's row; None if no config was correct."""
         return self.ranked[0] if self.ranked else None
-
-    @property
-    def convergence(self) -> tuple[tuple[int, float], ...]:
-        """Return (configs timed so far, fastest median so far in ms), in the order of first timing."""
-        timed = sorted((row.turn, row.median_ms) for row in self.rows if row.turn is not None and row.median_ms)
-        fastest = itertools.accumulate((median_ms for _, median_ms in timed), min)
-        return tuple(enumerate(fastest, 1))
 
     def count(self, status: str) -> int:
         """Count the rows with a status."""

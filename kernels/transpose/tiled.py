@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from kernels.accesses import tiles_on_grid
+from kernels.accesses import grid_of, tiles_on_grid
 from kernels.jit import tl, triton
 from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.spec import Kernel, Launch, Preset
-from kernels.transpose.problem import FAMILY, Problem, accesses, arguments, extents
+from kernels.spec import Kernel, Preset
+from kernels.transpose.problem import FAMILY, accesses, arguments, extents
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,6 @@ def transpose_tiled(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     )
 
 
-def grid(launch: Launch[Problem, Config]) -> tuple[int, int]:
-    tiles = extents(launch)
-    return tiles["m"], tiles["n"]
-
-
 KERNEL = Kernel(
     id="transpose.tiled",
     title="tiles",
@@ -45,7 +40,7 @@ KERNEL = Kernel(
     family=FAMILY,
     config=Config,
     jitted=transpose_tiled,
-    grid=grid,
+    grid=lambda launch: grid_of(extents(launch)),
     extents=extents,
     tiles=lambda pids, launch: tiles_on_grid(pids, extents(launch)),
     accesses=lambda launch: accesses(transpose_tiled, launch),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -12,13 +11,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kernels import discover, numerics
 from kernels.experiment import Experiment, Run, from_json
 from kernels.export import script
-from kernels.export.chrome_trace import assign_slots, chrome_trace
+from kernels.export.chrome_trace import chrome_trace
 from kernels.export.inline import CannotBeWritten, Inliner
 from kernels.gpus import GPUS
 from kernels.measuring.check import check
@@ -303,19 +300,3 @@ def test_every_program_is_an_event_where_and_when_it_ran(experiment):
     assert processes == {sm: f"SM {sm}" for sm in set(timeline.sm)}
     assert trace["otherData"]["source"] == "recorded"
     assert trace["otherData"]["experiment"] == timeline.experiment.to_json()
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(0, 20)), max_size=60))
-def test_an_sm_has_as_many_slots_as_it_ran_programs_at_once(drawn):
-    """No slot has two programs at a time."""
-    sm = [one[0] for one in drawn]
-    start = [one[1] for one in drawn]
-    end = [one[1] + one[2] for one in drawn]
-    slots = assign_slots(sm, start, end)
-    for here in set(sm):
-        mine = [place for place, one in enumerate(sm) if one == here]
-        for one, other in itertools.combinations(mine, 2):
-            if slots[one] == slots[other]:
-                assert end[one] <= start[other] or end[other] <= start[one]
-        at_once = max(sum(start[a] <= start[b] < max(end[a], start[a] + 1) for a in mine) for b in mine)
-        assert max(slots[one] for one in mine) < at_once

@@ -255,14 +255,6 @@ def test_a_random_order_depends_only_on_the_seed():
     assert explored(devices[0]) == explored(devices[1]) != explored(devices[2])
 
 
-def test_convergence_never_rises_and_ends_at_the_fastest():
-    sweep = swept(Strategy("random", budget=30), FakeDevice())
-    counts, best_ms = zip(*sweep.convergence, strict=True)
-    assert counts == tuple(range(1, 31))
-    assert list(best_ms) == sorted(best_ms, reverse=True)
-    assert best_ms[-1] == min(row.median_ms for row in sweep.rows if row.median_ms)
-
-
 @pytest.mark.parametrize("count", [6, 10, 40])
 def test_the_interval_of_a_median_contains_it_in_95_of_100_cases(count):
     dice = np.random.default_rng(0)

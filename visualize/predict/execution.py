@@ -6,12 +6,12 @@ the program's start and end are known.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from kernels.results.counters import assign_slots
 from visualize.predict.schedule import Schedule
 
 
@@ -42,17 +42,8 @@ class Execution:
 
     @cached_property
     def slot(self) -> np.ndarray:
-        """The lowest slot of its SM, from 0, that is free when each program starts: (programs,).
-
-        A program frees its slot in the tick in which it ends, so an SM never has more slots than concurrent programs.
-        """
-        slots = np.zeros(len(self.sm), dtype=np.int64)
-        ends = defaultdict[int, list[int]](list)  # by SM: when each slot's last program ends
-        for pid in np.lexsort((self.end_ns, self.start_ns)):
-            taken = ends[self.sm[pid]]
-            slots[pid] = slot = next((i for i, end in enumerate(taken) if end <= self.start_ns[pid]), len(taken))
-            taken[slot : slot + 1] = [self.end_ns[pid]]
-        return slots
+        """The slot of each program on its SM, as in `assign_slots`: (programs,)."""
+        return np.array(assign_slots(*(values.tolist() for values in (self.sm, self.start_ns, self.end_ns))))
 
     @cached_property
     def max_concurrency(self) -> np.ndarray:
