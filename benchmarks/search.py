@@ -117,7 +117,7 @@ class ReplayedDevice:
 class ReplayedBuilder:
     """A `Builder` that knows which configs could be compiled, and their predictions then."""
 
-    max_concurrency, has_started = 15, True
+    max_concurrency = 15
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded

@@ -146,10 +146,7 @@ def resolve_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
     if name == "this" and this is None:
         allowed = ", ".join(GPUS)
         raise ConfigError("no_gpu", f'gpu is "this", but this machine has none; omit it or choose {allowed}.', "gpu")
-    if this is not None and name in ("", "this", this.name):
-        gpu = this
-    else:
-        gpu = GPUS[name or DEFAULT_GPU]
+    gpu = this if this is not None and name in ("", "this", this.name) else GPUS[name or DEFAULT_GPU]
     major, minor = DTYPE_CAPABILITY.get(experiment.problem.dtype, (0, 0))
     if gpu.compute_capability < (major, minor):
         has = f"{gpu.name} has {gpu.compute_capability[0]}.{gpu.compute_capability[1]}"

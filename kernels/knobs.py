@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,11 +100,8 @@ def _list(choices: Sequence[object]) -> str:
 def _whole_number(name: str, value: object) -> int:
     """Read a whole number from JSON (4096, 4096.0) or from a URL ("4096")."""
     number = value
-    if isinstance(value, str):
-        try:
-            number = int(value)
-        except ValueError:
-            number = value
+    with suppress(ValueError):
+        number = int(value) if isinstance(value, str) else value
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int):

@@ -7,10 +7,8 @@ in a launch (sizes divisible by 16, or equal to 1), and the run worker gets a hi
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
-import struct
 import subprocess
 import sys
 import tempfile
@@ -32,9 +30,6 @@ from kernels.spec import Kernel, Launch, TensorSpec
 
 # Fewest registers per thread that ptxas allocates: Nsight Compute reports 16 on an H200 for code that names fewer.
 _LEAST_REGISTERS = 16
-
-# ELF64 header: the magic number, the offset of the section table (at 0x28), the size and number of its entries (0x3A).
-_ELF_HEADER = struct.Struct("<4s36xQ10xHH")
 
 _TOO_FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).*register target of (\d+)")
 # "ptxas fatal   : (C7602) text", "ptxas a.ptx, line 7; error   : text", "/a/b.py:29:0: error: text"
@@ -120,15 +115,13 @@ def disassemble(kernel: Any) -> str:
     import triton
     from triton.runtime.cache import get_cache_manager
 
-    cache, cubin = get_cache_manager(kernel.hash), kernel.asm["cubin"]
+    cache = get_cache_manager(kernel.hash)
     if path := cache.get_file("listing.sass"):
-        # The digest detects a truncated file, or the SASS of a different cubin.
-        digest, _, sass = Path(path).read_text(encoding="utf-8", errors="replace").partition("\n")
-        if digest == hashlib.sha256(cubin + sass.encode()).hexdigest():
-            return sass
-    sass = cuda_tool(triton.knobs.nvidia.nvdisasm.path, cubin, "--print-line-info", "--print-code", "--no-dataflow")
+        return Path(path).read_text(encoding="utf-8")
+    nvdisasm = triton.knobs.nvidia.nvdisasm.path
+    sass = cuda_tool(nvdisasm, kernel.asm["cubin"], "--print-line-info", "--print-code", "--no-dataflow")
     with suppress(OSError):  # without a cache entry, the next request runs nvdisasm again
-        cache.put(f"{hashlib.sha256(cubin + sass.encode()).hexdigest()}\n{sass}", "listing.sass", binary=False)
+        cache.put(sass, "listing.sass", binary=False)
     return sass
 
 
@@ -158,7 +151,7 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
     with capture_output() as printed:
         try:
             arguments = _specialize(declared.arguments(tensors, launch), declared.jitted, specialization)
-            kernel = _warm_up(declared, launch, arguments)
+            kernel = declared.jitted.warmup(**arguments, grid=declared.grid(launch))
         except Exception as error:  # the compiler can raise any type
             return explain_rejection(error, printed(), launch)
     shared = kernel.metadata.shared
@@ -176,40 +169,6 @@ def _stand_in_tensor(dtype: str, spec: TensorSpec) -> Any:
     import torch
 
     return torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, dtype), device="meta")
-
-
-def _warm_up(declared: Kernel, launch: Launch, arguments: dict[str, Any]) -> Any:
-    """Compile the kernel, or load it from Triton's cache.
-
-    Triton trusts its cache: an entry truncated by a full disk or a crash would make every later load fail. So a bad
-    entry is compiled again. Loading one raises ValueError (JSON or text ends too early), KeyError or OSError (a missing
-    field or file).
-    """
-    import triton
-
-    grid = declared.grid(launch)
-    try:
-        kernel = declared.jitted.warmup(**arguments, grid=grid)
-        _assert_whole(kernel.asm)
-        return kernel
-    except (ValueError, KeyError, OSError):
-        with triton.knobs.compilation.scope():
-            triton.knobs.compilation.always_compile = True
-            declared.jitted.device_caches.clear()  # may hold parts of the bad entry
-            return declared.jitted.warmup(**arguments, grid=grid)
-
-
-def _assert_whole(asm: Any) -> None:
-    """Raise ValueError if a compiled kernel's cubin, TTGIR or PTX is visibly truncated."""
-    cubin = asm["cubin"]
-    magic, table, size, count = _ELF_HEADER.unpack(cubin[: _ELF_HEADER.size].ljust(_ELF_HEADER.size, b"\0"))
-    # The section table comes last. In a file that was extended but never written, it is all zeros.
-    if magic != b"\x7fELF" or not 0 < table <= len(cubin) - size * count or not any(cubin[table:]):
-        raise ValueError(f"The compiled kernel of {len(cubin):,} bytes is truncated.")
-    for kind in ("ttgir", "ptx"):
-        text = asm[kind]
-        if "{" not in text or text.count("{") != text.count("}"):
-            raise ValueError(f"The {kind} of {len(text):,} characters is truncated.")
 
 
 def _specialize(arguments: dict[str, Any], jitted: Any, specialization: str) -> dict[str, Any]:

@@ -47,8 +47,7 @@ def matmul_grouped(
 
 
 def grid(launch: Launch[Problem, Config]) -> tuple[int]:
-    tiles = extents(launch)
-    return (tiles["m"] * tiles["n"],)
+    return (extents(launch)["m"] * extents(launch)["n"],)
 
 
 _LARGE_TILES = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8, "num_warps": 8}

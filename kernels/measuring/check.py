@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernels.numerics import compare_parts, compared_in, rms_limit
-from kernels.results import Check, Closeup, Diff
+from kernels.results.run import Check, Closeup, Diff
 from kernels.spec import Allowance, Family
 
 if TYPE_CHECKING:

@@ -34,7 +34,6 @@ _SECTOR_BYTES = 32
 
 # DRAM's metrics of REPEATS launches and the L2's of one launch; () and None if nothing was counted.
 Counts = tuple[Sequence[dict[str, float]], dict[str, float] | None]
-UNCOUNTED: Counts = ((), None)
 
 
 def variants(experiment: Experiment, gpu: Gpu) -> tuple[Experiment, ...]:
@@ -97,7 +96,7 @@ def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStud
     if isinstance(counts, Failure):
         if recording := stages.find_recording(GROUP_SIZES, counts.message):
             return recording
-        uncounted, counts = counts.message, [UNCOUNTED] * len(experiments)
+        uncounted, counts = counts.message, [((), None)] * len(experiments)
     device = stages.device()
     samples = stages.work("time", time_variants, experiments, stages.gpu)
     rows = tuple(map(make_row, experiments, compiled, counts, samples.times_ms))

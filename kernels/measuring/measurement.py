@@ -212,7 +212,7 @@ class Stages:
         """Call a function in the run worker.
 
         Args:
-            stage: one of STAGES. Its deadline applies.
+            stage: one of DEADLINES_S. Its deadline applies.
             function: a module-level function, because the worker imports it by name.
         """
         self.wait_for_turn()
@@ -231,7 +231,7 @@ class Stages:
             with self._in_stage("count"):
                 return function(*args, cache=self._session.cache, on_start=self._job.attach)
         except Stopped as stopped:
-            if self._job.is_cancelled:  # STAGES has no counting stage
+            if self._job.is_cancelled:  # a Failure has no counting stage
                 raise Stopped(cancellation("launch")) from None
             return stopped.failure
 

@@ -90,6 +90,7 @@ class Session:
         cache: directory of compiled kernels.
         compilers: compile workers.
         runner: the one run worker.
+        jobs: measurements in progress or queued.
         queue: jobs that use or wait for the run worker.
         zero_gpu: whether the GPU is lent for one job at a time.
     """
@@ -110,7 +111,7 @@ class Session:
         self.runner = ZeroGpuPool(lend, self.cache) if lend else Pool(self.backend, self.cache)
         self.queue: list[Job] = []
         self.zero_gpu = lend is not None
-        self._jobs: set[Job] = set()
+        self.jobs: set[Job] = set()
         self._closing = ExitStack()
         self._measured: BoundedCache[Measured] = BoundedCache(MAX_RESULTS)
         self._compiled: BoundedCache[Compiled] = BoundedCache(MAX_CHARACTERS, _count_characters)
@@ -146,8 +147,8 @@ class Session:
         if immediate is not None:
             job.end(immediate)
         else:
-            self._jobs.add(job)
-            job.done.add_done_callback(lambda _: self._jobs.discard(job))
+            self.jobs.add(job)
+            job.done.add_done_callback(lambda _: self.jobs.discard(job))
             context = contextvars.copy_context()  # of the request: ZeroGPU's hub identifies the visitor by it
             threading.Thread(target=context.run, args=(self._carry_out, job, measurement), daemon=True).start()
         return job
@@ -230,11 +231,6 @@ class Session:
         """Return the run worker's process id as a future; None on ZeroGPU, where each job starts a worker."""
         return None if self.zero_gpu else self.runner.submit(Call("worker", os.getpid))
 
-    @property
-    def jobs(self) -> int:
-        """The number of measurements in progress or queued."""
-        return len(self._jobs)
-
     def before_close(self, close: Callable[[], None]) -> None:
         """Register a function that `close` calls first."""
         self._closing.callback(close)
@@ -259,9 +255,9 @@ class Session:
             return Failure("config", "not_recorded", reason, "gpu" if measurement.is_interpreted else "")
         if not HAS_TRITON:
             return Failure("worker", "no_triton", "Triton is not installed here, so nothing can be run.")
-        if len(self._jobs) < MAX_JOBS:
+        if len(self.jobs) < MAX_JOBS:
             return None
-        return Failure("worker", "busy", f"{len(self._jobs)} runs are in progress or waiting. Try again in a minute.")
+        return Failure("worker", "busy", f"{len(self.jobs)} runs are in progress or waiting. Try again in a minute.")
 
     def _carry_out(self, job: Job, measurement: Measurement[Any]) -> None:
         gpu = resolve_gpu(job.experiment, self.gpu)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kernels.pairs import pair
-from kernels.results import Clocks, LaunchOverhead, Timing
+from kernels.results.run import Clocks, LaunchOverhead, Timing
 from kernels.spec import Family
 
 # Turns per batch, unless the stream's queue holds fewer. The clock is read once per batch.

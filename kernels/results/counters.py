@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernels.accesses import CompiledFacts
 from kernels.experiment import Experiment
-from kernels.results.outcome import Measured
-from kernels.results.run import Timing
+from kernels.results.run import Measured, Timing
 
 
 @dataclass(frozen=True)
@@ -168,7 +166,7 @@ def with_group_size(experiment: Experiment, size: int | None) -> Experiment:
     """Return the experiment with another GROUP_SIZE; unchanged if `size` is None."""
     if size is None:
         return experiment
-    return dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, GROUP_SIZE=size))
+    return replace(experiment, config=replace(experiment.config, GROUP_SIZE=size))
 
 
 def any_group_size(experiment: Experiment) -> Experiment:

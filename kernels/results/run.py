@@ -1,4 +1,4 @@
-"""A checked and timed run: its verdict, a picture of its error, its times, and the library's times."""
+"""Outcomes: a Failure, a compiled kernel, or a checked and timed run with a picture of its error and torch's times."""
 
 from __future__ import annotations
 
@@ -8,14 +8,74 @@ from typing import TypeVar
 
 import numpy as np
 
-from kernels.results.codec import Cells, Elements
-from kernels.results.outcome import Measured
+from kernels.accesses import CompiledFacts
+from kernels.results.codec import Cells, Elements, MeasuredExperiment
 
 # Largest number of cells per side of a recorded picture.
 MOST_RECORDED_CELLS = 64
 
 # A clock is steady if its lowest rate is at most this fraction below its highest.
 STEADY_CLOCK = 0.03
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The reason why there is no result. A wrong result is not a Failure, but a result whose check failed.
+
+    Attributes:
+        stage: "config", "compile", "launch", "check", "time" or "worker". For a missed deadline, `kind` is "timeout".
+        kind: a machine-readable word.
+        message: a human-readable sentence.
+        field: the argument at fault, or "".
+    """
+
+    stage: str
+    kind: str
+    message: str
+    field: str = ""
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device that ran a kernel: its backend ("cuda" or "interpreter"), its name, and library versions."""
+
+    backend: str
+    name: str
+    torch: str
+    triton: str
+
+
+@dataclass(frozen=True)
+class Compiled(CompiledFacts):
+    """A kernel compiled for one GPU.
+
+    Attributes:
+        ttgir, ptx, sass: the kernel at three stages of compilation, annotated with source lines.
+        triton: the compiler's version.
+        seconds: compile time; short if the compiler's cache had the kernel.
+    """
+
+    gpu: str
+    ttgir: str
+    ptx: str
+    sass: str
+    triton: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of a measurement.
+
+    Attributes:
+        backend: "cuda" or "interpreter" for a live result, "recorded" for an earlier one.
+        note: caveats for the reader, in sentences.
+    """
+
+    experiment: MeasuredExperiment
+    backend: str
+    device: Device
+    note: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from kernels.experiment import Experiment
 from kernels.results.codec import SweptExperiment, SweptSpace
-from kernels.results.outcome import Device
+from kernels.results.run import Device
 
 # "checked" and "predicted" occur on machines that can't time a config: the interpreter's result was correct, or the
 # config was only compiled.

@@ -52,9 +52,15 @@ def connect(gpus: int | None) -> Iterator[Any]:
     Raises:
         ConfigError: if `distributed` is not installed, the host has too few GPUs, or the scheduler does not answer.
     """
+    try:
+        import distributed
+    except ImportError as error:
+        raise ConfigError(
+            "no_distributed", "Several GPUs need the package distributed: pip install -r requirements-cluster.txt"
+        ) from error
     if scheduler := os.environ.get(SCHEDULER):
         try:
-            client = import_distributed().Client(scheduler, timeout=ARRIVAL_S / 2, set_as_default=False)
+            client = distributed.Client(scheduler, timeout=ARRIVAL_S / 2, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
             raise ConfigError("no_scheduler", f"{SCHEDULER} is {scheduler!r}; no scheduler answers there.") from error
         with client:
@@ -74,7 +80,8 @@ def start_workers(devices: Sequence[str]) -> Iterator[Any]:
     Args:
         devices: as CUDA_VISIBLE_DEVICES names them; "" hides all GPUs from a worker.
     """
-    distributed = import_distributed()
+    import distributed
+
     common = {"nthreads": 1, "resources": {RESOURCE: 1}, "dashboard": False, "silence_logs": "ERROR"}
     common |= {"preload": [cluster_worker.__name__], "memory_limit": 0}  # never kill a worker for its large tensors
     spec = {
@@ -87,21 +94,6 @@ def start_workers(devices: Sequence[str]) -> Iterator[Any]:
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         yield client
-
-
-def import_distributed() -> Any:
-    """Import the package `distributed`.
-
-    Raises:
-        ConfigError: if it is not installed.
-    """
-    try:
-        import distributed
-    except ImportError as error:
-        raise ConfigError(
-            "no_distributed", "Several GPUs need the package distributed: pip install -r requirements-cluster.txt"
-        ) from error
-    return distributed
 
 
 class ClusterDevice:

@@ -98,11 +98,6 @@ class Builder:
         self.max_concurrency = concurrent_compiles()
         self._pool = Pool("compile", cache, self.max_concurrency)
 
-    @property
-    def has_started(self) -> bool:
-        """Return whether any worker has started. Without one, no config can be compiled."""
-        return self._pool.has_started
-
     def submit(self, experiment: Experiment) -> Future[Build | Failure]:
         return self._pool.submit(Call("compile", build, (experiment, self._gpu, self._predict)))
 

@@ -43,11 +43,6 @@ _MAX_FAILURES = 40
 # config's share of a trial, and of the race and the final (both assumed). Used for estimates before a sweep starts.
 COMPILE_S, TRIAL_S, FINAL_S = 1.9, 0.1, 6.0
 
-_NO_WORKER = (
-    "Nothing can be compiled, because no compile worker starts: each died before it took any work. A script must start "
-    'a sweep under `if __name__ == "__main__":`, as each worker imports that script.'
-)
-
 # Kinds of compile failures that the config causes, so it cannot launch. This machine causes all other failures.
 _CONFIG_FAILURES = {"out_of_resources", "compile_error", "timeout"}
 
@@ -290,8 +285,6 @@ class SweepRun:
             if isinstance(build, Build):
                 self._search.add_build(number, build)
                 reason = self._devices[0].refusal(self._search.experiments[number])
-            elif build.kind == "worker_died" and not self._builder.has_started:
-                self._notes, self._search.phase, reason = [_NO_WORKER], "over", ""
             else:
                 status = "set aside" if build.kind in _CONFIG_FAILURES else "failed"
                 reason = "" if build.kind == "cancelled" else build.message

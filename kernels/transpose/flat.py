@@ -37,10 +37,6 @@ def extents(launch: Launch[Problem, Config]) -> dict[str, int]:
     return {"m": -(-launch.problem.M * launch.problem.N // launch.config.BLOCK), "n": 1}
 
 
-def grid(launch: Launch[Problem, Config]) -> tuple[int]:
-    return (extents(launch)["m"],)
-
-
 def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
     """Return the run of each program: run pid, which is also its group."""
     none = np.zeros_like(pids)
@@ -64,7 +60,7 @@ KERNEL = Kernel(
     family=FAMILY,
     config=Config,
     jitted=transpose_flat,
-    grid=grid,
+    grid=lambda launch: (extents(launch)["m"],),
     extents=extents,
     tiles=tiles_of,
     accesses=accesses,

@@ -30,10 +30,6 @@ def transpose_row_strip(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
         tl.store(b + columns[None, :] * M + rows[:, None], strip, mask=inside)
 
 
-def grid(launch: Launch[Problem, Config]) -> tuple[int]:
-    return (extents(launch)["m"],)
-
-
 def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
     """Return the tiles of each program: all tiles of row pid, from left to right. They form a group."""
     steps = extents(launch)["n"]
@@ -48,7 +44,7 @@ KERNEL = Kernel(
     family=FAMILY,
     config=Config,
     jitted=transpose_row_strip,
-    grid=grid,
+    grid=lambda launch: (extents(launch)["m"],),
     extents=extents,
     tiles=tiles_of,
     accesses=lambda launch: accesses(transpose_row_strip, launch, stored=("m", "n")),

@@ -8,7 +8,7 @@ import pytest
 from kernels import discover
 from kernels.accesses import Layout, MemoryOperation
 from kernels.gpus import GPUS
-from kernels.results import Check, Closeup, Diff
+from kernels.results.run import Check, Closeup, Diff
 from kernels.spec import Launch
 from visualize.figures import theme
 from visualize.figures.coalescing_figure import tile_figure

@@ -8,7 +8,7 @@ import datetime
 import numpy as np
 
 from kernels.experiment import Experiment, from_json
-from kernels.results import Baseline, Check, Device, RunResult, Timing
+from kernels.results.run import Baseline, Check, Device, RunResult, Timing
 
 START = datetime.datetime(2026, 11, 1, 9, 0, tzinfo=datetime.UTC)
 H200 = Device("cuda", "NVIDIA H200", "2.11.0", "3.6.0")

@@ -10,9 +10,9 @@ import pytest
 
 from kernels.experiment import from_json
 from kernels.measuring.session import MEASUREMENTS
-from kernels.results import Closeup, Diff, records
+from kernels.results import Diff, records
 from kernels.results.codec import LEVELS, UnreadableRecording
-from kernels.results.run import MOST_RECORDED_CELLS, pool_max
+from kernels.results.run import MOST_RECORDED_CELLS, Closeup, pool_max
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
 FILES = sorted(records.DIRECTORY.glob("*.jsonl"))

@@ -9,7 +9,7 @@ import pytest
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring import counters
-from kernels.measuring.group_sizes import DRAM, L2, REPEATS, UNCOUNTED, count_variants, make_row, variants
+from kernels.measuring.group_sizes import DRAM, L2, REPEATS, count_variants, make_row, variants
 from kernels.results import GroupSizeStudy
 from kernels.results.counters import any_group_size
 from tests.kernels.test_counters import raw_page
@@ -142,5 +142,5 @@ def test_a_row_has_bytes_of_what_was_counted_in_sectors(ncu_calls, session):
     assert (of_four.group_size, of_four.registers) == (4, compiled.registers)
     assert of_four.shared_bytes == compiled.shared_bytes
     assert of_four.times_ms == (0.123457,)
-    uncounted = make_row(experiment_of(), compiled, UNCOUNTED, [1.0])
+    uncounted = make_row(experiment_of(), compiled, ((), None), [1.0])
     assert (uncounted.dram_read_bytes, uncounted.received_bytes, uncounted.l2_read_bytes) == ((), None, None)

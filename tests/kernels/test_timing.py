@@ -8,7 +8,7 @@ import pytest
 from kernels.measuring import timing
 from kernels.measuring.timing import MEASURED, MOST_TURNS, RUN, STUDY, Batch, sample, summarize_clocks
 from kernels.pairs import FEWEST, pair
-from kernels.results import Clocks
+from kernels.results.run import Clocks
 
 
 class Stream:

@@ -136,7 +136,7 @@ def test_what_can_not_be_read_starts_no_work(page, sent):
         handler = page.handlers.asking(action) if isinstance(action, Ask) else page.handlers.measuring(action)
         (refused,) = collected(handler(request(), sent))
         assert_is_sendable(refused)
-    assert page.session.jobs == 0
+    assert not page.session.jobs
 
 
 @pytest.mark.parametrize("number", [-1, 99, "0", 0.5, [], {}])

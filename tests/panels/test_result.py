@@ -10,7 +10,8 @@ import numpy as np
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.run import RUN
-from kernels.results import Closeup, Diff, records
+from kernels.results import Diff, records
+from kernels.results.run import Closeup
 from kernels.spec import Launch
 from visualize.panels import result_tab
 from visualize.text import words

@@ -13,7 +13,8 @@ from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.run import RUN
-from kernels.results import Peak, records
+from kernels.results import records
+from kernels.results.run import Peak
 from kernels.spec import Launch
 from visualize.figures.roofline_figure import roofline_figure
 from visualize.panels.roofline_picture import drawn_roofline, points, roofs

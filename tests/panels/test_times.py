@@ -14,8 +14,9 @@ from kernels import discover
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
 from kernels.measuring.run import RUN
-from kernels.results import Baseline, Clocks, LaunchOverhead, RunResult, Timing, records
+from kernels.results import RunResult, Timing, records
 from kernels.results.records import Recording
+from kernels.results.run import Baseline, Clocks, LaunchOverhead
 from kernels.spec import Launch
 from visualize.figures import theme
 from visualize.figures.time_figure import ENQUEUED, OURS, WAITED, time_figure

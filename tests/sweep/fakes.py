@@ -128,7 +128,7 @@ class FakeDevice:
 class FakeBuilder:
     """A Builder whose compiles end immediately; `failures` returns the Failure of a config, or None."""
 
-    max_concurrency, has_started = 4, True
+    max_concurrency = 4
 
     def __init__(self, predict=None, failures=lambda experiment: None):
         self.predict, self.failures = predict or predicting(), failures

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -17,7 +15,6 @@ from kernels.results import Check
 from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice
 from kernels.sweep.search import Trial
 from kernels.sweep.trial import describe_wrong_result
-from tests.kernels.trees import ROOT
 from visualize.predict.launch_time import predict_time
 
 SMALL = from_json({"kernel": "transpose.tiled", "problem": {"M": 65, "N": 33}})
@@ -31,35 +28,6 @@ def test_a_build_has_the_compilers_figures_and_a_closed_builder_compiles_nothing
     assert build.shared_bytes > 0
     builder.close()
     assert builder.submit(SMALL).result(5).kind == "cancelled"
-
-
-UNGUARDED = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from kernels.experiment import from_json
-from kernels.results import Strategy
-from kernels.measuring.session import Session
-from kernels.space import space
-from kernels.sweep.sweep_run import sweep_here
-from visualize.predict.launch_time import predict_time
-
-session = Session(None)
-base = from_json({"kernel": "transpose.tiled", "gpu": "H200"})
-run = sweep_here(session, space(base, {"BLOCK_M": [16, 32]}), Strategy("grid"), predict_time)
-run.start()
-sweep = run.result(100)
-print(sweep.ended, sweep.note)
-session.close()
-"""
-
-
-def test_a_script_without_a_main_guard_gets_an_explanation(tmp_path):
-    """Each worker imports the script, which would start another sweep."""
-    script = tmp_path / "unguarded.py"
-    script.write_text(UNGUARDED, encoding="utf-8")
-    done = subprocess.run([sys.executable, script, ROOT], capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout.startswith("failed Nothing can be compiled, because no compile worker starts")
-    assert '`if __name__ == "__main__":`' in done.stdout
 
 
 def test_the_interpreter_checks_a_config_and_takes_no_times(session):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import plotly.graph_objects as go
 
-from kernels.results import Check, Closeup, Diff
+from kernels.results.run import Check, Closeup, Diff
 from visualize.figures import theme
 
 # Borders of more tiles than this per side would hide the picture.

@@ -74,7 +74,7 @@ class HealthRoute:
             gpu=session.gpu.name if session.gpu else None,
             backend=session.backend,
             run_worker=run_worker,
-            jobs=session.jobs,
+            jobs=len(session.jobs),
             most_jobs=MAX_JOBS,
             compiles=len(session.compilers),
             store=session.store.problem,

@@ -14,8 +14,8 @@ from markupsafe import Markup
 from kernels import discover
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
-from kernels.results import Closeup, Diff, RunResult
 from kernels.results.codec import to_json
+from kernels.results.run import Closeup, Diff, RunResult
 from kernels.spec import Kernel, Launch
 from visualize.figures.diff_figure import closeup_figure, diff_figure
 from visualize.figures.time_figure import time_figure

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.results import Check, Closeup, Diff, RunResult
+from kernels.results.run import Check, Closeup, Diff, RunResult
 from kernels.spec import Family, Kernel, Launch, shape_text
 from visualize.text import time_text
 from visualize.text.headline import headline

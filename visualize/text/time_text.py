@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.results import Baseline, Clocks, LaunchOverhead, Peak, RunResult, Timing
+from kernels.results.run import Baseline, Clocks, LaunchOverhead, Peak, RunResult, Timing
 from kernels.spec import Kernel, Launch
 from visualize.text.numbers import source as source_of
 from visualize.text.prose import Hint, Mark, Sentence, say, term
