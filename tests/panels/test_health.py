@@ -21,7 +21,7 @@ SMALL = {"kernel": "transpose.tiled", "problem": {"M": 64, "N": 64}}
 class Asked:
     """A session whose run worker answers when it is told to."""
 
-    gpu, backend, jobs = None, "interpreter", 0
+    gpu, backend, jobs = None, "interpreter", ()
     compilers = ("a", "b", "c")
     store = SimpleNamespace(problem="")
 
@@ -62,7 +62,7 @@ def test_an_idle_worker_that_answers_no_more_is_stuck():
     asked.ping_runner = Future
     ((code, said),) = answers(route)
     assert (code, said["status"], said["run_worker"]) == (503, "stuck", "silent")
-    asked.jobs = 1
+    asked.jobs = ("a run",)
     assert answers(route)[0] == (200, {**said, "status": "ok", "run_worker": "busy", "jobs": 1})
 
 

@@ -109,7 +109,7 @@ def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, s
 
 def test_without_dask_the_error_names_the_requirements_file(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)  # importing it raises ImportError
-    with pytest.raises(ConfigError, match=r"pip install -r requirements-cluster.txt"), start_workers([""]):
+    with pytest.raises(ConfigError, match=r"pip install -r requirements-cluster.txt"), connect(None):
         pass
 
 
