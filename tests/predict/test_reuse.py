@@ -194,6 +194,7 @@ def test_if_the_l2_is_not_the_limit_the_smallest_group_that_reads_nearly_the_few
     sizes = {1: found(90), 4: found(70), 8: found(81), 16: found(70), 32: found(75)}
     assert recommended(GROUPED, launch, sizes) == 8, "4 is less than half of the size with the fewest bytes"
     assert recommended(GROUPED, launch, sizes | {8: found(82)}) == 16, "over 1.16 times the fewest bytes"
+    assert recommended(GROUPED, launch, sizes | {1: found(80)}) == 16, "no size makes a difference"
 
 
 def test_if_the_l2_is_the_limit_the_largest_size_that_leaves_dram_time_is_recommended():

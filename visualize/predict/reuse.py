@@ -34,8 +34,8 @@ _SENSITIVE_TO_DRIFT, _SENSITIVE_TO_CAPACITY = 1.3, 1.14
 # reads that take this fraction of the L2's time, and for this many times the fewest bytes if all requests are for B.
 _L2_LIMITED, _SPARE_TIME, _SPARE_BYTES = 0.1, 0.3, 4.2
 
-# In other launches, a smaller group may read this many times the fewest bytes: of 12 launches for which this changes
-# the recommendation, 10 became faster, two of them by 3 to 4 %, and two took 0.1 % longer.
+# In other launches, a smaller group may read this many times the fewest bytes: of 11 launches for which this changes
+# the recommendation, 10 became faster, two of them by 3 to 4 %, and one took 0.1 % longer.
 _NEARLY_FEWEST = 1.16
 
 # Limit on compared GROUP_SIZEs × tiles × waves: a few hundred milliseconds.
@@ -272,14 +272,13 @@ def recommended(kernel: Kernel, launch: Launch, sizes: Mapping[int, Reuse]) -> i
     If the L2 limits the launch, that is the largest GROUP_SIZE that leaves DRAM time to spare: the L2 has less work if
     more consecutive programs share a block of B, and the wider the tile, the larger B's share of all requests.
     Otherwise it is the smallest of those that read nearly the fewest bytes, at least half the GROUP_SIZE that reads the
-    fewest.
+    fewest. If every GROUP_SIZE reads nearly the fewest bytes, it is the one that reads the fewest.
     """
     fewest = fewest_bytes(sizes)
     least = sizes[fewest].read_bytes
     if not sizes[fewest].is_l2_limited:
-        return min(
-            size for size, each in sizes.items() if 2 * size >= fewest and each.read_bytes <= _NEARLY_FEWEST * least
-        )
+        near = [size for size, each in sizes.items() if each.read_bytes <= _NEARLY_FEWEST * least]
+        return fewest if len(near) == len(sizes) else min(size for size in near if 2 * size >= fewest)
     rows, columns = kernel.output_tile(launch) or (1, 1)
     spare = _SPARE_TIME * launch.gpu.dram_gbps / l2_gbps(launch.gpu) * sizes[fewest].asked_bytes
     most = min(spare, _SPARE_BYTES * columns / (rows + columns) * least)
