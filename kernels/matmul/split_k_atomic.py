@@ -11,7 +11,7 @@ from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import problem as family
 from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, Problem, arguments, block_k, block_m, block_n
-from kernels.orders import slice_of_k
+from kernels.orders import slice_of_k, tile_offsets
 from kernels.spec import Kernel, Launch, Preset
 
 
@@ -50,9 +50,15 @@ def matmul_split_k_atomic(
         a, b, pid_m, pid_n, (first_step, last_step), (M, N, K), a_strides, b_strides,
         (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
-    pointers, inside = tile.locate(c, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
+    # Not by `tile.locate`: ptxas 12.8 would sometimes give Ada's atomics the file of the inlined function.
+    rows, columns = tile_offsets(pid_m, BLOCK_M), tile_offsets(pid_n, BLOCK_N)
     # Relaxed adds are plain reductions in the L2. No other access depends on their order, so they need no fences.
-    tl.atomic_add(pointers, partial.to(c.dtype.element_ty), mask=inside, sem="relaxed")
+    tl.atomic_add(
+        c + rows[:, None] * c_strides[0] + columns[None, :] * c_strides[1],
+        partial.to(c.dtype.element_ty),
+        mask=(rows[:, None] < M) & (columns[None, :] < N),
+        sem="relaxed",
+    )
 
 
 def extents(launch: Launch[Problem, Config]) -> dict[str, int]:
@@ -89,12 +95,11 @@ def note(launch: Launch[Problem, Config]) -> str:
             f"Slow here: {tiles:,} tiles fill the {gpu.sms} SMs of {gpu.name} without a split. {adds}; "
             "a kernel without a split writes it once."
         )
-    filled = min(tiles * split, gpu.sms)
     steps = -(-extent["k"] // split)
     weighs = "the split wins" if steps >= 8 else "with so few steps, adding to C and zeroing it dominate"
     return (
-        f"Without a split, {tiles:,} tiles would fill {tiles:,} of the {gpu.sms} SMs of {gpu.name}; "
-        f"{split} slices fill {filled:,}. The longest slice has {steps} of K's {extent['k']} steps: {weighs}. {adds}."
+        f"Without a split, {tiles:,} tiles would fill {tiles:,} of the {gpu.sms} SMs of {gpu.name}; {split} slices fill "
+        f"{min(tiles * split, gpu.sms):,}. The longest slice has {steps} of K's {extent['k']} steps: {weighs}. {adds}."
     )
 
 

@@ -35,8 +35,7 @@ def matmul_split_k_race(
         a, b, pid_m, pid_n, (first_step, last_step), (M, N, K), a_strides, b_strides,
         (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
-    rows = tile_offsets(pid_m, BLOCK_M)
-    columns = tile_offsets(pid_n, BLOCK_N)
+    rows, columns = tile_offsets(pid_m, BLOCK_M), tile_offsets(pid_n, BLOCK_N)
     place = c + rows[:, None] * c_strides[0] + columns[None, :] * c_strides[1]
     inside = (rows[:, None] < M) & (columns[None, :] < N)
     # Between this load and the store, another slice may load the same tile. Then one of the two sums is lost.

@@ -20,8 +20,7 @@ def multiply(a, b, pid_m, pid_n, steps, shape, a_strides, b_strides, blocks, PRE
     BLOCK_M: tl.constexpr = blocks[0]
     BLOCK_N: tl.constexpr = blocks[1]
     BLOCK_K: tl.constexpr = blocks[2]
-    rows = tile_offsets(pid_m, BLOCK_M)
-    columns = tile_offsets(pid_n, BLOCK_N)
+    rows, columns = tile_offsets(pid_m, BLOCK_M), tile_offsets(pid_n, BLOCK_N)
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for step in range(steps[0], steps[1]):
         inner = tile_offsets(step, BLOCK_K)
@@ -69,8 +68,7 @@ def rounded_to_tf32(tile):
 @triton.jit
 def locate(c, pid_m, pid_n, M, N, c_strides, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Return the pointers to the elements of tile (pid_m, pid_n) of C, and whether they lie inside C."""
-    rows = tile_offsets(pid_m, BLOCK_M)
-    columns = tile_offsets(pid_n, BLOCK_N)
+    rows, columns = tile_offsets(pid_m, BLOCK_M), tile_offsets(pid_n, BLOCK_N)
     inside = (rows[:, None] < M) & (columns[None, :] < N)
     return c + rows[:, None] * c_strides[0] + columns[None, :] * c_strides[1], inside
 

@@ -194,6 +194,24 @@ def test_an_instruction_whose_mask_the_compiler_proves_false_costs_nothing(sessi
         assert atomic.launch.bytes_wanted == 2 * problem.M * problem.N * config.SPLIT_K, "each slice adds each element"
 
 
+@pytest.mark.parametrize(
+    ("gpu", "problem", "config"),
+    [
+        ("L4", (1092, 1598, 16, "bfloat16", "NT"), (128, 16, 32, 4, 2, 4)),
+        ("L40S", (1092, 1092, 1023, "bfloat16", "TT"), (128, 16, 64, 2, 16, 1)),
+    ],
+)
+def test_the_instructions_of_a_compare_and_swap_loop_are_found_on_ada(session, kernels, gpu, problem, config):
+    """If the atomic's addresses came from a function of another file, ptxas would name that file for these launches."""
+    kernel = kernels["matmul.split_k_atomic"]
+    problem = kernel.family.problem(**dict(zip(("M", "N", "K", "dtype", "layout"), problem, strict=True)))
+    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "SPLIT_K", "num_stages")
+    config = kernel.config(**dict(zip(names, config, strict=True)))
+    *loads, atomic = session.compile(Experiment(kernel.id, problem, config, gpu)).result().operations
+    assert all(load.opcodes for load in loads)
+    assert atomic.opcodes == ("LDG.E", "ATOMG.E.CAS.STRONG.GPU")
+
+
 # N = 1 leaves instructions out, but not those of a group of registers with an element inside.
 @pytest.mark.parametrize(
     ("kernel_id", "gpu", "problem", "config", "kind", "old", "new", "why"),

@@ -175,7 +175,7 @@ def test_without_an_effect_fewer_orders_are_within_20_percent(sampled, changes, 
 
 def test_float8_programs_are_staggered_from_the_start(sampled):
     float8 = [each for each in sampled if each.launch.problem.dtype.startswith("float8")]
-    assert within(rows(float8, replace(CONSTANTS, staggered_warps=1000))) < 0.5 < 0.8 < within(rows(float8))
+    assert within(rows(float8, replace(CONSTANTS, staggered_warps=1000))) < 0.5 < 0.8 <= within(rows(float8))
 
 
 def test_with_each_shape_left_out_of_a_fit_the_bars_hold(sampled):
