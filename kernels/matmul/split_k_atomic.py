@@ -98,8 +98,8 @@ def note(launch: Launch[Problem, Config]) -> str:
     steps = -(-extent["k"] // split)
     weighs = "the split wins" if steps >= 8 else "with so few steps, adding to C and zeroing it dominate"
     return (
-        f"Without a split, {tiles:,} tiles would fill {tiles:,} of the {gpu.sms} SMs of {gpu.name}; {split} slices fill "
-        f"{min(tiles * split, gpu.sms):,}. The longest slice has {steps} of K's {extent['k']} steps: {weighs}. {adds}."
+        f"Without a split, {tiles:,} tiles would fill {tiles:,} of the {gpu.sms} SMs of {gpu.name}; {split} slices fill"
+        f" {min(tiles * split, gpu.sms):,}. The longest slice has {steps} of K's {extent['k']} steps: {weighs}. {adds}."
     )
 
 
