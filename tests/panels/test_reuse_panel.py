@@ -49,6 +49,13 @@ def test_reads_are_said_beside_what_was_counted():
     assert "The L2 serves 88 % of the 12.9 GB that the programs request." in said(here)
 
 
+def test_a_kernel_that_also_reads_its_output_claims_no_share_that_the_l2_serves():
+    """Adding to C reads it from DRAM, but no program requests it: the share would be negative."""
+    here = found({"SPLIT_K": 1}, 64, 64, 64, "matmul.split_k_atomic")
+    assert here.own.read_bytes > here.own.asked_bytes
+    assert "The L2 serves" not in said(here)
+
+
 def test_the_group_size_of_the_fewest_bytes_is_named():
     here = found({**WIDE, "GROUP_SIZE": 1})
     fewest = int(said(here).partition(" reads the fewest bytes")[0].rpartition(" ")[2])

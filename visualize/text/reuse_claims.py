@@ -77,8 +77,10 @@ def _counted(here: DramTraffic) -> Sentence | str:
     return say("Nsight Compute counted {}.", Sourced(read, here.source("counted")))
 
 
-def _served(here: DramTraffic) -> Sentence:
+def _served(here: DramTraffic) -> Sentence | str:
     own = here.own
+    if own.read_bytes >= own.asked_bytes:  # adding to the output reads it, too
+        return ""
     served = percent(1 - own.read_bytes / own.asked_bytes)
     return say("The L2 serves {} of the {} that the programs request.", served, bytes_of(own.asked_bytes))
 
