@@ -34,7 +34,8 @@ def discover() -> Mapping[str, Kernel[Any, Any]]:
 def once(function: F) -> F:
     """Cache a function's results and compute each only once, even if several threads request it at the same time.
 
-    With `functools.cache`, each thread would compute it: when the page starts, forty threads would read all recordings.
+    `functools.cache` alone lets concurrent first calls each compute the result: when the page starts, forty threads
+    would each read all recordings.
     """
     cached, lock = functools.cache(function), threading.RLock()
 

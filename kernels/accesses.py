@@ -1,4 +1,4 @@
-"""The tiles that programs compute, the blocks of memory that they access, and both as compiled."""
+"""The tiles that programs compute, the memory accesses that kernels declare, and the compiled memory operations."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def grid_of(extents: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def tiles_on_grid(pids: np.ndarray, extents: Mapping[str, int]) -> Tiles:
-    """Return the tile of each program on the grid of `grid_of`.
+    """Return the tile of each program on the grid that `grid_of` returns.
 
-    The hardware starts programs along the first axis first. A group is the tiles with the same index on the last axis.
+    The first axis varies fastest in `pids`. Tiles with the same index on the last axis form a group.
     """
     rest, pid_m = np.divmod(pids, extents["m"])
     pid_k, pid_n = np.divmod(rest, extents["n"])
@@ -43,7 +43,7 @@ def tiles_on_grid(pids: np.ndarray, extents: Mapping[str, int]) -> Tiles:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of an access: `block` elements from `start(index, block)` for each value of the loop `index`."""
+    """One axis of an access: `block` elements from `start(index, block)` for each value of the loop index `index`."""
 
     index: str
     block: int
@@ -58,12 +58,12 @@ class Access:
         op: "load", "store", "atomic", or "descriptor" (the tensor memory accelerator copies the whole block).
         tensor: name in the family's tensors.
         rows, columns: position of the block in that tensor as stored.
-        over: the loop indices ("m", "n", "k", "slice") over which the operation is executed.
-        transposed: whether the block is the transpose of the program's tile, so that lanes that keep their loaded
-            elements move down the tensor's columns.
+        over: loop indices ("m", "n", "k", "slice"). The operation executes once for each combination of their values.
+        transposed: whether the block is the transpose of the program's tile. Lanes that store the elements that they
+            loaded then move down the tensor's columns.
         source: (file, line) of the operation in the kernel's source.
         pointers: the loop index of each dimension of the program's block of pointers; None for (rows, columns). The
-            order is reversed if the block is transposed before the access.
+            order is reversed if the block of pointers is the transpose of the stored block.
     """
 
     op: str
@@ -91,7 +91,8 @@ class FlatAccess:
     """One memory operation on a run of consecutive elements, masked at the end.
 
     Attributes:
-        run: position of the run, in elements of the tensor as stored row by row or, if `transposed`, column by column.
+        run: position of the run among the stored tensor's elements, counted row by row or, if `transposed`, column by
+            column.
         op, tensor, over, source: as for Access.
     """
 
@@ -146,7 +147,7 @@ class MemoryOperation:
         instruction: PTX instruction without its operands.
         instructions: number of occurrences in the PTX.
         opcodes: distinct SASS opcodes that implement it.
-        swizzle_bytes: width of a descriptor's swizzle in shared memory; 0 if there is none or the recording omits it.
+        swizzle_bytes: a descriptor's swizzle width in shared memory; 0 without a swizzle or if the recording omits it.
     """
 
     op: str
@@ -161,13 +162,13 @@ class MemoryOperation:
 
     @property
     def swaps(self) -> bool:
-        """Whether an atomic is a load and a compare-and-swap loop, which retries after a conflict."""
+        """Whether an atomic was compiled to a load and a compare-and-swap loop, which retries after a conflict."""
         return any(".CAS" in opcode for opcode in self.opcodes)
 
 
 @dataclass(frozen=True)
 class SharedOperation:
-    """Instructions on shared memory with equal addresses.
+    """Shared-memory instructions of one source line with the same address pattern.
 
     Attributes:
         op: "load", "store", "load matrix", "store matrix" or "async copy" (its write to shared memory).
@@ -210,7 +211,7 @@ class CompiledFacts:
         operations: the compiled operation of each of the kernel's accesses.
         shared: instructions on shared memory.
         conversions: layout conversions.
-        unreadable: the reason why the operations are unknown; "" if they are known.
+        unreadable: why the operations are unknown; "" if they are known.
     """
 
     registers: int

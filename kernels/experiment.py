@@ -1,7 +1,8 @@
 """Experiment: a kernel, its settings and a GPU, read from JSON or a URL, and its JSON Schemas. Standard library only.
 
-`experiment_schema` is exact for one kernel. `merged_schema` covers all kernels in a sixth of the size of a union: a
-field allows any value that some kernel allows, and its description names the kernels that have it and their defaults.
+`experiment_schema` is exact for one kernel. `merged_schema` covers all kernels and is a sixth of the size of a union.
+Each of its fields allows any value that some kernel allows. The field's description names the kernels that have it and
+their defaults.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Experiment:
 
 def kernel_knob() -> Knob:
     """Return the knob that selects a kernel."""
-    return Knob("", "Kernel", "The kernel that is shown.", choices=tuple(discover()), kind="unknown_kernel")
+    return Knob("", "Kernel", "The kernel to show.", choices=tuple(discover()), kind="unknown_kernel")
 
 
 def find_kernel(name: object) -> Kernel:
@@ -96,7 +97,7 @@ def from_json(payload: object, *, together: bool = True) -> Experiment:
     """Build an Experiment from the API's payload. Omitted fields take the kernel's defaults.
 
     Args:
-        together: whether to reject a config that is incompatible with the problem. A sweep keeps rows for such configs.
+        together: whether to reject a config that does not fit the problem. Sweeps keep rows for such configs.
 
     Raises:
         ConfigError: the message names the field, its value and the allowed values.
@@ -169,7 +170,7 @@ def launch_key(experiment: Experiment, gpu: str = "") -> Experiment:
     """Return the key shared by all experiments with the same launch, regardless of inputs and timing.
 
     Args:
-        gpu: name of the GPU if the result depends on it, else "".
+        gpu: the GPU's name if the result depends on the GPU, else "".
     """
     problem = discover()[experiment.kernel].family.essential(experiment.problem)
     return dataclasses.replace(experiment, gpu=gpu, problem=problem, run=Run())
@@ -270,7 +271,7 @@ def _merge(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...]) -> JsonSchem
 
 
 def _allow(knobs: list[Knob]) -> JsonSchema:
-    """Return a schema that allows every value that any of the knobs allows."""
+    """Return a schema that allows a value if any of the knobs allows it."""
     if knobs[0].longest is not None:
         return {"type": "string", "maxLength": max(knob.longest or 0 for knob in knobs)}
     choices = list(dict.fromkeys(choice for knob in knobs for choice in knob.choices or ()))

@@ -26,10 +26,9 @@ class Gpu:
     Attributes:
         shared_bytes_per_sm, shared_bytes_per_program: shared memory of an SM, and the limit for one program.
         matrix_tflops: dense matrix rate with float32 sums, by input dtype; empty if unknown.
-        l2_gbps_per_sm: rate at which an SM receives data from the L2 in long launches that are limited only by it; 0 if
-            not measured.
+        l2_gbps_per_sm: rate at which an SM receives data from the L2 in long, L2-bound launches; 0 if not measured.
         clock_mhz: the SM clock at which the matrix rates hold; for a device not in the table, its maximum clock.
-        assumed: a description of the values that were taken from the table instead of the device; "" for a table row.
+        assumed: a description of the values that come from the table instead of the device; "" for a table row.
         caveat: a warning for users who pick this GPU, or "".
     """
 
@@ -123,9 +122,9 @@ def on_zero_gpu() -> bool:
 
 
 def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu:
-    """Return a GPU, or a slice of a GPU, from the few facts that are known about it.
+    """Return a GPU, or a slice of a GPU, from its name, number of SMs and compute capability.
 
-    The table provides the other values, scaled by the share of SMs.
+    The table supplies all other values. For a slice, they are scaled by its share of the SMs.
 
     Raises:
         ValueError: the compute capability is not in the table.
@@ -155,7 +154,7 @@ def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu
 
 
 def visible_devices() -> tuple[str, ...]:
-    """Return the GPUs that this process can see, as named in CUDA_VISIBLE_DEVICES. Create no CUDA context."""
+    """Return the GPUs that this process can see, as named in CUDA_VISIBLE_DEVICES, without a CUDA context."""
     _, count = _driver()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     numbers = chosen.split(",") if chosen is not None else map(str, range(count))
@@ -163,7 +162,7 @@ def visible_devices() -> tuple[str, ...]:
 
 
 def _driver() -> tuple[Any, int]:
-    """Load the CUDA driver. Return it and the number of visible devices, which is 0 without a driver."""
+    """Load the CUDA driver. Return the driver and the number of visible devices, which is 0 without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -176,7 +175,7 @@ def _driver() -> tuple[Any, int]:
 def this_gpu() -> Gpu | None:
     """Read the first visible GPU through the CUDA driver. Return None if there is none.
 
-    Only attributes are queried, so no context is created and no GPU memory is allocated. A slice of a larger GPU (MIG,
+    Reading attributes creates no context and allocates no GPU memory. A slice of a larger GPU (MIG,
     ZeroGPU) reports its own SMs and L2.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):

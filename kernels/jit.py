@@ -56,8 +56,8 @@ def on_arrays(jitted: Any) -> Callable[..., Any]:
     """Return the Python original of a jitted function, adapted to NumPy arrays.
 
     Its globals are rebound: `tl` to a NumPy stand-in, `min` and `max` to their elementwise versions, and each jitted
-    function that it calls to its own adapted original. So models evaluate the formula that the kernel compiles, for a
-    million pids at once.
+    function that it calls to its own adapted original. Models therefore evaluate the formula that the kernel compiles,
+    for a million pids at once.
     """
     original = jitted.fn
     names: dict[str, Any] = {"tl": ArrayLanguage, "min": np.minimum, "max": np.maximum}
@@ -74,8 +74,8 @@ def on_arrays(jitted: Any) -> Callable[..., Any]:
 def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
     """Return (file, line) of each load, store and atomic of a jitted function, in source order.
 
-    Include operations on pointers (`tl.load`) and on descriptors, which are arguments (`a.load`), but not operations in
-    the functions that it calls. Files are relative to the repository's root; lines count from 1.
+    These are operations on pointers (`tl.load`) and on descriptors, which are arguments (`a.load`). Operations inside
+    called functions are excluded. Files are relative to the repository's root; lines count from 1.
     """
     text, first_line = inspect.getsourcelines(jitted.fn)
     owners = {"tl", *inspect.signature(jitted.fn).parameters}
@@ -97,7 +97,7 @@ def source_file(jitted: Any) -> str:
 def display_path(path: str) -> str:
     """Return a path relative to the repository, or only the file name if it lies outside.
 
-    Several checkouts may share a compile cache, so a path in another checkout is mapped to this one.
+    Several checkouts may share a compile cache, so a path in another checkout is mapped to this checkout.
     """
     whole = Path(path)
     if "site-packages" in whole.parts:

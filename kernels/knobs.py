@@ -17,7 +17,7 @@ _LONGEST_QUOTE = 100
 
 
 class ConfigError(ValueError):
-    """A bad argument. The message says what is wrong, the given value, and the allowed values.
+    """A bad argument. The message names the argument, the given value and the allowed values.
 
     Attributes:
         kind: a machine-readable word, such as "out_of_range".
@@ -43,7 +43,7 @@ class Knob:
         low, high: the smallest and largest allowed whole number, if there are no choices.
         stops: the slider's steps: "powers" (powers of two; users can still type any value) or "ones".
         reach: the end of the slider, if below `high`. Users can still type larger values.
-        only_with: another knob and its values for which this knob has an effect. Other values hide this knob's control.
+        only_with: another knob, and its values for which this knob matters. Other values hide this knob's control.
         longest: the maximum length of a text. Only page options are texts.
         kind: the error kind for a value that is not among the choices.
     """
@@ -61,7 +61,7 @@ class Knob:
     kind: str = "not_a_choice"
 
     def validate(self, name: str, value: Any) -> int | str:
-        """Convert `value` to this knob's type.
+        """Check `value` and convert it to this knob's type.
 
         Raises:
             ConfigError: the knob does not allow the value.

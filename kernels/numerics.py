@@ -1,7 +1,7 @@
 """Generate input values, compare a result with its reference, and time a script's launch.
 
-The check and exported scripts share `values` and `compare`. The exporter copies the source of these functions into the
-script. They import torch when they are called.
+Measurements and exported scripts share `values` and `compare`. The exporter copies the source of these functions into
+the script. They import torch when they are called.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def values(distribution: str, shape: tuple[int, int], generator: Any, device: st
     return empty.zero_()
 
 
-def compared_in(dtype: torch.dtype, reference_dtype: str) -> torch.dtype:
+def comparison_dtype(dtype: torch.dtype, reference_dtype: str) -> torch.dtype:
     """Return the type in which an output of `dtype` is compared with its reference. torch can't compare float8.
 
     Args:
@@ -56,9 +56,9 @@ def compare(output: Any, expected: Any, scale: Any, allowed: Any) -> SimpleNames
 
     Returns:
         For each element: `got`, the output in the comparison's type; `error`; `rounding`, the error of the correct
-        result as stored; `typical`, the expected error beyond it; `nonfinite`, whether it is wrongly not finite; and
-        `units`, the error beyond rounding in units of the limit, where more than 1 is wrong. If the output must equal
-        the reference, `units` is the error, and more than 0 is wrong.
+        result as stored; `typical`, the expected error beyond `rounding`; `nonfinite`, whether the output is wrongly
+        not finite; and `units`, the error beyond rounding in units of the limit. An element is wrong if `units`
+        exceeds 1. If the output must equal the reference, `units` is the error, and any error is wrong.
     """
     import torch
 
@@ -83,7 +83,7 @@ def compare(output: Any, expected: Any, scale: Any, allowed: Any) -> SimpleNames
 
 
 def compare_parts(output: Any, inputs: Tensors, reference: Any, error_scale: Any, allowed: Any, parts: Any) -> Any:
-    """Compare the output with torch's result, some rows at a time: a large product must fit beside its operands.
+    """Compare the output with torch's result in slices of rows: a whole large product may not fit beside its operands.
 
     Args:
         reference, error_scale: the family's functions of the inputs and a slice of rows; error_scale may be None.
@@ -93,7 +93,7 @@ def compare_parts(output: Any, inputs: Tensors, reference: Any, error_scale: Any
     Yields:
         The fields of `compare` for each part, with `rows`, `expected` and `scale`.
     """
-    wide = compared_in(output.dtype, allowed.reference_dtype if allowed else "")
+    wide = comparison_dtype(output.dtype, allowed.reference_dtype if allowed else "")
     wider = {name: tensor.to(wide) for name, tensor in inputs.items()}
     absolute = {name: tensor.float().abs() for name, tensor in inputs.items()} if error_scale else {}
     for rows in parts:
@@ -110,7 +110,7 @@ def rms_limit(explained: float, scale: float, elements: int) -> float:
         explained: root of the sum of squared errors that rounding explains.
         scale: root of the reference's sum of squares.
     """
-    # Rounding is known for each element, other errors only on average, which varies more over few elements.
+    # Rounding is known for each element. Other errors are known only on average, which varies more over few elements.
     return (1.05 + 2 / math.sqrt(elements)) * explained / scale
 
 
@@ -178,7 +178,7 @@ def times_ms(calls: Sequence[Callable[[], Any]], is_cold: bool, turns: int = 50)
 
 
 def describe_times(name: str, times: Sequence[float], work: int, moved_bytes: int) -> str:
-    """Describe a call's times: median, spread, and rate in operations, or in bytes if `work` is 0."""
+    """Describe a call's times: median, spread, and rate in TFLOP/s, or in GB/s if `work` is 0."""
     tenths = statistics.quantiles(times, n=10)
     median = statistics.median(times)
     rate = f"{work / median / 1e9:,.1f} TFLOP/s" if work else f"{moved_bytes / median / 1e6:,.0f} GB/s"

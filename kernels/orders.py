@@ -1,8 +1,8 @@
 """The tile that each program computes, and the first element of a tile: jitted functions for kernels and models.
 
 Each formula exists once. Kernels call these functions inside Triton; models call them on NumPy arrays
-(`kernels.jit.on_arrays`). Two published formulas for "grouped" order differ on one grid in nine, so two copies would
-sooner or later diverge.
+(`kernels.jit.on_arrays`). Two published formulas for "grouped" order differ on one grid in nine, so a second copy
+of a formula could disagree unnoticed.
 """
 
 from kernels.jit import tl, triton
@@ -24,7 +24,7 @@ def group_of(pid, num_pid_n, GROUP_SIZE):
 def grouped(pid, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS=False):
     """Return tile (pid_m, pid_n) if programs go down GROUP_SIZE rows before they move to the next column.
 
-    The last group may have fewer rows. WHOLE_GROUPS promises that no group has, so the divisor is the constant
+    The last group may have fewer rows. WHOLE_GROUPS promises that every group is full, so the divisor is the constant
     GROUP_SIZE.
     """
     first_row = group_of(pid, num_pid_n, GROUP_SIZE) * GROUP_SIZE
@@ -35,9 +35,9 @@ def grouped(pid, num_pid_m, num_pid_n, GROUP_SIZE, WHOLE_GROUPS=False):
 
 @triton.jit
 def slice_of_k(pid_k, steps, SPLIT_K):
-    """Return the first step along K of slice `pid_k`, and the first after its end, of `steps` in SPLIT_K slices.
+    """Return the first step of slice `pid_k` and the step after its last, if `steps` are split into SPLIT_K slices.
 
-    All slices are equally long except the last ones, which may be shorter or empty.
+    All slices have the same length, except that the last slices may be shorter or empty.
     """
     length = tl.cdiv(steps, SPLIT_K)
     return min(pid_k * length, steps), min((pid_k + 1) * length, steps)

@@ -36,7 +36,7 @@ class Pair:
 
     @property
     def differs(self) -> bool:
-        """Whether one of the calls is faster, because the interval does not contain 1."""
+        """Whether one call is faster beyond noise: the interval does not contain 1."""
         return not self.low <= 1 <= self.high
 
     @property
@@ -80,7 +80,8 @@ def _bootstrap_medians(ranked: np.ndarray, generator: np.random.Generator) -> np
 def _tick_ms(*times_ms: np.ndarray) -> float:
     """Return the timer's resolution, inferred from the times: 32 ns for CUDA events on an H200.
 
-    It is the smallest difference between distinct times, or 0 if no time repeats, as with a fine-grained timer.
+    The resolution is the smallest difference between distinct times. It is 0 if no time repeats, because the
+    timer is then fine-grained.
     """
     times = np.round(np.concatenate(times_ms), 6)  # to the nanosecond: events return float32
     distinct = np.unique(times)

@@ -1,6 +1,7 @@
 """Look up fast configs that a search found. Standard library only.
 
-A published default never changes. A recommended config is the fastest that a search found for a shape, dtype and GPU.
+A kernel's published default config never changes. A recommended config is the fastest that a search found for a shape,
+dtype and GPU.
 `python -m scripts.search_configs` writes the file.
 """
 
@@ -47,7 +48,7 @@ class Recommended:
     ratio: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as in the reply of `/kernels` and in the file."""
+        """Return all fields, as the reply of `/kernels` and the file contain them."""
         return {**vars(self), "experiment": self.experiment.to_json()}
 
 
@@ -59,12 +60,12 @@ def shipped() -> tuple[Recommended, ...]:
 
 
 def recommend(kernel: Kernel, problem: Any, gpu: Gpu) -> Recommended | None:
-    """Return the config found for the nearest shape of the same kernel, dtype, layout and precision, or None.
+    """Return the config of the nearest shape with the same kernel, dtype, layout and precision, or None.
 
     Configs found on `gpu` take precedence over configs of other GPUs with its compute capability.
     """
 
-    def words(problem: Any) -> dict[str, str]:
+    def text_fields(problem: Any) -> dict[str, str]:
         fields = vars(kernel.family.essential(problem))
         return {name: value for name, value in fields.items() if isinstance(value, str)}
 
@@ -72,7 +73,7 @@ def recommend(kernel: Kernel, problem: Any, gpu: Gpu) -> Recommended | None:
         (found.gpu != gpu.name, distance, number)
         for number, found in enumerate(shipped())
         if found.experiment.kernel == kernel.id
-        and words(found.experiment.problem) == words(problem)
+        and text_fields(found.experiment.problem) == text_fields(problem)
         and GPUS[found.gpu].compute_capability == gpu.compute_capability
         and (distance := _octaves(problem, found.experiment.problem)) <= OCTAVES
     ]

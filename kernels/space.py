@@ -89,8 +89,8 @@ def space(base: Experiment, vary: Mapping[str, Sequence[object]]) -> Space:
     result = Space(base, tuple(varied))
     if result.size > MAX_CONFIGS:
         sizes = " × ".join(str(len(values)) for _, values in varied)
-        counted = f"{sizes} are {result.size:,} configs; at most {MAX_CONFIGS:,} are allowed. Vary fewer values."
-        raise ConfigError("too_many_configs", counted, varied[0][0])
+        message = f"{sizes} are {result.size:,} configs; at most {MAX_CONFIGS:,} are allowed. Vary fewer values."
+        raise ConfigError("too_many_configs", message, varied[0][0])
     return result
 
 

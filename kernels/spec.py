@@ -63,13 +63,13 @@ class TensorSpec:
 
 
 class ProblemFields(Protocol):
-    """The field that the problems of all families share: its tensors' dtype, by torch's name."""
+    """The field that all families' problems share: the dtype of their tensors, by torch's name."""
 
     @property
     def dtype(self) -> str: ...
 
 
-# A family's problem and a kernel's config: frozen dataclasses of knobs. Without parameters, `Kernel` accepts any.
+# A family's problem and a kernel's config: frozen dataclasses of knobs. An unparameterized `Kernel` accepts any.
 P = TypeVar("P", bound=ProblemFields, default=Any)
 C = TypeVar("C", default=Any)
 
@@ -126,13 +126,14 @@ class Family(Generic[P]):
         limit_follows: what determines the limit on the error, as text.
         allowance: (launch, partial_sums, distribution, is_interpreted) → the error that rounding can cause. None if the
             output must equal the reference bit for bit. `partial_sums` is the number of partial results that are
-            rounded to the output's type and added up in it, `distribution` that of the inputs, as in `experiment.Run`.
-            An interpreted launch runs on the CPU, without matrix units.
+            rounded to the output's type and added up in it. `distribution` is the inputs' distribution, as in
+            `experiment.Run`. An interpreted launch runs on the CPU, without matrix units.
         error_scale: (absolute float32 inputs, rows) → the error scale of the given rows; None for |reference|.
-        panels: two inputs that several tiles read, the first by tile row, the second by tile column. Each tile reads a
-            panel along the loop index "k", which all kernels of the family must have. None if each input is read once.
+        panels: two inputs that tiles share. Tiles of one row read the same panel of the first input, tiles of one
+            column the same panel of the second. A panel extends along the loop index "k", which all kernels of the
+            family must have. None if each input is read once.
         work: problem → floating-point operations, for a rate in TFLOP/s; 0 for a rate in bytes per second.
-        matrix_passes: problem → passes through the matrix units per product; 0 if float32 units multiply.
+        matrix_passes: problem → passes through the matrix units per product; 0 if the float32 units multiply.
         best: problem → a problem on which the library call reaches the device's peak; None if a memory copy does.
         note: problem → a caveat about its arithmetic, or "".
         refuse: (problem, config) → raises ConfigError if the two are incompatible.
@@ -190,7 +191,7 @@ class Family(Generic[P]):
 
 @dataclass(frozen=True)
 class Preset:
-    """A named problem and config, with options of the view that shows its point."""
+    """A named problem and config, with view options that show what is special about them."""
 
     title: str
     problem: Mapping[str, int | str]
@@ -241,7 +242,7 @@ class Kernel(Generic[P, C]):
         return math.prod(self.grid(launch))
 
     def output_tile(self, launch: Launch[P, C]) -> tuple[int, int] | None:
-        """Return (rows, columns) of a tile of the output, or None if programs write something other than tiles."""
+        """Return (rows, columns) of a tile of the output, or None if programs do not write tiles."""
         axes = self.output_axes(launch)
         if axes is None:
             return None
@@ -255,7 +256,7 @@ class Kernel(Generic[P, C]):
         return (written.rows, written.columns) if isinstance(written, Access) else None
 
     def problem_knobs(self) -> dict[str, Knob]:
-        """Return the problem's knobs by field name. dtype's choices are the types that this kernel supports."""
+        """Return the problem's knobs by field name. The dtype knob allows only types that this kernel supports."""
         declared = knobs(self.family.problem)
         if self.dtypes:
             declared["dtype"] = dataclasses.replace(declared["dtype"], choices=self.dtypes)

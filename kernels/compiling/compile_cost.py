@@ -23,7 +23,7 @@ _BASE_S = 3.0
 
 
 def explain_spill(kernel: Kernel, launch: Launch) -> str:
-    """Return a sentence if the config's accumulator does not fit in registers, else "".
+    """Explain that the config's accumulator does not fit in registers, or return "" if it fits.
 
     Such a config is not worth compiling: it can take minutes, and the kernel then spills to local memory.
     """
@@ -60,14 +60,14 @@ def compile_seconds(kernel: Kernel, launch: Launch) -> float:
     """Estimate the compile time on one core, in seconds.
 
     The formulas are fitted to a dozen compiles with Triton 3.7.1 on an x86 server core. With matrix units, a compile
-    takes a few seconds while the accumulators fit in registers, and ten times as long for twice as many. Without matrix
-    units, each product is a separate instruction.
+    takes a few seconds while the accumulators fit in registers. Beyond that, doubling the accumulators takes ten times
+    as long. Without matrix units, each product is a separate instruction.
     """
     sums = accumulator_registers(kernel, launch)
     if not sums:
         most = max(access.elements for access in kernel.accesses(launch))
         return 1.0 + 14.0 * (most // (LANES * launch.config.num_warps)) / 2048
-    # Triton multiplies on matrix units from compute capability 8.0, except plain float32.
+    # From compute capability 8.0 on, Triton multiplies on matrix units, except for IEEE float32.
     if launch.gpu.compute_capability >= (8, 0) and kernel.family.matrix_passes(launch.problem):
         return _BASE_S * max(1.0, sums / (MOST_REGISTERS + 1)) ** 3.3
     rows, _ = kernel.output_tile(launch) or (1, 1)

@@ -1,7 +1,7 @@
 """Compile a kernel for any GPU, on a machine with or without one. Runs in a compile worker.
 
-Triton's own launcher binds the arguments: stand-in tensors and the real sizes. So the kernel is specialized exactly as
-in a launch (sizes divisible by 16, or equal to 1), and the run worker gets a hit in the shared cache.
+Triton's own launcher binds the arguments: stand-in tensors and the real sizes. The kernel is therefore specialized
+exactly as in a launch (sizes divisible by 16, or equal to 1), and the run worker finds it in the shared cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kernels.jit import display_path
 from kernels.results import Compiled, Failure
 from kernels.spec import Kernel, Launch, TensorSpec
 
-# Fewest registers per thread that ptxas allocates: Nsight Compute reports 16 on an H200 for code that names fewer.
+# Fewest registers per thread that ptxas allocates: Nsight Compute reports 16 on an H200 for code that uses fewer.
 _LEAST_REGISTERS = 16
 
 _TOO_FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).*register target of (\d+)")
@@ -66,7 +66,7 @@ def compile_experiment(experiment: Experiment, gpu: Gpu, specialization: str = "
 
 
 def compile_launch(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Compiled | Failure:
-    """Do what `compile_experiment` does, for a launch of any declared kernel."""
+    """Compile a launch of any declared kernel. See `compile_experiment`."""
     import triton
 
     start = time.perf_counter()
@@ -141,7 +141,7 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
     gpu = launch.gpu
     major, minor = gpu.compute_capability
     capability = 10 * major + minor
-    # A driver that only names the target. Triton caches compiled kernels by device, so each target has its own number.
+    # This driver only names the target. Triton caches kernels by device, so each target gets its own device number.
     stand_in = SimpleNamespace(get_current_stream=lambda device: 0)
     stand_in.get_current_target = lambda: GPUTarget("cuda", capability, 32)
     stand_in.get_current_device = lambda: capability
@@ -165,7 +165,7 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
 
 
 def _stand_in_tensor(dtype: str, spec: TensorSpec) -> Any:
-    """Return a tensor without storage. Its address, 0, is as aligned as any that torch allocates."""
+    """Return a tensor without storage. Its address, 0, is aligned at least as well as any torch allocation."""
     import torch
 
     return torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, dtype), device="meta")
@@ -215,7 +215,7 @@ def capture_output() -> Iterator[Callable[[], str]]:
 
 
 def explain_rejection(error: Exception, printed: str, launch: Launch) -> Failure:
-    """Turn an exception that the compiler raised into a Failure.
+    """Convert an exception from the compiler to a Failure.
 
     Args:
         printed: the compiler's output up to the exception.

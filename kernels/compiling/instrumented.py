@@ -2,7 +2,7 @@
 
 The timed build's programs record where and when they ran. A generated wrapper with the kernel's parameters calls the
 kernel's own jitted function unchanged. It is generated because a jitted function's parameters are fixed in its source,
-and because a tensor descriptor must be a parameter of its own: Triton can't launch one inside a tuple argument.
+and because a tensor descriptor must be a separate parameter: Triton can't launch a kernel with one inside a tuple.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from kernels.jit import tl, triton
 from kernels.spec import Kernel, Launch
 
-# Fields that a program writes, in this order: one 32-byte sector of int64.
+# Fields that a program writes, in this order: four int64, which fill one 32-byte sector.
 TIMED_FIELDS = ("start", "end", "sm", "writes")
 CLOCK_FIELDS = ("sm", "cycles", "time_ns", "written")
 
 
 @triton.jit
 def read_clocks(record):
-    """Record this program's SM, its cycles, and the time in ns, the last two one right after the other."""
+    """Record this program's SM, its cycle counter and the time in ns. It reads both clocks back to back."""
     mine = record + tl.program_id(0) * 4
     cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     time = tl.extra.cuda.globaltimer()
@@ -35,25 +35,25 @@ def read_clocks(record):
 
 @triton.jit
 def place(record):
-    """Return this program's row, by its linear id x + y·grid_x + z·grid_x·grid_y."""
+    """Return a pointer to this program's row. Its linear id is x + y·grid_x + z·grid_x·grid_y."""
     x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     return record + (x + tl.num_programs(0) * (y + tl.num_programs(1) * z)) * 4
 
 
 @triton.jit
 def enter(record):
-    """Record the start before anything else, and at once, so that no register holds it while the kernel runs.
+    """Store the start time before the kernel runs, so that no register holds it in the meantime.
 
-    The first warp's clock counts. A program's warps start together.
+    Only the first warp's clock is stored, because a program's warps start together.
     """
     tl.store(place(record), tl.extra.cuda.globaltimer())
 
 
 @triton.jit
 def leave(record):
-    """Record the end, once all warps of the program have arrived, and the SM.
+    """Record the SM, and the time at which all warps of the program have arrived.
 
-    By then each of the kernel's stores has been issued. Stores still on their way to memory are not waited for.
+    By then, the kernel has issued all of its stores. Some may still be on their way to memory.
     """
     tl.debug_barrier()
     end = tl.extra.cuda.globaltimer()

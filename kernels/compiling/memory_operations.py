@@ -1,12 +1,12 @@
 """Read a kernel's operations on global and shared memory from its TTGIR, PTX and SASS. Runs in a compile worker.
 
 Global memory: layouts come from the TTGIR, widths from the PTX. Triton's bindings parse the TTGIR and convert each
-layout to bases. An operation is matched to the PTX by its full location: line, column, and inlined calls. SASS has
-lines only, and ptxas gives some instructions a neighbouring line, so SASS is also matched by opcode.
+layout to bases. An operation is matched to the PTX by its full location: line, column, and inlined calls. SASS gives
+only lines, and ptxas assigns some instructions to a neighbouring line, so SASS is also matched by opcode.
 
 Shared memory: addresses come from evaluating the PTX. An address is a few integer operations on the thread index.
 Values unknown before the launch (arguments, the program id, a loop counter) are equal for all threads of a program.
-They are taken as 0, because they shift all addresses together, by whole buffers.
+The evaluator sets them to 0, because they shift all addresses together, by whole buffers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Location = tuple[Place, ...]
 
 _PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
 # PTX: `.loc file line column` applies until the next `.loc`; its comment names the file and the calls.
-# SASS: `//## File "file", line n` applies until the next marker. Of several in a row, the first is the innermost.
+# SASS: `//## File "file", line n` applies until the next marker. Of consecutive markers, the first is innermost.
 _MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File ")}
 _SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
 _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)")
@@ -103,7 +103,7 @@ def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
 
 
 def memory_lines(text: str, kind: str, file: str, first: int, last: int) -> list[int]:
-    """Return the line numbers (from 0) that access global memory on behalf of source lines `first` to `last`.
+    """Return the numbers, from 0, of the lines that access global memory for source lines `first` to `last`.
 
     Inlined code counts for the innermost function. `file` is a name without folders.
     """
@@ -178,27 +178,27 @@ def read_operations(
     for line, location in locate_lines(ptx, "ptx"):
         if location and (match := _PTX.search(line)):
             in_ptx[location].append((match["name"], lane_bytes(match["name"], line)))
-    found: dict[Location, MemoryOperation] = {}
+    by_location: dict[Location, MemoryOperation] = {}
     copies: Counter[Location] = Counter()  # pipelining a loop duplicates its operations
     for location, operation in _ttgir_operations(ttgir):
-        made = in_ptx[location]
+        matches = in_ptx[location]
         if operation.op == "atomic":  # skip the load before a compare-and-swap; both move whole words
             size = operation.element_bytes
-            made = [(name, size if ".cas" in name else width) for name, width in made if not name.startswith("ld")]
-        if len(set(made)) != 1:
-            raise Unreadable(f"The {operation.op} at {location[0]} is {sorted(set(made)) or 'missing'} in the PTX.")
-        operation = replace(operation, instruction=made[0][0], width_bytes=made[0][1], instructions=len(made))
-        if found.setdefault(location, operation) != operation:
+            matches = [(n, size if ".cas" in n else width) for n, width in matches if not n.startswith("ld")]
+        if len(set(matches)) != 1:
+            raise Unreadable(f"The {operation.op} at {location[0]} is {sorted(set(matches)) or 'missing'} in the PTX.")
+        operation = replace(operation, instruction=matches[0][0], width_bytes=matches[0][1], instructions=len(matches))
+        if by_location.setdefault(location, operation) != operation:
             raise Unreadable(f"The {operation.op} at {location[0]} has several layouts.")
         copies[location] += 1
     declared = []
     for access, shape in zip(accesses, shapes, strict=True):
         (file, first), last = access.source, last_line(access.source)
-        here = [at for at in found if at[0][0] == file.rsplit("/", 1)[-1] and first <= at[0][1] <= last]
-        if len(here) != 1:
-            raise Unreadable(f"The {access.op} of {access.tensor} became {len(here)} operations, not one.")
-        declared.append(found[here[0]])
-        _check_count(declared[-1], copies[here[0]], access, shape)
+        locations = [at for at in by_location if at[0][0] == file.rsplit("/", 1)[-1] and first <= at[0][1] <= last]
+        if len(locations) != 1:
+            raise Unreadable(f"The {access.op} of {access.tensor} became {len(locations)} operations, not one.")
+        declared.append(by_location[locations[0]])
+        _check_count(declared[-1], copies[locations[0]], access, shape)
     listed = instructions(sass)
     opcodes: dict[int | None, dict[str, None]] = defaultdict(dict)
     for (opcode, _), number in zip(listed, match_instructions(listed, declared), strict=True):
@@ -238,11 +238,11 @@ def match_instructions(
 
 
 def _check_count(operation: MemoryOperation, copies: int, access: Access | FlatAccess, shape: tuple[int, int]) -> None:
-    """Raise Unreadable unless the PTX has one instruction per group of registers and copy of the loop body.
+    """Raise Unreadable unless each copy of the loop body has equally many PTX instructions per group of registers.
 
-    LLVM removes an instruction whose mask it proves false: with N = 1, every column except the first, if the access is
-    a branch (a compare-and-swap loop) rather than inline assembly. So there may be fewer, but at least one for each
-    group of registers with an element inside the tensor. A removed instruction would have had no active lane.
+    If the access is a branch (a compare-and-swap loop) rather than inline assembly, LLVM removes instructions whose
+    mask it proves false: with N = 1, all columns except the first. A removed instruction would have had no active lane.
+    So fewer instructions are valid, but at least one per group of registers with an element inside the tensor.
     """
     layout = operation.layout
     if layout is None:
@@ -298,7 +298,7 @@ def _ttgir_operations(ttgir: str) -> Iterator[tuple[Location, MemoryOperation]]:
 
 
 def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
-    """Return the shared-memory instructions whose addresses are linear, with the number of equal instructions."""
+    """Return the shared-memory instructions whose addresses are linear, and how often each occurs."""
     evaluate = _make_evaluator(ptx, num_warps)
     counts: Counter[SharedOperation] = Counter()
     for line, location in locate_lines(ptx, "ptx"):
@@ -318,12 +318,12 @@ def shared_operations(ptx: str, num_warps: int) -> tuple[SharedOperation, ...]:
 
 def conversions(ttgir: str) -> tuple[Conversion, ...]:
     """Return the layout conversions, in TTGIR order."""
-    found = []
+    result = []
     for line, location in locate_lines(ttgir, "ttgir"):
         if location and (match := _CONVERSION.search(line)):
             shape = tuple(map(int, match[1][:-1].split("x")))
-            found.append(Conversion(location[0][:2], shape, -(-int(match[2]) // 8)))
-    return tuple(found)
+            result.append(Conversion(location[0][:2], shape, -(-int(match[2]) // 8)))
+    return tuple(result)
 
 
 def _linear_bases(address: np.ndarray, lanes: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -16,7 +16,7 @@ from kernels.results.counters import assign_slots
 
 
 def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
-    """Return a trace with one event per program: its SM and slot, start and duration in µs, and computed tiles.
+    """Return a trace with one event per program: its SM and slot, start and duration in µs, and tiles.
 
     The GPU reports only the SM, so slots are assigned: each program takes the lowest free slot when it starts. Programs
     on the same track therefore never overlap.
@@ -25,11 +25,11 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> dict[str, Any]:
         gpu: the GPU that ran the launch. A persistent kernel's tiles depend on it.
     """
     kernel, launch = launch_of(timeline.experiment, gpu)
-    found = kernel.tiles(np.arange(len(timeline.sm)), launch)
+    assigned = kernel.tiles(np.arange(len(timeline.sm)), launch)
     tiles: list[list[dict[str, int]]] = [[] for _ in timeline.sm]
     names = ("pid_m", "pid_n", "pid_k", "group")
-    coordinates = np.stack([getattr(found, name) for name in names], axis=1).tolist()
-    for program, coordinate in zip(found.program.tolist(), coordinates, strict=True):
+    coordinates = np.stack([getattr(assigned, name) for name in names], axis=1).tolist()
+    for program, coordinate in zip(assigned.program.tolist(), coordinates, strict=True):
         tiles[program].append(dict(zip(names, coordinate, strict=True)))
     slots = assign_slots(timeline.sm, timeline.start_ns, timeline.end_ns)
     events: list[dict[str, Any]] = []

@@ -1,7 +1,7 @@
-"""Copy functions and everything that they call into source text that imports none of our modules.
+"""Copy functions and everything that they call into source text that does not import this project.
 
-A function keeps its comments and docstring. Our constants and functions that it uses are copied before it, and renamed
-where names clash. Imports move to the top. Functions that are not jitted lose their annotations.
+A function keeps its comments and docstring. The project's constants and functions that it uses are copied before it,
+and renamed where names clash. Imports move to the top. Functions that are not jitted lose their annotations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 # Packages that a script may import, besides the standard library.
 LIBRARIES = ("torch", "triton")
 
-# A replacement of bytes of a source text: first byte, end, new text.
+# An edit of a source text, in bytes: first byte, end, new text.
 _Edit = tuple[int, int, str]
 
 
@@ -109,7 +109,7 @@ class Inliner:
                 yield *span(replaced[0]), replaced[1]
 
     def _reference(self, chain: list[ast.expr], value: Any, function: FunctionType) -> tuple[ast.expr, str] | None:
-        """Follow `base.attribute.attribute` to the first part that a script can name; None if a library has it."""
+        """Follow `base.attribute.attribute` to the first part that a script can name; None if a library defines it."""
         for part in chain:
             if isinstance(part, ast.Attribute):
                 value = getattr(value, part.attr)
@@ -133,7 +133,7 @@ class Inliner:
         name = name.split(".")[-1].lstrip("_")
         if self._constants.get(name) != text:
             if name in self._taken:
-                raise CannotBeWritten(f"The name {name} is used twice.")
+                raise CannotBeWritten(f"Two definitions share the name {name}.")
             self._taken.add(name)
             self._constants[name] = text
             self._texts.append(f"{name} = {text}")
@@ -165,7 +165,7 @@ def _local_names(code: CodeType) -> set[str]:
 
 
 def _chains(tree: ast.AST, ignored: set[ast.AST]) -> Iterator[list[ast.expr]]:
-    """Yield each `name.attribute.attribute` that is read, at its full length, as the list of its prefixes."""
+    """Yield each `name.attribute.attribute` that the code reads, at its full length, as the list of its prefixes."""
     attributes = {node.value: node for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in ignored:

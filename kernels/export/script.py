@@ -43,7 +43,7 @@ if INTERPRETED:
 
 
 class SymbolicInt(int):
-    """An integer whose repr is its expression.
+    """An integer whose repr is the expression that computes it.
 
     Attributes:
         text: the expression.
@@ -120,11 +120,11 @@ class _SymbolicTensor:
 
 
 def launch_code(kernel: Kernel, launch: Launch) -> dict[str, Any]:
-    """Return one launch of a kernel as source text of Python expressions, by their names in the template.
+    """Return the source text of one launch: Python expressions, by the template's field names.
 
-    The kernel's own declarations are called with integers that record their expression, so a script contains
-    `-(-M // BLOCK_M)` instead of 8. A comment follows the grid if its numbers are valid only for this problem, config
-    and GPU. Arguments come by name, in the kernel's order, before the launch options.
+    The function calls the kernel's own declarations with integers that record their expressions. A script therefore
+    contains `-(-M // BLOCK_M)` instead of 8. A comment follows the grid if its numbers are valid only for this problem,
+    config and GPU. Arguments are passed by name, in the kernel's order, before the launch options.
 
     Raises:
         CannotBeWritten: a script can't contain an argument.
@@ -298,7 +298,7 @@ def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str,
 
 
 def _allowed(kernel: Kernel, launch: Launch, distribution: str) -> str:
-    """Return code that sets the allowed error, on a GPU and in the interpreter, which multiplies float32 in full."""
+    """Return code that sets the allowed error on a GPU and in the interpreter, which multiplies float32 in full."""
     family, roundings = kernel.family, kernel.roundings(launch)
     if family.allowance is None:
         return "allowed = None"

@@ -87,7 +87,7 @@ def accesses(launch: Launch[Problem]) -> tuple[Access, ...]:
 def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     d, half = tensors["D"], launch.config.BLOCK_N // 2
     shared = persistent.persistent_arguments(tensors, _tensors(launch.problem), {"C": half, "D": half}, launch)
-    # Tiles of C and D of 4 bytes per element leave too little shared memory for the next tile's operands.
+    # With 4-byte elements, tiles of C and D leave too little shared memory for the next tile's operands.
     flatten = shared["USE_TMA"] and DTYPE_BYTES[launch.problem.dtype] <= 2
     return {"d": d, "d_strides": d.stride(), **shared, "FLATTEN": flatten}
 
@@ -107,7 +107,7 @@ def _reference(inputs: Tensors, rows: slice) -> Any:
 
 
 def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], Any] | str:
-    """Call torch.addmm into `output`, then ReLU in place. float32 precision follows the problem, as in FAMILY."""
+    """Return a call of torch.addmm into `output`, then ReLU in place. `with_tf32` sets the precision of float32."""
     import torch
 
     if problem.dtype.startswith("float8"):
@@ -116,7 +116,7 @@ def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], An
 
 
 def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, Callable[[], Any]]:
-    """Call product, sum and ReLU separately: three kernels, each with an intermediate result in memory."""
+    """Return a call that runs product, sum and ReLU as three kernels, with intermediate results in memory."""
     import torch
 
     eager = with_tf32(problem, lambda: torch.relu(inputs["A"] @ inputs["B"] + inputs["C"]))

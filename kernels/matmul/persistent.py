@@ -1,4 +1,4 @@
-"""C = A @ B, one program per SM that computes tile after tile in grouped order, with tensor descriptors."""
+"""C = A @ B with tensor descriptors, one program per SM, each of which computes tile after tile in grouped order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TMA_FROM = (9, 0)
 PITCH_BYTES = 16
 
 # The largest tile that is stored in one piece. Four stages of 128 × 256 × 128 in float8 take 192 of the 227 KiB that a
-# program may have on Hopper; this tile must fit beside them.
+# program may use on Hopper. The stored tile must fit in the rest.
 _WHOLE_BYTES = 32 * 1024
 
 
@@ -78,7 +78,7 @@ def matmul_persistent(
         accumulator = tl.full((BLOCK_M, BLOCK_N), zero, tl.float32)
         if RIGHT_LATER:
             # Both halves share one shared-memory buffer. The right half waits three steps, while the left half is
-            # written out. If a tile has four steps or fewer, it is stored at once.
+            # written out. If a tile has four steps or fewer, the right half is stored at once.
             due = min(3, steps - 1)
             waiting = tl.zeros((BLOCK_M, BLOCK_N // 2), c.dtype)
             waiting_row, waiting_column = 0, 0
@@ -116,7 +116,7 @@ def matmul_persistent(
 
 
 def grid(launch: Launch[Problem]) -> tuple[int]:
-    """Return PROGRAMS_PER_SM programs per SM, or one program per tile if there are fewer tiles."""
+    """Return a grid of PROGRAMS_PER_SM programs per SM, or of one program per tile if there are fewer tiles."""
     tiles = extents(launch)
     return (min(tiles["m"] * tiles["n"], launch.gpu.sms * launch.config.PROGRAMS_PER_SM),)
 

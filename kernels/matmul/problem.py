@@ -32,8 +32,8 @@ _CONVERSION_ERRORS = {
 }
 
 # Error of Hopper's matrix unit when it adds float8 products, relative to |A| @ |B|. Measured on an H200 (float32
-# results, 512 × 512, K from 16 to 16384): 4e-5 RMS and at most 5e-4, where sums are large. Half types lose at most
-# 1.5e-6, float32 3e-7. Ada is assumed to behave like Hopper; it was not measured.
+# results, 512 × 512, K from 16 to 16384): 4e-5 RMS and at most 5e-4, where sums are large. Half types err by at
+# most 1.5e-6, float32 by 3e-7. Ada is assumed to behave like Hopper; it was not measured.
 _COARSE_ERROR = 2.0**-11
 
 
@@ -157,7 +157,7 @@ def _reference(inputs: Tensors, rows: slice) -> Any:
     """Return the given rows of A @ B in the inputs' type. float32 is multiplied in full, not as tf32."""
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = False  # each library call chooses for itself
+    torch.backends.cuda.matmul.allow_tf32 = False  # each library call sets its own precision
     return inputs["A"][rows] @ inputs["B"]
 
 
@@ -181,7 +181,7 @@ def allowance(
         operands: how operands are converted before they are multiplied: "exact", "tf32" (truncated), "tf32_rounded" or
             "tf32x3".
         roundings: number of partial sums that are rounded to `dtype` and added up in it.
-        coarse_sums: whether an Ada or Hopper matrix unit adds float8 products, which keeps few bits of each.
+        coarse_sums: whether an Ada or Hopper matrix unit adds float8 products. It keeps only a few bits of each.
     """
     bias, spread = _CONVERSION_ERRORS[operands]
     # For normal operands, √(Σ a²b²) is (π/2)/√K times Σ|a||b|: a random error shrinks by this factor relative to it.
@@ -217,7 +217,7 @@ def _allowance(launch: Launch[Problem], partial_sums: int, distribution: str, is
 
 
 def with_tf32(problem: Problem, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Wrap a library call so that it multiplies float32 as tf32, or in full if the problem's precision exceeds tf32."""
+    """Wrap a library call so that it multiplies float32 as tf32, or in full if the problem's precision is higher."""
     import torch
 
     tf32 = baseline_uses_tf32(problem)
@@ -230,9 +230,9 @@ def with_tf32(problem: Problem, call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], Any] | str:
-    """Call torch.matmul into `output`, or torch._scaled_mm with scales of 1.
+    """Return a call of torch.matmul into `output`, or of torch._scaled_mm with scales of 1.
 
-    torch._scaled_mm gets copies, because it accepts only a row-major A and a K-major B.
+    torch._scaled_mm accepts only a row-major A and a K-major B, so it gets copies in these layouts.
     """
     import torch
 
@@ -244,8 +244,8 @@ def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], An
     if problem.K % 16 or problem.N % 16:
         return f"torch._scaled_mm accepts only multiples of 16; K is {problem.K}, N is {problem.N}."
     a, b = a.contiguous(), b.t().contiguous().t()
-    one = torch.ones((), device=a.device)
-    return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=a.dtype, out=output)
+    unit = torch.ones((), device=a.device)
+    return lambda: torch._scaled_mm(a, b, scale_a=unit, scale_b=unit, out_dtype=a.dtype, out=output)
 
 
 def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, Callable[[], None]]:
@@ -268,7 +268,7 @@ def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, C
 
 
 def baseline_uses_tf32(problem: Problem) -> bool:
-    """Return whether the library multiplies float32 as tf32. It does unless the kernel is more precise than tf32."""
+    """Return whether the library call multiplies float32 as tf32, which it does unless the kernel is more precise."""
     return problem.precision in ("tf32", "tf32_rounded")
 
 

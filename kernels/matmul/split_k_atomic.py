@@ -71,7 +71,7 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
 
 
 def access_to_c(op: str, launch: Launch[Problem, Config], line: tuple[str, int]) -> Access:
-    """Return the access to C that adds a partial tile, or is one step of the addition."""
+    """Return an access to C that adds a partial tile, or that is the load or the store of such an addition."""
     m, n, _ = family.axes(launch)
     return Access(op, "C", m, n, ("m", "n", "slice"), line)
 
@@ -84,7 +84,7 @@ def roundings(launch: Launch[Problem, Config]) -> int:
 
 
 def note(launch: Launch[Problem, Config]) -> str:
-    """Say whether splitting pays off: it fills idle SMs, but adds to each element SPLIT_K times."""
+    """Explain whether splitting pays off: it fills idle SMs, but adds to each element SPLIT_K times."""
     extent, split, gpu = extents(launch), launch.config.SPLIT_K, launch.gpu
     tiles = extent["m"] * extent["n"]
     if split == 1:
@@ -120,13 +120,13 @@ KERNEL = Kernel(
     roundings=roundings,
     note=note,
     presets=(
-        Preset("It wins: 512 × 512 × 16384", {"M": 512, "N": 512, "K": 16384}, {"BLOCK_K": 64}, {"tab": "result"}),
+        Preset("Split wins: 512 × 512 × 16384", {"M": 512, "N": 512, "K": 16384}, {"BLOCK_K": 64}, {"tab": "result"}),
         Preset(
             "In true time: 512 × 512 × 8192",
             {"M": 512, "N": 512, "K": 8192},
             {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32, "SPLIT_K": 8},
             {"tab": "schedule", "color": "wave"},
         ),
-        Preset("It is slow: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_K": 64}, {"tab": "result"}),
+        Preset("Split is slow: 4096³", {"M": 4096, "N": 4096, "K": 4096}, {"BLOCK_K": 64}, {"tab": "result"}),
     ),
 )

@@ -12,7 +12,7 @@ def multiply(a, b, pid_m, pid_n, steps, shape, a_strides, b_strides, blocks, PRE
     """Return tile (pid_m, pid_n) of A @ B in float32. Elements past an edge are loaded as zeros.
 
     Args:
-        steps: the first step along K of the sum, and the first after its end.
+        steps: the first step along K to add up, and the step after the last.
         shape: (M, N, K).
         blocks: (BLOCK_M, BLOCK_N, BLOCK_K).
     """

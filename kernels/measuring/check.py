@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernels.numerics import compare_parts, compared_in, rms_limit
+from kernels.numerics import compare_parts, comparison_dtype, rms_limit
 from kernels.results.run import Check, Closeup, Diff
 from kernels.spec import Allowance, Family
 
@@ -70,7 +70,7 @@ def check(
     import torch
 
     rows, columns = output.shape
-    is_exact, wide = allowance is None, compared_in(output.dtype, allowance.reference_dtype if allowance else "")
+    is_exact, wide = allowance is None, comparison_dtype(output.dtype, allowance.reference_dtype if allowance else "")
     if output.is_cuda:
         per_element = (0 if wide == output.dtype else wide.itemsize) + (4 if family.error_scale else 0)
         needed_bytes = per_element * sum(tensor.numel() for tensor in inputs.values())

@@ -38,9 +38,9 @@ def extents(launch: Launch[Problem, Config]) -> dict[str, int]:
 
 
 def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    """Return the run of each program: run pid, which is also its group."""
-    none = np.zeros_like(pids)
-    return Tiles(pids, pids, none, none, group=pids)
+    """Return the tile of each program: run number pid. Each run is a group."""
+    zeros = np.zeros_like(pids)
+    return Tiles(pids, pids, zeros, zeros, group=pids)
 
 
 def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:

@@ -62,7 +62,7 @@ def _baseline(inputs: Tensors, output: Any, problem: Problem) -> Callable[[], No
 
 
 def _alternatives(inputs: Tensors, output: Any, problem: Problem) -> dict[str, Callable[[], Any]]:
-    """Return the idiomatic call, and a plain copy of as many bytes, a practical limit for any transpose."""
+    """Return the idiomatic call, and a plain copy of as many bytes, which is a practical limit for any transpose."""
     a = inputs["A"]
     return {
         "A.t().contiguous()": lambda: a.t().contiguous(),

@@ -1,4 +1,4 @@
-"""B = A.T, one strip of BLOCK_M rows per program, read BLOCK_N columns at a time and stored as columns."""
+"""B = A.T, one strip of BLOCK_M rows per program, moved BLOCK_N columns at a time: rows become columns of B."""
 
 from dataclasses import dataclass
 

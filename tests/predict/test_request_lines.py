@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from visualize.predict.request_lines import ABSENT, UNTOUCHED, WANTED, WASTED, request_lines, same_place
+from visualize.predict.request_lines import ABSENT, UNTOUCHED, WANTED, WASTED, matching_requests, request_lines
 from visualize.predict.traffic import Matrix, Requests, count
 
 
@@ -89,8 +89,8 @@ def test_the_request_at_the_same_place_moves_the_same_element():
     wide = of_addresses(np.arange(0, 256, 16).reshape(4, 4), width=16)
     wide = Requests(wide.row, wide.address // 4, wide.address, wide.active, 16, Matrix(64, 64, 4))
     narrow = of_addresses(np.arange(0, 256, 4).reshape(16, 4))
-    assert same_place(wide, np.arange(4), narrow).tolist() == [0, 4, 8, 12]
-    assert same_place(narrow, np.arange(16), wide).tolist() == np.repeat(np.arange(4), 4).tolist()
+    assert matching_requests(wide, np.arange(4), narrow).tolist() == [0, 4, 8, 12]
+    assert matching_requests(narrow, np.arange(16), wide).tolist() == np.repeat(np.arange(4), 4).tolist()
 
 
 @pytest.mark.parametrize("width", [4, 16])

@@ -15,7 +15,7 @@ from kernels.results import Compiled
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, TensorSpec
 from visualize.figures.memory_figure import frames, memory_figure, nothing_figure
 from visualize.predict import coalescing, textbook
-from visualize.predict.request_lines import MOST_LINES, RequestLines, request_lines, same_place
+from visualize.predict.request_lines import MOST_LINES, RequestLines, matching_requests, request_lines
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import LINE_BYTES, Matrix, Requests, Tile
 from visualize.state.known import Known
@@ -164,7 +164,7 @@ def pictures(shown: Execution, request: int, why_not: str, about: Callable[[str]
     leader = shown.board if shown.board_leads or shown.compiled is None else shown.compiled
     follower = shown.compiled if leader is shown.board else shown.board
     numbers, place = _window(leader, shown, request)
-    following = None if follower is None else same_place(leader, numbers, follower)
+    following = None if follower is None else matching_requests(leader, numbers, follower)
     board_numbers, compiled_numbers = (numbers, following) if leader is shown.board else (following, numbers)
     board = _lines(shown.board, board_numbers)
     made = shown.compiled_lines(compiled_numbers)

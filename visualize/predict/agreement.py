@@ -28,8 +28,8 @@ class Verdicts:
 
     Attributes:
         code: the compiled kernel; None until it is known.
-        counters: None if nothing was counted.
-        machine: warp and line of the textbook model; a GPU's by default.
+        counters: hardware counts; None if nothing was counted.
+        machine: warp, line and element sizes of the textbook model; a GPU's by default.
     """
 
     kernel: Kernel
@@ -55,7 +55,7 @@ class Verdicts:
 
     @cached_property
     def predicted(self) -> tuple[Operation, ...]:
-        """The compiled model applied to the code that was counted."""
+        """The compiled model, applied to the code whose accesses were counted."""
         operations = self.counters.compiled.operations if self.counters else ()
         return coalescing.operations(self.kernel, self.launch, operations)
 
@@ -88,7 +88,7 @@ def count_of(op: Operation, found: Verdicts) -> Cost | None:
     sums = {name: sum(getattr(row, name) for row in rows) for name in ("executed", "sectors", "lines", "ideal_sectors")}
     requests = counted_total(kind, "requests", counters) if alone else 0
     counted = Cost(requests, **sums, has_requests=alone, opcodes=tuple(row.opcode for row in rows))
-    # Per instruction, ncu counts the touched sectors: for a copy that bypasses L1, the sectors of each pair of lanes.
+    # Nsight Compute counts touched sectors per instruction. For a copy that bypasses L1, it counts each pair of lanes.
     by_instruction = replace(predicted, sectors=predicted.touched_sectors + predicted.repeated_sectors)
     return replace(counted, agreement=agreement(by_instruction, counted))
 
@@ -127,7 +127,7 @@ def launch_totals(found: Verdicts) -> dict[str, tuple[Cost, Cost]]:
         predicted = sum_costs(op for op in found.predicted if found.counter_of(op) == kind)
         requests = 0 if is_box else counted_total(kind, "requests", found.counters)
         sectors = counted_total(kind, "sectors", found.counters)
-        # The launch has no counter of lines, and no counter of TMA requests.
+        # No launch-wide counter covers lines or TMA requests.
         counted = replace(predicted, requests=requests, sectors=sectors, has_requests=not is_box, is_lower_bound=False)
         if any((predicted.requests, predicted.sectors, requests, sectors)):
             totals[kind] = predicted, replace(counted, agreement=agreement(predicted, counted))
@@ -140,10 +140,10 @@ def sum_costs(operations: Iterable[Operation]) -> Cost:
 
 
 def compare_costs(found: Verdicts, number: int) -> tuple[tuple[str, ...], dict[str, Cost]]:
-    """Return the known costs of an operation and all operations that share its counter.
+    """Return the known costs of an operation, added up over all operations that share its counter.
 
-    All boxes that the TMA reads (or writes) share one counter. Otherwise, all loads (stores) of a tensor are added up,
-    because an output written in halves has two stores.
+    All boxes that the TMA reads (or writes) share one counter. Otherwise, all loads (or stores) of a tensor are added
+    up, because an output written in halves has two stores.
 
     Returns:
         The tensors, and the cost by source: "textbook", "compiled", "counted".

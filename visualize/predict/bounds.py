@@ -1,6 +1,7 @@
 """The time for which a launch needs each resource, and the roofline that follows from the peak rates.
 
-The longest of these times is a lower bound of the launch's time: the resource is busy throughout, at the stated rate.
+The longest of these times is a lower bound on the launch's time. A launch reaches it only if that resource is busy
+throughout, at the stated rate.
 Omitted: latency, launch overhead, interference between resources, and shared memory's own traffic except loads staged
 through registers.
 """
@@ -16,12 +17,12 @@ from visualize.predict.schedule import count_tiles
 from visualize.predict.traffic import Operation
 
 # `benchmarks.l2` measures the rate at which an SM receives data from the L2 in long, L2-bound launches, for each GPU.
-# Short launches, at a higher clock, reach 86 on an H200 instead of 77, and 91 with blocks of K as long as a line. The
-# H200's rate is assumed for GPUs without a measurement.
+# Short launches, at a higher clock, reach 86 GB/s on an H200 instead of 77, and 91 GB/s with blocks of K as long as a
+# line. GPUs without a measurement are assumed to have the H200's rate.
 _L2_ASSUMED = GPUS["H200"].l2_gbps_per_sm
 
-# The sustained fraction of the datasheet's matrix rate in compute-bound launches: 0.68 to 0.77 with 128 × 256 float16
-# tiles, at the device's power limit, in the recordings of the same benchmark. Assumed for other GPUs.
+# The sustained fraction of the datasheet's matrix rate in compute-bound launches. The same benchmark recorded 0.68 to
+# 0.77 with 128 × 256 float16 tiles, at the device's power limit. Other GPUs are assumed to sustain the same fraction.
 SUSTAINED = 0.73
 
 # Bytes that an SM loads or stores per cycle, and float32 multiply-adds per SM and cycle: 64 for the listed compute
@@ -29,13 +30,13 @@ SUSTAINED = 0.73
 _LSU_BYTES, _SECTOR_BYTES = 128, 32
 _MULTIPLY_ADDS, _FEWER = 128, {(7, 5): 64, (8, 0): 64}
 
-# A store below this efficiency writes partial sectors, and not only at its edges.
+# A store below this efficiency writes partial sectors, and not only at the tensor's edges.
 _WHOLE = 0.9
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One resource: `ms` is the time that the launch needs it for, `why` states the amount and the rate."""
+    """One resource. The launch needs it for `ms`; `why` states the amount and the rate."""
 
     name: str
     ms: float
@@ -85,7 +86,7 @@ def l2_gbps(gpu: Gpu) -> float:
 def l2_pressure(limits: Sequence[Bound], operations: Sequence[Operation]) -> float:
     """Return the L2's time divided by the longer of load-and-store and arithmetic time; 0 if unknown.
 
-    It is also 0 if operands are staged through registers, because each step then waits for its loads and the L2 idles.
+    It is also 0 for operands that are staged through registers. Each step then waits for its loads, so the L2 idles.
     """
     times = {bound.name: bound.ms for bound in limits}
     if "arithmetic" not in times or any(op.compiled is not None and op.compiled.op == "load" for op in operations):
@@ -176,7 +177,7 @@ class Point:
 
 
 def intensity(kernel: Kernel, problem: object) -> float:
-    """Return the FLOP per byte if each tensor is moved once; 0 without arithmetic."""
+    """Return the intensity in FLOP per byte if each tensor is moved once; 0 without arithmetic."""
     return kernel.family.work(problem) / kernel.family.minimal_bytes(problem)
 
 

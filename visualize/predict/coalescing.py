@@ -1,17 +1,18 @@
 """Requests of the compiled kernel: layouts and widths from the compiler, addresses from the declared accesses.
 
 Counts follow Nsight Compute. A request is one instruction of one warp with at least one active lane. Its sectors are
-the distinct 32-byte units that its lanes address. All warps and lanes issue loads. Only owners, which hold no replica,
-issue stores, atomics and asynchronous copies. For copies that bypass L1, see `traffic.count_bypassing`.
+the distinct 32-byte units that its lanes address. All warps and lanes issue loads. Only owners, i.e. lanes and warps
+without replicas, issue stores, atomics and async copies. For copies that bypass L1, see `traffic.count_bypassing`.
 
 An atomic without a GPU instruction is a load and a compare-and-swap loop. Only its first iteration is counted, because
 the number of retries depends on values and timing.
 
 The tensor memory accelerator (TMA) copies a descriptor's block without a request, in boxes no wider than their swizzle
 in shared memory, box row by box row. A box row costs the sectors that its bytes touch, counted for this row alone: two
-rows of 16 bytes in one sector cost two. Bytes past the tensor's edge arrive as zeros: a load still counts a sector per
-32 bytes of a row, rounded up; a store omits them. `l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum` and
-`l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum` count the same for every recorded launch on H200 and H100.
+rows of 16 bytes in one sector cost two sectors. Bytes past the tensor's edge arrive as zeros. A load still counts one
+sector per 32 such bytes of a row, rounded up. A store omits them. These counts equal
+`l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum` and
+`l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum` for every recorded launch on H200 and H100.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ def vectors(layout: Layout, length: int) -> Vectors:
 
 
 def _is_original(bases: Bases) -> np.ndarray:
-    """Return, for each index, whether it has no set bit with a zero base. Such bits only number replicas."""
+    """Return whether each index is an original. A set bit with a zero base makes an index a replica."""
     return expand_bases([(not any(base)) << bit for bit, base in enumerate(bases)], 1)[:, 0] == 0
 
 
 def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, ...]) -> tuple[Operation, ...]:
-    """Count every operation of a launch.
+    """Return every operation of a launch with its cost.
 
     Args:
         compiled: the compiled operation of each of the kernel's accesses, in the same order; () if unknown.
@@ -79,16 +80,16 @@ def operations(kernel: Kernel, launch: Launch, compiled: tuple[MemoryOperation, 
     if not compiled:
         return ()
     size, tensors, result = DTYPE_BYTES[launch.problem.dtype], kernel.family.tensors(launch.problem), []
-    for number, (access, made) in enumerate(zip(kernel.accesses(launch), compiled, strict=True)):
-        tensor = tensors[access.tensor]
-        requests_at = functools.partial(requests, operation=made)
-        cost_of = functools.partial(cost, access=access, operation=made, tensor=tensor)
+    for number, (access, operation) in enumerate(zip(kernel.accesses(launch), compiled, strict=True)):
+        tensor, width_bytes = tensors[access.tensor], operation.width_bytes
+        requests_at = functools.partial(requests, operation=operation)
+        cost_of = functools.partial(cost, access=access, operation=operation, tensor=tensor)
         matrix = Matrix(*tensor.stored, size)
         whole, tile = traffic.count_access(access, matrix, kernel.extents(launch), requests_at, cost_of)
-        if made.swaps:
-            result.append(Operation(number, replace(access, op="load"), made.width_bytes, whole, tile, made))
+        if operation.swaps:
+            result.append(Operation(number, replace(access, op="load"), width_bytes, whole, tile, operation))
             whole = replace(whole, is_lower_bound=access.op == "atomic")
-        result.append(Operation(number, access, made.width_bytes, whole, tile, made))
+        result.append(Operation(number, access, width_bytes, whole, tile, operation))
     return tuple(result)
 
 
@@ -131,7 +132,7 @@ def requests(access: Access | FlatAccess, matrix: Matrix, first: First, operatio
 
 
 def tile(access: Access | FlatAccess, matrix: Matrix, first: First, operation: MemoryOperation) -> Tile:
-    """Return the elements of one execution. A descriptor's elements have no lane; its request is the whole block."""
+    """Return the elements of one execution. A descriptor's elements have no lane; one request moves the block."""
     if operation.layout is None:
         row, column = np.divmod(np.arange(access.elements), _columns(access))
         block = matrix.requests(first[0] + row, first[1] + column, True, matrix.element_bytes)

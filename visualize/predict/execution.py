@@ -66,7 +66,7 @@ class Execution:
         """Return the idle share of program slots from the last start to the last end, 0 to 1.
 
         Args:
-            slots: expected number of resident programs on all SMs. If an SM ran more, the number is raised.
+            slots: expected number of resident programs on all SMs. It is raised if an SM ran more than its share.
         """
         last = self.start_ns.max()
         slots = max(slots, self.sms * int(self.max_concurrency.max()))

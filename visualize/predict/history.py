@@ -5,12 +5,12 @@ other jobs. A change must pass three rules:
 
 1. There are at least MIN_RUNS runs on each side, up to the next change. One or two runs may have shared the GPU.
 2. The intervals of the two sides do not overlap. A side's interval reaches from the median of its 20th percentiles to
-   the median of its 80th, and covers the middle half of its medians (all medians of up to four runs).
+   the median of its 80th percentiles, and covers the middle half of its medians (all medians of up to four runs).
 3. The medians of the two sides differ by at least MIN_CHANGE, and by SCATTERS times the scatter between runs.
 
 Binary segmentation splits the runs where the sum of squares is smallest, down to MIN_RUNS. While a split breaks a rule,
-the split with the smallest change is dropped. Each remaining split moves to the nearby run with the smallest absolute
-distances. Omitted: slow drift, and episodes of fewer than MIN_RUNS runs.
+the split with the smallest change is dropped. Each remaining split moves to the nearby run that minimizes the
+absolute distances to the medians of both sides. Omitted: slow drift, and episodes of fewer than MIN_RUNS runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Change:
     """A point in the history at which a launch became faster or slower.
 
     Attributes:
-        place: the place of the first run after the change.
+        place: index of the first run after the change.
         ratio: time after / time before; above 1, the launch became slower.
         low, high: the smallest and the largest ratio of the two intervals.
         before, after: number of runs on each side, up to the neighbouring changes.
@@ -66,7 +66,7 @@ class PastRuns:
 
     Attributes:
         device: the device's own name.
-        places: the place of each run among all runs shown together; 0 is the oldest.
+        places: index of each run among all runs shown together; 0 is the oldest.
         ended: the end of each run, UTC.
         versions: (torch, triton) of each run.
         samples: number of timed launches of each run.
@@ -120,7 +120,7 @@ def find_changes(times_ms: np.ndarray) -> tuple[Change, ...]:
         if not sizes:
             break
         places.remove(min(sizes, key=lambda place: sizes[place]))
-    return tuple(between(start, _moved(logs, start, place, end), end) for start, place, end in _sides(places, count))
+    return tuple(between(start, _refine(logs, start, place, end), end) for start, place, end in _sides(places, count))
 
 
 def _splits(logs: np.ndarray, start: int) -> list[int]:
@@ -136,13 +136,13 @@ def _splits(logs: np.ndarray, start: int) -> list[int]:
 
 
 def _sides(places: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (start, place, end) for each place: the runs before it start at `start`, those after it end at `end`."""
+    """Yield (start, place, end) for each split: runs start to place are before it, runs place to end after it."""
     edges = [0, *places, count]
     return zip(edges, places, edges[2:], strict=False)
 
 
-def _moved(logs: np.ndarray, start: int, place: int, end: int) -> int:
-    """Return the nearby place with the smallest absolute distances to both medians: outliers distort squares."""
+def _refine(logs: np.ndarray, start: int, place: int, end: int) -> int:
+    """Return the nearby split that minimizes absolute distances to both medians, because outliers distort squares."""
     near = range(max(start + MIN_RUNS, place - MIN_RUNS), min(end - MIN_RUNS, place + MIN_RUNS) + 1)
     return min(near, key=lambda at: sum(np.abs(p - np.median(p)).sum() for p in (logs[start:at], logs[at:end])))
 

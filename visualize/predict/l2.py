@@ -2,8 +2,8 @@
 
 Programs start as slots become free. The programs of one SM drift apart, because an SM serves its older program first,
 until their starts are evenly staggered. If programs request more than the L2 delivers, some SMs run ahead of the rest.
-Lasting differences among the other SMs are omitted: a program that is ahead misses and waits for DRAM, and the programs
-behind it hit the data that it fetched.
+The model omits differences among the other SMs, because they even out: a program that is ahead misses and waits for
+DRAM, and the programs behind it hit the data that it fetched.
 
 The L2 has two halves. Each half caches data that SMs on its side read, and data from its own memory. A block misses if
 the bytes touched since its last use no longer fit. The model computes these bytes from the times between uses (the
@@ -32,11 +32,11 @@ _MAX_USES, _MIN_PANELS = 1 << 12, 16
 # Maximum number of time spans for which contents are modelled. A launch of more waves has several waves per span.
 _MAX_SPANS = 1 << 12
 
-# A written line is kept in the half of its own memory and, if the SM is on the other side, in the other half as well:
-# one and a half copies on average.
+# A written line is kept in the half that its memory is attached to. If the SM is on the other side, the other half
+# keeps it as well: one and a half copies on average.
 _WRITTEN_COPIES = 1.5
 
-# Multiples of the L2 up to which eviction is tabulated. Beyond four, no set keeps anything.
+# Multiples of the L2's capacity for which eviction is tabulated. Beyond four, no set keeps anything.
 _TOUCHED = np.linspace(0, 4, 4097)
 
 
@@ -78,7 +78,7 @@ CONSTANTS = Constants()
 
 
 class Timeline(NamedTuple):
-    """Each tile's start and duration, in tile times, and its SM: (tiles,) each."""
+    """The start and duration of each tile, in tile times, and its SM: (tiles,) each."""
 
     start: np.ndarray
     duration: np.ndarray
@@ -198,7 +198,7 @@ class _Uses:
 def _sampled_panels(
     sides: tuple[np.ndarray, np.ndarray], every: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Number one in `every` neighbouring panels (-1 for the others), and add up the bytes that each represents."""
+    """Sample one in `every` panels. Return each panel's sample number (-1: none), and the bytes per sample."""
     numbers, weights, known = [], [], 0
     for sizes in sides:
         first = np.arange(0, len(sizes), max(1, min(every, len(sizes) // _MIN_PANELS)))
@@ -212,7 +212,7 @@ def _sampled_panels(
 
 
 def sides(sms: int) -> np.ndarray:
-    """Return the half of the L2, 0 or 1, that each SM is close to. Assume half of the SMs each, at random."""
+    """Return the half of the L2, 0 or 1, that each SM is close to. The model splits the SMs evenly, at random."""
     return np.random.default_rng(0).permutation(np.arange(sms) % 2)
 
 

@@ -3,7 +3,7 @@
 The model combines the models of one launch (bounds, occupancy, schedule, reuse) with three effects that differ between
 configs: how fast operands reach the matrix units from shared memory, how much load latency the pipeline hides, and how
 evenly tiles fill the SMs. Before a compile, registers and shared memory are estimated from the tile, and DRAM reads
-each input once. The model ranks configs: of five tiles recorded at 14 shapes each on an H200, its choice is always
+each input once. The model ranks configs. An H200 ran five tiles at each of 14 shapes; the model's choice is always
 within 1 % of the fastest. (The L2's rate, the sustained rate and the spill rate come from the same recordings, so this
 shows only that they are consistent.)
 
@@ -37,7 +37,7 @@ _GROUP_WARPS, _GROUP_ROWS, _OLDER_RATE = 4, 64, 0.62
 # Assumed latency of a load through a busy L2.
 _LATENCY_NS = 700.0
 
-# Assumed number of steps with loads in flight, if loads are staged through registers or there is one stage.
+# Assumed number of steps with loads in flight, if loads are staged through registers or num_stages is 1.
 _UNPIPELINED = 0.8
 
 # Bandwidth of spilled registers per SM, written and read once per step of K: two of the recorded launches spill 296
@@ -121,8 +121,7 @@ def _on_chip(
     if not tile or not loads:
         return times
     if in_groups and is_hopper:
-        # Every 64 rows read the operand for all columns. If there are fewer such row blocks than groups, groups share
-        # the columns.
+        # Each block of 64 rows reads all columns of B. With fewer blocks than warp groups, groups divide the columns.
         passes = max(1, rows // _GROUP_ROWS)
         elements = passes * columns + rows * max(1, warps // _GROUP_WARPS // passes)
     else:

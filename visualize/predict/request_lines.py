@@ -24,8 +24,8 @@ class RequestLines:
             lines while there are free rows; -1 past the tensor's end.
         state: (requests, rows, cells) uint8: ABSENT, UNTOUCHED, WASTED or WANTED.
         lane: (requests, rows, cells) int64, the first lane that accesses these bytes; -1 for none.
-        lines, sectors: (requests,) int64, number that each request touches, including lines without a row. A block
-            copied by descriptor may cost more sectors than it touches.
+        lines, sectors: (requests,) int64, number of lines and sectors that each request touches, including lines
+            without a row. A block copied by descriptor may cost more sectors than it touches.
         wanted_bytes: (requests,) int64, distinct bytes that its lanes access.
     """
 
@@ -100,11 +100,11 @@ def request_lines(lanes: Requests, numbers: np.ndarray) -> RequestLines:
     return RequestLines(numbers, line, state, holder, lines, sectors, wanted * width, width, sector_bytes, line_bytes)
 
 
-def same_place(leader: Requests, numbers: np.ndarray, follower: Requests) -> np.ndarray:
+def matching_requests(leader: Requests, numbers: np.ndarray, follower: Requests) -> np.ndarray:
     """Return the follower's request that moves the first element of each leader request: (requests,) int64.
 
     Args:
-        numbers: (requests,) int64, the leader's requests. Without an active lane, the first lane's element is used.
+        numbers: (requests,) int64, the leader's requests. For a request with no active lane, its first lane counts.
     """
     columns = leader.matrix.columns
     at = numbers, leader.active[numbers].argmax(axis=1)

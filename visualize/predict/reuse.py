@@ -30,12 +30,12 @@ _ORDER_S, _TILE_S = 1e-3, 2.5e-7
 _CAPACITIES = (1.0, 1.12, 0.9)
 _SENSITIVE_TO_DRIFT, _SENSITIVE_TO_CAPACITY = 1.3, 1.14
 
-# The L2 limits a launch if its fast SMs run ahead by this fraction of a tile's time. DRAM then has time to spare for
-# reads that take this fraction of the L2's time, and for this many times the fewest bytes if all requests are for B.
+# The L2 limits a launch if its fast SMs lead by _L2_LIMITED tile times. DRAM then has time to spare for reads that take
+# at most _SPARE_TIME of the L2's time and total at most _SPARE_BYTES × the fewest bytes × B's share of all requests.
 _L2_LIMITED, _SPARE_TIME, _SPARE_BYTES = 0.1, 0.3, 4.2
 
-# In other launches, a smaller group may read this many times the fewest bytes: of 11 launches for which this changes
-# the recommendation, 10 became faster, two of them by 3 to 4 %, and one took 0.1 % longer.
+# In other launches, a smaller group may read this many times the fewest bytes. This changes the recommendation for 11
+# launches: 10 became faster, two of them by 3 to 4 %, and one took 0.1 % longer.
 _NEARLY_FEWEST = 1.16
 
 # Limit on compared GROUP_SIZEs × tiles × waves: a few hundred milliseconds.
@@ -86,7 +86,7 @@ class Reuse:
 
 @dataclass(frozen=True)
 class DramTraffic:
-    """A launch's DRAM traffic, as predicted, and as a study counted and timed it.
+    """A launch's predicted DRAM traffic, and the counts and times of a study.
 
     Reading a prediction raises ConfigError if the problem has too many tiles to schedule.
 
@@ -170,7 +170,7 @@ def reuse(schedule: Schedule, l2_pressure: float, in_parts: bool = False, consta
 def by_group_size(
     schedule: Schedule, l2_pressure: float, sizes: Sequence[int], constants: Constants = CONSTANTS
 ) -> dict[int, Reuse]:
-    """Predict the traffic with each GROUP_SIZE. Takes the arguments of `reuse`."""
+    """Predict the traffic with each GROUP_SIZE. The other arguments are those of `reuse`."""
     pids, launch = np.arange(schedule.programs, dtype=np.int32), schedule.launch  # int32 divides faster than int64
     launches = [replace(launch, config=replace(launch.config, GROUP_SIZE=size)) for size in sizes]
     orders = [replace(schedule, tiles=schedule.kernel.tiles(pids, each)) for each in launches]
@@ -224,8 +224,8 @@ def _bytes_once(schedule: Schedule) -> tuple[int, int]:
 def _added_bytes(schedule: Schedule, read: Panels, constants: Constants) -> float:
     """Return the bytes of the output that the L2 must read from DRAM because it adds to them.
 
-    Slices add one after the other. The output of one slice is still in the L2 for the next slice if it fits there
-    together with the panels that a slice reads.
+    Slices add one after the other. The next slice finds the output still in the L2 if the output fits there together
+    with the panels that a slice reads.
     """
     launch, (_, output) = schedule.launch, _bytes_once(schedule)
     if not any(access.op == "atomic" for access in schedule.kernel.accesses(launch)):
@@ -269,10 +269,11 @@ def fewest_bytes(sizes: Mapping[int, Reuse]) -> int:
 def recommended(kernel: Kernel, launch: Launch, sizes: Mapping[int, Reuse]) -> int:
     """Return the GROUP_SIZE that is expected to be fast. The constants were fitted to times of 168 recorded launches.
 
-    If the L2 limits the launch, that is the largest GROUP_SIZE that leaves DRAM time to spare: the L2 has less work if
-    more consecutive programs share a block of B, and the wider the tile, the larger B's share of all requests.
-    Otherwise it is the smallest of those that read nearly the fewest bytes, at least half the GROUP_SIZE that reads the
-    fewest. If every GROUP_SIZE reads nearly the fewest bytes, it is the one that reads the fewest.
+    If the L2 limits the launch, return the largest GROUP_SIZE that leaves DRAM time to spare. The L2 has less work if
+    more consecutive programs share a block of B. The wider the tile, the larger B's share of all requests.
+
+    Otherwise, return the smallest GROUP_SIZE that reads nearly the fewest bytes, but at least half of the GROUP_SIZE
+    that reads the fewest bytes. If every GROUP_SIZE reads nearly the fewest, return the one that reads the fewest.
     """
     fewest = fewest_bytes(sizes)
     least = sizes[fewest].read_bytes

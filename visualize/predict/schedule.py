@@ -97,7 +97,7 @@ class Schedule:
     """The schedule of one launch.
 
     Attributes:
-        kernel, launch: what is scheduled.
+        kernel, launch: the scheduled kernel and launch.
         programs: number of programs in the launch.
         tiles: program → tile, in launch order.
         extents: (num_pid_m, num_pid_n), number of output tiles along each axis.
@@ -151,7 +151,7 @@ class Schedule:
 
     @cached_property
     def step(self) -> np.ndarray:
-        """When each tile is computed if all tiles take the same time: its wave, or its turn in the wave, from 0."""
+        """The step, from 0, that computes each tile if all tiles take equal time: its wave, or its turn in the wave."""
         return self.tiles.program // self.resident_programs * self.turns + self.turn
 
     @cached_property
@@ -223,9 +223,9 @@ def schedule(kernel: Kernel, launch: Launch, assumed: int = 0, compiled: Compile
 
 
 def row_major(like: Schedule) -> Schedule:
-    """Return the schedule in row-major order. Each program computes as many tiles, and the same slices, as before.
+    """Return the same schedule with tiles in row-major order. Requires panels.
 
-    Only for a launch with panels.
+    Each program still computes the same number of tiles, and the same slices.
     """
     tiles, (num_pid_m, num_pid_n) = like.tiles, like.extents
     place = np.empty_like(tiles.program)
@@ -250,7 +250,7 @@ def loads(schedule: Schedule, counts: np.ndarray) -> np.ndarray:
     """Count the distinct panel blocks, BLOCK_K deep, that the first n programs load, for each n in `counts`.
 
     The program of tile (pid_m, pid_n) loads the blocks of row panel pid_m and column panel pid_n in its slice of K.
-    Requires a launch with panels.
+    Requires panels.
     """
     first_program = np.concatenate([schedule.tiles.program[first.ravel()] for first in schedule.first_of_piece])
     blocks = np.tile(slice_blocks(schedule), sum(schedule.extents))
@@ -261,7 +261,7 @@ def loads(schedule: Schedule, counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Panels:
-    """The input panels that the output's tiles read: as high or wide as a tile, as long as K.
+    """The input panels that the output's tiles read. A panel is as high or wide as a tile, and as long as K.
 
     If K is split into slices, each panel is split into pieces, numbered `pid * slices + slice`.
 
@@ -349,7 +349,7 @@ class Steps:
 
 
 def steps(schedule: Schedule, by: str = "wave") -> Steps:
-    """Divide a launch into steps, each "wave", "program" or "auto"."""
+    """Divide a launch into steps. `by` is one of STEPPING."""
     entries, timed, slots = np.arange(len(schedule.place)), schedule, schedule.resident_programs
     single, full = "program", "wave"
     if schedule.turns > 1:
@@ -367,7 +367,7 @@ def steps(schedule: Schedule, by: str = "wave") -> Steps:
 
 
 def first_reads(launch: Steps) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entry that is first in time to read each piece: (num_pid_m, slices), (slices, num_pid_n)."""
+    """Return the first entry, in time, that reads each piece: (num_pid_m, slices), (slices, num_pid_n)."""
     rows, columns = launch.timed.first_of_piece
     return launch.entries[rows], launch.entries[columns.T]
 
@@ -396,7 +396,7 @@ class FirstLoads:
 
 
 def first_programs(schedule: Schedule, launch: Steps, first: int) -> int:
-    """Return the number of programs (or tiles of a loop) to compare: `first`, or all concurrent ones if it is 0."""
+    """Return how many programs (or tiles of a loop) to compare: `first`, or all concurrent programs if `first` is 0."""
     resident = schedule.resident_programs if schedule.turns == 1 else schedule.programs
     return min(first or resident, len(launch.timed.place))
 
@@ -405,7 +405,7 @@ def first_loads(launch: Steps, reference: Steps, first: int) -> FirstLoads:
     """Compare the blocks that the first programs load with the row-major `reference`. Requires panels."""
     orders = own, row_major = launch.timed, reference.timed
     blocks, row_major_blocks = (int(loads(order, np.array([first]))[0]) for order in orders)
-    near, far = (
+    region, row_major_region = (
         (len(np.unique(tiles.pid_m[:first])), len(np.unique(tiles.pid_n[:first])))
         for tiles in (own.tiles, row_major.tiles)
     )
@@ -413,4 +413,4 @@ def first_loads(launch: Steps, reference: Steps, first: int) -> FirstLoads:
     if not launch.is_single and len(own.place) <= _MAX_TILES_ADDED:
         wave_blocks = int(launch.blocks.sum()), int(reference.blocks.sum())
     is_same = np.array_equal(own.place, row_major.place)
-    return FirstLoads(first, len(own.place), blocks, row_major_blocks, (near, far), is_same, wave_blocks)
+    return FirstLoads(first, len(own.place), blocks, row_major_blocks, (region, row_major_region), is_same, wave_blocks)

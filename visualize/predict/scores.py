@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kernels.experiment import Experiment
 from kernels.results.counters import any_group_size
 
-# Sectors and requests must be equal. DRAM's bytes depend on time, so their prediction is approximate.
+# Sectors and requests must be equal. DRAM bytes depend on timing, so their prediction is approximate.
 EXACT_COUNTS = ("sectors", "requests")
 DRAM = "dram_bytes"
 COUNTS = (*EXACT_COUNTS, DRAM)

@@ -18,12 +18,12 @@ from visualize.predict.traffic import First, Matrix, Operation, Requests, Tile, 
 
 @dataclass(frozen=True)
 class Textbook:
-    """Warp, line and element of the textbook model. A GPU has 32 lanes, 128-byte lines and 32-byte sectors."""
+    """Warp, line and element sizes of the textbook model. A GPU has 32 lanes, 128-byte lines and 32-byte sectors."""
 
     warp_size: int = knob(32, "Blackboard", "Lanes of a warp.", choices=powers(2, 64))
     line_bytes: int = knob(128, "Blackboard", "Bytes of a cache line.", choices=powers(8, 512))
     element_bytes: str = knob(
-        "dtype", "Blackboard", "Bytes of an element; dtype takes the problem's.",
+        "dtype", "Blackboard", "Bytes of an element. dtype: the problem's element size.",
         choices=("dtype", "1", "2", "4", "8", "16"),
     )  # fmt: skip
     lanes: str = knob(
@@ -34,7 +34,7 @@ class Textbook:
 
     @property
     def sector_bytes(self) -> int:
-        """Return the bytes of a sector. A GPU's line has four sectors of 32 bytes; a shorter textbook line has one."""
+        """Bytes of a sector: 32, as on a GPU, or the whole line if it is shorter."""
         return min(32, self.line_bytes)
 
     def refuse(self, problem: ProblemFields) -> None:
@@ -57,12 +57,12 @@ class Textbook:
         return size
 
     def matrix(self, shape: tuple[int, int], dtype: str) -> Matrix:
-        """Return a tensor of that many rows and columns in the textbook's memory."""
+        """Return a stored tensor of (rows, columns), with the textbook's element, sector and line sizes."""
         return Matrix(*shape, self.bytes_of(dtype), self.sector_bytes, self.line_bytes)
 
 
 def textbook(options: object) -> Textbook:
-    """Return a textbook machine from JSON: some of its fields, or None for a GPU's numbers."""
+    """Read a textbook machine from JSON. Omitted fields take a GPU's numbers, as does None."""
     if options is None:
         return Textbook()
     if not isinstance(options, Mapping):
@@ -89,14 +89,14 @@ def requests(access: Access | FlatAccess, matrix: Matrix, first: First, board: T
 
 
 def tile(lanes: Requests) -> Tile:
-    """Return the elements of one execution: a lane holds one element, a warp issues one request."""
+    """Return the elements of one execution. Each lane holds one element, and each warp issues one request."""
     request, lane = np.indices(lanes.row.shape)
     parts = (lanes.row, lanes.column, lanes.address, lanes.active, request, request, lane, np.zeros_like(lane))
     return Tile(*(part.ravel() for part in parts))
 
 
 def operations(kernel: Kernel, launch: Launch, board: Textbook) -> tuple[Operation, ...]:
-    """Count every operation of a launch."""
+    """Return every operation of a launch with its cost."""
     tensors, extents = kernel.family.tensors(launch.problem), kernel.extents(launch)
     requests_at, result = functools.partial(requests, board=board), []
     for number, access in enumerate(kernel.accesses(launch)):

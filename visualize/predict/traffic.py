@@ -39,7 +39,7 @@ class Cost:
             L1, sectors that several pairs of lanes touch.
         executed: counted warp instructions, including those without an active lane; 0 if predicted.
         has_requests: false if the request counter also includes other operations; `requests` is then 0.
-        is_lower_bound: whether retries of an atomic's compare-and-swap loop are omitted.
+        is_lower_bound: whether the cost omits retries of an atomic's compare-and-swap loop.
         opcodes: counted SASS opcodes; empty if predicted.
         agreement: how a counted cost agrees with the prediction for the counted code; see `agreement.agreement`.
     """
@@ -69,7 +69,7 @@ class Cost:
 
     @property
     def efficiency(self) -> float:
-        """ideal / sectors, 0 to 1."""
+        """ideal_sectors / sectors, 0 to 1."""
         return self.ideal_sectors / self.sectors if self.sectors else 1.0
 
     def __add__(self, other: Cost) -> Cost:
@@ -110,7 +110,7 @@ class Operation:
 
     @property
     def is_box(self) -> bool:
-        """Whether it was compiled to a tensor-descriptor (TMA) copy, which no lane issues."""
+        """Whether the operation was compiled to a tensor-descriptor (TMA) copy, which no lane issues."""
         return self.compiled is not None and self.compiled.layout is None
 
 
@@ -123,7 +123,7 @@ class Requests:
         address: (requests, lanes) int64, first byte of each lane, from the tensor's start.
         active: (requests, lanes) bool, lanes that issue the access and are inside the tensor.
         width_bytes: bytes per lane.
-        matrix: the tensor that they address.
+        matrix: the tensor that the requests address.
     """
 
     row: np.ndarray
@@ -155,7 +155,7 @@ class Matrix:
         return Requests(row, column, address, active, width_bytes, self)
 
     def run_elements(self, access: FlatAccess, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row and column of a run's elements `place`. Elements past the matrix's end lie outside it."""
+        """Return the row and column of a run's elements. Elements past the end get positions outside the matrix."""
         if access.transposed:
             column, row = np.divmod(place, self.rows)
         else:
@@ -173,16 +173,16 @@ Extents = dict[str, int]
 
 @dataclass(frozen=True)
 class Tile:
-    """One execution element by element, for a picture. Flat arrays of one length, int64 except `active`.
+    """One execution, element by element, for a picture. Arrays are flat, of equal length, and int64 except `active`.
 
-    If several lanes hold an element, its owner is listed.
+    If several lanes hold an element, only its owner is listed.
 
     Attributes:
         row, column: position in the tensor.
         address: first byte, from the tensor's start.
         active: bool, whether the element is inside the tensor.
         request: index of the warp request that moves it.
-        warp, lane, register: the location that holds it.
+        warp, lane, register: where the element is held.
     """
 
     row: np.ndarray
@@ -202,7 +202,7 @@ def count(lanes: Requests, times: np.ndarray | int = 1) -> Cost:
         times: (requests,) number of times that each request is issued.
     """
     sector_bytes, line_bytes = lanes.matrix.sector_bytes, lanes.matrix.line_bytes
-    address = np.where(lanes.active, lanes.address, -1)  # also in sector and line -1
+    address = np.where(lanes.active, lanes.address, -1)  # inactive lanes share sector -1 and line -1
     address.sort(axis=1)
 
     def distinct(unit_bytes: int) -> np.ndarray:
@@ -222,7 +222,7 @@ def count_bypassing(lanes: Requests) -> Cost:
 
     The hardware counter counts the lines that each pair of lanes 2i and 2i + 1 touches. Nsight Compute's count of the
     instruction counts the sectors of each pair. Both equal the touched sectors unless rows begin inside a sector, which
-    float8 rows may. The atlas has four such launches; two were counted again (tests/oracle/load_sectors.csv).
+    float8 rows may. Four recorded launches have such rows; two were counted again (tests/oracle/load_sectors.csv).
     """
     touched = count(lanes)
     pairs = count(replace(lanes, address=lanes.address.reshape(-1, 2), active=lanes.active.reshape(-1, 2)))
@@ -255,7 +255,7 @@ def count_access(
 def _count_blocks(access: Access, matrix: Matrix, extents: Extents, cost_at: CostAt) -> Cost:
     """Count one block per program class and multiply.
 
-    A launch has many programs but few program classes: blocks with the same offset in a line and the same in-bounds
+    A launch has many programs but few program classes. Blocks with the same offset in a line and the same in-bounds
     size have the same cost.
     """
     sides, line_bytes = [], matrix.line_bytes
@@ -278,8 +278,8 @@ def _count_runs(access: FlatAccess, matrix: Matrix, lanes: Requests) -> Cost:
     """Count all runs of a launch. Runs are consecutive, and the tensor's end truncates the last run.
 
     Requests also fall into classes: requests with the same offset in a line, the same distance to the next wrap around
-    the matrix, and the same distance to its end. The pattern repeats after as many elements as fill whole lines, one
-    line (or row of lines) further. So only one period is examined, and the remainder after the last full period.
+    the matrix, and the same distance to its end have the same cost. The pattern repeats with a period that fills whole
+    lines. So the function examines only one period, and the remainder after the last full period.
 
     Args:
         lanes: the first run in a tensor of one long row: `column` is each lane's element, `active` whether it issues.
@@ -291,7 +291,7 @@ def _count_runs(access: FlatAccess, matrix: Matrix, lanes: Requests) -> Cost:
     patterns, pattern_of = np.unique(offsets, axis=0, return_inverse=True)
     step = max(1, block // len(first_of))
     if len(patterns) == 1 and np.array_equal(np.sort(first_of), np.arange(0, block, step)):
-        # A run of equal, adjacent requests costs as much as that many runs of one request, whose period is shorter.
+        # A run of equal, adjacent requests costs the same as separate runs of one request, whose period is shorter.
         block, first_of, pattern_of = step, np.zeros(1, np.int64), pattern_of[:1]
     period = math.lcm(block, (rows if access.transposed else 1) * line_elements)
     whole, rest = divmod(length, period)
