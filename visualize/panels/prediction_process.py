@@ -1,4 +1,4 @@
-"""Predictions of large launches, which take seconds and up to a gigabyte, in processes of their own.
+"""Predictions of large launches, which take seconds and up to 1.2 GB, in processes of their own.
 
 Cheap predictions are made in the page's process: a slider must not wait for another one.
 """
