@@ -145,9 +145,9 @@ class LocalDevice:
 
     def _run(self, work: Callable[[Stages], V]) -> V | Failure:
         """Wait for the run worker, call it, and free it for the next job."""
-        if self._is_cancelled:
-            return cancellation("time")
         self._job = job = Job(self._base, "sweep")
+        if self._is_cancelled:  # otherwise `cancel` finds the job
+            return cancellation("time")
         stages = Stages(job, self._session, self.gpu)
         failure: Failure | None = None
         try:
@@ -163,5 +163,5 @@ class LocalDevice:
 
     def cancel(self) -> None:
         self._is_cancelled = True
-        if self._job is not None:
-            self._job.cancel()
+        if (job := self._job) is not None:
+            job.cancel()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -79,18 +81,29 @@ def _run_sweep(run: SweepRun, request: SweepRequest) -> tuple[Sweep, bool]:
         print(f"{run.resumed} of {size} configs were done before.{hint}", file=sys.stderr)
     seconds = estimate_seconds(left, concurrent_compiles())
     print(f"{left} configs to try, about {format_duration(seconds)} at most.", file=sys.stderr)
-    is_interrupted = False
     run.start()
-    try:
-        _show_progress(run, request)
-    except KeyboardInterrupt:
-        is_interrupted = True
+    with _noted_interrupts() as interrupts:
+        _show_progress(run, request, interrupts)
+    if interrupts:
         print("Cancelled: finished rows are kept.", file=sys.stderr)
         run.cancel()
     sweep = run.result()
     if request.out is not None:
         write_sweep(request.out, sweep)
-    return sweep, is_interrupted
+    return sweep, bool(interrupts)
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Collect Ctrl+C in a list: a KeyboardInterrupt may leave a lock held for which the sweep's threads would wait."""
+    interrupts: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:  # as in the background of a script
+        signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _refuse_loss(run: SweepRun, request: SweepRequest) -> None:
@@ -105,11 +118,11 @@ def _refuse_loss(run: SweepRun, request: SweepRequest) -> None:
         )
 
 
-def _show_progress(run: SweepRun, request: SweepRequest) -> None:
-    """Draw a progress bar, and write rows as they arrive."""
+def _show_progress(run: SweepRun, request: SweepRequest, interrupts: Sequence[int]) -> None:
+    """Draw a progress bar, and write rows as they arrive, until the end or Ctrl+C."""
     written, changes = 0.0, 0
     with tqdm(total=request.space.size, unit="config", bar_format=_BAR, file=sys.stderr) as bar:
-        for progress in run.updates():
+        for progress in itertools.takewhile(lambda _: not interrupts, run.updates()):
             bar.n = progress.done
             bar.set_description_str(_PHASES[progress.phase], refresh=False)
             bar.set_postfix_str(postfix(progress))
