@@ -25,7 +25,7 @@ MOST_BYTES = 150_000
 
 
 def recorded(experiment):
-    """What ran, and what was planned."""
+    """Return an experiment's recorded execution and its predicted schedule."""
     kernel = discover()[experiment.kernel]
     ran = records.find(TIMELINE.form, experiment, "H200")
     plan = schedule(kernel, Launch(experiment.problem, experiment.config, GPUS["H200"]))

@@ -13,7 +13,7 @@ def test_threads_wait_for_a_value_that_another_thread_is_computing():
 
     @once
     def slow(name):
-        """What it is for."""
+        """Double a name."""
         begun.set()
         assert go_on.wait(20)
         made.append(name)
@@ -28,4 +28,4 @@ def test_threads_wait_for_a_value_that_another_thread_is_computing():
     assert (slow("b"), made) == ("bb", ["a", "b"])
     slow.cache_clear()
     assert (slow("a"), len(made)) == ("aa", 3)
-    assert slow.__doc__ == "What it is for."
+    assert slow.__doc__ == "Double a name."

@@ -24,7 +24,7 @@ LANES = ("ld", "st", "red", "atom")
 
 @functools.cache
 def predict(place) -> Verdicts:
-    """What the models predict for one recording, computed once for all tests."""
+    """Return the models' predictions for one recording, computed once for all tests."""
     return beside_counters(ATLAS[place])
 
 

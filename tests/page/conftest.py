@@ -20,8 +20,8 @@ from tests.kernels.trees import children
 from tests.page import stored_sweep
 from tests.waiting import until
 
-# What Gradio says of a stream of its own that is cut off, because another page is opened; and, where that takes long,
-# of one that the old page asks for anew: the server has forgotten the page by then.
+# Gradio's messages when opening another page cuts off one of its streams, or when the old page reopens a stream after
+# the server has forgotten that page.
 _CUT_OFF = (
     "AbortError: signal is aborted",
     "AbortError: BodyStreamBuffer was aborted",
@@ -209,7 +209,7 @@ class Tab:
             button.click()
 
     def text(self, selector: str) -> str:
-        """What an element says at this moment; `says` and `reads` wait for what it shall say."""
+        """Return an element's current text. `says` and `reads` wait for a text."""
         return self.page.locator(selector).inner_text()
 
     def says(self, selector: str, part: str, folded: bool = False) -> None:

@@ -154,7 +154,7 @@ def test_run_checks_under_the_interpreter_without_a_time(client: Client) -> None
     assert (reply["l2"], reply["distribution"]) == ("warm", "normal")
 
 
-# What is sent, and the kind of the failure.
+# A request's experiment, and the kind of the failure.
 BAD = [
     (None, "not_an_object"),
     ("matmul", "not_an_object"),

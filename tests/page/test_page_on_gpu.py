@@ -38,10 +38,10 @@ def press(tab: Tab, button: str) -> str:
 
 
 def claims(tab: Tab, panel: str, words: str) -> str:
-    """What a panel says, once it says `words`."""
+    """Wait until a panel contains `words`, and return its text."""
     with contextlib.suppress(PlaywrightTimeout):
         tab.page.locator(f"#{panel}").filter(has_text=words).wait_for(state="attached", timeout=40_000)
-    # What is folded is said, too.
+    # The text of closed folds counts, too.
     said = tab.page.locator(f"#{panel}").text_content() or ""
     assert words in said
     return said

@@ -22,7 +22,7 @@ EARLIER, AGAIN, NEW = 1, 2, 3
 
 
 def orders(problem: tuple[int, int, int], size: int) -> Iterator[tuple[int, Schedule]]:
-    """What the page shows in either half."""
+    """Yield the number and the schedule of each half of the picture."""
     kernel = discover()["matmul.grouped"]
     config = kernel.config(BLOCK_M=64, BLOCK_N=64, GROUP_SIZE=size)
     planned = schedule(kernel, Launch(kernel.family.problem(*problem), config, GPUS["H200"]))
@@ -30,7 +30,7 @@ def orders(problem: tuple[int, int, int], size: int) -> Iterator[tuple[int, Sche
 
 
 def values(tab: Tab, half: int, name: str = "z") -> np.ndarray:
-    """What stands in the cells of one half of the picture as it is on the page."""
+    """Return the values in the cells of one half of the drawn picture."""
     read = (
         "([i, name]) => document.querySelector('#schedule-plot .live-plot').data[i][name]"
         ".map((row) => Array.from(row, (value) => Number.isNaN(value) ? null : value))"
