@@ -14,9 +14,9 @@ from PIL import Image
 
 from benchmarks.browser import chromium
 from visualize.figures.scoreboard_figure import scoreboard_figure
-from visualize.figures.theme import THEMES
 from visualize.scoreboard.board import scoreboard
 from visualize.text.scoreboard_text import in_short
+from visualize.views.theme import THEMES
 from visualize.widgets.plot import PLOTLY_JS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kernels.knobs import knob
 from visualize.panels.endpoint import Endpoint
 from visualize.panels.panel import Panel
-from visualize.text.prose import Strong, claim, say
+from visualize.views.prose import Strong, claim, say
 from visualize.widgets import form
 from visualize.widgets.markup import markup
 

@@ -10,12 +10,12 @@ from kernels.accesses import Layout, MemoryOperation
 from kernels.gpus import GPUS
 from kernels.results.run import Check, Closeup, Diff
 from kernels.spec import Launch
-from visualize.figures import theme
 from visualize.figures.coalescing_figure import tile_figure
 from visualize.figures.diff_figure import closeup_figure, diff_figure
 from visualize.predict.coalescing import tile as compiled_tile
 from visualize.predict.textbook import Textbook, requests, tile
 from visualize.predict.traffic import Matrix
+from visualize.views import theme
 
 
 def block(kernel_id, operation, board, first=(0, 0), **sizes):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.kernels.results_made_up import START, noisy
-from visualize.figures import theme
 from visualize.figures.history_figure import history_figure
 from visualize.predict.history import PastRuns
+from visualize.views import theme
 
 OLD, NEW = ("2.11.0", "3.6.0"), ("2.13.0", "3.7.1")
 

@@ -8,7 +8,7 @@ from visualize.figures.bounds_figure import TAIL, bounds_figure
 from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
 from visualize.predict.bounds import Bound
 from visualize.predict.reuse import Reuse
-from visualize.text.words import bytes_of
+from visualize.views.numbers import bytes_of
 
 GB = 1_000_000_000
 PREDICTED = {

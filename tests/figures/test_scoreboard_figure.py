@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from kernels.experiment import from_json
-from visualize.figures import theme
 from visualize.figures.scoreboard_figure import scoreboard_figure
 from visualize.predict.scores import DRAM, Score
+from visualize.views import theme
 
 
 def score(predicted, counted, operation="load", gpu="H200", count="sectors", **more):

@@ -15,7 +15,7 @@ from kernels.spec import Launch
 from tests.page.conftest import Tab
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.schedule import schedule
-from visualize.text.words import counted
+from visualize.views.numbers import counted
 
 pytestmark = pytest.mark.browser
 

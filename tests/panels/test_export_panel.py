@@ -16,7 +16,7 @@ from tests.panels.sent import opened
 from visualize.panels.endpoint import Api
 from visualize.panels.export_panel import ExportPanel
 from visualize.panels.tabs import TABS
-from visualize.text.caption import about
+from visualize.views.caption import about
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from visualize.panels.recorded_tab import KINDS, PAGE, SHOWN_ON, RecordedPanel, 
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.text import recorded_text
-from visualize.text.numbers import key_numbers
-from visualize.text.words import SOURCES
+from visualize.views.numbers import SOURCES, key_numbers
 
 FORMS = {one.form.word: one.form for one in MEASUREMENTS.values()}
 

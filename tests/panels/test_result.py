@@ -14,7 +14,7 @@ from kernels.results import Diff, records
 from kernels.results.run import Closeup
 from kernels.spec import Launch
 from visualize.panels import result_tab
-from visualize.text import words
+from visualize.views import words
 from visualize.widgets.plot import NONE
 
 EXPERIMENT = from_json({"kernel": "matmul.grouped"})

@@ -20,8 +20,8 @@ from visualize.predict.reuse import DramTraffic
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.state.view import View
-from visualize.text.prose import html, plain
 from visualize.text.reuse_claims import sentences
+from visualize.views.prose import html, plain
 
 H200 = GPUS["H200"]
 WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}

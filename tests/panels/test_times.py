@@ -18,11 +18,11 @@ from kernels.results import RunResult, Timing, records
 from kernels.results.records import Recording
 from kernels.results.run import Baseline, Clocks, LaunchOverhead
 from kernels.spec import Launch
-from visualize.figures import theme
 from visualize.figures.time_figure import ENQUEUED, OURS, WAITED, time_figure
 from visualize.panels import result_tab
 from visualize.panels.result_tab import run_json
-from visualize.text.numbers import key_numbers
+from visualize.views import theme
+from visualize.views.numbers import key_numbers
 
 SMALL = {"kernel": "matmul.grouped"}
 FITS = {"kernel": "transpose.tiled"}

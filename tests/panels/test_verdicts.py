@@ -21,7 +21,7 @@ from visualize.predict.agreement import Verdicts, compare_costs
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Matrix
 from visualize.text import bank_conflicts, coalescing_text, verdicts, why
-from visualize.text.prose import html, plain
+from visualize.views.prose import html, plain
 
 
 def found(session, payload, gpu="H200", board=None):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import visualize.text
-from visualize.text.glossary import FILE, glossary, meaning
-from visualize.text.words import SOURCES
+from visualize.views.glossary import FILE, glossary, meaning
+from visualize.views.numbers import SOURCES
 
 HEADINGS = re.findall(r"^### (.+)$", FILE.read_text(encoding="utf-8"), re.MULTILINE)
 TEXTS = sorted(Path(visualize.text.__file__).parent.glob("*.py"))

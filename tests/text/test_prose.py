@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from visualize.text import prose
-from visualize.text.prose import Code, Hint, Link, Listed, Mark, Sourced, Strong, claim, html, plain, say, term
-from visualize.text.words import SOURCES, figure, mark
+from visualize.views import prose
+from visualize.views.numbers import SOURCES, figure, mark
+from visualize.views.prose import Code, Hint, Link, Listed, Mark, Sourced, Strong, claim, html, plain, say, term
 
 HOSTILE = ("<script>alert(1)</script>", "{0}", "{", "}{", "a & b", '"quoted"', "it's", "{secret!r}", "<b>", "%s")
 WRAPPED = (Strong, lambda value: Sourced(value, "predicted"), lambda value: Hint(value, value, "unsure"), Code)

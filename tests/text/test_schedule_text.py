@@ -11,9 +11,9 @@ from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
 from visualize.predict.schedule import FirstLoads, schedule, steps
-from visualize.text.prose import Link, html
 from visualize.text.residency import residents
 from visualize.text.schedule_text import Bought, loads_headline, sharing, timing
+from visualize.views.prose import Link, html
 
 SEVEN_SMS = replace(GPUS["H200"], sms=7, name="seven")
 

@@ -33,8 +33,8 @@ from visualize.text import (
     whatif_text,
 )
 from visualize.text import verdicts as verdicts_text
-from visualize.text.prose import claim, html, plain
-from visualize.text.tables import table
+from visualize.views.prose import claim, html, plain
+from visualize.views.tables import table
 
 HOSTILE = '<script>alert("{0}")</script> & {gpu}'
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from visualize.text.prose import Hint, Sourced, Strong, say
-from visualize.text.tables import frame, table
+from visualize.views.prose import Hint, Sourced, Strong, say
+from visualize.views.tables import frame, table
 
 BUTTON = '<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>'
 HEADER = (Sourced("waves", "predicted"), "counted", "counted", "")

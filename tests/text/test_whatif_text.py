@@ -8,7 +8,7 @@ import pytest
 
 from kernels.results import Failure
 from visualize.text import whatif_text
-from visualize.text.prose import html
+from visualize.views.prose import html
 
 
 def operation(requests, sectors=8, width=16, number=0):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from kernels.results import LibraryRatio
-from visualize.figures import theme
+from visualize.views import theme
 
 _MARKERS = ("circle", "diamond", "square", "triangle-up")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from visualize.figures import theme
 from visualize.predict.bounds import Bound
+from visualize.views import theme
 
 TAIL = "tail wave"
 

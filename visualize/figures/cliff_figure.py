@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from visualize.figures import theme
+from visualize.views import theme
 
 
 def cliff_figure(

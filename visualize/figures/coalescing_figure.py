@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from visualize.figures import theme
 from visualize.predict.traffic import SECTOR_BYTES, Tile
+from visualize.views import theme
 
 # What the colour of an element can show.
 COLORS = ("request", "warp", "lane", "register")

@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kernels.results.run import Check, Closeup, Diff
-from visualize.figures import theme
+from visualize.views import theme
 
 # Borders of more tiles than this per side would hide the picture.
 MOST_BORDERS = 64

@@ -11,8 +11,8 @@ import numpy as np
 import plotly.graph_objects as go
 from markupsafe import escape
 
-from visualize.figures import theme
 from visualize.predict.history import Change, PastRuns
+from visualize.views import theme
 
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "cross")
 # Names of days that have room on a phone.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from visualize.figures import theme
+from visualize.views import theme
 
 
 def loads_figure(

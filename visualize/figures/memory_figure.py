@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from visualize.figures import theme
 from visualize.predict.request_lines import ABSENT, WANTED, RequestLines
+from visualize.views import theme
 
 MARGIN = {"l": 62, "r": 8, "t": 60, "b": 44}
 

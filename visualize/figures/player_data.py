@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from visualize.figures import theme
 from visualize.figures.composite import Composite, composite
 from visualize.figures.schedule_figure import Order
 from visualize.predict.schedule import Panels, slice_blocks
+from visualize.views import theme
 
 
 def player_data(

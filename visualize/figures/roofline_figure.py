@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from visualize.figures import theme
 from visualize.predict.bounds import Point, Roof
+from visualize.views import theme
 
 _OTHER = theme.BEFORE
 _LIBRARY = theme.CATEGORIES[7]

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from visualize.figures import theme
 from visualize.figures.composite import GAPS_UP_TO, Composite, Side, composite
 from visualize.predict.schedule import Schedule, Steps, first_reads
+from visualize.views import theme
 
 # Tiles along each side up to which each one's number is written in it.
 NUMBERED_CELLS = 12

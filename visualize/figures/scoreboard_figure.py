@@ -11,8 +11,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kernels.gpus import GPUS
-from visualize.figures import theme
 from visualize.predict.scores import ALLOWED_ERROR, DRAM, Score
+from visualize.views import theme
 
 # What is counted, in short and with its unit, and by how much its numbers are divided.
 _UNITS = {

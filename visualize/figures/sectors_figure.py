@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from visualize.figures import theme
 from visualize.figures.memory_figure import MARGIN, two_line_layout
 from visualize.predict.traffic import Cost
+from visualize.views import theme
 
 _SOURCES = ("textbook", "compiled", "counted")
 _SIGNS = {"equal": " ✓", "at least": " ≥", "undercounted": " ✓", "different": " ≠"}

@@ -13,8 +13,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kernels.results import Sweep, SweepRow
-from visualize.figures import theme
 from visualize.predict.launch_time import expected_best
+from visualize.views import theme
 
 _HOVER = "%{text}<extra></extra>"
 # Cells of a heatmap up to which each has its number written into it.

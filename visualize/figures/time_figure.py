@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from kernels.results import RunResult, Timing
-from visualize.figures import theme
+from visualize.views import theme
 
 OURS, ENQUEUED, WAITED = "this kernel", "launch from Python", "launch and wait"
 

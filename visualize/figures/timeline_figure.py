@@ -8,10 +8,10 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from visualize.figures import theme
 from visualize.figures.composite import MOST_CELLS
 from visualize.predict.execution import Execution
 from visualize.predict.schedule import Schedule
+from visualize.views import theme
 
 # Shades that tell pids apart, first to last: each is one shape of its own.
 _SHADES = 16

@@ -25,7 +25,7 @@ from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.state.state import State
-from visualize.text import caption
+from visualize.views import caption
 from visualize.widgets import form, link, settings
 
 # How what is wanted of the compiler begins where it was known, so that the panel is drawn already.

@@ -11,7 +11,6 @@ from starlette.middleware import Middleware
 
 from kernels.measuring.session import Session
 from visualize.command.listening import ask_itself_directly
-from visualize.figures.theme import variables
 from visualize.page.first_picture import first_picture
 from visualize.page.first_reply import FirstReply
 from visualize.page.guard import Guard, allowed_hosts, framing_sites
@@ -21,6 +20,7 @@ from visualize.page.look import HEAD, theme
 from visualize.page.memory import give_back_large_arrays
 from visualize.page.page import page
 from visualize.page.tools import offer_tools_alone
+from visualize.views.theme import variables
 from visualize.widgets import assets
 from visualize.widgets.plot import PLOTLY_JS
 

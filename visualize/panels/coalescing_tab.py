@@ -24,8 +24,9 @@ from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation
 from visualize.state.known import Known
 from visualize.state.state import State
-from visualize.text import bank_conflicts, caption, coalescing_text, status_text, verdicts, why
-from visualize.text.numbers import Number
+from visualize.text import bank_conflicts, coalescing_text, status_text, verdicts, why
+from visualize.views import caption
+from visualize.views.numbers import Number
 from visualize.widgets import form
 from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup

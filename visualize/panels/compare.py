@@ -19,7 +19,7 @@ from visualize.state import pin
 from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
 from visualize.text import compared as compared_text
-from visualize.text.numbers import Number, key_numbers, source
+from visualize.views.numbers import Number, key_numbers, source
 from visualize.widgets import plot
 from visualize.widgets.link import query
 

@@ -18,8 +18,9 @@ from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import compiled_numbers
 from visualize.predict.schedule import occupancy
 from visualize.state.known import Known
-from visualize.text import compiler_text, status_text, tables
-from visualize.text.numbers import Number
+from visualize.text import compiler_text, status_text
+from visualize.views import tables
+from visualize.views.numbers import Number
 from visualize.widgets import assets
 from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup

@@ -24,9 +24,10 @@ from visualize.panels.recorded_tab import ALL, SHOWN_ON, payload
 from visualize.predict.history import Change, PastRuns
 from visualize.state.known import Known
 from visualize.state.state import short_experiment
-from visualize.text import caption, history_text
+from visualize.text import history_text
 from visualize.text.history_text import Row
 from visualize.text.recorded_text import Facet
+from visualize.views import caption
 from visualize.widgets import form
 from visualize.widgets.folded import folded
 from visualize.widgets.link import query

@@ -14,7 +14,7 @@ from kernels.measuring.session import Session
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.state.known import Known
 from visualize.state.state import State
-from visualize.text.numbers import Number
+from visualize.views.numbers import Number
 from visualize.widgets import form
 
 # New values by component. What is not in it stays as it is.

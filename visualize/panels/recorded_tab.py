@@ -18,8 +18,8 @@ from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known
 from visualize.state.state import short_experiment
 from visualize.text import recorded_text
-from visualize.text.numbers import Number, key_numbers
 from visualize.text.recorded_text import Facet, Row
+from visualize.views.numbers import Number, key_numbers
 from visualize.widgets import form
 from visualize.widgets.link import query
 from visualize.widgets.markup import markup

@@ -25,7 +25,8 @@ from visualize.panels.roofline_picture import drawn_roofline
 from visualize.predict.schedule import schedule
 from visualize.state import kept_run
 from visualize.state.known import Known
-from visualize.text import caption, run_report, status_text, time_text
+from visualize.text import run_report, status_text, time_text
+from visualize.views import caption
 from visualize.widgets import assets
 from visualize.widgets.folded import folded
 from visualize.widgets.link import dated, query

@@ -19,9 +19,10 @@ from visualize.panels.summaries import reuse_numbers
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
 from visualize.predict.schedule import programs_per_sm
 from visualize.state.known import Known
-from visualize.text import caption, prose, reuse_claims, status_text
-from visualize.text.numbers import Number
+from visualize.text import reuse_claims, status_text
 from visualize.text.reuse_tables import comparison, small_print, way
+from visualize.views import caption, prose
+from visualize.views.numbers import Number
 from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import NONE, drawn, plot

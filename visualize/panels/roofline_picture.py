@@ -18,8 +18,9 @@ from visualize.figures.roofline_figure import roofline_figure
 from visualize.predict.bounds import Bound, Point, Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
-from visualize.text import caption, prose, roofline_text
-from visualize.text.numbers import source as source_of
+from visualize.text import roofline_text
+from visualize.views import caption, prose
+from visualize.views.numbers import source as source_of
 from visualize.widgets.link import dated
 from visualize.widgets.plot import NONE, drawn
 

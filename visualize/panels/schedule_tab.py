@@ -22,11 +22,12 @@ from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import FirstLoads, first_loads, first_programs, loads, panels, row_major, steps
 from visualize.state.known import Known
 from visualize.state.view import PlayerView, ScheduleView
-from visualize.text import caption, schedule_text
-from visualize.text.numbers import Number
-from visualize.text.prose import Link, Sentence
+from visualize.text import schedule_text
 from visualize.text.residency import residents
 from visualize.text.schedule_text import Bought
+from visualize.views import caption
+from visualize.views.numbers import Number
+from visualize.views.prose import Link, Sentence
 from visualize.widgets import form
 from visualize.widgets.folded import folded
 from visualize.widgets.link import query

@@ -10,7 +10,7 @@ from visualize.predict.agreement import sum_costs
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import loads, occupancy
 from visualize.state.known import Known
-from visualize.text.numbers import Number, key_numbers
+from visualize.views.numbers import Number, key_numbers
 
 
 def schedule_numbers(known: Known) -> tuple[Number, ...]:

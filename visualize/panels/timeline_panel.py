@@ -19,7 +19,8 @@ from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.schedule import steps
 from visualize.state.known import Known
 from visualize.state.view import ScheduleView
-from visualize.text import caption, prose, tables, timeline_text
+from visualize.text import timeline_text
+from visualize.views import caption, prose, tables
 from visualize.widgets.link import query
 from visualize.widgets.markup import markup
 from visualize.widgets.player import replay

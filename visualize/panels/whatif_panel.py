@@ -28,8 +28,9 @@ from visualize.predict import coalescing
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import Operation
 from visualize.state.state import State
-from visualize.text import caption, prose, status_text, tables, whatif_text
+from visualize.text import status_text, whatif_text
 from visualize.text.whatif_text import DIVISOR
+from visualize.views import caption, prose, tables
 from visualize.widgets import assets, form
 from visualize.widgets.folded import folded
 from visualize.widgets.link import dated

@@ -12,9 +12,9 @@ from markupsafe import Markup
 from kernels.accesses import CompiledFacts, Conversion, SharedOperation
 from kernels.results import Counters, SharedCounts
 from visualize.predict.traffic import wavefronts_per_instruction
-from visualize.text.prose import Code, Hint, Sourced, hint, term
-from visualize.text.tables import frame
-from visualize.text.tables import table as plain_table
+from visualize.views.prose import Code, Hint, Sourced, hint, term
+from visualize.views.tables import frame
+from visualize.views.tables import table as plain_table
 
 # The opcodes of each kind of instruction.
 _OPCODES = {"store": "STS", "store matrix": "STSM", "load": "LDS", "load matrix": "LDSM"}

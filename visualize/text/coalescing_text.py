@@ -10,9 +10,8 @@ from visualize.predict.agreement import Verdicts
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Operation
 from visualize.text import verdicts, why
-from visualize.text.headline import headline
-from visualize.text.prose import Code, Sentence, Sourced, Strong, hint, say
-from visualize.text.words import enumerated, percent
+from visualize.views.numbers import enumerated, percent
+from visualize.views.prose import Code, Sentence, Sourced, Strong, headline, hint, say
 
 # From this many times the sectors that are needed on, the number is how many times; below, how much is wanted.
 _WORTH_A_FACTOR = 1.1

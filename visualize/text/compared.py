@@ -7,10 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from visualize.text import tables
-from visualize.text.numbers import Number
-from visualize.text.prose import Link, Strong
-from visualize.text.words import mark, significant
+from visualize.views import tables
+from visualize.views.numbers import Number, mark, significant
+from visualize.views.prose import Link, Strong
 
 # A ratio that is nearer to 1 than this is called "same".
 _SAME = 0.0005

@@ -8,10 +8,9 @@ from pandas import DataFrame
 from kernels.results import Compiled
 from kernels.spec import Launch
 from visualize.predict.schedule import Occupancy
-from visualize.text.headline import headline
-from visualize.text.prose import Mark, Sourced, Strong, say, term
-from visualize.text.tables import frame
-from visualize.text.words import bytes_of, counted, enumerated
+from visualize.views.numbers import bytes_of, counted, enumerated
+from visualize.views.prose import Mark, Sourced, Strong, headline, say, term
+from visualize.views.tables import frame
 
 
 def claim(launch: Launch, compiled: Compiled, held: Occupancy) -> Markup:

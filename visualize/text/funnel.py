@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from visualize.text.prose import Sourced
+from visualize.views.prose import Sourced
 
 # The widest bar, in percent of the row: a name and a number stand beside it.
 _WIDEST = 22

@@ -11,12 +11,11 @@ from markupsafe import Markup, escape
 from kernels.experiment import Experiment
 from kernels.spec import shape_text
 from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
-from visualize.text.headline import headline
-from visualize.text.prose import Link, Mark, Sentence, Sourced, hint, say
 from visualize.text.recorded_text import Facet, chips, config, dtype, kind_name
 from visualize.text.status_text import alert
-from visualize.text.tables import frame, table
-from visualize.text.words import counted, milliseconds, percent
+from visualize.views.numbers import counted, milliseconds, percent
+from visualize.views.prose import Link, Mark, Sentence, Sourced, headline, hint, say
+from visualize.views.tables import frame, table
 
 OFF = "Nothing is kept between starts of this page: TILESCOPE_DB is off."
 

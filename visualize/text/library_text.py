@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from markupsafe import Markup
 
 from kernels.results import Sweep
-from visualize.text.headline import headline
-from visualize.text.prose import Link, Listed, Mark, Sourced, Strong, hint, say
 from visualize.text.sweep_text import knobs_text
-from visualize.text.tables import frame, table
-from visualize.text.words import counted, milliseconds
+from visualize.views.numbers import counted, milliseconds
+from visualize.views.prose import Link, Listed, Mark, Sourced, Strong, headline, hint, say
+from visualize.views.tables import frame, table
 
 
 def claim(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]]) -> Markup:

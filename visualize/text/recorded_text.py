@@ -10,11 +10,9 @@ from markupsafe import Markup
 
 from kernels.experiment import Experiment
 from kernels.spec import shape_text
-from visualize.text import tables
-from visualize.text.headline import headline
-from visualize.text.numbers import Number
-from visualize.text.prose import Hint, Link, Sourced
-from visualize.text.words import counted, enumerated
+from visualize.views import tables
+from visualize.views.numbers import Number, counted, enumerated
+from visualize.views.prose import Hint, Link, Sourced, headline
 
 # What a kind of recording is called: one, and several.
 _KINDS = {

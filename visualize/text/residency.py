@@ -10,9 +10,9 @@ from markupsafe import Markup
 from kernels.results import Compiled
 from kernels.spec import Launch
 from visualize.predict.schedule import Schedule, max_programs_per_sm, occupancy
-from visualize.text.prose import Sentence, Sourced, claim, hint, say, term
-from visualize.text.tables import frame, table
-from visualize.text.words import percent
+from visualize.views.numbers import percent
+from visualize.views.prose import Sentence, Sourced, claim, hint, say, term
+from visualize.views.tables import frame, table
 
 
 def residents(schedule: Schedule, launch: Launch, compiled: Compiled | None) -> Markup:

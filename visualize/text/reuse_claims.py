@@ -12,9 +12,8 @@ from kernels.pairs import pair
 from kernels.results import GroupSizeRow
 from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, recommended
 from visualize.predict.schedule import max_programs_per_sm, schedule
-from visualize.text.headline import headline
-from visualize.text.prose import Mark, Sentence, Sourced, Strong, say
-from visualize.text.words import bytes_of, milliseconds, percent, significant
+from visualize.views.numbers import bytes_of, milliseconds, percent, significant
+from visualize.views.prose import Mark, Sentence, Sourced, Strong, headline, say
 
 # Fewer bytes by less than this factor are no difference.
 _ALIKE = 1.05

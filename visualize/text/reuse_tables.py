@@ -11,8 +11,8 @@ from kernels.results import GroupSizeRow
 from visualize.predict.reuse import DramTraffic, Reuse
 from visualize.predict.traffic import SECTOR_BYTES
 from visualize.text.funnel import Stage, funnel
-from visualize.text.prose import Listed, html, term
-from visualize.text.tables import frame, table
+from visualize.views.prose import Listed, html, term
+from visualize.views.tables import frame, table
 
 # What the model's error is against the recorded comparisons (tests/oracle/test_reuse_atlas.py holds bars just below).
 ERROR = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from visualize.predict.bounds import Bound, Point, Roof
-from visualize.text.prose import Sentence, Sourced, Strong, say
-from visualize.text.words import percent, significant
+from visualize.views.numbers import percent, significant
+from visualize.views.prose import Sentence, Sourced, Strong, say
 
 NO_WORK = "This kernel does no arithmetic, so it has no roofline: a copy of the same bytes is its bound."
 NO_ROOF = "Nothing was measured of this GPU in this type, so there is no roof to draw."

@@ -11,10 +11,9 @@ from markupsafe import Markup
 from kernels.results.run import Check, Closeup, Diff, RunResult
 from kernels.spec import Family, Kernel, Launch, shape_text
 from visualize.text import time_text
-from visualize.text.headline import headline
-from visualize.text.prose import Mark, Sentence, Strong, say, term
-from visualize.text.tables import frame, table
-from visualize.text.words import figure, significant
+from visualize.views.numbers import figure, significant
+from visualize.views.prose import Mark, Sentence, Strong, headline, say, term
+from visualize.views.tables import frame, table
 
 # What the check of the strip is.
 _CHECKED = "Compared with torch, element by element: passed means no error beyond rounding"

@@ -10,9 +10,8 @@ from markupsafe import Markup
 
 from kernels.gpus import Gpu
 from visualize.predict.schedule import FirstLoads, Schedule, Steps
-from visualize.text.headline import headline
-from visualize.text.prose import Link, Listed, Sentence, Sourced, Strong, say
-from visualize.text.words import counted, enumerated, milliseconds, percent
+from visualize.views.numbers import counted, enumerated, milliseconds, percent
+from visualize.views.prose import Link, Listed, Sentence, Sourced, Strong, headline, say
 
 NOT_COMPILED_YET = "Not compiled yet, so one program per SM is assumed. Ask again for what the compiler allows."
 

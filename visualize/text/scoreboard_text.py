@@ -8,11 +8,10 @@ from markupsafe import Markup
 
 from kernels.spec import shape_text
 from visualize.predict.scores import ALLOWED_ERROR, DRAM, EXACT_COUNTS, Score, Scoreboard
-from visualize.text.headline import headline
-from visualize.text.prose import Link, Mark, Sentence, Sourced, hint, say
 from visualize.text.recorded_text import config, dtype
-from visualize.text.tables import frame, table
-from visualize.text.words import bytes_of, counted, enumerated, percent, significant
+from visualize.views.numbers import bytes_of, counted, enumerated, percent, significant
+from visualize.views.prose import Link, Mark, Sentence, Sourced, headline, hint, say
+from visualize.views.tables import frame, table
 
 _NOUNS = {"sectors": "sector counts", "requests": "request counts", DRAM: "DRAM reads"}
 

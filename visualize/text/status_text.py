@@ -7,8 +7,8 @@ import datetime
 from markupsafe import Markup
 
 from kernels.results import Counters, Failure, Measured, RunResult
-from visualize.text.prose import Link, html, say
-from visualize.text.words import figure
+from visualize.views.numbers import figure
+from visualize.views.prose import Link, html, say
 
 _STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
 

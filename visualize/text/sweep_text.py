@@ -15,10 +15,9 @@ from kernels.results import Sweep, SweepRow
 from kernels.space import Space
 from kernels.spec import Kernel, shape_text
 from kernels.sweep.sweep_run import format_duration
-from visualize.text.headline import headline
-from visualize.text.prose import Link, Mark, Sentence, Sourced, Strong, hint, say
-from visualize.text.tables import frame, table
-from visualize.text.words import bytes_of, counted, milliseconds, percent, significant
+from visualize.views.numbers import bytes_of, counted, milliseconds, percent, significant
+from visualize.views.prose import Link, Mark, Sentence, Sourced, Strong, headline, hint, say
+from visualize.views.tables import frame, table
 
 # Rows of the table; all of them are in the files.
 LISTED = 100

@@ -8,10 +8,10 @@ from markupsafe import Markup
 
 from kernels.results.run import Baseline, Clocks, LaunchOverhead, Peak, RunResult, Timing
 from kernels.spec import Kernel, Launch
-from visualize.text.numbers import source as source_of
-from visualize.text.prose import Hint, Mark, Sentence, say, term
-from visualize.text.tables import frame, table
-from visualize.text.words import bytes_of, figure, milliseconds, percent, significant
+from visualize.views.numbers import bytes_of, figure, milliseconds, percent, significant
+from visualize.views.numbers import source as source_of
+from visualize.views.prose import Hint, Mark, Sentence, say, term
+from visualize.views.tables import frame, table
 
 # Below this, part of a launch shows in the time between the two events around it.
 _SHORT_MS = 0.05

@@ -13,9 +13,9 @@ from kernels.results import Timeline
 from kernels.spec import shape_text
 from visualize.predict.execution import Execution
 from visualize.predict.schedule import Schedule, steps
-from visualize.text.prose import Link, Listed, Mark, Sentence, Sourced, Strong, say
-from visualize.text.tables import frame
-from visualize.text.words import milliseconds, percent
+from visualize.views.numbers import milliseconds, percent
+from visualize.views.prose import Link, Listed, Mark, Sentence, Sourced, Strong, say
+from visualize.views.tables import frame
 
 CAPTION = "The run beside its ideal waves"
 

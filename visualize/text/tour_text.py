@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from visualize.text.words import mark
+from visualize.views.numbers import mark
 
 # What stands for a number until it is known.
 PENDING = "…"

@@ -13,10 +13,10 @@ from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation
 from visualize.text import why
 from visualize.text.funnel import Stage
 from visualize.text.funnel import funnel as bars
-from visualize.text.prose import Code, Hint, Sentence, Sourced, Strong, html, say, term
-from visualize.text.tables import frame, scrolling
-from visualize.text.tables import table as plain_table
-from visualize.text.words import percent
+from visualize.views.numbers import percent
+from visualize.views.prose import Code, Hint, Sentence, Sourced, Strong, html, say, term
+from visualize.views.tables import frame, scrolling
+from visualize.views.tables import table as plain_table
 
 _TOTALS = {
     "load": "loads",

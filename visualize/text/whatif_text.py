@@ -11,9 +11,9 @@ from kernels.accesses import CompiledFacts
 from kernels.results import Compiled, Failure
 from visualize.predict.schedule import Occupancy
 from visualize.predict.traffic import Operation
-from visualize.text.prose import Hint, Listed, Sentence, Sourced, Strong, say
-from visualize.text.tables import frame
-from visualize.text.words import enumerated, percent
+from visualize.views.numbers import enumerated, percent
+from visualize.views.prose import Hint, Listed, Sentence, Sourced, Strong, say
+from visualize.views.tables import frame
 
 # What the launcher records of a number: whether this divides it.
 DIVISOR = 16

@@ -7,7 +7,7 @@ from kernels.spec import DTYPE_BYTES, Access, FlatAccess, Kernel, Launch
 from visualize.predict.agreement import Verdicts
 from visualize.predict.coalescing import row_bytes
 from visualize.predict.traffic import SECTOR_BYTES, Operation
-from visualize.text.words import counted
+from visualize.views.numbers import counted
 
 # The widest access of one lane, and what the launcher records of a number: whether this divides it.
 _WIDEST_BYTES = 16

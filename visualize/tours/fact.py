@@ -18,8 +18,8 @@ from visualize.panels.endpoint import Reply, known
 from visualize.panels.tabs import SETTINGS
 from visualize.predict.textbook import Textbook
 from visualize.state.known import Known
-from visualize.text.numbers import source as source_of
-from visualize.text.words import written
+from visualize.views.numbers import source as source_of
+from visualize.views.numbers import written
 
 # How a number is written: 4,288; 0.0503 ms; 8.53 GB; 1.8 ×; 41 %.
 Unit = Literal["", "ms", "ns", "bytes", "times", "share"]

@@ -1,7 +1,7 @@
 """The one live plot: a Plotly figure that is redrawn in place, so that zoom survives and a slider stays smooth.
 
 Gradio's own plot remounts at every update and does not follow dark mode. This one keeps its node, and takes its colours
-from `figures.theme`. It draws with plotly.js's own bundle of cartesian traces (`plotly_js`, as released on npm, of the
+from `views.theme`. It draws with plotly.js's own bundle of cartesian traces (`plotly_js`, as released on npm, of the
 version that plotly.py ships): a third of the bytes of the whole, and of the time that a browser takes to read it.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from visualize.figures.theme import THEMES
+from visualize.views.theme import THEMES
 from visualize.widgets import assets
 
 # The value of a plot that has nothing to show: its place is given up. "" stands for one that is still to come.

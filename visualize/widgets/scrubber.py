@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gradio as gr
 
-from visualize.figures import theme
+from visualize.views import theme
 from visualize.widgets import assets
 
 _LEGEND = (

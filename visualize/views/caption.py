@@ -6,7 +6,7 @@ import dataclasses
 
 from kernels.experiment import Experiment, Run
 from kernels.spec import shape_text
-from visualize.text.words import SOURCES, enumerated
+from visualize.views.numbers import SOURCES, enumerated
 
 
 def about(experiment: Experiment, gpu: str, *sources: str) -> str:
