@@ -82,6 +82,20 @@ def shape_text(problem: ProblemFields) -> str:
     return " × ".join(str(value) for value in vars(problem).values() if isinstance(value, int))
 
 
+def format_duration(seconds: float) -> str:
+    """Format a duration with at most two units.
+
+    >>> format_duration(42.4), format_duration(200), format_duration(4000)
+    ('42 s', '3 min 20 s', '1 h 6 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 @dataclass(frozen=True)
 class Launch(Generic[P, C]):
     """One launch of a kernel: a problem, a config and the GPU."""

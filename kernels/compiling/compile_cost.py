@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kernels.results import Failure
-from kernels.spec import Access, Kernel, Launch
+from kernels.spec import Access, Kernel, Launch, format_duration
 
 LANES, MOST_REGISTERS = 32, 255
 
@@ -43,7 +43,7 @@ def refuse_compile(kernel: Kernel, launch: Launch) -> Failure | None:
     seconds, spill = compile_seconds(kernel, launch), explain_spill(kernel, launch)
     if not spill or seconds <= _UNCERTAINTY * COMPILE_DEADLINE_S:
         return None
-    duration = f"Compiling it for {launch.gpu.name} would take about {seconds:,.0f} s"
+    duration = f"Compiling it for {launch.gpu.name} would take about {format_duration(seconds)}"
     reason = f"{spill} {duration}; the limit is {COMPILE_DEADLINE_S:.0f} s."
     return Failure("compile", "too_slow_to_compile", reason)
 

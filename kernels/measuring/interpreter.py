@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.spec import Kernel, Launch, shape_text
+from kernels.spec import Kernel, Launch, format_duration, shape_text
 
 LIMIT_S = 20.0
 
@@ -128,6 +128,7 @@ def explain_slow_launch(kernel: Kernel, launch: Launch) -> str:
     if seconds <= LIMIT_S:
         return ""
     return (
-        f"There is no GPU here, and the interpreter would take about {seconds:,.0f} s for {shape_text(launch.problem)} "
-        f"in these tiles. The limit is about {LIMIT_S:.0f} s. Make the shape smaller or the tiles larger."
+        f"There is no GPU here, and the interpreter would take about {format_duration(seconds)} for "
+        f"{shape_text(launch.problem)} in these tiles. The limit is about {LIMIT_S:.0f} s. "
+        "Make the shape smaller or the tiles larger."
     )

@@ -72,20 +72,6 @@ def estimate_seconds(configs: int, concurrent_compiles: int) -> float:
     return max(configs * COMPILE_S / concurrent_compiles, configs * TRIAL_S) + FINAL_S
 
 
-def format_duration(seconds: float) -> str:
-    """Format a duration with at most two units.
-
-    >>> format_duration(42.4), format_duration(200), format_duration(4000)
-    ('42 s', '3 min 20 s', '1 h 6 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 class SweepRun:
     """One sweep on devices of one kind of GPU. After `start`, wait for `result` or iterate over `updates`.
 

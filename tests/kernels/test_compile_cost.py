@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -56,6 +57,7 @@ def test_a_compile_that_would_exceed_its_deadline_is_refused_with_the_figures(gp
     why = failure.message
     assert f"takes {2048 // warps} registers per thread with num_warps {warps}; a thread has 255" in why
     assert f"the limit is {COMPILE_DEADLINE_S:.0f} s" in why
+    assert re.search(r"would take about (\d+ h )?\d+ min", why), "seconds would be unreadable"
 
 
 def everything_shown():

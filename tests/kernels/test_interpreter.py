@@ -6,7 +6,7 @@ import pytest
 
 from kernels.knobs import knobs
 from kernels.measuring.interpreter import LIMIT_S, estimate_seconds, explain_slow_launch
-from kernels.spec import Launch
+from kernels.spec import Launch, format_duration
 from tests.conftest import FEW_SMS
 from tests.kernels.trees import ROOT, python
 
@@ -124,6 +124,7 @@ def test_a_launch_past_the_limit_is_refused_with_its_shape(kernel, configs):
     reason = explain_slow_launch(kernel, launch)
     assert f"for {' × '.join(str(size) for size in sizes.values())} " in reason
     assert f"about {LIMIT_S:.0f} s" in reason
+    assert f"about {format_duration(estimate_seconds(kernel, launch))} for" in reason
 
 
 def test_more_tiles_take_longer(kernel, configs, launch_of):

@@ -21,10 +21,11 @@ from kernels.results import Sweep, SweepRow
 from kernels.results.codec import UnreadableRecording
 from kernels.results.store import machine_store
 from kernels.results.sweep import ResumePoint
+from kernels.spec import format_duration
 from kernels.sweep.cluster import SCHEDULER, connect
 from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.files import write_sweep
-from kernels.sweep.sweep_run import Progress, SweepRun, estimate_seconds, format_duration, sweep_here, sweep_on_cluster
+from kernels.sweep.sweep_run import Progress, SweepRun, estimate_seconds, sweep_here, sweep_on_cluster
 from visualize.command.sweep_flags import SweepRequest, make_parser, read_request
 from visualize.predict.launch_time import predict_time
 

@@ -13,8 +13,7 @@ from kernels.experiment import Experiment
 from kernels.export.script import config_line
 from kernels.results import Sweep, SweepRow
 from kernels.space import Space
-from kernels.spec import Kernel, shape_text
-from kernels.sweep.sweep_run import format_duration
+from kernels.spec import Kernel, format_duration, shape_text
 from visualize.views.numbers import bytes_of, counted, milliseconds, percent, significant
 from visualize.views.prose import Link, Mark, Sentence, Sourced, Strong, headline, hint, say
 from visualize.views.tables import frame, table
