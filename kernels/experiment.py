@@ -104,14 +104,14 @@ def from_json(payload: object, *, together: bool = True) -> Experiment:
     """
     if not isinstance(payload, Mapping):
         given = type(payload).__name__
-        raise ConfigError("not_an_object", f"The experiment is a {given}; it must be a JSON object with a kernel.")
+        raise ConfigError("not_an_object", f"The experiment must be a JSON object with a kernel (got a {given}).")
     refuse_unknown(payload, "An experiment", sorted(field.name for field in dataclasses.fields(Experiment)))
     kernel = find_kernel(payload.get("kernel"))
     parts = {}
     for name, (declared, allowed) in declared_parts(kernel).items():
         values = payload.get(name, {})
         if not isinstance(values, Mapping):
-            raise ConfigError("not_an_object", f"{name} is {quote(values)}; it must be a JSON object.", name)
+            raise ConfigError("not_an_object", f"{name} must be a JSON object (got {quote(values)}).", name)
         parts[name] = read_fields(declared, values, f"{kernel.id}'s {name}" if name != "run" else "run", allowed)
     if together:
         kernel.family.refuse(parts["problem"], parts["config"])
@@ -145,8 +145,8 @@ def resolve_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
     """
     name = experiment.gpu
     if name == "this" and this is None:
-        allowed = ", ".join(GPUS)
-        raise ConfigError("no_gpu", f'gpu is "this", but this machine has none; omit it or choose {allowed}.', "gpu")
+        message = f'gpu is "this", but this machine has no GPU. Omit gpu or choose {", ".join(GPUS)}.'
+        raise ConfigError("no_gpu", message, "gpu")
     gpu = this if this is not None and name in ("", "this", this.name) else GPUS[name or DEFAULT_GPU]
     major, minor = DTYPE_CAPABILITY.get(experiment.problem.dtype, (0, 0))
     if gpu.compute_capability < (major, minor):

@@ -46,6 +46,7 @@ class Knob:
         only_with: another knob, and its values for which this knob matters. Other values hide this knob's control.
         longest: the maximum length of a text. Only page options are texts.
         kind: the error kind for a value that is not among the choices.
+        label: the name of its control, if that is not the field's name. JSON and URLs use the field's name.
     """
 
     default: int | str
@@ -59,6 +60,7 @@ class Knob:
     only_with: tuple[str, tuple[int | str, ...]] | None = None
     longest: int | None = None
     kind: str = "not_a_choice"
+    label: str = ""
 
     def validate(self, name: str, value: Any) -> int | str:
         """Check `value` and convert it to this knob's type.
@@ -66,20 +68,22 @@ class Knob:
         Raises:
             ConfigError: the knob does not allow the value.
         """
+        read = _read_whole_number(value) if isinstance(self.default, int) else value
         if self.longest is not None:
-            if isinstance(value, str) and len(value) <= self.longest and (value.isprintable() or not value):
-                return value
-            allowed = f"allowed are up to {self.longest} printable characters"
-            raise ConfigError("not_a_text", f"{name} is {quote(value)}; {allowed}.", name)
-        if isinstance(self.default, int):
-            value = _whole_number(name, value)
-        if self.choices is not None:
-            if not isinstance(value, int | str) or value not in self.choices:
-                raise ConfigError(self.kind, f"{name} is {quote(value)}; allowed are {_list(self.choices)}.", name)
-        elif not self.low <= value <= self.high:
-            allowed = f"allowed are whole numbers from {self.low} to {self.high}"
-            raise ConfigError("out_of_range", f"{name} is {quote(value)}; {allowed}.", name)
-        return value
+            kind, allowed = "not_a_text", f"at most {self.longest} printable characters"
+            fits = isinstance(read, str) and len(read) <= self.longest and (read.isprintable() or not read)
+        elif self.choices is not None:
+            kind, allowed = self.kind, _list(self.choices, "or")
+            fits = isinstance(read, int | str) and read in self.choices
+        else:
+            kind, allowed = "out_of_range", f"a whole number from {self.low} to {self.high}"
+            fits = read is not None and self.low <= read <= self.high
+        if fits and read is not None:
+            return read
+        if read is None and isinstance(self.default, int):
+            kind = "not_a_number"
+        subject = name if self.label.lower() in ("", name) else f"{self.label} ({name})"
+        raise ConfigError(kind, f"{subject} must be {allowed} (got {quote(value if read is None else read)}).", name)
 
 
 def quote(value: object) -> str:
@@ -92,21 +96,19 @@ def quote(value: object) -> str:
     return text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 1]}…"
 
 
-def _list(choices: Sequence[object]) -> str:
+def _list(choices: Sequence[object], conjunction: str) -> str:
     *words, last = [str(choice) for choice in choices if choice != ""]
-    return f"{', '.join(words)} and {last}" if words else last
+    return f"{', '.join(words)} {conjunction} {last}" if words else last
 
 
-def _whole_number(name: str, value: object) -> int:
-    """Read a whole number from JSON (4096, 4096.0) or from a URL ("4096")."""
-    number = value
-    with suppress(ValueError):
-        number = int(value) if isinstance(value, str) else value
-    if isinstance(number, float) and number.is_integer():
-        number = int(number)
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise ConfigError("not_a_number", f"{name} is {quote(value)}; it must be a whole number.", name)
-    return number
+def _read_whole_number(value: object) -> int | None:
+    """Read a whole number from JSON (4096, 4096.0) or from a URL ("4096"); return None for any other value."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return int(value)
+    elif isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def knob(default: int | str, group: str, help: str, **allowed: Any) -> Any:
@@ -135,7 +137,7 @@ def refuse_unknown(names: Iterable[object], owner: str, known: Iterable[str]) ->
     """Raise ConfigError for the first name that is not a field of `owner`."""
     for name in names:
         if name not in (fields := tuple(known)):
-            message = f"{owner} has no field {quote(name)}; it has {_list(fields)}."
+            message = f"{owner} has no field {quote(name)}; it has {_list(fields, 'and')}."
             raise ConfigError("unknown_field", message, str(name))
 
 

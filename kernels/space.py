@@ -76,11 +76,11 @@ def space(base: Experiment, vary: Mapping[str, Sequence[object]]) -> Space:
     """
     declared = knobs(discover()[base.kernel].config)
     if not vary:
-        raise ConfigError("nothing_varied", f"No knob is varied; {base.kernel} has {', '.join(declared)}.")
+        raise ConfigError("nothing_varied", f"Vary at least one knob: {base.kernel} has {', '.join(declared)}.")
     refuse_unknown(vary, f"The config of {base.kernel}", declared)
     for name, values in vary.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ConfigError("no_values", f"{name} is varied over {quote(values)}; give a list of values.", name)
+            raise ConfigError("no_values", f"{name} must be a list of values to vary (got {quote(values)}).", name)
     varied = [
         (name, tuple(sorted(checked, key=knob.choices.index if knob.choices else int)))
         for name, knob in declared.items()
@@ -107,8 +107,8 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals or not name.strip() or not values.strip(" ,"):
-            message = f"{setting} is {quote(text)}; write KNOB=VALUE,VALUE, as in BLOCK_M=64,128."
-            raise ConfigError("not_a_knob", message, setting)
+            example = "KNOB=VALUE,VALUE, such as BLOCK_M=64,128"
+            raise ConfigError("not_a_knob", f"{setting} must be {example} (got {quote(text)}).", setting)
         varied.setdefault(name.strip(), []).extend(value.strip() for value in values.split(",") if value.strip())
     return varied
 
@@ -122,5 +122,5 @@ def space_from_json(payload: object) -> Space:
     if not isinstance(payload, Mapping) or set(payload) != {"experiment", "vary"}:
         raise ConfigError("not_an_object", "A space must be a JSON object with the fields experiment and vary.")
     if not isinstance(payload["vary"], Mapping):
-        raise ConfigError("not_an_object", f"vary is {payload['vary']!r}; it must be a JSON object of lists.", "vary")
+        raise ConfigError("not_an_object", f"vary must be a JSON object of lists (got {payload['vary']!r}).", "vary")
     return space(from_json(payload["experiment"]), payload["vary"])

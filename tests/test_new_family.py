@@ -151,7 +151,7 @@ def test_its_script_runs_without_our_modules(grown_client, tmp_path):
 def test_a_config_that_its_family_refuses_is_a_failure(grown_client):
     error = grown_client.predict({**EXPERIMENT, "config": {"BLOCK_N": 512}}, api_name="/run")["failure"]
     assert (error["kind"], error["stage"]) == ("out_of_range", "config")
-    assert error["message"] == "BLOCK_N is 512; it must hold a row of 1,008 elements."
+    assert error["message"] == "BLOCK_N must be at least N, which is 1,008 (got 512)."
 
 
 def test_the_contract_tests_hold_it(contract):

@@ -94,4 +94,4 @@ def test_the_page_draws_it_and_the_api_answers_for_it(grown_page):
     assert "tab=tiles" in grown_page["drawn"]["link"]
     assert "at_least=9" in grown_page["drawn"]["link"]
     assert {"tiles", "kernels", "schedule", "run", "timeline"} <= set(grown_page["endpoints"])
-    assert grown_page["refused"] == {"at_least": "at_least is 65; allowed are whole numbers from 1 to 64."}
+    assert grown_page["refused"] == {"at_least": "at_least must be a whole number from 1 to 64 (got 65)."}

@@ -282,8 +282,8 @@ def _baseline_name(problem: Problem) -> str:
 
 def _refuse(problem: Problem, config: Any) -> None:
     """Raise ConfigError for float8 with BLOCK_K below 32: the matrix unit needs at least 32 float8 elements along K."""
-    if DTYPE_BYTES[problem.dtype] == 1 and config.BLOCK_K < 32:
-        raise ConfigError("out_of_range", f"BLOCK_K is {config.BLOCK_K}; {problem.dtype} needs at least 32.", "BLOCK_K")
+    if DTYPE_BYTES[problem.dtype] == 1 and (size := config.BLOCK_K) < 32:
+        raise ConfigError("out_of_range", f"BLOCK_K must be at least 32 for {problem.dtype} (got {size}).", "BLOCK_K")
 
 
 _NOTES = {

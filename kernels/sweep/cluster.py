@@ -62,7 +62,7 @@ def connect(gpus: int | None) -> Iterator[Any]:
         try:
             client = distributed.Client(scheduler, timeout=ARRIVAL_S / 2, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
-            raise ConfigError("no_scheduler", f"{SCHEDULER} is {scheduler!r}; no scheduler answers there.") from error
+            raise ConfigError("no_scheduler", f"No scheduler answers at {scheduler!r} ({SCHEDULER}).") from error
         with client:
             yield client
         return
@@ -224,7 +224,7 @@ def select_kind(devices: Sequence[ClusterDevice], base: Experiment) -> list[Clus
         return [device for device in devices if device.gpu.name == named]
     present = ", ".join(f"{count} × {name}" for name, count in counts.items())
     if named:
-        raise ConfigError("no_such_gpu", f"gpu is {named!r}; the cluster has {present}.", "gpu")
+        raise ConfigError("no_such_gpu", f"gpu is {named!r}, but the cluster has {present}.", "gpu")
     if len(counts) > 1:
         reason = f"The cluster has {present}; times of different GPUs are not ranked together."
         raise ConfigError("several_gpus", f"{reason} Name one as the experiment's gpu.", "gpu")

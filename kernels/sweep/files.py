@@ -27,8 +27,8 @@ def check_suffix(path: Path, allowed: Sequence[str] = SUFFIXES) -> Path:
         ConfigError: if its suffix is not allowed.
     """
     if path.suffix not in allowed:
-        suffix = path.suffix or "no suffix"
-        raise ConfigError("unknown_suffix", f"{path} ends in {suffix!r}; allowed are {', '.join(allowed)}.")
+        *others, last = allowed
+        raise ConfigError("unknown_suffix", f"The file must end in {', '.join(others)} or {last} (got {str(path)!r}).")
     return path
 
 

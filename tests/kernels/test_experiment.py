@@ -82,10 +82,9 @@ def test_a_value_of_a_wrong_type_is_refused(kernel):
         is_number = isinstance(knob.default, int)
         for value in NOT_A_NUMBER if is_number else NOT_A_WORD:
             payload = {"kernel": kernel.id, part: {name: value}}
-            if is_number:
-                refuse(payload, "not_a_number", name, f"{name} is {value!r};", "whole number")
-            else:
-                refuse(payload, "not_a_choice", name, f"{name} is {value!r};", *knob.choices)
+            allowed = knob.choices or ("a whole number from",)
+            kind = "not_a_number" if is_number else "not_a_choice"
+            refuse(payload, kind, name, f"{name} must be ", *allowed, f" (got {value!r}).")
 
 
 def test_a_number_out_of_bounds_is_refused(kernel):
@@ -95,7 +94,8 @@ def test_a_number_out_of_bounds_is_refused(kernel):
         low, high = (knob.choices[0], knob.choices[-1]) if knob.choices else (knob.low, knob.high)
         for value in (low - 1, high + 1, -(10**30), 10**30, *((low + high + 1,) if knob.choices else ())):
             kind = "not_a_choice" if knob.choices else "out_of_range"
-            refuse({"kernel": kernel.id, part: {name: value}}, kind, name, f"{name} is {value};", low, high)
+            payload = {"kernel": kernel.id, part: {name: value}}
+            refuse(payload, kind, name, f"{name} must be ", low, high, f" (got {value}).")
 
 
 def test_an_unknown_field_is_refused(kernel):
@@ -107,9 +107,9 @@ def test_an_unknown_field_is_refused(kernel):
 
 def test_an_unknown_kernel_is_refused(kernels):
     for value in (*NOT_A_WORD, "matmul", ["matmul.grouped"]):
-        refuse({"kernel": value}, "unknown_kernel", "kernel", f"kernel is {value!r};", *kernels)
+        refuse({"kernel": value}, "unknown_kernel", "kernel", "kernel must be ", *kernels, f" (got {value!r}).")
     for flat in ({}, {"kernel": ""}, {"kernel": "matmul"}, {"M": "577"}):
-        with pytest.raises(ConfigError, match="kernel is ") as caught:
+        with pytest.raises(ConfigError, match="kernel must be ") as caught:
             nest(flat)
         assert caught.value.kind == "unknown_kernel"
 
@@ -118,12 +118,14 @@ def test_an_experiment_or_a_part_that_is_not_an_object_is_refused(kernel):
     for value in NOT_AN_OBJECT:
         refuse(value, "not_an_object", "", type(value).__name__)
         for part in ("problem", "config", "run"):
-            refuse({"kernel": kernel.id, part: value}, "not_an_object", part, f"{part} is {value!r};")
+            message = f"{part} must be a JSON object (got {value!r})."
+            refuse({"kernel": kernel.id, part: value}, "not_an_object", part, message)
 
 
 def test_an_unknown_gpu_or_an_unsupported_dtype_is_refused(kernel):
     for value in (True, False, [], ["H200"], {}, {"a": 1}, 0, 1, 1.5, float("nan"), "h200", "NVIDIA H200", "That"):
-        refuse({"kernel": kernel.id, "gpu": value}, "unknown_gpu", "gpu", f"gpu is {value!r};", "this", *GPUS)
+        payload = {"kernel": kernel.id, "gpu": value}
+        refuse(payload, "unknown_gpu", "gpu", "gpu must be this, ", *GPUS, f" (got {value!r}).")
     supported = kernel.problem_knobs()["dtype"].choices
     for dtype in set(knobs(kernel.family.problem)["dtype"].choices) - set(supported):
         refuse({"kernel": kernel.id, "problem": {"dtype": dtype}}, "not_a_choice", "dtype", *supported)
@@ -157,7 +159,7 @@ def test_the_gpu_is_this_one_or_the_default_unless_named(name, this, expected):
 @pytest.mark.parametrize(
     ("name", "kind", "field", "message"),
     [
-        ("this", "no_gpu", "gpu", '"this", but this machine has none'),
+        ("this", "no_gpu", "gpu", '"this", but this machine has no GPU'),
         ("A100-40GB", "unsupported_dtype", "dtype", r"needs compute capability 8\.9; A100-40GB has 8\.0\."),
     ],
 )

@@ -78,6 +78,14 @@ def test_a_text_up_to_the_longest_length_is_allowed(value):
 
 @pytest.mark.parametrize("value", ["abcdef", "a\nb", "\x00", "\ud800", 5, None, ["a"]])
 def test_any_other_text_is_refused_in_a_sentence(value):
-    with pytest.raises(ConfigError, match=r"^words is .*; allowed are up to 5 printable characters\.$") as error:
+    with pytest.raises(ConfigError, match=r"^words must be at most 5 printable characters \(got .*\)\.$") as error:
         TEXT.validate("words", value)
     assert error.value.field == "words"
+
+
+def test_an_error_names_a_knob_as_its_control_does_and_as_json_does():
+    labelled = Knob(0, "Schedule", "Programs that one SM holds.", high=32, label="Programs per SM")
+    with pytest.raises(ConfigError) as error:
+        labelled.validate("programs_per_sm", 99)
+    assert str(error.value) == "Programs per SM (programs_per_sm) must be a whole number from 0 to 32 (got 99)."
+    assert error.value.field == "programs_per_sm"

@@ -89,7 +89,7 @@ def test_a_bad_value_gets_a_sentence_beside_it_and_the_last_picture_stays(tab: T
     tab.page.get_by_label("M", exact=True).fill("20000")
     problem = tab.page.locator('.field[data-field="M"] .problem')
     problem.wait_for(state="visible")
-    expect(problem).to_have_text("M is 20000; allowed are whole numbers from 1 to 16384.")
+    expect(problem).to_have_text("M must be a whole number from 1 to 16384 (got 20000).")
     assert (tab.page.evaluate(shown), tab.text("#schedule-claim")) == (before, claim)
     tab.page.get_by_label("M", exact=True).fill("1024")
     problem.wait_for(state="hidden")
@@ -98,8 +98,8 @@ def test_a_bad_value_gets_a_sentence_beside_it_and_the_last_picture_stays(tab: T
 def test_a_bad_address_says_so_and_opens_the_rest(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&M=banana&N=1024&BLOCK_K=17")
     tab.page.locator('.field[data-field="M"] .problem').wait_for(state="visible")
-    tab.says('.field[data-field="M"] .problem', "M is 'banana'")
-    tab.says('.field[data-field="BLOCK_K"] .problem', "BLOCK_K is 17")
+    tab.says('.field[data-field="M"] .problem', "M must be a whole number from 1 to 16384 (got 'banana').")
+    tab.says('.field[data-field="BLOCK_K"] .problem', "BLOCK_K must be 16, 32, 64, 128 or 256 (got 17).")
     assert tab.page.get_by_label("N", exact=True).input_value() == "1024"
 
 

@@ -35,7 +35,7 @@ def test_a_kernel_without_group_size_has_its_bytes_and_no_recommendation(client:
 def test_a_bad_experiment_is_refused_by_reuse_with_a_sentence(client: Client) -> None:
     failure = client.predict({"kernel": "matmul.grouped", "config": {"GROUP_SIZE": 0}}, api_name="/reuse")["failure"]
     assert (failure["stage"], failure["kind"]) == ("config", "out_of_range")
-    assert "GROUP_SIZE is 0; allowed are whole numbers from 1 to 1024." in failure["message"]
+    assert "GROUP_SIZE must be a whole number from 1 to 1024 (got 0)." in failure["message"]
 
 
 def test_the_tab_draws_bytes_times_and_bounds_and_a_moved_group_size_redraws_the_claim(tab: Tab) -> None:

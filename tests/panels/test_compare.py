@@ -120,7 +120,7 @@ def test_what_is_pinned_but_can_not_be_drawn_says_why_and_what_is_set_is_drawn(s
     """An SM holds 64 warps: 32 programs of 2, but not of 4."""
     flat = {**SET, "num_warps": 2, "programs_per_sm": 32}
     answer = changed(shared_page, flat)
-    assert "programs_per_sm is 32" in answer["compare"]
+    assert "programs_per_sm must be at most" in answer["compare"]
     assert "twin" not in json.loads(answer["schedule-plot"])
     assert json.loads(answer["problems"]) == {}
 

@@ -21,7 +21,7 @@ def test_a_port_is_a_number(text):
 
 @pytest.mark.parametrize("text", ["0", "65536", "-1", "", "x", "7860.0", "²", "9" * 5000])
 def test_what_is_no_port_is_a_sentence(text):
-    with pytest.raises(argparse.ArgumentTypeError, match=r"it must be a whole number from 1 to 65,535") as refusal:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"the port must be a whole number from 1 to 65535") as refusal:
         listening.port(text)
     assert len(str(refusal.value)) < 200
 
@@ -69,8 +69,8 @@ def test_an_address_of_another_machine_is_a_sentence():
 @pytest.mark.parametrize(
     ("flags", "variables", "said"),
     [
-        (["--port", "99999"], {}, "the port is '99999'"),
-        ([], {"GRADIO_SERVER_PORT": "many"}, "the port is 'many'"),
+        (["--port", "99999"], {}, "the port must be a whole number from 1 to 65535 (got '99999')"),
+        ([], {"GRADIO_SERVER_PORT": "many"}, "from 1 to 65535 (got 'many')"),
         (["--host", "not a host"], {}, "The host is 'not a host'"),
     ],
 )

@@ -123,12 +123,12 @@ def test_the_endpoint_replies_with_every_config_the_best_first(started):
             {"vary": {"BLOCK_M": [16, 32, 64, 128], "GROUP_SIZE": list(range(1, 52))}},
             "204 configs are asked for; /sweep",
         ),
-        ({"vary": {"BLOCK_M": 64}}, "BLOCK_M is varied over 64; give a list of values."),
+        ({"vary": {"BLOCK_M": 64}}, "BLOCK_M must be a list of values to vary (got 64)."),
         ({"vary": [1]}, "vary must be a JSON object of lists"),
         ({"vary": {"nonsense": [1]}}, "has no field 'nonsense'"),
-        ({"strategy": "best"}, "strategy is 'best'; allowed are guided, grid and random."),
-        ({"budget": -1}, "budget is -1; allowed are whole numbers from 0 to 4096."),
-        ({"experiment": {"kernel": "x"}}, "kernel is 'x'"),
+        ({"strategy": "best"}, "strategy must be guided, grid or random (got 'best')."),
+        ({"budget": -1}, "budget must be a whole number from 0 to 4096 (got -1)."),
+        ({"experiment": {"kernel": "x"}}, "kernel must be "),
     ],
 )
 def test_what_the_endpoint_can_not_take_is_a_failure_in_a_sentence(started, given, said):

@@ -216,7 +216,7 @@ def test_the_endpoint_narrows_down_and_refuses_what_there_is_none_of():
     assert {one["count"] for one in few["points"]} == {"requests"}
     assert {one["experiment"]["kernel"] for one in few["launches"]} == {"transpose.flat"}
     assert {one["gpu"] for one in few["launches"]} == {"H200"}
-    with pytest.raises(ConfigError, match="count is 'lines'; allowed are sectors, requests and dram_bytes") as error:
+    with pytest.raises(ConfigError, match="count must be sectors, requests or dram_bytes") as error:
         reply("", "", "lines")
     assert error.value.field == "count"
 

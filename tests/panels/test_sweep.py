@@ -98,10 +98,10 @@ def test_the_budget_makes_the_estimate_shorter():
 @pytest.mark.parametrize(
     ("vary", "said"),
     [
-        ("BLOCK_M", "sweep_vary is 'BLOCK_M'; write KNOB=VALUE,VALUE, as in BLOCK_M=64,128."),
-        ("BLOCK_M=64,65", "BLOCK_M is 65; allowed are"),
+        ("BLOCK_M", "sweep_vary must be KNOB=VALUE,VALUE, such as BLOCK_M=64,128 (got 'BLOCK_M')."),
+        ("BLOCK_M=64,65", "BLOCK_M must be 16, 32, 64, 128 or 256 (got 65)."),
         ("nonsense=1", "The config of matmul.grouped has no field 'nonsense'"),
-        ("num_stages=x", "num_stages is 'x'; it must be a whole number."),
+        ("num_stages=x", "num_stages must be a whole number from 1 to 8 (got 'x')."),
         (f"GROUP_SIZE={','.join(map(str, range(1, 70)))} {MANY.split(' GROUP')[0]} num_stages=2,3", "at most 4,096"),
     ],
 )

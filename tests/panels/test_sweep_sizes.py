@@ -131,11 +131,11 @@ def test_a_cancel_between_two_sizes_ends_what_was_to_follow(panel, started, stor
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("K", "sweep_over is 'K'; write KNOB=VALUE,VALUE"),
+        ("K", "sweep_over must be KNOB=VALUE,VALUE"),
         ("BLOCK_M=64", "sweep_over is 'BLOCK_M=64'; it takes one of M, N, K and its sizes, as in K=512,1024."),
         ("K=64 M=64", "it takes one of M, N, K"),
         ("dtype=float16", "it takes one of M, N, K"),
-        ("K=0", "K is 0; allowed are"),
+        ("K=0", "K must be a whole number from 1 to 16384 (got 0)."),
         (f"K={','.join(str(size) for size in range(1, 14))}", f"13 sizes are given; at most {MOST_SIZES} are allowed."),
     ],
 )

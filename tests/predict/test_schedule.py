@@ -104,7 +104,8 @@ def test_more_programs_than_an_sm_holds_are_refused(kernel):
     for gpu in GPUS.values():
         limit = max_programs_per_sm(gpu, kernel.config().num_warps)
         schedule(kernel, default(kernel, gpu), limit)
-        with pytest.raises(ConfigError, match=rf"programs_per_sm is {limit + 1};.*at most {limit}\b") as caught:
+        message = rf"programs_per_sm must be at most {limit} on .* \(got {limit + 1}\)"
+        with pytest.raises(ConfigError, match=message) as caught:
             schedule(kernel, default(kernel, gpu), limit + 1)
         assert (caught.value.kind, caught.value.field) == ("out_of_range", "programs_per_sm")
 

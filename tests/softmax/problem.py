@@ -44,7 +44,7 @@ def _allowance(launch: Launch[Problem], partial_sums: int, distribution: str, is
 def _refuse(problem: Problem, config: Any) -> None:
     """A program holds whole rows."""
     if config.BLOCK_N < problem.N:
-        message = f"BLOCK_N is {config.BLOCK_N}; it must hold a row of {problem.N:,} elements."
+        message = f"BLOCK_N must be at least N, which is {problem.N:,} (got {config.BLOCK_N})."
         raise ConfigError("out_of_range", message, "BLOCK_N")
 
 

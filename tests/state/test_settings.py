@@ -29,7 +29,7 @@ def test_an_address_from_before_names_its_operation_by_number(said):
 
 def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
     flat = {"kernel": "transpose.tiled", "tab": "coalescing", "element_bytes": "16", "line_bytes": 8}
-    with pytest.raises(ConfigError, match="must fit in a line of 8 bytes") as error:
+    with pytest.raises(ConfigError, match="must be at most line_bytes, which is 8") as error:
         SETTINGS.state(flat, None)
     assert error.value.field == "element_bytes"
     opened, sentences = SETTINGS.forgiving_state(flat, None)

@@ -92,13 +92,13 @@ def test_gpus_of_different_kinds_are_not_ranked_together():
     assert select_kind([h200, other_h200], base) == [h200, other_h200]
     with pytest.raises(ConfigError, match="has 2 × H200, 1 × A100-80GB; times of different GPUs are not ranked"):
         select_kind(mixed, base)
-    with pytest.raises(ConfigError, match="gpu is 'B200'; the cluster has 2 × H200, 1 × A100-80GB"):
+    with pytest.raises(ConfigError, match="gpu is 'B200', but the cluster has 2 × H200, 1 × A100-80GB"):
         select_kind(mixed, replace(base, gpu="B200"))
 
 
 @pytest.mark.parametrize(
     ("scheduler", "message"),
-    [("nonsense://127.0.0.1:1", "no scheduler answers there"), ("", "--gpus is 2; this host has none")],
+    [("nonsense://127.0.0.1:1", "No scheduler answers at"), ("", "--gpus is 2; this host has none")],
 )
 def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, scheduler, message):
     monkeypatch.setenv("TILESCOPE_SCHEDULER", scheduler)

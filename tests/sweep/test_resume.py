@@ -273,7 +273,7 @@ def test_a_csv_file_has_a_line_per_row_and_units_in_its_columns(sweep, tmp_path)
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("rows.csv", "", "allowed are .jsonl, .json"),
+        ("rows.csv", "", "must end in .jsonl or .json"),
         ("rows.jsonl", "not JSON", "line 1: this is not JSON"),
         ("rows.jsonl", "[]", "line 1: this is not a JSON object"),
         ("rows.jsonl", '{"experiment": {"kernel": "matmul.grouped"}, "status": 7}', "line 1: status: Input should be"),

@@ -44,19 +44,21 @@ def test_a_config_that_the_family_rejects_is_refused_with_the_reason() -> None:
     float8 = space(
         from_json({"kernel": "matmul.grouped", "problem": {"dtype": "float8_e4m3fn"}}), {"BLOCK_K": [16, 32]}
     )
-    assert refuse_configs(float8, GPU) == {float8.experiments[0]: "BLOCK_K is 16; float8_e4m3fn needs at least 32."}
+    assert refuse_configs(float8, GPU) == {
+        float8.experiments[0]: "BLOCK_K must be at least 32 for float8_e4m3fn (got 16)."
+    }
 
 
 @pytest.mark.parametrize(
     ("vary", "message"),
     [
-        ({}, "No knob is varied"),
+        ({}, "Vary at least one knob"),
         ({"BLOCK_X": [1]}, "The config of matmul.grouped has no field 'BLOCK_X'; it has BLOCK_M, BLOCK_N"),
         ({"K": [512, 1024]}, "no field 'K'"),
-        ({"BLOCK_M": [63]}, "BLOCK_M is 63; allowed are 16, 32, 64, 128 and 256."),
-        ({"BLOCK_M": ["big"]}, "BLOCK_M is 'big'; it must be a whole number."),
-        ({"BLOCK_M": []}, "give a list of values"),
-        ({"BLOCK_M": 64}, "give a list of values"),
+        ({"BLOCK_M": [63]}, "BLOCK_M must be 16, 32, 64, 128 or 256 (got 63)."),
+        ({"BLOCK_M": ["big"]}, "BLOCK_M must be 16, 32, 64, 128 or 256 (got 'big')."),
+        ({"BLOCK_M": []}, "BLOCK_M must be a list of values to vary (got [])."),
+        ({"BLOCK_M": 64}, "BLOCK_M must be a list of values"),
         ({"GROUP_SIZE": list(range(1, 1000)), "num_stages": [1, 2, 3, 4, 5]}, f"at most {MAX_CONFIGS:,} are allowed"),
     ],
 )

@@ -92,17 +92,17 @@ def test_an_invalid_flag_ends_with_2_and_one_line_without_a_traceback(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "No knob is varied"),
-        (["--vary", "BLOCK_M"], "--vary is 'BLOCK_M'; write KNOB=VALUE,VALUE"),
-        (["--vary", "BLOCK_M="], "--vary is 'BLOCK_M='"),
+        ([], "Vary at least one knob"),
+        (["--vary", "BLOCK_M"], "--vary must be KNOB=VALUE,VALUE"),
+        (["--vary", "BLOCK_M="], "such as BLOCK_M=64,128 (got 'BLOCK_M=')."),
         (["--vary", "K=64"], "The config of matmul.grouped has no field 'K'"),
-        (["--vary", "BLOCK_M=63"], "BLOCK_M is 63; allowed are"),
-        ([*VARY, "--out", "rows.txt"], "rows.txt ends in '.txt'; allowed are .jsonl, .json, .csv."),
-        ([*VARY, "--out", "nowhere/rows.csv"], "there is no folder nowhere"),
-        ([*VARY, "--budget", "0"], "--budget is 0"),
-        ([*VARY, "--gpus", "two"], "--gpus is 'two'; allowed are all and whole numbers from 1."),
+        (["--vary", "BLOCK_M=63"], "BLOCK_M must be 16, 32, 64, 128 or 256 (got 63)."),
+        ([*VARY, "--out", "rows.txt"], "The file must end in .jsonl, .json or .csv (got 'rows.txt')."),
+        ([*VARY, "--out", "nowhere/rows.csv"], "The folder nowhere of --out does not exist."),
+        ([*VARY, "--budget", "0"], "--budget must be a whole number from 1 (got 0)."),
+        ([*VARY, "--gpus", "two"], "--gpus must be all or a whole number from 1 (got 'two')."),
         ([*VARY, "--gpus", "2"], "--gpus is 2; this host has none."),
-        ([*VARY, "--resume", "rows.csv"], "allowed are .jsonl, .json"),
+        ([*VARY, "--resume", "rows.csv"], "The file must end in .jsonl or .json"),
         ([*VARY, "--resume", "nowhere.jsonl"], "No such file"),
         ([*VARY, "--resume", "rows.jsonl", "--anew"], "--anew tries every config, and --resume rows.jsonl skips some"),
     ],
@@ -116,9 +116,9 @@ def test_invalid_flags_are_refused_with_the_reason(command, arguments, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "experiment.json: this is not JSON"),
-        ("[]", "experiment.json: The experiment is a list"),
-        ('{"kernel": "x"}', "experiment.json: kernel is 'x'; allowed are"),
+        ("{", "experiment.json is not JSON"),
+        ("[]", "experiment.json: The experiment must be a JSON object with a kernel (got a list)."),
+        ('{"kernel": "x"}', "experiment.json: kernel must be "),
     ],
 )
 def test_an_invalid_experiment_is_refused_with_the_reason(command, text, message):

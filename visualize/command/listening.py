@@ -17,7 +17,7 @@ def port(text: str) -> int:
         argparse.ArgumentTypeError: for what is none.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and 0 < int(text) <= MOST):
-        raise argparse.ArgumentTypeError(f"the port is {text[:100]!r}; it must be a whole number from 1 to {MOST:,}")
+        raise argparse.ArgumentTypeError(f"the port must be a whole number from 1 to {MOST} (got {text[:100]!r})")
     return int(text)
 
 

@@ -71,11 +71,11 @@ def read_request(flags: argparse.Namespace) -> SweepRequest:
     for name, least in (("budget", 1), ("patience", 1), ("seed", 0)):
         value = getattr(flags, name)
         if value is not None and value < least:
-            raise ConfigError("out_of_range", f"--{name} is {value}; allowed are whole numbers from {least}.")
+            raise ConfigError("out_of_range", f"--{name} must be a whole number from {least} (got {value}).")
     if flags.anew and flags.resume is not None:
-        raise ConfigError("anew", f"--anew tries every config, and --resume {flags.resume} skips some: give one.")
+        raise ConfigError("anew", f"--anew tries every config, and --resume {flags.resume} skips some: pass only one.")
     if flags.out is not None and not check_suffix(flags.out).parent.is_dir():
-        raise ConfigError("no_folder", f"--out is {flags.out}; there is no folder {flags.out.parent}.")
+        raise ConfigError("no_folder", f"The folder {flags.out.parent} of --out does not exist.")
     swept = space(_read_experiment(flags.experiment), parse_varied(flags.vary, "--vary"))
     strategy = Strategy(flags.strategy, flags.seed, flags.budget, flags.patience)
     rows = read_rows(flags.resume) if flags.resume is not None else ()
@@ -97,7 +97,7 @@ def _parse_gpus(text: str) -> int | None:
     if text == "all":
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise ConfigError("not_a_number", f"--gpus is {text!r}; allowed are all and whole numbers from 1.")
+        raise ConfigError("not_a_number", f"--gpus must be all or a whole number from 1 (got {text!r}).")
     return int(text)
 
 
@@ -105,7 +105,7 @@ def _read_experiment(path: Path) -> Experiment:
     try:
         payload = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("not_json", f"{path}: this is not JSON: {error}.") from error
+        raise ConfigError("not_json", f"{path} is not JSON: {error}.") from error
     try:
         return from_json(payload)
     except ConfigError as error:

@@ -202,8 +202,8 @@ def schedule(kernel: Kernel, launch: Launch, assumed: int = 0, compiled: Compile
         hint = "Make the tile larger or the shape smaller."
         raise ConfigError("too_many_tiles", f"{message} {hint}", next(iter(knobs(type(config)))))
     if assumed > (limit := max_programs_per_sm(gpu, config.num_warps)):
-        most = f"an SM of {gpu.name} holds at most {limit} programs of {config.num_warps} warps."
-        raise ConfigError("out_of_range", f"programs_per_sm is {assumed}; {most}", "programs_per_sm")
+        most = f"{limit} on the {gpu.name} with {config.num_warps} warps per program"
+        raise ConfigError("out_of_range", f"programs_per_sm must be at most {most} (got {assumed}).", "programs_per_sm")
     pids = np.arange(kernel.programs(launch), dtype=np.int64)
     transposed = {access.tensor: access.transposed for access in reversed(kernel.accesses(launch))}
     return Schedule(

@@ -49,11 +49,8 @@ class Textbook:
         """
         size = DTYPE_BYTES[dtype] if self.element_bytes == "dtype" else int(self.element_bytes)
         if size > self.line_bytes:
-            raise ConfigError(
-                "out_of_range",
-                f"element_bytes is {size}; an element must fit in a line of {self.line_bytes} bytes.",
-                "element_bytes",
-            )
+            most = f"line_bytes, which is {self.line_bytes}"
+            raise ConfigError("out_of_range", f"element_bytes must be at most {most} (got {size}).", "element_bytes")
         return size
 
     def matrix(self, shape: tuple[int, int], dtype: str) -> Matrix:
@@ -66,7 +63,7 @@ def textbook(options: object) -> Textbook:
     if options is None:
         return Textbook()
     if not isinstance(options, Mapping):
-        raise ConfigError("not_an_object", f"The textbook options are {options!r}; they must be a JSON object.")
+        raise ConfigError("not_an_object", f"The textbook options must be a JSON object (got {options!r}).")
     return read_fields(Textbook, options, "the textbook")
 
 

@@ -166,7 +166,8 @@ def _check(stop: Stop) -> None:
 
 def _check_fact(name: str, fact: Fact, stop: Stop) -> None:
     if fact.unit not in get_args(Unit):
-        raise ValueError(f"fact {name} has unit {fact.unit!r}; allowed are {', '.join(get_args(Unit))}.")
+        units = ", ".join(unit for unit in get_args(Unit) if unit)
+        raise ValueError(f"The unit of fact {name} must be one of {units} (got {fact.unit!r}).")
     if fact.ratio:
         if len(fact.ratio) != 2 or fact.endpoint or fact.path or fact.set:
             raise ValueError(f"fact {name} is a ratio: it names two other facts, and nothing else.")
@@ -177,7 +178,7 @@ def _check_fact(name: str, fact: Fact, stop: Stop) -> None:
         return
     if fact.endpoint not in (*OF_STATES, *OF_RESULTS):
         allowed = ", ".join((*OF_STATES, *OF_RESULTS))
-        raise ValueError(f"fact {name} asks {fact.endpoint!r}; there are {allowed}.")
+        raise ValueError(f"The endpoint of fact {name} must be one of {allowed} (got {fact.endpoint!r}).")
     steps_of(fact.path)
     checked_state(fact.fields(stop.fields))
 

@@ -72,8 +72,9 @@ def fields(declared: type, labels: Mapping[str, list[str]] | None = None, group:
 
 
 def field(name: str, knob: Knob, labels: list[str] | None = None, group: str = "") -> dict[str, Any]:
-    """One control. Its label is its name, unless the field is given a "label"."""
-    shared: dict[str, Any] = {"name": name, "group": group or knob.group, "help": knob.help}
+    """One control."""
+    words = {"label": knob.label or name, "group": group or knob.group, "help": knob.help}
+    shared: dict[str, Any] = {"name": name, **words}
     if knob.only_with:
         shared["only_with"] = {"name": knob.only_with[0], "values": list(knob.only_with[1])}
     if knob.longest is not None:

@@ -53,7 +53,7 @@ function nearest(values, value) {
 function control(field) {
   const id = `${given.name}-${field.name}`;
   // A long name breaks after an underscore.
-  const words = (field.label ?? field.name).split(/(?<=_)/);
+  const words = field.label.split(/(?<=_)/);
   const label = make("label", { for: id }, ...words.flatMap((word, i) => (i ? [make("wbr"), word] : [word])));
   const help = make("p", { class: "help", role: "tooltip", id: `${id}-help` }, field.kind === "number" ? `${field.help} ${field.low} to ${field.high}.` : field.help);
   const problem = make("p", { class: "problem", role: "alert" });
@@ -78,7 +78,7 @@ function control(field) {
   }
   const values = stops(field);
   const slider = make("input", {
-    type: "range", id: `${id}-slider`, "aria-label": `${field.name} slider`, "aria-describedby": help.id,
+    type: "range", id: `${id}-slider`, "aria-label": `${field.label} slider`, "aria-describedby": help.id,
     min: values ? 0 : field.low, max: values ? values.length - 1 : field.reach, step: 1,
   });
   const number = field.kind === "steps"
