@@ -202,7 +202,7 @@ def test_a_newer_drawing_or_a_closed_page_ends_the_older_one(page, started):
         return [one async for one in other]
 
     *_, last, _ = asyncio.run(session())
-    assert "It was cancelled: what is done is kept" in last["sweep-claim"]
+    assert "It was cancelled. Finished rows are kept" in last["sweep-claim"]
 
 
 def test_who_cancels_leaves_and_the_last_one_to_leave_ends_it(page, started):
@@ -215,12 +215,12 @@ def test_who_cancels_leaves_and_the_last_one_to_leave_ends_it(page, started):
         for one in followed:
             await anext(one)
         told = [(await pressed(page, "sweep-cancel", name))[0] for name in ("first", "second")]
-        assert "It goes on for 2 other pages or calls" in told[0]["sweep-progress"]
-        assert "It goes on for 1 other page or call," in told[1]["sweep-progress"]
+        assert "It continues for 2 other clients" in told[0]["sweep-progress"]
+        assert "It continues for 1 other client," in told[1]["sweep-progress"]
         await pressed(page, "sweep-start", "second")
         assert len(started.devices) == 1
         (told, _) = await pressed(page, "sweep-cancel", "third")
-        assert "It goes on for 1 other page or call," in told["sweep-progress"], "pressing Sweep takes part again"
+        assert "It continues for 1 other client," in told["sweep-progress"], "pressing Sweep takes part again"
         assert not started.devices[0].is_cancelled
         (last, _) = await pressed(page, "sweep-cancel", "second")
         assert "Cancelling" in last["sweep-progress"]
@@ -246,7 +246,7 @@ def test_a_call_that_shares_a_sweep_goes_on_when_a_page_cancels(page, started):
         call = asyncio.create_task(shared(page))
         await asyncio.wait([call], timeout=0)
         (left, _) = await pressed(page, "sweep-cancel")
-        assert "1 other page or call" in left["sweep-progress"]
+        assert "1 other client" in left["sweep-progress"]
         started.go.set()
         return await call
 
@@ -279,7 +279,7 @@ def test_what_can_not_start_leaves_what_is_drawn(page, started):
     assert list(refused) == ["problems"]
     assert "one runs at a time" in refused["problems"]
     (cancelled, _) = asyncio.run(pressed(page, "sweep-cancel"))
-    assert "No sweep of what is set is under way." in cancelled["sweep-progress"]
+    assert "No sweep is running for these settings." in cancelled["sweep-progress"]
 
 
 def test_the_document_names_the_bound():

@@ -22,7 +22,8 @@ from visualize.panels.sweep_options import PICTURES, plan, swept_space
 from visualize.panels.sweep_tab import SweepPanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
-from visualize.text import sweep_text
+from visualize.views.numbers import milliseconds
+from visualize.views.tune.text import MAX_RANKED
 from visualize.widgets.plot import NONE
 
 # The pictures that have a point for each row.
@@ -69,7 +70,7 @@ def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which
     sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in sent.items()}
     assert sizes["sweep-plot"] > 1000
     assert sum(sizes.values()) < 150_000, sizes
-    assert sent["sweep-table"].count("<tr>") == 1 + sweep_text.LISTED
+    assert sent["sweep-table"].count("<tr>") == 1 + MAX_RANKED
 
 
 def test_before_it_starts_the_number_of_configs_and_what_is_refused_are_said(panel):
@@ -149,7 +150,7 @@ def test_every_row_has_words_and_an_address_that_sets_it_and_keeps_the_sweep(pan
 def test_the_claim_has_the_best_time_first_and_marks_where_it_is_from(panel):
     found = swept(Strategy("grid"), within=space_of())
     said = drawn_of(panel, found, state_of())[panel.claim]
-    assert f"<b>{sweep_text.milliseconds(found.best.median_ms)}</b>" in said
+    assert f"<b>{milliseconds(found.best.median_ms)}</b>" in said
     assert 'class="mark measured"' in said
     guessed = tuple(replace(row, status="predicted", median_ms=None, relative=None, turn=None) for row in found.rows)
     drawn = drawn_of(panel, replace(found, rows=guessed, final=None), state_of(sweep_picture="bound"))
@@ -158,33 +159,6 @@ def test_the_claim_has_the_best_time_first_and_marks_where_it_is_from(panel):
         assert "measured" not in drawn[part]
     assert drawn[panel.plot] == NONE
     assert "Nothing was timed, so bound has nothing to show" in drawn[panel.instead]
-
-
-def test_what_a_compiler_says_is_one_line_of_text(panel):
-    found = swept(Strategy("grid"), within=grid({"BLOCK_M": [16]}))
-    (row,) = found.rows
-    refused = replace(row, status="set aside", median_ms=None, reason="error:\n<a href='//x'>here</a>\n" + "x " * 500)
-    said = sweep_text.point(refused, found)
-    assert "\n" not in said
-    assert "set aside: error: &lt;a href=" in said
-    assert len(said) < 400
-    assert "<a href='//x'" not in sweep_text.set_aside([("BLOCK_M 16", refused.reason)])
-
-
-def test_configs_without_a_result_are_listed_by_reason_the_most_frequent_first():
-    rows = [("a", "Needs 5 bytes."), ("b", "Wrong."), ("c", "Needs 7 bytes.")]
-    shown = text_of(sweep_text.set_aside(rows))
-    assert shown.index("2 Needs 5 bytes. a") < shown.index("1 Wrong. b")
-    assert sweep_text.set_aside([]) == ""
-
-
-def test_lines_to_paste_are_the_best_configs_in_order(panel):
-    found = swept(Strategy("grid"), within=space_of())
-    lines = re.findall(r"triton\.Config\((.*?)\),", text_of(drawn_of(panel, found, state_of())[panel.lines]))
-    assert len(lines) == len(found.ranked) == sweep_text.PASTED
-    for line, row in zip(lines, found.ranked, strict=True):
-        assert f'"BLOCK_M": {row.experiment.config.BLOCK_M}, ' in line
-        assert f"num_warps={row.experiment.config.num_warps}, " in line
 
 
 def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, started):

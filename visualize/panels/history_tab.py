@@ -16,7 +16,6 @@ from kernels.experiment import GPU_CHOICES, Experiment, JsonSchema, argument_sch
 from kernels.knobs import ConfigError, knob, read_fields
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results.store import ResultFilter, Store, StoredResult, experiment_key
-from visualize.figures.history_figure import history_figure
 from visualize.panels import stored_sweeps
 from visualize.panels.endpoint import Api, Endpoint, answered, from_payload, view_of
 from visualize.panels.panel import Drawn, Panel
@@ -28,6 +27,7 @@ from visualize.text import history_text
 from visualize.text.history_text import Row
 from visualize.text.recorded_text import Facet
 from visualize.views import caption
+from visualize.views.tune.figures import history_figure
 from visualize.widgets import form
 from visualize.widgets.folded import folded
 from visualize.widgets.link import query

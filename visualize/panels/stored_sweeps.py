@@ -11,7 +11,7 @@ from kernels.space import Space, space_from_json
 from visualize.panels.recorded_tab import payload
 from visualize.state.state import short_experiment
 from visualize.text.history_text import SweepLine
-from visualize.text.sweep_text import varied_text
+from visualize.views.tune.text import varied_text
 from visualize.widgets.link import query
 
 

@@ -18,7 +18,7 @@ from kernels.space import MAX_CONFIGS, Space, parse_varied, space
 from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.sweep_run import estimate_seconds, refuse_configs
 from visualize.state.state import State
-from visualize.text.sweep_text import varied_text
+from visualize.views.tune.text import varied_text
 from visualize.widgets import form
 
 AUTO = "auto"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from kernels.results import Sweep, SweepRow
-from visualize.figures.sweep_figure import bound_figure, convergence_figure, heatmap_figure, parallel_figure
-from visualize.text import sweep_text
+from visualize.views.tune import text as sweep_text
+from visualize.views.tune.figures import bound_figure, convergence_figure, heatmap_figure, parallel_figure
 from visualize.widgets.plot import NONE, drawn
 
 

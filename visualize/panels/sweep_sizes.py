@@ -13,7 +13,8 @@ from kernels.space import Space, parse_varied
 from visualize.figures.baselines_figure import baselines_figure
 from visualize.panels.sweep_options import SweptKnobs, swept_space
 from visualize.state.state import State
-from visualize.text import library_text, sweep_text
+from visualize.text import library_text
+from visualize.views.tune import text as sweep_text
 from visualize.widgets.link import query
 from visualize.widgets.plot import NONE, drawn
 

@@ -34,7 +34,8 @@ from visualize.panels.sweep_sizes import Sizes, swept_sizes
 from visualize.state import pin
 from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
-from visualize.text import library_text, sweep_text
+from visualize.text import library_text
+from visualize.views.tune import text as sweep_text
 from visualize.widgets import assets, form
 from visualize.widgets.folded import folded
 from visualize.widgets.link import query
@@ -105,7 +106,7 @@ class SweepPanel(Panel):
         running = self._under_way(state)
         found = self.sweeps.found(known.store, swept_space(state), state.gpu)
         shown = self._planned(known) if found is None else self._found(found, state)
-        hint = sweep_text.not_swept() if found is None else _hint(found, state)
+        hint = sweep_text.NOT_SWEPT if found is None else _hint(found, state)
         if sizes and state.view.of(SweepPicture).sweep_picture == "library":
             each = sweep_sizes.each(sizes, lambda space: self.sweeps.found(known.store, space, state.gpu))
             table = sweep_sizes.table(sizes, each, state)
@@ -145,12 +146,11 @@ class SweepPanel(Panel):
     def _planned(self, known: Known) -> Drawn:
         """What is known before it starts."""
         planned = plan(swept_space(known.state), known.state.gpu, strategy(known.state).budget)
-        refused = [(sweep_text.config_knobs(one, planned.space), why) for one, why in planned.refused.items()]
         has_times = known.here == known.state.gpu
         return {
-            self.claim: sweep_text.plan_claim(planned.space, planned.refused, planned.seconds, has_times),
+            self.claim: sweep_text.plan_headline(planned.space, planned.refused, planned.seconds, has_times),
             self.plot: NONE,
-            self.instead: sweep_text.planned(planned.space, refused),
+            self.instead: sweep_text.plan_tables(planned.space, planned.refused),
             self.table: "",
             self.aside: "",
             self.lines: "",
@@ -163,12 +163,12 @@ class SweepPanel(Panel):
         pictured = picture(found, view.sweep_picture, chosen_axes(state, found.space), address)
         best = found.best
         return {
-            self.claim: sweep_text.claim(found),
+            self.claim: sweep_text.sweep_headline(found),
             self.plot: pictured,
             self.instead: _hint(found, state) if pictured == NONE else "",
             self.table: sweep_text.ranking(found, address),
-            self.aside: sweep_text.set_aside(sweep_text.reasons(found.rows, found.space)),
-            self.lines: sweep_text.pasted(state.kernel, found, address(best)) if best else "",
+            self.aside: sweep_text.failures(found),
+            self.lines: sweep_text.config_lines(state.kernel, found, address(best)) if best else "",
         }
 
     def _progress(self, running: SweepRun | None, otherwise: str = "", sizes: Sizes | None = None) -> Drawn:
@@ -198,7 +198,7 @@ class SweepPanel(Panel):
     def _cancelled(self, session: Session, state: State, page: str) -> Iterator[Drawn]:
         running = self._under_way(state)
         if running is None:
-            yield self._progress(None, sweep_text.nothing_to_cancel())
+            yield self._progress(None, sweep_text.NOTHING_TO_CANCEL)
             return
         others = self.sweeps.leave(running, page)
         said = sweep_text.left(others) if others else sweep_text.CANCELLING
@@ -237,7 +237,7 @@ class SweepPanel(Panel):
 def _hint(found: Sweep, state: State) -> str:
     """What a click on the picture does, or why there is none."""
     view = state.view.of(SweepPicture)
-    return sweep_text.of_picture(found, view.sweep_picture, view.sweep_click)
+    return sweep_text.picture_hint(found, view.sweep_picture, view.sweep_click)
 
 
 def _addresses(found: Sweep, state: State) -> Callable[[SweepRow], str]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from markupsafe import Markup
 
 from kernels.results import Sweep
-from visualize.text.sweep_text import knobs_text
 from visualize.views.numbers import counted, milliseconds
 from visualize.views.prose import Link, Listed, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.tables import frame, table
+from visualize.views.tune.text import knobs_text
 
 
 def claim(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]]) -> Markup:
@@ -65,4 +65,4 @@ def _cells(sweep: Sweep | None, calls: Sequence[str]) -> tuple[str, ...]:
     ratios = {one.name: one for one in (sweep.final.baselines if sweep.final else ())}
     said = (f"{ratios[name].ratio:.3f} ({ratios[name].low:.3f} to {ratios[name].high:.3f})" if name in ratios else ""
             for name in calls)  # fmt: skip
-    return (knobs_text(best, sweep.space), "" if ms is None else milliseconds(ms), *said, sweep.ended)
+    return (knobs_text(best.experiment, sweep.space), "" if ms is None else milliseconds(ms), *said, sweep.ended)

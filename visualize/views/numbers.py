@@ -64,8 +64,13 @@ def milliseconds(value: float, longest: float | None = None) -> str:
     >>> milliseconds(1.6), milliseconds(0.0365), milliseconds(0.0365, longest=1.6)
     ('1.60 ms', '36.5 µs', '0.0365 ms')
     """
-    in_microseconds = (value if longest is None else longest) < 0.1
-    return f"{significant(value * 1000)} µs" if in_microseconds else f"{significant(value)} ms"
+    unit, scale = time_unit(value if longest is None else longest)
+    return f"{significant(value * scale)} {unit}"
+
+
+def time_unit(ms: float) -> tuple[str, float]:
+    """Return the unit in which a time is shown, and the factor from ms to it: µs below a tenth of a millisecond."""
+    return ("µs", 1000.0) if ms < 0.1 else ("ms", 1.0)
 
 
 def bytes_of(count: float) -> str:

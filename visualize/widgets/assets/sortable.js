@@ -1,4 +1,4 @@
-// Tables in a `.sortable` (see sweep_text.py): a heading sorts by its column, a box above keeps the rows that hold what
+// Tables in a `.sortable` (see views/tune/text.py): a heading sorts by its column, a box above keeps the rows that hold what
 // is typed. Both stay as they are while the table is drawn anew.
 let sought = "", column = -1, falls = false;
 

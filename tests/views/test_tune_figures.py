@@ -1,0 +1,233 @@
+"""Pictures of a sweep are compared with its rows, and the history's picture with its runs."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernels.results import Failure, Strategy
+from tests.kernels.results_made_up import START, noisy
+from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
+from visualize.predict.history import PastRuns
+from visualize.predict.launch_time import expected_best
+from visualize.views import theme
+from visualize.views.tune.figures import (
+    bound_figure,
+    convergence_figure,
+    heatmap_figure,
+    history_figure,
+    parallel_figure,
+)
+from visualize.views.tune.text import time_ms
+
+VARY = {"BLOCK_M": [16, 32, 64], "BLOCK_N": [32, 64], "num_warps": [2, 4]}
+
+
+@pytest.fixture(scope="module")
+def timed():
+    """A sweep in which configs of BLOCK_M 16 are wrong, and some others cannot be compiled."""
+    refused = Failure("compile", "out_of_resources", "Too much shared memory.")
+    builder = FakeBuilder(failures=lambda e: refused if (e.config.BLOCK_M, e.config.num_warps) == (64, 2) else None)
+    device = FakeDevice(wrong=lambda e: e.config.BLOCK_M == 16)
+    return swept(Strategy("grid"), device, predicting(error=0.2), within=grid(VARY), builder=builder)
+
+
+@pytest.fixture(scope="module")
+def predicted(timed):
+    """The same sweep on a machine that cannot time configs."""
+    none = dict.fromkeys(("median_ms", "low_ms", "high_ms", "relative", "turn"))
+    rows = [replace(row, status="predicted", **none) if row.status == "timed" else row for row in timed.rows]
+    return replace(timed, rows=tuple(rows), final=None, backend="predicted")
+
+
+def with_times(sweep, ms_of):
+    """The same sweep with other predicted times."""
+    rows = [replace(row, predicted=replace(row.predicted, ms=ms_of(row.predicted.ms))) for row in sweep.rows
+            if row.predicted]  # fmt: skip
+    return replace(sweep, rows=tuple(rows))
+
+
+@pytest.mark.parametrize("name", ["timed", "predicted"])
+def test_a_cell_has_its_fastest_time_and_that_config(name, request):
+    sweep = request.getfixturevalue(name)
+    figure = heatmap_figure(sweep, "BLOCK_M", "BLOCK_N")
+    (cells,) = figure.data
+    assert (list(cells.x), list(cells.y)) == (["16", "32", "64"], ["32", "64"])
+    for (i, n), (j, m) in itertools.product(enumerate((32, 64)), enumerate((16, 32, 64))):
+        rows = [row for row in sweep.rows if (m, n) == (row.experiment.config.BLOCK_M, row.experiment.config.BLOCK_N)]
+        fastest = min((row for row in rows if row.is_right), key=lambda r: time_ms(r, sweep.is_timed), default=None)
+        expected = time_ms(fastest, sweep.is_timed) if fastest else np.nan
+        assert cells.z[i][j] == pytest.approx(expected, nan_ok=True)
+        linked = sweep.rows[cells.customdata[i][j]]
+        assert linked == fastest if fastest else linked in rows
+    assert cells.colorbar.title.text == f"ms, {'measured' if sweep.is_timed else 'predicted'}"
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("BLOCK_M", "BLOCK_N")
+    assert np.shape(heatmap_figure(sweep, "num_warps", "num_warps").data[0].z) == (1, 2)
+
+
+def test_all_pictures_have_the_unit_of_the_best_time(predicted):
+    fast = with_times(predicted, lambda ms: ms * 0.02)
+    (cells,) = heatmap_figure(fast, "BLOCK_M", "BLOCK_N").data
+    assert cells.colorbar.title.text == "µs, predicted"
+    assert np.nanmin(cells.z) == pytest.approx(1000 * fast.best.predicted.ms)
+    assert np.nanmax(cells.z) > 100 * 0.1
+    assert all(note.text.endswith(" µs") for note in parallel_figure(fast).layout.annotations[-2:])
+
+
+def test_equal_times_have_a_colour_scale_from_zero(predicted):
+    """Plotly's own scale would extend by half the time in both directions."""
+    (cells,) = heatmap_figure(with_times(predicted, lambda _: 0.5), "BLOCK_M", "BLOCK_N").data
+    assert (cells.zmin, cells.zmax) == (0, 0.5)
+    (cells,) = heatmap_figure(predicted, "BLOCK_M", "BLOCK_N").data
+    assert (cells.zmin, cells.zmax) == (None, None)
+
+
+def test_a_point_has_its_measured_and_its_predicted_time_and_the_diagonal_is_equality(timed):
+    figure = bound_figure(timed)
+    points = [(timed.rows[place], trace.name, x, y) for trace in figure.data
+              for x, y, place in zip(trace.x, trace.y, trace.customdata, strict=True)]  # fmt: skip
+    assert len({row.experiment for row, *_ in points}) == timed.count("timed") > 0
+    for row, name, x, y in points:
+        assert (x, y, name) == (row.predicted.ms, row.median_ms, row.predicted.resource)
+    (line,) = figure.layout.shapes
+    assert (line.x0, line.x1) == (line.y0, line.y1)
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("ms, predicted", "ms, measured")
+    assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
+
+
+def test_convergence_falls_to_the_fastest_time_beside_the_expectation_in_random_order(timed):
+    each, random, fastest = convergence_figure(timed).data
+    assert list(fastest.y) == [min(each.y[:count]) for count in range(1, len(each.y) + 1)]
+    assert random.y == pytest.approx(expected_best(np.array(each.y)))
+    rows = [timed.rows[place] for place in each.customdata]
+    assert [row.turn for row in rows] == sorted(row.turn for row in rows)
+    assert [row.median_ms for row in rows] == list(each.y)
+
+
+def segments(traces):
+    """The distinct lines of some traces, as pairs of points."""
+    pairs = set()
+    for trace in traces:
+        x = np.arange(len(trace.y)) if trace.x is None else trace.x
+        points = np.stack([np.array(x, dtype=float), np.array(trace.y, dtype=float)], axis=1).round(6)
+        pairs |= {frozenset(map(tuple, pair)) for pair in itertools.pairwise(points) if np.isfinite(pair).all()}
+    return pairs
+
+
+@pytest.mark.parametrize("name", ["timed", "predicted"])
+def test_a_line_passes_through_its_config_s_values_and_ends_at_its_time(name, request):
+    sweep = request.getfixturevalue(name)
+    figure = parallel_figure(sweep)
+    assert list(figure.layout.xaxis.ticktext) == [*VARY, "time"]
+    *lines, best = figure.data
+    assert (best.name, best.mode, sweep.rows[best.customdata[0]]) == ("best", "lines+markers", sweep.best)
+    ends = {sweep.rows[place].experiment: (trace.name, y) for trace in lines if trace.customdata is not None
+            for x, y, place in zip(trace.x, trace.y, trace.customdata, strict=True) if x == len(VARY)}  # fmt: skip
+    groups, heights = zip(*(ends[row.experiment] for row in sweep.ranked), strict=True)
+    assert len(ends) == len(sweep.ranked)
+    assert list(heights) == sorted(heights)
+    assert groups.count("fastest fifth") == groups.index("second fifth") == -(-len(groups) // 5)
+    for group in set(groups):
+        expected = set()
+        for experiment, (own, time) in ends.items():
+            shares = [
+                values.index(getattr(experiment.config, knob)) / (len(values) - 1) for knob, values in VARY.items()
+            ]
+            corners = np.array(list(enumerate([*shares, time]))).round(6)
+            expected |= {frozenset(map(tuple, pair)) for pair in itertools.pairwise(corners)} if own == group else set()
+        assert segments(trace for trace in lines if trace.name == group) == expected
+
+
+def test_a_sweep_without_results_has_no_lines_and_one_of_a_single_knob_has(timed, predicted):
+    rows = tuple(replace(row, status="not tried", predicted=None) for row in predicted.rows)
+    assert parallel_figure(replace(predicted, rows=rows)).data == ()
+    space = replace(timed.space, varied=timed.space.varied[:1])
+    assert segments(parallel_figure(replace(timed, space=space)).data)
+
+
+OLD, NEW = ("2.11.0", "3.6.0"), ("2.13.0", "3.7.1")
+
+
+def past_runs(medians, places=None, versions=None, device="NVIDIA H200", every=datetime.timedelta(days=1)):
+    median_ms, count = np.array(medians), len(medians)
+    placed = np.arange(count) if places is None else np.array(places)
+    ended = tuple(START + every * int(place) for place in placed)
+    times = median_ms, median_ms * 0.99, median_ms * 1.01
+    return PastRuns(device, placed, ended, tuple(versions or [OLD] * count), (100,) * count, *times)
+
+
+def history_of(*series, label=""):
+    """The figure of some devices' runs, with the first device's changes labelled if there is a label."""
+    labels = [[f"{runs.device} {place}" for place in range(len(runs))] for runs in series]
+    return history_figure(series, labels, [(series[0], change, label) for change in series[0].changes if label])
+
+
+def points(figure):
+    return [trace for trace in figure.data if trace.mode == "markers"]
+
+
+SLOWER = past_runs([0.2, 0.201, 0.199, 0.2, 0.22, 0.221, 0.219], versions=[OLD] * 4 + [NEW] * 3)
+
+
+def test_a_run_is_a_point_with_its_interval_and_a_level_joins_the_runs_between_changes():
+    figure = history_of(SLOWER)
+    old, new = points(figure)
+    assert [list(old.x), list(new.x)] == [[0, 1, 2, 3], [4, 5, 6]]
+    assert [*old.y, *new.y] == list(SLOWER.median_ms)
+    assert np.allclose(new.y + new.error_y.array, SLOWER.p80_ms[4:])
+    assert np.allclose(new.y - new.error_y.arrayminus, SLOWER.p20_ms[4:])
+    assert list(new.text) == ["NVIDIA H200 4", "NVIDIA H200 5", "NVIDIA H200 6"]
+    levels = [trace for trace in figure.data if trace.mode == "lines"]
+    assert [trace.y[0] for trace in levels] == pytest.approx([0.2, 0.22])
+    assert [list(trace.x) for trace in levels] == [[-0.4, 3.4], [3.6, 6.4]]
+
+
+def test_versions_are_symbols_and_devices_are_colours():
+    old, new = points(history_of(SLOWER))
+    assert old.marker.symbol != new.marker.symbol
+    assert old.marker.color == new.marker.color == theme.HARDWARE
+    assert new.name == "NVIDIA H200, torch 2.13.0, triton 3.7.1"
+    first, second = points(history_of(past_runs([0.2] * 3, [0, 2, 4]), past_runs([0.21] * 2, [1, 3], device="H100")))
+    assert first.marker.color != second.marker.color
+    assert first.marker.symbol == second.marker.symbol
+    assert list(second.x) == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("medians", "x", "color", "side"),
+    [
+        (list(SLOWER.median_ms), 3.5, theme.WRONG, "right"),
+        ([0.22, 0.221, 0.219, *[0.2, 0.201, 0.199] * 3], 2.5, theme.HARDWARE, "left"),
+    ],
+)
+def test_a_change_is_a_line_with_its_label_where_no_point_is(medians, x, color, side):
+    figure = history_of(past_runs(medians), label="1.10 × slower")
+    (line,), (label,) = figure.layout.shapes, figure.layout.annotations
+    assert (line.x0, line.x1, line.line.color) == (x, x, color)
+    assert (label.text, label.xanchor, label.y) == ("<b>1.10 × slower</b>", side, 1)
+
+
+def test_the_axis_is_in_microseconds_for_short_times_and_logarithmic_for_distant_devices():
+    short = history_of(past_runs([0.01, 0.011]))
+    assert short.layout.yaxis.title.text == "µs, median; whiskers p20 to p80"
+    assert list(points(short)[0].y) == pytest.approx([10, 11])
+    for other, kind in ((1.5, "linear"), (9.0, "log")):
+        axis = history_of(past_runs([1.0]), past_runs([other], [1], device="B")).layout.yaxis
+        assert (axis.type, axis.title.text[:3]) == (kind, "ms,")
+
+
+def test_few_dates_are_labelled_each_at_its_first_run_and_the_year_once():
+    axis = history_of(past_runs(noisy(0.2, 60), every=datetime.timedelta(hours=6))).layout.xaxis
+    assert (axis.title.text, axis.ticktext[0]) == ("runs, oldest first, 2026", "Nov 1")
+    assert 2 <= len(axis.ticktext) <= 6
+    for place, words in zip(axis.tickvals, axis.ticktext, strict=True):
+        day = START + datetime.timedelta(hours=6) * place
+        assert words == f"{day:%b} {day.day}"
+    assert axis.range[0] < 0
+    assert axis.range[1] > 59
+    yearly = history_of(past_runs([0.2] * 3, every=datetime.timedelta(days=300)))
+    assert yearly.layout.xaxis.title.text == "runs, oldest first, 2026 to 2028"

@@ -1,0 +1,332 @@
+"""The pictures of a sweep, and the history of an experiment's runs.
+
+A sweep's points carry the index of their row as customdata; the page adds their labels and links (`points.js`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from markupsafe import escape
+
+from kernels.results import Sweep
+from visualize.predict.history import Change, PastRuns
+from visualize.predict.launch_time import expected_best
+from visualize.views import theme
+from visualize.views.numbers import significant, time_unit
+from visualize.views.tune.text import sweep_unit, time_ms
+
+_LABEL = "%{text}<extra></extra>"
+# Heatmaps of up to this many cells have numbers in them.
+_MAX_NUMBERED_CELLS = 120
+# Scatter plots of up to this many points have large ones.
+_MAX_LARGE_POINTS = 150
+# Groups of the parallel picture: the fraction of ranked configs at which each ends.
+_GROUPS = ((0.2, "fastest fifth", theme.HARDWARE), (0.4, "second fifth", theme.REUSED), (1.0, "others", theme.BORDER))
+_LEGEND = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor": theme.NOTHING}
+# Space at the top for the title and, on a phone, two rows of the legend.
+_MARGIN = {"l": 70, "r": 12, "t": 72, "b": 48}
+_VERSION_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "cross")
+# A phone has room for this many dates.
+_MAX_DATES = 5
+# Devices whose medians differ by more than this factor share a logarithmic axis. On a linear one, the fast device's
+# changes would be invisible.
+_MAX_LINEAR_RATIO = 2.0
+
+
+def _times(sweep: Sweep, scale: float) -> np.ndarray:
+    return np.array([time_ms(row, sweep.is_timed) for row in sweep.rows]) * scale
+
+
+def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
+    """Draw the fastest time for each pair of two knobs' values. Cells without a time are empty.
+
+    Args:
+        across, up: varied knobs; one row of cells if they are the same.
+    """
+    unit, scale = sweep_unit(sweep)
+    values, is_flat = dict(sweep.space.varied), up == across
+    columns, rows = values[across], ("",) if is_flat else values[up]
+    fastest = np.full((len(rows), len(columns)), np.nan)
+    place = np.zeros(fastest.shape, dtype=np.uint32)
+    times = _times(sweep, scale)
+    for number in np.argsort(times, kind="stable")[::-1]:  # from NaN to the fastest, which overwrites the others
+        config = sweep.rows[number].experiment.config
+        cell = 0 if is_flat else rows.index(getattr(config, up)), columns.index(getattr(config, across))
+        fastest[cell], place[cell] = times[number], number
+    distinct = np.unique(fastest[np.isfinite(fastest)])
+    # For a single value, Plotly's own scale would reach below zero.
+    limits = {"zmin": 0, "zmax": distinct[0]} if len(distinct) == 1 else {}
+    trace = go.Heatmap(
+        z=fastest, x=[str(value) for value in columns], y=[str(value) for value in rows], customdata=place,
+        colorscale=theme.SEQUENCE, reversescale=True, xgap=2, ygap=2, hovertemplate=_LABEL, **limits,
+        colorbar=theme.colorbar(f"{unit}, {sweep.source}"),
+        texttemplate="%{z:,.3r}" if fastest.size <= _MAX_NUMBERED_CELLS else None,
+    )  # fmt: skip
+    category = {"type": "category", "showgrid": False}
+    return go.Figure(
+        trace,
+        theme.layout(
+            f"Fastest time for each {across}" if is_flat else f"Fastest time for each {across} and {up}",
+            xaxis={**category, "title": {"text": across}},
+            yaxis={**category, "title": {"text": "" if is_flat else up}, "automargin": True},
+        ),
+    )
+
+
+def bound_figure(sweep: Sweep) -> go.Figure:
+    """Draw measured over predicted times on logarithmic axes. Colours are the predicted bottlenecks."""
+    unit, scale = sweep_unit(sweep)
+    timed = [(number, row.predicted, row.median_ms) for number, row in enumerate(sweep.rows)
+             if row.status == "timed" and row.predicted and row.median_ms]  # fmt: skip
+    numbers = np.array([number for number, _, _ in timed], dtype=np.uint32)
+    predicted = np.array([prediction.ms for _, prediction, _ in timed]) * scale
+    measured = np.array([ms for _, _, ms in timed]) * scale
+    resources = np.array([prediction.resource for _, prediction, _ in timed])
+    size = 8 if len(timed) <= _MAX_LARGE_POINTS else 6
+    traces = [
+        go.Scatter(
+            x=predicted[resources == name], y=measured[resources == name], customdata=numbers[resources == name],
+            mode="markers", name=name, hovertemplate=_LABEL, marker={"color": color, "size": size, "opacity": 0.85},
+        )
+        for name, color in zip(np.unique(resources), itertools.cycle(theme.CATEGORIES))
+    ]  # fmt: skip
+    (left, right), (bottom, top) = (
+        (times.min() / 1.1, times.max() * 1.1) if timed else (0.1, 1.0) for times in (predicted, measured)
+    )
+    ends = {"x0": min(left, bottom), "y0": min(left, bottom), "x1": max(right, top), "y1": max(right, top)}
+    corner = math.log10(min(right, top))
+    equal = {"x": corner, "y": corner, "text": "as predicted", "showarrow": False, "xanchor": "right",
+             "yanchor": "bottom", "xshift": -18, "yshift": -6}  # fmt: skip
+    axis = {"type": "log", "automargin": True}
+    return go.Figure(
+        traces,
+        theme.layout(
+            "Time of each config against its prediction",
+            xaxis={**axis, "range": [*np.log10([left, right])], "title": {"text": f"{unit}, predicted"}},
+            yaxis={**axis, "range": [*np.log10([bottom, top])], "title": {"text": f"{unit}, {sweep.source}"}},
+            shapes=[{"type": "line", **ends, "line": {"color": theme.MODEL, "width": 1.5}, "layer": "below"}],
+            annotations=[equal], showlegend=True, legend=_LEGEND, hovermode="closest", margin=_MARGIN,
+        ),
+    )  # fmt: skip
+
+
+def convergence_figure(sweep: Sweep) -> go.Figure:
+    """Draw the fastest time after each timed config, and the expectation for the same times in random order."""
+    unit, scale = sweep_unit(sweep)
+    timed = sorted(
+        (row.turn, number, row.median_ms * scale)
+        for number, row in enumerate(sweep.rows)
+        if row.turn is not None and row.median_ms
+    )
+    each, numbers = np.array([time for _, _, time in timed]), np.array([n for _, n, _ in timed], dtype=np.uint32)
+    shared: dict[str, Any] = {"x": np.arange(1, len(timed) + 1, dtype=np.uint32)}
+    after = f"%{{y:,.3r}} {unit} after %{{x}}"
+    traces = [
+        # Without a legend entry, which would take another line.
+        go.Scatter(y=each, customdata=numbers, mode="markers", name="each config", showlegend=False,
+                   marker={"color": theme.BEFORE, "size": 5, "opacity": 0.85}, hovertemplate=_LABEL, **shared),
+        go.Scatter(y=expected_best(each), mode="lines", name="random order",
+                   line={"color": theme.CATEGORIES[7], "dash": "dash", "width": 2},
+                   hovertemplate=f"{after} in random order<extra></extra>", **shared),
+        go.Scatter(y=np.minimum.accumulate(each), mode="lines", name="fastest so far",
+                   line={"color": theme.HARDWARE, "shape": "hv", "width": 3},
+                   hovertemplate=f"{after}<extra></extra>", **shared),
+    ]  # fmt: skip
+    return go.Figure(
+        traces,
+        theme.layout(
+            "Time of each config, and the fastest so far",
+            xaxis={"title": {"text": "configs timed"}, "range": [0, len(timed) + 1]},
+            yaxis={"title": {"text": f"{unit}, {sweep.source}"}, "type": "log", "automargin": True},
+            showlegend=True, legend=_LEGEND, margin=_MARGIN,
+        ),
+    )  # fmt: skip
+
+
+def parallel_figure(sweep: Sweep) -> go.Figure:
+    """Draw a line per config through its value of each varied knob to its time, which is its hover point.
+
+    Colours are fifths of the ranking, fastest on top; the best config is thick. Lines between two knobs' values that
+    several configs share are drawn once: a browser draws 1,152 configs of six knobs in a third of the time.
+    """
+    unit, scale = sweep_unit(sweep)
+    axes, ranked = sweep.space.varied, sweep.ranked
+    place = {row.experiment: number for number, row in enumerate(sweep.rows)}
+    numbers = np.array([place[row.experiment] for row in ranked], dtype=np.uint32)
+    logs = np.log([time_ms(row, sweep.is_timed) for row in ranked])
+    low, high = (logs.min(), logs.max()) if ranked else (0.0, 1.0)
+    configs = [row.experiment.config for row in ranked]
+    columns = [[_share(values.index(getattr(c, name)), 0, len(values) - 1) for c in configs] for name, values in axes]
+    heights = np.array([*columns, [_share(log, low, high) for log in logs]]).T
+    ends = [math.ceil(share * len(ranked)) for share, _, _ in _GROUPS]
+    traces = []
+    for first, end, (_, name, color) in reversed(list(zip([0, *ends], ends, _GROUPS, strict=False))):
+        if end > first:
+            line = {"name": name, "legendgroup": name, "line": {"color": color, "width": 1.2}, "opacity": 0.75}
+            traces += [
+                _knob_lines(heights[first:end, :-1], line),
+                _time_lines(heights[first:end], numbers[first:end], line),
+            ]
+    if ranked:
+        traces.append(
+            go.Scatter(
+                y=heights[0], customdata=np.full(len(axes) + 1, numbers[0]), mode="lines+markers", name="best",
+                line={"color": theme.WRONG, "width": 4}, marker={"size": 6.5}, hovertemplate=_LABEL,
+            )
+        )  # fmt: skip
+    labels = [
+        (axis, _share(number, 0, len(values) - 1), str(value))
+        for axis, (_, values) in enumerate(axes)
+        for number, value in enumerate(values)
+    ]
+    extremes = sorted({low, high}) if ranked else []
+    labels += [(len(axes), _share(log, low, high), f"{significant(math.exp(log) * scale)} {unit}") for log in extremes]
+    beside = {"showarrow": False, "xanchor": "left", "xshift": 7, "yshift": 8}
+    return go.Figure(
+        traces,
+        theme.layout(
+            f"Knobs and {sweep.source} time of each config",
+            xaxis={"tickvals": list(range(len(axes) + 1)), "ticktext": [name for name, _ in axes] + ["time"],
+                   "range": [-0.15, len(axes) + 0.04], "showgrid": True, "automargin": True},
+            yaxis={"visible": False, "range": [-0.08, 1.1]},
+            annotations=[{"x": x, "y": y, "text": text, **beside} for x, y, text in labels],
+            showlegend=True, legend=_LEGEND, hovermode="closest",
+            margin={**_MARGIN, "l": 20, "r": 74},  # the times are at the right
+        ),
+    )  # fmt: skip
+
+
+def _share(value: float, low: float, high: float) -> float:
+    return float((value - low) / (high - low)) if high > low else 0.5
+
+
+def _knob_lines(heights: np.ndarray, style: dict[str, Any]) -> go.Scatter:
+    """Draw each distinct line between neighbouring knobs once.
+
+    Args:
+        heights: (configs, knobs).
+    """
+    pieces = [np.unique(heights[:, axis : axis + 2], axis=0) for axis in range(heights.shape[1] - 1)]
+    x = [axis + offset for axis, lines in enumerate(pieces) for offset in (0, 1, 2) * len(lines)]
+    y = [height for lines in pieces for line in lines.tolist() for height in (*line, math.nan)]
+    return go.Scatter(
+        x=np.array(x, dtype=np.uint32), y=np.array(y), mode="lines", hoverinfo="skip", showlegend=False, **style
+    )
+
+
+def _time_lines(heights: np.ndarray, numbers: np.ndarray, style: dict[str, Any]) -> go.Scatter:
+    """Draw the lines from the last knob to the times, back and forth in one line for each value of the knob.
+
+    Plotly draws what lies between two gaps as one path, so gaps only separate the knob's values.
+
+    Args:
+        heights: (configs, knobs + 1), the time last.
+        numbers: (configs,), the index of each row.
+    """
+    axis, order = heights.shape[1] - 2, np.argsort(heights[:, -2], kind="stable")
+    y = heights[order, -2:]
+    gaps = 2 * (1 + np.flatnonzero(np.diff(y[:, 0])))
+    x = np.insert(np.tile([axis, axis + 1], len(y)), gaps, axis + 2).astype(np.uint32)
+    customdata = np.insert(np.repeat(numbers[order], 2), gaps, 0)
+    y = np.insert(y.reshape(-1), gaps, np.nan)
+    return go.Scatter(x=x, y=y, customdata=customdata, mode="lines", hovertemplate=_LABEL, **style)
+
+
+def history_figure(
+    series: Sequence[PastRuns], points: Sequence[Sequence[str]], changes: Sequence[tuple[PastRuns, Change, str]]
+) -> go.Figure:
+    """Draw each run's median with whiskers from p20 to p80, evenly spaced from the oldest to the newest.
+
+    Colours are devices, and symbols are versions of torch and triton. A dotted line connects the runs between two
+    changes, at the median of their medians. Times are in µs if all are below a tenth of a millisecond.
+
+    Args:
+        series: the runs of each device; at least one device.
+        points: the label of each run, by device.
+        changes: changes with their labels.
+    """
+    unit, scale = time_unit(max(float(runs.p80_ms.max()) for runs in series))
+    colors = (theme.HARDWARE,) if len(series) == 1 else theme.CATEGORIES
+    versions = dict.fromkeys(pair for runs in series for pair in runs.versions)
+    symbols = dict(zip(versions, itertools.cycle(_VERSION_SYMBOLS)))
+    traces: list[go.Scatter] = []
+    for runs, labels, color in zip(series, points, itertools.cycle(colors)):
+        level = {"mode": "lines", "line": {"color": color, "width": 2, "dash": "dot"}, "showlegend": False}
+        traces += [
+            go.Scatter(x=runs.places[[start, end]] + [-0.4, 0.4], y=[ms * scale] * 2, hoverinfo="skip", **level)
+            for start, end, ms in runs.levels
+        ]
+        traces += [
+            _run_points(runs, pair, labels, scale, {"color": color, "symbol": symbols[pair]})
+            for pair in dict.fromkeys(runs.versions)
+        ]
+    dates = {int(place): day for runs in series for place, day in zip(runs.places, runs.ended, strict=True)}
+    days = [dates[place].date() for place in sorted(dates)]
+    years = " to ".join(dict.fromkeys(f"{day.year}" for day in (days[0], days[-1])))
+    medians = [float(np.median(runs.median_ms)) for runs in series]
+    marks = [_change_mark(runs, change, label, len(days)) for runs, change, label in changes]
+    return go.Figure(
+        traces,
+        theme.layout(
+            "Time of each stored run",
+            xaxis={"title": {"text": f"runs, oldest first, {years}"}, "range": [-0.7, len(days) - 0.3],
+                   "automargin": True, **_date_ticks(days)},
+            yaxis={"title": {"text": f"{unit}, median; whiskers p20 to p80"}, "automargin": True,
+                   "type": "log" if max(medians) > _MAX_LINEAR_RATIO * min(medians) else "linear"},
+            shapes=[line for line, _ in marks], annotations=[words for _, words in marks],
+            showlegend=True, legend={"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"},
+            margin={"l": 70, "r": 12, "t": 36, "b": 100}, hovermode="closest",
+        ),
+    )  # fmt: skip
+
+
+def _run_points(
+    runs: PastRuns, versions: tuple[str, str], labels: Sequence[str], scale: float, marker: dict[str, str]
+) -> go.Scatter:
+    mine = np.array([pair == versions for pair in runs.versions])
+    median, low, high = (times[mine] * scale for times in (runs.median_ms, runs.p20_ms, runs.p80_ms))
+    whiskers = {"type": "data", "symmetric": False, "array": high - median, "arrayminus": median - low}
+    return go.Scatter(
+        x=runs.places[mine], y=median, mode="markers", hovertemplate=_LABEL,
+        error_y={**whiskers, "color": theme.BORDER, "thickness": 1.5, "width": 3},
+        marker={**marker, "size": 9, "line": {"width": 0.7, "color": theme.BORDER}},
+        name=str(escape(f"{runs.device}, torch {versions[0]}, triton {versions[1]}")),
+        text=list(itertools.compress(labels, mine)),
+    )  # fmt: skip
+
+
+def _change_mark(runs: PastRuns, change: Change, label: str, count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a vertical line between the runs before and after a change, and its label.
+
+    Args:
+        count: number of runs in the figure.
+    """
+    x = float(runs.places[change.place - 1] + runs.places[change.place]) / 2
+    color = theme.WRONG if change.is_slower else theme.HARDWARE
+    is_late = x >= count / 2
+    side, shift = ("right", -6) if is_late else ("left", 6)
+    # The label avoids the runs: above the times before a slowdown, or below the slower times after it.
+    is_above = is_late == change.is_slower
+    line = {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": color, "width": 2}}
+    return line, {
+        "text": f"<b>{label}</b>", "x": x, "xanchor": side, "xshift": shift, "align": side, "showarrow": False,
+        "y": float(is_above), "yref": "paper", "yanchor": "top" if is_above else "bottom",
+    }  # fmt: skip
+
+
+def _date_ticks(days: Sequence[datetime.date]) -> dict[str, Any]:
+    """Return ticks at the first run of a day, far enough apart for their labels."""
+    ticks: list[int] = []
+    for place, day in enumerate(days):
+        has_room = not ticks or place - ticks[-1] >= len(days) / _MAX_DATES
+        if has_room and (place == 0 or day != days[place - 1]):
+            ticks.append(place)
+    words = [f"{days[place]:%b} {days[place].day}" for place in ticks]
+    return {"tickmode": "array", "tickvals": ticks, "ticktext": words, "tickangle": 0}

@@ -1,0 +1,267 @@
+"""The text and tables of a sweep: its plan, progress, result, ranking, and the label of each point."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+
+from markupsafe import Markup, escape
+
+from kernels.experiment import Experiment
+from kernels.export.script import config_line
+from kernels.results import Sweep, SweepRow
+from kernels.space import Space
+from kernels.spec import Kernel, format_duration, shape_text
+from visualize.views.numbers import counted, percent, significant, time_unit
+from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
+from visualize.views.tables import frame, table
+
+# Rows of the ranking; the saved files hold all of them.
+MAX_RANKED = 100
+# triton.Config lines to copy.
+MAX_LINES = 8
+# Predicted times within this fraction of the fastest are ties: in the recorded sweeps, the model's favourite is up to
+# 1 % slower than the measured best.
+_MODEL_ERROR = 0.01
+# Characters of a failure's reason in a point's label and in the table. The saved files hold the whole reason.
+_LABEL_CHARS, _TABLE_CHARS = 140, 400
+
+STATUSES = ("timed", "checked", "predicted", "wrong", "set aside", "failed", "not tried")
+ENDINGS = {
+    "complete": "All configs were tried.",
+    "patience": "It ended early, because the last configs were not faster.",
+    "budget": "The budget is spent.",
+    "cancelled": "It was cancelled.",
+    "failed": "It ended because no device was left.",
+    "running": "",
+    "cut off": "It was cut off, or it still runs in another process.",
+}
+_PHASES = {"explore": "exploring", "race": "racing the fastest", "final": "timing the finalists", "over": "ended"}
+_CLICKS = {
+    "set": "Click a point to set its config.",
+    "pin": "Click a point to pin its config beside the current one.",
+}
+
+CANCELLING = Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
+NOT_SWEPT = hint("Press Sweep to try them. Configs that cannot launch or would spill are set aside, with the reason.")
+NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
+
+
+def varied_text(space: Space) -> str:
+    """Return the varied knobs in the notation of the form and the command line.
+
+    >>> from kernels import space
+    >>> from kernels.experiment import from_json
+    >>> base = from_json({"kernel": "transpose.tiled"})
+    >>> varied_text(space.space(base, {"num_warps": [4, 8], "BLOCK_M": [64]}))
+    'BLOCK_M=64 num_warps=4,8'
+    """
+    return " ".join(f"{name}={','.join(map(str, values))}" for name, values in space.varied)
+
+
+def knobs_text(experiment: Experiment, space: Space) -> str:
+    """Return the experiment's values of the varied knobs."""
+    return ", ".join(f"{name} {getattr(experiment.config, name)}" for name, _ in space.varied)
+
+
+def time_ms(row: SweepRow, is_timed: bool) -> float:
+    """Return the time that ranks a row: the median, or the prediction in a sweep without times. NaN if not ranked."""
+    if is_timed:
+        return row.median_ms if row.status == "timed" and row.median_ms else math.nan
+    return row.predicted.ms if row.is_right and row.predicted else math.nan
+
+
+def sweep_unit(sweep: Sweep) -> tuple[str, float]:
+    """Return the unit of all the sweep's times, and the factor from ms. The best config's time decides."""
+    return time_unit(time_ms(sweep.best, sweep.is_timed) if sweep.best else 1.0)
+
+
+def plan_headline(space: Space, refused: Mapping[Experiment, str], seconds: float, has_times: bool) -> Markup:
+    """Render what a sweep would do.
+
+    Args:
+        refused: the reason by config that cannot launch.
+        seconds: estimated duration.
+        has_times: whether this machine's GPU times configs.
+    """
+    count, skipped = space.size - len(refused), len(refused)
+    how = "timed on this machine's GPU" if has_times else "compiled, and ranked by predicted time alone"
+    sentence = say("{} over {}: {}. About {}.", space.base.kernel, varied_text(space), how, format_duration(seconds))
+    verb = "is" if skipped == 1 else "are"
+    aside = say("{} {} set aside before any compile.", counted(skipped, "config"), verb) if skipped else ""
+    return headline(f"{count:,}", "config to try" if count == 1 else "configs to try", sentence, aside)
+
+
+def plan_tables(space: Space, refused: Mapping[Experiment, str]) -> Markup:
+    """Render the varied knobs and the configs that cannot launch."""
+    rows = [(name, ", ".join(map(str, values)), len(values)) for name, values in space.varied]
+    varied = table(frame(("Knob", "Values", "Count"), rows), f"{counted(space.size, 'config')}: all combinations")
+    aside = _reasons_table(refused.items(), space, "Set aside before any compile")
+    return Markup('<div class="tables">{}{}</div>').format(varied, aside)
+
+
+def sweep_headline(sweep: Sweep) -> Markup:
+    """Render the best config and its time, so far or at the end."""
+    counts = ", ".join(f"{count:,} {status}" for status in STATUSES if (count := sweep.count(status)))
+    problem = sweep.experiment.problem
+    tried = say("{}, {}, {}: {}.", shape_text(problem), problem.dtype, counted(len(sweep.rows), "config"), counts)
+    is_running, ending = sweep.ended == "running", ENDINGS[sweep.ended]
+    if sweep.ended in ("cancelled", "cut off"):
+        ending += " Finished rows are kept, and Sweep resumes from them."
+    if sweep.best is None:
+        nothing = "No config has a result so far." if is_running else "No config has a correct result."
+        return headline("", "", nothing, tried, ending, sweep.note)
+    unit, scale = sweep_unit(sweep)
+    what = say("{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else "best config")
+    preposition = "on" if sweep.is_timed else "for"
+    best = Strong(knobs_text(sweep.best.experiment, sweep.space))
+    libraries = [
+        say("{} takes {} ({} to {}) times as long.", call.name, *map(significant, (call.ratio, call.low, call.high)))
+        for call in (sweep.final.baselines if sweep.final else ())
+    ]
+    return headline(
+        f"{significant(time_ms(sweep.best, sweep.is_timed) * scale)} {unit}", what,
+        say("{} {} {}. {}", best, preposition, sweep.best.device, ending),
+        tried, *libraries, _ties(sweep), sweep.note,
+    )  # fmt: skip
+
+
+def _ties(sweep: Sweep) -> object:
+    if sweep.is_timed:
+        ties = sum(finalist.is_tie for finalist in sweep.final.finalists) if sweep.final else 0
+        return say("{} finalists tie within their intervals. The simplest of them wins.", ties) if ties > 1 else ""
+    limit = (1 + _MODEL_ERROR) * time_ms(sweep.ranked[0], is_timed=False)
+    ties = sum(time_ms(row, is_timed=False) <= limit for row in sweep.ranked)
+    template = "{} configs are {} within {} of the best: too close for the model to rank."
+    return say(template, ties, Mark("predicted"), percent(_MODEL_ERROR)) if ties > 1 else ""
+
+
+def progress(phase: str, done: int, total: int, seconds: float, remaining_s: float | None, name: str = "") -> Markup:
+    """Render a progress bar, the number of finished configs, and the remaining time.
+
+    Args:
+        name: the sweep's name among several sizes, or "".
+    """
+    left = "" if remaining_s is None else f", about {format_duration(remaining_s)} left"
+    prefix = f"{name}: " if name else ""
+    words = f"{prefix}{done:,} of {total:,} configs done, {_PHASES[phase]}, {format_duration(seconds)}{left}"
+    bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>').format(max(total, 1), done)
+    return Markup('<p class="status" role="status">{} <span>{}</span></p>').format(bar, words)
+
+
+def point(row: SweepRow, sweep: Sweep) -> str:
+    """Return the label of a point, with Plotly's line breaks: knobs, time, prediction, reason."""
+    unit, scale = sweep_unit(sweep)
+    lines = [f"<b>{knobs_text(row.experiment, sweep.space)}</b>"]
+    if row.median_ms:
+        median, *ends = (significant(ms * scale) for ms in (row.median_ms, row.low_ms, row.high_ms) if ms is not None)
+        interval = f" ({' to '.join(ends)})" if len(ends) == 2 else ""
+        lines.append(f"{median} {unit} {sweep.source}{interval}")
+    if row.predicted:
+        lines.append(f"{significant(row.predicted.ms * scale)} {unit} predicted, by {row.predicted.resource}")
+    if row.status not in ("timed", "predicted"):
+        # A compiler's message: on one line, because lines separate the points' labels, and without markup.
+        reason = textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …")
+        lines.append(f"{row.status}{': ' if reason else ''}{escape(reason)}")
+    return "<br>".join(lines)
+
+
+def about(sweep: Sweep) -> str:
+    """Return the caption of a saved picture."""
+    problem = sweep.experiment.problem
+    shape = f"{shape_text(problem)}, {problem.dtype}"
+    return " · ".join(
+        (sweep.experiment.kernel, shape, varied_text(sweep.space), sweep.rows[0].device, sweep.source)
+    )  # fmt: skip
+
+
+def ranking(sweep: Sweep, address: Callable[[SweepRow], str]) -> Markup:
+    """Render the best configs as a table that can be sorted and filtered.
+
+    Args:
+        address: the query that sets a row's config.
+    """
+    rows = sweep.ranked[:MAX_RANKED]
+    if not rows:
+        return Markup()
+    unit, scale = sweep_unit(sweep)
+    fastest = rows[0].relative or 1.0
+    # One entry per column: its heading, and its cell in a row.
+    columns: list[tuple[object, Callable[[SweepRow], object]]] = [
+        (name, attrgetter(f"experiment.config.{name}")) for name, _ in sweep.space.varied
+    ]
+    if sweep.is_timed:
+        columns += [
+            (Sourced(f"Time, {unit}", sweep.source), lambda row: significant((row.median_ms or 0) * scale, 4)),
+            ("Time / best", lambda row: significant((row.relative or fastest) / fastest, 4)),
+        ]
+    columns += [
+        (Sourced(f"Time, {unit}", "predicted"), lambda row: row.predicted and significant(row.predicted.ms * scale, 4)),
+        ("Bottleneck", lambda row: row.predicted and row.predicted.resource),
+        ("Registers", attrgetter("registers")),
+        ("Spilled, bytes", attrgetter("spilled_bytes")),
+        ("Shared, bytes", attrgetter("shared_bytes")),
+        ("Status", attrgetter("status")),
+    ]
+    cells = [
+        [Link(rank, address(row)), *("" if (value := cell(row)) is None else value for _, cell in columns)]
+        for rank, row in enumerate(rows, 1)
+    ]
+    listed = table(frame(["Rank", *(heading for heading, _ in columns)], cells), "Configs, the best first")
+    rest = len(sweep.ranked) - len(rows)
+    more = hint(say("The saved files list {} more.", f"{rest:,}")) if rest else Markup()
+    return Markup('<div class="sortable">{}</div>{}').format(listed, more)
+
+
+def failures(sweep: Sweep) -> Markup:
+    """Render the configs without a result, by reason."""
+    rows = [row for row in sweep.rows if row.status in ("set aside", "failed", "wrong")]
+    return _reasons_table(((row.experiment, row.reason) for row in rows), sweep.space, "Without a result")
+
+
+def _reasons_table(reasons: Iterable[tuple[Experiment, str]], space: Space, caption: str) -> Markup:
+    """Render configs by reason, most frequent first. Reasons that differ only in numbers count as equal."""
+    similar: dict[str, list[tuple[Experiment, str]]] = defaultdict(list)
+    for experiment, reason in reasons:
+        similar["".join(c for c in reason if not c.isdigit())].append((experiment, reason))
+    rows = [
+        (
+            f"{len(configs):,}",
+            textwrap.shorten(configs[0][1], _TABLE_CHARS, placeholder=" …"),
+            knobs_text(configs[0][0], space),
+        )
+        for configs in sorted(similar.values(), key=len, reverse=True)[:20]
+    ]
+    return table(frame(("Configs", "Reason (first config)", "First config"), rows), caption) if rows else Markup()
+
+
+def picture_hint(sweep: Sweep, picture: str, click: str) -> Markup:
+    """Say what a click on the picture does, or why there is no picture."""
+    if not sweep.ranked:
+        return hint("No config has a result so far." if sweep.ended == "running" else "No config has a result.")
+    if picture == "library":
+        return hint("Enter sizes under over, such as K=512,1024, and press Sweep.")
+    if sweep.is_timed or picture not in ("bound", "convergence"):
+        return hint(_CLICKS[click])
+    return hint(f"Nothing was timed, so {picture} has nothing to show. heatmap and parallel show predicted times.")
+
+
+def left(others: int) -> Markup:
+    """Say that a sweep continues for other pages and API calls after Cancel."""
+    return hint(f"You left the sweep. It continues for {counted(others, 'other client')}, and ends when all have left.")
+
+
+def config_lines(kernel: Kernel, sweep: Sweep, best: str) -> Markup:
+    """Render the best configs as triton.Config lines, and a link that sets the best one.
+
+    Args:
+        best: the query that sets the best config.
+    """
+    lines = "".join(f"{config_line(kernel, row.experiment)}\n" for row in sweep.ranked[:MAX_LINES])
+    template = "{} and look at it on the other tabs. Best by {} time, for @triton.autotune:"
+    return hint(say(template, Link("Use the best config", best), Mark(sweep.source))) + Markup("<pre>{}</pre>").format(
+        lines
+    )
