@@ -8,6 +8,7 @@ their defaults.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,18 @@ class Experiment:
         """Return the page's URL parameters: every field, flat."""
         gpu = {"gpu": self.gpu} if self.gpu else {}
         return {"kernel": self.kernel, **vars(self.problem), **vars(self.config), **gpu, **vars(self.run)}
+
+    def short_address(self) -> dict[str, int | str]:
+        """Return the kernel and the URL parameters that differ from its defaults."""
+        defaults = _default_address(self.kernel)
+        return {
+            name: value for name, value in self.to_address().items() if name == "kernel" or defaults.get(name) != value
+        }
+
+
+@functools.cache
+def _default_address(kernel: str) -> dict[str, int | str]:
+    return from_json({"kernel": kernel}).to_address()
 
 
 def kernel_knob() -> Knob:

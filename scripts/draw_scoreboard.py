@@ -13,9 +13,9 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.browser import chromium
-from visualize.figures.scoreboard_figure import scoreboard_figure
-from visualize.scoreboard.board import scoreboard
-from visualize.text.scoreboard_text import in_short
+from visualize.views.library.figures import scoreboard_figure
+from visualize.views.library.scoreboard import scoreboard
+from visualize.views.library.text import scoreboard_summary
 from visualize.views.theme import THEMES
 from visualize.widgets.plot import PLOTLY_JS
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURE, README = ROOT / "docs" / "scoreboard.png", ROOT / "README.md"
 WIDTH, HEIGHT, SCALE, COLORS = 960, 560, 2, 64
 
-# The text of `in_short`, in bold.
+# The text of `scoreboard_summary`, in bold.
 SENTENCE = re.compile(r"\*\*[\d,]+ of [\d,]+ counts agree exactly[^*]*\*\*")
 
 
@@ -52,7 +52,7 @@ def draw(file: Path) -> None:
 def main() -> None:
     draw(PICTURE)
     text = README.read_text(encoding="utf-8")
-    summary = in_short(scoreboard())
+    summary = scoreboard_summary(scoreboard())
     README.write_text(SENTENCE.sub(f"**{summary}**", text), encoding="utf-8")
     print(f"{PICTURE}: {PICTURE.stat().st_size:,} bytes; README: {summary}")
 

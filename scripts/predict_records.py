@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from visualize.scoreboard.predictions import Prediction
+    from visualize.views.library.scoreboard import Prediction
 
 
 def predictions() -> Iterator[Prediction]:
@@ -21,17 +21,17 @@ def predictions() -> Iterator[Prediction]:
     from kernels.measuring.counters import COUNTERS
     from kernels.results import records
     from tests.oracle.recorded_reuse import STUDIES, recorded_launches, rows
-    from visualize.scoreboard.predictions import beside_counters, of_counters, of_study
+    from visualize.views.library.scoreboard import Prediction, counters_prediction, predict_counted, recorded_launch
 
     for counted in records.shipped(COUNTERS.form):
-        yield of_counters(counted, beside_counters(counted))
+        yield counters_prediction(counted, predict_counted(counted))
     for recording, launch in zip(STUDIES, recorded_launches(), strict=True):
-        reads = [(row.group_size, row.predicted.read_bytes, row.is_flagged) for row in rows([launch])]
-        yield of_study(recording.measured.experiment, recording.gpu, version("triton"), reads)
+        reads = tuple((row.group_size, round(row.predicted.read_bytes), row.is_flagged) for row in rows([launch]))
+        yield Prediction(recorded_launch(recording).short_address(), version("triton"), reads=reads)
 
 
 def main() -> None:
-    from visualize.scoreboard.predictions import FILE
+    from visualize.views.library.scoreboard import FILE
 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache

@@ -23,7 +23,7 @@ from kernels.spec import Kernel, Launch
 from visualize.predict.bounds import writes_in_parts
 from visualize.predict.l2 import CONSTANTS, Constants
 from visualize.predict.reuse import DramTraffic, Reuse, by_group_size, recommended, reuse
-from visualize.scoreboard.predictions import shipped
+from visualize.views.library.scoreboard import shipped_predictions
 
 # Shapes drawn at random, by draw.
 with (Path(__file__).parent / "drawn_shapes.csv").open(encoding="utf-8") as file:
@@ -133,7 +133,7 @@ def rows(launches: Iterable[RecordedLaunch], constants: Constants = CONSTANTS) -
 
 def scoreboards(launches: Sequence[RecordedLaunch]) -> list[Row]:
     """The same of all recorded launches, by the predictions that the scoreboard ships."""
-    predictions = [one.reads for one in shipped() if one.reads]
+    predictions = [one.reads for one in shipped_predictions() if one.reads]
     return [
         Row(one, size, _counted(one, size), read_bytes, is_flagged)
         for one, reads in zip(launches, predictions, strict=True)

@@ -13,7 +13,7 @@ from kernels.results import records
 from visualize.predict.agreement import Verdicts, count_of, launch_totals
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import wavefronts_per_instruction
-from visualize.scoreboard.predictions import beside_counters, of_counters, shipped
+from visualize.views.library.scoreboard import counters_prediction, predict_counted, shipped_predictions
 
 pytestmark = pytest.mark.xdist_group("atlas")
 
@@ -25,7 +25,7 @@ LANES = ("ld", "st", "red", "atom")
 @functools.cache
 def predict(place) -> Verdicts:
     """Return the models' predictions for one recording, computed once for all tests."""
-    return beside_counters(ATLAS[place])
+    return predict_counted(ATLAS[place])
 
 
 # By default one recording in five: the scoreboard's tests compare every launch's totals.
@@ -108,8 +108,8 @@ def test_few_instructions_are_undercounted():
 
 def test_the_scoreboards_predictions_are_these_models():
     """All shipped ones. If a model changes, `python -m scripts.predict_records` regenerates them."""
-    found = [of_counters(recording, predict(place)) for place, recording in enumerate(ATLAS)]
-    assert found == [one for one in shipped() if one.operations]
+    found = [counters_prediction(recording, predict(place)) for place, recording in enumerate(ATLAS)]
+    assert found == [one for one in shipped_predictions() if one.operations]
 
 
 def wavefronts_of(counted):

@@ -20,7 +20,7 @@ from visualize.predict.bounds import bounds
 from visualize.predict.l2 import CONSTANTS
 from visualize.predict.reuse import reuse
 from visualize.predict.schedule import programs_per_sm, schedule
-from visualize.scoreboard.predictions import shipped
+from visualize.views.library.scoreboard import shipped_predictions
 
 FILE = Path(__file__).parent / "h200_dram.csv"
 TRUTH = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
@@ -110,7 +110,7 @@ def test_on_an_h100_too_92_of_100_orders_are_within_20_percent(shipped_rows):
 
 def test_the_scoreboards_predictions_are_the_models(sampled_everywhere):
     """If the model changes, `python -m scripts.predict_records` regenerates them."""
-    predictions = {prediction.experiment: prediction for prediction in shipped() if prediction.reads}
+    predictions = {prediction.experiment: prediction for prediction in shipped_predictions() if prediction.reads}
     assert len(predictions) == len(STUDIES)
     for each in sampled_everywhere:
         prediction = predictions[replace(each.study.experiment, gpu=each.launch.gpu.name)]

@@ -255,7 +255,7 @@ def test_the_shape_cliff_is_drawn_and_counts_what_is_not_recorded_say_so(tab: Ta
 
 def test_while_an_answer_is_awaited_a_line_says_so_within_a_tenth_of_a_second(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped")
-    line = tab.page.get_by_role("progressbar", name="Waiting for an answer")
+    line = tab.page.get_by_role("progressbar", name="Waiting for a reply")
     line.wait_for(state="hidden")
     tab.page.route("**/run/predict*", lambda _: None)  # held, until the route is given up
     waited_ms = tab.page.evaluate(

@@ -12,7 +12,7 @@ from kernels.knobs import ConfigError
 from tests.panels.sent import named, request, set_to
 from visualize.panels.tabs import SETTINGS
 from visualize.state import pin
-from visualize.text.compared import ratio
+from visualize.views.compare import ratio
 from visualize.views.numbers import Number
 from visualize.widgets import settings
 from visualize.widgets.plot import NONE, with_twin

@@ -16,7 +16,7 @@ from tests.panels.sent import opened
 from visualize.panels.endpoint import Api
 from visualize.panels.export_panel import ExportPanel
 from visualize.panels.tabs import TABS
-from visualize.views.caption import about
+from visualize.views.prose import picture_caption
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_the_panel_knows_what_is_set(page):
 
 def test_about_names_what_differs_from_a_plain_run():
     experiment = from_json({"kernel": "transpose.flat", "run": {"seed": 3, "l2": "cold"}})
-    assert about(experiment, GPUS["L4"].name, "predicted", "counted").endswith(
+    assert picture_caption(experiment, GPUS["L4"].name, "predicted", "counted").endswith(
         "num_stages 3 · seed 3, cold · L4 · predicted and counted"
     )
 
@@ -90,4 +90,4 @@ def test_about_names_what_differs_from_a_plain_run():
 @pytest.mark.parametrize("sources", [(), ("guessed",)])
 def test_about_takes_no_mark_that_there_is_not(sources):
     with pytest.raises(ValueError, match="allowed are measured"):
-        about(from_json({"kernel": "transpose.flat"}), "L4", *sources)
+        picture_caption(from_json({"kernel": "transpose.flat"}), "L4", *sources)

@@ -23,7 +23,7 @@ from visualize.panels.history_tab import PAGE, HistoryPanel, past_runs, reply, r
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.text import history_text
-from visualize.text.recorded_text import kind_name
+from visualize.views.prose import kind_name
 from visualize.widgets.plot import NONE
 
 ONE = experiment(M=2048, N=2048)
@@ -200,7 +200,7 @@ def test_the_latest_are_filtered_and_paged_by_links_that_keep_the_experiment(pan
     assert "Checks 0" not in text_of(only)
     checks = drawn(panel, store, history_kind="check")[panel.latest]
     assert checks.count("<tr>") == 1 + 1
-    assert kind_name("check", several=True) == "Checks"
+    assert kind_name("check", plural=True) == "Checks"
 
 
 def test_a_result_of_a_kernel_that_is_no_longer_there_is_listed_without_a_link(panel, store):

@@ -18,8 +18,8 @@ from kernels.results import records
 from visualize.panels.recorded_tab import KINDS, PAGE, SHOWN_ON, RecordedPanel, entries, reply
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
-from visualize.text import recorded_text
 from visualize.views.numbers import SOURCES, key_numbers
+from visualize.views.prose import config_text, kind_name
 
 FORMS = {one.form.word: one.form for one in MEASUREMENTS.values()}
 
@@ -44,7 +44,7 @@ def test_every_recording_is_an_entry():
 
 def test_every_kind_has_a_tab_that_shows_it_and_a_name():
     assert set(SHOWN_ON) == set(KINDS)
-    names = [recorded_text.kind_name(kind, several=True) for kind in SHOWN_ON]
+    names = [kind_name(kind, plural=True) for kind in SHOWN_ON]
     assert names == ["Runs", "Timelines", "Counts", "GROUP_SIZE studies"]
     assert set(SHOWN_ON.values()) <= set(SETTINGS.tabs)
 
@@ -98,7 +98,7 @@ def test_filters_go_together_and_the_last_page_ends_the_list():
 
 
 def test_what_has_no_recording_says_so():
-    assert "Nothing of this was recorded." in drawn(recorded_gpu="B200")
+    assert "No recordings match." in drawn(recorded_gpu="B200")
 
 
 def test_a_filter_keeps_the_experiment_and_the_other_filters():
@@ -152,13 +152,13 @@ def test_the_endpoint_refuses_what_there_is_none_of_by_its_own_name(given, field
     with pytest.raises(ConfigError) as error:
         reply(*given)
     assert error.value.field == field
-    assert str(error.value).startswith(f"{field} is ")
+    assert str(error.value).startswith(f"{field} must be ")
 
 
 def test_a_config_in_short_leaves_out_what_a_study_holds_several_of():
     config = discover()["matmul.grouped"].config(BLOCK_M=128, num_warps=1)
-    assert recorded_text.config(config) == "128 × 128 × 32, GROUP_SIZE 4, 1 warp, 3 stages"
-    assert "GROUP_SIZE" not in recorded_text.config(config, varied=("GROUP_SIZE",))
+    assert config_text(config) == "128 × 128 × 32, GROUP_SIZE 4, 1 warp, 3 stages"
+    assert "GROUP_SIZE" not in config_text(config, omit=("GROUP_SIZE",))
 
 
 def test_recordings_of_a_kind_that_no_tab_is_named_for_open_the_page():

@@ -20,10 +20,17 @@ from visualize.panels import compare
 from visualize.panels.scoreboard_tab import ScoreboardPanel, ScoreboardView, address, picture, reply
 from visualize.panels.tabs import SETTINGS
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
-from visualize.scoreboard.board import scoreboard
-from visualize.scoreboard.predictions import FILE, UnreadablePrediction, beside_counters, of_counters, read, shipped
 from visualize.state.known import Known
-from visualize.text import scoreboard_text
+from visualize.views.library import text as scoreboard_text
+from visualize.views.library.scoreboard import (
+    FILE,
+    counters_prediction,
+    predict_counted,
+    read_predictions,
+    score_recordings,
+    scoreboard,
+    shipped_predictions,
+)
 from visualize.widgets.link import query
 
 ATLAS, STUDIES = records.shipped(COUNTERS.form), records.shipped(GROUP_SIZES.form)
@@ -48,7 +55,7 @@ def text_of(markup):
 
 
 def test_every_recording_that_counts_something_is_predicted_once():
-    assert len(shipped()) == len(ATLAS) + len(STUDIES)
+    assert len(shipped_predictions()) == len(ATLAS) + len(STUDIES)
     assert scoreboard().unpredicted == ()
     counted = {replace(one.measured.experiment, gpu=one.gpu) for one in ATLAS}
     mine = (*scoreboard().part(EXACT_COUNTS).scores, *scoreboard().lower_bounds)
@@ -59,13 +66,15 @@ def test_every_recording_that_counts_something_is_predicted_once():
 def test_the_file_is_small_and_every_line_is_as_it_would_be_written():
     assert FILE.stat().st_size < 240_000
     lines = FILE.read_text(encoding="utf-8").splitlines()
-    assert [one.line() for one in shipped()] == lines
-    assert {one.triton for one in shipped() if one.operations} == {one.measured.device.triton for one in ATLAS}
+    assert [one.line() for one in shipped_predictions()] == lines
+    assert {one.triton for one in shipped_predictions() if one.operations} == {
+        one.measured.device.triton for one in ATLAS
+    }
 
 
 @pytest.mark.parametrize("recording", ATLAS[::EVERY], ids=lambda one: f"{one.measured.experiment.kernel}-{one.gpu}")
 def test_the_shipped_prediction_is_what_the_models_say(recording):
-    assert of_counters(recording, beside_counters(recording)) in shipped()
+    assert counters_prediction(recording, predict_counted(recording)) in shipped_predictions()
 
 
 def test_what_was_counted_is_read_from_the_recording():
@@ -104,7 +113,7 @@ def test_the_headline_is_of_what_the_picture_shows(panel, count):
     assert "on H200" in said
     if count == DRAM:
         assert said.startswith(f"{100 * shown.median_error:.2g} % median error of DRAM reads")
-        assert f"{len(shown.scores):,} orders of 146 launches" in said
+        assert f"{len(shown.scores):,} program orders of 146 launches" in said
     else:
         assert said.startswith(f"{shown.exact:,} of {len(shown.scores):,} ")
         assert f"{shown.launches} launches" in said
@@ -112,7 +121,7 @@ def test_the_headline_is_of_what_the_picture_shows(panel, count):
 
 
 def test_the_short_form_has_both_counts_and_all_launches():
-    said = scoreboard_text.in_short(scoreboard())
+    said = scoreboard_text.scoreboard_summary(scoreboard())
     exact, of = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+", said)[:2])
     both = [one for one in scoreboard().scores if one.count in EXACT_COUNTS]
     assert (exact, of) == (sum(one.predicted == one.counted for one in both), len(both))
@@ -132,16 +141,16 @@ def scores(*pairs):
 
 def test_misses_are_listed_by_themselves_and_none_is_a_sentence():
     board = Scoreboard(scores((5, 5), (90, 100), (7, 7)))
-    shown = scoreboard_text.below(board, "sectors", "tab=recorded", dict.fromkeys(board.misses, "kernel=k"))
-    assert "<details open><summary>1 of 3 sector counts is not equal</summary>" in shown
+    shown = scoreboard_text.scoreboard_notes(board, "sectors", "tab=recorded", dict.fromkeys(board.misses, "kernel=k"))
+    assert "<details open><summary>1 of 3 sector counts differs from the prediction</summary>" in shown
     assert shown.count("<tr>") == 2
     assert '<a href="?kernel=k">matmul.persistent</a>' in shown
     assert "<td>90</td><td>100</td><td>−10\u00a0%</td>" in shown
     exact = Scoreboard(scores((5, 5), (7, 7)))
-    shown = scoreboard_text.below(exact, "sectors", "tab=recorded", {})
-    assert "No misses among 2 sector counts: each equals its prediction.</p>" in shown
+    shown = scoreboard_text.scoreboard_notes(exact, "sectors", "tab=recorded", {})
+    assert "None of 2 sector counts differs from the prediction.</p>" in shown
     assert "<details>" not in shown, "nothing to unfold"
-    assert "each" in scoreboard_text.claim(exact, "sectors", exact)
+    assert "each" in scoreboard_text.scoreboard_headline(exact, "sectors", exact)
 
 
 def test_what_is_left_out_is_said_with_its_count(panel):
@@ -149,13 +158,13 @@ def test_what_is_left_out_is_said_with_its_count(panel):
     assert "Not compared: retrying atomics of 23 launches." in below
     assert "Left out" not in text_of(panel.draw(known(score_kernel="transpose.flat"))[panel.below])
     missing = Scoreboard(scores((5, 5)), (), (scores((5, 5))[0].experiment,))
-    assert "1 recorded launch" in text_of(scoreboard_text.below(missing, "sectors", "", {}))
+    assert "1 recorded launch" in text_of(scoreboard_text.scoreboard_notes(missing, "sectors", "", {}))
 
 
 def test_a_recording_without_a_prediction_is_left_out_and_said():
-    found = scoreboard(lambda: shipped()[1:])
+    found = score_recordings(shipped_predictions()[1:])
     assert len(found.unpredicted) == 1
-    assert found.unpredicted[0] == shipped()[0].experiment
+    assert found.unpredicted[0] == shipped_predictions()[0].experiment
 
 
 def test_a_click_opens_the_launch_on_the_tab_that_has_its_count():
@@ -169,10 +178,10 @@ def test_a_click_opens_the_launch_on_the_tab_that_has_its_count():
 
 def test_a_point_says_launch_kernel_shape_config_gpu_and_both_numbers():
     (one,) = scores((90, 100))
-    said = scoreboard_text.point(replace(one, predicted=1234, counted=5678))
+    said = scoreboard_text.point_text(replace(one, predicted=1234, counted=5678))
     for part in ("TMA load", "matmul.persistent", "H200", "512 × 512 × 512", "float16", "4 warps", "1,234", "5,678"):
         assert part in said
-    assert scoreboard_text.point(replace(one, count=DRAM, predicted=2 * 10**9)).count("2.00 GB") == 1
+    assert scoreboard_text.point_text(replace(one, count=DRAM, predicted=2 * 10**9)).count("2.00 GB") == 1
 
 
 def test_the_picture_is_the_same_whatever_is_set_and_is_sent_in_100_kilobytes(panel):
@@ -223,5 +232,5 @@ def test_the_endpoint_narrows_down_and_refuses_what_there_is_none_of():
 
 @pytest.mark.parametrize("line", ["{}", '{"launch": {}, "triton": 3}', '{"launch": {}, "triton": "3", "more": 1}', "{"])
 def test_a_line_that_holds_no_prediction_says_which(line):
-    with pytest.raises(UnreadablePrediction, match=r"predictions\.jsonl, line 2: "):
-        read([shipped()[0].line(), line])
+    with pytest.raises(ValueError, match=r"predictions\.jsonl, line 2: "):
+        read_predictions([shipped_predictions()[0].line(), line])

@@ -25,7 +25,7 @@ from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.state.state import State
-from visualize.views import caption
+from visualize.views.prose import stage_title
 from visualize.widgets import form, link, settings
 
 # How what is wanted of the compiler begins where it was known, so that the panel is drawn already.
@@ -153,7 +153,7 @@ class Drawing:
     def redrawn(self, state: State, sentences: Mapping[str, str] | None = None) -> Drawn:
         """The address, the open tab, and what is wrong; other tabs wait until they are opened."""
         said = dict(sentences or {})
-        title = caption.title(state.experiment, state.gpu.name)
+        title = stage_title(state.experiment, state.gpu.name)
         answer: Drawn = {self._at.link: link.shown(state.to_address(), SETTINGS.short_address(state), title)}
         if wanted := self.wanted(state):
             answer[self._at.wanted] = wanted

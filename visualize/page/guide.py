@@ -11,10 +11,10 @@ from markupsafe import Markup
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
 from visualize.panels.tabs import SETTINGS
-from visualize.text import tour_text
-from visualize.text.tour_text import Answer, Number, Place
+from visualize.tours import text as tour_text
 from visualize.tours import tours
 from visualize.tours.fact import Found, NoFact, found
+from visualize.tours.text import Answer, Number, Place
 from visualize.tours.tour import Stop, Tour
 from visualize.widgets import link, tour_bar
 from visualize.widgets.keys import keys

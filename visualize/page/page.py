@@ -13,6 +13,7 @@ import gradio as gr
 from gradio.blocks import Block
 
 from kernels.measuring.session import MEASUREMENTS, Session
+from visualize.page import header_text
 from visualize.page.api import endpoints
 from visualize.page.drawing import Components, Drawing
 from visualize.page.guide import Guide
@@ -23,7 +24,6 @@ from visualize.panels.panel import Ask, Measure, Panel
 from visualize.panels.prediction_process import PredictionProcess
 from visualize.panels.result_tab import ResultPanel
 from visualize.panels.tabs import SETTINGS, TABS, WAYS
-from visualize.text import header_text
 from visualize.widgets import assets, form, link
 from visualize.widgets import settings as page_settings
 from visualize.widgets.markup import markup

@@ -25,8 +25,8 @@ from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation
 from visualize.state.known import Known
 from visualize.state.state import State
 from visualize.text import bank_conflicts, coalescing_text, status_text, verdicts, why
-from visualize.views import caption
 from visualize.views.numbers import Number
+from visualize.views.prose import picture_caption
 from visualize.widgets import form
 from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup
@@ -101,7 +101,7 @@ class CoalescingPanel(Panel):
         why_not = _why_not(known)
 
         def about(*sources: str) -> str:
-            return caption.about(state.experiment, state.gpu.name, *sources)
+            return picture_caption(state.experiment, state.gpu.name, *sources)
 
         on_board, as_compiled = pictures(shown, lanes.request, why_not, about)
         tensors, costs = compare_costs(found, number)

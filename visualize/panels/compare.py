@@ -18,7 +18,7 @@ from visualize.panels.panel import Drawn, Panel
 from visualize.state import pin
 from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
-from visualize.text import compared as compared_text
+from visualize.views import compare as compared_text
 from visualize.views.numbers import Number, key_numbers, source
 from visualize.widgets import plot
 from visualize.widgets.link import query
@@ -60,8 +60,8 @@ def compared(
         problem = str(error)
     swapped = State(twin.state.experiment, state.view, twin.state.kernel, twin.state.gpu, state.experiment)
     now, then = ({**one.experiment.to_address(), "gpu": one.gpu.name} for one in (state, twin.state))
-    ways = compared_text.ways(query(swapped.moved_to()), query(state.moved_to(**{pin.FIELD: ""})), problem)
-    return drawn, compared_text.table(now, then, numbers(known, panels), theirs, ways)
+    ways = compared_text.pin_actions(query(swapped.moved_to()), query(state.moved_to(**{pin.FIELD: ""})), problem)
+    return drawn, compared_text.comparison(now, then, numbers(known, panels), theirs, ways)
 
 
 def numbers(known: Known, panels: Sequence[Panel]) -> list[Number]:

@@ -25,8 +25,8 @@ from visualize.state.known import Known
 from visualize.state.state import short_experiment
 from visualize.text import history_text
 from visualize.text.history_text import Row
-from visualize.text.recorded_text import Facet
-from visualize.views import caption
+from visualize.views.prose import picture_caption
+from visualize.views.tables import Facet
 from visualize.views.tune.figures import history_figure
 from visualize.widgets import form
 from visualize.widgets.folded import folded
@@ -173,7 +173,7 @@ def picture(known: Known, series: Sequence[PastRuns]) -> str:
     points = [[history_text.point(one, place) for place in range(len(one))] for one in series]
     marked = [(one, change, history_text.changed(one, change)) for one in series for change in one.changes]
     devices = escape(", ".join(one.device for one in series))  # Plotly takes some markup for its own
-    about = caption.about(known.state.experiment, str(devices), "recorded")
+    about = picture_caption(known.state.experiment, str(devices), "recorded")
     anew = f"{query(known.state.experiment.to_address())} {sum(map(len, series))}"
     return drawn(history_figure(series, points, marked), anew, about=about)
 

@@ -17,9 +17,10 @@ from visualize.panels.endpoint import Api, Endpoint, answered, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.state.known import Known
 from visualize.state.state import short_experiment
-from visualize.text import recorded_text
-from visualize.text.recorded_text import Facet, Row
+from visualize.views.library import text
+from visualize.views.library.text import RecordedRow
 from visualize.views.numbers import Number, key_numbers
+from visualize.views.tables import Facet
 from visualize.widgets import form
 from visualize.widgets.link import query
 from visualize.widgets.markup import markup
@@ -164,12 +165,14 @@ class RecordedPanel(Panel):
             return query(known.state.moved_to(recorded_page=number)) if 1 <= number <= pages else ""
 
         facets = [_facet(known, view, name) for name in ("kind", "kernel", "gpu")]
-        rows = [Row(one.kind, one.experiment, one.gpu, one.date, one.numbers, query(one.address())) for one in shown]
+        rows = [
+            RecordedRow(one.kind, one.experiment, one.gpu, one.date, one.numbers, query(one.address())) for one in shown
+        ]
         first = (page - 1) * PAGE + 1
-        pager = recorded_text.pager(first, len(rows), len(found), to_page(page - 1), to_page(page + 1))
+        pager = text.recorded_pager(first, len(rows), len(found), to_page(page - 1), to_page(page + 1))
         return {
-            self.claim: recorded_text.claim(len(entries()), sorted({one.gpu for one in entries()})),
-            self.list: recorded_text.gallery(facets, pager, rows),
+            self.claim: text.recorded_headline(len(entries()), sorted({one.gpu for one in entries()})),
+            self.list: text.recorded_list(facets, pager, rows),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:

@@ -26,7 +26,7 @@ from visualize.predict.schedule import schedule
 from visualize.state import kept_run
 from visualize.state.known import Known
 from visualize.text import run_report, status_text, time_text
-from visualize.views import caption
+from visualize.views.prose import picture_caption
 from visualize.widgets import assets
 from visualize.widgets.folded import folded
 from visualize.widgets.link import dated, query
@@ -167,10 +167,10 @@ def drawn_result(result: RunResult, launch: Launch, when: Markup | str = "") -> 
     in_l2 = time_text.in_l2(result, kernel, launch)
     address = query(experiment.to_address())
     whole = closeup = times = NONE
-    about = caption.about(experiment, launch.gpu.name, _SOURCES[result.backend])
+    about = picture_caption(experiment, launch.gpu.name, _SOURCES[result.backend])
     timed = result if result.timing else result.recorded
     if timed and timed.timing and result.check.passed:
-        measured = caption.about(experiment, launch.gpu.name, _SOURCES[timed.backend])
+        measured = picture_caption(experiment, launch.gpu.name, _SOURCES[timed.backend])
         times = drawn(time_figure(timed), anew=address, about=measured)
     values = Markup()
     if diff := result.diff:

@@ -21,8 +21,9 @@ from visualize.predict.schedule import programs_per_sm
 from visualize.state.known import Known
 from visualize.text import reuse_claims, status_text
 from visualize.text.reuse_tables import comparison, small_print, way
-from visualize.views import caption, prose
+from visualize.views import prose
 from visualize.views.numbers import Number
+from visualize.views.prose import picture_caption
 from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup
 from visualize.widgets.plot import NONE, drawn, plot
@@ -72,7 +73,7 @@ class ReusePanel(Panel):
         reads = times = NONE
 
         def about(*sources: str) -> str:
-            return caption.about(known.state.experiment, known.state.gpu.name, *sources)
+            return picture_caption(known.state.experiment, known.state.gpu.name, *sources)
 
         timed = here.source("measured")
         if here.sizes and here.group_size:

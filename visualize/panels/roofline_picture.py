@@ -19,8 +19,9 @@ from visualize.predict.bounds import Bound, Point, Roof, intensity, predicted_po
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.text import roofline_text
-from visualize.views import caption, prose
+from visualize.views import prose
 from visualize.views.numbers import source as source_of
+from visualize.views.prose import picture_caption
 from visualize.widgets.link import dated
 from visualize.widgets.plot import NONE, drawn
 
@@ -45,7 +46,7 @@ def drawn_roofline(run: RunResult, gpu: Gpu) -> tuple[Markup | str, str]:
     bound = _bound(kernel, launch, timed.clock_mhz if timed else None)
     figure = roofline_figure(measured, tuple(_recorded(run)), own, bound[0] if bound else None, gpu.name)
     sources = dict.fromkeys([here.source, "recorded", *(point.source for point in own)])
-    about = caption.about(experiment, gpu.name, *sources, *(["predicted"] if bound else []))
+    about = picture_caption(experiment, gpu.name, *sources, *(["predicted"] if bound else []))
     said = roofline_text.claim(here, own[0] if own else None, bound)
     return dated(experiment, prose.claim(*said)), drawn(figure, anew=kernel.family.id, about=about)
 

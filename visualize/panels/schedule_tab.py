@@ -25,9 +25,8 @@ from visualize.state.view import PlayerView, ScheduleView
 from visualize.text import schedule_text
 from visualize.text.residency import residents
 from visualize.text.schedule_text import Bought
-from visualize.views import caption
 from visualize.views.numbers import Number
-from visualize.views.prose import Link, Sentence
+from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.widgets import form
 from visualize.widgets.folded import folded
 from visualize.widgets.link import query
@@ -72,7 +71,7 @@ class SchedulePanel(Panel):
         told = player_data(
             orders, read, view.color, state.view.of(PlayerView).step, *_marked(orders[0], view.first, first)
         )
-        about = caption.about(state.experiment, state.gpu.name, "predicted")
+        about = picture_caption(state.experiment, state.gpu.name, "predicted")
         anew = f"{ours.extents} {state.kernel.id}"
         picture = drawn(schedule_figure(orders, view.color), anew, told, about=about)
         waves = steps(ours) if orders[0].steps.is_single else orders[0].steps

@@ -15,15 +15,15 @@ from kernels import discover
 from kernels.experiment import JsonSchema, argument_schemas
 from kernels.gpus import GPUS
 from kernels.knobs import knob
-from visualize.figures.scoreboard_figure import scoreboard_figure
 from visualize.panels.endpoint import Api, Endpoint, answered, view_of
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.recorded_tab import ALL, SHOWN_ON, payload
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
-from visualize.scoreboard.board import scoreboard
 from visualize.state.known import Known
 from visualize.state.state import short_experiment
-from visualize.text import scoreboard_text
+from visualize.views.library import text
+from visualize.views.library.figures import scoreboard_figure
+from visualize.views.library.scoreboard import scoreboard
 from visualize.widgets import assets, form
 from visualize.widgets.link import query
 from visualize.widgets.markup import markup
@@ -84,9 +84,9 @@ class ScoreboardPanel(Panel):
         to_list = known.state.moved_to(tab="recorded", **{f"recorded_{name}": value for name, value in listed.items()})
         links = {one: query(address(one)) for one in shown.misses}
         return {
-            self.claim: scoreboard_text.claim(shown, view.score_count, both),
+            self.claim: text.scoreboard_headline(shown, view.score_count, both),
             self.plot: picture(view),
-            self.below: scoreboard_text.below(shown, view.score_count, query(to_list), links),
+            self.below: text.scoreboard_notes(shown, view.score_count, query(to_list), links),
             self.forms[ScoreboardView]: _form(view),
         }
 
@@ -128,11 +128,11 @@ def picture(view: ScoreboardView) -> str:
     if not shown.scores:
         return NONE
     meta = {
-        "words": np.array([scoreboard_text.point(one) for one in shown.scores]),
+        "words": np.array([text.point_text(one) for one in shown.scores]),
         "addresses": np.array([query(address(one)) for one in shown.scores]),
     }
     figure = scoreboard_figure(shown.scores, view.score_count)
-    return drawn(figure, f"{view}", meta, about=scoreboard_text.about(shown, view.score_count))
+    return drawn(figure, f"{view}", meta, about=text.scoreboard_caption(shown, view.score_count))
 
 
 def reply(kernel: object, gpu: object, count: object) -> dict[str, Any]:

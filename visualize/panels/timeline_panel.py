@@ -20,7 +20,8 @@ from visualize.predict.schedule import steps
 from visualize.state.known import Known
 from visualize.state.view import ScheduleView
 from visualize.text import timeline_text
-from visualize.views import caption, prose, tables
+from visualize.views import prose, tables
+from visualize.views.prose import picture_caption
 from visualize.widgets.link import query
 from visualize.widgets.markup import markup
 from visualize.widgets.player import replay
@@ -66,7 +67,7 @@ class TimelinePanel(Panel):
         }
         anew = f"{query(state.experiment.to_address())} {ran.backend} {execution.span_ns}"
         source = "recorded" if ran.backend == "recorded" else "measured"
-        ran_text, ideal_text = (caption.about(state.experiment, state.gpu.name, one) for one in (source, "predicted"))
+        ran_text, ideal_text = (picture_caption(state.experiment, state.gpu.name, one) for one in (source, "predicted"))
         measured, ideal = (
             drawn(moment_figure(schedule, title), anew, moment, about=text)
             for (title, moment), text in zip(moments.items(), (ran_text, ideal_text), strict=True)

@@ -30,7 +30,8 @@ from visualize.predict.traffic import Operation
 from visualize.state.state import State
 from visualize.text import status_text, whatif_text
 from visualize.text.whatif_text import DIVISOR
-from visualize.views import caption, prose, tables
+from visualize.views import prose, tables
+from visualize.views.prose import picture_caption
 from visualize.widgets import assets, form
 from visualize.widgets.folded import folded
 from visualize.widgets.link import dated
@@ -172,7 +173,7 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
     table = tables.table(whatif_text.cliff(name, rows), whatif_text.cliff_caption(state.gpu.name))
     sizes_seen, requests_seen, sectors_seen, known = zip(*seen, strict=True)
     figure = cliff_figure(sizes_seen, requests_seen, sectors_seen, known, name)
-    about = caption.about(state.experiment, state.gpu.name, "compiled")
+    about = picture_caption(state.experiment, state.gpu.name, "compiled")
     yield claim + table, drawn(figure, f"{name} {sizes}", about=about)
 
 

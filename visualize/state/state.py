@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,13 +69,7 @@ def _sent(chosen: Experiment, view: View, gpu: Gpu, pinned: Experiment | None) -
 
 def short_experiment(chosen: Experiment) -> dict[str, Any]:
     """The fields of an experiment's address that differ from its kernel's defaults; the kernel is always named."""
-    usual = _usual_address(chosen.kernel)
-    return {name: value for name, value in chosen.to_address().items() if name == "kernel" or usual.get(name) != value}
-
-
-@functools.cache
-def _usual_address(kernel: str) -> dict[str, int | str]:
-    return experiment.from_json({"kernel": kernel}).to_address()
+    return chosen.short_address()
 
 
 @dataclass(frozen=True)

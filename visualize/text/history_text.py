@@ -11,11 +11,21 @@ from markupsafe import Markup, escape
 from kernels.experiment import Experiment
 from kernels.spec import shape_text
 from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
-from visualize.text.recorded_text import Facet, chips, config, dtype, kind_name
 from visualize.text.status_text import alert
 from visualize.views.numbers import counted, milliseconds, percent
-from visualize.views.prose import Link, Mark, Sentence, Sourced, headline, hint, say
-from visualize.views.tables import frame, table
+from visualize.views.prose import (
+    Link,
+    Mark,
+    Sentence,
+    Sourced,
+    config_text,
+    dtype_text,
+    headline,
+    hint,
+    kind_name,
+    say,
+)
+from visualize.views.tables import Facet, facet_links, frame, table
 
 OFF = "Nothing is kept between starts of this page: TILESCOPE_DB is off."
 
@@ -207,9 +217,8 @@ def latest(facets: Sequence[Facet], pager: Markup, rows: Sequence[Row]) -> Marku
     """The latest results of all Experiments, with filters."""
     header = ("Kernel", "What", Sourced("Result", "recorded"), "Shape", "Type", "Config", "Device", "Ended (UTC)")
     cells = [(*_known_by(row), *_set(row.experiment), row.device, _ended(row)) for row in rows]
-    chosen = Markup("").join(map(chips, facets))
     listed = table(frame(header, cells)) if rows else Markup()
-    return Markup('<div class="recordings stored"><div class="facets">{}</div>{}{}</div>').format(chosen, pager, listed)
+    return Markup('<div class="recordings stored">{}{}{}</div>').format(facet_links(facets), pager, listed)
 
 
 def pager(shown: int, total: int, newest: str, older: str) -> Markup:
@@ -266,7 +275,7 @@ def _known_by(row: Row) -> tuple[object, ...]:
 def _set(experiment: Experiment | None) -> tuple[str, str, str]:
     if experiment is None:
         return "", "", "of another version of this kernel"
-    return shape_text(experiment.problem), dtype(experiment.problem), config(experiment.config)
+    return shape_text(experiment.problem), dtype_text(experiment.problem), config_text(experiment.config)
 
 
 def _ended(row: Row) -> str:

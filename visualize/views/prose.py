@@ -5,14 +5,24 @@ A sentence is a template and what stands in it. MarkupSafe escapes what is no ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup, escape
 
+from kernels.experiment import Experiment, Run
+from kernels.spec import shape_text
 from visualize.views.glossary import meaning
-from visualize.views.numbers import mark
+from visualize.views.numbers import SOURCES, counted, enumerated, mark
+
+# Names of the kinds of recordings: singular, plural.
+_KINDS = {
+    "run": ("run", "Runs"),
+    "counters": ("counts", "Counts"),
+    "reuse": ("GROUP_SIZE study", "GROUP_SIZE studies"),
+    "timeline": ("timeline", "Timelines"),
+}
 
 
 @dataclass(frozen=True)
@@ -187,3 +197,67 @@ def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool
     if not str(number) and not str(what):
         large = Markup()
     return Markup('<div class="headline">{}<p class="claim">{}</p>{}</div>').format(large, html([sentence]), folded)
+
+
+def kind_name(kind: str, plural: bool = False) -> str:
+    """Return the name of a kind of measurement.
+
+    >>> kind_name("reuse"), kind_name("check", plural=True)
+    ('GROUP_SIZE study', 'Checks')
+    """
+    return _KINDS.get(kind, (kind, f"{kind.capitalize()}s"))[plural]
+
+
+def dtype_text(problem: Any) -> str:
+    """Return the problem's dtype, followed by its other choices, such as a layout, that are not the default."""
+    defaults = type(problem)()
+    changed = [
+        value
+        for name, value in vars(problem).items()
+        if isinstance(value, str) and name != "dtype" and value != getattr(defaults, name)
+    ]
+    return ", ".join([problem.dtype, *changed])
+
+
+def config_text(config: Any, omit: Sequence[str] = ()) -> str:
+    """Return a config in short: tile, further knobs, warps, stages.
+
+    >>> from kernels.experiment import from_json
+    >>> config_text(from_json({"kernel": "matmul.grouped", "config": {"num_warps": 1}}).config, omit=["GROUP_SIZE"])
+    '64 × 128 × 32, 1 warp, 3 stages'
+    """
+    fields = {name: value for name, value in vars(config).items() if name not in omit}
+    tile = " × ".join(str(fields.pop(name)) for name in list(fields) if name.startswith("BLOCK"))
+    warps, stages = counted(fields.pop("num_warps"), "warp"), counted(fields.pop("num_stages"), "stage")
+    return ", ".join(filter(None, [tile, *(f"{name} {value}" for name, value in fields.items()), warps, stages]))
+
+
+def picture_caption(experiment: Experiment, gpu: str, *sources: str) -> str:
+    """Return the line below a saved picture: kernel, problem, config, run fields that differ from the default, sources.
+
+    >>> from kernels.experiment import from_json
+    >>> picture_caption(from_json({"kernel": "transpose.flat"}), "H200", "recorded")
+    'transpose.flat · M 1024, N 1024, float32 · BLOCK 1024, num_warps 4, num_stages 3 · H200 · recorded'
+
+    Raises:
+        ValueError: `sources` is empty or contains a word that is not in SOURCES.
+    """
+    if not sources or not set(sources) <= set(SOURCES):
+        raise ValueError(f"A picture comes from {sources!r}; allowed are {', '.join(SOURCES)}.")
+    run = {name: value for name, value in vars(experiment.run).items() if value != getattr(Run(), name)}
+    parts = [
+        ", ".join(f"{name} {value}" if isinstance(value, int) else value for name, value in fields.items())
+        for fields in (vars(experiment.problem), vars(experiment.config), run)
+    ]
+    return " · ".join(filter(None, [experiment.kernel, *parts, gpu, enumerated(list(dict.fromkeys(sources)))]))
+
+
+def stage_title(experiment: Experiment, gpu: str) -> str:
+    """Return the title of talk mode: kernel, shape, dtype and GPU.
+
+    >>> from kernels.experiment import from_json
+    >>> stage_title(from_json({"kernel": "matmul.grouped"}), "H200")
+    'matmul.grouped · 512 × 512 × 512 float16 · H200'
+    """
+    problem = experiment.problem
+    return f"{experiment.kernel} · {shape_text(problem)} {problem.dtype} · {gpu}"

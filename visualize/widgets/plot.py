@@ -49,7 +49,7 @@ def drawn(
     Args:
         figure: or its data and layout: what is redrawn at each move of a slider does without Plotly's checks, which
             take tens of milliseconds.
-        about: what a saved picture says below the figure: `caption.about`.
+        about: what a saved picture says below the figure: `prose.picture_caption`.
         anew: zoom is kept for as long as this stays the same (say, the axes' extents).
         meta: what another component wants to know of the figure; becomes the layout's `meta`, its arrays packed too.
     """

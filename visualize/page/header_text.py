@@ -1,4 +1,4 @@
-"""What the head of the page says: what this is, where it runs, and where to begin."""
+"""HTML of the page's header: its title, the GPU, and links to start from."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from markupsafe import Markup
 
 from kernels.gpus import Gpu
 
-# On a narrow screen the controls are a drawer at its lower edge, so that the picture stays in view while they move.
+# On a narrow screen the controls are a drawer at the bottom, so that the picture stays visible.
 DRAWER = Markup('<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>')
 
-# Shown while an answer is awaited.
-AWAITED = Markup('<div role="progressbar" aria-label="Waiting for an answer" hidden></div>')
+# Visible while the page waits for a reply.
+AWAITED = Markup('<div role="progressbar" aria-label="Waiting for a reply" hidden></div>')
 
 
 def title(gpu: Gpu | None) -> Markup:
-    """The name, what the page is for, and what it runs on.
+    """Return the page's name, its purpose and the GPU.
 
     Args:
-        gpu: this machine's; None without one.
+        gpu: this machine's GPU, or None.
     """
     where = f"Live on {gpu.name}." if gpu else "No GPU here."
     tagline = "What your Triton kernel really does."
@@ -30,10 +30,10 @@ def title(gpu: Gpu | None) -> Markup:
 
 
 def ways(states: Mapping[str, str]) -> Markup:
-    """Ways to begin: links to states of the page, by their question.
+    """Return links to start from.
 
     Args:
-        states: address queries.
+        states: address by question.
     """
     link = Markup('<a href="?{}">{}</a>')
     links = Markup(" ").join(link.format(query, question) for question, query in states.items())

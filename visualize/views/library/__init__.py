@@ -1,0 +1,1 @@
+"""The Library: every shipped recording, and predictions compared with the recorded counts."""

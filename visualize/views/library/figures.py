@@ -1,0 +1,155 @@
+"""The scoreboard's figure: recorded counts against predictions, and the errors below."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from kernels.gpus import GPUS
+from visualize.predict.scores import ALLOWED_ERROR, DRAM, Score
+from visualize.views import theme
+
+# Short name, axis title with unit, and the divisor that gives this unit.
+_UNITS = {
+    "sectors": ("sectors", "32-byte sectors", 1.0),
+    "requests": ("requests", "warp requests", 1.0),
+    DRAM: ("DRAM reads", "GB read from DRAM", 1e9),
+}
+# Each GPU keeps its symbol whichever GPUs are selected; neighbours in the GPU table have different symbols.
+_SYMBOLS = dict(zip(GPUS, itertools.cycle(("square", "circle", "diamond", "triangle-up"))))
+# Points are coloured by operation. DRAM reads are one operation, so their colour shows whether the model flags them.
+_FLAGS = {"no flag": theme.MODEL, "flagged": theme.CATEGORIES[7]}
+_COLORS = theme.OPERATIONS | _FLAGS
+# Later traces have smaller points, so that a point stays visible under one of another operation.
+_SIZES = dict(zip(_COLORS, (12, 11, 9, 8, 7, 9, 9), strict=True))
+_OUTLINE = "rgba(15,23,42,0.5)"
+# Fractions of the height: errors fill the part below _ERRORS_TOP, counts the part above _COUNTS_BOTTOM.
+_ERRORS_TOP, _COUNTS_BOTTOM = 0.19, 0.24
+_MIN_ERROR_RANGE_PERCENT = 5.0
+
+
+def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
+    """Draw one point per score on logarithmic axes. Exact predictions lie on the diagonal, and at 0 % below.
+
+    Colours show the operation and symbols the GPU; misses have a ring. The customdata of a point is its index in
+    `scores`. Scores with a zero are omitted, because a logarithmic axis cannot show it.
+
+    Args:
+        scores: scores of `count`, at least one.
+        count: one of `scores.COUNTS`.
+    """
+    unit = _UNITS[count][2]
+    groups: dict[tuple[bool, str, str], list[int]] = defaultdict(list)
+    for index, score in enumerate(scores):
+        if score.predicted and score.counted:
+            color = list(_FLAGS)[score.is_flagged] if count == DRAM else score.operation
+            groups[score.is_miss, color, score.experiment.gpu].append(index)
+    drawn = [scores[index] for group in groups.values() for index in group]
+    values = [value / unit for score in drawn for value in (score.predicted, score.counted)] or [1.0]
+    ends = (min(values) / 2, 2 * max(values))
+    error_range = 1.25 * max([_MIN_ERROR_RANGE_PERCENT, *(abs(100 * score.error) for score in drawn)])
+    figure = go.Figure(layout=_layout(count, ends, error_range))
+    if count == DRAM:
+        figure.add_trace(_allowed_band(ends))
+    # Misses last, so that no other point covers them.
+    colors = list(_COLORS)
+    in_legend = set()
+    for group in sorted(groups, key=lambda group: (group[0], colors.index(group[1]), group[2])):
+        is_miss, color, gpu = group
+        x, y, errors = np.array(
+            [(scores[i].predicted / unit, scores[i].counted / unit, 100 * scores[i].error) for i in groups[group]]
+        ).T
+        line = {"color": theme.WRONG, "width": 2} if is_miss else {"color": _OUTLINE, "width": 0.7}
+        marker = {"color": _COLORS[color], "symbol": _SYMBOLS[gpu], "opacity": 0.9, "line": line}
+        shared: dict[str, Any] = {
+            "x": x,
+            "customdata": np.array(groups[group], dtype=np.uint32),
+            "mode": "markers",
+            "name": color,
+            "legendgroup": color,
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+        size = 11 if is_miss else _SIZES[color]
+        figure.add_scatter(y=y, marker={**marker, "size": size}, showlegend=color not in in_legend, **shared)
+        figure.add_scatter(y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared)
+        in_legend.add(color)
+    for gpu in sorted({score.experiment.gpu for score in scores}):
+        figure.add_trace(_legend_entry(gpu, _SYMBOLS[gpu], {"color": _OUTLINE, "width": 0.7}))
+    if any(score.is_miss for score in drawn):
+        figure.add_trace(_legend_entry("miss", "circle", {"color": theme.WRONG, "width": 2}))
+    return figure
+
+
+def _allowed_band(ends: tuple[float, float]) -> go.Scatter:
+    low, high = np.array(ends) / (1 + ALLOWED_ERROR), np.array(ends) / (1 - ALLOWED_ERROR)
+    return go.Scatter(
+        x=[*ends, *ends[::-1]],
+        y=[*low, *high[::-1]],
+        mode="lines",
+        line={"width": 0},
+        fill="toself",
+        fillcolor="rgba(91,108,230,0.14)",
+        name=f"within {100 * ALLOWED_ERROR:.0f} %",
+        hoverinfo="skip",
+    )
+
+
+def _legend_entry(name: str, symbol: str, line: dict[str, Any]) -> go.Scatter:
+    """Return a trace without points. Its entry is not clickable, as it stands for points of several colours."""
+    marker = {"symbol": symbol, "size": 9, "color": theme.CATEGORIES[7], "line": line}
+    return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, name=name, legend="legend2")
+
+
+def _layout(count: str, ends: tuple[float, float], error_range: float) -> dict[str, Any]:
+    name, unit, _ = _UNITS[count]
+    low, high = map(math.log10, ends)
+    log = {"type": "log", "range": [low, high], "dtick": 1, "tickformat": "~g" if count == DRAM else "~s"}
+    # Both legends lie where no point can be: far above and far below the diagonal.
+    legend = {"yref": "paper", "bgcolor": theme.NOTHING, "itemsizing": "constant", "tracegroupgap": 0}
+    # An annotation on a logarithmic axis is placed at the logarithm. Further up, it would meet legend2 on a phone.
+    label_at = low + (high - low) / 4
+    return theme.layout(
+        f"{name[0].upper()}{name[1:]} of a launch: predicted against counted",
+        xaxis={**log, "title": {"text": f"{unit}, predicted"}, "anchor": "y2"},
+        yaxis={**log, "title": {"text": f"{name}, counted"}, "domain": [_COUNTS_BOTTOM, 1], "automargin": True},
+        yaxis2={
+            "title": {"text": "error, %"},
+            "range": [-error_range, error_range],
+            "domain": [0, _ERRORS_TOP],
+            "nticks": 5,
+            "zeroline": True,
+            "zerolinecolor": theme.BORDER,
+            "automargin": True,
+        },
+        shapes=[
+            {
+                "type": "line",
+                **{"x0": ends[0], "y0": ends[0], "x1": ends[1], "y1": ends[1]},
+                "line": {"color": theme.HARDWARE, "width": 1.5},
+                "layer": "below",
+            }
+        ],
+        annotations=[
+            {
+                **{"x": label_at, "y": label_at, "ax": 44, "ay": 38},
+                "text": "<b>predicted = counted</b>",
+                "arrowhead": 2,
+                "arrowcolor": theme.BORDER,
+            }
+        ],
+        showlegend=True,
+        legend={**legend, "x": 0.005, "y": 1, "yanchor": "top"},
+        legend2={
+            **legend,
+            **{"x": 0.995, "xanchor": "right", "y": _COUNTS_BOTTOM, "yanchor": "bottom"},
+            **{"itemclick": False, "itemdoubleclick": False},
+        },
+        hovermode="closest",
+        margin={"l": 70, "r": 12, "t": 36, "b": 48},
+    )

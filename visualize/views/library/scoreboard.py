@@ -1,0 +1,154 @@
+"""Shipped predictions of all recorded launches, and the scoreboard that compares them with the recorded counts.
+
+Predicting every launch takes too long for a page view, so the predictions are a file: one Prediction per line.
+`python -m scripts.predict_records` writes it, and tests/oracle checks it against the current models.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from kernels import discover, once
+from kernels.experiment import Experiment, from_json, nest
+from kernels.gpus import GPUS
+from kernels.measuring.counters import COUNTERS
+from kernels.measuring.group_sizes import GROUP_SIZES
+from kernels.results import Counters, records
+from kernels.results.counters import with_group_size
+from kernels.results.records import RecordForm, Recording
+from kernels.spec import Launch
+from visualize.predict.agreement import Verdicts, counted_total, launch_totals
+from visualize.predict.scores import DRAM, Score, Scoreboard
+
+FILE = Path(__file__).parent / "predictions.jsonl"
+
+_FORMS: tuple[RecordForm[Any], ...] = (COUNTERS.form, GROUP_SIZES.form)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The prediction of one recording: `operations` for counters, `reads` for a GROUP_SIZE study.
+
+    Attributes:
+        launch: short address of the launch; `gpu` is the GPU on which it was recorded.
+        triton: version of Triton that compiled the kernel.
+        operations: (requests, sectors) by kind of operation; requests is None for TMA boxes.
+        lower_bounds: kinds of operations whose predictions are only lower bounds.
+        reads: (GROUP_SIZE or None, bytes read from DRAM, whether the model flags the prediction as uncertain).
+    """
+
+    launch: dict[str, int | str]
+    triton: str
+    operations: dict[str, tuple[int | None, int]] = field(default_factory=dict)
+    lower_bounds: tuple[str, ...] = ()
+    reads: tuple[tuple[int | None, int, bool], ...] = ()
+
+    @property
+    def experiment(self) -> Experiment:
+        """The launch.
+
+        Raises:
+            ConfigError: `launch` is not a valid experiment.
+        """
+        return from_json(nest(self.launch))
+
+    def line(self) -> str:
+        """Return this prediction as a line of the file, without the newline. Empty fields are omitted."""
+        fields = {name: value for name, value in dataclasses.asdict(self).items() if value}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+
+_ADAPTER = TypeAdapter(tuple[Prediction], config=ConfigDict(strict=True, extra="forbid"))
+
+
+def read_predictions(lines: Iterable[str]) -> tuple[Prediction, ...]:
+    """Parse the lines of a predictions file.
+
+    Raises:
+        ValueError: the message names the line and the reason.
+    """
+    predictions: list[Prediction] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            predictions += _ADAPTER.validate_json(f"[{line}]")
+        except ValidationError as error:
+            raise ValueError(f"{FILE.name}, line {number}: {error.errors()[0]['msg']}.") from error
+    return tuple(predictions)
+
+
+@once
+def shipped_predictions() -> tuple[Prediction, ...]:
+    return read_predictions(FILE.read_text(encoding="utf-8").splitlines())
+
+
+def predict_counted(recording: Recording[Counters]) -> Verdicts:
+    """Predict a counted launch, using the compiled code that was recorded with the counts."""
+    experiment, gpu = recording.measured.experiment, GPUS[recording.gpu]
+    launch = Launch(experiment.problem, experiment.config, gpu)
+    return Verdicts(discover()[experiment.kernel], launch, None, recording.measured)
+
+
+def counters_prediction(recording: Recording[Counters], verdicts: Verdicts) -> Prediction:
+    """Return the prediction to ship for a counted launch.
+
+    Args:
+        verdicts: the result of `predict_counted`.
+    """
+    counters, totals = recording.measured, launch_totals(verdicts)
+    return Prediction(
+        recorded_launch(recording).short_address(),
+        counters.device.triton or "",
+        operations={
+            kind: (predicted.requests if counted.has_requests else None, predicted.sectors)
+            for kind, (predicted, counted) in totals.items()
+        },
+        lower_bounds=tuple(kind for kind, (predicted, _) in totals.items() if predicted.is_lower_bound),
+    )
+
+
+def recorded_launch(recording: Recording[Any]) -> Experiment:
+    """Return the recording's experiment on the GPU on which it was recorded."""
+    return dataclasses.replace(recording.measured.experiment, gpu=recording.gpu)
+
+
+@once
+def scoreboard() -> Scoreboard:
+    return score_recordings(shipped_predictions())
+
+
+def score_recordings(predictions: Iterable[Prediction]) -> Scoreboard:
+    """Compare every shipped recording of counts with its prediction."""
+    by_launch = {(bool(prediction.reads), prediction.experiment): prediction for prediction in predictions}
+    scores: list[Score] = []
+    unpredicted: list[Experiment] = []
+    for form in _FORMS:
+        for recording in records.shipped(form):
+            launch = recorded_launch(recording)
+            prediction = by_launch.get((form is GROUP_SIZES.form, launch))
+            if prediction is None:
+                unpredicted.append(launch)
+            else:
+                scores += _scores(recording.measured, launch, prediction)
+    judged = tuple(score for score in scores if not score.is_lower_bound)
+    return Scoreboard(judged, tuple(score for score in scores if score.is_lower_bound), tuple(unpredicted))
+
+
+def _scores(measured: Any, launch: Experiment, prediction: Prediction) -> Iterator[Score]:
+    for kind, (requests, sectors) in prediction.operations.items():
+        for count, predicted in (("requests", requests), ("sectors", sectors)):
+            if predicted is not None:
+                counted = counted_total(kind, count, measured)
+                yield Score(launch, kind, count, predicted, counted, is_lower_bound=kind in prediction.lower_bounds)
+    bytes_by_size = {row.group_size: row.dram_read_bytes for row in measured.rows} if prediction.reads else {}
+    for size, predicted, is_flagged in prediction.reads:
+        if samples := bytes_by_size.get(size):
+            counted = round(statistics.median(samples))
+            yield Score(with_group_size(launch, size), "DRAM read", DRAM, predicted, counted, is_flagged=is_flagged)
