@@ -91,7 +91,7 @@ def test_the_panels_are_drawn_and_say_nothing_of_products_or_transposes(grown_pa
     assert plots | texts <= set(grown_page["drawn"])
     assert not {"loads-plot", "reuse-plot"} & set(grown_page["drawn"]), "no blocks of panels, and no GROUP_SIZE"
     said = " ".join(grown_page["drawn"][name] for name in texts)
-    assert "elements each" in said
+    assert "elements per transaction" in said
     assert "Each input is assumed to be read once" in said
     for words in ("blocks of A", "of K", "along K", "through K", "transpos", "turned"):
         assert words not in said, words

@@ -5,58 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels import discover
-from kernels.accesses import Layout, MemoryOperation
-from kernels.gpus import GPUS
 from kernels.results.run import Check, Closeup, Diff
-from kernels.spec import Launch
-from visualize.figures.coalescing_figure import tile_figure
 from visualize.figures.diff_figure import closeup_figure, diff_figure
-from visualize.predict.coalescing import tile as compiled_tile
-from visualize.predict.textbook import Textbook, requests, tile
-from visualize.predict.traffic import Matrix
 from visualize.views import theme
-
-
-def block(kernel_id, operation, board, first=(0, 0), **sizes):
-    kernel = discover()[kernel_id]
-    problem, config = kernel.family.problem(**sizes), kernel.config(4, 4)
-    access = kernel.accesses(Launch(problem, config, GPUS["H200"]))[operation]
-    matrix = board.matrix(kernel.family.tensors(problem)[access.tensor].stored, problem.dtype)
-    return requests(access, matrix, first, board), access.tensor
-
-
-def test_each_element_has_the_colour_of_its_request_and_what_is_outside_has_none():
-    board = Textbook(warp_size=4, line_bytes=16)
-    lanes, tensor = block("transpose.tiled", 0, board, first=(4, 4), M=7, N=6)
-    (picture,) = tile_figure(tile(lanes), tensor, "request", board.sector_bytes).data
-    expected = np.array([[0, 0, np.nan, np.nan], [1, 1, np.nan, np.nan], [2, 2, np.nan, np.nan], [np.nan] * 4])
-    assert np.array_equal(picture.z, expected, equal_nan=True)
-    assert (picture.x0, picture.y0) == (4, 4)
-    row, column = 1, 1
-    shown, request, _, lane, _, byte, sector = picture.customdata[row, column]
-    assert shown == request
-    assert (request, lane, byte, sector) == (1, 1, (5 * 6 + 5) * 4, (5 * 6 + 5) * 4 // 16)
-
-
-@pytest.mark.parametrize("color", ["request", "warp", "lane", "register"])
-def test_the_compilers_tile_shows_who_holds_each_element(color):
-    """Two warps take a 4 × 8 tile of floats in pairs: columns by register and lane, rows by lane and warp."""
-    layout = Layout((4, 8), register=((0, 1),), lane=((0, 2), (0, 4), (1, 0), (0, 0), (0, 0)), warp=((2, 0),))
-    made = MemoryOperation("store", ("", 0), layout, 4, 8, "", 1, ())
-    kernel = discover()["transpose.tiled"]
-    launch = Launch(kernel.family.problem(M=4, N=8), kernel.config(4, 8), GPUS["H200"])
-    drawn = compiled_tile(kernel.accesses(launch)[0], Matrix(4, 8, 4), (0, 0), made)
-    (picture,) = tile_figure(drawn, "A", color).data
-    row, column = np.indices((4, 8))
-    expected = {
-        "request": row // 2,
-        "warp": row // 2,
-        "lane": column // 2 + 4 * (row % 2),
-        "register": column % 2,
-    }
-    assert np.array_equal(picture.customdata[..., 0], expected[color])
-    assert np.array_equal(picture.z, expected[color] % 8)
 
 
 def check_of(cells, passed=False):

@@ -28,7 +28,7 @@ def test_the_worst_operation_is_drawn_first_and_the_claim_speaks_of_it(tab: Tab)
     compiled(tab, "kernel=transpose.flat")
     tab.says("#coalescing-claim .number", "8 ×")
     tab.says("#coalescing-claim .claim", "store of B")
-    assert "32 sectors: 128 of 1,024 bytes wanted" in titles(tab)[1]
+    assert "32 sectors: 128 of 1,024 bytes used" in titles(tab)[1]
     menu = tab.page.get_by_label("operation", exact=True)
     assert menu.locator("option:checked").inner_text() == "most wasteful"
     menu.select_option(label="load A")

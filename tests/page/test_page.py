@@ -40,7 +40,7 @@ def test_one_click_loads_the_blackboards_transactions(tab: Tab) -> None:
     ):
         tab.kernel(kernel)
         tab.preset(preset)
-        claim = f"{loads} transactions to load A and {stores} to store B: {each} elements each"
+        claim = f"{loads} transactions to load A and {stores} to store B: {each} elements per transaction"
         tab.page.locator("#coalescing-claim .claim", has_text=claim).wait_for()
         tab.page.locator("#coalescing-claim .number b", has_text=re.compile(f"^{total}$")).wait_for()
         tab.wait_for_draw("textbook-plot", after=drawn)

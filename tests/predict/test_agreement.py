@@ -15,7 +15,6 @@ from kernels.spec import Launch
 from visualize.predict.agreement import Verdicts, agreement, compare_costs, worst
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Cost
-from visualize.text.coalescing_text import origins
 
 
 def recorded(kernel_id, board=None, **payload):
@@ -58,7 +57,6 @@ def test_textbook_compiled_and_counted_all_say_that_a_flat_store_wastes_most():
     assert (tensors, list(costs)) == (("B",), ["textbook", "compiled", "counted"])
     assert {(cost.sectors, cost.efficiency) for cost in costs.values()} == {(1024 * 1024, 0.125)}
     assert (costs["counted"].agreement, costs["counted"].requests) == ("equal", 32768)
-    assert origins(found) == {"compiled": "predicted", "counted": "recorded, H200"}
 
 
 def test_two_stores_of_one_output_are_added_up():

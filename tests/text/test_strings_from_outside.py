@@ -22,17 +22,15 @@ from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import occupancy, schedule, steps
 from visualize.text import (
-    bank_conflicts,
-    compiler_text,
     reuse_claims,
     reuse_tables,
     run_report,
     schedule_text,
     status_text,
     timeline_text,
-    whatif_text,
 )
-from visualize.text import verdicts as verdicts_text
+from visualize.views.memory import tables
+from visualize.views.memory.text import compiler_headline, launch_sentences
 from visualize.views.prose import claim, html, plain
 from visualize.views.tables import table
 
@@ -67,14 +65,14 @@ def test_a_run():
 def test_a_count():
     counters, kernel, launch = measured(COUNTERS)
     found = Verdicts(kernel, launch, counters.compiled, counters)
-    assert is_text(verdicts_text.totals(found), 2)
-    assert is_text(claim(*verdicts_text.claim(found)))
-    assert HOSTILE in plain(verdicts_text.claim(found))
-    assert "<script" not in verdicts_text.table(found)
+    assert is_text(tables.traffic_section(found), 2)
+    assert is_text(claim(*launch_sentences(found)))
+    assert HOSTILE in plain(launch_sentences(found))
+    assert "<script" not in tables.operations_table(found)
     with_hostile_instructions = replace(
         counters.compiled, shared=tuple(replace(one, instruction=HOSTILE) for one in counters.compiled.shared)
     )
-    assert "<script" not in bank_conflicts.table(with_hostile_instructions, counters)
+    assert "<script" not in tables.conversions_table(replace(found, code=with_hostile_instructions))
 
 
 def test_a_comparison_of_group_sizes():
@@ -102,16 +100,16 @@ def test_a_compiled_kernel():
     held = occupancy(launch.gpu, launch.config.num_warps, code.registers, code.shared_bytes)
     hostile = replace(launch, gpu=replace(launch.gpu, caveat=HOSTILE))
     compiled = type("Compiled", (), {**vars(code), "gpu": HOSTILE, "triton": HOSTILE})
-    assert is_text(compiler_text.claim(hostile, compiled, held), 3)
-    assert "<script" not in table(compiler_text.resources(hostile, compiled, held))
+    assert is_text(compiler_headline(hostile, compiled, held), 3)
+    assert "<script" not in tables.resources_table(hostile, compiled, held)
 
 
 def test_what_if():
     failure = Failure("compile", "compile_error", HOSTILE)
-    rows = whatif_text.change_rows(HOSTILE, failure, None, None)
-    assert is_text(table(whatif_text.changes(rows), whatif_text.changes_caption(HOSTILE)), 3)
-    assert is_text(claim(whatif_text.verdict({"as it is": 8, HOSTILE: 2})))
-    assert is_text(table(whatif_text.across({HOSTILE: {HOSTILE: HOSTILE}})), 3)
+    rows = tables.change_rows(HOSTILE, failure, None, None)
+    assert is_text(tables.changes_table(rows, HOSTILE), 3)
+    assert is_text(claim(tables.best_changes({tables.UNCHANGED: 8, HOSTILE: 2})))
+    assert is_text(tables.gpus_table({HOSTILE: {HOSTILE: HOSTILE}}), 3)
 
 
 @pytest.mark.parametrize("shown", [status_text.failed, status_text.finished])

@@ -11,20 +11,21 @@ from markupsafe import Markup
 
 from kernels.experiment import JsonSchema, argument_schemas
 from kernels.knobs import knob, knobs
-from kernels.results import Compiled, Counters, Failure
-from visualize.figures.coalescing_figure import COLORS, tile_figure
-from visualize.figures.sectors_figure import sectors_figure
+from kernels.results import Counters, Failure
 from visualize.panels.endpoint import Api, Endpoint, Reply, answered
 from visualize.panels.memory_picture import LaneView, accesses, execution, pictures
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.summaries import request_numbers
 from visualize.predict import textbook
-from visualize.predict.agreement import Verdicts, compare_costs, count_of, sum_costs, worst
+from visualize.predict.agreement import Verdicts, count_of, sum_costs, worst
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation
 from visualize.state.known import Known
 from visualize.state.state import State
-from visualize.text import bank_conflicts, coalescing_text, status_text, verdicts, why
+from visualize.text import status_text
+from visualize.views.memory import tables, text
+from visualize.views.memory.figures import COLORS, sectors_figure, tile_figure
+from visualize.views.memory.why import explain, explain_textbook
 from visualize.views.numbers import Number
 from visualize.views.prose import picture_caption
 from visualize.widgets import form
@@ -104,26 +105,20 @@ class CoalescingPanel(Panel):
             return picture_caption(state.experiment, state.gpu.name, *sources)
 
         on_board, as_compiled = pictures(shown, lanes.request, why_not, about)
-        tensors, costs = compare_costs(found, number)
         recorded = "recorded" if counters and counters.backend == "recorded" else "counted"
         sources = ["textbook", *(["compiled"] if compiled else []), *([recorded] if counters else [])]
         missing = {"compiled": why_not or f"Compiling for {state.gpu.name}", "counted": "not counted yet"}
         sector_bytes = board.sector_bytes if shown.board_leads else SECTOR_BYTES
         tile = tile_figure(shown.tile, shown.access.tensor, state.view.of(TileView).tile_color, sector_bytes)
-        conflicts = bank_conflicts.table(compiled, counters if found.counted_is_compiled else None) if compiled else ""
         return {
             self.claim: _status(known) + _claim(known, found, number, wasteful),
             self.board: on_board,
             self.request: as_compiled,
-            self.bars: drawn(
-                sectors_figure(tensors, costs, coalescing_text.origins(found), missing),
-                shown.anew,
-                about=about(*sources),
-            ),
+            self.bars: drawn(sectors_figure(found, number, missing), shown.anew, about=about(*sources)),
             self.forms[LaneView]: lanes_form(state),
-            self.table: verdicts.table(found),
-            self.totals: verdicts.funnel(found) + verdicts.totals(found) or coalescing_text.not_known(),
-            self.conflicts: conflicts or bank_conflicts.none(compiled is not None),
+            self.table: tables.operations_table(found),
+            self.totals: tables.traffic_section(found),
+            self.conflicts: tables.conversions_table(found),
             self.tile: drawn(
                 tile,
                 f"{shown.anew} {shown.tile.row.shape}",
@@ -180,7 +175,7 @@ def _status(known: Known) -> Markup:
     if known.failure:
         return status_text.failed(known.failure)
     unreadable = known.compiled.unreadable if known.compiled else ""
-    return status_text.alert(coalescing_text.unreadable(unreadable)) if unreadable else Markup()
+    return status_text.alert("The compiled kernel could not be read:", unreadable) if unreadable else Markup()
 
 
 def _claim(known: Known, found: Verdicts, number: int, wasteful: int) -> Markup:
@@ -188,9 +183,9 @@ def _claim(known: Known, found: Verdicts, number: int, wasteful: int) -> Markup:
     state, board = known.state, known.state.view.of(Textbook)
     is_copy, note = state.kernel.family.panels is None, state.kernel.note(state.launch)
     if state.view.of(LaneView).model == "textbook":
-        return coalescing_text.of_blackboard(found.board, board, is_copy, *verdicts.claim(found), note)
-    on_the_board = coalescing_text.blackboard_claim(found.board, board, is_copy)
-    return coalescing_text.of_compiled(found, number, wasteful, *on_the_board, note)
+        return text.textbook_headline(found.board, board, is_copy, *text.launch_sentences(found), note)
+    on_the_board = text.textbook_sentences(found.board, board, is_copy)
+    return text.memory_headline(found, number, wasteful, *on_the_board, note)
 
 
 def lanes_form(state: State) -> str:
@@ -220,7 +215,7 @@ def textbook_reply(known: Known, options: object) -> dict[str, Any]:
     return {
         "model": "textbook",
         "textbook": dataclasses.asdict(board),
-        "ops": [_operation(op, why.on_the_blackboard(op), None) for op in counted],
+        "ops": [_operation(op, explain_textbook(op), None) for op in counted],
         "totals": _numbers(sum_costs(counted), *_LAUNCH),
     }
 
@@ -236,9 +231,7 @@ def compiled_reply(known: Known) -> Reply:
     return {
         "model": "compiled",
         "triton": made.triton,
-        "ops": [
-            _operation(op, _reason(op, found, made), count_of(op, found) if alike else None) for op in found.compiled
-        ],
+        "ops": [_operation(op, explain(op, found), count_of(op, found) if alike else None) for op in found.compiled],
         "totals": _numbers(sum_costs(found.compiled), *_LAUNCH),
     }
 
@@ -266,7 +259,3 @@ def _operation(op: Operation, reason: str, count: Cost | None) -> dict[str, Any]
 
 def _numbers(cost: Cost, *names: str) -> dict[str, Any]:
     return {name: getattr(cost, name) for name in names}
-
-
-def _reason(op: Operation, found: Verdicts, made: Compiled) -> str:
-    return why.compiled(op, found.gpu_board[op.number], found.kernel, found.launch, made.shared_bytes)

@@ -18,8 +18,9 @@ from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import compiled_numbers
 from visualize.predict.schedule import occupancy
 from visualize.state.known import Known
-from visualize.text import compiler_text, status_text
-from visualize.views import tables
+from visualize.text import status_text
+from visualize.views.memory.tables import resources_table
+from visualize.views.memory.text import compiler_headline
 from visualize.views.numbers import Number
 from visualize.widgets import assets
 from visualize.widgets.folded import folded
@@ -56,11 +57,10 @@ class CompilerPanel(Panel):
         operation = known.state.view.of(LaneView).operation
         wanted = 0 if operation == "worst" else int(operation)
         listing = json.dumps({**_listing(kernel, launch, compiled), "wanted": wanted}, ensure_ascii=False)
-        resources = tables.table(compiler_text.resources(launch, compiled, held))
         return {
-            self.claim: compiler_text.claim(launch, compiled, held),
+            self.claim: compiler_headline(launch, compiled, held),
             self.listing: listing,
-            self.resources: resources,
+            self.resources: resources_table(launch, compiled, held),
         }
 
     def waiting(self, known: Known, seconds: float) -> Drawn:

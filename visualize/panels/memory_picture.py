@@ -13,13 +13,13 @@ from kernels.jit import on_arrays
 from kernels.knobs import knob
 from kernels.results import Compiled
 from kernels.spec import DTYPE_BYTES, Access, FlatAccess, TensorSpec
-from visualize.figures.memory_figure import frames, memory_figure, nothing_figure
 from visualize.predict import coalescing, textbook
 from visualize.predict.request_lines import MOST_LINES, RequestLines, matching_requests, request_lines
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import LINE_BYTES, Matrix, Requests, Tile
 from visualize.state.known import Known
 from visualize.state.state import State
+from visualize.views.memory.figures import memory_figure, reason_figure, request_frames
 from visualize.widgets.plot import drawn
 
 MODELS = ("compiled", "textbook")
@@ -175,9 +175,9 @@ def pictures(shown: Execution, request: int, why_not: str, about: Callable[[str]
 
     def picture(one: RequestLines | None, name: str, who: str, size: int, source: str) -> str:
         if one is None:
-            return drawn(nothing_figure("Compiled", why_not), about=about(source)) if why_not else ""
+            return drawn(reason_figure("Compiled", why_not), about=about(source)) if why_not else ""
         figure = memory_figure(one, place, name, who, shown.access.tensor, rows)
-        meta = frames(one, place, name, int(numbers[0]), total, size, shown.shape[1])
+        meta = request_frames(one, place, name, int(numbers[0]), total, size, shown.shape[1])
         return drawn(figure, f"{shown.anew} {one.line_bytes} {rows}", meta, about=about(source))
 
     who = "16-byte piece" if shown.is_box else "lane"

@@ -21,16 +21,17 @@ from kernels.matmul.problem import transpose_operand
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
 from kernels.spec import Launch
-from visualize.figures.cliff_figure import cliff_figure
 from visualize.panels.endpoint import current_client
 from visualize.panels.panel import Ask, Drawn, Panel, Question
 from visualize.predict import coalescing
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import Operation
 from visualize.state.state import State
-from visualize.text import status_text, whatif_text
-from visualize.text.whatif_text import DIVISOR
-from visualize.views import prose, tables
+from visualize.text import status_text
+from visualize.views import prose
+from visualize.views.memory import tables
+from visualize.views.memory.figures import cliff_figure
+from visualize.views.memory.tables import DIVISOR
 from visualize.views.prose import picture_caption
 from visualize.widgets import assets, form
 from visualize.widgets.folded import folded
@@ -98,41 +99,41 @@ def faults(session: Session, state: State) -> Iterator[Answer]:
     rows: list[tuple[Any, ...]] = []
     totals: dict[str, int | None] = {}
     base: tuple[Operation, ...] | None = None
-    caption = whatif_text.changes_caption(state.gpu.name)
     variants = _variants(state.experiment)
     for variant in variants:
         outcome = session.compile(variant.experiment, variant.specialization, client=current_client()).result()
         ops = None
         if isinstance(outcome, Compiled) and not outcome.unreadable:
             ops = _operations(variant.experiment, outcome, session)
-        rows += whatif_text.change_rows(variant.name, outcome, ops, base)
+        rows += tables.change_rows(variant.name, outcome, ops, base)
         totals[variant.name] = sum(op.launch.requests for op in ops) if ops is not None else None
         if variant is variants[0]:
             base = ops
-        yield tables.table(whatif_text.changes(rows), caption), ""
-    yield prose.claim(whatif_text.verdict(totals)) + tables.table(whatif_text.changes(rows), caption), ""
+        yield tables.changes_table(rows, state.gpu.name), ""
+    yield prose.claim(tables.best_changes(totals)) + tables.changes_table(rows, state.gpu.name), ""
 
 
 def _variants(experiment: Experiment) -> list[_Variant]:
     problem, config = experiment.problem, experiment.config
     sizes = {name: value for name in ("M", "N", "K") if (value := getattr(problem, name, None)) is not None}
     found = [
-        _Variant(whatif_text.AS_IT_IS, experiment),
-        _Variant(whatif_text.AS_CONSTANTS, experiment, "constexpr"),
+        _Variant(tables.UNCHANGED, experiment),
+        _Variant(tables.AS_CONSTANTS, experiment, "constexpr"),
     ]
     odd = {name: -(-value // DIVISOR) * DIVISOR for name, value in sizes.items() if value % DIVISOR}
     if odd:
-        name = whatif_text.padded({name: (sizes[name], value) for name, value in odd.items()})
+        changes = ", ".join(f"{name} {sizes[name]} → {value}" for name, value in odd.items())
+        name = f"sizes padded to multiples of {DIVISOR}: {changes}"
         found.append(_Variant(name, replace(experiment, problem=replace(problem, **odd))))
     else:
-        found.append(_Variant(whatif_text.WITHOUT_DIVISIBILITY, experiment, "none"))
+        found.append(_Variant(tables.WITHOUT_DIVISIBILITY, experiment, "none"))
     if hasattr(problem, "layout"):
         layouts = {name: replace(experiment, problem=transpose_operand(problem, name)) for name in "AB"}
-        found += [_Variant(whatif_text.transposed(name), variant) for name, variant in layouts.items()]
+        found += [_Variant(f"{name} transposed", variant) for name, variant in layouts.items()]
     for warps in (config.num_warps // 2, config.num_warps * 2):
         if 1 <= warps <= 16:
             changed = replace(experiment, config=replace(config, num_warps=warps))
-            found.append(_Variant(whatif_text.other_warps(config.num_warps, warps), changed))
+            found.append(_Variant(f"num_warps {config.num_warps} → {warps}", changed))
     return found
 
 
@@ -156,22 +157,21 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
         raise ConfigError("not_a_choice", f"dimension is {name}; {state.kernel.id} has M and N.", "dimension")
     last = -(-getattr(state.experiment.problem, name) // DIVISOR) * DIVISOR
     sizes = range(max(last - _BEFORE, knobs[name].low), min(last, knobs[name].high) + 1)
-    yield prose.hint(whatif_text.sizes_compiling(len(sizes))), ""
+    yield prose.hint(f"Compiling for {len(sizes)} sizes"), ""
     seen: list[tuple[int, int, int, str]] = []
     for size in sizes:
         experiment = replace(state.experiment, problem=replace(state.experiment.problem, **{name: size}))
         outcome = session.compile(experiment, client=current_client()).result()
         if isinstance(outcome, Failure) or outcome.unreadable:
-            yield status_text.alert(f"{name} = {size}:", whatif_text.reason(outcome)), ""
+            yield status_text.alert(f"{name} = {size}:", tables.failure_reason(outcome)), ""
             return
         ops = _operations(experiment, outcome, session)
         requests, sectors = (sum(getattr(op.launch, what) for op in ops) for what in ("requests", "sectors"))
-        seen.append((size, requests, sectors, whatif_text.known_of(size, ops, outcome)))
+        seen.append((size, requests, sectors, tables.describe_size(size, ops, outcome)))
     rows = [one for one, before in zip(seen, [None, *seen], strict=False) if before is None or one[3] != before[3]]
-    fewest, most = min(seen, key=lambda one: one[1]), max(seen, key=lambda one: one[1])
-    claim = prose.claim(whatif_text.cliff_claim(name, sizes, fewest[:2], most[:2]))
-    table = tables.table(whatif_text.cliff(name, rows), whatif_text.cliff_caption(state.gpu.name))
     sizes_seen, requests_seen, sectors_seen, known = zip(*seen, strict=True)
+    claim = prose.claim(tables.cliff_sentence(name, sizes_seen, requests_seen))
+    table = tables.cliff_table(name, rows, state.gpu.name)
     figure = cliff_figure(sizes_seen, requests_seen, sectors_seen, known, name)
     about = picture_caption(state.experiment, state.gpu.name, "compiled")
     yield claim + table, drawn(figure, f"{name} {sizes}", about=about)
@@ -190,16 +190,16 @@ def across(session: Session, state: State) -> Iterator[Answer]:
         outcome = session.compile(experiment, client=current_client()).result()
         if isinstance(outcome, Failure) or outcome.unreadable:
             name = resolve_gpu(experiment, session.gpu).name
-            yield status_text.alert(f"{name}:", whatif_text.reason(outcome)), ""
+            yield status_text.alert(f"{name}:", tables.failure_reason(outcome)), ""
             return
         columns[f"{outcome.gpu}, Triton {outcome.triton}"] = _column(experiment, outcome, session)
     if recorded := session.find_value(state.experiment, "counters"):
         name = f"{recorded.device.name}, Triton {recorded.device.triton}"
         columns.setdefault(name, _column(state.experiment, recorded.compiled, session))
-    yield tables.table(whatif_text.across(columns), whatif_text.ACROSS_CAPTION), ""
+    yield tables.gpus_table(columns), ""
 
 
 def _column(experiment: Experiment, compiled: CompiledFacts, session: Session) -> dict[str, Any]:
     launch = _launch(experiment, session)
     held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
-    return whatif_text.column(compiled, held, _operations(experiment, compiled, session))
+    return tables.gpu_column(compiled, held, _operations(experiment, compiled, session))

@@ -10,9 +10,8 @@ from markupsafe import Markup
 from kernels.results import GroupSizeRow
 from visualize.predict.reuse import DramTraffic, Reuse
 from visualize.predict.traffic import SECTOR_BYTES
-from visualize.text.funnel import Stage, funnel
 from visualize.views.prose import Listed, html, term
-from visualize.views.tables import frame, table
+from visualize.views.tables import frame, table, traffic_funnel
 
 # What the model's error is against the recorded comparisons (tests/oracle/test_reuse_atlas.py holds bars just below).
 ERROR = (
@@ -23,7 +22,7 @@ ERROR = (
 
 def way(here: DramTraffic) -> Markup:
     """Reads on their way from lanes to DRAM, predicted and counted."""
-    stages: list[Stage] = []
+    stages: list[tuple[Any, int, str]] = []
     if here.operations:
         tensors = here.kernel.family.tensors(here.launch.problem)
         sectors = sum(op.launch.sectors for op in here.operations if tensors[op.access.tensor].is_input)
@@ -37,7 +36,7 @@ def way(here: DramTraffic) -> Markup:
     if here.row and here.row.dram_read_bytes:
         stages.append(("read from DRAM", int(np.median(here.row.dram_read_bytes)), counted))
     stages.append((term("compulsory bytes", "each input once"), here.own.compulsory_bytes, "predicted"))
-    return funnel(stages, "Bytes read, from lanes to DRAM")
+    return traffic_funnel(stages, "Bytes read, from lanes to DRAM")
 
 
 def comparison(here: DramTraffic) -> Markup | str:

@@ -9,7 +9,10 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from visualize.views.prose import Link, kind_name
+from visualize.views.prose import Link, Sourced, kind_name
+
+# The widest bar of a funnel, in percent of the row: a name and a number stand beside it.
+_WIDEST_BAR = 22
 
 
 def frame(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
@@ -88,3 +91,21 @@ def pager(part: str, **links: str) -> Markup:
     """
     shown = Markup(" ").join(Link(text, address) for text, address in links.items() if address)
     return Markup('<p class="pager">{} {}</p>').format(part, shown)
+
+
+def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup:
+    """Render the bytes at each stage of their way as bars.
+
+    Args:
+        stages: name, bytes and source (a mark) of each stage.
+        label: the bars' name for screen readers.
+    """
+    most = max((value for _, value, _ in stages), default=0) or 1
+    rows = Markup("").join(
+        Markup(
+            '<li><span class="stage">{}</span><span class="bar" style="width:{:.2f}%"></span>'
+            "<span>{:,} bytes</span></li>"
+        ).format(Sourced(name, source), _WIDEST_BAR * value / most, value)
+        for name, value, source in stages
+    )
+    return Markup('<ul class="funnel" aria-label="{}">{}</ul>').format(label, rows)

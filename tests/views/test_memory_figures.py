@@ -1,0 +1,180 @@
+"""The Memory view's figures show what the models say: each byte's state, lanes' numbers, each cost, each element."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernels import discover
+from kernels.accesses import Layout, MemoryOperation
+from kernels.experiment import from_json
+from kernels.gpus import GPUS
+from kernels.measuring.counters import COUNTERS
+from kernels.results import records
+from kernels.spec import Launch
+from visualize.predict import coalescing, textbook
+from visualize.predict.agreement import Verdicts
+from visualize.predict.request_lines import request_lines
+from visualize.predict.textbook import Textbook
+from visualize.predict.traffic import Matrix, Requests
+from visualize.views.memory.figures import (
+    lane_labels,
+    memory_figure,
+    request_frames,
+    request_title,
+    sectors_figure,
+    tile_figure,
+)
+
+ROWS = Matrix(1 << 32, 64, 4)
+
+
+def lay_out(addresses, width=4, active=True):
+    address = np.atleast_2d(np.array(addresses, dtype=np.int64))
+    mask = np.full(address.shape, active)
+    lanes = Requests(address // width // 64, address // width % 64, address, mask, width, ROWS)
+    return request_lines(lanes, np.arange(len(address)))
+
+
+def numbers(lines):
+    """The first request's labels, by row and cell."""
+    text = memory_figure(lines, 0, "").data[0].text
+    return {place: text[place] for place in zip(*np.nonzero(text != ""), strict=True)}
+
+
+def test_a_request_stands_on_the_lines_that_it_touches():
+    lines = lay_out([[0, 4, 8], [4096, 4100, 8192]])
+    figure = memory_figure(lines, 1, "Compiled: request {} of 2", tensor="B")
+    assert np.array_equal(figure.data[0].z, lines.state[1])
+    assert figure.data[0].z.shape == (8, 32)
+    layout = figure.layout
+    assert layout.yaxis.ticktext[:2] == ("4,096", "8,192")
+    assert layout.yaxis.range[0] > layout.yaxis.range[1], "lines run down"
+    assert "B" in layout.yaxis.title.text
+    assert layout.title.text == "<b>Compiled: request 2 of 2</b><br>2 sectors: 12 of 64 bytes used"
+    assert [border.x0 for border in layout.shapes] == [0, 32, 64, 96, 128]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "active", "cost"),
+    [
+        ([0], False, "not issued"),
+        ([0], True, "1 sector: 4 of 32 bytes used"),
+        (range(0, 128, 4), True, "all 128 bytes"),
+    ],
+)
+def test_the_title_says_which_bytes_are_used(addresses, active, cost):
+    assert cost in request_title(lay_out([addresses], active=active), 0, "request {}")
+
+
+@pytest.mark.parametrize(
+    ("addresses", "width", "expected"),
+    [
+        (range(0, 512, 16), 16, {(lane // 8, lane % 8): str(lane) for lane in range(32)}),
+        (range(0, 128, 4), 4, {(0, lane): str(lane) for lane in range(0, 32, 4)}),
+        # With little room beside a lane, there is no arrow.
+        (range(0, 128, 16), 4, {(0, 4 * lane + 2): str(lane) for lane in range(8)}),
+        # Lanes side by side have their numbers on their bytes.
+        (
+            [32 * sector + byte for sector in range(4) for byte in range(0, 16, 4)],
+            4,
+            {(0, 8 * sector): str(4 * sector) for sector in range(4)},
+        ),
+        (range(0, 64 * 128, 16), 16, {}),
+    ],
+)
+def test_lanes_have_numbers_where_there_is_room(addresses, width, expected):
+    assert numbers(lay_out([addresses], width=width)) == expected
+
+
+def test_a_lane_alone_in_its_sector_has_its_number_beside_it():
+    texts = numbers(lay_out([[0, 4096 + 28, 8192]]))
+    assert list(texts.values()) == ["◂ 0", "1 ▸", "◂ 2"]
+    assert all(0 < cell < 8 for _, cell in texts), "inside the sector"
+
+
+def test_lines_thinner_than_a_number_have_it_on_every_fourth_and_never_at_the_edge():
+    rows = {row for row, _ in numbers(lay_out([range(0, 32 * 4096, 4096)]))}
+    assert rows == set(range(2, 31, 4))
+
+
+@pytest.mark.parametrize("width", [2, 4, 8, 16])
+def test_the_browser_gets_every_request_as_the_figure_shows_it(width):
+    lines = lay_out(np.arange(0, 4096, width).reshape(8, -1), width=width)
+    frames = request_frames(lines, 3, "request {}", 0, 8, width, 64)["requests"]
+    assert (frames["place"], frames["first"], frames["total"], len(frames["titles"])) == (3, 0, 8, 8)
+    assert np.array_equal(frames["label"].reshape(lines.state.shape), lane_labels(lines))
+    assert np.array_equal(frames["lane"].reshape(lines.lane.shape).astype(int) - 1, lines.lane)
+    assert np.array_equal(frames["line"].astype(int) - 1, lines.line)
+    for request in range(8):
+        figure = memory_figure(lines, request, "request {}")
+        assert np.array_equal(frames["state"][request].reshape(lines.state.shape[1:]), figure.data[0].z)
+        assert frames["titles"][request] == figure.layout.title.text
+
+
+def recorded(kernel_id):
+    experiment = from_json({"kernel": kernel_id, "gpu": "H200"})
+    counters = records.find(COUNTERS.form, experiment, "H200")
+    launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
+    return Verdicts(discover()[kernel_id], launch, counters.compiled, counters)
+
+
+def test_bars_of_used_and_wasted_bytes_have_one_scale_and_their_sources():
+    found = recorded("transpose.flat")
+    figure = sectors_figure(found, 1, {})
+    used, wasted = figure.data
+    moved = [op.launch.sectors * 32 for op in (found.board[1], found.compiled[1])]
+    assert (used.name, wasted.name) == ("used", "wasted")
+    assert [u + w for u, w in zip(used.x, wasted.x, strict=True)][:2] == moved
+    assert set(used.x) == {moved[0] // 8}
+    assert figure.layout.xaxis.range == (0, moved[0])
+    texts = [note.text for note in figure.layout.annotations]
+    assert texts[1].startswith("<b>compiled</b> (predicted)<br>")
+    assert texts[2].startswith("<b>counted</b> ✓ (recorded, H200)<br>")
+    assert all("× 32 sectors, 12.5 % used" in text for text in texts)
+    early = replace(found, code=None, counters=None)
+    figure = sectors_figure(early, 1, {"compiled": "Compiling", "counted": "not counted yet"})
+    assert [note.text for note in figure.layout.annotations][1:] == [
+        "<b>compiled</b><br>Compiling",
+        "<b>counted</b><br>not counted yet",
+    ]
+
+
+def test_counts_that_differ_are_marked_in_the_bars():
+    found = recorded("transpose.flat")
+    more = tuple(replace(row, sectors=row.sectors + 1) for row in found.counters.ops)
+    found = replace(found, counters=replace(found.counters, ops=more))
+    assert "≠" in sectors_figure(found, 1, {}).layout.annotations[2].text
+
+
+def test_a_tiles_elements_have_their_requests_colours_and_those_outside_none():
+    board = Textbook(warp_size=4, line_bytes=16)
+    kernel = discover()["transpose.tiled"]
+    problem = kernel.family.problem(M=7, N=6)
+    access = kernel.accesses(Launch(problem, kernel.config(4, 4), GPUS["H200"]))[0]
+    lanes = textbook.requests(access, board.matrix((7, 6), problem.dtype), (4, 4), board)
+    (picture,) = tile_figure(textbook.tile(lanes), "A", "request", board.sector_bytes).data
+    expected = np.array([[0, 0, np.nan, np.nan], [1, 1, np.nan, np.nan], [2, 2, np.nan, np.nan], [np.nan] * 4])
+    assert np.array_equal(picture.z, expected, equal_nan=True)
+    assert (picture.x0, picture.y0) == (4, 4)
+    chosen, request, _, lane, _, byte, sector = picture.customdata[1, 1]
+    assert chosen == request
+    assert (request, lane, byte, sector) == (1, 1, (5 * 6 + 5) * 4, (5 * 6 + 5) * 4 // 16)
+
+
+@pytest.mark.parametrize("color", ["request", "warp", "lane", "register"])
+def test_the_compilers_tile_shows_where_each_element_is(color):
+    """Two warps take a 4 × 8 tile of floats in pairs: columns by register and lane, rows by lane and warp."""
+    layout = Layout((4, 8), register=((0, 1),), lane=((0, 2), (0, 4), (1, 0), (0, 0), (0, 0)), warp=((2, 0),))
+    operation = MemoryOperation("store", ("", 0), layout, 4, 8, "", 1, ())
+    kernel = discover()["transpose.tiled"]
+    launch = Launch(kernel.family.problem(M=4, N=8), kernel.config(4, 8), GPUS["H200"])
+    tile = coalescing.tile(kernel.accesses(launch)[0], Matrix(4, 8, 4), (0, 0), operation)
+    (picture,) = tile_figure(tile, "A", color).data
+    row, column = np.indices((4, 8))
+    lane = column // 2 + 4 * (row % 2)
+    expected = {"request": row // 2, "warp": row // 2, "lane": lane, "register": column % 2}[color]
+    assert np.array_equal(picture.customdata[..., 0], expected)
+    assert np.array_equal(picture.z, expected % 8)
