@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-import visualize.text
+import visualize
 from visualize.views.glossary import FILE, glossary, meaning
 from visualize.views.numbers import SOURCES
 
 HEADINGS = re.findall(r"^### (.+)$", FILE.read_text(encoding="utf-8"), re.MULTILINE)
-TEXTS = sorted(Path(visualize.text.__file__).parent.glob("*.py"))
+TEXTS = sorted(Path(visualize.__file__).parent.rglob("*.py"))
 
 
 def named_terms():
-    """Every literal that `term` or `meaning` is called with in visualize/text."""
+    """Every literal that `term` or `meaning` is called with."""
     calls = [node for path in TEXTS for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     named = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id in ("term", "meaning")]
     return {one.value for call in named for one in call.args[:1] if isinstance(one, ast.Constant)}
