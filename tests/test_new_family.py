@@ -22,14 +22,13 @@ from visualize.page.quick_import import quick_import
 with quick_import():
     import gradio as gr
 from kernels.measuring.session import Session
-from visualize.figures.player_data import player_data
-from visualize.figures.schedule_figure import Order, schedule_figure
 from visualize.predict.schedule import row_major
 from visualize.predict.schedule import panels, steps
 from visualize.page.page import Page
 from visualize.panels.controls import experiment_form
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
+from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.widgets.plot import NONE
 
 session = Session(None)
@@ -39,7 +38,7 @@ opened = SETTINGS.state({"kernel": "softmax.row_blocks", "M": 37, "N": 1008}, No
 known = Known(opened)
 ours = known.schedule
 orders = [Order("this order", ours, steps(ours))]
-figure = schedule_figure(orders, "order")
+figure = map_figure(orders, "order")
 told = player_data(orders, panels(ours), "order", 0, 0, 0)
 moved = SETTINGS.with_kernel({**opened.to_address(), "form_of": opened.kernel.id}, "transpose.tiled")
 said = {
@@ -78,7 +77,7 @@ def test_the_form_and_the_address_hold_its_knobs(grown_page):
 
 def test_the_schedule_shows_each_tensor_and_transposes_none(grown_page):
     names, shapes = zip(*grown_page["maps"], strict=True)
-    assert names == ("A as it is read", "B as it is written")
+    assert names == ("A as read", "B as written")
     assert shapes == ([10, 1], [10, 1])
     assert grown_page["axes"] == ["pid_n", "pid_m", "pid_n", "pid_m"]
     assert grown_page["told"] == [None, [False, False], []]

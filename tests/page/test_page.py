@@ -21,7 +21,9 @@ def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(
     tab.preset("The 9 × 9 tiles of the article")
     tab.page.locator("#schedule-claim .number", has_text="54 blocks of A and B instead of 90").wait_for()
     said = str(tab.page.locator("#schedule-claim .claim").text_content())
-    assert re.search(r"first 9 programs need 3 rows of A and 3 columns of B; row-major order needs 1 and 9", said)
+    assert re.search(
+        r"first 9 programs need 3 rows of A and 3 columns of B; row-major order needs 1 row and 9 columns", said
+    )
     tab.wait_for_draw("schedule-plot")
     numbers = tab.page.locator("#schedule-plot .heatmap-label").all_text_contents()
     assert [text for text in numbers if text.strip()][:3] == ["0", "3", "6"], "the first row of C, GROUP_SIZE 3"

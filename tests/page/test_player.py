@@ -11,8 +11,8 @@ from kernels import discover
 from kernels.gpus import GPUS
 from kernels.spec import Launch
 from tests.page.conftest import Tab
-from visualize.figures.composite import composite
 from visualize.predict.schedule import Schedule, loads, row_major, schedule, steps
+from visualize.views.order.map_figure import map_grid
 
 pytestmark = pytest.mark.browser
 
@@ -40,7 +40,7 @@ def values(tab: Tab, half: int, name: str = "z") -> np.ndarray:
 
 def parts(tab: Tab, half: int, launch: Schedule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """C, A and B of one half, each cell along K once."""
-    grid, place = values(tab, half), composite(launch)
+    grid, place = values(tab, half), map_grid(launch)
     top, left = place.down.lead, place.across.lead
     a, b = grid[top:, : left - place.across.gap], grid[: top - place.down.gap, left:]
     return grid[top:, left:].astype(float), a[:, :: place.across.repeat], b[:: place.down.repeat]
@@ -256,7 +256,7 @@ def test_a_tile_of_split_k_says_how_many_of_its_slices_have_started(tab: Tab) ->
     kernel = discover()["matmul.split_k_atomic"]
     config = kernel.config(BLOCK_M=64, BLOCK_N=64, SPLIT_K=8)
     launch = Launch(kernel.family.problem(M=512, N=512, K=4096), config, GPUS["H200"])
-    place = composite(schedule(kernel, launch))
+    place = map_grid(schedule(kernel, launch))
     begun = values(tab, 0, "text")[place.down.lead :, place.across.lead :].astype(int)
     pids = np.arange(2 * 132)  # started in two waves, pid_m first, then pid_n, then the slice
     assert np.array_equal(begun.T.ravel(), np.bincount(pids % 64, minlength=64))

@@ -22,15 +22,13 @@ from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import occupancy, schedule, steps
 from visualize.text import (
-    reuse_claims,
-    reuse_tables,
     run_report,
-    schedule_text,
     status_text,
-    timeline_text,
 )
 from visualize.views.memory import tables
 from visualize.views.memory.text import compiler_headline, launch_sentences
+from visualize.views.order import reuse_text
+from visualize.views.order import text as order_text
 from visualize.views.prose import claim, html, plain
 from visualize.views.tables import table
 
@@ -78,20 +76,20 @@ def test_a_count():
 def test_a_comparison_of_group_sizes():
     study, kernel, launch = measured(GROUP_SIZES)
     here = DramTraffic(replace(kernel, note=lambda _: HOSTILE), launch, None, study)
-    assert is_text(html(reuse_claims.sentences(here)))
-    assert HOSTILE in plain(reuse_claims.sentences(here))
-    assert is_text(reuse_tables.comparison(here), 3)
-    assert "<script" not in reuse_tables.way(here) + reuse_tables.small_print(here)
+    assert is_text(html(reuse_text.reuse_sentences(here)))
+    assert HOSTILE in plain(reuse_text.reuse_sentences(here))
+    assert is_text(reuse_text.study_table(here), 3)
+    assert "<script" not in reuse_text.reuse_funnel(here) + reuse_text.model_notes(here)
 
 
 def test_a_timeline():
     ran, kernel, launch = measured(TIMELINE)
     order = schedule(kernel, launch)
     course = Execution(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), launch.gpu.sms)
-    assert is_text(claim(*timeline_text.claim(ran, course, order)), 2)
-    assert "<script" not in table(timeline_text.rows(ran, course, order))
-    assert is_text(html([timeline_text.hint(HOSTILE, [ran.experiment])]))
-    assert is_text(claim(schedule_text.timing(order, steps(order), launch.gpu, 1)))
+    assert is_text(claim(*order_text.timeline_sentences(ran, course, order)), 2)
+    assert "<script" not in table(order_text.timeline_rows(ran, course, order))
+    assert is_text(html([order_text.timeline_hint(HOSTILE, [ran.experiment])]))
+    assert is_text(claim(order_text.waves_sentence(order, steps(order))))
 
 
 def test_a_compiled_kernel():

@@ -13,13 +13,11 @@ import numpy as np
 from markupsafe import Markup
 from plotly.colors import sample_colorscale
 
-from visualize.figures.schedule_figure import Picture
-
 # Units of the drawing along each side.
 _SIDE = 1000
 
 
-def still(picture: Picture) -> Markup:
+def still(picture: Mapping[str, Any]) -> Markup:
     """The heatmaps of `picture`, which have edges and one colour axis: an SVG, and each map's title at its place.
 
     The drawing is as wide and as high as what it stands in: the plot's area, without its margins.

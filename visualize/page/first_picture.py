@@ -1,7 +1,7 @@
 """The picture that the page opens on, in the page's own reply: there before Gradio has built a component.
 
 A browser takes a second and more to build the page and to read Plotly. This needs neither: it is the figure that is
-drawn live a moment later (`schedule_figure`), as SVG.
+drawn live a moment later (`map_figure`), as SVG.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 from markupsafe import escape
 
 from kernels.gpus import Gpu
-from visualize.figures.schedule_figure import schedule_figure
 from visualize.figures.still import still
 from visualize.panels.schedule_tab import orders_of
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.state.view import ScheduleView
+from visualize.views.order.map_figure import map_figure
 
 
 def first_picture(gpu: Gpu | None) -> str:
@@ -28,6 +28,6 @@ def first_picture(gpu: Gpu | None) -> str:
     state = SETTINGS.state(SETTINGS.opening, gpu)
     orders = orders_of(Known(state))  # its order alone: reading all recordings would hold up the start
     label = " beside ".join(order.name for order in orders)
-    drawing = still(schedule_figure(orders, state.view.of(ScheduleView).color))
+    drawing = still(map_figure(orders, state.view.of(ScheduleView).color))
     text = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
     return text.replace("LABEL", escape(label)).replace("DRAWING", drawing)

@@ -9,20 +9,25 @@ import gradio as gr
 from markupsafe import Markup
 
 from kernels.knobs import knob
-from kernels.results import GroupSizeStudy
+from kernels.results import GroupSizeRow, GroupSizeStudy
 from kernels.results.codec import to_json
-from visualize.figures.bounds_figure import bounds_figure
-from visualize.figures.reuse_figure import Measured, bytes_figure, times_figure
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.summaries import reuse_numbers
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
 from visualize.predict.schedule import programs_per_sm
 from visualize.state.known import Known
-from visualize.text import reuse_claims, status_text
-from visualize.text.reuse_tables import comparison, small_print, way
+from visualize.text import status_text
 from visualize.views import prose
 from visualize.views.numbers import Number
+from visualize.views.order.figures import bounds_figure, bytes_figure, times_figure
+from visualize.views.order.reuse_text import (
+    model_notes,
+    reuse_funnel,
+    reuse_headline,
+    reuse_sentences,
+    study_table,
+)
 from visualize.views.prose import picture_caption
 from visualize.widgets.folded import folded
 from visualize.widgets.markup import markup
@@ -87,14 +92,14 @@ class ReusePanel(Panel):
         resources = drawn(bounds, anew, about=about("predicted", *([timed] if here.measured_ms else [])))
         why = known.failure.message if known.failure else ""
         return {
-            self.claim: reuse_claims.claim(here, why),
+            self.claim: reuse_headline(here, why),
             self.reads: reads,
             self.times: times,
             # The picture shows two plots at most; the third one stands below.
             self.bounds: resources if times == NONE else NONE,
             self.resources: NONE if times == NONE else resources,
-            self.way: way(here),
-            self.tables: Markup('<div class="tables">{}{}</div>').format(comparison(here), small_print(here)),
+            self.way: reuse_funnel(here),
+            self.tables: Markup('<div class="tables">{}{}</div>').format(study_table(here), model_notes(here)),
         }
 
     def summary(self, known: Known) -> tuple[Number, ...]:
@@ -124,9 +129,8 @@ def seconds(known: Known) -> float:
     return reuse_seconds(known.state.kernel, known.launch, programs_per_sm(known.launch, known.compiled))
 
 
-def _measured(study: GroupSizeStudy | None) -> list[Measured]:
-    rows = study.rows if study else ()
-    return [Measured(row.group_size, row.dram_read_bytes, row.times_ms) for row in rows if row.group_size]
+def _measured(study: GroupSizeStudy | None) -> list[GroupSizeRow]:
+    return [row for row in study.rows if row.group_size] if study else []
 
 
 def reply(known: Known) -> dict[str, Any]:
@@ -149,5 +153,5 @@ def reply(known: Known) -> dict[str, Any]:
         "resident_source": here.schedule.resident_source,
         "bounds": [{"name": one.name, "ms": one.ms, "why": one.why} for one in here.bounds],
         "measured": here.study and to_json(here.study),
-        "note": prose.plain(reuse_claims.sentences(here)) + why,
+        "note": prose.plain(reuse_sentences(here)) + why,
     }

@@ -12,9 +12,6 @@ from markupsafe import Markup
 from kernels import discover
 from kernels.results import GroupSizeStudy
 from kernels.spec import Kernel
-from visualize.figures.loads_figure import loads_figure
-from visualize.figures.player_data import player_data
-from visualize.figures.schedule_figure import Order, schedule_figure
 from visualize.panels.endpoint import Api, Endpoint, Plain
 from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import schedule_numbers
@@ -22,10 +19,10 @@ from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import FirstLoads, first_loads, first_programs, loads, panels, row_major, steps
 from visualize.state.known import Known
 from visualize.state.view import PlayerView, ScheduleView
-from visualize.text import schedule_text
-from visualize.text.residency import residents
-from visualize.text.schedule_text import Bought
 from visualize.views.numbers import Number
+from visualize.views.order import text
+from visualize.views.order.figures import loads_figure
+from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.widgets import form
 from visualize.widgets.folded import folded
@@ -73,11 +70,11 @@ class SchedulePanel(Panel):
         )
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
         anew = f"{ours.extents} {state.kernel.id}"
-        picture = drawn(schedule_figure(orders, view.color), anew, told, about=about)
+        picture = drawn(map_figure(orders, view.color), anew, told, about=about)
         waves = steps(ours) if orders[0].steps.is_single else orders[0].steps
         more = (
-            schedule_text.sharing(ours),
-            schedule_text.timing(ours, waves, state.gpu, ours.programs_per_sm),
+            text.split_k_sentence(ours),
+            text.waves_sentence(ours, waves),
             state.kernel.note(state.launch),
             known.failure.message if known.failure else "",
         )
@@ -87,7 +84,7 @@ class SchedulePanel(Panel):
             self.claim: _claim(known, found, what, more),
             self.picture: picture,
             self.loads: _curve(orders, first, f"{what}s", about) if found else "",
-            self.occupancy: residents(ours, state.launch, known.compiled),
+            self.occupancy: text.occupancy_table(ours, state.launch, known.compiled),
         }
 
     def fill(self, known: Known) -> Drawn:
@@ -135,10 +132,12 @@ def _marked(order: Order, wanted: int, first: int) -> tuple[int, int]:
 
 def _claim(known: Known, found: FirstLoads | None, what: str, more: tuple[Sentence | str, ...]) -> Markup:
     if found is None:
-        return schedule_text.once_headline(known.schedule, more)
+        return text.read_once_headline(known.schedule, more)
     where = () if found.blocks < found.row_major_blocks else _where_it_matters(known.state.kernel)
     inputs = known.schedule.panels or ("", "")
-    return schedule_text.loads_headline(found, what, inputs, _bought(known), (*where, *more))
+    traffic = DramTraffic(known.state.kernel, known.launch, known.compiled, known.result(GroupSizeStudy))
+    link = Link("All sizes: the Reuse tab.", query({**known.state.to_address(), "tab": "reuse"}))
+    return text.loads_headline(found, what, inputs, traffic, link, (*where, *more))
 
 
 def _where_it_matters(kernel: Kernel) -> tuple[Link, ...]:
@@ -150,26 +149,6 @@ def _where_it_matters(kernel: Kernel) -> tuple[Link, ...]:
     one, preset = comparing[-1]
     fields = {"kernel": one.id, **preset.problem, **preset.config, **preset.view}
     return (Link(f"{preset.title}.", query(fields)),)
-
-
-def _bought(known: Known) -> Bought | None:
-    """What this order buys over GROUP_SIZE 1, which is row-major order, where both were counted and timed."""
-    study, size = known.result(GroupSizeStudy), getattr(known.state.experiment.config, "GROUP_SIZE", None)
-    rows = {row.group_size: row for row in study.rows} if study else {}
-    if study is None or size in (None, 1) or not {1, size} <= set(rows):
-        return None
-    pair = rows[1], rows[size]
-    if not all(row.dram_read_bytes and row.times_ms for row in pair):
-        return None
-    reads, times = (
-        (float(np.median(getattr(pair[0], name))), float(np.median(getattr(pair[1], name))))
-        for name in ("dram_read_bytes", "times_ms")
-    )
-    source = "recorded" if study.backend == "recorded" else "counted"
-    found = DramTraffic(known.state.kernel, known.launch, known.compiled).by_group_size((1, size))
-    predicted = found[1].read_bytes, found[size].read_bytes
-    reuse = Link("All sizes: the Reuse tab.", query({**known.state.to_address(), "tab": "reuse"}))
-    return Bought(reads, predicted, times, source, reuse)
 
 
 def _curve(orders: list[Order], first: int, what: str, about: str) -> str:
@@ -211,4 +190,4 @@ def reply(known: Known) -> dict[str, Any]:
 
 def _not_yet(known: Known) -> str:
     """That the compiler has not said yet how many programs an SM holds; "" where it has."""
-    return "" if known.compiled else schedule_text.NOT_COMPILED_YET
+    return "" if known.compiled else text.NOT_COMPILED_YET

@@ -12,15 +12,15 @@ from markupsafe import Markup
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Timeline, records
 from kernels.results.codec import to_json
-from visualize.figures.timeline_figure import gantt_figure, moment_data, moment_figure
 from visualize.panels.endpoint import Api, Endpoint
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.schedule import steps
 from visualize.state.known import Known
 from visualize.state.view import ScheduleView
-from visualize.text import timeline_text
 from visualize.views import prose, tables
+from visualize.views.order import text as order_text
+from visualize.views.order.figures import gantt_figure, moment_data, moment_figure
 from visualize.views.prose import picture_caption
 from visualize.widgets.link import query
 from visualize.widgets.markup import markup
@@ -72,10 +72,10 @@ class TimelinePanel(Panel):
             drawn(moment_figure(schedule, title), anew, moment, about=text)
             for (title, moment), text in zip(moments.items(), (ran_text, ideal_text), strict=True)
         )
-        table = tables.table(timeline_text.rows(ran, execution, schedule), timeline_text.CAPTION)
+        table = tables.table(order_text.timeline_rows(ran, execution, schedule), order_text.TIMELINE_CAPTION)
         gantt = gantt_figure(execution, schedule, state.view.of(ScheduleView).color, f"{len(execution.sm):,} programs")
         told = {"span_ns": execution.span_ns, "waves": schedule.waves, "slices": schedule.slices}
-        first, *more = timeline_text.claim(ran, execution, schedule)
+        first, *more = order_text.timeline_sentences(ran, execution, schedule)
         return {
             self.claim: prose.claim(first) + prose.claim(*more),
             self.measured: measured,
@@ -115,4 +115,4 @@ def timeline_json(timeline: Timeline) -> dict[str, Any]:
 @functools.cache
 def _hint(gpu: str) -> Markup:
     """That there is no timeline, and what has one on this GPU."""
-    return prose.hint(timeline_text.hint(gpu, records.experiments(TIMELINE.form, gpu)))
+    return prose.hint(order_text.timeline_hint(gpu, records.experiments(TIMELINE.form, gpu)))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kernels.knobs import knob
-from visualize.figures import schedule_figure
 from visualize.predict.schedule import STEPPING
+from visualize.views.order.map_figure import COLORS
 
 V = TypeVar("V")
 
@@ -17,7 +17,7 @@ V = TypeVar("V")
 class ScheduleView:
     """Options of the schedule, in ideal waves and as it ran."""
 
-    color: str = knob("order", "Schedule", "What the colour of a tile shows.", choices=schedule_figure.COLORS)
+    color: str = knob("order", "Schedule", "What the colour of a tile shows.", choices=COLORS)
     programs_per_sm: int = knob(
         0, "Schedule", "Programs that one SM holds at once: assumed. 0: as many as the compiled kernel allows.",
         low=0, high=32,

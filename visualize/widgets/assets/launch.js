@@ -1,4 +1,4 @@
-// A launch that a picture carries (`layout.meta`, see player_data.py), and any step of it (goes before player.js).
+// A launch that a picture carries (`layout.meta`, see map_figure.py), and any step of it (goes before player.js).
 const written = (value) => value.toLocaleString("en");
 const several = (count, what) => `${written(count)} ${what}${count === 1 ? "" : "s"}`;
 
@@ -104,7 +104,7 @@ class Order {
     return { c, a, b };
   }
 
-  // The picture's grid of what belongs to C, A and B: see composite.py.
+  // The picture's grid of what belongs to C, A and B: see map_figure.py.
   composed(c, a, b, nothing) {
     const { slice_of: slices, down, across } = this.meta.place;
     const k = slices.length, top = k * down.repeat + (k && down.gap), left = k * across.repeat + (k && across.gap);
@@ -240,8 +240,9 @@ class Order {
   counted(step) {
     const { unit, first, name } = this.meta;
     if (!step) {
-      const programs = first || this.total;
-      return [this.loadedBy(programs), `blocks for ${first ? "the first" : "all"} ${several(programs, unit)}`];
+      const programs = first || this.total, count = programs === 1 ? unit : several(programs, unit);
+      const which = first ? "the first" : programs === 1 ? "the only" : "all";
+      return [this.loadedBy(programs), `blocks for ${which} ${count}`];
     }
     const current = Math.min(step, this.count);
     if (!this.tiles) return [this.loaded, `blocks loaded by ${several(current, unit)}`];

@@ -1,0 +1,339 @@
+"""The Order view's figures hold what the models predict and what was recorded."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from kernels import discover
+from kernels.gpus import GPUS
+from kernels.measuring.timeline import TIMELINE
+from kernels.results import GroupSizeRow, records
+from kernels.spec import Launch
+from visualize.predict.bounds import Bound
+from visualize.predict.execution import Execution
+from visualize.predict.reuse import Reuse
+from visualize.predict.schedule import first_reads, row_major, schedule, slice_blocks, steps
+from visualize.views.order.figures import (
+    TAIL,
+    bounds_figure,
+    bytes_figure,
+    gantt_figure,
+    loads_figure,
+    moment_data,
+    moment_figure,
+    times_figure,
+)
+from visualize.views.order.map_figure import COLORS, MOST_CELLS, Order, map_figure, map_grid, player_data
+from visualize.widgets.plot import drawn
+
+
+def planned(kernel_id, problem, config, by="wave"):
+    """Plan a launch on an H200 in its own order and in row-major order."""
+    kernel = discover()[kernel_id]
+    own = schedule(kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), GPUS["H200"]))
+    named = {"this order": own, "row-major order": row_major(own)}
+    return [Order(name, order, steps(order, by)) for name, order in named.items()]
+
+
+def grouped(m, n, size, k=2):
+    config = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 32, "GROUP_SIZE": size}
+    return planned("matmul.grouped", {"M": 16 * m, "N": 16 * n, "K": 32 * k}, config)
+
+
+def split(m, n, slices, k=512):
+    config = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 32, "SPLIT_K": slices}
+    return planned("matmul.split_k_atomic", {"M": 16 * m, "N": 16 * n, "K": k}, config)
+
+
+def values(launch, color, entries):
+    program, group = launch.tiles.program[entries], launch.tiles.group[entries]
+    return {"order": program, "group": group % 8, "wave": launch.step[entries] % 8, "sm": program % launch.sms}[color]
+
+
+def parts(order, cells):
+    """Return C's, A's and B's cells, each cell along K once."""
+    grid = map_grid(order.schedule)
+    top, left = grid.down.lead, grid.across.lead
+    a, b = cells[top:, : left - grid.across.gap], cells[: top - grid.down.gap, left:]
+    for empty in (cells[:top, :left], cells[top:, left - grid.across.gap : left]):
+        assert np.ma.getmaskarray(empty).all(), "the corner and the gap are empty"
+    return cells[top:, left:], a[:, :: grid.across.repeat], b[:: grid.down.repeat]
+
+
+LAUNCHES = [grouped(9, 9, 3, 9), grouped(1, 1, 1), grouped(7, 33, 4, 40), grouped(129, 5, 8), split(3, 9, 4)]
+
+
+@pytest.mark.parametrize("color", COLORS)
+@pytest.mark.parametrize("orders", [*LAUNCHES, split(2, 3, 16, k=96)])
+def test_each_tile_and_block_shows_its_program_group_wave_or_sm(color, orders):
+    picture = map_figure(orders, color)
+    assert len(picture["data"]) == 2
+    for order, trace, checked in zip(orders, picture["data"], go.Figure(picture).data, strict=True):
+        launch, slice_of = order.schedule, map_grid(order.schedule).slice_of
+        rows, columns = first_reads(order.steps)
+        entries = launch.entry.min(axis=0), rows[:, slice_of], columns[slice_of]
+        for cells, expected in zip(parts(order, trace["z"]), entries, strict=True):
+            assert np.array_equal(cells, values(launch, color, expected))
+        for edges, along in ((checked.x, 1), (checked.y, 0)):
+            assert edges is None or (len(edges) == trace["z"].shape[along] + 1 and (np.diff(edges) > 0).all())
+
+
+def test_few_blocks_along_k_get_a_cell_each_and_many_share_a_strip():
+    def slices(orders):
+        return map_grid(orders[0].schedule).slice_of.tolist()
+
+    assert slices(grouped(9, 9, 3, 9)) == [0] * 9
+    assert slices(grouped(9, 9, 3, 33)) == [0]
+    assert slices(grouped(9, 2, 3, 9)) == [0], "blocks would dwarf two columns of tiles"
+    orders = split(3, 9, 4, k=320)
+    assert slices(orders) == np.repeat(np.arange(4), slice_blocks(orders[0].schedule)).tolist()
+
+
+def test_a_large_map_shows_every_second_tile_in_cells_of_equal_size():
+    orders = grouped(300, 512, 8, 64)
+    trace = map_figure(orders, "order")["data"][0]
+    grid, launch = map_grid(orders[0].schedule), orders[0].schedule
+    assert max(grid.down.cells, grid.across.cells) <= MOST_CELLS
+    assert (trace["dx"], trace["dy"], trace["xgap"]) == (2, 2, 0)
+    assert "x" not in trace, "Plotly draws cells of equal size as pixels"
+    assert parts(orders[0], trace["z"])[0][3, 5] == launch.tiles.program[launch.entry.min(axis=0)[6, 10]]
+    assert trace["x0"] + trace["dx"] * grid.across.lead == 1, "the middle of tiles 0 and 1"
+
+
+def test_c_lies_at_its_tile_numbers_with_a_at_its_left_and_b_above():
+    layout = map_figure(grouped(9, 5, 3, 9), "order")["layout"]
+    notes = {(note["xref"], note["text"]): note for note in layout["annotations"]}
+    for number, name in (("", "this order"), ("2", "row-major order")):
+        x, y = layout[f"xaxis{number}"], layout[f"yaxis{number}"]
+        assert x["title"]["text"] == "pid_n"
+        assert (notes[f"x{number} domain", name]["x"], notes[f"x{number} domain", name]["y"]) == (0.5, 1), "above"
+        assert (x["range"][1], y["range"][0]) == (5, 9), "pid_m down"
+        named = dict(zip(x["ticktext"], x["tickvals"], strict=True))
+        assert (named["0"], named["4"]) == (0.5, 4.5)
+        a, b = notes[f"x{number}", "<b>A</b>"], notes[f"x{number}", "<b>B</b>"]
+        assert (a["x"] < 0, a["y"], a["yanchor"]) == (True, 0, "bottom"), "above A's blocks"
+        assert (b["y"] < 0, b["x"], b["xanchor"]) == (True, 0, "right"), "beside B's blocks"
+        assert (f"x{number} domain", "<b>C</b>: the pid of each tile") in notes
+    assert layout["xaxis"]["domain"][1] < layout["xaxis2"]["domain"][0], "side by side"
+    assert (layout["xaxis2"]["matches"], layout["yaxis2"]["matches"]) == ("x", "y"), "zoomed together"
+
+
+@pytest.mark.parametrize("orders", [grouped(30, 41, 8), split(3, 9, 4)], ids=["large", "split"])
+def test_the_map_announces_pids_only_if_tiles_show_them(orders):
+    notes = map_figure(orders, "order")["layout"]["annotations"]
+    assert [note["text"] for note in notes if "C" in note["text"]] == ["<b>C</b>"] * 2
+
+
+def test_a_copy_shows_its_reads_and_its_transposed_writes():
+    orders = planned("transpose.tiled", {"M": 96, "N": 256}, {"BLOCK_M": 32, "BLOCK_N": 32})
+    picture, launch = map_figure(orders, "order"), orders[0].schedule
+    read, written = picture["data"]
+    assert np.array_equal(read["z"], launch.tiles.program[launch.entry.min(axis=0)])
+    assert np.array_equal(written["z"], read["z"].T)
+    layout = go.Figure(picture).layout
+    assert [note.text for note in layout.annotations] == ["A as read", "B as written"]
+    assert [axis.title.text for axis in (layout.xaxis, layout.yaxis, layout.xaxis2)] == ["pid_n", "pid_m", "pid_m"]
+    data = player_data(orders, None, "order", 0, 0, 0)
+    assert (len(data["orders"]), data["transposed"], data["panels"]) == (1, [False, True], None)
+
+
+@pytest.mark.parametrize("orders", [grouped(30, 41, 8), split(3, 9, 4)], ids=["grouped", "split"])
+def test_the_player_gets_every_tile_step_by_step(orders):
+    data = player_data(orders, None, "order", 2, 9, 1)
+    for order, sent in zip(orders, data["orders"], strict=True):
+        tiles = order.schedule.tiles
+        places = sent.get("places", np.arange(len(tiles.program)))
+        place = np.unravel_index(places, (order.schedule.slices, *data["extents"]))
+        assert np.array_equal(place, [tiles.pid_k, tiles.pid_m, tiles.pid_n])
+        assert sent.get("tiles", np.ones(sent["count"])).sum() == len(places)
+        runs = np.diff(np.append(sent["groups"]["from"], len(places)))
+        assert np.array_equal(np.repeat(sent["groups"]["value"], runs), tiles.group)
+    assert (data["step"], data["first"], data["bound"], data["name"]) == (2, 9, 1, "wave")
+    assert "places" not in data["orders"][1] or orders[0].schedule.slices > 1, "row-major tiles are in their own order"
+
+
+def test_the_player_steps_through_a_loop_by_turn_or_by_tile():
+    problem = {"M": 2048, "N": 4096, "K": 64}
+    by_turn, by_tile = (
+        player_data(planned("matmul.persistent", problem, {}, by), None, "order", 0, 0, 0) for by in ("wave", "program")
+    )
+    own = by_turn["orders"][0]
+    assert (by_turn["name"], by_turn["unit"], by_turn["slots"]) == ("turn", "tile", 132)
+    assert own["tiles"].tolist() == [132, 132, 132, 116]
+    assert own["programs"][:134].tolist() == [*range(132), 0, 1]
+    assert (by_tile["name"], by_tile["orders"][0]["count"]) == ("tile", 512)
+    assert "tiles" not in by_tile["orders"][0], "one per step"
+
+
+def test_the_curve_holds_both_orders_and_marks_one_n():
+    curves = {"grouped": np.array([18, 27, 54, 162]), "row-major order": np.array([18, 27, 90, 162])}
+    figure = go.Figure(loads_figure(np.array([1, 2, 9, 81]), curves, 9, "programs", ("A", "B")))
+    own, reference, marks = figure.data
+    assert (list(own.y), list(reference.y)) == ([18, 27, 54, 162], [18, 27, 90, 162])
+    assert (list(marks.x), list(marks.y)) == ([9, 9], [54, 90])
+    assert "programs" in figure.layout.xaxis.title.text
+    assert figure.layout.yaxis.title.text == "distinct blocks of A and B"
+
+
+GB = 1_000_000_000
+PREDICTED = {
+    size: Reuse(size * GB, 0.9 * size * GB, 1.2 * size * GB, lockstep * GB, GB // 2, 9 * GB, GB)
+    for size, lockstep in ((1, 1.0), (2, 2.1), (3, 3.9), (4, 2.0))
+}
+ROWS = [
+    GroupSizeRow(1, 0, 0, (GB, 2 * GB, 4 * GB), (), None, None, (1.0, 2.0, 9.0)),
+    GroupSizeRow(4, 0, 0, (), (), None, None, (3.0, 3.0, 3.0)),
+]
+BOUNDS = (Bound("DRAM", 1.0, "d"), Bound("L2", 2.0, "l"), Bound("arithmetic", 3.0, "a"), Bound(TAIL, 0.5, "t"))
+
+
+def by_name(figure):
+    checked = go.Figure(figure)
+    return {trace.name: trace for trace in checked.data}, checked.layout
+
+
+def test_predicted_reads_are_a_line_with_a_band_and_counts_are_medians_with_error_bars():
+    traces, layout = by_name(bytes_figure(PREDICTED, ROWS, 4, "counted"))
+    line, band, points = traces["predicted"], traces["uncertainty"], traces["counted"]
+    assert (list(line.x), list(line.y)) == ([1, 2, 3, 4], [1, 2, 3, 4])
+    assert list(band.x) == [1, 2, 3, 4, 4, 3, 2, 1]
+    assert list(band.y) == pytest.approx([0.9, 1.8, 2.7, 2.0, 4.8, 3.9, 2.4, 1.2])
+    assert set(traces["each input once"].y) == {0.5}
+    assert (list(points.x), list(points.y)) == ([1], [2.0])
+    assert (points.error_y.arrayminus[0], points.error_y.array[0]) == (1.0, 2.0)
+    assert (layout.xaxis.title.text, list(layout.xaxis.tickvals)) == ("GROUP_SIZE (rows of tiles)", [1, 2, 4])
+    assert (layout.yaxis.title.text, layout.yaxis.type) == ("read from DRAM (log scale)", "log")
+    assert {"700 MB", "1 GB", "1.5 GB", "2 GB"} < set(layout.yaxis.ticktext)
+    assert layout.shapes[0].x0 == layout.shapes[0].x1 == 4
+    assert (layout.annotations[0].x, layout.annotations[0].text) == (pytest.approx(0.60206), "this: 4")
+    assert "counted" not in by_name(bytes_figure(PREDICTED, [], 4, "counted"))[0]
+
+
+def test_reads_that_hardly_differ_span_a_factor_of_three_with_at_least_two_ticks():
+    traces, layout = by_name(bytes_figure({size: Reuse(GB, GB, GB, GB, GB, 9 * GB, GB) for size in (1, 2)}, [], 1, ""))
+    low, high = traces["least span"].y
+    assert high / low == pytest.approx(3)
+    assert sum(low < tick < high for tick in layout.yaxis.tickvals) >= 2
+
+
+def test_times_are_medians_from_the_20th_to_the_80th_percentile():
+    traces, layout = by_name(times_figure(ROWS, 1, "measured"))
+    points = traces["measured"]
+    assert list(points.y) == [2.0, 3.0]
+    assert (points.error_y.arrayminus[0], points.error_y.array[0]) == pytest.approx((0.6, 4.2))
+    assert (layout.yaxis.title.text, layout.yaxis.type) == ("milliseconds, p20 to p80", "linear")
+
+
+@pytest.mark.parametrize(
+    ("scale", "measured_ms", "unit", "stack"),
+    [(1, 5.0, "ms", [3.0, 0.5, 1.5]), (0.01, 0.05, "µs", [30.0, 5.0, 15.0]), (1, 2.5, "ms", [3.0, 0.5, 0.0])],
+)
+def test_the_bottleneck_is_marked_and_the_rest_of_the_time_is_what_it_and_the_tail_leave(
+    scale, measured_ms, unit, stack
+):
+    bounds = [replace(bound, ms=bound.ms * scale) for bound in BOUNDS]
+    traces, layout = by_name(bounds_figure(bounds, measured_ms, "recorded"))
+    assert list(traces["alone"].y) == ["DRAM", "L2", "arithmetic"]
+    marked = "30.0 µs (bottleneck)" if unit == "µs" else "3.00 ms (bottleneck)"
+    assert [text for text in traces["alone"].text if "bottleneck" in text] == [marked]
+    assert list(traces["time"].x) == pytest.approx(stack)
+    assert list(traces["time"].customdata) == ["arithmetic", TAIL, "not explained by these"]
+    assert (layout.title.text, layout.xaxis.title.text) == ("Time each resource would take alone", unit)
+    assert layout.shapes[0].x0 == pytest.approx(measured_ms * (1000 if unit == "µs" else 1))
+    assert set(by_name(bounds_figure(bounds, None, "measured"))[0]) == {"alone"}
+
+
+RECORDED = records.experiments(TIMELINE.form, "H200")
+MOST_BYTES = 150_000
+
+
+def recorded(experiment):
+    """Return an experiment's recorded execution and its predicted schedule."""
+    ran, kernel = records.find(TIMELINE.form, experiment, "H200"), discover()[experiment.kernel]
+    launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
+    execution = Execution(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), 132)
+    return execution, schedule(kernel, launch)
+
+
+def bars(figure):
+    """Return pid → (start, end, top, bottom, colour, hover values), from the corners of each shape."""
+    found = {}
+    for trace in go.Figure(figure).data:
+        x, y = (np.reshape(side, (-1, 5)) for side in (trace.x, trace.y))
+        assert np.isnan(x[:, 4]).all()
+        assert np.array_equal(x[:, :2], x[:, [3, 2]])
+        for hover, at, high in zip(trace.customdata.T.tolist(), x, y, strict=True):
+            assert hover[0] not in found, "a program is drawn once"
+            found[hover[0]] = (at[0], at[1], high[0], high[2], trace.fillcolor, hover)
+    return found
+
+
+@pytest.mark.parametrize("color", ["order", "group", "wave", "sm"])
+@pytest.mark.parametrize("experiment", RECORDED, ids=lambda e: e.kernel)
+def test_every_program_is_one_bar_on_its_sm_from_its_start_to_its_end(experiment, color):
+    execution, plan = recorded(experiment)
+    found = bars(gantt_figure(execution, plan, color, "title"))
+    assert sorted(found) == list(range(plan.programs))
+    tiles, first = plan.tiles, np.searchsorted(plan.tiles.program, np.arange(plan.programs))
+    count = np.bincount(tiles.program)
+    for pid, (start, end, top, bottom, _, hover) in found.items():
+        assert (start, end) == pytest.approx((execution.start_ns[pid] / 1000, execution.end_ns[pid] / 1000))
+        assert execution.sm[pid] - 0.5 < top < bottom < execution.sm[pid] + 0.5
+        origin = [column[first[pid]] for column in (tiles.pid_m, tiles.pid_n, tiles.pid_k)]
+        assert hover == [pid, *origin, pid // plan.resident_programs, count[pid]]
+
+
+@pytest.mark.parametrize("experiment", RECORDED[:2], ids=lambda e: f"{e.problem.M}")
+def test_concurrent_bars_lie_apart_and_colours_follow_the_wave(experiment):
+    execution, plan = recorded(experiment)
+    figure = gantt_figure(execution, plan, "wave", "256 programs")
+    found = bars(figure)
+    colors = {pid // 132 % 8: bar[4] for pid, bar in found.items()}
+    assert len(set(colors.values())) == len(colors)
+    assert all(bar[4] == colors[pid // 132 % 8] for pid, bar in found.items())
+    rows = sorted(found.values(), key=lambda bar: (round(bar[2], 4), bar[0]))
+    for (_, end, top, *_), (start, _, next_top, *_) in itertools.pairwise(rows):
+        assert start >= end or next_top > top
+    layout = go.Figure(figure).layout
+    assert layout.title.text == "256 programs, coloured by ideal wave"
+    assert layout.xaxis.title.text == "time from the first start (µs)"
+    assert (layout.yaxis.title.text, layout.yaxis.range) == ("SM", (131.5, -0.5))
+    assert layout.xaxis.range == (0, execution.span_ns / 1000)
+
+
+@pytest.mark.parametrize("experiment", RECORDED, ids=lambda e: e.kernel)
+def test_every_tile_has_its_cell_and_its_times(experiment):
+    execution, plan = recorded(experiment)
+    begun, done = execution.tile_times(plan)
+    data, figure = moment_data(plan, begun, done)["moments"], go.Figure(moment_figure(plan, "title"))
+    cells, layout = figure.data[0], figure.layout
+    assert data["columns"] == cells.z.shape[1]
+    cell = np.ravel_multi_index((plan.tiles.pid_m // cells.dy, plan.tiles.pid_n // cells.dx), cells.z.shape)
+    assert np.array_equal(data["cell"], cell)
+    assert set(cell.tolist()) == set(range(cells.z.size)), "no cell is left out"
+    assert np.array_equal([data["begun_ns"], data["done_ns"]], [begun, done])
+    assert ("pid_m" in layout.yaxis.title.text, "pid_n" in layout.xaxis.title.text) == (True, True)
+    assert layout.yaxis.range[0] > layout.yaxis.range[1], "pid_m down"
+
+
+def test_a_timeline_of_8192_programs_takes_less_than_150_kb():
+    kernel = discover()["transpose.tiled"]
+    launch = Launch(kernel.family.problem(M=8192, N=8192), kernel.config(BLOCK_M=64, BLOCK_N=128), GPUS["H200"])
+    plan = schedule(kernel, launch, 6)
+    random, pids = np.random.default_rng(0), np.arange(plan.programs)
+    start = pids // 792 * 11_008 + random.integers(0, 60, plan.programs) * 32
+    end = start + random.integers(200, 400, plan.programs) * 32
+    execution = Execution(pids * 7 % 132, start - start.min(), end - start.min(), 132)
+    assert plan.programs == 8192
+    for color in ("order", "wave"):
+        sent = drawn(gantt_figure(execution, plan, color, "title"), about="x")
+        assert len(sent) < MOST_BYTES
+        assert len(zlib.decompress(zlib.decompress(base64.b64decode(json.loads(sent)["packed"])))) > 5 * 4 * 2 * 8192

@@ -1,0 +1,341 @@
+"""Charts of the Order view, as Plotly data and layout: loaded blocks, DRAM reads, time, bounds, and the timeline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from plotly.colors import sample_colorscale
+
+from kernels.results import GroupSizeRow
+from visualize.predict.bounds import Bound
+from visualize.predict.execution import Execution
+from visualize.predict.reuse import Reuse
+from visualize.predict.schedule import Schedule
+from visualize.views import theme
+from visualize.views.numbers import bytes_of
+from visualize.views.order.map_figure import MOST_CELLS
+
+TAIL = "tail wave"
+
+# Colours of pids, first to last. Each is one filled shape.
+_SHADES = 16
+
+_COLORED_BY = {"order": "pid", "group": "group", "wave": "ideal wave"}
+
+Figure = dict[str, Any]
+
+
+def loads_figure(
+    counts: np.ndarray, orders: dict[str, np.ndarray], first: int, unit: str, panels: tuple[str, str]
+) -> Figure:
+    """Plot the distinct blocks of panels that the first n programs of each order load.
+
+    Args:
+        counts: values of n, ascending.
+        orders: blocks by the order's name: (len(counts),).
+        first: the marked n, one of `counts`.
+        unit: "programs" or "tiles".
+        panels: the inputs.
+    """
+    marked = [int(blocks[np.searchsorted(counts, first)]) for blocks in orders.values()]
+    lines = [
+        _line(
+            name,
+            counts,
+            blocks,
+            line={"color": theme.CATEGORIES[index], "width": 2.5, "dash": ("solid", "dash")[index]},
+            hovertemplate=f"{name}: %{{y:,}} blocks<extra></extra>",
+        )
+        for index, (name, blocks) in enumerate(orders.items())
+    ]
+    marks = {
+        "type": "scatter",
+        "mode": "markers+text",
+        "x": [first] * len(orders),
+        "y": marked,
+        "text": [f"{blocks:,}" for blocks in marked],
+        "textposition": ["bottom right", "top left"],
+        "marker": {"size": 9, "color": list(theme.CATEGORIES[: len(orders)])},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    log = {"type": "log", "tickformat": ",d", "exponentformat": "none"}
+    spans_decades = max(map(np.max, orders.values())) > 300 * min(map(np.min, orders.values()))
+    blocks_title = {"text": f"distinct blocks of {panels[0]} and {panels[1]}"}
+    layout = theme.layout(
+        f"Distinct blocks that the first n {unit} load",
+        height=330,
+        showlegend=True,
+        legend={"x": 0.99, "xanchor": "right", "y": 0.03, "yanchor": "bottom", "bgcolor": theme.NOTHING},
+        hovermode="x unified",
+        margin={"l": 70, "r": 10, "t": 34, "b": 44},
+        xaxis={"title": {"text": f"n ({unit}, in start order)"}, **log, "dtick": 1},
+        yaxis={"title": blocks_title, "automargin": True, **log, "dtick": 1 if spans_decades else "D2"},
+    )
+    return {"data": [*lines, marks], "layout": layout}
+
+
+def bytes_figure(predicted: Mapping[int, Reuse], rows: Sequence[GroupSizeRow], own: int, source: str) -> Figure:
+    """Plot DRAM reads in GB by GROUP_SIZE, both axes logarithmic: predicted as a line with a band, counts as points.
+
+    The band covers an L2 that keeps an eighth more or a tenth less, and programs in lockstep. Error bars span the
+    smallest to the largest count.
+
+    Args:
+        rows: counts; rows without a GROUP_SIZE are left out.
+        own: the launch's GROUP_SIZE.
+        source: "counted" or "recorded".
+    """
+    sizes, reuses = list(predicted), list(predicted.values())
+    least = [min(each.low_bytes, each.lockstep_bytes) / 1e9 for each in reuses]
+    most = [max(each.high_bytes, each.lockstep_bytes) / 1e9 for each in reuses]
+    compulsory, ends = reuses[0].compulsory_bytes / 1e9, [sizes[0], sizes[-1]]
+    counts = {
+        size: np.array(row.dram_read_bytes) / 1e9 for row in rows if (size := row.group_size) and row.dram_read_bytes
+    }
+    values = np.concatenate([[compulsory], least, most, *counts.values()])
+    low, high = float(values.min()), float(values.max())
+    middle = math.sqrt(low * high)
+    band = {"line": {"width": 0}, "fill": "toself", "fillcolor": "rgba(91,108,230,0.18)", "hoverinfo": "skip"}
+    hover = "GROUP_SIZE %{x}: %{y:.3g} GB predicted<extra></extra>"
+    dots = {"dash": "dot", "color": theme.CATEGORIES[7]}
+    # The axis spans at least a factor of three, so that small differences look small.
+    span = {"marker": {"opacity": 0}, "showlegend": False, "hoverinfo": "skip"}
+    traces = [
+        _line("uncertainty", sizes + sizes[::-1], least + most[::-1], **band),
+        _line(
+            "predicted",
+            sizes,
+            [each.read_bytes / 1e9 for each in reuses],
+            line={"color": theme.MODEL},
+            hovertemplate=hover,
+        ),
+        *([_points(counts, counts, source, "GB")] if counts else []),
+        _line("each input once", ends, [compulsory] * 2, line=dots, hoverinfo="y"),
+        _line("least span", ends[:1] * 2, [middle / math.sqrt(3), middle * math.sqrt(3)], **span) | {"mode": "markers"},
+    ]
+    # Plotly abbreviates the ticks between powers of ten to one small digit.
+    digits = (1, 2, 5) if high > 10 * low else (1, 1.5, 2, 3, 5, 7)
+    ticks = [digit * 10.0**power for power in range(-6, 7) for digit in digits]
+    axis = {"title": {"text": "read from DRAM (log scale)"}, "type": "log", "tickvals": ticks}
+    axis["ticktext"] = [*map(_tick_text, ticks)]
+    return {"data": traces, "layout": _group_size_layout("DRAM reads by GROUP_SIZE", axis, sizes[-1], own)}
+
+
+def _tick_text(gigabytes: float) -> str:
+    number, unit = bytes_of(gigabytes * 1e9 * (1 + 1e-9)).split()  # 0.007 GB is slightly less than 7 MB in binary
+    return f"{float(number.replace(',', '')):,g} {unit}"
+
+
+def times_figure(rows: Sequence[GroupSizeRow], own: int, source: str) -> Figure:
+    """Plot milliseconds by GROUP_SIZE: medians, with bars from the 20th to the 80th percentile.
+
+    Args:
+        rows: times; rows without a GROUP_SIZE are left out.
+        own: the launch's GROUP_SIZE.
+        source: "measured" or "recorded".
+    """
+    times = {size: np.array(row.times_ms) for row in rows if (size := row.group_size)}
+    spread = {size: np.percentile(values, (20, 80)) for size, values in times.items()}
+    axis = {"title": {"text": "milliseconds, p20 to p80"}, "type": "linear", "rangemode": "tozero"}
+    layout = _group_size_layout("Time by GROUP_SIZE, in one study", axis, max(times), own)
+    return {"data": [_points(times, spread, source, "ms")], "layout": layout}
+
+
+def _line(name: str, x: Any, y: Any, **style: Any) -> dict[str, Any]:
+    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, **style}
+
+
+def _points(values: Mapping[int, np.ndarray], spread: Mapping[int, np.ndarray], name: str, unit: str) -> dict[str, Any]:
+    """Draw medians of `values`, with error bars over `spread`, by GROUP_SIZE."""
+    medians = np.array([np.median(each) for each in values.values()])
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": list(values),
+        "y": medians.tolist(),
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [float(each.max()) for each in spread.values()] - medians,
+            "arrayminus": medians - [float(each.min()) for each in spread.values()],
+        },
+        "marker": {"color": theme.HARDWARE, "size": 9},
+        "hovertemplate": f"GROUP_SIZE %{{x}}: %{{y:.3f}} {unit} {name}<extra></extra>",
+    }
+
+
+def _group_size_layout(title: str, yaxis: dict[str, Any], last: int, own: int) -> dict[str, Any]:
+    powers = [1 << exponent for exponent in range(last.bit_length())]
+    xaxis = {"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers}
+    line = {"type": "line", "x0": own, "x1": own, "y0": 0, "y1": 1, "yref": "paper"}
+    # On a logarithmic axis, annotations are positioned by the logarithm, but shapes are not.
+    label = {"text": f"this: {own}", "x": math.log10(own), "y": 0.12, "yref": "paper", "xanchor": "left"}
+    return theme.layout(
+        title,
+        xaxis=xaxis,
+        yaxis={"automargin": True, **yaxis},
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.5, "xanchor": "center"},
+        margin={"l": 60, "r": 10, "t": 84, "b": 48},
+        shapes=[{**line, "line": {"color": theme.WRONG, "width": 1}}],
+        annotations=[{**label, "showarrow": False}],
+    )
+
+
+def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: str) -> Figure:
+    """Plot the time that each resource would take alone and, below, the launch's time and its unexplained rest.
+
+    Args:
+        measured_ms: the launch's time; None if unknown.
+        source: "measured" or "recorded".
+    """
+    resources = [bound for bound in bounds if bound.name != TAIL]
+    slowest = max(resources, key=lambda bound: bound.ms)
+    longest = max(slowest.ms, measured_ms or 0.0)
+    unit, scale = ("µs", 1000.0) if longest < 0.1 else ("ms", 1.0)
+    labels = [f"{theme.three_digits(bound.ms * scale)} {unit}" for bound in resources]
+    labels[resources.index(slowest)] += " (bottleneck)"
+    layout = theme.layout(
+        "Time each resource would take alone",
+        barmode="stack",
+        xaxis={"title": {"text": unit}, "range": [0, 1.15 * longest * scale]},
+        yaxis={"automargin": True, "autorange": "reversed"},
+    )
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "name": "alone",
+        "y": [bound.name for bound in resources],
+        "x": [bound.ms * scale for bound in resources],
+        "marker": {"color": [theme.NEW if bound is slowest else theme.MODEL for bound in resources]},
+        "customdata": [bound.why for bound in resources],
+        "hovertemplate": f"%{{y}}: %{{x:.4g}} {unit}<br>%{{customdata}}<extra></extra>",
+        "text": labels,
+        "textposition": "auto",
+    }
+    if measured_ms is None:
+        return {"data": [bars], "layout": layout}
+    tail_ms = sum(bound.ms for bound in bounds if bound.name == TAIL and slowest.name == "arithmetic")
+    rest_ms = max(0.0, measured_ms - slowest.ms - tail_ms)
+    tail, rest = TAIL if tail_ms > 0.03 * measured_ms else "", "rest" if rest_ms > 0.05 * measured_ms else ""
+    time = {
+        "type": "bar",
+        "orientation": "h",
+        "name": "time",
+        "y": [source] * 3,
+        "x": [slowest.ms * scale, tail_ms * scale, rest_ms * scale],
+        "marker": {"color": [theme.CATEGORIES[i] for i in (1, 3, 7)], "pattern": {"shape": ["", "", "/"]}},
+        "customdata": [slowest.name, TAIL, "not explained by these"],
+        "hovertemplate": f"%{{customdata}}: %{{x:.4g}} {unit}<extra></extra>",
+        "text": [slowest.name, tail, rest],
+        "textposition": ["inside", "inside", "outside"],
+        "textangle": 0,
+    }
+    at = {"x0": measured_ms * scale, "x1": measured_ms * scale, "y0": 0, "y1": 1, "yref": "y domain"}
+    layout["shapes"] = [{"type": "line", **at, "line": {"dash": "dot", "color": theme.CATEGORIES[7]}}]
+    return {"data": [bars, time], "layout": layout}
+
+
+def gantt_figure(execution: Execution, schedule: Schedule, color: str, title: str) -> Figure:
+    """Plot every program as a bar: SMs down, each with a row per program slot.
+
+    All bars of a colour are one filled shape of five points per bar, the last one a gap, which draws thousands of bars
+    quickly. `customdata` has a column per bar: pid; pid_m, pid_n and slice of its first tile; its wave; its tiles.
+
+    Args:
+        color: "order", "group" or "wave"; "sm", which the rows show, is replaced by "wave".
+    """
+    color = color if color in _COLORED_BY else "wave"
+    pids, tiles, shades = np.arange(schedule.programs), schedule.tiles, len(theme.CATEGORIES)
+    first, wave = np.searchsorted(tiles.program, pids), pids // schedule.resident_programs
+    count = np.bincount(tiles.program, minlength=schedule.programs)
+    hover = np.stack([pids, tiles.pid_m[first], tiles.pid_n[first], tiles.pid_k[first], wave, count])
+    if color == "order":
+        shade, palette = pids * _SHADES // schedule.programs, sample_colorscale(theme.SEQUENCE, _SHADES)
+    else:
+        shade, palette = (tiles.group[first] if color == "group" else wave) % shades, theme.CATEGORIES
+    gap, height = np.full(schedule.programs, np.nan), 0.92 / int(execution.max_concurrency.max())
+    # Multiples of 1/64 have few digits, which halves the bytes to send.
+    top, bottom = (execution.sm + np.round(64 * ((execution.slot + edge) * height - 0.46)) / 64 for edge in (0, 1))
+    start, end = execution.start_ns / 1000, execution.end_ns / 1000
+    x = np.stack([start, end, end, start, gap], axis=1).astype(np.float32)
+    y = np.stack([top, top, bottom, bottom, gap], axis=1).astype(np.float32)
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "none",
+            "fill": "toself",
+            "fillcolor": palette[value],
+            "hoverinfo": "skip",
+            "x": x[shade == value].ravel(),
+            "y": y[shade == value].ravel(),
+            "customdata": theme.smallest(hover[:, shade == value]),
+        }
+        for value in np.unique(shade)
+    ]
+    sms = len(execution.max_concurrency)
+    layout = theme.layout(
+        f"{title}, coloured by {_COLORED_BY[color]}",
+        height=470,
+        hovermode=False,
+        xaxis={"title": {"text": "time from the first start (µs)"}, "range": [0, execution.span_ns / 1000]},
+        yaxis={"title": {"text": "SM"}, "range": [sms - 0.5, -0.5], "tick0": 0, "dtick": max(1, -(-sms // 100) * 10)},
+    )
+    return {"data": traces, "layout": layout}
+
+
+def moment_figure(schedule: Schedule, title: str) -> Figure:
+    """Return a map of tiles, pid_m down and pid_n across, which the page fills from `moment_data`."""
+    down, across, rows, columns = _moment_cells(schedule)
+    cells = {
+        "type": "heatmap",
+        "z": np.zeros((rows, columns), dtype=np.uint8),
+        "dx": across,
+        "dy": down,
+        "xgap": int(columns <= 64),
+        "ygap": int(rows <= 64),
+        "zmin": 0,
+        "zmax": 2,
+        "colorscale": theme.STEP_SCALE,
+        "showscale": False,
+        "hovertemplate": "pid_m %{y}, pid_n %{x}<extra></extra>",
+    }
+    axes = theme.matrix_axes("pid_m (tile rows)", "pid_n (tile columns)", (0, 0), schedule.extents)
+    above = {"x": 0.5, "xref": "paper", "y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 1, "showarrow": False}
+    note = {"text": "", "font": {"size": 13}, **above}
+    layout = theme.layout(title, height=350, margin={"l": 72, "r": 10, "t": 52, "b": 44}, annotations=[note], **axes)
+    return {"data": [cells], "layout": layout}
+
+
+def moment_data(
+    schedule: Schedule, begun_ns: np.ndarray, done_ns: np.ndarray, name: str = "", clock: np.ndarray | None = None
+) -> dict[str, Any]:
+    """Return the cell, start and end of every tile, from which the page draws `moment_figure` at any time.
+
+    Args:
+        begun_ns, done_ns: start and end of each entry of the schedule's tiles.
+        name: the unit of an ideal step, if these are ideal times.
+        clock: start of each ideal step, and end of the last one: (steps + 1,).
+    """
+    down, across, _, columns = _moment_cells(schedule)
+    moments = {
+        "cell": theme.smallest(schedule.tiles.pid_m // down * columns + schedule.tiles.pid_n // across),
+        "columns": columns,
+        "unit": "program" if schedule.turns == 1 else "tile",
+        "begun_ns": begun_ns.astype(np.uint32),
+        "done_ns": done_ns.astype(np.uint32),
+    }
+    if clock is not None:
+        moments |= {"name": name, "clock": clock.astype(np.uint32)}
+    return {"moments": moments}
+
+
+def _moment_cells(schedule: Schedule) -> tuple[int, int, int, int]:
+    """Return the tiles that a cell represents, down and across, and the numbers of rows and columns of cells."""
+    down, across = (-(-extent // MOST_CELLS) for extent in schedule.extents)
+    return down, across, -(-schedule.extents[0] // down), -(-schedule.extents[1] // across)

@@ -1,0 +1,266 @@
+"""Sentences and tables of reuse: bytes read from DRAM, the effect of GROUP_SIZE on them, and on the time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from kernels.gpus import GPUS
+from kernels.pairs import pair
+from kernels.results import GroupSizeRow
+from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, recommended
+from visualize.predict.schedule import max_programs_per_sm, schedule
+from visualize.predict.traffic import SECTOR_BYTES
+from visualize.views.numbers import bytes_of, milliseconds, percent, significant
+from visualize.views.prose import Listed, Mark, Sentence, Sourced, Strong, headline, html, say, term
+from visualize.views.tables import frame, table, traffic_funnel
+
+# Numbers of bytes within this factor count as equal.
+_EQUAL = 1.05
+
+# If the best order saves more than this share of the time, DRAM was not hidden behind another resource.
+_HIDDEN = 0.1
+
+# GPUs by falling bandwidth per FLOP.
+_LESS_BANDWIDTH = ("A100-80GB", "A10G", "L40S", "L4", "RTX4090")
+
+_RESOURCES = {"arithmetic": "arithmetic", "L2": "the L2", "load and store": "load and store units"}
+
+
+def reuse_headline(traffic: DramTraffic, failure: str) -> Markup:
+    """State how often each input byte is read from DRAM.
+
+    Args:
+        failure: why the kernel can't be compiled, or "".
+    """
+    ratio, sentences = traffic.own.read_bytes / traffic.own.compulsory_bytes, reuse_sentences(traffic)
+    lead = [no_gain] if (no_gain := _no_gain(traffic)) else sentences[:2]
+    number = f"{significant(ratio, 2)} ×" if ratio > _EQUAL else ""
+    beside = "the compulsory DRAM reads {}" if ratio > _EQUAL else "Each input is read from DRAM once {}"
+    rest = (sentence for sentence in sentences if sentence not in lead)
+    return headline(number, say(beside, Mark("predicted")), html(lead), *rest, failure)
+
+
+def reuse_sentences(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
+    """Describe this launch, all values of GROUP_SIZE, the time, and the uncertainty. Empty strings may occur."""
+    own, row = traffic.own, traffic.row
+    ratio, compulsory = own.read_bytes / own.compulsory_bytes, bytes_of(own.compulsory_bytes)
+    times = f"{significant(ratio)} × the compulsory {compulsory}" if ratio > _EQUAL else "each input once"
+    count: Sentence | str = ""
+    if row and row.dram_read_bytes:
+        bytes_read = Strong(bytes_of(float(np.median(row.dram_read_bytes))))
+        count = say("Nsight Compute counted {}.", Sourced(bytes_read, traffic.source("counted")))
+    served = ""
+    if traffic.schedule.panels is not None and own.read_bytes < own.asked_bytes:  # an output that is added to is read
+        share = percent(1 - own.read_bytes / own.asked_bytes)
+        served = f"The L2 serves {share} of the {bytes_of(own.asked_bytes)} that the programs request."
+    return (
+        say("This launch reads {} from DRAM: {}.", Sourced(Strong(bytes_of(own.read_bytes)), "predicted"), times),
+        count,
+        served,
+        *(_orders(traffic) if traffic.sizes else ()),
+        *(_time(traffic) if traffic.study and traffic.sizes else ()),
+        *_uncertainty(traffic),
+        traffic.kernel.note(traffic.launch),
+    )
+
+
+def _no_gain(traffic: DramTraffic) -> str:
+    """Say why GROUP_SIZE makes no difference; "" if it makes one, or if the kernel has none."""
+    reads = [each.read_bytes for each in traffic.sizes.values()]
+    if not reads or max(reads) >= _EQUAL * min(reads):
+        return ""
+    fits = min(reads) < _EQUAL * traffic.own.compulsory_bytes
+    reason = "the L2 holds all inputs" if fits else "all orders reuse panels equally well"
+    return f"There is nothing to gain at this size: {reason}, so every GROUP_SIZE reads {bytes_of(min(reads))}."
+
+
+def _orders(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
+    sizes = traffic.sizes
+    if no_gain := _no_gain(traffic):
+        return (no_gain,)
+    fewest, best = fewest_bytes(sizes), recommended(traffic.kernel, traffic.launch, sizes)
+    worst = max(sizes, key=lambda size: sizes[size].read_bytes)
+    most, least = sizes[worst].read_bytes, sizes[fewest].read_bytes
+    reason = "It reads nearly as few bytes, and smaller groups are often slightly faster."
+    if best > fewest:
+        reason = "The L2, not DRAM, is the limit here. It has less work if more consecutive programs share a panel."
+    return (
+        say(
+            "GROUP_SIZE {} reads the fewest bytes, {}; {} reads the most, {}.",
+            Strong(fewest),
+            bytes_of(least),
+            worst,
+            Sourced(f"{significant(most / least)} × as many", "predicted"),
+        ),
+        say("Recommended: {}. {}", Strong(best), reason) if best != fewest else "",
+    )
+
+
+def _time(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
+    """Say whether the difference in bytes shows in the time and, if not, why."""
+    assert traffic.study is not None
+
+    def read_bytes(row: GroupSizeRow) -> float:
+        if row.dram_read_bytes:
+            return float(np.median(row.dram_read_bytes))
+        return traffic.sizes[min(row.group_size or 1, traffic.schedule.extents[0])].read_bytes
+
+    rows = [row for row in traffic.study.rows if row.group_size]
+    few, many = min(rows, key=read_bytes), max(rows, key=read_bytes)
+    times = read_bytes(many) / read_bytes(few)
+    if times < _EQUAL:
+        return ("GROUP_SIZE does not change the bytes, so expect no change in time.",)
+    compared, timed = pair(few.times_ms, many.times_ms), traffic.source("measured")
+    noise = percent(compared.noise)
+    lead = f"{significant(times)} × fewer bytes (GROUP_SIZE {few.group_size} instead of {many.group_size})"
+    if not compared.differs:
+        below = Sourced(f"(less than the noise of {noise})", timed)
+        return (say("{}: {} {}.", lead, Strong("no time difference here"), below),)
+    saved = 1 - compared.ratio
+    change = Strong(f"{percent(abs(saved))} {'less' if saved > 0 else 'more'} time")
+    return say("{} took {}, ± {}.", lead, change, Sourced(noise, timed)), *_bottleneck(traffic, read_bytes(many), saved)
+
+
+def _bottleneck(traffic: DramTraffic, most_bytes: float, saved: float) -> tuple[Sentence | str, ...]:
+    """Compare DRAM's time in the worst order with the slowest other resource.
+
+    Args:
+        saved: the share of the worst order's time that the best order saves.
+    """
+    gpu = traffic.launch.gpu
+    others = [bound for bound in traffic.bounds if bound.name in _RESOURCES]
+    if not others or not gpu.dram_gbps:
+        return ()
+    slowest = max(others, key=lambda bound: bound.ms)
+    name, ms = _RESOURCES[slowest.name], milliseconds(slowest.ms)
+    dram_ms = (most_bytes + traffic.own.write_bytes) / gpu.dram_gbps / 1e6
+    alone = f"In the worst order, DRAM alone would take {milliseconds(dram_ms)}"
+    if dram_ms >= slowest.ms:
+        return (f"{alone} and is the bottleneck.",)
+    if saved > _HIDDEN:
+        return (f"{alone} and is not hidden behind {name} ({ms}).",)
+    return f"DRAM was hidden behind {name}.", f"{alone}, {name} {ms}.", _other_gpu(traffic)
+
+
+def _other_gpu(traffic: DramTraffic) -> Sentence | str:
+    """Name a GPU with less bandwidth per FLOP on which DRAM would take longer than arithmetic in the worst order."""
+    launch, family = traffic.launch, traffic.kernel.family
+    worst = max(traffic.sizes, key=lambda size: traffic.sizes[size].read_bytes)
+    for name in _LESS_BANDWIDTH:
+        gpu = GPUS[name]
+        tflops = gpu.matrix_tflops.get(launch.problem.dtype, 0.0)
+        if name == launch.gpu.name or not tflops:
+            continue
+        per_sm = min(traffic.schedule.programs_per_sm, max_programs_per_sm(gpu, launch.config.num_warps))
+        there = by_group_size(schedule(traffic.kernel, replace(launch, gpu=gpu), per_sm), 0.0, (worst,))[worst]
+        dram_ms, arithmetic_ms = there.read_bytes / gpu.dram_gbps / 1e6, family.work(launch.problem) / tflops / 1e9
+        if dram_ms > arithmetic_ms:
+            return say(
+                "The difference would show on a GPU with less bandwidth per FLOP: on {}, GROUP_SIZE {} would need {} "
+                "of DRAM time and {} of arithmetic.",
+                name,
+                worst,
+                milliseconds(dram_ms),
+                Sourced(milliseconds(arithmetic_ms), "predicted"),
+            )
+    return ""
+
+
+def _uncertainty(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
+    own = traffic.own
+    if traffic.compiled is None:
+        return (say("One program per SM is {} until the kernel is compiled.", Mark("assumed")),)
+    if traffic.schedule.panels is None:
+        in_parts = (
+            "Its stores write partial sectors, and the model assumes that each of them is first read from DRAM. The "
+            "true number is lower if the other parts arrive while the sector is still in the L2."
+        )
+        return (in_parts if own.read_bytes > own.compulsory_bytes else "",)
+    if own.is_drift:
+        why = "Programs request more than the L2 delivers, so they fall out of lockstep." if own.is_l2_limited else ""
+        return (
+            why,
+            "The bytes depend on how far programs drift out of lockstep.",
+            f"This prediction is rough: in lockstep, the launch reads {bytes_of(own.lockstep_bytes)}.",
+        )
+    if own.is_edge:
+        low, high = bytes_of(own.low_bytes), bytes_of(own.high_bytes)
+        reused = "The reused data is about as large as the L2, so the bytes depend on its exact capacity"
+        return (f"{reused}: between {low} and {high}.",)
+    return ()
+
+
+def reuse_funnel(traffic: DramTraffic) -> Markup:
+    """Render the bytes read at each level from lanes to DRAM, predicted and counted."""
+    stages: list[tuple[Any, int, str]] = []
+    if traffic.operations:
+        tensors = traffic.kernel.family.tensors(traffic.launch.problem)
+        sectors = sum(op.launch.sectors for op in traffic.operations if tensors[op.access.tensor].is_input)
+        stages.append(("sectors requested by loads (and TMA boxes)", SECTOR_BYTES * sectors, "predicted"))
+    stages.append(("SMs receive", traffic.own.asked_bytes, "predicted"))
+    row, counted = traffic.row, traffic.source("counted")
+    if row and row.received_bytes is not None and row.l2_read_bytes is not None:
+        stages += [("SMs receive", row.received_bytes, counted), ("the L2 looks up", row.l2_read_bytes, counted)]
+    stages.append(("read from DRAM", int(traffic.own.read_bytes), "predicted"))
+    if row and row.dram_read_bytes:
+        stages.append(("read from DRAM", int(np.median(row.dram_read_bytes)), counted))
+    stages.append((term("compulsory bytes", "each input once"), traffic.own.compulsory_bytes, "predicted"))
+    return traffic_funnel(stages, "Bytes read, from lanes to DRAM")
+
+
+def study_table(traffic: DramTraffic) -> Markup | str:
+    """Compare counted and predicted bytes of each GROUP_SIZE; "" without a study."""
+    study = traffic.study
+    if study is None or not traffic.sizes:
+        return ""
+    rows = []
+    for row in study.rows:
+        predicted, reads = traffic.sizes.get(min(row.group_size or 1, traffic.schedule.extents[0])), row.dram_read_bytes
+        count, flags = float(np.median(reads)) if reads else 0.0, []
+        if predicted:
+            flags = [*["drift"] * predicted.is_drift, *["edge of the L2"] * predicted.is_edge]
+        rows.append(
+            (
+                row.group_size,
+                f"{predicted.read_bytes / 1e9:.3f}" if predicted else "",
+                f"{count / 1e9:.3f} ± {50 * np.ptp(reads) / count:.1f}\u00a0%" if reads else "not counted",
+                f"{100 * (predicted.read_bytes / count - 1):+.1f} %" if predicted and count else "",
+                f"{np.median(row.times_ms):.4f}",
+                Listed(tuple(map(term, flags))),
+            )
+        )
+    header = (term("GROUP_SIZE"), "GB predicted", "GB counted (median of five)", "error", "ms, timed in turns", "")
+    return table(frame(header, rows), f"{study.tool}, {study.device.name}. {study.note}".strip())
+
+
+def model_notes(traffic: DramTraffic) -> Markup:
+    """Render the assumptions of the model, and the reason that no L2 hit rate is shown."""
+    if traffic.schedule.panels is None:
+        assumptions: tuple[str, ...] = ("Each input is assumed to be read once, and the output to be written once.",)
+    else:
+        assumptions = (
+            f"Programs start in launch order, {traffic.schedule.resident_programs:,} at a time. Programs that loop "
+            "over tiles run in lockstep; others drift apart.",
+            "Each half of the L2 keeps the data that SMs on its side read, and evicts the least recently used lines. "
+            "Both halves keep most panels, so about half of the capacity counts.",
+            "An SM serves its oldest program first, so its programs drift apart. If programs request more than the L2 "
+            "delivers, 24 of 132 SMs run ahead. Waiting for DRAM keeps the other SMs together.",
+            "Only reads are modelled: an output is assumed to be written once.",
+            # tests/oracle/test_reuse_atlas.py requires slightly less.
+            "Error against counts: on an H200, half of 1,047 orders are within 2.4 % and 93 % within 20 %; all but "
+            "four of the others are flagged. On an H100, 93 % of 208 orders are within 20 %.",
+            "The constants come from H200s and an H100; for other GPUs they are assumed to be the same.",
+        )
+    hit_rate = (
+        "Nsight Compute's L2 hit rate is not shown. On an L2 of two halves, a request from one half to the other is "
+        "looked up twice, and a write counts one and a half times.",
+        "Three quantities are counted instead: the sectors that SMs receive, the sectors that the L2 looks up for SMs "
+        "(fewer, because one reply can serve two SMs), and DRAM's bytes.",
+    )
+    return Markup('<details class="small-print"><summary>Assumptions</summary><p>{}</p><p>{}</p></details>').format(
+        html(assumptions), html(hit_rate)
+    )
