@@ -242,7 +242,7 @@ def test_a_race_says_so_in_its_note(client: Client) -> None:
     experiment = {"kernel": "matmul.split_k_race", "problem": {"M": 64, "N": 64, "K": 256}}
     reply = client.predict(experiment, api_name="/run")
     assert reply["check"]["passed"]
-    assert "Passed, and is still a race: 8 programs" in reply["note"]
+    assert "It passed, but it is still a race: 8 programs" in reply["note"]
 
 
 def test_a_descriptor_is_named_and_so_is_its_fallback(client: Client) -> None:

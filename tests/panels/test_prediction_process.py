@@ -74,7 +74,7 @@ def test_a_process_starts_soon_after_a_page_was_opened(shared_page):
 
 def test_what_takes_long_is_not_drawn_in_the_page_but_asked_for(page):
     answer = named(page.handlers.on_change(request(), set_to(FAR)))
-    assert "Predicting, which takes about" in answer["reuse-claim"]
+    assert "Predicting (about" in answer["reuse-claim"]
     assert not answer["compile-wanted"].startswith("drawn"), "the answer comes once it is drawn"
     assert "BLOCK_M=32" in answer["link"]
 

@@ -1,112 +1,161 @@
-"""What the page says of a run: passed, wrong, timed, recorded."""
+"""The Result panel: which pictures a run has, what /run replies, and the roofline from recordings."""
 
 from __future__ import annotations
 
 import html
+import json
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from kernels.experiment import from_json
+from kernels import discover
+from kernels.experiment import from_json, launch_of
 from kernels.gpus import GPUS
 from kernels.measuring.run import RUN
-from kernels.results import Diff, records
-from kernels.results.run import Closeup
-from kernels.spec import Launch
+from kernels.results import Diff
+from kernels.results.records import Recording
+from kernels.results.run import Closeup, Peak
+from tests.views.test_result_text import FITS_L2, LARGE, MATMUL, measured, recorded, wrong
 from visualize.panels import result_tab
-from visualize.views import words
+from visualize.panels.result_tab import run_json
+from visualize.panels.roofline_picture import drawn_roofline, points, roofs
+from visualize.predict.bounds import Roof, intensity, predicted_point
+from visualize.predict.reuse import asked_bytes
+from visualize.predict.schedule import schedule
+from visualize.views.numbers import key_numbers
 from visualize.widgets.plot import NONE
 
-EXPERIMENT = from_json({"kernel": "matmul.grouped"})
-
-
-def recorded():
-    run = records.find(RUN.form, EXPERIMENT, "H200")
-    assert run is not None, "the default experiment was recorded"
-    return run
+H200 = GPUS["H200"]
+GROUPED = discover()["matmul.grouped"]
 
 
 def drawn(run):
-    """Strip, claim, the two pictures and the tables."""
-    experiment = run.experiment
-    return result_tab.drawn_result(run, Launch(experiment.problem, experiment.config, GPUS["H200"]))
+    """Strip, headline, map, closeup, times and tables."""
+    return result_tab.drawn_result(run, launch_of(run.experiment, H200)[1])
 
 
-def test_a_recorded_run_says_so_at_every_number():
-    strip, _, whole, closeup, times, tables = drawn(recorded())
-    assert strip.count('class="mark recorded"') == strip.count('class="figure"')
-    assert "NVIDIA H200" in tables
+def test_a_recorded_run_has_a_picture_of_its_times_and_none_of_its_error():
+    _, _, whole, closeup, times, _ = drawn(recorded())
     assert whole == closeup == NONE
     assert "recorded" in times
 
 
-def test_a_measured_run_shows_spread_samples_rate_ratio_and_share():
-    run = replace(recorded(), backend="cuda")
-    strip, *_, tables = drawn(run)
-    timing, baseline, peak = run.timing, run.baseline, run.peak
-    assert words.milliseconds(timing.median_ms) in strip
-    assert f"median of {timing.samples}" in strip
-    assert f"{baseline.ratio:.3f} ×" in strip
-    assert words.percent(peak.share) in strip
-    assert 'class="mark measured"' in strip
-    assert words.milliseconds(timing.p20_ms) in tables
-
-
-def test_a_wrong_result_says_how_many_are_wrong_and_where_and_shows_no_time():
-    check = replace(recorded().check, passed=False, mismatched=1234, worst_index=(17, 42))
+def test_a_wrong_result_has_pictures_of_its_error_with_programs_and_values_and_none_of_its_times():
     cells = np.full((4, 4), 2.0, dtype=np.float32)
     got = np.full((7, 7), 1.5, dtype=np.float32)
     near = Closeup(cells, (48, 96), (0, 0), (192, 384), (14, 39), got, got + 1, got)
     diff = Diff(cells, (128, 128), (512, 512), exact=False, tile=(64, 128), closeup=near)
-    run = replace(recorded(), backend="cuda", check=check, diff=diff, timing=None, baseline=None, peak=None)
-    strip, claim, whole, closeup, times, tables = drawn(run)
+    _, _, whole, closeup, times, tables = drawn(replace(wrong(worst_index=(17, 42)), diff=diff))
     assert times == NONE
-    assert "failed: 1,234 wrong" in strip
-    assert "ms" not in strip
-    assert "[17, 42]" in claim
-    assert "tile [0, 0], computed by pid 0" in tables
-    assert tables.count("1.5000") == tables.count("2.5000") == 49
-    assert whole
+    assert "Error of C" in whole
     assert "pid 5" in closeup
+    assert "Around the worst element [17, 42], in tile [0, 0], computed by pid 0" in tables
+    assert tables.count("1.5000") == tables.count("2.5000") == 49
 
 
-def test_numbers_read_as_people_write_them():
-    assert words.milliseconds(0.00733) == "7.33 µs"
-    assert words.milliseconds(0.19) == "0.190 ms"
-    assert words.milliseconds(192.6) == "193 ms"
-    assert words.percent(0.936) == "94 %"
-    assert words.percent(0.0026) == "0.26 %"
-    assert words.significant(1460.3) == "1,460"
-    assert words.significant(float("nan")) == "not finite"
+@pytest.mark.parametrize(("payload", "fits"), [(FITS_L2, True), (LARGE, False)])
+def test_the_reply_says_whether_the_working_set_fits_in_the_l2(payload, fits):
+    run = measured(payload)
+    kernel, launch = launch_of(run.experiment, H200)
+    known = SimpleNamespace(state=SimpleNamespace(kernel=kernel), launch=launch, failure=None)
+    reply = result_tab.reply(run, known)
+    assert (reply["fits_l2"], reply["working_set_bytes"]) == (fits, kernel.family.minimal_bytes(launch.problem))
 
 
-def test_a_race_that_passes_is_still_called_one_and_says_why_it_can_not_show():
-    experiment = from_json({"kernel": "matmul.split_k_race"})
-    lost = records.find(RUN.form, experiment, "H200")
-    assert not lost.check.passed, "the default lost its race when it was recorded"
-    won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
-    strip, claim, *_ = drawn(won)
-    assert "passed, still a race" in strip
-    assert f"failed: {lost.check.mismatched:,} wrong" in strip
-    assert "Passed, and is still a race" in claim
-    assert "it can't show a race" in html.unescape(claim)
-    _, claim, *_ = drawn(replace(won, backend="cuda", recorded=None))
-    assert "This time it did not show in the result." in claim
-    assert "<b>0</b> of 262,144 elements are wrong" in claim, "that it passed is luck, and counts more than its speed"
-    _, claim, *_ = drawn(lost)
-    assert "still a race" not in claim
+def test_a_run_can_be_recorded_and_read_back():
+    run = measured()
+    line = RUN.form.line(Recording("H200", "2026-11-22", run))
+    read = RUN.form.recording(json.loads(line)).measured
+    assert read == run
+    assert read.baseline.is_tie is False
+    assert key_numbers(read)[0].value == 0.007
 
 
-def test_a_launch_that_falls_back_on_pointers_says_why():
-    experiment = from_json({"kernel": "matmul.persistent", "problem": {"K": 4095}})
-    _, claim, *_ = drawn(replace(recorded(), experiment=experiment))
-    assert "A row of A takes 8,190 bytes. A tensor descriptor needs a multiple of 16" in claim
-    assert "falls back to pointers" in claim
+def test_a_recording_leaves_out_what_was_not_measured():
+    run = recorded()
+    baseline = replace(run.baseline, ratio_low=None, ratio_high=None)
+    run = replace(run, baseline=baseline, baselines=(), clocks=None, launch_overhead=None, launches_per_sample=1)
+    fields = json.loads(RUN.form.line(Recording("H200", "2026-11-22", run)))["run"]
+    assert not {"baselines", "clocks", "launch_overhead", "launches_per_sample"} & fields.keys()
+    assert "ratio_low" not in fields["baseline"]
+    assert run_json(run)["baseline"]["ratio_low"] is None
 
 
-def test_an_error_that_only_shows_as_a_whole_is_not_called_zero_wrong_elements():
-    check = replace(recorded().check, passed=False, mismatched=0)
-    strip, claim, *_ = drawn(replace(recorded(), check=check))
-    assert "failed as a whole" in strip
-    assert "though no single element shows it" in claim
-    assert "0 wrong" not in strip + claim
+def test_below_the_ridge_memory_is_the_roof_and_above_it_arithmetic():
+    roof = Roof("H200", gbps=4000, tflops=800, source="measured")
+    assert roof.ridge == 200
+    assert (roof.at(100), roof.at(200), roof.at(2000)) == (400, 800, 800)
+
+
+def test_intensity_is_work_over_each_tensor_moved_once():
+    assert intensity(GROUPED, GROUPED.family.problem()) == 2 * 512**3 / (3 * 512**2 * 2)
+    transpose = discover()["transpose.tiled"]
+    assert intensity(transpose, transpose.family.problem()) == 0
+
+
+def test_a_gpus_roof_is_the_median_of_its_runs_peaks_in_this_dtype():
+    run = recorded()
+
+    def with_peak(rate, unit, dtype="float16"):
+        problem = replace(run.experiment.problem, dtype=dtype)
+        return replace(run, peak=Peak(rate, unit, "", 0.5), experiment=replace(run.experiment, problem=problem))
+
+    runs = [("H200", with_peak(rate, "TFLOP/s")) for rate in (700, 780, 790)]
+    runs += [("H200", with_peak(4000, "GB/s", "float32")), ("H200", with_peak(500, "TFLOP/s", "float32"))]
+    runs += [("H100", with_peak(760, "TFLOP/s"))]
+    assert roofs(runs, "float16") == (Roof("H200", 4000, 780, "recorded"),), "no copy was measured on the H100"
+
+
+def test_a_run_and_the_librarys_calls_have_one_intensity():
+    run = recorded()
+    own, *library = points(GROUPED, run, "H200", "recorded")
+    assert own.tflops == run.timing.tflops
+    assert [call.tflops for call in library] == [call.timing.tflops for call in run.baselines]
+    assert len(library) == 2
+    assert {call.intensity for call in library} == {own.intensity}
+    assert points(GROUPED, replace(run, timing=None), "H200", "measured") == ()
+
+
+def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
+    config = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8}
+    _, launch = launch_of(from_json({**MATMUL, "problem": {"M": 8192, "N": 8192, "K": 8192}, "config": config}), H200)
+    received = asked_bytes(schedule(GROUPED, launch))
+    point, slowest = predicted_point(GROUPED, launch, received, 1830)
+    assert point.tflops == pytest.approx(2 * 8192**3 / slowest.ms / 1e9)
+    slower, resource = predicted_point(GROUPED, launch, received, 600)
+    assert resource.name == "arithmetic"
+    assert slower.tflops == pytest.approx(989.4 * 600 / 1830, rel=1e-3)
+
+
+def roofline(run, gpu=H200):
+    """The text, and the names of the picture's traces; no names if there is no picture."""
+    text, picture = drawn_roofline(run, gpu)
+    names = [] if picture == NONE else [trace["name"] for trace in json.loads(picture)["data"]]
+    return html.unescape(re.sub(r"<[^>]*>", "", str(text))), names
+
+
+def test_a_recorded_run_is_below_recorded_roofs_and_a_measured_run_below_its_devices_own():
+    text, names = roofline(recorded())
+    assert [name.split(":")[0] for name in names if "GB/s" in name] == ["H100", "H200"]
+    assert {"this kernel", "library", "predicted bound"} <= set(names)
+    assert "of its roof of" in text
+    assert "recorded" in text
+    text, names = roofline(replace(recorded(), backend="cuda", copy_gbps=4100.0))
+    assert f"H200: 4,100 GB/s, {recorded().peak.rate:,.0f} TFLOP/s (measured)" in names
+    assert "measured" in text
+
+
+def test_a_copy_an_unmeasured_gpu_and_a_wrong_result_have_no_place_below_a_roof_and_the_page_says_why():
+    text, names = roofline(recorded(FITS_L2))
+    assert names == []
+    assert "does no arithmetic" in text
+    text, names = roofline(recorded(), GPUS["L4"])
+    assert names == []
+    assert "no roof to draw" in text
+    text, names = roofline(wrong())
+    assert names
+    assert "this kernel" not in names
+    assert "reaches" not in text

@@ -21,15 +21,13 @@ from visualize.predict.agreement import Verdicts
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import occupancy, schedule, steps
-from visualize.text import (
-    run_report,
-    status_text,
-)
+from visualize.views import status
 from visualize.views.memory import tables
 from visualize.views.memory.text import compiler_headline, launch_sentences
 from visualize.views.order import reuse_text
 from visualize.views.order import text as order_text
 from visualize.views.prose import claim, html, plain
+from visualize.views.result import text as result_text
 from visualize.views.tables import table
 
 HOSTILE = '<script>alert("{0}")</script> & {gpu}'
@@ -54,10 +52,12 @@ def is_text(markup, times=1):
 def test_a_run():
     result, kernel, launch = measured(RUN)
     hostile = replace(kernel, note=lambda _: HOSTILE, race=lambda _: HOSTILE)
-    assert is_text(run_report.tables(result, kernel), 2)
-    assert is_text(run_report.claim(result, hostile, launch), 1)
-    assert "<script" not in run_report.numbers(replace(result, recorded=result, timing=None), HOSTILE)
-    assert any(HOSTILE in remark for remark in run_report.remarks(result, hostile, launch))
+    assert is_text(result_text.render_tables(result, hostile, launch), 2)
+    assert is_text(result_text.render_headline(result, hostile, launch), 1)
+    untimed = replace(result, recorded=result, timing=None)
+    assert "<script" not in result_text.render_strip(untimed, hostile, launch)
+    assert "<script" not in result_text.result_card(untimed, hostile, launch)
+    assert any(HOSTILE in remark for remark in result_text.remarks(result, hostile, launch))
 
 
 def test_a_count():
@@ -110,16 +110,16 @@ def test_what_if():
     assert is_text(tables.gpus_table({HOSTILE: {HOSTILE: HOSTILE}}), 3)
 
 
-@pytest.mark.parametrize("shown", [status_text.failed, status_text.finished])
+@pytest.mark.parametrize("shown", [status.render_failure, status.render_end])
 def test_a_failure(shown):
     assert is_text(shown(Failure("compile", 'kind"<script>', HOSTILE)))
-    assert is_text(status_text.alert(HOSTILE, "and", HOSTILE), 2)
-    assert is_text(status_text.waiting(HOSTILE, 1.0))
+    assert is_text(status.render_alert(HOSTILE, "and", HOSTILE), 2)
+    assert is_text(status.render_compiling(HOSTILE, 1.0))
 
 
 def test_an_outcome():
     for kind in (RUN, COUNTERS, GROUP_SIZES, TIMELINE):
         outcome, _, _ = measured(kind)
-        assert is_text(status_text.finished(outcome))
+        assert is_text(status.render_end(outcome))
     counters, _, _ = measured(COUNTERS)
-    assert is_text(status_text.finished(replace(counters, note="")))
+    assert is_text(status.render_end(replace(counters, note="")))

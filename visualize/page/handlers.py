@@ -26,7 +26,7 @@ from visualize.panels.panel import Ask, Drawn, Measure
 from visualize.panels.tabs import SETTINGS
 from visualize.state.presets import with_preset
 from visualize.state.state import State
-from visualize.text import status_text
+from visualize.views import status
 from visualize.widgets import form, link
 from visualize.widgets import settings as page_settings
 
@@ -211,7 +211,7 @@ class Handlers:
                 return
             page.job = None
             outcome = job.result()
-            ended = {**said, at.status: status_text.finished(outcome), at.cancel: gr.Button(interactive=False)}
+            ended = {**said, at.status: status.render_end(outcome), at.cancel: gr.Button(interactive=False)}
             if isinstance(outcome, Failure):
                 if outcome.field:
                     ended[at.problems] = form.placed({outcome.field: outcome.message})
@@ -271,4 +271,4 @@ class Handlers:
 
     def _progress(self, job: Job) -> str:
         now = job.progress
-        return status_text.status(self.session.backend, now.stage, now.before, now.seconds)
+        return status.render_progress(self.session.backend, now.stage, now.before, now.seconds)

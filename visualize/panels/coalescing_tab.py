@@ -22,7 +22,7 @@ from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import SECTOR_BYTES, Cost, Operation
 from visualize.state.known import Known
 from visualize.state.state import State
-from visualize.text import status_text
+from visualize.views import status
 from visualize.views.memory import tables, text
 from visualize.views.memory.figures import COLORS, sectors_figure, tile_figure
 from visualize.views.memory.why import explain, explain_textbook
@@ -173,9 +173,9 @@ def _why_not(known: Known) -> str:
 def _status(known: Known) -> Markup:
     """Why there are no lanes of the compiler's, where there will be none."""
     if known.failure:
-        return status_text.failed(known.failure)
+        return status.render_failure(known.failure)
     unreadable = known.compiled.unreadable if known.compiled else ""
-    return status_text.alert("The compiled kernel could not be read:", unreadable) if unreadable else Markup()
+    return status.render_alert("The compiled kernel could not be read:", unreadable) if unreadable else Markup()
 
 
 def _claim(known: Known, found: Verdicts, number: int, wasteful: int) -> Markup:

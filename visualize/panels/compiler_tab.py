@@ -18,7 +18,7 @@ from visualize.panels.panel import Drawn, Panel
 from visualize.panels.summaries import compiled_numbers
 from visualize.predict.schedule import occupancy
 from visualize.state.known import Known
-from visualize.text import status_text
+from visualize.views import status
 from visualize.views.memory.tables import resources_table
 from visualize.views.memory.text import compiler_headline
 from visualize.views.numbers import Number
@@ -50,7 +50,7 @@ class CompilerPanel(Panel):
     def draw(self, known: Known) -> Drawn:
         compiled, kernel, launch = known.compiled, known.state.kernel, known.launch
         if known.failure:
-            return {self.claim: status_text.failed(known.failure), self.listing: NONE, self.resources: ""}
+            return {self.claim: status.render_failure(known.failure), self.listing: NONE, self.resources: ""}
         if compiled is None:
             return {}
         held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
@@ -64,7 +64,7 @@ class CompilerPanel(Panel):
         }
 
     def waiting(self, known: Known, seconds: float) -> Drawn:
-        return {self.claim: status_text.waiting(known.state.gpu.name, seconds)}
+        return {self.claim: status.render_compiling(known.state.gpu.name, seconds)}
 
     def summary(self, known: Known) -> tuple[Number, ...]:
         return compiled_numbers(known)

@@ -17,16 +17,16 @@ from kernels.measuring.session import Session
 from kernels.results.codec import to_json
 from kernels.results.run import Closeup, Diff, RunResult
 from kernels.spec import Kernel, Launch
-from visualize.figures.diff_figure import closeup_figure, diff_figure
-from visualize.figures.time_figure import time_figure
 from visualize.panels.endpoint import Api, Endpoint, Reply
 from visualize.panels.panel import Drawn, Measure, Panel
 from visualize.panels.roofline_picture import drawn_roofline
 from visualize.predict.schedule import schedule
 from visualize.state import kept_run
 from visualize.state.known import Known
-from visualize.text import run_report, status_text, time_text
+from visualize.views import status
 from visualize.views.prose import picture_caption
+from visualize.views.result import text as result_text
+from visualize.views.result.figures import closeup_figure, error_figure, time_figure
 from visualize.widgets import assets
 from visualize.widgets.folded import folded
 from visualize.widgets.link import dated, query
@@ -84,16 +84,16 @@ class ResultPanel(Panel):
         """
         kept, outcome = kept_run.read(text, known.state), known.result(RunResult)
         if kept and (outcome is None or kept.is_of(outcome)):
-            return self._shown(outcome or kept.run, known, status_text.kept(kept.ended))
+            return self._shown(outcome or kept.run, known, status.render_end_time(kept.ended, "kept by this browser"))
         if outcome is None:
             return {}
         ended = next((known.ended.get(name) for name, one in known.measured.items() if one is outcome), None)
-        return self._shown(outcome, known, status_text.stored(ended) if ended else "")
+        return self._shown(outcome, known, status.render_end_time(ended, "stored on this machine") if ended else "")
 
     def before(self, known: Known) -> Drawn:
         """What a page says on which nothing has been run."""
-        hint = status_text.not_run()
-        how = status_text.how_to_run(known.here is not None, query(known.state.moved_to(tab="recorded")))
+        hint = status.NOT_RUN
+        how = status.render_run_hint(known.here is not None, query(known.state.moved_to(tab="recorded")))
         nothing: Drawn = dict.fromkeys((self.plot, self.closeup, self.times, self.roofline), NONE)
         return {self.strip: hint, self.claim: how, self.tables: "", self.roof_claim: hint, **nothing}
 
@@ -122,7 +122,7 @@ class ResultPanel(Panel):
 def reply(outcome: RunResult, known: Known) -> dict[str, Any]:
     """The body of /run."""
     kernel, launch = known.state.kernel, known.launch
-    note = " ".join([outcome.note, *run_report.remarks(outcome, kernel, launch)])
+    note = " ".join([outcome.note, *result_text.remarks(outcome, kernel, launch, known.failure)])
     working_set_bytes = kernel.family.minimal_bytes(launch.problem)
     fits_l2 = working_set_bytes <= launch.gpu.l2_bytes
     return {**run_json(outcome), "note": note, "working_set_bytes": working_set_bytes, "fits_l2": fits_l2}
@@ -164,7 +164,6 @@ def drawn_result(result: RunResult, launch: Launch, when: Markup | str = "") -> 
         when: what the strip says of the time at which it ran; "" for nothing.
     """
     experiment, kernel = result.experiment, discover()[result.experiment.kernel]
-    in_l2 = time_text.in_l2(result, kernel, launch)
     address = query(experiment.to_address())
     whole = closeup = times = NONE
     about = picture_caption(experiment, launch.gpu.name, _SOURCES[result.backend])
@@ -175,21 +174,21 @@ def drawn_result(result: RunResult, launch: Launch, when: Markup | str = "") -> 
     values = Markup()
     if diff := result.diff:
         output = kernel.family.output(experiment.problem)
-        whole = drawn(diff_figure(diff, result.check, output), anew=address, about=about)
+        whole = drawn(error_figure(diff, result.check, output), anew=address, about=about)
         if near := diff.closeup:
             names = _programs(kernel, launch, diff, near)
             labels = {place: f"pid {pids[0]}" + f" +{len(pids) - 1}" * (len(pids) > 1) for place, pids in names.items()}
             # Of a result that passed, the room beside the map is for the times.
             if times == NONE:
                 closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address, about=about)
-            values = run_report.values(near, result.check, names, diff)
+            values = result_text.render_values(near, result.check, names, diff)
     return (
-        dated(experiment, run_report.numbers(result, kernel.race(launch), in_l2) + when, "figures"),
-        dated(experiment, run_report.claim(result, kernel, launch)),
+        dated(experiment, result_text.render_strip(result, kernel, launch) + when, "figures"),
+        dated(experiment, result_text.render_headline(result, kernel, launch)),
         whole,
         closeup,
         times,
-        dated(experiment, run_report.tables(result, kernel, in_l2) + values, "tables"),
+        dated(experiment, result_text.render_tables(result, kernel, launch) + values, "tables"),
     )
 
 

@@ -17,8 +17,7 @@ from visualize.panels.summaries import reuse_numbers
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
 from visualize.predict.schedule import programs_per_sm
 from visualize.state.known import Known
-from visualize.text import status_text
-from visualize.views import prose
+from visualize.views import prose, status
 from visualize.views.numbers import Number
 from visualize.views.order.figures import bounds_figure, bytes_figure, times_figure
 from visualize.views.order.reuse_text import (
@@ -70,7 +69,7 @@ class ReusePanel(Panel):
         return seconds(known)
 
     def predicting(self, known: Known) -> Drawn:
-        return {self.claim: status_text.predicting(seconds(known))}
+        return {self.claim: status.render_predicting(seconds(known))}
 
     def draw(self, known: Known) -> Drawn:
         here = traffic(known)

@@ -14,14 +14,14 @@ from kernels.knobs import ConfigError
 from kernels.measuring.run import RUN
 from kernels.results import RunResult, records
 from kernels.spec import Kernel, Launch, shape_text
-from visualize.figures.roofline_figure import roofline_figure
 from visualize.predict.bounds import Bound, Point, Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
-from visualize.text import roofline_text
 from visualize.views import prose
 from visualize.views.numbers import source as source_of
 from visualize.views.prose import picture_caption
+from visualize.views.result import text as result_text
+from visualize.views.result.figures import roofline_figure
 from visualize.widgets.link import dated
 from visualize.widgets.plot import NONE, drawn
 
@@ -36,18 +36,18 @@ def drawn_roofline(run: RunResult, gpu: Gpu) -> tuple[Markup | str, str]:
     experiment, kernel = run.experiment, discover()[run.experiment.kernel]
     launch = Launch(experiment.problem, experiment.config, gpu)
     if not kernel.family.work(launch.problem):
-        return dated(experiment, prose.claim(roofline_text.NO_WORK)), NONE
+        return dated(experiment, prose.claim(result_text.NO_WORK)), NONE
     measured = _roofs(run, gpu.name)
     here = next((roof for roof in measured if roof.gpu == gpu.name), None)
     if here is None:
-        return dated(experiment, prose.claim(roofline_text.NO_ROOF)), NONE
+        return dated(experiment, prose.claim(result_text.NO_ROOF)), NONE
     timed = run if run.timing else run.recorded
     own = points(kernel, timed, gpu.name, source_of(timed.backend)) if timed and run.check.passed else ()
     bound = _bound(kernel, launch, timed.clock_mhz if timed else None)
     figure = roofline_figure(measured, tuple(_recorded(run)), own, bound[0] if bound else None, gpu.name)
     sources = dict.fromkeys([here.source, "recorded", *(point.source for point in own)])
     about = picture_caption(experiment, gpu.name, *sources, *(["predicted"] if bound else []))
-    said = roofline_text.claim(here, own[0] if own else None, bound)
+    said = result_text.describe_roofline(here, own[0] if own else None, bound)
     return dated(experiment, prose.claim(*said)), drawn(figure, anew=kernel.family.id, about=about)
 
 

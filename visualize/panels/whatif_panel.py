@@ -27,8 +27,7 @@ from visualize.predict import coalescing
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import Operation
 from visualize.state.state import State
-from visualize.text import status_text
-from visualize.views import prose
+from visualize.views import prose, status
 from visualize.views.memory import tables
 from visualize.views.memory.figures import cliff_figure
 from visualize.views.memory.tables import DIVISOR
@@ -78,7 +77,7 @@ class WhatIfPanel(Panel):
         """The drawings of a question's answers, as they grow."""
 
         def answers(session: Session, state: State, _page: str) -> Iterator[Drawn]:
-            yield {self.table: status_text.waiting(state.gpu.name), self.plot: ""}
+            yield {self.table: status.render_compiling(state.gpu.name), self.plot: ""}
             for said, picture in question(session, state):
                 yield {self.table: dated(state.experiment, said), self.plot: picture}
 
@@ -163,7 +162,7 @@ def cliff(session: Session, state: State) -> Iterator[Answer]:
         experiment = replace(state.experiment, problem=replace(state.experiment.problem, **{name: size}))
         outcome = session.compile(experiment, client=current_client()).result()
         if isinstance(outcome, Failure) or outcome.unreadable:
-            yield status_text.alert(f"{name} = {size}:", tables.failure_reason(outcome)), ""
+            yield status.render_alert(f"{name} = {size}:", tables.failure_reason(outcome)), ""
             return
         ops = _operations(experiment, outcome, session)
         requests, sectors = (sum(getattr(op.launch, what) for op in ops) for what in ("requests", "sectors"))
@@ -190,7 +189,7 @@ def across(session: Session, state: State) -> Iterator[Answer]:
         outcome = session.compile(experiment, client=current_client()).result()
         if isinstance(outcome, Failure) or outcome.unreadable:
             name = resolve_gpu(experiment, session.gpu).name
-            yield status_text.alert(f"{name}:", tables.failure_reason(outcome)), ""
+            yield status.render_alert(f"{name}:", tables.failure_reason(outcome)), ""
             return
         columns[f"{outcome.gpu}, Triton {outcome.triton}"] = _column(experiment, outcome, session)
     if recorded := session.find_value(state.experiment, "counters"):

@@ -11,7 +11,6 @@ from markupsafe import Markup, escape
 from kernels.experiment import Experiment
 from kernels.spec import shape_text
 from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
-from visualize.text.status_text import alert
 from visualize.views.numbers import counted, milliseconds, percent
 from visualize.views.prose import (
     Link,
@@ -25,6 +24,7 @@ from visualize.views.prose import (
     kind_name,
     say,
 )
+from visualize.views.status import render_alert
 from visualize.views.tables import Facet, facet_links, frame, table
 
 OFF = "Nothing is kept between starts of this page: TILESCOPE_DB is off."
@@ -90,7 +90,7 @@ def claim(series: Sequence[PastRuns], checks: Sequence[bool], source: str, probl
         source: of the checks: "interpreter" or "recorded".
         problem: of the store, in a sentence; "" where there is none.
     """
-    warning = alert(problem) if problem else Markup()
+    warning = render_alert(problem) if problem else Markup()
     if series:
         return warning + _of_times(series)
     if checks:

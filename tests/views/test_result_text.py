@@ -1,0 +1,258 @@
+"""The text of a run: verdict, ratio and its interval, rates, clock, a call's cost, the card, stale and unlaunchable."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import replace
+
+import pytest
+
+from kernels.experiment import from_json, launch_of
+from kernels.gpus import GPUS
+from kernels.measuring.run import RUN
+from kernels.results import Failure, RunResult, Timing, records
+from kernels.results.run import Baseline, Clocks, LaunchOverhead
+from visualize.predict.bounds import Bound, Point, Roof
+from visualize.views.numbers import milliseconds, percent, significant
+from visualize.views.prose import plain
+from visualize.views.result import text
+
+MATMUL = {"kernel": "matmul.grouped"}
+FITS_L2 = {"kernel": "transpose.tiled"}
+LARGE = {"kernel": "transpose.tiled", "problem": {"M": 8192, "N": 8192}}
+
+
+def recorded(payload=MATMUL) -> RunResult:
+    return records.find(RUN.form, from_json(payload), "H200")
+
+
+def measured(payload=MATMUL, median_ms=0.007, ratio=(0.97, 0.975, 0.98), **changes) -> RunResult:
+    """A recorded run, as if this machine had just measured it, with all that a run measures."""
+    run = recorded(payload)
+    gbps = None if run.timing.gbps is None else 1000.0
+    timing = Timing(median_ms, 0.99 * median_ms, 1.02 * median_ms, 340, None if gbps else 40.0, gbps)
+    first = Baseline("torch.matmul", replace(timing, median_ms=ratio[1] * median_ms), ratio[1], ratio[0], ratio[2])
+    other = replace(first, name="torch.matmul, cuBLASLt", ratio=1.2, ratio_low=1.19, ratio_high=1.21)
+    fields = {
+        "backend": "cuda",
+        "note": "",
+        "timing": timing,
+        "baseline": first,
+        "baselines": (first, other),
+        "clock_mhz": 1755,
+        "clocks": Clocks(1755.0, 1740.0, 1980.0, "cycles over global time", ("power limit",)),
+        "launch_overhead": LaunchOverhead(0.031, 0.044, 200),
+    }
+    return replace(run, **{**fields, **changes})
+
+
+def with_options(run, **options):
+    return replace(run, experiment=replace(run.experiment, run=replace(run.experiment.run, **options)))
+
+
+def wrong(run=None, **check):
+    run = run or measured()
+    failed = replace(run.check, passed=False, **{"mismatched": 1234, **check})
+    return replace(run, check=failed, timing=None, baseline=None, peak=None)
+
+
+def plain_text(markup):
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup)).split())
+
+
+def render(run, renderer, **more):
+    return plain_text(renderer(run, *launch_of(run.experiment, GPUS["H200"]), **more))
+
+
+def strip(run):
+    return render(run, text.render_strip)
+
+
+def headline(run, **more):
+    return render(run, text.render_headline, **more)
+
+
+def tables(run):
+    return render(run, text.render_tables)
+
+
+def card(run):
+    return render(run, text.result_card)
+
+
+def test_a_ratio_stands_beside_its_interval_everywhere():
+    run = measured()
+    assert "0.975 × speed of torch.matmul measured" in strip(run)
+    hover_texts = text.render_strip(run, *launch_of(run.experiment, GPUS["H200"]))
+    assert "timed in alternating launches: 0.975 ×, 95\u00a0% CI 0.970–0.980" in hover_texts
+    assert headline(run).startswith("0.975 × the speed of torch.matmul (95 % CI 0.970–0.980) measured")
+    assert "0.975 ×, 95 % CI 0.970–0.980" in tables(run)
+    assert "Compared with torch.matmul, cuBLASLt: 1.200 ×, 95 % CI 1.190–1.210." in headline(run)
+    assert tables(run).count("cuBLASLt") == 1
+    run = measured(baseline=replace(run.baseline, ratio_low=None))
+    assert headline(run).startswith("0.97 × the speed of torch.matmul measured"), "no interval, two decimals"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "is_tie"),
+    [((0.994, 0.998, 1.003), True), ((0.994, 0.998, 0.9999), False), ((1.0001, 1.002, 1.003), False)],
+)
+def test_only_an_interval_that_contains_1_is_a_tie(ratio, is_tie):
+    run = measured(ratio=ratio)
+    assert ("tie (0.998 ×)" in strip(run)) is is_tie
+    assert headline(run).startswith("Tied with torch.matmul: 0.998, 95 % CI 0.994–1.003 measured") is is_tie
+    assert ("tied, 0.998 ×" in tables(run)) is is_tie
+    assert ("tied with torch (0.998 ×)" in card(run)) is is_tie
+
+
+def test_a_call_that_costs_more_than_the_kernel_comes_first():
+    first, _, rest = headline(measured()).partition("More")
+    assert "A call from Python takes 31.0 µs; the kernel takes 7.00 µs. In a loop, Python is the bottleneck" in first
+    assert "A call from Python takes" not in rest
+    assert "44.0 µs" in tables(measured())
+    first, _, rest = headline(measured(median_ms=1.4)).partition("More")
+    assert "A call from Python takes" not in first
+    assert "A call from Python takes 31.0 µs; the kernel takes 1.40 ms, so the call hides behind it." in rest
+
+
+def test_a_working_set_that_fits_in_the_l2_has_no_dram_bandwidth():
+    run = measured(FITS_L2)
+    assert "useful rate, in L2" in strip(run)
+    assert "useful rate, in L2" in tables(run)
+    assert "of a copy's best" not in strip(run)
+    assert "The working set of 8.39 MB fits in the L2 (62.9 MB), so the rate is no DRAM bandwidth." in headline(run)
+    for from_dram in (with_options(run, l2="cold"), measured(LARGE)):
+        assert "useful rate, in L2" not in strip(from_dram)
+        assert "of a copy's best" in strip(from_dram)
+        assert "working set" not in headline(from_dram)
+
+
+def test_short_event_times_include_launch_overhead_and_a_graphs_do_not():
+    caveat = "Event times this short include launch overhead"
+    assert caveat in headline(measured())
+    assert caveat not in headline(measured(median_ms=1.4))
+    graph = with_options(measured(launches_per_sample=20), timer="graph")
+    assert caveat not in headline(graph)
+    assert "graph of 20 launches" in tables(graph)
+
+
+def test_the_clock_has_its_range_and_how_it_was_read():
+    assert "SM clock 1755 MHz (1740–1980, cycles over global time)" in tables(measured())
+    assert "SM clock 1755 MHz" in tables(measured(clocks=None))
+
+
+def test_every_number_of_a_recorded_run_is_marked_as_recorded():
+    run = recorded()
+    marked = text.render_strip(run, *launch_of(run.experiment, GPUS["H200"]))
+    assert marked.count('class="mark recorded"') == marked.count('class="figure"') > 4
+    assert "NVIDIA H200" in tables(run)
+
+
+def test_a_wrong_result_says_how_many_are_wrong_and_where_and_shows_no_time():
+    run = wrong(worst_index=(17, 42))
+    assert "1,234 of 262,144 wrong check measured" in strip(run)
+    assert "ms" not in strip(run)
+    assert headline(run).startswith("1,234 of 262,144 elements are wrong measured Wrong beyond rounding")
+    assert "at element [17, 42]" in headline(run)
+    assert headline(wrong(mismatched=1)).startswith("1 of 262,144 elements is wrong")
+
+
+def test_an_error_that_no_single_element_shows_is_not_called_zero_wrong_elements():
+    run = wrong(mismatched=0)
+    for part in (strip(run), headline(run), card(run)):
+        assert "rong as a whole" in part
+        assert not part.startswith("0")
+    assert "though no single element does" in headline(run)
+
+
+@pytest.mark.parametrize(("passed", "expected"), [(True, "correct"), (False, "wrong")])
+def test_a_single_element_is_not_counted(passed, expected):
+    run = wrong(elements=1, mismatched=int(not passed))
+    run = replace(run, check=replace(run.check, passed=passed))
+    assert headline(run).startswith(f"The only element is {expected} measured")
+
+
+def test_a_race_that_passes_is_still_called_one_and_the_headline_says_why_it_does_not_show():
+    lost = recorded({"kernel": "matmul.split_k_race"})
+    assert not lost.check.passed, "the default lost its race when it was recorded"
+    won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
+    assert "passed, still a race" in strip(won)
+    assert f"{lost.check.mismatched:,} of 262,144 wrong check on NVIDIA H200 recorded" in strip(won)
+    assert "It passed, but it is still a race: 8 programs" in headline(won)
+    assert "so it can't show a race" in headline(won)
+    live = headline(replace(measured(), experiment=lost.experiment))
+    assert live.startswith("0 of 262,144 elements are wrong measured It passed, but"), "luck matters more than speed"
+    assert "It did not show in this result." in live
+    assert "still a race" not in headline(lost)
+
+
+def test_a_launch_that_falls_back_on_pointers_says_why():
+    experiment = from_json({"kernel": "matmul.persistent", "problem": {"K": 4095}})
+    said = headline(replace(recorded(), experiment=experiment))
+    assert "A row of A takes 8,190 bytes. A tensor descriptor needs a multiple of 16" in said
+    assert "falls back to pointers" in said
+
+
+def test_the_card_has_check_time_and_ratio_in_one_line_with_their_source():
+    assert card(measured(ratio=(1.01, 1.016, 1.02))) == "✓ 0 wrong · 7.00 µs · 1.016 × torch measured"
+    assert card(wrong()) == "✗ 1,234 of 262,144 wrong measured"
+    assert card(measured(baseline=None)) == "✓ 0 wrong · 7.00 µs measured"
+
+
+def test_the_cards_lines_of_an_interpreters_check_and_a_recorded_time_name_their_sources():
+    run = recorded()
+    interpreted = replace(run, backend="interpreter", timing=None, baseline=None, recorded=run)
+    rendered = text.result_card(interpreted, *launch_of(run.experiment, GPUS["H200"]))
+    first, second = (plain_text(line) for line in rendered.split("</p>")[:2])
+    assert first == "✓ 0 wrong interpreter"
+    assert second.startswith("✓ 0 wrong · ")
+    assert second.endswith("torch recorded")
+    lost = recorded({"kernel": "matmul.split_k_race"})
+    won = replace(interpreted, experiment=lost.experiment, recorded=lost)
+    assert card(won).startswith("✓ 0 wrong, still a race interpreter ✗ ")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        ({}, {}, ""),
+        ({"config": {"BLOCK_M": 64}}, {"config": {"BLOCK_M": 128}}, "Result for BLOCK_M 64. Run to update."),
+        (
+            {"problem": {"K": 64}, "run": {"seed": 1}},
+            {"problem": {"K": 128}, "gpu": "H100"},
+            "Result for gpu default, K 64, seed 1. Run to update.",
+        ),
+        ({"gpu": "H200"}, {}, "Result for gpu H200. Run to update."),
+        ({}, {"kernel": "transpose.flat"}, "Result for matmul.grouped. Run to update."),
+    ],
+)
+def test_a_stale_result_names_the_settings_that_it_belongs_to(then, now, expected):
+    before, after = (from_json({**MATMUL, **payload}) for payload in (then, now))
+    assert text.explain_stale(before, after) == expected
+
+
+def test_an_interpreters_check_says_if_the_gpu_could_not_launch_the_config():
+    run = replace(recorded(), backend="interpreter", timing=None)
+    too_large = Failure("compile", "out_of_resources", "It needs 2,097,152 bytes.")
+    expected = "This config can't launch on H200; the interpreter has no such limit. It needs 2,097,152 bytes."
+    assert expected in headline(run, failure=too_large)
+    assert expected not in headline(run, failure=replace(too_large, kind="timeout"))
+    assert expected not in headline(replace(run, backend="cuda"), failure=too_large)
+
+
+def test_the_rooflines_text_names_share_side_and_the_slowest_resource():
+    roof, own = Roof("H200", 4000, 800, "measured"), Point("this kernel", "H200", 500, 600, "measured")
+    bound = Point("predicted bound", "H200", 500, 780, "predicted"), Bound("arithmetic", 1.0, "full rate")
+    said = plain(text.describe_roofline(roof, own, bound))
+    assert "reaches 75 % of its roof of 800 TFLOP/s" in said
+    assert "At 500 FLOP per byte, arithmetic is the roof of the H200; its ridge is at 200." in said
+    assert "The slowest resource alone is arithmetic: 780 TFLOP/s; full rate." in said
+    assert "DRAM is the roof" in plain(text.describe_roofline(roof, replace(own, intensity=100), None))
+    assert text.describe_roofline(roof, None, None) == ()
+
+
+def test_numbers_have_three_digits_and_times_the_unit_of_their_size():
+    assert [milliseconds(ms) for ms in (0.00733, 0.19, 192.6)] == ["7.33 µs", "0.190 ms", "193 ms"]
+    assert [percent(share) for share in (0.936, 0.0026)] == ["94 %", "0.26 %"]
+    assert [significant(value) for value in (1460.3, float("nan"))] == ["1,460", "not finite"]

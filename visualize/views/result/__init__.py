@@ -1,0 +1,1 @@
+"""The Result view: one run, its check, its error and its times."""

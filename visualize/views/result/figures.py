@@ -1,0 +1,296 @@
+"""Figures of one run: the map of its error, its worst tile, its times as bars, and its place below the roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from kernels.results.run import Check, Closeup, Diff, RunResult, Timing
+from visualize.predict.bounds import Point, Roof
+from visualize.views import theme
+from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL
+
+# Borders of more tiles than this along a side would hide the picture.
+_MAX_BORDERS = 64
+
+# Colours of errors within the limit, and beyond it, from the smallest to the largest.
+_WITHIN, _BEYOND = ("#0b2a5b", "#cfe0f3"), ("#fcd29f", "#e2691b", "#6d1602")
+
+# log10 of the smallest error / limit that has a colour.
+_SMALLEST = -2.0
+
+# A bar shorter than this share of the longest has its text outside.
+_MIN_INSIDE = 0.45
+
+_KERNEL, _LIBRARY, _PYTHON = theme.HARDWARE, theme.CATEGORIES[7], theme.CATEGORIES[3]
+
+# The colour of text on a bar, chosen for contrast.
+_TEXT_ON = {_KERNEL: "#ffffff", _LIBRARY: "#111827", _PYTHON: "#111827"}
+
+
+def error_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
+    """Draw a map of the error in units of each element's limit, with a ring around the worst element.
+
+    The logarithmic colour scale ends at the largest error. For a kernel that only moves data, any difference is wrong.
+    There is no ring without an error, and there are no borders between too many tiles.
+    """
+    rows, columns = diff.cell
+    largest = "" if diff.cell == (1, 1) else f" (largest of each {rows} × {columns})"
+    figure = _error_map(diff, diff, (0, 0), f"Error of {tensor}{_unit(diff)}{largest}", tensor)
+    if not check.passed or (not diff.exact and diff.cells.any()):
+        figure.add_trace(_ring(check))
+    return figure
+
+
+def closeup_figure(
+    diff: Diff, near: Closeup, check: Check, tensor: str, programs: Mapping[tuple[int, int], str]
+) -> go.Figure:
+    """Draw the worst tile and its neighbours, each labelled with the program that computes it.
+
+    Args:
+        programs: [tile row, tile column] → the label.
+    """
+    name = "The worst tile and its neighbours" if diff.tile else "Around the worst element"
+    figure = _error_map(diff, near, near.first, f"{name}{_unit(diff)}", tensor)
+    if diff.tile:
+        row_tiles, column_tiles = (
+            range(start // size, -(-(start + count) // size))
+            for start, count, size in zip(near.first, near.shape, diff.tile, strict=True)
+        )
+        tiles = [(row, column) for row in row_tiles for column in column_tiles]
+        figure.add_scatter(
+            x=[column * diff.tile[1] for _, column in tiles],
+            y=[row * diff.tile[0] for row, _ in tiles],
+            text=[programs.get(tile, "") for tile in tiles],
+            mode="text",
+            textposition="bottom right",
+            textfont={"size": 13, "color": "#f8fafc", "shadow": "0 0 3px #000, 0 0 3px #000"},
+            hoverinfo="skip",
+        )
+    return figure.add_trace(_ring(check))
+
+
+def _unit(diff: Diff) -> str:
+    # Beside the colour bar, Plotly would write the unit over the numbers.
+    return "" if diff.exact else ", × the limit"
+
+
+def _error_map(diff: Diff, part: Diff | Closeup, first: tuple[int, int], title: str, tensor: str) -> go.Figure:
+    """Draw the cells of a map or a closeup, in the colours of the map, and the borders of its tiles."""
+    low, high, ticks = _color_range(diff)
+    cells, (rows, columns) = part.cells, part.cell
+    if diff.exact:
+        # However small its error, a wrong cell has the colour of wrong cells.
+        z = np.where(np.isnan(cells) | (cells > 0), high, low)
+    else:
+        z = np.log10(np.where(np.isfinite(cells), np.maximum(cells, 10**low), 10**high))
+    error = "|error|: %{customdata:.3g}" if diff.exact else "error: %{customdata:.3g} × the limit"
+    heatmap = go.Heatmap(
+        z=z.astype(np.float32),
+        customdata=cells.astype(np.float32),
+        x0=first[1] + (columns - 1) / 2,
+        dx=columns,
+        y0=first[0] + (rows - 1) / 2,
+        dy=rows,
+        zmin=low,
+        zmax=high,
+        colorscale=_color_scale(low, high),
+        colorbar=theme.colorbar("", tickvals=list(ticks), ticktext=list(ticks.values())),
+        hovertemplate=f"around row %{{y:.0f}}, column %{{x:.0f}}<br>largest {error}<extra></extra>",
+    )
+    axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, part.shape)
+    traces = [heatmap, *([_borders(first, part.shape, diff.tile)] if diff.tile else [])]
+    return go.Figure(traces, theme.layout(title, **axes))
+
+
+def _color_range(diff: Diff) -> tuple[float, float, dict[float, str]]:
+    """Return log10 of error / limit at both ends of the colour scale, and the colour bar's labels.
+
+    A map and its closeup share one scale. It ends at the largest error, and if no element is right, starts at the
+    smallest one: with fixed ends, a lost race would have one colour everywhere.
+    """
+    if diff.exact:
+        return _SMALLEST, -_SMALLEST, {_SMALLEST: "0", -_SMALLEST: "wrong"}
+    cells = np.concatenate([diff.cells.ravel(), diff.closeup.cells.ravel() if diff.closeup else []])
+    finite = np.log10(np.maximum(cells[np.isfinite(cells)], 10**_SMALLEST))
+    low = float(finite.min(initial=np.inf))
+    low = low if 0 < low < math.inf else _SMALLEST
+    # The scale spans at least a factor of two, so that small differences look small.
+    high = max(float(finite.max(initial=0)), low + math.log10(2))
+    ticks = {float(decade): f"{10.0**decade:,g} ×" for decade in range(math.ceil(low), math.floor(high) + 1)}
+    if len(ticks) < 3:
+        fine = (decade + math.log10(digit) for decade in range(-2, 8) for digit in (1, 1.5, 2, 3, 5))
+        ticks = {place: f"{float(f'{10**place:.2g}'):,g} ×" for place in fine if low <= place <= high}
+    if 0.0 in ticks:
+        ticks[0.0] = "the limit"
+    if low == _SMALLEST:
+        ticks[low] = f"≤ {10**low:g} ×"
+    if len(finite) < len(cells):
+        high += 0.5
+        ticks = {place: text for place, text in ticks.items() if place < high - 0.2} | {high: "not finite"}
+    return low, high, ticks
+
+
+def _color_scale(low: float, high: float) -> list[list[float | str]]:
+    """Return Plotly's colour scale, which jumps at the limit."""
+    limit = min(max(-low / (high - low), 0.0), 1.0)
+    within: list[list[float | str]] = [[limit * place, color] for place, color in enumerate(_WITHIN)]
+    beyond: list[list[float | str]] = [[limit + (1 - limit) * i / 2, color] for i, color in enumerate(_BEYOND)]
+    return (within if limit > 0 else []) + (beyond if limit < 1 else [])
+
+
+def _borders(first: tuple[int, int], shape: tuple[int, int], tile: tuple[int, int]) -> go.Scatter:
+    y: list[float | None] = []
+    x: list[float | None] = []
+    for axis, (along, across) in enumerate(((y, x), (x, y))):
+        if shape[axis] > _MAX_BORDERS * tile[axis]:
+            continue
+        start = first[1 - axis] - 0.5
+        for place in range(-(-first[axis] // tile[axis]) * tile[axis], first[axis] + shape[axis], tile[axis]):
+            along += [place - 0.5, place - 0.5, None]
+            across += [start, start + shape[1 - axis], None]
+    line = {"color": "rgba(148, 163, 184, 0.7)", "width": 1}
+    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip")
+
+
+def _ring(check: Check) -> go.Scatter:
+    """Draw a white ring in a black one around the worst element: it is visible on every colour."""
+    row, column = check.worst_index
+    values = f"got {check.worst_got:.6g}, expected {check.worst_expected:.6g}"
+    return go.Scatter(
+        x=[column, column],
+        y=[row, row],
+        mode="markers",
+        marker={"symbol": "circle-open", "size": 17, "color": ["#000000", "#ffffff"], "line": {"width": [6, 2.5]}},
+        hovertemplate=f"worst element: row {row}, column {column}<br>{values}<extra></extra>",
+    )
+
+
+def time_figure(result: RunResult) -> go.Figure:
+    """Draw median times as bars, with whiskers from the 20th to the 80th percentile, in µs below a tenth of a ms.
+
+    Bars of the kernel and of the library's calls are GPU times; bars of another colour are host times of a call.
+
+    Raises:
+        ValueError: the run was not timed.
+    """
+    if result.timing is None:
+        raise ValueError("Only a timed run has a picture of its time.")
+    library = result.baselines or ((result.baseline,) if result.baseline else ())
+    timings = [(THIS_KERNEL, _KERNEL, result.timing), *((call.name, _LIBRARY, call.timing) for call in library)]
+    # Name, colour, median, whiskers below and above it, label.
+    bars: list[tuple[str, str, float, float | None, float | None, str]] = [
+        (name, color, time.median_ms, time.median_ms - time.p20_ms, time.p80_ms - time.median_ms, _rate(time))
+        for name, color, time in timings
+    ]
+    if cost := result.launch_overhead:
+        bars.append((ENQUEUED, _PYTHON, cost.enqueue_ms, None, None, "call returns"))
+        bars.append((SYNCHRONIZED, _PYTHON, cost.synchronized_ms, None, None, "kernel included"))
+    unit, scale = ("µs", 1000.0) if result.timing.median_ms < 0.1 else ("ms", 1.0)
+    names, colors, medians_ms, below, above, labels = zip(*bars, strict=True)
+    medians = [median * scale for median in medians_ms]
+    drawn = go.Bar(
+        orientation="h",
+        width=0.5,
+        y=names,
+        x=medians,
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "color": theme.BORDER,
+            "array": [length and length * scale for length in above],
+            "arrayminus": [length and length * scale for length in below],
+        },
+        marker={"color": colors},
+        # The leading spaces keep a text outside its bar clear of the whisker.
+        text=[
+            f"\u2002<b>{theme.three_digits(median)} {unit}</b>\u2002{label}"
+            for median, label in zip(medians, labels, strict=True)
+        ],
+        textposition=["inside" if median > _MIN_INSIDE * max(medians) else "outside" for median in medians],
+        insidetextanchor="start",
+        insidetextfont={"color": [_TEXT_ON[color] for color in colors]},
+        hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
+    )
+    source = "recorded" if result.backend == "recorded" else "measured"
+    # The axis title has two lines, because one would be too long for a phone.
+    axis_title = f"{unit}, median of {result.timing.samples}<br>whiskers: p20 to p80"
+    return go.Figure(
+        drawn,
+        theme.layout(
+            f"Time on {result.device.name}, {source}",
+            xaxis={"title": {"text": axis_title}, "rangemode": "tozero"},
+            yaxis={"automargin": True, "autorange": "reversed"},
+            margin={"l": 60, "r": 10, "t": 34, "b": 66},
+        ),
+    )
+
+
+def _rate(timing: Timing) -> str:
+    return f"{timing.tflops:,.0f} TFLOP/s" if timing.tflops is not None else f"{timing.gbps or 0:,.0f} GB/s"
+
+
+def roofline_figure(
+    roofs: Sequence[Roof], recorded: Sequence[Point], own: Sequence[Point], bound: Point | None, gpu: str
+) -> go.Figure:
+    """Draw a line per GPU's roof, recorded launches as dots, and this launch, the library's calls and the prediction.
+
+    Args:
+        roofs: of `gpu` and of other GPUs.
+        recorded: launches of the same kind; those of other GPUs are paler.
+        own: this kernel first, then the library's calls; () for a run without times.
+        bound: the predicted upper limit.
+    """
+    points = [*recorded, *own, *([bound] if bound else [])]
+    ends = [roof.ridge for roof in roofs] + [point.intensity for point in points]
+    low, high = min(ends) / 2, max(ends) * 2
+    figure = go.Figure(
+        layout=theme.layout(
+            "Roofline: rate over arithmetic intensity",
+            showlegend=True,
+            height=480,
+            legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
+            margin={"l": 70, "r": 10, "t": 34, "b": 140},
+            xaxis={"title": {"text": "FLOP per byte, each tensor moved once"}, "type": "log", "dtick": 1},
+            yaxis={"title": {"text": "TFLOP/s"}, "type": "log", "dtick": 1},
+        )
+    )
+    for roof in roofs:
+        is_chosen = roof.gpu == gpu
+        intensities = sorted({low, min(max(low, roof.ridge), high), high})
+        figure.add_scatter(
+            x=intensities,
+            y=[roof.at(intensity) for intensity in intensities],
+            name=f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})",
+            mode="lines",
+            line={"color": theme.HARDWARE if is_chosen else theme.BEFORE, "dash": "solid" if is_chosen else "dash"},
+            hoverinfo="skip",
+        )
+    elsewhere, here = ([point for point in recorded if (point.gpu == gpu) is is_here] for is_here in (False, True))
+    dot = {"size": 6, "line": {"width": 0}}
+    for group, name, color, marker in (
+        (
+            elsewhere,
+            f"recorded on {', '.join(dict.fromkeys(point.gpu for point in elsewhere))}",
+            theme.BEFORE,
+            {"opacity": 0.6, **dot},
+        ),
+        (here, f"recorded on {gpu}", theme.HARDWARE, {"opacity": 0.8, **dot}),
+        ([bound] if bound else [], "predicted bound", theme.MODEL, {"symbol": "line-ew-open", "size": 26}),
+        (own[1:], "library", _LIBRARY, {"symbol": "diamond", "size": 12}),
+        (own[:1], THIS_KERNEL, theme.NEW, {"symbol": "star", "size": 17}),
+    ):
+        if group:
+            figure.add_scatter(
+                x=[point.intensity for point in group],
+                y=[point.tflops for point in group],
+                name=name,
+                mode="markers",
+                marker={"color": color, "line": {"width": 2, "color": color}, **marker},
+                customdata=[f"{point.name}, {point.gpu}, {point.source}" for point in group],
+                hovertemplate="%{customdata}<br>%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte<extra></extra>",
+            )
+    return figure

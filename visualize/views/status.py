@@ -1,0 +1,100 @@
+"""The status line, which follows a run or a compile to its end, and the paragraphs for a pending or failed result."""
+
+from __future__ import annotations
+
+import datetime
+
+from markupsafe import Markup
+
+from kernels.results import Counters, Failure, Measured, RunResult
+from visualize.views.numbers import figure
+from visualize.views.prose import Link, hint, html, say
+
+NOT_RUN = hint("Not run yet.")
+
+_STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
+
+
+def render_run_hint(has_gpu: bool, recorded: str) -> Markup:
+    """Render what Run does, for an experiment without a result.
+
+    Args:
+        recorded: the query of the list of recordings.
+    """
+    effect = (
+        "launch the kernel, check it against torch and time both."
+        if has_gpu
+        else "check the kernel against torch under Triton's interpreter, without timing."
+    )
+    link = Link("Recorded", recorded)
+    return hint(
+        say("No result for this config. Press Run (Ctrl+Enter) to {} {} lists runs on real GPUs.", effect, link)
+    )
+
+
+def render_compiling(gpu: str, seconds: float | None = None) -> Markup:
+    elapsed = "" if seconds is None else f": {seconds:.1f} s"
+    return Markup('<p class="hint" role="status">Compiling for {}{}</p>').format(gpu, elapsed)
+
+
+def render_predicting(seconds: float) -> Markup:
+    return Markup('<p class="hint" role="status">Predicting (about {:.0f} s)</p>').format(max(1.0, seconds))
+
+
+def render_progress(backend: str, stage: str, before: int, seconds: float) -> Markup:
+    """Render the progress of a run.
+
+    Args:
+        backend: "cuda" or "interpreter".
+        stage: one of the backend's stages, "worker", or "queued".
+        before: number of jobs in the queue before this one.
+        seconds: since the request.
+    """
+    if stage == "queued":
+        place = f"{before} before you" if before else "starting"
+        return Markup('<p class="status" role="status">In the queue: {}. {:.1f} s</p>').format(place, seconds)
+    stages = _STAGES[backend]
+    current = stages.index(stage) if stage in stages else -1
+    steps = Markup("").join(
+        Markup('<li class="{}">{}</li>').format("done" if i < current else "now" if i == current else "todo", name)
+        for i, name in enumerate(stages)
+    )
+    waking = Markup("<span>starting the worker</span>") if stage == "worker" else ""
+    return Markup('<div class="status" role="status"><ol class="stages">{}</ol>{}<span>{:.1f} s</span></div>').format(
+        steps, waking, seconds
+    )
+
+
+def render_end_time(ended: datetime.datetime, keeper: str) -> Markup:
+    """Render when a stored run ended, in UTC. The page's script converts it to local time.
+
+    Args:
+        keeper: where the run is stored, such as "kept by this browser".
+    """
+    utc = ended.astimezone(datetime.UTC)
+    time = Markup('<time datetime="{}">{:%Y-%m-%d %H:%M} UTC</time>').format(utc.isoformat(), utc)
+    return figure(time, f"run ended, {keeper}")
+
+
+def render_failure(failure: Failure) -> Markup:
+    return Markup('<p class="failure" role="alert" data-kind="{}"><b>{}</b>: {}</p>').format(
+        failure.kind, failure.stage, failure.message
+    )
+
+
+def render_alert(*sentences: object) -> Markup:
+    """Render an error without naming a stage."""
+    return Markup('<p class="failure" role="alert">{}</p>').format(html(sentences))
+
+
+def render_end(outcome: Measured | Failure) -> Markup:
+    """Render the status line of a job that has ended."""
+    if isinstance(outcome, Failure):
+        return render_failure(outcome)
+    sentences = [outcome.note]
+    if isinstance(outcome, RunResult):
+        stages = (f"{name} {seconds:.2f} s" for name, seconds in outcome.stages.items() if name != "worker")
+        sentences.append(", ".join(stages))
+    if isinstance(outcome, Counters) and not outcome.note:
+        sentences = [f"Counted by {outcome.tool}."]
+    return Markup('<p class="status" role="status" data-finished="true">{}</p>').format(html(sentences))
