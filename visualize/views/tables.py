@@ -1,18 +1,28 @@
-"""Tables: pandas frames rendered for the page, with facets and links to further pages of a list."""
+"""Tables: frames rendered for the page, and lists with facets, sorting, pages and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import csv
+import dataclasses
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import pandas as pd
 from markupsafe import Markup
 
+from kernels.knobs import knob
+from visualize.views.numbers import counted, written
 from visualize.views.prose import Link, Sourced, kind_name
+
+ALL = "all"
 
 # The widest bar of a funnel, in percent of the row: a name and a number stand beside it.
 _WIDEST_BAR = 22
+
+R = TypeVar("R")
 
 
 def frame(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
@@ -26,24 +36,225 @@ def table(cells: pd.DataFrame, caption: Any = "") -> Markup:
     head = Markup("").join(
         Markup('<th scope="col">{}</th>').format(name) if str(name) else Markup("<td></td>") for name in cells.columns
     )
-    rows = _join("<tr>{}</tr>", (_join("<td>{}</td>", row) for row in cells.itertuples(index=False, name=None)))
-    title = Markup("<caption>{}</caption>").format(caption) if str(caption) else ""
-    return scrolling(Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(title, head, rows))
+    rows = ((Markup("<td>{}</td>").format(cell) for cell in row) for row in cells.itertuples(index=False, name=None))
+    title = Markup("<caption>{}</caption>").format(caption) if str(caption) else Markup()
+    return scrolling(_table(head, rows, title))
 
 
-def scrolling(table: Markup) -> Markup:
-    """Wrap a table in a scrollable frame with a button that saves it as CSV (`tables.js`)."""
-    button = '<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>'
-    return Markup('<div class="scroll">{}{}</div>').format(table, Markup(button))
+def _table(head: Markup, rows: Iterable[Iterable[Markup]], caption: Markup | str = "") -> Markup:
+    body = Markup("").join(Markup("<tr>{}</tr>").format(Markup("").join(cells)) for cells in rows)
+    return Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(caption, head, body)
 
 
-def _join(template: str, values: Iterable[Any]) -> Markup:
-    return Markup("").join(Markup(template).format(value) for value in values)
+def scrolling(table: Markup, csv_address: str = "") -> Markup:
+    """Wrap a table in a scrollable frame that offers its CSV: the file at `csv_address`, or its cells (`tables.js`)."""
+    save = Markup('<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>')
+    if csv_address:
+        save = Markup('<a class="csv" href="{}" download aria-label="Save all rows as CSV">CSV</a>').format(csv_address)
+    return Markup('<div class="scroll">{}{}</div>').format(table, save)
+
+
+@dataclass(frozen=True)
+class Column(Generic[R]):
+    """A column of a Table.
+
+    Attributes:
+        name: its name in addresses and CSV files; the attribute of a row with its value if `value` is None.
+        title: its heading, a string or a `prose` value.
+        value: row → the value by which rows are sorted and filtered, and which CSV files contain: numbers, or strings,
+            or None for an empty cell.
+        cell: row → the cell on the page. Default: the value with its unit.
+        unit: unit of numeric values, as in `numbers.written`.
+        facet: help text of the filter by this column; "" for a column without a filter.
+        choices: values that the filter accepts; () accepts any text.
+        labels: texts of the filter's links, if they differ from the values.
+        style: CSS class of the cells.
+    """
+
+    name: str
+    title: Any
+    value: Callable[[R], Any] | None = None
+    cell: Callable[[R], Any] | None = None
+    unit: str = ""
+    facet: str = ""
+    choices: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    style: str = ""
+
+    def value_of(self, row: R) -> Any:
+        return self.value(row) if self.value else getattr(row, self.name)
+
+    def cell_of(self, row: R) -> Any:
+        if self.cell:
+            return self.cell(row)
+        value = self.value_of(row)
+        return "" if value is None else written(value, self.unit) if isinstance(value, int | float) else value
+
+
+@dataclass(frozen=True)
+class Table(Generic[R]):
+    """A list of rows with facets, sorting, pages and CSV. The page's address holds its options.
+
+    Attributes:
+        name: prefix of its options in the address.
+        noun: what a row is, such as "recording".
+    """
+
+    name: str
+    noun: str
+    columns: tuple[Column[R], ...]
+    rows_per_page: int = 40
+
+    def make_options(self, class_name: str, module: str) -> type[Any]:
+        """Create a frozen dataclass of knobs: the chosen value of each facet, the sort order and the page.
+
+        Assign it to `class_name` in `module`; pickle looks for it there.
+        """
+        sort_help = "Column that orders the rows; with a minus sign, in descending order. Empty: the usual order."
+        orders = [f"{sign}{column.name}" for column in self.columns for sign in ("", "-")]
+        options = {
+            column.name: knob(ALL, "", column.facet, choices=(ALL, *column.choices))
+            if column.choices
+            else knob(ALL, "", column.facet, longest=100)
+            for column in self._facets
+        }
+        options["sort"] = knob("", "", sort_help, choices=("", *orders))
+        options["page"] = knob(1, "", "Page of the list.", low=1, high=10_000)
+        fields = [(f"{self.name}_{name}", type(option.default), option) for name, option in options.items()]
+        made = dataclasses.make_dataclass(class_name, fields, frozen=True)
+        made.__module__ = module
+        return made
+
+    def select(self, rows: Iterable[R], options: object, ignore: str = "") -> list[R]:
+        """Return the rows that match all facets, in the chosen order. Rows without a value come last.
+
+        Args:
+            options: an instance of the class from `make_options`.
+            ignore: name of a facet that does not filter.
+        """
+        chosen = [(column, self._option(options, column.name)) for column in self._facets if column.name != ignore]
+        matching = [row for row in rows if all(value in (ALL, str(column.value_of(row))) for column, value in chosen)]
+        order = self._option(options, "sort")
+        for column in self.columns:
+            if column.name == order.removeprefix("-"):
+                known = [row for row in matching if column.value_of(row) is not None]
+                unknown = [row for row in matching if column.value_of(row) is None]
+                return sorted(known, key=column.value_of, reverse=order.startswith("-")) + unknown
+        return matching
+
+    def csv(self, rows: Iterable[R], options: object) -> str:
+        """Return all matching rows as CSV (RFC 4180). The header names the units."""
+        file = io.StringIO()
+        writer = csv.writer(file)
+        writer.writerow(f"{column.name} ({column.unit})" if column.unit else column.name for column in self.columns)
+        writer.writerows([column.value_of(row) for column in self.columns] for row in self.select(rows, options))
+        return file.getvalue()
+
+    def render(
+        self,
+        rows: Sequence[R],
+        options: object,
+        link: Callable[[Mapping[str, object]], str],
+        row_address: Callable[[R], str] = lambda _: "",
+        csv_address: str = "",
+    ) -> Markup:
+        """Render the facets, one page of the matching rows, and links to the other pages.
+
+        Args:
+            rows: all rows, in their usual order.
+            options: an instance of the class from `make_options`.
+            link: changed options → address of the page with them.
+            row_address: address that the row's first cell links to; "" for none.
+            csv_address: URL of the file with all matching rows. "": the browser saves the visible rows.
+        """
+        matching = self.select(rows, options)
+        pages = max(1, -(-len(matching) // self.rows_per_page))
+        page = min(self._option(options, "page"), pages)
+        start = (page - 1) * self.rows_per_page
+        visible = matching[start : start + self.rows_per_page]
+
+        def page_address(number: int) -> str:
+            return link({f"{self.name}_page": number}) if 1 <= number <= pages else ""
+
+        if not matching:
+            part = f"No {counted(0, self.noun).removeprefix('0 ')} match."
+        elif pages == 1:
+            part = counted(len(matching), self.noun)
+        else:
+            part = f"{start + 1:,}–{start + len(visible):,} of {len(matching):,}"
+        cells = (self._cells(row, row_address(row)) for row in visible)
+        head = Markup("").join(self._heading(column, options, link) for column in self.columns)
+        return Markup('<div class="recordings">{}{}{}</div>').format(
+            Markup('<div class="facets">{}</div>').format(self._facet_rows(rows, options, link)),
+            pager(part, Previous=page_address(page - 1), Next=page_address(page + 1)),
+            scrolling(_table(head, cells), csv_address) if visible else "",
+        )
+
+    @property
+    def _facets(self) -> list[Column[R]]:
+        return [column for column in self.columns if column.facet]
+
+    def _option(self, options: object, name: str) -> Any:
+        return getattr(options, f"{self.name}_{name}")
+
+    def _cells(self, row: R, address: str) -> Iterable[Markup]:
+        for place, column in enumerate(self.columns):
+            style = Markup(' class="{}"').format(column.style) if column.style else ""
+            cell = column.cell_of(row)
+            yield Markup("<td{}>{}</td>").format(style, Link(cell, address) if address and place == 0 else cell)
+
+    def _heading(self, column: Column[R], options: object, link: Callable[[Mapping[str, object]], str]) -> Markup:
+        """Return a heading whose link sorts in ascending order, or in descending order if it is ascending."""
+        order = self._option(options, "sort")
+        state = {column.name: "ascending", f"-{column.name}": "descending"}.get(order)
+        sort = Markup(' aria-sort="{}"').format(state) if state else ""
+        reverse = f"-{column.name}" if order == column.name else column.name
+        address = link({f"{self.name}_sort": reverse, f"{self.name}_page": 1})
+        return Markup('<th scope="col"{}>{}</th>').format(sort, Link(column.title, address))
+
+    def _facet_rows(self, rows: Sequence[R], options: object, link: Callable[[Mapping[str, object]], str]) -> Markup:
+        """Count the rows of each value with the other facets applied. A facet with a single value has no links."""
+        rendered = Markup()
+        for column in self._facets:
+            values = column.choices or sorted({value for row in rows if (value := column.value_of(row)) is not None})
+            chosen = self._option(options, column.name)
+            if len({column.value_of(row) for row in rows}) < 2 and chosen == ALL:
+                continue
+            remaining = Counter(str(column.value_of(row)) for row in self.select(rows, options, ignore=column.name))
+            remaining[ALL] = remaining.total()
+            links = []
+            for value in dict.fromkeys([ALL, *map(str, values), chosen]):
+                if remaining[value] or value == chosen:
+                    address = link({f"{self.name}_{column.name}": value, f"{self.name}_page": 1})
+                    label = "All" if value == ALL else column.labels.get(value, value)
+                    links.append((label, remaining[value], address, value == chosen))
+            rendered += _facet_row(column.title, links)
+        return rendered
+
+
+def _facet_row(title: Any, links: Iterable[tuple[str, int, str, bool]]) -> Markup:
+    """Render a facet's links: text, number of rows, address, and whether it is chosen."""
+    link = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>')
+    current = {True: Markup(' aria-current="true"'), False: ""}
+    rendered = Markup("").join(
+        link.format(address, current[is_chosen], label, count) for label, count, address, is_chosen in links
+    )
+    return Markup('<nav aria-label="{}"><b>{}</b>{}</nav>').format(str(title), title, rendered)
+
+
+def pager(part: str, **links: str) -> Markup:
+    """Render which part of a list is shown, and links to other parts.
+
+    Args:
+        links: address by link text; "" leaves the link out.
+    """
+    shown = Markup(" ").join(Link(text, address) for text, address in links.items() if address)
+    return Markup('<p class="pager">{} {}</p>').format(part, shown)
 
 
 @dataclass(frozen=True)
 class Facet:
-    """One filter of a list.
+    """One filter of a list that is not a Table yet.
 
     Attributes:
         name: "kind", "kernel" or "gpu".
@@ -58,39 +269,20 @@ class Facet:
     links: Mapping[str, str]
 
 
-_FACETS = {"kind": "What", "kernel": "Kernel", "gpu": "GPU"}
-
-
 def facet_links(facets: Sequence[Facet]) -> Markup:
-    """Render each facet as a row of links, each with the number of rows that it lists."""
-    return Markup('<div class="facets">{}</div>').format(Markup("").join(map(_facet_row, facets)))
-
-
-def _facet_row(facet: Facet) -> Markup:
-    link = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>')
-    current = {facet.chosen: Markup(' aria-current="true"')}
-    links = Markup("").join(
-        link.format(facet.links[value], current.get(value, ""), _facet_label(facet.name, value), count)
-        for value, count in facet.counts.items()
-        if count or value == facet.chosen
-    )
-    return Markup('<nav aria-label="{0}"><b>{0}</b>{1}</nav>').format(_FACETS[facet.name], links)
-
-
-def _facet_label(name: str, value: str) -> str:
-    if value == "all":
-        return "All"
-    return kind_name(value, plural=True) if name == "kind" else value
-
-
-def pager(part: str, **links: str) -> Markup:
-    """Render which part of a list is shown, and links to other parts.
-
-    Args:
-        links: address by link text; "" leaves the link out.
-    """
-    shown = Markup(" ").join(Link(text, address) for text, address in links.items() if address)
-    return Markup('<p class="pager">{} {}</p>').format(part, shown)
+    titles = {"kind": "What", "kernel": "Kernel", "gpu": "GPU"}
+    rendered = Markup()
+    for facet in facets:
+        labels = {value: kind_name(value, plural=True) if facet.name == "kind" else value for value in facet.counts}
+        rendered += _facet_row(
+            titles[facet.name],
+            [
+                (labels[value] if value != ALL else "All", count, facet.links[value], value == facet.chosen)
+                for value, count in facet.counts.items()
+                if count or value == facet.chosen
+            ],
+        )
+    return Markup('<div class="facets">{}</div>').format(rendered)
 
 
 def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup:
