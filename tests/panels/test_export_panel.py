@@ -8,7 +8,6 @@ import json
 import pytest
 
 from kernels.experiment import from_json
-from kernels.gpus import GPUS
 from kernels.measuring.session import Session
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import records
@@ -16,7 +15,6 @@ from tests.panels.sent import opened
 from visualize.panels.endpoint import Api
 from visualize.panels.export_panel import ExportPanel
 from visualize.panels.tabs import TABS
-from visualize.views.prose import picture_caption
 
 
 @pytest.fixture
@@ -78,16 +76,3 @@ def test_the_panel_knows_what_is_set(page):
     panel = next(one for one in page.panels["result"] if isinstance(one, ExportPanel))
     (value,) = panel.draw(page.handlers.drawing.known(state)).values()
     assert from_json(json.loads(value)) == state.experiment
-
-
-def test_about_names_what_differs_from_a_plain_run():
-    experiment = from_json({"kernel": "transpose.flat", "run": {"seed": 3, "l2": "cold"}})
-    assert picture_caption(experiment, GPUS["L4"].name, "predicted", "counted").endswith(
-        "num_stages 3 · seed 3, cold · L4 · predicted and counted"
-    )
-
-
-@pytest.mark.parametrize("sources", [(), ("guessed",)])
-def test_about_takes_no_mark_that_there_is_not(sources):
-    with pytest.raises(ValueError, match="allowed are measured"):
-        picture_caption(from_json({"kernel": "transpose.flat"}), "L4", *sources)

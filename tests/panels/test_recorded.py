@@ -19,7 +19,7 @@ from visualize.panels.recorded_tab import KINDS, PAGE, SHOWN_ON, RecordedPanel, 
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.views.numbers import SOURCES, key_numbers
-from visualize.views.prose import config_text, kind_name
+from visualize.views.prose import kind_name
 
 FORMS = {one.form.word: one.form for one in MEASUREMENTS.values()}
 
@@ -153,12 +153,6 @@ def test_the_endpoint_refuses_what_there_is_none_of_by_its_own_name(given, field
         reply(*given)
     assert error.value.field == field
     assert str(error.value).startswith(f"{field} must be ")
-
-
-def test_a_config_in_short_leaves_out_what_a_study_holds_several_of():
-    config = discover()["matmul.grouped"].config(BLOCK_M=128, num_warps=1)
-    assert config_text(config) == "128 × 128 × 32, GROUP_SIZE 4, 1 warp, 3 stages"
-    assert "GROUP_SIZE" not in config_text(config, omit=("GROUP_SIZE",))
 
 
 def test_recordings_of_a_kind_that_no_tab_is_named_for_open_the_page():

@@ -30,7 +30,7 @@ from visualize.predict.scores import DRAM, Score, Scoreboard
 
 FILE = Path(__file__).parent / "predictions.jsonl"
 
-_FORMS: tuple[RecordForm[Any], ...] = (COUNTERS.form, GROUP_SIZES.form)
+FORMS: tuple[RecordForm[Any], ...] = (COUNTERS.form, GROUP_SIZES.form)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def score_recordings(predictions: Iterable[Prediction]) -> Scoreboard:
     by_launch = {(bool(prediction.reads), prediction.experiment): prediction for prediction in predictions}
     scores: list[Score] = []
     unpredicted: list[Experiment] = []
-    for form in _FORMS:
+    for form in FORMS:
         for recording in records.shipped(form):
             launch = recorded_launch(recording)
             prediction = by_launch.get((form is GROUP_SIZES.form, launch))
