@@ -10,12 +10,12 @@ import importlib.util
 import os
 import sys
 
-from visualize.command import listening
+from visualize import listening
 
 
 def main() -> None:
     if sys.argv[1:2] == ["sweep"]:
-        from visualize.command.sweep_command import main as sweep
+        from visualize.cli import sweep
 
         sys.exit(sweep(sys.argv[2:]))
     everywhere = "SPACE_ID" in os.environ  # a Space's visitors come from outside its container
@@ -33,9 +33,9 @@ def main() -> None:
     flags = parser.parse_args()
     if flags.doctor:
         from kernels.gpus import this_gpu
-        from visualize.command import doctor
+        from visualize.cli import doctor, run_checks
 
-        sys.exit(doctor.main(doctor.findings(flags.host, flags.port, this_gpu())))
+        sys.exit(doctor(run_checks(flags.host, flags.port, this_gpu())))
     if flags.mcp and importlib.util.find_spec("mcp") is None:
         parser.exit(2, "The MCP server needs the package mcp: pip install -r requirements-mcp.txt\n")
     if obstacle := listening.obstacle(flags.host, flags.port):

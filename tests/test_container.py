@@ -18,7 +18,7 @@ from pathlib import Path
 from scripts.make_space import PRODUCT
 from tests.kernels.trees import ROOT
 from tests.waiting import until
-from visualize.command.doctor import PYTHONS
+from visualize.cli import PYTHONS
 
 INSTRUCTIONS = [
     line.split(" ", 1)

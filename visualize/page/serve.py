@@ -10,7 +10,7 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from kernels.measuring.session import Session
-from visualize.command.listening import ask_itself_directly
+from visualize.listening import ask_itself_directly
 from visualize.page.first_picture import first_picture
 from visualize.page.first_reply import FirstReply
 from visualize.page.guard import Guard, allowed_hosts, framing_sites

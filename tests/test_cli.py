@@ -1,4 +1,4 @@
-"""`python app.py sweep`: exit status, files and messages. One sweep is real; the others run on a fake device."""
+"""The sweep command and the doctor. One sweep is real; the others run on a fake device."""
 
 from __future__ import annotations
 
@@ -7,34 +7,28 @@ import csv
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
-from fakes import FakeBuilder, FakeDevice, explored, make_run
 
+from kernels.gpus import GPUS
 from kernels.results import Failure
+from kernels.results.store import Store
 from kernels.sweep import files
 from tests.kernels.trees import ROOT
-from visualize.command import sweep_command
-from visualize.command.sweep_flags import make_parser
+from tests.sweep.fakes import FakeBuilder, FakeDevice, explored, make_run
+from visualize import cli
+from visualize.cli import FAILS, LIMITED, WORKS
 
 VARY = ["--vary", "BLOCK_M=16,32,64,128", "--vary", "BLOCK_N=16,64", "--vary", "num_warps=2,4"]
 SIZE = 16
 
 
-@pytest.fixture
-def experiment(tmp_path, monkeypatch):
-    """The file of an experiment, on a machine without GPUs and stored sweeps."""
-    monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "tilescope.db"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    path = tmp_path / "experiment.json"
-    path.write_text('{"kernel": "matmul.grouped"}', encoding="utf-8")
-    return path
-
-
 class Command:
-    """The command on a fake device, which a test may change; `out` and `err` are the last call's output."""
+    """The command on a fake device, which a test may change. `out` and `err` are the last call's output."""
 
     def __init__(self, experiment, capsys):
         self.experiment, self.capsys = experiment, capsys
@@ -43,33 +37,35 @@ class Command:
 
     def sweep(self, *arguments):
         def prepare(session, space, strategy, predict, resume):
-            return make_run(
-                strategy, self.device, within=space, builder=self.builder, resume=resume, store=session.store
-            )
+            options = {"builder": self.builder, "resume": resume, "store": session.store}
+            return make_run(strategy, self.device, within=space, **options)
 
         self.device.trials.clear()
-        status = sweep_command.main([str(argument) for argument in (self.experiment, *arguments)], prepare)
+        status = cli.sweep([str(argument) for argument in (self.experiment, *arguments)], prepare)
         self.out, self.err = self.capsys.readouterr()
         return status
 
 
 @pytest.fixture
-def command(experiment, capsys):
-    return Command(experiment, capsys)
+def command(tmp_path, monkeypatch, capsys):
+    """The command on a machine without GPUs and stored sweeps."""
+    monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "tilescope.db"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    path = tmp_path / "experiment.json"
+    path.write_text('{"kernel": "matmul.grouped"}', encoding="utf-8")
+    return Command(path, capsys)
 
 
-def run_app(*arguments, **options):
-    command = [sys.executable, ROOT / "app.py", "sweep", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
-
-
-def test_a_sweep_without_a_gpu_predicts(tmp_path, tilescope_cache):
+def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(tmp_path, tilescope_cache):
     """An H200 has too little shared memory for one of the two configs. The other is compiled, predicted and not run."""
     described = {"kernel": "matmul.grouped", "config": {"BLOCK_M": 128, "BLOCK_K": 64}, "gpu": "H200"}
     (tmp_path / "experiment.json").write_text(json.dumps(described), encoding="utf-8")
     cache = {"TILESCOPE_CACHE": str(tilescope_cache), "TILESCOPE_DB": "off", "CUDA_VISIBLE_DEVICES": ""}
     arguments = ["experiment.json", "--vary", "num_stages=3,8", "--out", "rows.csv"]
-    done = run_app(*arguments, cwd=tmp_path, env={**os.environ, **cache})
+    done = subprocess.run(
+        [sys.executable, ROOT / "app.py", "sweep", *arguments], cwd=tmp_path, env={**os.environ, **cache},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with (tmp_path / "rows.csv").open(encoding="utf-8") as file:
         right, aside = csv.DictReader(file)
@@ -79,14 +75,11 @@ def test_a_sweep_without_a_gpu_predicts(tmp_path, tilescope_cache):
     assert (aside["num_stages"], aside["status"]) == ("8", "set aside")
     assert "bytes of shared memory per program; H200 allows 232,448" in aside["reason"]
     assert "ranked by their predicted time on H200" in done.stdout
+    assert "µs  predicted       num_stages 3" in done.stdout
     assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_SIZE": 4}' in done.stdout
-    assert "2/2" in done.stderr
-
-
-def test_an_invalid_flag_ends_with_2_and_one_line_without_a_traceback(tmp_path):
-    done = run_app("nowhere.json", "--vary", "BLOCK_M=64", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == "[Errno 2] No such file or directory: 'nowhere.json'\n"
+    before, after = done.stderr.splitlines()
+    assert before.startswith("2 configs to try, about ")
+    assert after.startswith("2 of 2 configs done in ")
 
 
 @pytest.mark.parametrize(
@@ -123,50 +116,38 @@ def test_invalid_flags_are_refused_with_the_reason(command, arguments, message):
 )
 def test_an_invalid_experiment_is_refused_with_the_reason(command, text, message):
     command.experiment.write_text(text, encoding="utf-8")
-    assert command.sweep(*VARY) == 2
-    assert message in command.err
+    test_invalid_flags_are_refused_with_the_reason(command, VARY, message)
 
 
-def test_a_sweep_without_failures_returns_0_and_prints_the_best_and_its_ratio_to_the_library(command, tmp_path):
+def test_a_sweep_without_failures_prints_the_best_config_and_its_ratio_to_the_library(command, tmp_path):
     out = tmp_path / "rows.json"
     assert command.sweep(*VARY, "--strategy", "grid", "--out", out) == 0
-    assert f"{SIZE} configs on Fake H200: {SIZE} timed." in command.out
+    assert f"{SIZE} configs on Fake H200: {SIZE} timed. All configs were tried." in command.out
     assert "torch.matmul takes " in command.out
     assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 64' in command.out
-    assert f"{SIZE}/{SIZE}" in command.err
     assert len(files.read_rows(out)) == SIZE
 
 
-def test_a_failed_config_returns_1_and_so_does_a_sweep_without_a_correct_one(command):
-    command.device.deadly = lambda one: one.config.BLOCK_M == 16 and one.config.BLOCK_N == 16
-    assert command.sweep(*VARY) == 1
-    assert "2 failed" in command.out
-    command.device = FakeDevice(wrong=lambda one: True)
-    assert command.sweep(*VARY, "--anew") == 1
-    assert "No config was right" in command.out
-
-
-def test_a_config_that_is_set_aside_is_no_failure(command):
+def test_a_failed_config_ends_with_1_and_one_that_cannot_launch_with_0(command):
     refused = Failure("compile", "out_of_resources", "This config needs too much.")
     command.builder.failures = lambda one: refused if one.config.BLOCK_M == 16 else None
     assert command.sweep(*VARY) == 0
     assert "4 set aside" in command.out
+    command.builder = FakeBuilder()
+    command.device.deadly = lambda one: one.config.BLOCK_M == 16 and one.config.BLOCK_N == 16
+    assert command.sweep(*VARY, "--anew") == 1
+    assert "2 failed" in command.out
+    command.device = FakeDevice(wrong=lambda one: True)
+    assert command.sweep(*VARY, "--anew") == 1
+    assert "No config is correct" in command.out
 
 
-@pytest.fixture
-def interruptible():
-    """Restore Ctrl+C, which a shell makes background processes ignore."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_keeps_the_rows_and_resuming_skips_them(command, tmp_path):
+def test_ctrl_c_keeps_the_rows_and_resuming_skips_them(command, tmp_path, request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     out, device = tmp_path / "rows.jsonl", command.device
 
     def interrupt(trial):
-        """Press Ctrl+C in the second trial, and wait for the cancel."""
         if len(device.trials) == 2:
             _thread.interrupt_main()
             while not device.is_cancelled:
@@ -174,6 +155,7 @@ def test_ctrl_c_keeps_the_rows_and_resuming_skips_them(command, tmp_path):
 
     device.before = interrupt
     assert command.sweep(*VARY, "--strategy", "grid", "--out", out) == 130
+    assert "Cancelled. Finished rows are kept." in command.err
     kept = [row for row in files.read_rows(out) if row.status == "timed"]
     assert 4 <= len(kept) < SIZE
     command.device = FakeDevice()
@@ -193,28 +175,71 @@ def test_stored_rows_are_not_tried_again_except_with_anew(command):
         assert len(explored(command.device)) == tried
 
 
-def test_rows_of_another_space_are_refused_and_not_overwritten(command, tmp_path):
-    out = tmp_path / "rows.jsonl"
-    assert command.sweep("--vary", "BLOCK_M=16,32", "--out", out) == 0
+def test_rows_that_a_sweep_does_not_use_are_not_overwritten(command, tmp_path):
+    out, others = tmp_path / "rows.jsonl", tmp_path / "others.jsonl"
+    first = ["--vary", "BLOCK_M=16,32", "--out", out]
+    assert command.sweep(*first) == 0
     assert command.sweep("--vary", "BLOCK_N=16,32", "--resume", out) == 2
     assert "none of its 2 rows is of this experiment and these values" in command.err
     partly = ["--vary", "BLOCK_M=16,64", "--resume", out, "--out"]
     assert command.sweep(*partly, out) == 2
-    assert "holds 1 rows of other configs: name another file as --out" in command.err
-    assert command.sweep(*partly, tmp_path / "others.jsonl") == 0
+    assert "holds 1 rows of other configs or of another GPU than H200: name another file" in command.err
+    assert command.sweep(*partly, others) == 0
 
-
-def test_rows_of_another_gpu_are_not_overwritten(command, tmp_path):
-    out, arguments = tmp_path / "rows.jsonl", ["--vary", "BLOCK_M=16,32", "--out"]
-    assert command.sweep(*arguments, out) == 0
     text = out.read_text(encoding="utf-8").replace('"device": "H200"', '"device": "A100-80GB"')
     out.write_text(text, encoding="utf-8")
-    assert command.sweep(*arguments, out, "--resume", out) == 2
-    assert "holds rows of A100-80GB, and this sweep is for H200: name another file" in command.err
+    assert command.sweep(*first, "--resume", out) == 2
+    assert "holds 2 rows of other configs or of another GPU than H200" in command.err
     assert out.read_text(encoding="utf-8") == text
-    assert command.sweep(*arguments, tmp_path / "others.jsonl", "--resume", out) == 0
+    assert command.sweep(*first, "--resume", out, "--out", others) == 0
 
 
-def test_help_names_every_exit_status_and_every_suffix():
-    text = make_parser().format_help()
-    assert all(word in text for word in ("0;", "1 where", "2 for", "130 after", ".jsonl", ".json", ".csv"))
+def test_the_doctor_accepts_only_tested_pythons_and_needs_every_package_except_triton():
+    versions = ((3, 10), (3, 11), (3, 13), (3, 14))
+    assert [cli.check_python(version).state for version in versions] == [FAILS, WORKS, WORKS, FAILS]
+    installed = {"gradio": "6", "torch": "2", "plotly": "7", "pandas": "3"}
+    assert cli.check_packages(installed).state == WORKS
+    del installed["pandas"]
+    check = cli.check_packages(installed)
+    assert (check.state, check.remedy) == (FAILS, "pip install -r requirements.txt.")
+    assert "pandas missing" in check.detail
+
+
+def test_the_doctor_needs_a_writable_cache_and_stores_results_if_it_can(tmp_path):
+    assert cli.check_gpu(GPUS["H200"]).detail == "H200, 132 SMs"
+    assert cli.check_gpu(None).state == LIMITED
+    assert cli.check_cache(tmp_path / "new").state == WORKS
+    assert cli.check_cache(tmp_path, min_free_bytes=1 << 62).state == LIMITED
+    (tmp_path / "file").write_text("")
+    assert cli.check_cache(tmp_path / "file" / "below").state == FAILS
+    cases = (tmp_path / "a.db", WORKS, "a.db"), (None, LIMITED, "off"), (tmp_path, LIMITED, "not stored")
+    for path, state, detail in cases:
+        with closing(Store(path)) as store:
+            check = cli.check_database(store)
+        assert check.state == state
+        assert detail in check.detail
+
+
+def test_the_doctor_runs_a_kernel_here_and_fails_if_a_port_is_taken(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        taken.listen()
+        checks = cli.run_checks("127.0.0.1", port, None)
+        assert next(check for check in checks if check.name == "address").state == FAILS
+    assert cli.doctor(cli.run_checks("127.0.0.1", port, None)) == 0
+    lines = capsys.readouterr().out
+    assert "works    compiler     transpose.tiled: " in lines
+    assert "works    run          transpose.tiled equals torch (interpreter)" in lines
+    assert f"works    database     {tmp_path / 'tilescope.db'}" in lines
+
+
+def test_the_doctor_s_exit_status_is_1_if_a_check_fails(capsys):
+    checks = [cli.Check("cache", FAILS, "disk full", "Make room."), cli.Check("GPU", LIMITED, "none")]
+    assert cli.doctor(checks) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "fails    cache        disk full",
+        "                      Make room.",
+        "limited  GPU          none",
+    ]

@@ -1,0 +1,360 @@
+"""The commands of `app.py` that serve no page: `sweep`, with a progress bar on stderr, and `--doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+from tqdm import tqdm
+
+from kernels import discover
+from kernels.experiment import Experiment, from_json
+from kernels.export.script import config_line
+from kernels.gpus import Gpu
+from kernels.jit import HAS_TRITON
+from kernels.knobs import ConfigError
+from kernels.measuring import worker
+from kernels.measuring.counters import tool
+from kernels.measuring.session import Session
+from kernels.measuring.worker import default_cache_directory
+from kernels.results import Failure, RunResult, Strategy, Sweep, SweepRow
+from kernels.results.codec import UnreadableRecording
+from kernels.results.store import Store, machine_store
+from kernels.results.sweep import PATIENCE, STRATEGIES, ResumePoint
+from kernels.space import Space, parse_varied, space
+from kernels.spec import format_duration
+from kernels.sweep.cluster import SCHEDULER, connect
+from kernels.sweep.devices import concurrent_compiles
+from kernels.sweep.files import SUFFIXES, check_suffix, read_rows, write_sweep
+from kernels.sweep.sweep_run import SweepRun, estimate_seconds, sweep_here, sweep_on_cluster
+from visualize import listening
+from visualize.predict.launch_time import predict_time
+from visualize.views.numbers import milliseconds, significant
+from visualize.views.tune.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
+
+# Exit statuses of a sweep.
+FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+# A killed process loses at most the rows of this long.
+_WRITE_INTERVAL_S = 1.0
+_MAX_RANKED = 8
+_PHASES = {"explore": "Explore", "race": "Race", "final": "Final", "over": "Done"}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags of `app.py sweep`."""
+    parser = argparse.ArgumentParser(
+        prog="app.py sweep",
+        description="Find the fastest config of a kernel. Exit status: 0; 1 if a config failed or none was correct; "
+        "2 for invalid flags; 130 after Ctrl+C, which keeps finished rows.",
+        epilog="Example: app.py sweep experiment.json --vary BLOCK_M=64,128 --vary num_warps=4,8 --out rows.jsonl",
+    )
+    add = parser.add_argument
+    add("experiment", type=Path, metavar="EXPERIMENT.json", help="the experiment, as the API takes it")
+    add("--vary", action="append", default=[], metavar="KNOB=VALUE,VALUE", help="a knob and its values; repeatable")
+    add("--out", type=Path, metavar="FILE", help=f"write rows here as they arrive: {', '.join(SUFFIXES)}")
+    add("--resume", type=Path, metavar="FILE", help="skip the rows of an earlier sweep (default: the stored rows)")
+    add("--anew", action="store_true", help="try every config again, and ignore the stored rows")
+    add("--strategy", choices=STRATEGIES, default="guided", help="the order (default: guided, by the model)")
+    add("--seed", type=int, default=0, help="the seed of --strategy random (0)")
+    add("--budget", type=int, metavar="N", help="time at most N configs")
+    patience = f"guided: end after N configs without an improvement ({PATIENCE})"
+    add("--patience", type=int, default=PATIENCE, metavar="N", help=patience)
+    gpus = f"GPUs of this host, several through Dask (1); {SCHEDULER} names a cluster"
+    add("--gpus", default="1", metavar="N|all", help=gpus)
+    return parser
+
+
+def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_here) -> int:
+    """Sweep as the arguments say, print the result, and return the exit status.
+
+    Args:
+        prepare: makes a sweep on this machine, as `sweep_here` does.
+    """
+    flags = make_parser().parse_args(arguments)
+    try:
+        swept, strategy, rows = _read_flags(flags)
+        resume = ResumePoint(rows) if flags.resume or flags.anew else None  # None: the store's
+        with ExitStack() as stack:
+            if flags.gpus != "1" or os.environ.get(SCHEDULER):
+                store = stack.enter_context(closing(machine_store(default_cache_directory())))
+                client = stack.enter_context(connect(None if flags.gpus == "all" else int(flags.gpus)))
+                run = sweep_on_cluster(client, store, swept, strategy, predict_time, resume)
+            else:
+                run = prepare(stack.enter_context(closing(Session.here())), swept, strategy, predict_time, resume)
+            result, is_interrupted = _run_sweep(run, flags, rows)
+    except (ConfigError, UnreadableRecording, OSError) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    print(summary(result))
+    if is_interrupted:
+        return INTERRUPTED
+    return FAILED if result.count("failed") or result.ended == "failed" or result.best is None else FINE
+
+
+def _read_flags(flags: argparse.Namespace) -> tuple[Space, Strategy, tuple[SweepRow, ...]]:
+    """Return the space, the strategy, and the rows of --resume. Raise ConfigError, UnreadableRecording or OSError."""
+    for name, least in (("budget", 1), ("patience", 1), ("seed", 0)):
+        value = getattr(flags, name)
+        if value is not None and value < least:
+            raise ConfigError("out_of_range", f"--{name} must be a whole number from {least} (got {value}).")
+    if flags.gpus != "all" and not (flags.gpus.isdecimal() and int(flags.gpus)):
+        raise ConfigError("not_a_number", f"--gpus must be all or a whole number from 1 (got {flags.gpus!r}).")
+    if flags.anew and flags.resume is not None:
+        raise ConfigError("anew", f"--anew tries every config, and --resume {flags.resume} skips some: pass only one.")
+    if flags.out is not None and not check_suffix(flags.out).parent.is_dir():
+        raise ConfigError("no_folder", f"The folder {flags.out.parent} of --out does not exist.")
+    try:
+        base = from_json(json.loads(flags.experiment.read_text(encoding="utf-8")))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("not_json", f"{flags.experiment} is not JSON: {error}.") from error
+    except ConfigError as error:
+        raise ConfigError(error.kind, f"{flags.experiment}: {error}", error.field) from error
+    swept = space(base, parse_varied(flags.vary, "--vary"))
+    rows = read_rows(flags.resume) if flags.resume is not None else ()
+    if rows and not {row.experiment for row in rows} & set(swept.experiments):
+        reason = f"none of its {len(rows)} rows is of this experiment and these values."
+        raise ConfigError("other_space", f"--resume is {flags.resume}; {reason}")
+    return swept, Strategy(flags.strategy, flags.seed, flags.budget, flags.patience), rows
+
+
+def _run_sweep(run: SweepRun, flags: argparse.Namespace, rows: Sequence[SweepRow]) -> tuple[Sweep, bool]:
+    """Run until the end or Ctrl+C; return the sweep and whether it was interrupted."""
+    experiments, size = set(run.space.experiments), run.space.size
+    unused = sum(row.experiment not in experiments or row.device != run.gpu.name for row in rows)
+    if unused and flags.out is not None and flags.out.resolve() == flags.resume.resolve():
+        raise ConfigError(
+            "other_space",
+            f"{flags.resume} holds {unused} rows of other configs or of another GPU than {run.gpu.name}: name another "
+            "file as --out to keep them.",
+        )
+    if run.resumed:
+        hint = "" if flags.resume else " They are stored; --anew tries them again."
+        print(f"{run.resumed} of {size} configs were done before.{hint}", file=sys.stderr)
+    left = size - run.progress.done
+    duration = format_duration(estimate_seconds(left, concurrent_compiles()))
+    print(f"{left} configs to try, about {duration} at most.", file=sys.stderr)
+    run.start()
+    with _collect_interrupts() as interrupts:
+        _show_progress(run, flags.out, interrupts)
+    if interrupts:
+        print("Cancelled. Finished rows are kept.", file=sys.stderr)
+        run.cancel()
+    result = run.result()
+    if flags.out is not None:
+        write_sweep(flags.out, result)
+    return result, bool(interrupts)
+
+
+@contextmanager
+def _collect_interrupts() -> Iterator[list[int]]:
+    """Collect Ctrl+C in a list. A KeyboardInterrupt may leave a lock held for which the sweep's threads would wait."""
+    interrupts: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:  # as in the background of a script
+        signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _show_progress(run: SweepRun, out: Path | None, interrupts: Sequence[int]) -> None:
+    """Show progress and write rows until the end or Ctrl+C: a bar on a terminal, otherwise a line at the end."""
+    written_s, changes, size = 0.0, 0, run.space.size
+    bar_format = "{desc} {bar} {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+    with tqdm(total=size, unit="config", bar_format=bar_format, file=sys.stderr, disable=None) as bar:
+        for progress in itertools.takewhile(lambda _: not interrupts, run.updates()):
+            bar.n = progress.done
+            bar.set_description_str(_PHASES[progress.phase], refresh=False)
+            left = f"{format_duration(progress.remaining_s)} left" if progress.remaining_s else ""
+            best_ms = progress.best.median_ms if progress.best else None
+            fastest = f"fastest {milliseconds(best_ms)}" if best_ms else ""
+            bar.set_postfix_str(", ".join(filter(None, [left, fastest])))
+            if out is not None and run.changes > changes and time.monotonic() - written_s > _WRITE_INTERVAL_S:
+                write_sweep(out, run.snapshot())
+                written_s, changes = time.monotonic(), run.changes
+    if bar.disable:
+        now = run.progress
+        print(f"{now.done} of {size} configs done in {format_duration(now.seconds)}.", file=sys.stderr)
+
+
+def summary(result: Sweep) -> str:
+    """Return the result of a sweep as lines of text."""
+    counts = ", ".join(f"{count} {status}" for status in STATUSES if (count := result.count(status)))
+    lines = [f"{len(result.rows)} configs on {result.device.name}: {counts}. {ENDINGS[result.ended]}"]
+    if result.note:
+        lines.append(result.note)
+    if result.best is None:
+        return "\n".join([*lines, "No config is correct, so there is no best one."])
+    unit, scale = sweep_unit(result)
+    finalists = {finalist.experiment: finalist for finalist in (result.final.finalists if result.final else ())}
+    for row in result.ranked[:_MAX_RANKED]:
+        ratio = "" if result.is_timed else "predicted"
+        if finalist := finalists.get(row.experiment):
+            ratio = f"× {finalist.ratio:.4f}{' tie' if finalist.is_tie and finalist.ratio != 1 else ''}"
+        ms = time_ms(row, result.is_timed)
+        lines.append(f"  {significant(ms * scale, 4)} {unit}  {ratio:14}  {knobs_text(row.experiment, result.space)}")
+    for library in result.final.baselines if result.final else ():
+        interval = f"{library.low:.3f}–{library.high:.3f}"
+        lines.append(f"{library.name} takes {library.ratio:.3f} ({interval}) times as long as the best.")
+    kernel, by = discover()[result.best.experiment.kernel], "" if result.is_timed else " by prediction"
+    return "\n".join([*lines, f"Best{by}, for @triton.autotune:", config_line(kernel, result.best.experiment)])
+
+
+WORKS, LIMITED, FAILS = "works", "limited", "fails"
+
+# The versions that the Makefile and CI use.
+PYTHONS = ((3, 11), (3, 13))
+_PACKAGES = ("gradio", "torch", "triton", "plotly", "pandas")
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Triton's cache grows by about 100 kB per kernel.
+_MIN_FREE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of this machine.
+
+    Attributes:
+        state: WORKS, LIMITED or FAILS.
+        remedy: "" if it works.
+    """
+
+    name: str
+    state: str
+    detail: str
+    remedy: str = ""
+
+
+def doctor(checks: Iterable[Check]) -> int:
+    """Print each check when it is done. Return 1 if one of them fails, else 0."""
+    failed = False
+    for check in checks:
+        failed |= check.state == FAILS
+        print(f"{check.state:8} {check.name:12} {check.detail}", flush=True)
+        if check.remedy:
+            print(f"{'':21} {check.remedy}", flush=True)
+    return int(failed)
+
+
+def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
+    """Check this machine. The checks that start workers come last, and take some seconds each."""
+    yield check_python(sys.version_info[:2])
+    yield check_packages({package.name: package.version for package in metadata.distributions()})
+    yield check_gpu(gpu)
+    obstacle = listening.obstacle(host, port)
+    yield Check("address", FAILS if obstacle else WORKS, obstacle or f"{host}, port {port}")
+    yield check_cache(default_cache_directory())
+    with closing(machine_store(default_cache_directory())) as store:
+        yield check_database(store)
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    yield Check("browser", WORKS if browser else LIMITED, browser or "no Chromium; `make test` installs one")
+    if not HAS_TRITON:
+        detail = "not installed: the page predicts with the textbook model alone"
+        yield Check("Triton", LIMITED, detail, "pip install triton (Linux).")
+        return
+    with closing(Session(gpu)) as session:
+        yield from check_workers(session)
+        yield check_counters(session)
+
+
+def check_python(version: tuple[int, ...]) -> Check:
+    detail = ".".join(map(str, version))
+    if PYTHONS[0] <= version <= PYTHONS[1]:
+        return Check("Python", WORKS, detail)
+    low, high = (".".join(map(str, bound)) for bound in PYTHONS)
+    return Check("Python", FAILS, detail, f"Use Python {low} to {high}: make PYTHON=python{high} run.")
+
+
+def check_packages(installed: Mapping[str, str]) -> Check:
+    """Check that all packages are installed, except Triton, which only exists for Linux.
+
+    Args:
+        installed: the version of each package.
+    """
+    detail = ", ".join(f"{name} {installed.get(name, 'missing')}" for name in _PACKAGES)
+    if all(name in installed for name in _PACKAGES if name != "triton"):
+        return Check("packages", WORKS, detail)
+    return Check("packages", FAILS, detail, "pip install -r requirements.txt.")
+
+
+def check_gpu(gpu: Gpu | None) -> Check:
+    if gpu is not None:
+        return Check("GPU", WORKS, f"{gpu.name}, {gpu.sms} SMs" + (f"; {gpu.assumed}" if gpu.assumed else ""))
+    detail = "none: Triton's interpreter checks results, and nothing is timed or counted on this machine"
+    remedy = "With an NVIDIA GPU: install its driver, and pass it to containers (docker run --gpus all)."
+    return Check("GPU", LIMITED, detail, remedy)
+
+
+def check_cache(directory: Path, min_free_bytes: int = _MIN_FREE_BYTES) -> Check:
+    """Check that compiled kernels can be stored."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=directory):
+            free = shutil.disk_usage(directory).free
+    except OSError as error:
+        remedy = "Set TILESCOPE_CACHE to a writable directory."
+        return Check("cache", FAILS, f"{directory}: {error.strerror}", remedy)
+    detail = f"{directory}, {free / 1e9:,.0f} GB free"
+    if free < min_free_bytes:
+        return Check("cache", LIMITED, detail, "Free some space, or set TILESCOPE_CACHE to another directory.")
+    return Check("cache", WORKS, detail)
+
+
+def check_database(store: Store) -> Check:
+    """Check that results can be stored."""
+    if store.path is None:
+        return Check("database", LIMITED, "off (TILESCOPE_DB): results are lost when the app ends")
+    if store.problem:
+        return Check("database", LIMITED, store.problem, "Set TILESCOPE_DB to another file.")
+    return Check("database", WORKS, str(store.path))
+
+
+def check_workers(session: Session) -> Iterator[Check]:
+    """Start a worker, compile a small kernel, and check its result."""
+    info = session.call_runner(worker.describe)
+    if isinstance(info, Failure):
+        yield Check("worker", FAILS, info.message)
+        return
+    yield Check("worker", WORKS, f"{info.name}; torch {info.torch}, Triton {info.triton}")
+    small = _small_experiment(session)
+    compiled = session.compile(small).result()
+    if isinstance(compiled, Failure):
+        yield Check("compiler", FAILS, compiled.message)
+    else:
+        yield Check("compiler", WORKS, f"{small.kernel}: {compiled.registers} registers per thread")
+    result = session.submit(small).result()
+    if isinstance(result, Failure):
+        yield Check("run", FAILS, result.message)
+    elif isinstance(result, RunResult):
+        state, verb = (WORKS, "equals") if result.check.passed else (FAILS, "differs from")
+        yield Check("run", state, f"{small.kernel} {verb} torch ({result.backend})")
+
+
+def check_counters(session: Session) -> Check:
+    """Check that Nsight Compute can count on this machine."""
+    if session.gpu is None:
+        detail = "Nsight Compute, but no GPU" if shutil.which("ncu") else "no GPU"
+        return Check("counters", LIMITED, f"{detail}: counts are predicted or recorded")
+    counters = session.submit(_small_experiment(session), "counters").result()
+    if isinstance(counters, Failure):
+        return Check("counters", LIMITED, counters.message)
+    return Check("counters", WORKS, f"{tool()} counts requests and sectors")
+
+
+def _small_experiment(session: Session) -> Experiment:
+    tile = {"BLOCK_M": 32, "BLOCK_N": 32}
+    small = from_json({"kernel": "transpose.tiled", "problem": {"M": 128, "N": 128}, "config": tile})
+    return small if session.gpu is None else replace(small, gpu="this")
