@@ -28,7 +28,7 @@ import numpy as np
 MIN_RUNS = 3
 
 # A fraction. Call order and the GPU's power limit change a launch's time by up to 1.5 % between runs on an H200
-# (README, benchmarks), so two runs of the same launch can differ by twice that.
+# (docs/measurements.md), so two runs of the same launch can differ by twice that.
 MIN_CHANGE = 0.03
 
 SCATTERS = 3.0
