@@ -20,6 +20,7 @@ from visualize.predict.request_lines import request_lines
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Matrix, Requests
 from visualize.views.memory.figures import (
+    flow_figure,
     lane_labels,
     memory_figure,
     request_frames,
@@ -31,11 +32,15 @@ from visualize.views.memory.figures import (
 ROWS = Matrix(1 << 32, 64, 4)
 
 
-def lay_out(addresses, width=4, active=True):
+def lanes_of(addresses, width=4, active=True):
     address = np.atleast_2d(np.array(addresses, dtype=np.int64))
-    mask = np.full(address.shape, active)
-    lanes = Requests(address // width // 64, address // width % 64, address, mask, width, ROWS)
-    return request_lines(lanes, np.arange(len(address)))
+    mask = np.broadcast_to(active, address.shape)
+    return Requests(address // width // 64, address // width % 64, address, mask, width, ROWS)
+
+
+def lay_out(addresses, **kwargs):
+    lanes = lanes_of(addresses, **kwargs)
+    return request_lines(lanes, np.arange(len(lanes.row)))
 
 
 def numbers(lines):
@@ -112,6 +117,59 @@ def test_the_browser_gets_every_request_as_the_figure_shows_it(width):
         figure = memory_figure(lines, request, "request {}")
         assert np.array_equal(frames["state"][request].reshape(lines.state.shape[1:]), figure.data[0].z)
         assert frames["titles"][request] == figure.layout.title.text
+
+
+def flow(addresses, holder="lane", **kwargs):
+    """The flow of the last request: its figure's bytes, lanes, and each line's start and end."""
+    lanes, lines = lanes_of(addresses, **kwargs), lay_out(addresses, **kwargs)
+    figure = flow_figure(lines, lanes, len(lanes.row) - 1, "request {}", holder, "B")
+    heatmap, links, nodes = figure.data
+    points = np.stack([links.x, links.y], axis=1).reshape(-1, 22, 2)  # 21 points and a gap
+    return figure, heatmap, nodes, points[:, 0], points[:, -2]
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
+def test_each_lanes_line_ends_at_the_first_byte_that_it_accesses(width):
+    rng = np.random.default_rng(width)
+    addresses = rng.integers(0, 4096 // width, (3, 32)) * width  # some lanes share bytes
+    figure, heatmap, nodes, start, end = flow(addresses, width=width)
+    lines = sorted(set((addresses[-1] // 128).tolist()))
+    rows = heatmap.z.shape[0]
+    assert np.allclose(start[:, 1], (np.arange(32) + 0.5) / 32)
+    assert np.allclose(end[:, 0], addresses[-1] % 128 / 128)
+    assert [lines[row] for row in np.floor(end[:, 1] * rows).astype(int)] == (addresses[-1] // 128).tolist()
+    assert all(
+        f"bytes {address:,} to" in text for address, text in zip(addresses[-1].tolist(), nodes.hovertext, strict=True)
+    )
+    assert len(set(map(tuple, end.tolist()))) == 32, "no two lines end at one point"
+    assert figure.layout.yaxis.range == (1, 0)
+
+
+def test_an_inactive_lane_has_no_line_and_untouched_lines_below_are_left_out():
+    _, heatmap, nodes, _, end = flow([[0, 4, 8]], active=[True, False, True])
+    assert heatmap.z.shape == (4, 32)
+    assert np.isnan(end[:, 0]).tolist() == [False, True, False]
+    assert nodes.hovertext == ("lane 0<br>bytes 0 to 3", "lane 1", "lane 2<br>bytes 8 to 11")
+
+
+def test_a_box_flows_from_one_node_to_each_of_its_rows():
+    figure, heatmap, nodes, start, end = flow([range(0, 80 * 128, 16)], holder="16-byte piece", width=16)
+    assert (nodes.text, nodes.hovertext) == (("TMA",), ("copies 640 pieces of 16 bytes",))
+    assert heatmap.z.shape == (64, 8)
+    assert (start[:, 1] == 0.5).all()
+    assert np.allclose(end[:, 1], (np.arange(64) + 0.5) / 64)
+    assert figure.layout.xaxis.title.text == "first 64 of 80 lines"
+
+
+def test_the_flows_frames_carry_each_lanes_target():
+    addresses = np.arange(0, 2048, 4).reshape(4, -1)[:, ::-1]
+    lanes, lines = lanes_of(addresses), lay_out(addresses)
+    frames = request_frames(lines, 1, "request {}", 0, 4, 4, 64, lanes)["requests"]
+    assert "label" not in frames
+    row, cell = np.divmod(frames["target"].astype(int) - 1, 32)
+    line = np.take_along_axis(frames["line"].reshape(4, -1).astype(int), row, axis=1) - 1
+    assert np.array_equal(line * 128 + cell * 4, addresses)
+    assert frames["state"].shape == (4, frames["rows"] * 32)
 
 
 def recorded(kernel_id):

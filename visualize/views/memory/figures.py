@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from visualize.predict.agreement import Verdicts, compare_costs
-from visualize.predict.request_lines import ABSENT, WANTED, RequestLines
-from visualize.predict.traffic import SECTOR_BYTES, Tile
+from visualize.predict.request_lines import ABSENT, WANTED, WASTED, RequestLines
+from visualize.predict.traffic import SECTOR_BYTES, Requests, Tile
 from visualize.views import theme
 from visualize.views.memory.text import used_bytes, used_share
 
@@ -25,6 +26,14 @@ _ROOM_FOR_NUMBER, _ROOM_FOR_ARROW = 3, 6
 _MOST_TICKS = 9
 # Up to these numbers of cells and rows, there are gaps between cells.
 _SEPARATE_CELLS, _SEPARATE_ROWS = 64, 16
+
+# Points of the line from a lane to its bytes, and where lanes stand, left of a line of length 1.
+_POINTS, _LANES_AT = 21, -0.45
+# A request on fewer lines has untouched lines below it, so that a single line is not as high as the picture.
+_FEWEST_ROWS = 4
+
+# A border between sectors.
+_BORDER = {"type": "line", "yref": "y", "line": {"color": theme.BORDER, "width": 1, "dash": "dot"}}
 
 # Choices of what the colour of a tile's element shows.
 COLORS = ("request", "warp", "lane", "register")
@@ -45,31 +54,23 @@ def memory_figure(
         holder: "lane", or the name of what stands for a lane in a box, which no lane issues.
         rows: room for this number of lines; 0 for the lines of the longest request.
     """
-    room, longest = max(rows, requests.rows), int(requests.lines.max())
-    truncated = f"first {requests.rows} of {longest:,} lines" if longest > requests.rows else "byte within the line"
+    room = max(rows, requests.rows)
     ticks = np.arange(0, requests.rows, -(-room // _MOST_TICKS))
     sectors = list(range(0, requests.line_bytes + 1, requests.sector_bytes))
-    border = {"type": "line", "yref": "y", "y0": -0.5, "y1": room - 0.5}
-    border["line"] = {"color": theme.BORDER, "width": 1, "dash": "dot"}
-    picture = go.Heatmap(
-        z=requests.state[place],
+    picture = _byte_heatmap(
+        requests,
+        place,
         x0=requests.cell_bytes / 2,
         dx=requests.cell_bytes,
         text=np.vectorize(_label_text, otypes=[object])(lane_labels(requests)[place]),
         texttemplate="%{text}",
-        zmin=ABSENT,
-        zmax=WANTED,
-        colorscale=theme.discrete((theme.NOTHING, theme.TO_COME, theme.WASTED, theme.WANTED)),
-        showscale=False,
-        xgap=1 if requests.cells <= _SEPARATE_CELLS and room <= _SEPARATE_ROWS else 0,
         ygap=2 if room <= _SEPARATE_ROWS else 1,
         name=holder,
-        hoverinfo="skip",  # the scrubber writes the hover text
     )
     layout = _two_line_layout(
         request_title(requests, place, name),
         xaxis={
-            "title": {"text": truncated},
+            "title": {"text": _across(requests)},
             "range": [0, requests.line_bytes],
             "tickvals": sectors,
             "tickangle": 0,
@@ -81,9 +82,139 @@ def memory_figure(
             "ticktext": [_line_address(requests, place, row) for row in ticks.tolist()],
             "automargin": True,
         },
-        shapes=[{**border, "x0": byte, "x1": byte} for byte in sectors],
+        shapes=[{**_BORDER, "y0": -0.5, "y1": room - 0.5, "x0": byte, "x1": byte} for byte in sectors],
     )
     return go.Figure(picture, layout)
+
+
+def flow_figure(
+    requests: RequestLines, lanes: Requests, place: int, name: str, holder: str = "lane", tensor: str = ""
+) -> go.Figure:
+    """Draw one request as flow: its lanes on the left, and a line from each lane to the bytes that it accesses.
+
+    The traces are the bytes, the lines and the lanes. A line of memory runs from x = 0 to 1, and the rows fill y = 0 to
+    1. Each lane has the same number of points, so that two requests of as many lanes can be interpolated.
+
+    Args:
+        requests, lanes: the same requests, laid out on lines and lane by lane.
+        place: index into `requests`.
+        name: the first line of the title, with {} for the request's number.
+        holder: "lane"; otherwise the name of the 16-byte pieces of a box. One node, the TMA, then stands for the lanes.
+    """
+    requests = _crop(requests)
+    rows, is_box, line_bytes = requests.rows, holder != "lane", requests.line_bytes
+    target = lane_targets(requests, lanes)[place].astype(np.int64)
+    row, cell = np.divmod(target - 1, requests.cells)
+    start = (np.arange(len(target)) + 0.5) / len(target)
+    address = requests.line[place, row] * line_bytes + cell * requests.cell_bytes
+    hover = [
+        f"{holder} {lane}<br>bytes {first:,} to {first + requests.cell_bytes - 1:,}" if reached else f"{holder} {lane}"
+        for lane, (first, reached) in enumerate(zip(address.tolist(), target.tolist(), strict=True))
+    ]
+    text = [str(lane) if lane % 4 == 0 else "" for lane in range(len(target))]
+    color = [theme.WANTED if reached else theme.TO_COME for reached in target.tolist()]
+    if is_box:  # one node, and one line to each row
+        row, first = np.unique(row[target > 0], return_index=True)
+        target, cell, start = target[target > 0][first], cell[target > 0][first], np.full(len(row), 0.5)
+        hover, text, color = [f"copies {lanes.row.shape[1]:,} pieces of 16 bytes"], ["TMA"], [theme.WANTED]
+    nodes = start[: len(text)]
+    # Lines to the same row end below each other, in the order of their lanes.
+    same_row = row[:, None] == row
+    end = (row + (np.tril(same_row, -1).sum(axis=1) + 0.5) / same_row.sum(axis=1)) / rows
+    along = np.linspace(0, 1, _POINTS)
+    x = np.linspace(_LANES_AT, cell / requests.cells, _POINTS, axis=1)
+    y = start[:, None] + (end - start)[:, None] * (3 - 2 * along) * along**2
+    x[target == 0] = np.nan  # an inactive lane, or a line without a row
+    x, y = (np.pad(values, ((0, 0), (0, 1)), constant_values=np.nan).ravel() for values in (x, y))
+    sectors = np.arange(0, line_bytes + 1, requests.sector_bytes)
+    ticks = np.arange(0, rows, -(-rows // _MOST_TICKS))
+    return go.Figure(
+        [
+            _byte_heatmap(
+                requests,
+                place,
+                x0=0.5 / requests.cells,
+                dx=1 / requests.cells,
+                y0=0.5 / rows,
+                dy=1 / rows,
+                ygap=2 if rows <= _SEPARATE_ROWS else 1,
+            ),
+            go.Scatter(
+                x=x,
+                y=y,
+                mode="lines",
+                line={"color": theme.BORDER, "width": 1.2, "simplify": False},
+                hoverinfo="skip",
+            ),
+            go.Scatter(
+                x=np.full(len(nodes), _LANES_AT),
+                y=nodes,
+                mode="markers+text",
+                marker={"symbol": "square", "size": 9, "color": color},
+                text=text,
+                textposition="middle left",
+                hovertext=hover,
+                hoverinfo="text",
+                cliponaxis=False,
+            ),
+        ],
+        _two_line_layout(
+            request_title(requests, place, name),
+            xaxis={
+                "title": {"text": _across(requests)},
+                "range": [_LANES_AT - 0.03, 1],
+                "tickvals": [_LANES_AT, *(sectors / line_bytes).tolist()],
+                "ticktext": ["" if is_box else "lanes", *sectors.tolist()],
+                "tickangle": 0,
+            },
+            yaxis={
+                "title": {"text": f"address in {tensor}, bytes"},
+                "range": [1, 0],
+                "side": "right",
+                "tickvals": ((ticks + 0.5) / rows).tolist(),
+                "ticktext": [_line_address(requests, place, line) for line in ticks.tolist()],
+                "automargin": True,
+            },
+            margin={**MARGIN, "l": 40, "r": 62},
+            shapes=[{**_BORDER, "y0": 0, "y1": 1, "x0": at, "x1": at} for at in (sectors / line_bytes).tolist()],
+        ),
+    )
+
+
+def _byte_heatmap(requests: RequestLines, place: int, **more: Any) -> go.Heatmap:
+    return go.Heatmap(
+        z=requests.state[place],
+        zmin=ABSENT,
+        zmax=WANTED,
+        colorscale=theme.discrete((theme.NOTHING, theme.TO_COME, theme.WASTED, theme.WANTED)),
+        showscale=False,
+        xgap=1 if requests.cells <= _SEPARATE_CELLS else 0,
+        hoverinfo="skip",  # the scrubber writes the hover text
+        **more,
+    )
+
+
+def _crop(requests: RequestLines) -> RequestLines:
+    """Leave out the untouched lines below the last line that any of the requests touches."""
+    touched = np.flatnonzero((requests.state >= WASTED).any(axis=(0, 2)))
+    rows = max(_FEWEST_ROWS, int(touched.max(initial=0)) + 1)
+    parts = {name: getattr(requests, name)[:, :rows] for name in ("line", "state", "lane")}
+    return replace(requests, **parts)
+
+
+def lane_targets(requests: RequestLines, lanes: Requests) -> np.ndarray:
+    """Return the cell that each lane accesses: (requests, lanes), 1 + row × cells + cell.
+
+    0 stands for an inactive lane, and for a line without a row.
+
+    Args:
+        lanes: the requests that `requests` lays out, by their numbers.
+    """
+    address, active = lanes.address[requests.number], lanes.active[requests.number]
+    line, byte = np.divmod(address, requests.line_bytes)
+    at_line = (requests.line[:, None, :] == line[:, :, None]) & active[:, :, None]
+    target = 1 + at_line.argmax(axis=2) * requests.cells + byte // requests.cell_bytes
+    return theme.smallest(np.where(at_line.any(axis=2), target, 0))
 
 
 def _two_line_layout(title: str, **more: Any) -> dict[str, Any]:
@@ -151,13 +282,25 @@ def _label_text(label: int) -> str:
     return (f"{lane}", f"◂ {lane}", f"{lane} ▸")[arrow] if label else ""
 
 
+def _across(requests: RequestLines) -> str:
+    longest = int(requests.lines.max())
+    return f"first {requests.rows} of {longest:,} lines" if longest > requests.rows else "byte within the line"
+
+
 def _line_address(requests: RequestLines, place: int, row: int) -> str:
     line = int(requests.line[place, row])
     return f"{line * requests.line_bytes:,}" if line >= 0 else ""
 
 
 def request_frames(
-    requests: RequestLines, place: int, name: str, first: int, total: int, element_bytes: int, columns: int
+    requests: RequestLines,
+    place: int,
+    name: str,
+    first: int,
+    total: int,
+    element_bytes: int,
+    columns: int,
+    lanes: Requests | None = None,
 ) -> dict[str, Any]:
     """Return the figure's `meta`: all requests, so that the browser can draw each without asking the server.
 
@@ -165,8 +308,10 @@ def request_frames(
         name: as of the figure.
         first, total: the scrubber's number of the first request, and of requests in all.
         element_bytes, columns: of the tensor, to name the elements under the pointer.
+        lanes: the requests lane by lane, for a `flow_figure`: it carries each lane's target instead of labels.
     """
-    count = len(requests.number)
+    requests, count = _crop(requests) if lanes else requests, len(requests.number)
+    per_lane = {"target": lane_targets(requests, lanes)} if lanes else {"label": lane_labels(requests)}
     return {
         "requests": {
             "place": place,
@@ -176,8 +321,8 @@ def request_frames(
             "state": requests.state.reshape(count, -1),
             # 0 is no lane, and no line.
             "lane": theme.smallest(requests.lane.reshape(count, -1) + 1),
-            "label": lane_labels(requests).reshape(count, -1),
             "line": theme.smallest(requests.line + 1),
+            **{key: values.reshape(count, -1) for key, values in per_lane.items()},
             "titles": [request_title(requests, number, name) for number in range(count)],
             "line_bytes": requests.line_bytes,
             "sector_bytes": requests.sector_bytes,
