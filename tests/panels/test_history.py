@@ -22,8 +22,8 @@ from visualize.panels.endpoint import Api
 from visualize.panels.history_tab import PAGE, HistoryPanel, past_runs, reply, runs_of
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
-from visualize.text import history_text
 from visualize.views.prose import kind_name
+from visualize.views.tune.text import STORE_OFF
 from visualize.widgets.plot import NONE
 
 ONE = experiment(M=2048, N=2048)
@@ -72,7 +72,7 @@ def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(panel
     filled(store, noisy(0.216, 4), NEWER, since=START + 10 * DAY)
     said = claimed(panel, store)
     assert said.startswith("1.08 × slower since 2026-11-11 recorded")
-    assert "Since torch 2.11.0 → 2.13.0 and triton 3.6.0 → 3.7.1." in said
+    assert "It coincides with torch 2.11.0 → 2.13.0 and triton 3.6.0 → 3.7.1." in said
     assert "On NVIDIA H200, 6 runs before took 0.200 ms, 4 since take 0.216 ms." in said
     picture = json.loads(drawn(panel, store)[panel.plot])
     assert "1.08 × slower<br>torch 2.11.0 → 2.13.0" in picture["layout"]["annotations"][0]["text"]
@@ -89,7 +89,7 @@ def test_noise_is_no_change_and_the_latest_time_leads(panel, store):
 
 def test_one_run_says_that_it_is_the_only_one(panel, store):
     filled(store, [0.2])
-    assert "It is the only one so far." in claimed(panel, store)
+    assert "It is the only run so far." in claimed(panel, store)
 
 
 def test_devices_are_told_apart_and_the_page_s_gpu_comes_first(panel, store):
@@ -134,7 +134,7 @@ def test_a_store_that_is_off_says_so(panel):
     off = drawn(panel, Store(None))
     assert "TILESCOPE_DB is off" in off[panel.claim]
     assert off[panel.plot] == NONE
-    assert asked(Store(None))["problem"] == history_text.OFF
+    assert asked(Store(None))["problem"] == STORE_OFF
 
 
 def test_a_file_that_cannot_be_used_is_one_sentence_on_the_tab(panel, tmp_path):

@@ -35,14 +35,14 @@ def predicted_ms(sweep, *times):
 def test_the_best_time_sets_the_unit_of_headline_labels_and_ranking(sweep):
     fast = predicted_ms(sweep, 0.009996, 0.012, 1.5, 0.2)
     assert words(text.sweep_headline(fast)).startswith("10.00 µs predicted for the best config")
-    assert "1,500 µs predicted" in text.point(fast.rows[2], fast)
+    assert "1,500 µs predicted" in text.point_label(fast.rows[2], fast)
     ranked = words(text.ranking(fast, lambda row: ""))
     assert "Time, µs predicted" in ranked
     assert "4 16 8" not in ranked
     assert [cell in ranked for cell in ("9.996", "12.00", "200.0", "1,500")] == [True] * 4
     slow = predicted_ms(sweep, 0.2, 0.3, 0.4, 0.5)
     assert words(text.sweep_headline(slow)).startswith("0.200 ms predicted")
-    assert "0.300 ms predicted" in text.point(slow.rows[1], slow)
+    assert "0.300 ms predicted" in text.point_label(slow.rows[1], slow)
 
 
 def test_predictions_within_one_percent_are_ties(sweep):
@@ -55,7 +55,7 @@ def test_predictions_within_one_percent_are_ties(sweep):
 def test_a_compiler_s_message_is_one_escaped_line(sweep):
     message = "error:\n<a href='//x'>here</a>\n" + "x " * 500
     row = replace(sweep.rows[0], status="set aside", median_ms=None, reason=message)
-    label = text.point(row, sweep)
+    label = text.point_label(row, sweep)
     assert "\n" not in label
     assert "set aside: error: &lt;a href=" in label
     assert len(label) < 400

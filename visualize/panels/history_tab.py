@@ -23,10 +23,9 @@ from visualize.panels.recorded_tab import ALL, SHOWN_ON, payload
 from visualize.predict.history import Change, PastRuns
 from visualize.state.known import Known
 from visualize.state.state import short_experiment
-from visualize.text import history_text
-from visualize.text.history_text import Row
 from visualize.views.prose import picture_caption
 from visualize.views.tables import Facet
+from visualize.views.tune import text as history_text
 from visualize.views.tune.figures import history_figure
 from visualize.widgets import form
 from visualize.widgets.folded import folded
@@ -95,22 +94,22 @@ class HistoryPanel(Panel):
         store = known.store
         if store.path is None:
             nothing: Drawn = dict.fromkeys((self.instead, self.runs, self.latest, self.sweeps), Markup())
-            return {self.claim: history_text.off(), self.plot: NONE, **nothing}
+            return {self.claim: history_text.STORE_OFF_HEADLINE, self.plot: NONE, **nothing}
         wanted = runs_of(known.state.experiment)
         found = store.latest(wanted, MOST_DRAWN)
         series = past_runs(found, known.state.gpu.name)
         checks = [bool(one.summary.passed) for one in found]
         source = "interpreter" if any(one.backend == "interpreter" for one in found) else "recorded"
-        runs = history_text.runs([row(one) for one in found[:PAGE]], store.count(wanted))
+        runs = history_text.runs_table(found[:PAGE], store.count(wanted))
         latest = listing(known)
         instead = Markup() if series else runs if found else latest
         return {
-            self.claim: history_text.claim(series, checks, source, store.problem),
+            self.claim: history_text.history_headline(series, checks, source, store.problem),
             self.plot: picture(known, series) if series else NONE,
             self.instead: instead,
             self.runs: runs,
             self.latest: latest,
-            self.sweeps: history_text.sweeps(stored_sweeps.lines(store, PAGE)),
+            self.sweeps: history_text.sweeps_table(stored_sweeps.lines(store, PAGE)),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -170,22 +169,17 @@ def _series(placed: Sequence[tuple[int, StoredResult]]) -> PastRuns:
 
 def picture(known: Known, series: Sequence[PastRuns]) -> str:
     """The value of the plot."""
-    points = [[history_text.point(one, place) for place in range(len(one))] for one in series]
-    marked = [(one, change, history_text.changed(one, change)) for one in series for change in one.changes]
+    points = [[history_text.run_label(one, place) for place in range(len(one))] for one in series]
+    marked = [(one, change, history_text.change_label(one, change)) for one in series for change in one.changes]
     devices = escape(", ".join(one.device for one in series))  # Plotly takes some markup for its own
     about = picture_caption(known.state.experiment, str(devices), "recorded")
     anew = f"{query(known.state.experiment.to_address())} {sum(map(len, series))}"
     return drawn(history_figure(series, points, marked), anew, about=about)
 
 
-def row(one: StoredResult) -> Row:
-    """A stored result as it is listed."""
-    summary, experiment = one.summary, one.experiment
-    link = query(address(one, experiment)) if experiment else ""
-    return Row(
-        *(one.kind, one.kernel, experiment, one.device, one.backend, one.torch, one.triton, one.ended),
-        *(summary.median_ms, summary.p20_ms, summary.p80_ms, summary.ratio, summary.passed, link),
-    )
+def link(one: StoredResult) -> str:
+    """Return the query that shows a stored result; "" if this version cannot read its experiment."""
+    return query(address(one, one.experiment)) if one.experiment else ""
 
 
 def address(one: StoredResult, experiment: Experiment) -> dict[str, Any]:
@@ -204,16 +198,14 @@ def listing(known: Known) -> Markup:
     view, store = known.state.view.of(HistoryView), known.store
     counts = store.counts()
     if not counts:
-        return history_text.nothing()
+        return history_text.STORE_EMPTY
     chosen = {"kind": view.history_kind, "kernel": view.history_kernel}
     facets = [_facet(known, name, chosen, counts) for name in chosen]
     found = store.latest(view.wanted(), PAGE, view.history_before)
     total = facets[0].counts.get(view.history_kind, 0)
     newest = query(known.state.moved_to(history_before="")) if view.history_before else ""
     older = query(known.state.moved_to(history_before=found[-1].number)) if len(found) == PAGE else ""
-    return history_text.latest(
-        facets, history_text.pager(len(found), total, newest, older), [row(one) for one in found]
-    )
+    return history_text.results_list(facets, found, total, {"Newest": newest, "Older": older}, link)
 
 
 def _facet(known: Known, name: str, chosen: dict[str, str], counts: dict[tuple[str, str, str], int]) -> Facet:
@@ -252,7 +244,7 @@ def reply(
         "history": [_listed(one) for one in found],
         "changes": [_change(one, change) for one in series for change in one.changes],
         "sweeps": stored_sweeps.replies(store, wanted.kernel, chosen, part.limit),
-        "problem": store.problem if store.path else history_text.OFF,
+        "problem": store.problem if store.path else history_text.STORE_OFF,
     }
 
 

@@ -10,21 +10,18 @@ from kernels.results.store import Store, StoredSweep
 from kernels.space import Space, space_from_json
 from visualize.panels.recorded_tab import payload
 from visualize.state.state import short_experiment
-from visualize.text.history_text import SweepLine
 from visualize.views.tune.text import varied_text
 from visualize.widgets.link import query
 
 
-def lines(store: Store, limit: int) -> list[SweepLine]:
-    """The latest sweeps as they are listed. The page shows the last one of a space, so that only this has a link."""
+def lines(store: Store, limit: int) -> list[tuple[StoredSweep, Space | None, str]]:
+    """Return the latest sweeps, their spaces and links. Only the last one of a space has a link: the page shows it."""
     found, shown = [], set()
     for one in store.sweeps(limit):
         space, of = _space(one), (one.space, one.gpu)
         link = "" if space is None or of in shown else query(address(space))
         shown.add(of)
-        varied = varied_text(space) if space else "of another version of this kernel"
-        known = varied, one.gpu, one.done, one.total, one.best_ms, one.ended, one.began
-        found.append(SweepLine(one.kernel, space.base if space else None, *known, link))
+        found.append((one, space, link))
     return found
 
 

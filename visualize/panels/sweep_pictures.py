@@ -28,8 +28,8 @@ def picture(found: Sweep, which: str, axes: tuple[str, str], address: Callable[[
         make = {"bound": bound_figure, "convergence": convergence_figure, "parallel": parallel_figure}[which]
         figure = make(found)
     meta = {
-        "words": np.array([sweep_text.point(row, found) for row in found.rows]),
+        "words": np.array([sweep_text.point_label(row, found) for row in found.rows]),
         "addresses": np.array([address(row) for row in found.rows]),
     }
     anew = f"{which} {axes if which == 'heatmap' else ''} {found.space.identity}"
-    return drawn(figure, anew, meta, about=sweep_text.about(found))
+    return drawn(figure, anew, meta, about=sweep_text.sweep_caption(found))

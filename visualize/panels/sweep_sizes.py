@@ -83,7 +83,7 @@ def picture(sizes: Sizes, found: Sequence[tuple[int, Sweep | None]]) -> str:
     of = [(size, one.final.baselines) for size, one in timed if one.final]
     first = timed[0][1]
     anew = f"library {' '.join(str(size) for size, _ in of)} {first.space.identity}"
-    return drawn(baselines_figure(sizes.dimension, of, first.source), anew, about=sweep_text.about(first))
+    return drawn(baselines_figure(sizes.dimension, of, first.source), anew, about=sweep_text.sweep_caption(first))
 
 
 def timed_of(found: Sequence[tuple[int, Sweep | None]]) -> list[tuple[int, Sweep]]:

@@ -91,6 +91,21 @@ class Column(Generic[R]):
         return "" if value is None else written(value, self.unit) if isinstance(value, int | float) else value
 
 
+def column_table(
+    columns: Sequence[Column[R]], rows: Iterable[R], caption: Any = "", row_address: Callable[[R], str] = lambda _: ""
+) -> Markup:
+    """Render rows as an HTML table without options.
+
+    Args:
+        row_address: address that the row's first cell links to; "" for none.
+    """
+    cells = []
+    for row in rows:
+        first, *rest = (column.cell_of(row) for column in columns)
+        cells.append([Link(first, address) if (address := row_address(row)) else first, *rest])
+    return table(frame([column.title for column in columns], cells), caption)
+
+
 @dataclass(frozen=True)
 class Table(Generic[R]):
     """A list of rows with facets, sorting, pages and CSV. The page's address holds its options.

@@ -1,23 +1,28 @@
-"""The text and tables of a sweep: its plan, progress, result, ranking, and the label of each point."""
+"""The text and tables of sweeps, and of the history of stored results."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
+import numpy as np
 from markupsafe import Markup, escape
 
 from kernels.experiment import Experiment
 from kernels.export.script import config_line
 from kernels.results import Sweep, SweepRow
+from kernels.results.store import StoredResult, StoredSweep
 from kernels.space import Space
 from kernels.spec import Kernel, format_duration, shape_text
-from visualize.views.numbers import counted, percent, significant, time_unit
+from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
+from visualize.views import prose
+from visualize.views.numbers import counted, milliseconds, percent, significant, time_unit
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
-from visualize.views.tables import frame, table
+from visualize.views.status import render_alert
+from visualize.views.tables import Column, Facet, column_table, facet_links, frame, pager, table
 
 # Rows of the ranking; the saved files hold all of them.
 MAX_RANKED = 100
@@ -48,6 +53,12 @@ _CLICKS = {
 CANCELLING = Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
 NOT_SWEPT = hint("Press Sweep to try them. Configs that cannot launch or would spill are set aside, with the reason.")
 NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
+
+STORE_OFF = "Results are lost when this page stops: TILESCOPE_DB is off."
+STORE_OFF_HEADLINE = headline("", "", STORE_OFF)
+STORE_EMPTY = hint("No result of any Experiment is stored yet.")
+_OTHER_VERSION = "of another version of this kernel"
+_CHECKS = {None: "", True: "passed", False: "failed"}
 
 
 def varied_text(space: Space) -> str:
@@ -152,7 +163,7 @@ def progress(phase: str, done: int, total: int, seconds: float, remaining_s: flo
     return Markup('<p class="status" role="status">{} <span>{}</span></p>').format(bar, words)
 
 
-def point(row: SweepRow, sweep: Sweep) -> str:
+def point_label(row: SweepRow, sweep: Sweep) -> str:
     """Return the label of a point, with Plotly's line breaks: knobs, time, prediction, reason."""
     unit, scale = sweep_unit(sweep)
     lines = [f"<b>{knobs_text(row.experiment, sweep.space)}</b>"]
@@ -169,13 +180,36 @@ def point(row: SweepRow, sweep: Sweep) -> str:
     return "<br>".join(lines)
 
 
-def about(sweep: Sweep) -> str:
+def sweep_caption(sweep: Sweep) -> str:
     """Return the caption of a saved picture."""
     problem = sweep.experiment.problem
     shape = f"{shape_text(problem)}, {problem.dtype}"
     return " · ".join(
         (sweep.experiment.kernel, shape, varied_text(sweep.space), sweep.rows[0].device, sweep.source)
     )  # fmt: skip
+
+
+def sweep_columns(sweep: Sweep) -> list[Column[SweepRow]]:
+    """Return the columns of the ranking: knobs, times, resources, status."""
+    unit, scale = sweep_unit(sweep)
+    fastest = sweep.ranked[0].relative or 1.0
+    columns = [Column[SweepRow](name, name, attrgetter(f"experiment.config.{name}")) for name, _ in sweep.space.varied]
+    if sweep.is_timed:
+        time, ratio = Sourced(f"Time, {unit}", sweep.source), "Time / best"
+        columns += [
+            Column("median_ms", time, cell=lambda row: significant((row.median_ms or 0) * scale, 4)),
+            Column("relative", ratio, cell=lambda row: significant((row.relative or fastest) / fastest, 4)),
+        ]
+    predicted = Sourced(f"Time, {unit}", "predicted")
+    return [
+        *columns,
+        Column("predicted", predicted, cell=lambda row: row.predicted and significant(row.predicted.ms * scale, 4)),
+        Column("resource", "Bottleneck", cell=lambda row: row.predicted and row.predicted.resource),
+        Column("registers", "Registers"),
+        Column("spilled_bytes", "Spilled", unit="bytes"),
+        Column("shared_bytes", "Shared", unit="bytes"),
+        Column("status", "Status"),
+    ]
 
 
 def ranking(sweep: Sweep, address: Callable[[SweepRow], str]) -> Markup:
@@ -187,30 +221,9 @@ def ranking(sweep: Sweep, address: Callable[[SweepRow], str]) -> Markup:
     rows = sweep.ranked[:MAX_RANKED]
     if not rows:
         return Markup()
-    unit, scale = sweep_unit(sweep)
-    fastest = rows[0].relative or 1.0
-    # One entry per column: its heading, and its cell in a row.
-    columns: list[tuple[object, Callable[[SweepRow], object]]] = [
-        (name, attrgetter(f"experiment.config.{name}")) for name, _ in sweep.space.varied
-    ]
-    if sweep.is_timed:
-        columns += [
-            (Sourced(f"Time, {unit}", sweep.source), lambda row: significant((row.median_ms or 0) * scale, 4)),
-            ("Time / best", lambda row: significant((row.relative or fastest) / fastest, 4)),
-        ]
-    columns += [
-        (Sourced(f"Time, {unit}", "predicted"), lambda row: row.predicted and significant(row.predicted.ms * scale, 4)),
-        ("Bottleneck", lambda row: row.predicted and row.predicted.resource),
-        ("Registers", attrgetter("registers")),
-        ("Spilled, bytes", attrgetter("spilled_bytes")),
-        ("Shared, bytes", attrgetter("shared_bytes")),
-        ("Status", attrgetter("status")),
-    ]
-    cells = [
-        [Link(rank, address(row)), *("" if (value := cell(row)) is None else value for _, cell in columns)]
-        for rank, row in enumerate(rows, 1)
-    ]
-    listed = table(frame(["Rank", *(heading for heading, _ in columns)], cells), "Configs, the best first")
+    ranks = {row.experiment: rank for rank, row in enumerate(rows, 1)}
+    rank = Column[SweepRow]("rank", "Rank", lambda row: ranks[row.experiment])
+    listed = column_table([rank, *sweep_columns(sweep)], rows, "Configs, the best first", address)
     rest = len(sweep.ranked) - len(rows)
     more = hint(say("The saved files list {} more.", f"{rest:,}")) if rest else Markup()
     return Markup('<div class="sortable">{}</div>{}').format(listed, more)
@@ -265,3 +278,172 @@ def config_lines(kernel: Kernel, sweep: Sweep, best: str) -> Markup:
     return hint(say(template, Link("Use the best config", best), Mark(sweep.source))) + Markup("<pre>{}</pre>").format(
         lines
     )
+
+
+def history_headline(series: Sequence[PastRuns], checks: Sequence[bool], source: str, problem: str) -> Markup:
+    """Render the last change of the experiment's time, or its latest time, or its checks.
+
+    Args:
+        series: timed runs by device, the page's GPU first.
+        checks: whether each run passed, if none was timed.
+        source: source of the checks: "interpreter" or "recorded".
+        problem: why the store cannot be used, or "".
+    """
+    warning = render_alert(problem) if problem else Markup()
+    if series:
+        return warning + _times_headline(*series)
+    if checks:
+        note = "On a GPU, times are stored, too." if source == "interpreter" else "None of these runs was timed."
+        return warning + headline(f"{sum(checks):,} of {len(checks):,}", say("checks passed {}", Mark(source)), note)
+    how = "Press Run (Ctrl+Enter) to store a result of this machine. Recorded lists results of other machines."
+    return warning + headline("No runs", "of this Experiment are stored", how)
+
+
+def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
+    more = [f"Before: {_change_text(runs, change)}." for change in runs.changes[:-1]]
+    more.append(
+        f"A change is at least {percent(MIN_CHANGE)}, exceeds the intervals and the scatter of the runs, and shows in "
+        f"{counted(MIN_RUNS, 'run')} on each side."
+    )
+    for other in others:
+        count = counted(len(other), "run")
+        last = f"{count}, the latest {_latest(other)}; no change"
+        if other.changes:
+            last = f"{_change_text(other, other.changes[-1])}, in {count}"
+        more.append(f"On {other.device}: {last}.")
+    if not runs.changes:
+        what = say("in the latest of {} on {} {}", counted(len(runs), "run"), runs.device, Mark("recorded"))
+        spread = max(float(np.ptp(runs.median_ms) / runs.median_ms.mean()) / 2, 0.0001)
+        sentence = f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
+        if len(runs) == 1:
+            sentence = "It is the only run so far. Each further run adds a point to the picture."
+        return headline(_latest(runs), what, sentence, *more)
+    change = runs.changes[-1]
+    number, word = _ratio(change)
+    what = say("{} since {:%Y-%m-%d} {}", word, runs.ended[change.place], Mark("recorded"))
+    upgrade = " and ".join(runs.upgrade(change))
+    cause = f"It coincides with {upgrade}." if upgrade else "The versions of torch and triton are the same."
+    before, after = (milliseconds(ms) for _, _, ms in runs.levels[-2:])
+    levels = f"{counted(change.before, 'run')} before took {before}, {change.after:,} since take {after}."
+    return headline(number, what, f"{cause} On {runs.device}, {levels}", *more)
+
+
+def _latest(runs: PastRuns) -> str:
+    return milliseconds(float(runs.median_ms[-1]))
+
+
+def _ratio(change: Change) -> tuple[str, str]:
+    return (f"{change.ratio:.2f} ×", "slower") if change.is_slower else (f"{1 / change.ratio:.2f} ×", "faster")
+
+
+def _change_text(runs: PastRuns, change: Change) -> str:
+    upgrade = " and ".join(runs.upgrade(change))
+    cause = f", with {upgrade}" if upgrade else ""
+    return f"{' '.join(_ratio(change))} since {runs.ended[change.place]:%Y-%m-%d}{cause}"
+
+
+def change_label(runs: PastRuns, change: Change) -> str:
+    """Return the label of a change in the picture: "1.08 × slower<br>triton 3.6.0 → 3.7.1"."""
+    return "<br>".join([" ".join(_ratio(change)), *map(escape, runs.upgrade(change))])
+
+
+def run_label(runs: PastRuns, place: int) -> str:
+    """Return the label of a run, with Plotly's line breaks. Plotly renders some markup, so names are escaped."""
+    (torch, triton), device = map(escape, runs.versions[place]), escape(runs.device)
+    median, low, high = (milliseconds(float(ms[place])) for ms in (runs.median_ms, runs.p20_ms, runs.p80_ms))
+    return (
+        f"<b>{median}</b>, p20 to p80: {low} to {high}<br>"
+        f"{runs.ended[place]:%Y-%m-%d %H:%M} UTC, median of {runs.samples[place]:,}<br>"
+        f"{device}, torch {torch}, triton {triton}"
+    )
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else milliseconds(value)
+
+
+_RUN_COLUMNS: tuple[Column[StoredResult], ...] = (
+    Column("ended", "Ended (UTC)", cell=lambda result: f"{result.ended:%Y-%m-%d %H:%M}"),
+    Column("device", "Device"),
+    Column("median_ms", Sourced("Time", "recorded"), attrgetter("summary.median_ms"), unit="ms"),
+    Column(
+        "p20_ms",
+        "p20 to p80",
+        cell=lambda r: r.summary.p80_ms and f"{_ms(r.summary.p20_ms)} to {_ms(r.summary.p80_ms)}",
+    ),
+    Column("ratio", "Library / kernel", cell=lambda result: result.summary.ratio and f"{result.summary.ratio:.3f} ×"),
+    Column("check", "Check", lambda result: _CHECKS[result.summary.passed]),
+    Column("torch", "torch"),
+    Column("triton", "triton"),
+)
+_RESULT_COLUMNS: tuple[Column[StoredResult], ...] = (
+    Column("kernel", "Kernel"),
+    Column("kind", "What", lambda result: prose.kind_name(result.kind)),
+    Column(
+        "result",
+        Sourced("Result", "recorded"),
+        lambda result: (
+            (result.summary.passed is not False and _ms(result.summary.median_ms)) or _CHECKS[result.summary.passed]
+        ),
+    ),
+    Column("shape", "Shape", lambda result: result.experiment and shape_text(result.experiment.problem)),
+    Column("dtype", "Type", lambda result: result.experiment and prose.dtype_text(result.experiment.problem)),
+    Column(
+        "config",
+        "Config",
+        lambda result: prose.config_text(result.experiment.config) if result.experiment else _OTHER_VERSION,
+    ),
+    *(column for column in reversed(_RUN_COLUMNS) if column.name in ("ended", "device")),
+)
+
+
+def runs_table(results: Sequence[StoredResult], total: int) -> Markup:
+    """Render the latest runs of the experiment, of `total`."""
+    if not results:
+        return hint("No runs of this Experiment are stored.")
+    part = f"The latest {len(results):,} of {total:,} runs of this Experiment" if total > len(results) else ""
+    return column_table(_RUN_COLUMNS, results, part)
+
+
+def results_list(
+    facets: Sequence[Facet],
+    results: Sequence[StoredResult],
+    total: int,
+    links: Mapping[str, str],
+    address: Callable[[StoredResult], str],
+) -> Markup:
+    """Render the latest results of all experiments, with facets.
+
+    Args:
+        total: number of results that match the facets.
+        links: address of other parts of the list by link text, or "".
+        address: the query that shows a result, or "".
+    """
+    part = counted(total, "result") if len(results) == total else f"{len(results):,} of {total:,} results"
+    listed = column_table(_RESULT_COLUMNS, results, row_address=address) if results else Markup()
+    return Markup('<div class="recordings stored">{}{}{}</div>').format(
+        facet_links(facets), pager(part if results else "No stored results match.", **links), listed
+    )
+
+
+def sweeps_table(sweeps: Sequence[tuple[StoredSweep, Space | None, str]]) -> Markup:
+    """Render the latest sweeps of all experiments.
+
+    Args:
+        sweeps: each sweep, its space if this version can read it, and the query that shows it, or "".
+    """
+    if not sweeps:
+        return hint("No sweep is stored. Sweeps are stored row by row, and survive a restart.")
+    columns: tuple[Column[tuple[StoredSweep, Space | None, str]], ...] = (
+        Column("kernel", "Kernel", lambda row: row[0].kernel),
+        Column("shape", "Shape", lambda row: row[1] and shape_text(row[1].base.problem)),
+        Column("dtype", "Type", lambda row: row[1] and prose.dtype_text(row[1].base.problem)),
+        Column("gpu", "GPU", lambda row: row[0].gpu),
+        Column("configs", "Configs", cell=lambda row: f"{row[0].done:,} of {row[0].total:,}"),
+        Column("best_ms", Sourced("Best", "recorded"), lambda row: row[0].best_ms, unit="ms"),
+        Column("ended", "Ended", lambda row: row[0].ended),
+        Column("began", "Began (UTC)", cell=lambda row: f"{row[0].began:%Y-%m-%d %H:%M}"),
+        Column("varied", "Varied", lambda row: varied_text(row[1]) if row[1] else _OTHER_VERSION),
+    )
+    note = hint("A link opens the last sweep of these configs, which Sweep resumes.")
+    return column_table(columns, sweeps, row_address=lambda row: row[2]) + note
