@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kernels.compiling.compile_cost import LANES
+from kernels.compiling.compile_cost import LANES, suggest_smaller_config
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
 from kernels.compiling.memory_operations import Unreadable, conversions, read_operations, shared_operations
 from kernels.experiment import Experiment, launch_of
@@ -156,10 +156,12 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
             return explain_rejection(error, printed(), launch)
     shared = kernel.metadata.shared
     if shared > gpu.shared_bytes_per_program:
+        change = suggest_smaller_config(declared, launch, shared)
         message = (
             f"This config needs {shared:,} bytes of shared memory per program; {gpu.name} allows "
-            f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller."
+            f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller"
         )
+        message += f"; with {change} it should fit." if change else "."
         return Failure("compile", "out_of_resources", message)
     return kernel
 

@@ -114,7 +114,7 @@ class Session:
         self.jobs: set[Job] = set()
         self._closing = ExitStack()
         self._measured: BoundedCache[Measured] = BoundedCache(MAX_RESULTS)
-        self._compiled: BoundedCache[Compiled] = BoundedCache(MAX_CHARACTERS, _count_characters)
+        self._compiled: BoundedCache[Compiled | Failure] = BoundedCache(MAX_CHARACTERS, _count_characters)
 
     @classmethod
     def here(cls) -> Session:
@@ -202,10 +202,18 @@ class Session:
             return done
         call = Call("compile", compiler.compile_experiment, (experiment, gpu, specialization), key)
         estimate_s = compile_cost.compile_seconds(kernel, launch)
-        return self.compilers.submit(call, client, estimate_s, on_result=lambda made: self._compiled.put(key, made))
+        future = self.compilers.submit(call, client, estimate_s, on_result=lambda made: self._compiled.put(key, made))
 
-    def find_compiled(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | None:
-        """Return a compiled kernel if it is cached. Return immediately."""
+        def cache_refusal(done: Future[Compiled | Failure]) -> None:
+            # Other failures may depend on this machine or its load.
+            if not done.cancelled() and isinstance(made := done.result(), Failure) and made.kind == "out_of_resources":
+                self._compiled.put(key, made)
+
+        future.add_done_callback(cache_refusal)
+        return future
+
+    def find_compiled(self, experiment: Experiment, specialization: str = "launcher") -> Compiled | Failure | None:
+        """Return a compiled kernel, or why its config does not fit on the GPU, if cached. Return immediately."""
         gpu = resolve_gpu(experiment, self.gpu)
         return self._compiled.get((launch_key(experiment, gpu.name), specialization))
 
@@ -294,8 +302,9 @@ class Session:
         return gpu is self.gpu
 
 
-def _count_characters(compiled: Compiled) -> int:
-    return max(MIN_CHARACTERS, len(compiled.ttgir) + len(compiled.ptx) + len(compiled.sass))
+def _count_characters(compiled: Compiled | Failure) -> int:
+    texts = [] if isinstance(compiled, Failure) else [compiled.ttgir, compiled.ptx, compiled.sass]
+    return max(MIN_CHARACTERS, sum(map(len, texts)))
 
 
 def _log(job: Job, result: Measured | Failure, gpu: Gpu) -> None:

@@ -8,9 +8,17 @@ import re
 import pytest
 
 from kernels import discover
-from kernels.compiling.compile_cost import COMPILE_DEADLINE_S, QUICK_COMPILE_S, compile_seconds, refuse_compile
+from kernels.compiling.compile_cost import (
+    COMPILE_DEADLINE_S,
+    QUICK_COMPILE_S,
+    compile_seconds,
+    estimate_shared_bytes,
+    refuse_compile,
+    suggest_smaller_config,
+)
 from kernels.experiment import from_json, launch_of, resolve_gpu
 from kernels.gpus import GPUS
+from kernels.measuring.counters import COUNTERS
 from kernels.measuring.session import MEASUREMENTS
 from kernels.recommended import shipped
 from kernels.results import records
@@ -58,6 +66,29 @@ def test_a_compile_that_would_exceed_its_deadline_is_refused_with_the_figures(gp
     assert f"takes {2048 // warps} registers per thread with num_warps {warps}; a thread has 255" in why
     assert f"the limit is {COMPILE_DEADLINE_S:.0f} s" in why
     assert re.search(r"would take about (\d+ h )?\d+ min", why), "seconds would be unreadable"
+
+
+def test_recorded_kernels_need_hardly_more_shared_memory_than_estimated():
+    needs = []
+    for one in records.shipped(COUNTERS.form):
+        estimate = estimate_shared_bytes(*launch_of(one.measured.experiment, GPUS[one.gpu]))
+        needs.append(one.measured.compiled.shared_bytes / estimate)
+    assert len(needs) > 700
+    assert max(needs) < 1.25
+    assert sum(need > 1.01 for need in needs) < 10
+
+
+@pytest.mark.parametrize(
+    ("kernel", "gpu", "config", "expected"),
+    [
+        ("matmul.grouped", "H200", {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 256, "num_stages": 5}, "BLOCK_K 32"),
+        ("matmul.persistent", "T4", {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 256}, "BLOCK_K 32, BLOCK_N 128"),
+        ("transpose.tiled", "T4", {"BLOCK_M": 256, "BLOCK_N": 256}, "BLOCK_N 64"),
+    ],
+)
+def test_the_suggested_config_changes_few_knobs_and_fits_by_the_estimate(kernel, gpu, config, expected):
+    declared, launch = launch_from({"kernel": kernel, "gpu": gpu, "config": config})
+    assert suggest_smaller_config(declared, launch, estimate_shared_bytes(declared, launch)) == expected
 
 
 def everything_shown():

@@ -206,6 +206,15 @@ def test_a_compile_is_shared_while_it_runs_and_cached_before_anyone_has_it(sessi
     assert session.compile(chosen).result(0) is session.find_compiled(chosen)
 
 
+def test_a_config_that_does_not_fit_is_cached_with_its_reason_and_the_suggested_one_fits(session):
+    fused = functools.partial(experiment, "matmul.fused_add_relu", gpu="RTX5090")
+    refused = session.compile(fused()).result(PATIENCE_S)
+    assert refused.kind == "out_of_resources"
+    assert refused.message.endswith("Make the tile or num_stages smaller; with num_stages 2 it should fit.")
+    assert session.find_compiled(fused()) is refused
+    assert isinstance(session.compile(fused(num_stages=2)).result(PATIENCE_S), Compiled)
+
+
 def test_a_compile_that_would_miss_its_deadline_is_not_started(session):
     tile = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 1}
     refused = session.compile(replace(h200(**tile), gpu="T4")).result(0)
