@@ -49,7 +49,7 @@ def test_the_words_of_the_page_are_explained():
 
 
 def test_an_unknown_term_is_an_error():
-    with pytest.raises(LookupError, match=r"'waive' is not in glossary\.md"):
+    with pytest.raises(LookupError, match=r"glossary\.md does not define 'waive'"):
         meaning("waive")
 
 

@@ -1,4 +1,4 @@
-"""What each term means: docs/glossary.md, from which the page's hover texts are taken."""
+"""The glossary, docs/glossary.md: the source of the page's tooltips."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ FILE = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
 
 @functools.cache
 def glossary(file: Path = FILE) -> Mapping[str, str]:
-    """Return every term and its meaning, as one line each.
+    """Return the meaning of every term, each in one line.
 
     Raises:
-        ValueError: where a term stands twice.
+        ValueError: the file defines a term twice.
     """
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for entry in file.read_text(encoding="utf-8").split("\n### ")[1:]:
         term, _, rest = entry.partition("\n")
-        if term in found:
-            raise ValueError(f"{file.name} explains {term!r} twice.")
-        found[term] = " ".join(rest.partition("\n## ")[0].split())
-    return found
+        if term in meanings:
+            raise ValueError(f"{file.name} defines {term!r} twice.")
+        meanings[term] = " ".join(rest.partition("\n## ")[0].split())
+    return meanings
 
 
 def meaning(term: str) -> str:
-    """What a term means.
+    """Return the meaning of a term.
 
     >>> meaning("line")
     '128 contiguous, aligned bytes: four sectors. A cache tag covers one line.'
 
     Raises:
-        LookupError: where the glossary does not explain it.
+        LookupError: the glossary does not define the term.
     """
     try:
         return glossary()[term]
     except KeyError:
-        raise LookupError(f"{term!r} is not in {FILE.name}.") from None
+        raise LookupError(f"{FILE.name} does not define {term!r}.") from None
