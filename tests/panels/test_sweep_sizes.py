@@ -17,11 +17,11 @@ from kernels.results.store import Store
 from kernels.sweep.sweep_run import refuse_configs
 from tests.panels.sweeps_made_up import Session, ask, finished, state_of
 from tests.waiting import until
-from visualize.figures.baselines_figure import baselines_figure
 from visualize.panels.sweep_sizes import MOST_SIZES, swept_sizes
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.state.presets import presets, with_preset
+from visualize.views.tune.figures import baselines_figure
 from visualize.widgets.plot import NONE
 
 OVER = {"sweep_over": "K=256,512,1024", "sweep_strategy": "grid", "sweep_picture": "library"}
@@ -79,7 +79,7 @@ def test_the_library_is_shown_beside_the_best_of_each_size_with_its_interval(pan
         assert ratio == library.ratio
         assert (ratio + more, ratio - less) == pytest.approx((library.high, library.low))
     said = text_of(drawn[panel.claim])
-    assert re.match(r"\d\.\d\d × measured at K [\d,]+: time of torch\.matmul over the best config's", said)
+    assert re.match(r"\d\.\d\d × measured at K [\d,]+: torch\.matmul time / best config's time", said)
     assert "95 % interval" in said
     links = re.findall(r'href="\?([^"]+)"', drawn[panel.table])
     sizes = [SETTINGS.state(dict(urllib.parse.parse_qsl(one.replace("&amp;", "&"))), None) for one in links]
@@ -109,7 +109,7 @@ def test_a_cancel_ends_all_that_was_to_follow(panel, started, store):
     assert finished(panel.sweeps, swept_sizes(state).spaces[256], store=store).ended == "cancelled"
     assert len(started.devices) == 1
     said = text_of(panel.draw(Known(state, store=store))[panel.claim])
-    assert said == "3 sizes of K to sweep, each for itself. The ratio to the library needs a GPU."
+    assert said == "3 sizes of K to sweep. Library ratios need a GPU."
 
 
 def test_a_cancel_between_two_sizes_ends_what_was_to_follow(panel, started, store_path):

@@ -10,11 +10,10 @@ from functools import cached_property
 from kernels.knobs import ConfigError, knobs, quote
 from kernels.results import Sweep
 from kernels.space import Space, parse_varied
-from visualize.figures.baselines_figure import baselines_figure
 from visualize.panels.sweep_options import SweptKnobs, swept_space
 from visualize.state.state import State
-from visualize.text import library_text
 from visualize.views.tune import text as sweep_text
+from visualize.views.tune.figures import baselines_figure
 from visualize.widgets.link import query
 from visualize.widgets.plot import NONE, drawn
 
@@ -93,7 +92,7 @@ def timed_of(found: Sequence[tuple[int, Sweep | None]]) -> list[tuple[int, Sweep
 
 def claim(sizes: Sizes, found: Sequence[tuple[int, Sweep | None]]) -> str:
     """What they say together."""
-    return library_text.claim(sizes.dimension, len(sizes.spaces), timed_of(found))
+    return sweep_text.sizes_headline(sizes.dimension, len(sizes.spaces), timed_of(found))
 
 
 def table(sizes: Sizes, found: Sequence[tuple[int, Sweep | None]], state: State) -> str:
@@ -102,7 +101,7 @@ def table(sizes: Sizes, found: Sequence[tuple[int, Sweep | None]], state: State)
     def address(size: int) -> str:
         return query(state.moved_to(**{sizes.dimension: size, "sweep_picture": ""}))
 
-    return library_text.by_size(sizes.dimension, found, address)
+    return sweep_text.sizes_table(sizes.dimension, found, address)
 
 
 Finding = Callable[[Space], Sweep | None]

@@ -34,7 +34,6 @@ from visualize.panels.sweep_sizes import Sizes, swept_sizes
 from visualize.state import pin
 from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
-from visualize.text import library_text
 from visualize.views.tune import text as sweep_text
 from visualize.widgets import assets, form
 from visualize.widgets.folded import folded
@@ -113,7 +112,7 @@ class SweepPanel(Panel):
             pictured = sweep_sizes.picture(sizes, each)
             shown |= {self.claim: sweep_sizes.claim(sizes, each), self.plot: pictured, self.table: table}
             shown[self.instead] = table if pictured == NONE else ""
-            hint = library_text.of_picture()
+            hint = sweep_text.SIZES_HINT
         return {**shown, **self._progress(running, hint, sizes)}
 
     def _under_way(self, state: State) -> SweepRun | None:

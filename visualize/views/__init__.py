@@ -1,1 +1,1 @@
-"""The page's views: what is shown of an experiment, one folder per view. No Gradio."""
+"""The page's views, one folder each, and the text, tables and theme that they share. No Gradio."""

@@ -14,15 +14,15 @@ from markupsafe import Markup
 from kernels.results import Counters, GroupSizeStudy, RunResult, Timeline
 from visualize.views.glossary import meaning
 
-# Where a number can come from. The page shows the word as a small mark.
+# Sources of numbers. The page shows the source as a small mark.
 SOURCES = ("measured", "predicted", "interpreter", "recorded", "compiled", "counted", "textbook", "assumed")
 
 
 def mark(source: str) -> Markup:
-    """The small mark that says where a number comes from.
+    """Return the small mark that names a number's source.
 
     Raises:
-        ValueError: where it can't come from there.
+        ValueError: the source is not in SOURCES.
     """
     if source not in SOURCES:
         raise ValueError(f"A number comes from {source!r}; allowed are {', '.join(SOURCES)}.")
@@ -30,7 +30,7 @@ def mark(source: str) -> Markup:
 
 
 def figure(value: Any, label: str, source: str = "", detail: str = "", is_failure: bool = False) -> Markup:
-    """One number of the strip: value, what it is, its mark. A failure has the colour of what is wrong."""
+    """Return one number of the strip: value, label and source. A failure has its own colour."""
     title = Markup(' title="{}"').format(detail) if detail else ""
     style = "figure failed" if is_failure else "figure"
     return Markup('<div class="{}"{}><span class="value">{}</span><span class="label">{} {}</span></div>').format(
@@ -39,7 +39,7 @@ def figure(value: Any, label: str, source: str = "", detail: str = "", is_failur
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, without exponents where they can be avoided.
+    """Format a number with `digits` significant digits, with an exponent only if it is very small or large.
 
     >>> significant(1460.3), significant(0.05), significant(2.1e-5)
     ('1,460', '0.0500', '2.10e-05')
@@ -55,11 +55,10 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def milliseconds(value: float, longest: float | None = None) -> str:
-    """A time: in µs below a tenth of a millisecond.
+    """Format a time in milliseconds, or in µs below a tenth of a millisecond.
 
     Args:
-        value: in milliseconds.
-        longest: of the times that it is compared with in a table's column: all of them get the unit of that one.
+        longest: the longest time of a table's column; its unit is used for the whole column.
 
     >>> milliseconds(1.6), milliseconds(0.0365), milliseconds(0.0365, longest=1.6)
     ('1.60 ms', '36.5 µs', '0.0365 ms')
@@ -74,7 +73,7 @@ def time_unit(ms: float) -> tuple[str, float]:
 
 
 def bytes_of(count: float) -> str:
-    """A number of bytes, in the decimal unit that suits it.
+    """Format a number of bytes in a decimal unit.
 
     >>> bytes_of(3.22e9), bytes_of(2_097_152), bytes_of(640)
     ('3.22 GB', '2.10 MB', '640 bytes')
@@ -90,7 +89,7 @@ def percent(share: float) -> str:
 
 
 def written(value: float, unit: str) -> str:
-    """A number with its unit.
+    """Format a number with its unit.
 
     Args:
         unit: "ms", "ns", "bytes", "share", "times", a rate such as "TFLOP/s", or "" for a count.
@@ -116,7 +115,7 @@ def written(value: float, unit: str) -> str:
 
 
 def enumerated(names: Sequence[str]) -> str:
-    """Names one after the other.
+    """Join names with commas and "and".
 
     >>> enumerated(["A", "B", "C"]), enumerated(["A"])
     ('A, B and C', 'A')
@@ -126,7 +125,7 @@ def enumerated(names: Sequence[str]) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things.
+    """Return a count with its noun, in the singular or the plural.
 
     >>> counted(1, "wave"), counted(1200, "wave"), counted(2, "launch")
     ('1 wave', '1,200 waves', '2 launches')
@@ -141,7 +140,7 @@ class Number:
 
     Attributes:
         unit: "ms", "bytes", "share", a rate such as "TFLOP/s", or "" for a count.
-        source: one of `words.SOURCES`.
+        source: one of SOURCES.
     """
 
     name: str
@@ -155,15 +154,15 @@ class Number:
 
 @functools.singledispatch
 def key_numbers(measured: Any) -> tuple[Number, ...]:
-    """The one or two numbers that a result is known by; none for a kind that is not known here."""
+    """Return the one or two main numbers of a result; () for unknown kinds of results."""
     return ()
 
 
 def source(backend: str, live: str = "measured") -> str:
-    """Where a result's numbers come from.
+    """Return the source of a result's numbers.
 
     Args:
-        live: what those of this machine's GPU are called: measured, or counted.
+        live: the source of results from this machine's GPU: "measured" or "counted".
     """
     return {"cuda": live}.get(backend, backend)
 

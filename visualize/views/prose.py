@@ -1,6 +1,6 @@
 """Text as values: each renders to HTML for the page (`__html__`) and to plain text for the API (`str`).
 
-A sentence is a template and what stands in it. MarkupSafe escapes what is no markup of ours.
+A sentence is a template with values. MarkupSafe escapes every value that is not markup.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Strong:
-    """What a reader should see first."""
+    """An emphasized value, in bold on the page."""
 
     value: Any
 
@@ -40,7 +40,7 @@ class Strong:
 
 @dataclass(frozen=True)
 class Sourced:
-    """A value, and where it is from: the page shows a small mark after it, plain text none."""
+    """A value with its source: the page shows a small mark after it, plain text omits the source."""
 
     value: Any
     source: str
@@ -54,7 +54,7 @@ class Sourced:
 
 @dataclass(frozen=True)
 class Mark:
-    """Where something is from, as a word of the sentence: a mark on the page, the word in plain text."""
+    """A source as a word of the sentence: a mark on the page, the word in plain text."""
 
     source: str
 
@@ -67,7 +67,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Hint:
-    """A value with a hover text, and a style of the page's; plain text has the value alone."""
+    """A value with a hover text and a CSS class; plain text omits both."""
 
     value: Any
     title: Any = ""
@@ -83,13 +83,13 @@ class Hint:
 
 
 def term(name: str, shown: str = "") -> Hint:
-    """A word of the glossary with its meaning as hover text, written as `shown`."""
+    """Return a glossary term with its definition as hover text. `shown` replaces the term itself."""
     return Hint(shown or name, meaning(name))
 
 
 @dataclass(frozen=True)
 class Code:
-    """A place in the source, or a piece of it."""
+    """Source code, or a location in it."""
 
     value: Any
     title: str = ""
@@ -104,7 +104,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A template, as of `str.format`, and the values that stand in it."""
+    """A `str.format` template and its values."""
 
     template: str
     values: tuple[Any, ...] = ()
@@ -117,7 +117,7 @@ class Sentence:
 
 
 def say(template: str, *values: Any) -> Sentence:
-    """A sentence.
+    """Return a sentence.
 
     >>> said = say("The launch reads {} of {}.", Strong("4.2 GB"), "A & B")
     >>> str(said)
@@ -130,7 +130,7 @@ def say(template: str, *values: Any) -> Sentence:
 
 @dataclass(frozen=True)
 class Listed:
-    """Values one after the other, with something in between."""
+    """Values with a separator between them."""
 
     values: tuple[Any, ...]
     between: str = ", "
@@ -143,22 +143,22 @@ class Listed:
 
 
 def html(sentences: Iterable[Any]) -> Markup:
-    """Sentences, one after the other, as HTML; empty ones are left out. A plain string is text, and is escaped."""
+    """Join sentences as HTML. Empty ones are omitted, and strings are escaped."""
     return Markup(" ").join(sentence for sentence in sentences if str(sentence))
 
 
 def plain(sentences: Iterable[Any]) -> str:
-    """The same as plain text."""
+    """Join sentences as plain text. Empty ones are omitted."""
     return " ".join(str(sentence) for sentence in sentences if str(sentence))
 
 
 def claim(*sentences: Any) -> Markup:
-    """The paragraph that a tab opens with."""
+    """Return the paragraph at the top of a tab."""
     return Markup('<p class="claim">{}</p>').format(html(sentences))
 
 
 def hint(*sentences: Any) -> Markup:
-    """A paragraph in a quieter colour."""
+    """Return a paragraph in a muted colour."""
     return Markup('<p class="hint">{}</p>').format(html(sentences))
 
 
@@ -167,7 +167,7 @@ class Link:
     """A link to another state of the page.
 
     Attributes:
-        query: the address after its question mark.
+        query: the address without its question mark.
     """
 
     value: Any
@@ -181,14 +181,14 @@ class Link:
 
 
 def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool = False) -> Markup:
-    """The claim of a tab.
+    """Return the headline of a tab.
 
     Args:
-        number: the number that the picture shows, as it is written large; "" where nothing was counted.
+        number: the picture's main number, in large type; "" for none.
         what: the words beside it, such as "blocks instead of 90".
         sentence: why it matters, at most 25 words.
-        more: further sentences; empty ones are left out, and without any there is nothing to unfold.
-        is_failure: the number is of what went wrong, and has its colour.
+        more: further sentences, folded below "More". Empty ones are omitted.
+        is_failure: whether to show the number in the colour of failures.
     """
     rest = html(more)
     folded = Markup("<details><summary>More</summary><p>{}</p></details>").format(rest) if rest else Markup()

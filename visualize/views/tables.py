@@ -19,7 +19,7 @@ from visualize.views.prose import Link, Sourced, kind_name
 
 ALL = "all"
 
-# The widest bar of a funnel, in percent of the row: a name and a number stand beside it.
+# Width of a funnel's longest bar in percent of the row, which leaves space for a name and a number.
 _WIDEST_BAR = 22
 
 R = TypeVar("R")

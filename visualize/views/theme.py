@@ -1,7 +1,7 @@
-"""The one theme: colours and fonts of every figure, in light and in dark.
+"""Colours and fonts of all figures, light and dark.
 
-Figures carry data and layout, no colours of text or paper: the page's plot component lays one of THEMES over
-them, so that switching between light and dark needs no new figure.
+Figures contain no text or paper colours. The plot component applies one of THEMES in the browser, so switching between
+light and dark needs no new figure.
 """
 
 from __future__ import annotations
@@ -11,42 +11,42 @@ from typing import Any
 
 import numpy as np
 
-# Okabe and Ito's colours (2008), which the common kinds of colour blindness tell apart; black left out for dark paper.
+# Okabe and Ito's colours (2008), distinguishable with the common kinds of colour blindness; no black, for dark paper.
 CATEGORIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
-SEQUENCE = "Cividis"  # perceptually even, made for colour-blind readers
+SEQUENCE = "Cividis"  # perceptually uniform, designed for colour-blind readers
 WRONG = "#D55E00"
 BORDER = "#94a3b8"  # of a sector
 NOTHING = "rgba(0,0,0,0)"
 
-# One colour for one meaning, on all tabs; the page's styles have them as CSS variables (`variables`).
+# Each colour has one meaning on all tabs. Style sheets use them as CSS variables (`variables`).
 NEW, REUSED, TO_COME = "#F5A300", "#56B4E9", "rgba(128,140,160,0.22)"
 WANTED, WASTED = "#0072B2", "#D55E00"
 MODEL, HARDWARE = "#5B6CE6", "#009E73"  # predicted, compiled, textbook; counted, measured, recorded
 TENSORS = {"A": "#8250DF", "B": "#C2588A", "C": "#64748B"}
-# What the hardware's counters tell apart: reads in blues, writes in yellows.
+# The operations that hardware counters distinguish: reads in blue, writes in yellow.
 OPERATIONS = {
     "load": CATEGORIES[0], "TMA load": CATEGORIES[4], "store": CATEGORIES[1], "TMA store": CATEGORIES[6],
     "atomic": CATEGORIES[3],
 }  # fmt: skip
 
-# What a step finds: a share from 0 (to come) to 1 (done), and 2 for what is under way.
+# Programs at a step, from 0 (not started) to 1 (finished); 2 for running ones.
 DONE, NOW = REUSED, NEW
 STEP_SCALE = ((0, TO_COME), (0.5, DONE), (0.75, DONE), (0.75, NOW), (1, NOW))
 
-# What a step does to tiles and blocks: a share from 0 (to come) to 1 (done, or loaded before), 2 for what is used
-# again, 3 for what is new.
+# Tiles and blocks at a step, from 0 (not loaded yet) to 1 (finished, or loaded earlier); 2 for reused blocks, 3 for
+# blocks that are loaded now.
 BEFORE = "#5F7089"
-# What is to come, where numbers stand in it: Plotly chooses their colour for what it takes to be an opaque one.
+# Opaque variants of TO_COME for cells with numbers: Plotly picks a number's colour as if its cell were opaque.
 OPAQUE_TO_COME = {"light": "#E4E7EC", "dark": "#232A38"}
 LOAD_SCALE = ((0, TO_COME), (1 / 3, BEFORE), (0.5, BEFORE), (0.5, REUSED), (5 / 6, REUSED), (5 / 6, NEW), (1, NEW))
 
 
-# The page's own typeface, which Gradio serves.
+# The page's typeface, served by Gradio.
 FONT = "IBM Plex Sans, system-ui, sans-serif"
 
 
 def variables() -> str:
-    """The colours as CSS variables of the page."""
+    """Return the colours as CSS variables."""
     named = {"new": NEW, "reused": REUSED, "before": BEFORE, "to-come": TO_COME, "wanted": WANTED, "wasted": WASTED}
     named |= {"model": MODEL, "hardware": HARDWARE, **{name.lower(): color for name, color in TENSORS.items()}}
     return ":root {" + "".join(f" --{name}: {color};" for name, color in named.items()) + " }\n"
@@ -83,12 +83,12 @@ THEMES = {
 
 
 def repeated(count: int) -> list[list[float | str]]:
-    """A discrete colour scale of the first `count` CATEGORIES, for values 0 … count − 1."""
+    """Return a discrete colour scale of the first `count` CATEGORIES, for values 0 … count − 1."""
     return discrete(CATEGORIES[:count])
 
 
 def discrete(colors: Sequence[str]) -> list[list[float | str]]:
-    """A colour scale of some colours, in steps of equal width."""
+    """Return a colour scale with steps of equal width."""
     steps: list[list[float | str]] = []
     for place, color in enumerate(colors):
         steps += [[place / len(colors), color], [(place + 1) / len(colors), color]]
@@ -96,7 +96,7 @@ def discrete(colors: Sequence[str]) -> list[list[float | str]]:
 
 
 def layout(title: str, **more: Any) -> dict[str, Any]:
-    """What every figure's layout has: a title, a height, margins, and no template of its own."""
+    """Return a figure's layout: title, height and margins, without Plotly's default template."""
     return {
         "template": {},
         "title": {"text": title, "font": {"size": 15}, "x": 0.5, "xanchor": "center", "y": 0.985, "yanchor": "top"},
@@ -114,9 +114,12 @@ def colorbar(title: str, **more: Any) -> dict[str, Any]:
 
 
 def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[int, int]) -> dict[str, Any]:
-    """Axes of a picture of a matrix: rows down, columns to the right, from element `first`, `shape` of them.
+    """Return the axes of a picture of a matrix, with rows downwards and columns to the right.
 
-    Cells are square, unless the matrix is so long that it would become a thread.
+    Cells are square, unless the matrix is more than four times as long as wide.
+
+    Args:
+        first, shape: (row, column) of the first element, and numbers of rows and columns.
     """
 
     def axis(title: str, count: int) -> dict[str, Any]:
@@ -136,7 +139,7 @@ def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[in
 
 
 def three_digits(value: float) -> str:
-    """A time as a figure writes it: three significant digits, zeros included.
+    """Format a time for a figure, with three significant digits including zeros.
 
     >>> three_digits(0.185), three_digits(0.18), three_digits(27.04), three_digits(193.2), three_digits(1234.0)
     ('0.185', '0.180', '27.0', '193', '1,234')
@@ -145,5 +148,5 @@ def three_digits(value: float) -> str:
 
 
 def smallest(values: np.ndarray) -> np.ndarray:
-    """The same integers in the smallest unsigned type that holds them: a browser takes them in faster."""
+    """Convert non-negative integers to the smallest unsigned type, which the browser parses faster."""
     return values.astype(np.min_scalar_type(int(values.max(initial=0))))

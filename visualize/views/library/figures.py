@@ -101,7 +101,7 @@ def _allowed_band(ends: tuple[float, float]) -> go.Scatter:
 
 
 def _legend_entry(name: str, symbol: str, line: dict[str, Any]) -> go.Scatter:
-    """Return a trace without points. Its entry is not clickable, as it stands for points of several colours."""
+    """Return a trace without points. A click on its entry does nothing, because its points belong to several traces."""
     marker = {"symbol": symbol, "size": 9, "color": theme.CATEGORIES[7], "line": line}
     return go.Scatter(x=[None], y=[None], mode="markers", marker=marker, name=name, legend="legend2")
 

@@ -15,7 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 from markupsafe import escape
 
-from kernels.results import Sweep
+from kernels.results import LibraryRatio, Sweep
 from visualize.predict.history import Change, PastRuns
 from visualize.predict.launch_time import expected_best
 from visualize.views import theme
@@ -330,3 +330,44 @@ def _date_ticks(days: Sequence[datetime.date]) -> dict[str, Any]:
             ticks.append(place)
     words = [f"{days[place]:%b} {days[place].day}" for place in ticks]
     return {"tickmode": "array", "tickvals": ticks, "ticktext": words, "tickangle": 0}
+
+
+def baselines_figure(dimension: str, ratios: Sequence[tuple[int, Sequence[LibraryRatio]]], source: str) -> go.Figure:
+    """Draw each library call's time divided by the best config's, with its 95 % interval, by problem size.
+
+    Args:
+        ratios: size and the library's calls, sizes ascending.
+        source: "measured" or "recorded".
+    """
+    sizes = [str(size) for size, _ in ratios]
+    figure = go.Figure(
+        layout=theme.layout(
+            "The library's time / the best config's",
+            xaxis={"type": "category", "title": {"text": dimension}, "categoryorder": "array", "categoryarray": sizes},
+            yaxis={"title": {"text": f"ratio, {source}"}, "automargin": True},
+            showlegend=True,
+            legend=_LEGEND,
+            hovermode="closest",
+            margin=_MARGIN,
+        )
+    )
+    names = dict.fromkeys(ratio.name for _, calls in ratios for ratio in calls)
+    for name, color, symbol in zip(names, itertools.cycle(theme.CATEGORIES), itertools.cycle(_VERSION_SYMBOLS)):
+        points = [(str(size), ratio) for size, calls in ratios for ratio in calls if ratio.name == name]
+        figure.add_scatter(
+            x=[size for size, _ in points],
+            y=[ratio.ratio for _, ratio in points],
+            error_y={
+                **{"type": "data", "symmetric": False, "thickness": 2, "width": 6, "color": color},
+                "array": [ratio.high - ratio.ratio for _, ratio in points],
+                "arrayminus": [ratio.ratio - ratio.low for _, ratio in points],
+            },
+            mode="lines+markers",
+            name=name,
+            line={"color": color, "width": 1.5},
+            marker={"color": color, "size": 9, "symbol": symbol},
+            text=[f"{ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})" for _, ratio in points],
+            hovertemplate=_LABEL,
+        )
+    figure.add_hline(1, layer="below", line={"color": theme.BORDER, "width": 1.5, "dash": "dot"})
+    return figure

@@ -52,6 +52,7 @@ _CLICKS = {
 
 CANCELLING = Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
 NOT_SWEPT = hint("Press Sweep to try them. Configs that cannot launch or would spill are set aside, with the reason.")
+SIZES_HINT = hint("Each point is the best config of its own sweep. The list of configs links to the sweeps.")
 NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
 
 STORE_OFF = "Results are lost when this page stops: TILESCOPE_DB is off."
@@ -447,3 +448,48 @@ def sweeps_table(sweeps: Sequence[tuple[StoredSweep, Space | None, str]]) -> Mar
     )
     note = hint("A link opens the last sweep of these configs, which Sweep resumes.")
     return column_table(columns, sweeps, row_address=lambda row: row[2]) + note
+
+
+def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]]) -> Markup:
+    """State the largest and the smallest ratio of the library's time to the best config's.
+
+    Args:
+        sizes: number of sizes to sweep.
+        timed: size and sweep, if its best config was timed against the library.
+    """
+    if not timed:
+        return headline("", "", f"{counted(sizes, 'size')} of {dimension} to sweep. Library ratios need a GPU.")
+    ratios = [(sweep.final.baselines[0], size) for size, sweep in timed if sweep.final]
+    (best, at), (worst, worst_at) = (pick(ratios, key=lambda ratio: ratio[0].ratio) for pick in (max, min))
+    what = say("{} at {} {:,}: {} time / best config's time", Mark(timed[0][1].source), dimension, at, best.name)
+    sentence = f"95 % interval {best.low:.3f} to {best.high:.3f}."
+    if worst_at != at:
+        sentence += f" At {dimension} {worst_at:,}: {worst.ratio:.2f} × ({worst.low:.3f} to {worst.high:.3f})."
+    if missing := sizes - len(timed):
+        sentence += f" Not finished: {counted(missing, 'size')}."
+    return headline(f"{best.ratio:.2f} ×", what, sentence)
+
+
+def sizes_table(dimension: str, sweeps: Sequence[tuple[int, Sweep | None]], address: Callable[[int], str]) -> Markup:
+    """Render the best config at each size, and the ratio of each library call's time to its time.
+
+    Args:
+        address: the query that sets a size.
+    """
+    ratios = {
+        size: {ratio.name: ratio for ratio in sweep.final.baselines} if sweep and sweep.final else {}
+        for size, sweep in sweeps
+    }
+    calls = list(dict.fromkeys(name for by_name in ratios.values() for name in by_name))
+    source = next((sweep.source for _, sweep in sweeps if sweep and sweep.is_timed), "predicted")
+    rows = []
+    for size, sweep in sweeps:
+        config, time = "", ""
+        if sweep and sweep.best:
+            config = knobs_text(sweep.best.experiment, sweep.space)
+            time = milliseconds(time_ms(sweep.best, sweep.is_timed))
+        cells = [f"{r.ratio:.3f} ({r.low:.3f} to {r.high:.3f})" if (r := ratios[size].get(n)) else "" for n in calls]
+        rows.append((Link(f"{size:,}", address(size)), config, time, *cells, sweep.ended if sweep else "not swept"))
+    header = (dimension, "Best config", Sourced("Time", source), *(f"{name} / best" for name in calls), "Ended")
+    note = hint("Ratios are shown with their 95 % interval. A size opens its sweep.")
+    return table(frame(header, rows), f"The best config at each {dimension}") + note
