@@ -69,21 +69,16 @@ def test_a_cell_has_its_fastest_time_and_that_config(name, request):
     assert np.shape(heatmap_figure(sweep, "num_warps", "num_warps").data[0].z) == (1, 2)
 
 
-def test_all_pictures_have_the_unit_of_the_best_time(predicted):
+def test_pictures_have_the_unit_of_the_best_time_and_a_colour_scale_above_zero(predicted):
     fast = with_times(predicted, lambda ms: ms * 0.02)
     (cells,) = heatmap_figure(fast, "BLOCK_M", "BLOCK_N").data
     assert cells.colorbar.title.text == "µs, predicted"
     assert np.nanmin(cells.z) == pytest.approx(1000 * fast.best.predicted.ms)
     assert np.nanmax(cells.z) > 100 * 0.1
     assert all(note.text.endswith(" µs") for note in parallel_figure(fast).layout.annotations[-2:])
-
-
-def test_equal_times_have_a_colour_scale_from_zero(predicted):
-    """Plotly's own scale would extend by half the time in both directions."""
-    (cells,) = heatmap_figure(with_times(predicted, lambda _: 0.5), "BLOCK_M", "BLOCK_N").data
-    assert (cells.zmin, cells.zmax) == (0, 0.5)
-    (cells,) = heatmap_figure(predicted, "BLOCK_M", "BLOCK_N").data
     assert (cells.zmin, cells.zmax) == (None, None)
+    (equal,) = heatmap_figure(with_times(predicted, lambda _: 0.5), "BLOCK_M", "BLOCK_N").data
+    assert (equal.zmin, equal.zmax) == (0, 0.5), "Plotly's own scale would reach below zero"
 
 
 def test_a_point_has_its_measured_and_its_predicted_time_and_the_diagonal_is_equality(timed):
@@ -171,53 +166,49 @@ def points(figure):
 
 
 SLOWER = past_runs([0.2, 0.201, 0.199, 0.2, 0.22, 0.221, 0.219], versions=[OLD] * 4 + [NEW] * 3)
+FASTER = past_runs([0.22, 0.221, 0.219, *[0.2, 0.201, 0.199] * 3])
 
 
-def test_a_run_is_a_point_with_its_interval_and_a_level_joins_the_runs_between_changes():
-    figure = history_of(SLOWER)
-    old, new = points(figure)
+def test_a_run_is_a_point_with_its_interval_and_versions_are_symbols():
+    old, new = points(history_of(SLOWER))
     assert [list(old.x), list(new.x)] == [[0, 1, 2, 3], [4, 5, 6]]
     assert [*old.y, *new.y] == list(SLOWER.median_ms)
     assert np.allclose(new.y + new.error_y.array, SLOWER.p80_ms[4:])
     assert np.allclose(new.y - new.error_y.arrayminus, SLOWER.p20_ms[4:])
     assert list(new.text) == ["NVIDIA H200 4", "NVIDIA H200 5", "NVIDIA H200 6"]
-    levels = [trace for trace in figure.data if trace.mode == "lines"]
-    assert [trace.y[0] for trace in levels] == pytest.approx([0.2, 0.22])
-    assert [list(trace.x) for trace in levels] == [[-0.4, 3.4], [3.6, 6.4]]
-
-
-def test_versions_are_symbols_and_devices_are_colours():
-    old, new = points(history_of(SLOWER))
+    assert new.name == "NVIDIA H200, torch 2.13.0, triton 3.7.1"
     assert old.marker.symbol != new.marker.symbol
     assert old.marker.color == new.marker.color == theme.HARDWARE
-    assert new.name == "NVIDIA H200, torch 2.13.0, triton 3.7.1"
-    first, second = points(history_of(past_runs([0.2] * 3, [0, 2, 4]), past_runs([0.21] * 2, [1, 3], device="H100")))
-    assert first.marker.color != second.marker.color
-    assert first.marker.symbol == second.marker.symbol
-    assert list(second.x) == [1, 3]
+
+
+def test_devices_are_colours_and_distant_ones_share_a_logarithmic_axis():
+    for time, kind in ((1.5, "linear"), (9.0, "log")):
+        figure = history_of(past_runs([1.0] * 3, [0, 2, 4]), past_runs([time] * 2, [1, 3], device="H100"))
+        first, second = points(figure)
+        assert first.marker.color != second.marker.color
+        assert first.marker.symbol == second.marker.symbol
+        assert list(second.x) == [1, 3]
+        assert figure.layout.yaxis.type == kind
 
 
 @pytest.mark.parametrize(
-    ("medians", "x", "color", "side"),
-    [
-        (list(SLOWER.median_ms), 3.5, theme.WRONG, "right"),
-        ([0.22, 0.221, 0.219, *[0.2, 0.201, 0.199] * 3], 2.5, theme.HARDWARE, "left"),
-    ],
+    ("runs", "x", "color", "side"), [(SLOWER, 3.5, theme.WRONG, "right"), (FASTER, 2.5, theme.HARDWARE, "left")]
 )
-def test_a_change_is_a_line_with_its_label_where_no_point_is(medians, x, color, side):
-    figure = history_of(past_runs(medians), label="1.10 × slower")
+def test_a_change_is_a_line_with_its_label_where_no_point_is_between_two_levels(runs, x, color, side):
+    figure = history_of(runs, label="1.10 × slower")
     (line,), (label,) = figure.layout.shapes, figure.layout.annotations
     assert (line.x0, line.x1, line.line.color) == (x, x, color)
     assert (label.text, label.xanchor, label.y) == ("<b>1.10 × slower</b>", side, 1)
+    before, after = (trace for trace in figure.data if trace.mode == "lines")
+    assert [*before.x, *after.x] == [-0.4, x - 0.1, x + 0.1, len(runs) - 0.6]
+    assert [before.y[0], after.y[0]] == pytest.approx([ms for _, _, ms in runs.levels])
 
 
-def test_the_axis_is_in_microseconds_for_short_times_and_logarithmic_for_distant_devices():
-    short = history_of(past_runs([0.01, 0.011]))
-    assert short.layout.yaxis.title.text == "µs, median; whiskers p20 to p80"
-    assert list(points(short)[0].y) == pytest.approx([10, 11])
-    for other, kind in ((1.5, "linear"), (9.0, "log")):
-        axis = history_of(past_runs([1.0]), past_runs([other], [1], device="B")).layout.yaxis
-        assert (axis.type, axis.title.text[:3]) == (kind, "ms,")
+def test_short_times_are_in_microseconds():
+    for ms, unit, value in ((0.01, "µs", 10), (0.2, "ms", 0.2)):
+        figure = history_of(past_runs([ms]))
+        assert figure.layout.yaxis.title.text == f"{unit}, median; whiskers p20 to p80"
+        assert list(points(figure)[0].y) == pytest.approx([value])
 
 
 def test_few_dates_are_labelled_each_at_its_first_run_and_the_year_once():
