@@ -211,10 +211,10 @@ def test_short_times_are_in_microseconds():
         assert list(points(figure)[0].y) == pytest.approx([value])
 
 
-def test_few_dates_are_labelled_each_at_its_first_run_and_the_year_once():
+def test_few_dates_are_labelled_and_the_year_once():
     axis = history_of(past_runs(noisy(0.2, 60), every=datetime.timedelta(hours=6))).layout.xaxis
-    assert (axis.title.text, axis.ticktext[0]) == ("runs, oldest first, 2026", "Nov 1")
-    assert 2 <= len(axis.ticktext) <= 6
+    assert (axis.title.text, axis.ticktext[-1]) == ("runs, oldest first, 2026", "Nov 1")
+    assert 2 <= len(set(axis.ticktext)) == len(axis.ticktext) <= 5
     for place, words in zip(axis.tickvals, axis.ticktext, strict=True):
         day = START + datetime.timedelta(hours=6) * place
         assert words == f"{day:%b} {day.day}"

@@ -322,14 +322,10 @@ def _change_mark(runs: PastRuns, change: Change, label: str, count: int) -> tupl
 
 
 def _date_ticks(days: Sequence[datetime.date]) -> dict[str, Any]:
-    """Return ticks at the first run of a day, far enough apart for their labels."""
-    ticks: list[int] = []
-    for place, day in enumerate(days):
-        has_room = not ticks or place - ticks[-1] >= len(days) / _MAX_DATES
-        if has_room and (place == 0 or day != days[place - 1]):
-            ticks.append(place)
-    words = [f"{days[place]:%b} {days[place].day}" for place in ticks]
-    return {"tickmode": "array", "tickvals": ticks, "ticktext": words, "tickangle": 0}
+    """Return up to _MAX_DATES evenly spaced ticks with the date of their run, each date once."""
+    places = np.unique(np.linspace(0, len(days) - 1, _MAX_DATES).astype(int)).tolist()
+    ticks = {f"{days[place]:%b} {days[place].day}": place for place in reversed(places)}
+    return {"tickmode": "array", "tickvals": list(ticks.values()), "ticktext": list(ticks), "tickangle": 0}
 
 
 def baselines_figure(dimension: str, ratios: Sequence[tuple[int, Sequence[LibraryRatio]]], source: str) -> go.Figure:
