@@ -11,7 +11,6 @@ from kernels import discover
 from kernels.accesses import CompiledFacts
 from kernels.experiment import from_json
 from kernels.gpus import GPUS
-from kernels.measuring.counters import COUNTERS
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import Failure, records
 from kernels.spec import Launch
@@ -40,7 +39,7 @@ def waves(*args, **config):
     return waves_sentence(order, steps(order))
 
 
-def test_a_partial_last_wave_states_its_idle_share_and_the_launchs():
+def test_the_last_wave_is_full_or_states_its_idle_share_and_the_launchs():
     text = waves(256, 256)
     assert str(text) == (
         "16 programs run in 3 waves of 7 (7 SMs of seven, 1 program per SM). "
@@ -48,14 +47,8 @@ def test_a_partial_last_wave_states_its_idle_share_and_the_launchs():
     )
     assert '<b>3 waves</b> of 7 (7 SMs of seven, 1 program per SM <span class="mark assumed"' in html([text])
     assert str(waves(64, 192)).endswith("The last wave holds 3 programs: 57 % of it is idle.")
-
-
-def test_a_full_last_wave_is_called_full():
     full = "14 programs run in 1 wave of 14 (7 SMs of seven, 2 programs per SM). The last wave is full."
     assert str(waves(64, 14 * 64, per_sm=2)) == full
-
-
-def test_persistent_programs_take_turns():
     order = planned("matmul.persistent", 512, 512, 128, BLOCK_M=128, BLOCK_N=128)
     assert str(waves_sentence(order, steps(order))) == (
         "7 programs on 7 SMs of seven (1 program per SM) loop over 16 tiles in 3 turns of at most 7. "
@@ -127,7 +120,7 @@ def test_more_blocks_are_explained():
     ("changes", "reason"),
     [
         ({"is_same_order": True}, "This order is row-major, so both load the same blocks."),
-        ({"first": 81}, "All 81 programs together load every block, whatever the order. Larger launches show a diff"),
+        ({"first": 81}, "Together, all 81 programs load every block in any order. Larger launches show a difference."),
         ({"first": 1}, "Both orders give the first program equally many rows and columns of tiles."),
         ({"first": 9}, "Both orders give the first 9 programs equally many rows and columns of tiles."),
         ({"first": 1, "tiles": 1}, "The only program loads every block, so the order makes no difference."),
@@ -214,15 +207,6 @@ def test_a_gpu_with_less_bandwidth_per_flop_is_named_even_if_its_sms_hold_fewer_
     launch = replace(here.launch, config=replace(here.launch.config, num_warps=num_warps))
     compiled = CompiledFacts(32, 0, 0, (), (), (), "not read") if num_warps == 16 else None
     assert "on a GPU with less bandwidth per FLOP: on " in said(replace(here, launch=launch, compiled=compiled))
-
-
-def test_an_unreadable_kernel_has_no_bound_for_load_and_store_units():
-    counters = records.shipped(COUNTERS.form)[0].measured
-    experiment, compiled = counters.experiment, counters.compiled
-    launch = Launch(experiment.problem, experiment.config, H200)
-    for code, is_bound in ((compiled, True), (replace(compiled, unreadable="an instruction", operations=()), False)):
-        here = DramTraffic(discover()[experiment.kernel], launch, code)
-        assert ("load and store" in [bound.name for bound in here.bounds]) is is_bound
 
 
 def test_recorded_studies_are_marked_as_recorded():

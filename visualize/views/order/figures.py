@@ -15,7 +15,6 @@ from visualize.predict.execution import Execution
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import Schedule
 from visualize.views import theme
-from visualize.views.numbers import bytes_of
 from visualize.views.order.map_figure import MOST_CELLS
 
 TAIL = "tail wave"
@@ -40,31 +39,18 @@ def loads_figure(
         unit: "programs" or "tiles".
         panels: the inputs.
     """
+    traces = []
+    for (name, blocks), color, dash in zip(orders.items(), theme.CATEGORIES[:2], ("solid", "dash"), strict=False):
+        line, hover = {"color": color, "width": 2.5, "dash": dash}, f"{name}: %{{y:,}} blocks<extra></extra>"
+        traces.append(_scatter(name, counts, blocks, line=line, hovertemplate=hover))
     marked = [int(blocks[np.searchsorted(counts, first)]) for blocks in orders.values()]
-    lines = [
-        _line(
-            name,
-            counts,
-            blocks,
-            line={"color": theme.CATEGORIES[index], "width": 2.5, "dash": ("solid", "dash")[index]},
-            hovertemplate=f"{name}: %{{y:,}} blocks<extra></extra>",
-        )
-        for index, (name, blocks) in enumerate(orders.items())
-    ]
-    marks = {
-        "type": "scatter",
-        "mode": "markers+text",
-        "x": [first] * len(orders),
-        "y": marked,
-        "text": [f"{blocks:,}" for blocks in marked],
-        "textposition": ["bottom right", "top left"],
-        "marker": {"size": 9, "color": list(theme.CATEGORIES[: len(orders)])},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    labels = {"text": [f"{blocks:,}" for blocks in marked], "textposition": ["bottom right", "top left"]}
+    marker = {"size": 9, "color": list(theme.CATEGORIES[:2])}
+    style: Figure = {**labels, "marker": marker, "hoverinfo": "skip", "showlegend": False}
+    traces.append(_scatter("", [first] * len(marked), marked, "markers+text", **style))
     log = {"type": "log", "tickformat": ",d", "exponentformat": "none"}
     spans_decades = max(map(np.max, orders.values())) > 300 * min(map(np.min, orders.values()))
-    blocks_title = {"text": f"distinct blocks of {panels[0]} and {panels[1]}"}
+    title = {"text": f"distinct blocks of {panels[0]} and {panels[1]}"}
     layout = theme.layout(
         f"Distinct blocks that the first n {unit} load",
         height=330,
@@ -73,13 +59,13 @@ def loads_figure(
         hovermode="x unified",
         margin={"l": 70, "r": 10, "t": 34, "b": 44},
         xaxis={"title": {"text": f"n ({unit}, in start order)"}, **log, "dtick": 1},
-        yaxis={"title": blocks_title, "automargin": True, **log, "dtick": 1 if spans_decades else "D2"},
+        yaxis={"title": title, "automargin": True, **log, "dtick": 1 if spans_decades else "D2"},
     )
-    return {"data": [*lines, marks], "layout": layout}
+    return {"data": traces, "layout": layout}
 
 
 def bytes_figure(predicted: Mapping[int, Reuse], rows: Sequence[GroupSizeRow], own: int, source: str) -> Figure:
-    """Plot DRAM reads in GB by GROUP_SIZE, both axes logarithmic: predicted as a line with a band, counts as points.
+    """Plot bytes read from DRAM by GROUP_SIZE, on logarithmic axes: a predicted line with a band, and counted points.
 
     The band covers an L2 that keeps an eighth more or a tenth less, and programs in lockstep. Error bars span the
     smallest to the largest count.
@@ -90,44 +76,33 @@ def bytes_figure(predicted: Mapping[int, Reuse], rows: Sequence[GroupSizeRow], o
         source: "counted" or "recorded".
     """
     sizes, reuses = list(predicted), list(predicted.values())
-    least = [min(each.low_bytes, each.lockstep_bytes) / 1e9 for each in reuses]
-    most = [max(each.high_bytes, each.lockstep_bytes) / 1e9 for each in reuses]
-    compulsory, ends = reuses[0].compulsory_bytes / 1e9, [sizes[0], sizes[-1]]
+    least = [min(each.low_bytes, each.lockstep_bytes) for each in reuses]
+    most = [max(each.high_bytes, each.lockstep_bytes) for each in reuses]
     counts = {
-        size: np.array(row.dram_read_bytes) / 1e9 for row in rows if (size := row.group_size) and row.dram_read_bytes
+        size: np.quantile(row.dram_read_bytes, (0, 0.5, 1))
+        for row in rows
+        if (size := row.group_size) and row.dram_read_bytes
     }
+    ends, compulsory = [sizes[0], sizes[-1]], reuses[0].compulsory_bytes
     values = np.concatenate([[compulsory], least, most, *counts.values()])
     low, high = float(values.min()), float(values.max())
-    middle = math.sqrt(low * high)
-    band = {"line": {"width": 0}, "fill": "toself", "fillcolor": "rgba(91,108,230,0.18)", "hoverinfo": "skip"}
-    hover = "GROUP_SIZE %{x}: %{y:.3g} GB predicted<extra></extra>"
-    dots = {"dash": "dot", "color": theme.CATEGORIES[7]}
     # The axis spans at least a factor of three, so that small differences look small.
-    span = {"marker": {"opacity": 0}, "showlegend": False, "hoverinfo": "skip"}
+    span = [math.sqrt(low * high / 3), math.sqrt(low * high * 3)]
+    hidden = {"marker": {"opacity": 0}, "showlegend": False, "hoverinfo": "skip"}
+    band: Figure = {"line": {"width": 0}, "fill": "toself", "fillcolor": "rgba(91,108,230,0.18)", "hoverinfo": "skip"}
+    hover = "GROUP_SIZE %{x}: %{y:.3s}B predicted<extra></extra>"
+    dots = {"dash": "dot", "color": theme.CATEGORIES[7]}
+    reads = [each.read_bytes for each in reuses]
     traces = [
-        _line("uncertainty", sizes + sizes[::-1], least + most[::-1], **band),
-        _line(
-            "predicted",
-            sizes,
-            [each.read_bytes / 1e9 for each in reuses],
-            line={"color": theme.MODEL},
-            hovertemplate=hover,
-        ),
-        *([_points(counts, counts, source, "GB")] if counts else []),
-        _line("each input once", ends, [compulsory] * 2, line=dots, hoverinfo="y"),
-        _line("least span", ends[:1] * 2, [middle / math.sqrt(3), middle * math.sqrt(3)], **span) | {"mode": "markers"},
+        _scatter("uncertainty", sizes + sizes[::-1], least + most[::-1], **band),
+        _scatter("predicted", sizes, reads, line={"color": theme.MODEL}, hovertemplate=hover),
+        *([_points(counts, source, "%{y:.4s}B")] if counts else []),
+        _scatter("each input once", ends, [compulsory] * 2, line=dots, hoverinfo="y"),
+        _scatter("least span", ends[:1] * 2, span, mode="markers", **hidden),
     ]
-    # Plotly abbreviates the ticks between powers of ten to one small digit.
-    digits = (1, 2, 5) if high > 10 * low else (1, 1.5, 2, 3, 5, 7)
-    ticks = [digit * 10.0**power for power in range(-6, 7) for digit in digits]
-    axis = {"title": {"text": "read from DRAM (log scale)"}, "type": "log", "tickvals": ticks}
-    axis["ticktext"] = [*map(_tick_text, ticks)]
-    return {"data": traces, "layout": _group_size_layout("DRAM reads by GROUP_SIZE", axis, sizes[-1], own)}
-
-
-def _tick_text(gigabytes: float) -> str:
-    number, unit = bytes_of(gigabytes * 1e9 * (1 + 1e-9)).split()  # 0.007 GB is slightly less than 7 MB in binary
-    return f"{float(number.replace(',', '')):,g} {unit}"
+    axis = {"type": "log", "tickformat": "~s", "ticksuffix": "B", "dtick": "D2" if high > 10 * low else "D1"}
+    layout = _group_size_layout("DRAM reads by GROUP_SIZE", "bytes read from DRAM (log scale)", axis, sizes[-1], own)
+    return {"data": traces, "layout": layout}
 
 
 def times_figure(rows: Sequence[GroupSizeRow], own: int, source: str) -> Figure:
@@ -138,47 +113,34 @@ def times_figure(rows: Sequence[GroupSizeRow], own: int, source: str) -> Figure:
         own: the launch's GROUP_SIZE.
         source: "measured" or "recorded".
     """
-    times = {size: np.array(row.times_ms) for row in rows if (size := row.group_size)}
-    spread = {size: np.percentile(values, (20, 80)) for size, values in times.items()}
-    axis = {"title": {"text": "milliseconds, p20 to p80"}, "type": "linear", "rangemode": "tozero"}
-    layout = _group_size_layout("Time by GROUP_SIZE, in one study", axis, max(times), own)
-    return {"data": [_points(times, spread, source, "ms")], "layout": layout}
+    times = {size: np.quantile(row.times_ms, (0.2, 0.5, 0.8)) for row in rows if (size := row.group_size)}
+    axis, title = {"rangemode": "tozero"}, "Time by GROUP_SIZE, in one study"
+    layout = _group_size_layout(title, "milliseconds, p20 to p80", axis, max(times), own)
+    return {"data": [_points(times, source, "%{y:.3f} ms")], "layout": layout}
 
 
-def _line(name: str, x: Any, y: Any, **style: Any) -> dict[str, Any]:
-    return {"type": "scatter", "mode": "lines", "name": name, "x": x, "y": y, **style}
+def _scatter(name: str, x: Any, y: Any, mode: str = "lines", **style: Any) -> dict[str, Any]:
+    return {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y, **style}
 
 
-def _points(values: Mapping[int, np.ndarray], spread: Mapping[int, np.ndarray], name: str, unit: str) -> dict[str, Any]:
-    """Draw medians of `values`, with error bars over `spread`, by GROUP_SIZE."""
-    medians = np.array([np.median(each) for each in values.values()])
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": list(values),
-        "y": medians.tolist(),
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": [float(each.max()) for each in spread.values()] - medians,
-            "arrayminus": medians - [float(each.min()) for each in spread.values()],
-        },
-        "marker": {"color": theme.HARDWARE, "size": 9},
-        "hovertemplate": f"GROUP_SIZE %{{x}}: %{{y:.3f}} {unit} {name}<extra></extra>",
-    }
+def _points(spread: Mapping[int, np.ndarray], name: str, value: str) -> dict[str, Any]:
+    """Draw the low, middle and high value of each GROUP_SIZE as points with error bars."""
+    low, middle, high = np.transpose(list(spread.values()))
+    bars = {"type": "data", "symmetric": False, "array": high - middle, "arrayminus": middle - low}
+    hover = f"GROUP_SIZE %{{x}}: {value} {name}<extra></extra>"
+    marker = {"color": theme.HARDWARE, "size": 9}
+    return _scatter(name, list(spread), middle, "markers", error_y=bars, marker=marker, hovertemplate=hover)
 
 
-def _group_size_layout(title: str, yaxis: dict[str, Any], last: int, own: int) -> dict[str, Any]:
+def _group_size_layout(title: str, unit: str, axis: dict[str, Any], last: int, own: int) -> dict[str, Any]:
     powers = [1 << exponent for exponent in range(last.bit_length())]
-    xaxis = {"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers}
     line = {"type": "line", "x0": own, "x1": own, "y0": 0, "y1": 1, "yref": "paper"}
     # On a logarithmic axis, annotations are positioned by the logarithm, but shapes are not.
     label = {"text": f"this: {own}", "x": math.log10(own), "y": 0.12, "yref": "paper", "xanchor": "left"}
     return theme.layout(
         title,
-        xaxis=xaxis,
-        yaxis={"automargin": True, **yaxis},
+        xaxis={"title": {"text": "GROUP_SIZE (rows of tiles)"}, "type": "log", "tickvals": powers, "ticktext": powers},
+        yaxis={"title": {"text": unit}, "automargin": True, **axis},
         showlegend=True,
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.5, "xanchor": "center"},
         margin={"l": 60, "r": 10, "t": 84, "b": 48},
@@ -200,15 +162,9 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     unit, scale = ("µs", 1000.0) if longest < 0.1 else ("ms", 1.0)
     labels = [f"{theme.three_digits(bound.ms * scale)} {unit}" for bound in resources]
     labels[resources.index(slowest)] += " (bottleneck)"
-    layout = theme.layout(
-        "Time each resource would take alone",
-        barmode="stack",
-        xaxis={"title": {"text": unit}, "range": [0, 1.15 * longest * scale]},
-        yaxis={"automargin": True, "autorange": "reversed"},
-    )
-    bars = {
-        "type": "bar",
-        "orientation": "h",
+    bar, grey = {"type": "bar", "orientation": "h"}, theme.CATEGORIES[7]
+    alone = {
+        **bar,
         "name": "alone",
         "y": [bound.name for bound in resources],
         "x": [bound.ms * scale for bound in resources],
@@ -218,27 +174,32 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
         "text": labels,
         "textposition": "auto",
     }
+    layout = theme.layout(
+        "Time each resource would take alone",
+        barmode="stack",
+        xaxis={"title": {"text": unit}, "range": [0, 1.15 * longest * scale]},
+        yaxis={"automargin": True, "autorange": "reversed"},
+    )
     if measured_ms is None:
-        return {"data": [bars], "layout": layout}
+        return {"data": [alone], "layout": layout}
     tail_ms = sum(bound.ms for bound in bounds if bound.name == TAIL and slowest.name == "arithmetic")
     rest_ms = max(0.0, measured_ms - slowest.ms - tail_ms)
     tail, rest = TAIL if tail_ms > 0.03 * measured_ms else "", "rest" if rest_ms > 0.05 * measured_ms else ""
     time = {
-        "type": "bar",
-        "orientation": "h",
+        **bar,
         "name": "time",
         "y": [source] * 3,
         "x": [slowest.ms * scale, tail_ms * scale, rest_ms * scale],
-        "marker": {"color": [theme.CATEGORIES[i] for i in (1, 3, 7)], "pattern": {"shape": ["", "", "/"]}},
+        "marker": {"color": [theme.CATEGORIES[1], theme.CATEGORIES[3], grey], "pattern": {"shape": ["", "", "/"]}},
         "customdata": [slowest.name, TAIL, "not explained by these"],
         "hovertemplate": f"%{{customdata}}: %{{x:.4g}} {unit}<extra></extra>",
         "text": [slowest.name, tail, rest],
         "textposition": ["inside", "inside", "outside"],
         "textangle": 0,
     }
-    at = {"x0": measured_ms * scale, "x1": measured_ms * scale, "y0": 0, "y1": 1, "yref": "y domain"}
-    layout["shapes"] = [{"type": "line", **at, "line": {"dash": "dot", "color": theme.CATEGORIES[7]}}]
-    return {"data": [bars, time], "layout": layout}
+    end = {"type": "line", "x0": measured_ms * scale, "x1": measured_ms * scale, "y0": 0, "y1": 1, "yref": "y domain"}
+    layout["shapes"] = [{**end, "line": {"dash": "dot", "color": grey}}]
+    return {"data": [alone, time], "layout": layout}
 
 
 def gantt_figure(execution: Execution, schedule: Schedule, color: str, title: str) -> Figure:

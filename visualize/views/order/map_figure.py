@@ -32,8 +32,8 @@ _MOST_NUMBERED, _NUMBER_PX = 12, 13
 # Fractions of C's side: for blocks, for a strip of one slice, for the widest strip, and for the gap beside them.
 _LEAST_BLOCKS, _STRIP, _WIDEST_STRIP, _GAP = 0.3, 0.07, 0.25, 0.035
 
-# The two maps, as fractions of the picture's width.
-_HALVES = ((0.0, 0.478), (0.522, 1.0))
+# The gap between maps, as a fraction of the picture's width.
+_BETWEEN = 0.044
 
 
 @dataclass(frozen=True)
@@ -155,43 +155,27 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
             for tensor, turned in launch.transposed.items()
         ]
     has_gaps, is_numbered = max(launch.extents) <= _MOST_WITH_GAPS, max(launch.extents) <= _MOST_NUMBERED
+    style = {"xgap": int(has_gaps), "ygap": int(has_gaps), "hoverongaps": False, "coloraxis": "coloraxis"}
     numbers = {"texttemplate": "%{text}", "textfont": {"size": _NUMBER_PX}} if is_numbered else {}
+    sides, width = [(grid.across, "pid_n"), (grid.down, "pid_m")], (1 + _BETWEEN) / len(maps) - _BETWEEN
     traces, notes, axes = [], [], dict[str, Any]()
     for index, (name, cells, is_transposed) in enumerate(maps):
-        ending = str(index + 1) if index else ""
+        ending, start = str(index + 1) if index else "", index * (width + _BETWEEN)
         x, y = f"x{ending}", f"y{ending}"
-        columns, rows = (grid.down, grid.across) if is_transposed else (grid.across, grid.down)
-        traces.append(
-            {
-                "type": "heatmap",
-                "name": name,
-                "coloraxis": "coloraxis",
-                "xgap": int(has_gaps),
-                "ygap": int(has_gaps),
-                "hoverongaps": False,
-                "hovertemplate": "%{hovertext}<extra></extra>",
-                "z": np.ma.masked_array(cells),
-                "xaxis": x,
-                "yaxis": y,
-                **_positions("x", columns, has_gaps),
-                **_positions("y", rows, has_gaps),
-                **numbers,
-            }
-        )
-        title = {"text": "pid_m" if is_transposed else "pid_n", "standoff": 4}
-        domain = _HALVES[index] if len(maps) == 2 else (index / len(maps), (index + 0.9) / len(maps))
-        x_axis = {**_ticks(columns), "title": title, "range": columns.edges[[0, -1]].tolist(), "domain": list(domain)}
-        y_axis = {**_ticks(rows), "range": rows.edges[[-1, 0]].tolist()}
-        if index == 0 or launch.panels is None:
-            y_axis["title"] = {"text": "pid_n" if is_transposed else "pid_m", "standoff": 4}
+        (columns, across), (rows, down) = reversed(sides) if is_transposed else sides
+        trace = {"type": "heatmap", "name": name, "xaxis": x, "yaxis": y, "z": np.ma.masked_array(cells)}
+        position = _positions("x", columns, has_gaps) | _positions("y", rows, has_gaps)
+        traces.append({**trace, **position, **style, **numbers, "hovertemplate": "%{hovertext}<extra></extra>"})
+        x_axis = _axis(columns, across) | {"range": columns.edges[[0, -1]].tolist(), "domain": [start, start + width]}
+        y_axis = _axis(rows, "" if index and launch.panels else down) | {"range": rows.edges[[-1, 0]].tolist()}
         if index:
             x_axis["anchor"], y_axis["anchor"] = y, x
-        if index and launch.panels is not None:
+        if index and launch.panels:
             x_axis["matches"], y_axis["matches"] = "x", "y"
         axes |= {f"xaxis{ending}": x_axis, f"yaxis{ending}": y_axis}
         corner = {"xref": f"{x} domain", "yref": f"{y} domain"}
         notes.append({"text": name, **corner, "x": 0.5, "y": 1, "yanchor": "bottom", "yshift": 4})
-        if launch.panels is not None:
+        if launch.panels:
             left, top = (f"<b>{tensor}</b>" for tensor in launch.panels)
             # In a split-K launch, the numbers of a step count slices.
             numbered = ": the pid of each tile" if is_numbered and launch.slices == 1 else ""
@@ -205,15 +189,9 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
     colors = {"cmin": -0.5, "cmax": shades - 0.5, "colorscale": theme.repeated(shades), "showscale": False}
     if count := {"order": launch.programs, "sm": launch.sms}.get(color):
         colors |= {"cmin": 0, "cmax": max(count - 1, 1), "colorscale": theme.SEQUENCE}
-    layout = theme.layout(
-        "",
-        margin={"l": 4, "r": 4, "t": 28, "b": 4},
-        annotations=[{"showarrow": False, **note} for note in notes],
-        coloraxis=colors,
-        **axes,
-    )
-    del layout["title"]
-    return {"data": traces, "layout": layout}
+    notes = [{"showarrow": False, **note} for note in notes]
+    margin = {"l": 4, "r": 4, "t": 28, "b": 4}
+    return {"data": traces, "layout": theme.layout("", margin=margin, annotations=notes, coloraxis=colors, **axes)}
 
 
 def _cell_values(order: Order, grid: MapGrid, color: str) -> list[np.ndarray]:
@@ -239,20 +217,14 @@ def _positions(letter: str, side: MapSide, has_gaps: bool) -> dict[str, Any]:
     return {f"{letter}0": float(side.edges[:2].mean()), f"d{letter}": side.stride}
 
 
-def _ticks(side: MapSide) -> dict[str, Any]:
+def _axis(side: MapSide, title: str) -> dict[str, Any]:
     """Number up to ten tiles, at their middles."""
     step = 1
     while side.tiles > 9 * step:
         step *= 2
     numbers = range(0, side.tiles, step)
-    return {
-        "tickmode": "array",
-        "tickvals": [number + 0.5 for number in numbers],
-        "ticktext": [*map(str, numbers)],
-        "ticks": "",
-        "tickangle": 0,
-        "automargin": True,
-    }
+    ticks = {"tickvals": [number + 0.5 for number in numbers], "ticktext": [*map(str, numbers)], "tickangle": 0}
+    return {**ticks, "ticks": "", "automargin": True, "title": {"text": title, "standoff": 4}}
 
 
 def player_data(

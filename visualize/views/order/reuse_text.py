@@ -90,10 +90,8 @@ def _orders(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
         reason = "The L2, not DRAM, is the limit here. It has less work if more consecutive programs share a panel."
     return (
         say(
-            "GROUP_SIZE {} reads the fewest bytes, {}; {} reads the most, {}.",
+            f"GROUP_SIZE {{}} reads the fewest bytes, {bytes_of(least)}; {worst} reads the most, {{}}.",
             Strong(fewest),
-            bytes_of(least),
-            worst,
             Sourced(f"{significant(most / least)} × as many", "predicted"),
         ),
         say("Recommended: {}. {}", Strong(best), reason) if best != fewest else "",
@@ -160,11 +158,8 @@ def _other_gpu(traffic: DramTraffic) -> Sentence | str:
         dram_ms, arithmetic_ms = there.read_bytes / gpu.dram_gbps / 1e6, family.work(launch.problem) / tflops / 1e9
         if dram_ms > arithmetic_ms:
             return say(
-                "The difference would show on a GPU with less bandwidth per FLOP: on {}, GROUP_SIZE {} would need {} "
-                "of DRAM time and {} of arithmetic.",
-                name,
-                worst,
-                milliseconds(dram_ms),
+                "The difference would show on a GPU with less bandwidth per FLOP: on "
+                f"{name}, GROUP_SIZE {worst} would need {milliseconds(dram_ms)} of DRAM time and {{}} of arithmetic.",
                 Sourced(milliseconds(arithmetic_ms), "predicted"),
             )
     return ""
@@ -220,19 +215,16 @@ def study_table(traffic: DramTraffic) -> Markup | str:
     rows = []
     for row in study.rows:
         predicted, reads = traffic.sizes.get(min(row.group_size or 1, traffic.schedule.extents[0])), row.dram_read_bytes
-        count, flags = float(np.median(reads)) if reads else 0.0, []
+        count, gigabytes, error, flags = "not counted", "", "", []
         if predicted:
+            gigabytes = f"{predicted.read_bytes / 1e9:.3f}"
             flags = [*["drift"] * predicted.is_drift, *["edge of the L2"] * predicted.is_edge]
-        rows.append(
-            (
-                row.group_size,
-                f"{predicted.read_bytes / 1e9:.3f}" if predicted else "",
-                f"{count / 1e9:.3f} ± {50 * np.ptp(reads) / count:.1f}\u00a0%" if reads else "not counted",
-                f"{100 * (predicted.read_bytes / count - 1):+.1f} %" if predicted and count else "",
-                f"{np.median(row.times_ms):.4f}",
-                Listed(tuple(map(term, flags))),
-            )
-        )
+        if reads:
+            median = float(np.median(reads))
+            count = f"{median / 1e9:.3f} ± {50 * np.ptp(reads) / median:.1f}\u00a0%"
+            error = f"{100 * (predicted.read_bytes / median - 1):+.1f} %" if predicted else ""
+        time = f"{np.median(row.times_ms):.4f}"
+        rows.append((row.group_size, gigabytes, count, error, time, Listed(tuple(map(term, flags)))))
     header = (term("GROUP_SIZE"), "GB predicted", "GB counted (median of five)", "error", "ms, timed in turns", "")
     return table(frame(header, rows), f"{study.tool}, {study.device.name}. {study.note}".strip())
 

@@ -43,22 +43,16 @@ def loads_headline(
     """
     (rows, columns), (other_rows, other_columns) = loads.regions
     first, details = counted(loads.first, unit), list[Any]()
-    region = say(
-        f"The first {{}} need {{}} of {inputs[0]} and {{}} of {inputs[1]}; row-major order needs {{}} and {{}}.",
-        first,
-        counted(rows, "row"),
-        counted(columns, "column"),
-        counted(other_rows, "row"),
-        Sourced(counted(other_columns, "column"), "predicted"),
-    )
+    need = f"{counted(rows, 'row')} of {inputs[0]} and {counted(columns, 'column')} of {inputs[1]}"
+    other_need = Sourced(f"{counted(other_rows, 'row')} and {counted(other_columns, 'column')}", "predicted")
+    region = say("The first {} need {}; row-major order needs {}.", first, need, other_need)
     beside, reason = f"blocks of {enumerated(inputs)} instead of {loads.row_major_blocks:,}", region
     if loads.blocks == loads.row_major_blocks:
         beside, reason = "blocks in either order", _equal_loads(loads, unit)
     elif loads.blocks > loads.row_major_blocks:
-        beside = f"blocks for the first {first}; row-major order needs {loads.row_major_blocks:,}"
+        beside, details = f"blocks for the first {first}; row-major order needs {loads.row_major_blocks:,}", [region]
         wide = counted(other_columns, "tile")
         reason = say("C is only {} wide, so grouping saves no blocks. Reuse shows the bytes read from DRAM.", wide)
-        details = [region]
     elif gain := _grouping_gain(traffic, first):
         reason, *details = gain[0], region, *gain[1:], link
     if loads.wave_blocks is not None:
@@ -78,14 +72,12 @@ def _grouping_gain(traffic: DramTraffic, first: str) -> tuple[Sentence, ...]:
     before_gb, gb = (f"{each.read_bytes / 1e9:.2f}" for each in traffic.by_group_size((1, size)).values())
     change, recorded = ms / before_ms - 1, traffic.source("counted")
     effect = f"{'falls' if change < 0 else 'grows'} by {percent(abs(change))}"
+    reads = say(
+        "DRAM reads fall from {:.1f} to {}", before_bytes / 1e9, Sourced(f"{read_bytes / 1e9:.1f} GB", recorded)
+    )
+    effect = effect if abs(change) >= 0.05 else "hardly changes"
     return (
-        say(
-            "The first {} share more blocks: DRAM reads fall from {:.1f} to {}; the time {}.",
-            first,
-            before_bytes / 1e9,
-            Sourced(f"{read_bytes / 1e9:.1f} GB", recorded),
-            effect if abs(change) >= 0.05 else "hardly changes",
-        ),
+        say("The first {} share more blocks: {}; the time {}.", first, reads, effect),
         say("Predicted: {} and {} GB.", before_gb, Sourced(gb, "predicted")),
         say("Time: {} in row-major order, {} here.", milliseconds(before_ms), Sourced(milliseconds(ms), recorded)),
     )
@@ -98,9 +90,7 @@ def _equal_loads(loads: FirstLoads, unit: str) -> Sentence:
         return say("This order is row-major, so both load the same blocks.")
     if loads.first == loads.tiles:
         all_units = counted(loads.tiles, unit)
-        return say(
-            "All {} together load every block, whatever the order. Larger launches show a difference.", all_units
-        )
+        return say("Together, all {} load every block in any order. Larger launches show a difference.", all_units)
     first = counted(loads.first, unit) if loads.first > 1 else unit
     return say("Both orders give the first {} equally many rows and columns of tiles.", first)
 
@@ -151,17 +141,12 @@ def occupancy_table(schedule: Schedule, launch: Launch, compiled: Compiled | Non
     limits = Markup("")
     if compiled:
         limit = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
-        by_resource = ", ".join(f"{resource} {count}" for resource, count in limit.limits.items())
-        shared = Sourced(f"{compiled.shared_bytes:,} bytes of shared memory per program", "compiled")
         limits = prose.hint(
-            say("{} registers per thread, {}.", compiled.registers, shared),
-            say("Programs that fit on an SM of {}, by resource: {}.", launch.gpu.name, by_resource),
+            say("The number of programs per SM is limited by {}.", Sourced(enumerated(limit.limited_by), "compiled")),
+            f"{compiled.registers} registers per thread, {compiled.shared_bytes:,} bytes of shared memory per program.",
         )
     if schedule.turns > 1 and schedule.programs <= schedule.sms:
-        return (
-            prose.claim("Each SM gets at most one program, which loops over its tiles. Occupancy has no effect.")
-            + limits
-        )
+        return limits + prose.claim("An SM gets at most one program, which loops over its tiles, at any occupancy.")
     own, most = schedule.programs_per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps)
     rows = []
     for per_sm in sorted({1, own, most, *(count for count in (2, 4, 8, 16) if count < most)}):
@@ -195,35 +180,19 @@ def timeline_hint(gpu: str, experiments: Sequence[Experiment]) -> Sentence:
 
 def timeline_sentences(timeline: Timeline, execution: Execution, schedule: Schedule) -> tuple[Sentence | str, ...]:
     """State how long the launch took, the cost of the instrumentation, and the assumptions."""
-    plain_ms, instrumented_ms = timeline.plain.median_ms, timeline.instrumented.median_ms
-    registers, instrumented_registers = timeline.registers
-    loop = say(
-        "Each program loops over up to {} tiles, but only its start and end are recorded. That its tiles take equal "
-        "time is {}.",
-        schedule.turns,
-        Mark("assumed"),
-    )
+    ms, instrumented_ms = timeline.plain.median_ms, timeline.instrumented.median_ms
+    programs, sms = Strong(f"{len(execution.sm):,} programs"), len(np.unique(execution.sm))
+    span = Sourced(Strong(written(execution.span_ns, "ns")), source(timeline.backend))
+    overhead = Strong(f"{100 * (instrumented_ms / ms - 1):+.1f} %".replace("-", "−"))
+    times = f"{milliseconds(instrumented_ms)} against {milliseconds(ms)}, timed in turns"
+    registers = "{1} against {0} registers per thread".format(*timeline.registers)
+    events, loop = milliseconds(timeline.kernel_ms), "Each program loops over up to {} tiles; their equal times are {}."
     return (
-        say(
-            "On {}, {} ran on {} SMs within {}, first start to last end.",
-            timeline.device.name,
-            Strong(f"{len(execution.sm):,} programs"),
-            len(np.unique(execution.sm)),
-            Sourced(Strong(written(execution.span_ns, "ns")), source(timeline.backend)),
-        ),
-        say(
-            "CUDA events around that launch: {} (L2 {}).", milliseconds(timeline.kernel_ms), timeline.experiment.run.l2
-        ),
-        say(
-            "Instrumentation overhead: {} ({} against {}, timed in turns; {} against {} registers per thread).",
-            Strong(f"{100 * (instrumented_ms / plain_ms - 1):+.1f} %".replace("-", "−")),
-            milliseconds(instrumented_ms),
-            milliseconds(plain_ms),
-            instrumented_registers,
-            registers,
-        ),
+        say("On {}, {} ran on {} SMs within {}, first start to last end.", timeline.device.name, programs, sms, span),
+        say("CUDA events around that launch: {} (L2 {}).", events, timeline.experiment.run.l2),
+        say("Instrumentation overhead: {} ({}; {}).", overhead, times, registers),
         say("The timer ticks every {}.", Strong(f"{timeline.tick_ns} ns")),
-        loop if schedule.turns > 1 else "",
+        say(loop, schedule.turns, Mark("assumed")) if schedule.turns > 1 else "",
         "" if timeline.passed else say("{}", Strong("The instrumented build's result failed the kernel's check.")),
         timeline.note,
     )
