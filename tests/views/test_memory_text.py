@@ -17,7 +17,6 @@ from kernels.spec import DTYPE_BYTES, Launch
 from visualize.panels.memory_picture import Execution
 from visualize.predict import coalescing, textbook
 from visualize.predict.agreement import Verdicts, compare_costs
-from visualize.predict.request_lines import request_lines
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Matrix
 from visualize.views.memory import tables
@@ -60,16 +59,6 @@ def reasons(found):
 
 def headline(found, number, worst=1):
     return re.sub(r"<[^>]*>", "", memory_headline(found, number, worst))
-
-
-def block_of(found, number):
-    """The first execution of a compiled operation: its requests, tensor and matrix."""
-    op = next(op for op in found.compiled if op.number == number)
-    tensor = found.kernel.family.tensors(found.launch.problem)[op.access.tensor]
-    matrix = Matrix(*tensor.stored, DTYPE_BYTES[found.launch.problem.dtype])
-    axes = (op.access.rows, op.access.columns) if hasattr(op.access, "rows") else (op.access.run,)
-    first = tuple(int(axis.start(0, axis.block)) for axis in axes)
-    return op, coalescing.requests(op.access, matrix, first, op.compiled), tensor, matrix
 
 
 def test_a_recorded_launch_is_marked_equal(session):
@@ -146,28 +135,24 @@ def test_boxes_have_no_requests_and_their_sectors_past_the_edge_were_counted_as_
     assert "Nsight Compute counted different numbers" in plain(launch_sentences(wrong))
 
 
-@pytest.mark.parametrize(
-    ("payload", "number", "name"), [(EDGE, 0, "one TMA box"), ({"kernel": "matmul.fused_add_relu"}, 1, "4 TMA boxes")]
-)
-def test_the_picture_of_a_block_says_what_its_box_rows_cost(session, payload, number, name):
-    found = launch_of(session, payload)
-    op, block, tensor, matrix = block_of(found, number)
-    board = textbook.requests(op.access, matrix, (0, 0), Textbook())
-    shown = Execution(op.access, (0, 0), tensor, Textbook(), 2, 2, board, block, found.code, number, False)
-    lines = shown.compiled_lines(np.array([0, 0]))
-    assert shown.compiled_name == f"Compiled: {name}"
-    assert lines.sectors.tolist() == [op.tile.sectors] * 2
-    assert lines.wanted_bytes.tolist() == [op.tile.bytes_wanted] * 2
-    assert f"{op.tile.sectors:,} sectors" in request_title(lines, 0, name)
-
-
 @pytest.mark.parametrize("payload", [TINY, TF32, EDGE, SMALL_TILE, square("transpose.flat", 577), ROW_STRIP])
-def test_used_bytes_are_those_that_the_picture_shows(session, payload):
+def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(session, payload):
     found = launch_of(session, payload)
     for op in found.compiled:
-        _, requests, _, _ = block_of(found, op.number)
-        lines = request_lines(requests, np.arange(len(requests.row)))
+        tensor = found.kernel.family.tensors(found.launch.problem)[op.access.tensor]
+        size = DTYPE_BYTES[found.launch.problem.dtype]
+        matrix, board = Matrix(*tensor.stored, size), Textbook()
+        axes = (op.access.rows, op.access.columns) if hasattr(op.access, "rows") else (op.access.run,)
+        first = tuple(int(axis.start(0, axis.block)) for axis in axes)
+        block = coalescing.requests(op.access, matrix, first, op.compiled)
+        blackboard = textbook.requests(op.access, matrix, first, board)
+        shown = Execution(op.access, first, tensor, board, size, size, blackboard, block, found.code, op.number, False)
+        lines = shown.compiled_lines(np.arange(len(block.row)))
         assert used_bytes(op, op.tile) == lines.wanted_bytes.sum()
+        assert lines.sectors.sum() == op.tile.sectors
+        if payload is EDGE and op.number == 0:
+            assert shown.compiled_name == "Compiled: one TMA box"
+            assert f"{op.tile.sectors:,} sectors" in request_title(lines, 0, "")
 
 
 def test_one_element_uses_2_of_32_bytes_wherever_it_is_written(session):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from importlib.metadata import version
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +13,6 @@ from kernels.results import Failure
 from visualize.panels import whatif_panel
 from visualize.panels.tabs import SETTINGS
 from visualize.views.memory import tables
-from visualize.views.prose import html
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -47,6 +45,13 @@ def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(s
     table, _, rows = last_table(whatif_panel.faults, session, "matmul.grouped", **flat)
     assert rows["sizes not known to be divisible by 16"][2] == "4 B"
     assert {"A transposed", "B transposed", "num_warps 4 → 2", "num_warps 4 → 8"} <= set(rows)
+    assert "×</b>" in table
+    for row in rows.values():  # of each change, the load of A
+        for column in (3, 5):
+            now, before = (int(cells[column].replace(",", "")) for cells in (row, rows["unchanged"]))
+            ratio = f"{now / before:.3g} ×" if now > before else f"1 / {before / now:.3g}"
+            expected = ratio if now != before else "same" if row[0] != "unchanged" else ""
+            assert re.sub("<.*?>", "", row[column + 1]) == expected
     assert re.search(r"<b>B transposed</b> \([\d.]+ × fewer\)", table)
 
 
@@ -89,75 +94,37 @@ def test_two_gpus_and_the_recorded_compiler_stand_side_by_side(session):
     own = f"Triton {version('triton')}"
     expected = [f"H200, {own}", f"A100-80GB, {own}", "H200, Triton 3.6.0"]
     assert header[1:-1] == list(dict.fromkeys(expected)), "this Triton, and the one of the recording if it is another"
-    assert "differs" in table
     assert all(cell.isdigit() for cell in rows["registers per thread"][1 : len(header) - 1])
+    assert all(("differs" in row[-1]) == (len(set(row[1:-1])) > 1) for row in rows.values())
+    assert "differs" in table
     table, _, _ = last_table(whatif_panel.across, session, "matmul.grouped", **{**DEEP, "BLOCK_M": 64, "BLOCK_N": 64})
     assert 'role="alert"' in table
     assert "shared memory" in table
 
 
-@pytest.mark.parametrize(
-    ("question", "flat", "field"),
-    [
+def test_a_dimension_or_gpu_that_cannot_be_compared_is_refused_beside_its_control(session):
+    matmul = {"kernel": "matmul.grouped", "other_gpu": "A100-80GB", "dtype": "float8_e5m2"}
+    for question, flat, field in (
         (whatif_panel.cliff, {"kernel": "transpose.tiled", "dimension": "K"}, "dimension"),
         (whatif_panel.across, {"kernel": "matmul.grouped", "other_gpu": "H200"}, "other_gpu"),
-        (
-            whatif_panel.across,
-            {"kernel": "matmul.grouped", "other_gpu": "A100-80GB", "dtype": "float8_e5m2"},
-            "other_gpu",
-        ),
-    ],
-)
-def test_a_dimension_or_gpu_that_cannot_be_compared_is_refused_beside_its_control(session, question, flat, field):
-    with pytest.raises(ConfigError, match=f"{field} is|{flat.get('dtype')}") as error:
-        list(question(session, SETTINGS.state(flat, None)))
-    assert error.value.field == field
+        (whatif_panel.across, matmul, "other_gpu"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            list(question(session, SETTINGS.state(flat, None)))
+        assert error.value.field == field
 
 
-def operation(requests, number=0):
-    return SimpleNamespace(
-        number=number,
-        access=SimpleNamespace(op="load", tensor="A", source=("kernels/x.py", 7)),
-        width_bytes=16,
-        launch=SimpleNamespace(requests=requests, sectors=8, is_lower_bound=False),
-        compiled=None,
-    )
+def test_only_changes_that_save_requests_are_named():
+    for totals, expected in (
+        ((None, 4), "The unchanged launch can't be compiled, so there is nothing to compare with."),
+        ((8, 8, 9, None), "None of these changes saves requests"),
+        ((8, 2, 8), "Fewer requests with 1 (4 × fewer)."),
+        ((8, 0, 4), "Fewer requests with 1 (none: boxes are copied); 2 (2 × fewer)."),
+    ):
+        named = {str(number): total for number, total in enumerate(totals)}
+        assert str(tables.best_changes(named)).startswith(expected)
 
 
-@pytest.mark.parametrize(
-    ("totals", "expected"),
-    [
-        ({"unchanged": None, "x": 4}, "The unchanged launch can't be compiled, so there is nothing to compare with."),
-        ({"unchanged": 8, "x": 8, "y": 9, "z": None}, "None of these changes saves requests"),
-        ({"unchanged": 8, "x": 2, "y": 8}, "Fewer requests with x (4 × fewer)."),
-        ({"unchanged": 8, "x": 0, "y": 4}, "Fewer requests with x (none: boxes are copied); y (2 × fewer)."),
-    ],
-)
-def test_only_changes_that_save_requests_are_named(totals, expected):
-    assert str(tables.best_changes(totals)).startswith(expected)
-
-
-@pytest.mark.parametrize(
-    ("now", "before", "expected"),
-    [
-        (8, 8, '<span class="hint">same</span>'),
-        (16, 8, "<b>2 ×</b>"),
-        (2, 8, "<b>1 / 4</b>"),
-        (0, 8, "<b>none</b>"),
-        (8, 0, ""),
-    ],
-)
-def test_a_change_is_a_ratio_to_the_same_operation_of_the_base(now, before, expected):
-    code = SimpleNamespace(registers=40)
-    (row,) = tables.change_rows("x", code, (operation(now),), (operation(before),))
-    assert html([row[4]]) == expected
-    rows = tables.change_rows("x", code, (operation(now, number=1),), (operation(before),))
-    assert rows == [("x", "load A", "16 B", f"{now}", "", "8", "", "40")]
+def test_a_change_that_failed_is_a_row_with_the_reason():
     (row,) = tables.change_rows("x", Failure("compile", "timeout", "Too slow."), None, None)
     assert row == ("x", "Too slow.", *("",) * 6)
-
-
-def test_rows_of_two_gpus_say_whether_they_differ():
-    table = tables.gpus_table({"one": {"registers": "40", "warps": "4"}, "two": {"registers": "48", "warps": "4"}})
-    assert "<td>40</td><td>48</td><td><span" in table
-    assert "<td>4</td><td>4</td><td></td>" in table

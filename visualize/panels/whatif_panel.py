@@ -116,8 +116,8 @@ def _variants(experiment: Experiment) -> list[_Variant]:
     problem, config = experiment.problem, experiment.config
     sizes = {name: value for name in ("M", "N", "K") if (value := getattr(problem, name, None)) is not None}
     found = [
-        _Variant(tables.UNCHANGED, experiment),
-        _Variant(tables.AS_CONSTANTS, experiment, "constexpr"),
+        _Variant("unchanged", experiment),
+        _Variant("sizes and strides as constants", experiment, "constexpr"),
     ]
     odd = {name: -(-value // DIVISOR) * DIVISOR for name, value in sizes.items() if value % DIVISOR}
     if odd:
@@ -125,7 +125,7 @@ def _variants(experiment: Experiment) -> list[_Variant]:
         name = f"sizes padded to multiples of {DIVISOR}: {changes}"
         found.append(_Variant(name, replace(experiment, problem=replace(problem, **odd))))
     else:
-        found.append(_Variant(tables.WITHOUT_DIVISIBILITY, experiment, "none"))
+        found.append(_Variant(f"sizes not known to be divisible by {DIVISOR}", experiment, "none"))
     if hasattr(problem, "layout"):
         layouts = {name: replace(experiment, problem=transpose_operand(problem, name)) for name in "AB"}
         found += [_Variant(f"{name} transposed", variant) for name, variant in layouts.items()]

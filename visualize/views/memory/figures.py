@@ -51,7 +51,7 @@ def memory_figure(
     Args:
         place: index into `requests`.
         name: the first line of the title, with {} for the request's number.
-        holder: "lane", or the name of what stands for a lane in a box, which no lane issues.
+        holder: "lane", or the name of a piece of a box, which no lane issues.
         rows: room for this number of lines; 0 for the lines of the longest request.
     """
     room = max(rows, requests.rows)
@@ -99,7 +99,7 @@ def flow_figure(
         requests, lanes: the same requests, laid out on lines and lane by lane.
         place: index into `requests`.
         name: the first line of the title, with {} for the request's number.
-        holder: "lane"; otherwise the name of the 16-byte pieces of a box. One node, the TMA, then stands for the lanes.
+        holder: "lane"; otherwise the name of the 16-byte pieces of a box. One node, the TMA, then replaces the lanes.
     """
     requests = _crop(requests)
     rows, is_box, line_bytes = requests.rows, holder != "lane", requests.line_bytes
@@ -205,7 +205,7 @@ def _crop(requests: RequestLines) -> RequestLines:
 def lane_targets(requests: RequestLines, lanes: Requests) -> np.ndarray:
     """Return the cell that each lane accesses: (requests, lanes), 1 + row × cells + cell.
 
-    0 stands for an inactive lane, and for a line without a row.
+    The value is 0 for an inactive lane, and on a line without a row.
 
     Args:
         lanes: the requests that `requests` lays out, by their numbers.

@@ -47,11 +47,6 @@ _STEPS = {
 # Triton's launcher records of each integer argument whether this divides it.
 DIVISOR = 16
 
-# Names of what-if changes.
-UNCHANGED = "unchanged"
-AS_CONSTANTS = "sizes and strides as constants"
-WITHOUT_DIVISIBILITY = f"sizes not known to be divisible by {DIVISOR}"
-
 
 def _sign(agreement: str) -> Hint:
     style, sign, title = _AGREEMENTS[agreement]

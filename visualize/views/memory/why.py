@@ -68,48 +68,31 @@ def explain_textbook(op: Operation) -> str:
 
 def cause(op: Operation) -> str:
     """Return a clause that says why an operation touches more sectors than it needs, or why it does not."""
-    access, tensor, code = op.access, op.access.tensor, op.compiled
     if op.is_box and op.launch.extra_sectors > op.launch.wasted_sectors / 2:
-        return f"its boxes reach past the edge of {tensor}"
-    if not op.launch.wasted_sectors:
-        if op.is_box:
-            return "the TMA copies whole sectors"
-        if code and code.layout and _stores_adjacent_bytes(access, code.layout):
-            return "the compiler transposes the tile through shared memory"
-        return "adjacent lanes access adjacent bytes"
+        return f"its boxes reach past the edge of {op.access.tensor}"
+    if op.launch.wasted_sectors:
+        return _waste_cause(op)
+    if op.is_box:
+        return "the TMA copies whole sectors"
+    if op.compiled and op.compiled.layout and _stores_adjacent_bytes(op.access, op.compiled.layout):
+        return "the compiler transposes the tile through shared memory"
+    return "adjacent lanes access adjacent bytes"
+
+
+def _waste_cause(op: Operation) -> str:
+    access, tensor = op.access, op.access.tensor
     if isinstance(access, FlatAccess):
         return f"adjacent lanes access different rows of {tensor}" if access.transposed else "runs begin inside sectors"
     if (run := _run_bytes(op)) < SECTOR_BYTES:
         return f"contiguous runs of a request are only {counted(run, 'byte')} long"
-    if access.transposed and code is None:
+    if access.transposed and op.compiled is None:
         return f"a row of the tile is only {counted(access.columns.block * op.width_bytes, 'byte')} of {tensor}"
     return f"the tile's rows begin or end inside sectors of {tensor}"
 
 
 def _explain_waste(op: Operation) -> str:
-    access, tensor = op.access, op.access.tensor
-    if isinstance(access, FlatAccess):
-        if access.transposed:
-            return (
-                f"Adjacent lanes access elements in adjacent rows of {tensor}, a whole row apart in memory, so they "
-                "share few sectors or none."
-            )
-        return f"Runs of elements begin or end inside sectors of {tensor}, so some sectors are partly used."
-    if (run := _run_bytes(op)) < SECTOR_BYTES:
-        return (
-            f"Contiguous runs of a request are only {counted(run, 'byte')} long, so each sector of {SECTOR_BYTES} "
-            "bytes is partly used."
-        )
-    if access.transposed and op.compiled is None:
-        columns = access.columns.block
-        return (
-            f"The tile is transposed: its rows in {tensor} are {counted(columns, 'element')} "
-            f"({counted(columns * op.width_bytes, 'byte')}) long. A warp accesses many rows, each in separate sectors."
-        )
-    return (
-        f"Rows of the tile begin or end inside sectors, or the edge of {tensor} truncates them, so some sectors are "
-        "partly used."
-    )
+    clause = _waste_cause(op)
+    return f"{clause[0].upper()}{clause[1:]}, so some sectors are only partly used."
 
 
 def _explain_boxes(op: Operation, code: MemoryOperation, found: Verdicts, textbook_requests: int) -> str:
