@@ -114,12 +114,13 @@ def _color_range(diff: Diff) -> tuple[float, float, dict[float, str]]:
     """
     if diff.exact:
         return _SMALLEST, -_SMALLEST, {_SMALLEST: "0", -_SMALLEST: "wrong"}
-    cells = np.concatenate([diff.cells.ravel(), diff.closeup.cells.ravel() if diff.closeup else []])
+    cells = np.concatenate([diff.cells.ravel(), diff.closeup.cells.ravel() if diff.closeup else []], dtype=float)
     finite = np.log10(np.maximum(cells[np.isfinite(cells)], 10**_SMALLEST))
     low = float(finite.min(initial=np.inf))
     low = low if 0 < low < math.inf else _SMALLEST
     # The scale spans at least a factor of two, so that small differences look small.
-    high = max(float(finite.max(initial=0)), low + math.log10(2))
+    has_nonfinite = len(finite) < len(cells)
+    high = max(float(finite.max(initial=0)), low + math.log10(2)) + 0.5 * has_nonfinite
     ticks = {float(decade): f"{10.0**decade:,g} ×" for decade in range(math.ceil(low), math.floor(high) + 1)}
     if len(ticks) < 3:
         fine = (decade + math.log10(digit) for decade in range(-2, 8) for digit in (1, 1.5, 2, 3, 5))
@@ -128,8 +129,7 @@ def _color_range(diff: Diff) -> tuple[float, float, dict[float, str]]:
         ticks[0.0] = "the limit"
     if low == _SMALLEST:
         ticks[low] = f"≤ {10**low:g} ×"
-    if len(finite) < len(cells):
-        high += 0.5
+    if has_nonfinite:
         ticks = {place: text for place, text in ticks.items() if place < high - 0.2} | {high: "not finite"}
     return low, high, ticks
 
