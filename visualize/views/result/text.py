@@ -196,15 +196,14 @@ def render_strip(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
         figure(kernel.id, f"{shape_text(problem)} {problem.dtype}", source),
         figure(verdict, "check", source, _CHECK_HINT, is_failure=not check.passed),
     ]
-    is_in_l2 = _fits_l2(result, kernel, launch)
-    parts += _time_figures(result, is_in_l2)
+    parts += _time_figures(result, kernel, launch)
     if recorded is None:
         parts += [figure("no time", "the interpreter runs on the CPU")] if result.backend == "interpreter" else []
     else:
         if not recorded.check.passed:
             where = f"check on {recorded.device.name}"
             parts.append(figure(_failed(recorded.check), where, "recorded", _CHECK_HINT, is_failure=True))
-        parts += _time_figures(recorded, is_in_l2)
+        parts += _time_figures(recorded, kernel, launch)
     return Markup("").join(parts)
 
 
@@ -212,13 +211,13 @@ def _failed(check: Check) -> str:
     return f"{check.mismatched:,} of {check.elements:,} wrong" if check.mismatched else "wrong as a whole"
 
 
-def _time_figures(result: RunResult, is_in_l2: bool) -> list[Markup]:
+def _time_figures(result: RunResult, kernel: Kernel, launch: Launch) -> list[Markup]:
     timing, baseline, peak, source = result.timing, result.baseline, result.peak, source_of(result.backend)
     if timing is None:
         return []
     spread = (timing.p80_ms - timing.p20_ms) / 2 / timing.median_ms
     median = f"{milliseconds(timing.median_ms)} ± {percent(spread)}"
-    is_l2_rate = is_in_l2 and timing.gbps is not None
+    is_l2_rate = timing.gbps is not None and _fits_l2(result, kernel, launch)
     parts = [
         figure(median, f"median of {timing.samples}", source, f"{result.device.name}; p20 to p80: {_spread(timing)}"),
         figure(_rate(timing), "useful rate, in L2" if is_l2_rate else "rate", source),
