@@ -19,7 +19,7 @@ from visualize.panels.recorded_tab import KINDS, PAGE, SHOWN_ON, RecordedPanel, 
 from visualize.panels.tabs import SETTINGS
 from visualize.state.known import Known
 from visualize.views.numbers import SOURCES, key_numbers
-from visualize.views.prose import kind_name
+from visualize.views.prose import KIND_NAMES, kind_name
 
 FORMS = {one.form.word: one.form for one in MEASUREMENTS.values()}
 
@@ -44,6 +44,7 @@ def test_every_recording_is_an_entry():
 
 def test_every_kind_has_a_tab_that_shows_it_and_a_name():
     assert set(SHOWN_ON) == set(KINDS)
+    assert tuple(KIND_NAMES) == KINDS
     names = [kind_name(kind, plural=True) for kind in SHOWN_ON]
     assert names == ["Runs", "Timelines", "Counts", "GROUP_SIZE studies"]
     assert set(SHOWN_ON.values()) <= set(SETTINGS.tabs)

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
 
+from kernels.experiment import from_json
 from kernels.knobs import ConfigError, knobs, read_fields
 from visualize.views.prose import Hint, Sourced, Strong, say
-from visualize.views.tables import ALL, Column, Table, frame, table
+from visualize.views.tables import ALL, Column, Table, column_table, experiment_columns, frame, table
 
 BUTTON = '<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>'
 HEADER = (Sourced("waves", "predicted"), "counted", "counted", "")
@@ -178,6 +179,22 @@ def test_sorting_is_stable_and_keeps_the_usual_order_without_a_choice():
     assert RUNS.select(ALL_RUNS, RunsView()) == ALL_RUNS
     flat_first = RUNS.select(ALL_RUNS, RunsView(runs_sort="kernel"))
     assert flat_first == sorted(ALL_RUNS, key=lambda run: run.kernel)
+
+
+def test_text_with_numbers_is_sorted_by_the_numbers():
+    shapes = Table[str]("shapes", "shape", (Column("shape", "Shape", lambda shape: shape),))
+    options = shapes.make_options("Shapes", __name__)(shapes_sort="shape")
+    rows = ["1024 × 64", "64 × 512", "512 × 64", "K 9", "64 × 1024", "K 10"]
+    assert shapes.select(rows, options) == ["64 × 512", "64 × 1024", "512 × 64", "1024 × 64", "K 9", "K 10"]
+
+
+def test_the_columns_of_an_experiment_are_short_and_say_if_it_cannot_be_read():
+    experiment = from_json({"kernel": "matmul.grouped"})
+    columns = experiment_columns(lambda row: row, lambda _: ("GROUP_SIZE",))
+    html = str(column_table(columns, [experiment, None]))
+    config = "64 × 128 × 32, 4 warps, 3 stages"
+    assert listed(html)[0] == ["512 × 512 × 512", "float16", f'<span title="{config}">{config}</span>']
+    assert [column.value_of(None) for column in columns] == ["", "", "of another version of this kernel"]
 
 
 def test_csv_holds_all_matching_rows_as_values_with_units_in_the_header():

@@ -17,7 +17,7 @@ from visualize.views.glossary import meaning
 from visualize.views.numbers import SOURCES, counted, enumerated, mark
 
 # Names of the kinds of recordings: singular, plural.
-_KINDS = {
+KIND_NAMES = {
     "run": ("run", "Runs"),
     "counters": ("counts", "Counts"),
     "reuse": ("GROUP_SIZE study", "GROUP_SIZE studies"),
@@ -205,7 +205,7 @@ def kind_name(kind: str, plural: bool = False) -> str:
     >>> kind_name("reuse"), kind_name("check", plural=True)
     ('GROUP_SIZE study', 'Checks')
     """
-    return _KINDS.get(kind, (kind, f"{kind.capitalize()}s"))[plural]
+    return KIND_NAMES.get(kind, (kind, f"{kind.capitalize()}s"))[plural]
 
 
 def dtype_text(problem: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +14,11 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 from markupsafe import Markup
 
+from kernels.experiment import Experiment
 from kernels.knobs import knob
+from kernels.spec import shape_text
 from visualize.views.numbers import counted, written
-from visualize.views.prose import Link, Sourced, kind_name
+from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text, kind_name
 
 ALL = "all"
 
@@ -106,6 +109,28 @@ def column_table(
     return table(frame([column.title for column in columns], cells), caption)
 
 
+def experiment_columns(
+    experiment: Callable[[R], Experiment | None], omit: Callable[[R], Sequence[str]] = lambda _: ()
+) -> tuple[Column[R], ...]:
+    """Return columns with the shape, dtype and config of a row's experiment.
+
+    Args:
+        experiment: None if this version cannot read it.
+        omit: knobs that the config leaves out.
+    """
+
+    def text(write: Callable[[Experiment, R], str], unreadable: str = "") -> Callable[[R], str]:
+        return lambda row: write(known, row) if (known := experiment(row)) else unreadable
+
+    config = text(lambda known, row: config_text(known.config, omit(row)), "of another version of this kernel")
+    return (
+        Column("shape", "Shape", text(lambda known, _: shape_text(known.problem)), style="shape"),
+        Column("dtype", "Type", text(lambda known, _: dtype_text(known.problem)), style="dtype"),
+        # The style sheet truncates the config, so its hover text repeats it.
+        Column("config", "Config", config, lambda row: Hint(config(row), config(row)), style="config"),
+    )
+
+
 @dataclass(frozen=True)
 class Table(Generic[R]):
     """A list of rows with facets, sorting, pages and CSV. The page's address holds its options.
@@ -154,7 +179,11 @@ class Table(Generic[R]):
             if column.name == order.removeprefix("-"):
                 known = [row for row in matching if column.value_of(row) is not None]
                 unknown = [row for row in matching if column.value_of(row) is None]
-                return sorted(known, key=column.value_of, reverse=order.startswith("-")) + unknown
+
+                def key(row: R, column: Column[R] = column) -> Any:
+                    return _natural_key(column.value_of(row))
+
+                return sorted(known, key=key, reverse=order.startswith("-")) + unknown
         return matching
 
     def csv(self, rows: Iterable[R], options: object) -> str:
@@ -245,6 +274,13 @@ class Table(Generic[R]):
                     links.append((label, remaining[value], address, value == chosen))
             rendered += _facet_row(column.title, links)
         return rendered
+
+
+def _natural_key(value: Any) -> Any:
+    """Return a sort key that orders numbers within text by value: "512 × 512" before "1024 × 1024"."""
+    if not isinstance(value, str):
+        return value
+    return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", value))]
 
 
 def _facet_row(title: Any, links: Iterable[tuple[str, int, str, bool]]) -> Markup:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from kernels import discover
 from kernels.experiment import Experiment
+from kernels.gpus import GPUS
 from kernels.spec import shape_text
 from visualize.predict.scores import ALLOWED_ERROR, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views.numbers import Number, bytes_of, counted, enumerated, percent, significant
 from visualize.views.prose import (
-    Hint,
+    KIND_NAMES,
     Link,
     Mark,
     Sourced,
@@ -23,7 +25,7 @@ from visualize.views.prose import (
     kind_name,
     say,
 )
-from visualize.views.tables import Facet, facet_links, frame, pager, table
+from visualize.views.tables import Column, Facet, column_table, experiment_columns, facet_links, pager
 
 # How a recording's key numbers are written, by kind and how many there are.
 _RESULTS = {
@@ -48,6 +50,34 @@ class RecordedRow:
     link: str
 
 
+# The list's columns; those with a `facet` are its filters.
+RECORDED_COLUMNS: tuple[Column[RecordedRow], ...] = (
+    Column(
+        "kernel",
+        "Kernel",
+        lambda row: row.experiment.kernel,
+        facet="The kernel whose recordings are listed.",
+        choices=tuple(discover()),
+    ),
+    Column(
+        "kind",
+        "What",
+        cell=lambda row: kind_name(row.kind),
+        facet="What was recorded.",
+        choices=tuple(KIND_NAMES),
+        labels={kind: plural for kind, (_, plural) in KIND_NAMES.items()},
+    ),
+    Column("result", Sourced("Result", "recorded"), lambda row: _result(row.kind, row.numbers)),
+    *experiment_columns(lambda row: row.experiment, lambda row: ("GROUP_SIZE",) if row.kind == "reuse" else ()),
+    Column("gpu", "GPU", facet="The GPU that they were recorded on.", choices=tuple(GPUS)),
+    Column("date", "Date"),
+)
+
+
+def _result(kind: str, numbers: Sequence[Number]) -> str:
+    return _RESULTS.get((kind, len(numbers)), ", ".join(["{}"] * len(numbers))).format(*numbers)
+
+
 def recorded_headline(count: int, gpus: Sequence[str]) -> Markup:
     if not count:
         return headline(0, "recordings", "Nothing has been recorded yet.")
@@ -69,24 +99,8 @@ def recorded_pager(first: int, shown: int, total: int, previous: str, following:
 
 def recorded_list(facets: Sequence[Facet], pager: Markup, rows: Sequence[RecordedRow]) -> Markup:
     """Return the facets, the pager and the table."""
-    header = ("Kernel", "What", Sourced("Result", "recorded"), "Shape", "Type", "Config", "GPU", "Date")
-    cells = [
-        (
-            Link(row.experiment.kernel, row.link),
-            kind_name(row.kind),
-            _RESULTS.get((row.kind, len(row.numbers)), ", ".join(["{}"] * len(row.numbers))).format(*row.numbers),
-            shape_text(row.experiment.problem),
-            dtype_text(row.experiment.problem),
-            # The style sheet truncates this cell, so its hover text repeats it.
-            Hint(config := config_text(row.experiment.config, ["GROUP_SIZE"] if row.kind == "reuse" else ()), config),
-            row.gpu,
-            row.date,
-        )
-        for row in rows
-    ]
-    return Markup('<div class="recordings">{}{}{}</div>').format(
-        facet_links(facets), pager, table(frame(header, cells))
-    )
+    listed = column_table(RECORDED_COLUMNS, rows, row_address=lambda row: row.link)
+    return Markup('<div class="recordings">{}{}{}</div>').format(facet_links(facets), pager, listed)
 
 
 def scoreboard_summary(board: Scoreboard) -> str:
@@ -186,24 +200,19 @@ def _excluded_atomics(board: Scoreboard) -> str:
 
 
 def _misses(misses: Sequence[Score], count: str, links: dict[Score, str]) -> Markup:
-    flag = ("Flag",) if count == DRAM else ()
-    counts = (Sourced("Predicted", "predicted"), Sourced("Counted", "recorded"), "Error")
-    rows = [
-        (
-            Link(score.experiment.kernel, links[score]),
-            score.operation,
-            _value(score, score.predicted),
-            _value(score, score.counted),
-            _error(score),
-            score.experiment.gpu,
-            *("flagged" if score.is_flagged else "none" for _ in flag),
-            shape_text(score.experiment.problem),
-            dtype_text(score.experiment.problem),
-            config_text(score.experiment.config),
-        )
-        for score in misses
+    columns: list[Column[Score]] = [
+        Column("kernel", "Kernel", lambda score: score.experiment.kernel),
+        Column("operation", "Operation"),
+        Column("predicted", Sourced("Predicted", "predicted"), cell=lambda score: _value(score, score.predicted)),
+        Column("counted", Sourced("Counted", "recorded"), cell=lambda score: _value(score, score.counted)),
+        Column("error", "Error", cell=_error),
+        Column("gpu", "GPU", lambda score: score.experiment.gpu),
+        Column("flag", "Flag", lambda score: "flagged" if score.is_flagged else "none"),
+        *experiment_columns(lambda score: score.experiment),
     ]
-    return table(frame(("Kernel", "Operation", *counts, "GPU", *flag, "Shape", "Type", "Config"), rows))
+    if count != DRAM:
+        columns = [column for column in columns if column.name != "flag"]
+    return column_table(columns, misses, row_address=links.__getitem__)
 
 
 def _value(score: Score, value: int) -> str:

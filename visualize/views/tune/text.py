@@ -22,7 +22,7 @@ from visualize.views import prose
 from visualize.views.numbers import counted, milliseconds, percent, significant, time_unit
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.status import render_alert
-from visualize.views.tables import Column, Facet, column_table, facet_links, frame, pager, table
+from visualize.views.tables import Column, Facet, column_table, experiment_columns, facet_links, frame, pager, table
 
 # Rows of the ranking; the saved files hold all of them.
 MAX_RANKED = 100
@@ -387,13 +387,7 @@ _RESULT_COLUMNS: tuple[Column[StoredResult], ...] = (
             (result.summary.passed is not False and _ms(result.summary.median_ms)) or _CHECKS[result.summary.passed]
         ),
     ),
-    Column("shape", "Shape", lambda result: result.experiment and shape_text(result.experiment.problem)),
-    Column("dtype", "Type", lambda result: result.experiment and prose.dtype_text(result.experiment.problem)),
-    Column(
-        "config",
-        "Config",
-        lambda result: prose.config_text(result.experiment.config) if result.experiment else _OTHER_VERSION,
-    ),
+    *experiment_columns(lambda result: result.experiment),
     *(column for column in reversed(_RUN_COLUMNS) if column.name in ("ended", "device")),
 )
 
