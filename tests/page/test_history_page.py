@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results.store import Store
@@ -69,4 +69,4 @@ def a_change_is_drawn(tab: Tab) -> None:
     hover.wait_for()
     assert "NVIDIA H200, torch 2.11.0, triton 3.6.0" in (hover.text_content() or "")
     tab.fold("history-runs-fold")
-    assert tab.page.locator("#history-runs tbody tr").count() == 9
+    expect(tab.page.locator("#history-runs tbody tr")).to_have_count(9)
