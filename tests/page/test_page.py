@@ -27,6 +27,11 @@ def test_the_articles_nine_by_nine_tiles_need_54_loads_grouped_and_90_row_major(
     tab.wait_for_draw("schedule-plot")
     numbers = tab.page.locator("#schedule-plot .heatmap-label").all_text_contents()
     assert [text for text in numbers if text.strip()][:3] == ["0", "3", "6"], "the first row of C, GROUP_SIZE 3"
+    size = (
+        "(name) => Math.round(parseFloat(getComputedStyle(document.querySelector(`#schedule-plot ${name}`)).fontSize))"
+    )
+    titles = {tab.page.evaluate(size, name) for name in (".xtitle", ".ytitle", ".xtick text")}
+    assert len(titles) == 1, "titles of axes are as large as their numbers"
     foreign = [url for url in tab.requests if not url.startswith((tab.url, "data:", "blob:"))]
     assert foreign == []
     assert any("plotly-cartesian.min.js" in url for url in tab.requests)

@@ -123,6 +123,10 @@ function sized(one) {
   const { layout } = one;
   const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
   layout.font = { ...layout.font, size: rem * 0.95 };
+  // By default, Plotly draws the titles of axes a fifth larger than other text.
+  for (const [name, axis] of Object.entries(layout)) {
+    if (/^[xy]axis/.test(name) && axis.title) layout[name] = { ...axis, title: { ...axis.title, font: layout.font } };
+  }
   if (layout.title) layout.title.font = { ...layout.title.font, size: rem * 1.05 };
   if (node.closest(".picture")) layout.height = node.clientHeight || layout.height;
   // Numbers in cells have a size in the figure, as Plotly would measure each; and notes stand off by pixels.
