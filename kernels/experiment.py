@@ -22,8 +22,8 @@ JsonSchema = dict[str, Any]
 
 GPU_CHOICES = ("", "this", *GPUS)
 GPU = Knob(
-    "", "Kernel", f"GPU that predictions are for. Default: this machine's GPU, or {DEFAULT_GPU} if it has none.",
-    choices=GPU_CHOICES, kind="unknown_gpu",
+    "", "Kernel", f"The GPU to predict for. Default: this machine's GPU, or {DEFAULT_GPU} if it has none.",
+    choices=GPU_CHOICES, kind="unknown_gpu", label="GPU",
 )  # fmt: skip
 
 
@@ -32,16 +32,16 @@ class Run:
     """How inputs are generated and how time is measured."""
 
     distribution: str = knob(
-        "normal", "Run", "Values of the inputs.", choices=("normal", "uniform", "integers", "zeros")
+        "normal", "Run", "Values of the inputs.", choices=("normal", "uniform", "integers", "zeros"), label="Inputs"
     )
-    seed: int = knob(0, "Run", "Seed of the inputs.", low=0, high=2**31 - 1)
+    seed: int = knob(0, "Run", "Seed of the random inputs.", low=0, high=2**31 - 1, label="Seed")
     l2: str = knob(
-        "warm", "Run", "warm: launches run back to back. cold: L2 is filled with other data before each launch.",
-        choices=("warm", "cold"),
+        "warm", "Run", "warm: back-to-back launches. cold: other data fills the L2 before each launch.",
+        choices=("warm", "cold"), label="L2",
     )  # fmt: skip
     timer: str = knob(
-        "events", "Run", "events: each launch between two CUDA events. graph: launches replayed from a CUDA graph.",
-        choices=("events", "graph"),
+        "events", "Run", "events: two CUDA events per launch. graph: launches replayed from a CUDA graph.",
+        choices=("events", "graph"), label="Timer",
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def _default_address(kernel: str) -> dict[str, int | str]:
 
 def kernel_knob() -> Knob:
     """Return the knob that selects a kernel."""
-    return Knob("", "Kernel", "The kernel to show.", choices=tuple(discover()), kind="unknown_kernel")
+    return Knob("", "Kernel", "The kernel to show.", choices=tuple(discover()), kind="unknown_kernel", label="Kernel")
 
 
 def find_kernel(name: object) -> Kernel:

@@ -164,8 +164,8 @@ def read_fields(
 
 
 def num_warps() -> Any:
-    return knob(4, "Launch", "Warps (of 32 lanes) that share one program.", choices=powers(1, 16))
+    return knob(4, "Launch", "Warps per program, of 32 lanes each.", choices=powers(1, 16))
 
 
 def num_stages() -> Any:
-    return knob(3, "Launch", "Loop iterations with loads in flight at the same time.", low=1, high=8)
+    return knob(3, "Launch", "Pipeline depth: loop iterations whose loads are in flight at once.", low=1, high=8)

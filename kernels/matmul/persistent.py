@@ -34,7 +34,7 @@ class Config:
     num_warps: int = num_warps()
     num_stages: int = num_stages()
     PROGRAMS_PER_SM: int = knob(
-        1, "Launch", "Programs started per SM. With two, one computes while the other writes.",
+        1, "Launch", "Programs launched per SM. With two, one computes while the other writes.",
         choices=powers(1, 8),
     )  # fmt: skip
 

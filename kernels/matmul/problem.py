@@ -44,31 +44,31 @@ class Problem:
     K: int = knob(512, "Shape", "Columns of A, rows of B: the reduction axis.", low=1, high=16384, stops="powers")
     dtype: str = knob("float16", "Shape", "Type of A, B and C. Sums are float32.", choices=tuple(DTYPE_BYTES))
     layout: str = knob(
-        "NN", "Shape", "Storage of A and B: N is row-major, T is transposed. NT means a K-major B.",
-        choices=LAYOUTS,
+        "NN", "Shape", "How A and B are stored: N row-major, T transposed (NT: K-major B).",
+        choices=LAYOUTS, label="Layout",
     )  # fmt: skip
     precision: str = knob(
         "tf32", "Shape",
-        "How float32 is multiplied: truncated to tf32, rounded to tf32, as three tf32 products, or in full.",
-        choices=PRECISIONS, only_with=("dtype", ("float32",)),
+        "tf32 truncates float32, tf32_rounded rounds it, tf32x3 adds three products, ieee keeps full precision.",
+        choices=PRECISIONS, label="Precision", only_with=("dtype", ("float32",)),
     )  # fmt: skip
 
 
 def block_m(default: int = 64) -> Any:
-    return knob(default, "Tile", "Rows of C that a program computes.", choices=powers(16, 256))
+    return knob(default, "Tile", "Rows of C in one tile.", choices=powers(16, 256))
 
 
 def block_n(default: int = 64, low: int = 16) -> Any:
-    return knob(default, "Tile", "Columns of C that a program computes.", choices=powers(low, 256))
+    return knob(default, "Tile", "Columns of C in one tile.", choices=powers(low, 256))
 
 
 def block_k(default: int = 32) -> Any:
-    return knob(default, "Tile", "Elements along K that a program loads at a time.", choices=powers(16, 256))
+    return knob(default, "Tile", "Elements along K that a program loads per step.", choices=powers(16, 256))
 
 
 def group_size(default: int) -> Any:
     # The maximum is the largest number of tile rows: 16,384 / 16.
-    text = "Rows of tiles in a group. Programs fill each column of a group before the next."
+    text = "Rows of tiles in a group. Programs fill a group column by column."
     return knob(default, "Tile", text, low=1, high=1024, reach=64)
 
 

@@ -20,9 +20,7 @@ class Config:
     BLOCK_M: int = block_m()
     BLOCK_N: int = block_n(128)
     BLOCK_K: int = block_k()
-    SPLIT_K: int = knob(
-        8, "Tile", "Number of slices of K, each with its own program per tile of C.", choices=powers(1, 16)
-    )
+    SPLIT_K: int = knob(8, "Tile", "Slices of K. Each slice of a tile has its own program.", choices=powers(1, 16))
     num_warps: int = num_warps()
     num_stages: int = num_stages()
 

@@ -15,7 +15,7 @@ from kernels.transpose.problem import FAMILY, Problem, accesses, arguments, exte
 @dataclass(frozen=True)
 class Config:
     BLOCK_M: int = knob(2, "Tile", "Rows of A in a program's strip.", choices=powers(1, 64))
-    BLOCK_N: int = knob(512, "Tile", "Columns of the strip that a program moves at a time.", choices=powers(1, 1024))
+    BLOCK_N: int = knob(512, "Tile", "Columns of the strip that a program moves per step.", choices=powers(1, 1024))
     num_warps: int = num_warps()
     num_stages: int = num_stages()
 

@@ -13,7 +13,7 @@ import pytest
 
 import kernels as package
 from kernels import orders
-from kernels.experiment import declared_parts, from_json
+from kernels.experiment import GPU, declared_parts, from_json, kernel_knob
 from kernels.jit import on_arrays
 from kernels.knobs import knobs
 from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
@@ -249,3 +249,14 @@ def test_on_arrays_gives_what_integers_give(jitted):
     for pid in pids.tolist():
         alone = on_arrays(jitted)(pid, **arguments)
         assert together[:, pid].tolist() == np.ravel(alone).tolist()
+
+
+def test_a_tooltip_has_at_most_fifteen_words_and_a_label_is_unique_in_its_form(kernel):
+    parts = [allowed for _, allowed in declared_parts(kernel).values()]
+    declared = {"kernel": kernel_knob(), "gpu": GPU} | {
+        name: knob for allowed in parts for name, knob in allowed.items()
+    }
+    for name, knob in declared.items():
+        assert len(knob.help.split()) <= 15, name
+    labels = [knob.label or name for name, knob in declared.items()]
+    assert len(set(labels)) == len(labels)

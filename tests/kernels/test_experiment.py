@@ -84,7 +84,7 @@ def test_a_value_of_a_wrong_type_is_refused(kernel):
             payload = {"kernel": kernel.id, part: {name: value}}
             allowed = knob.choices or ("a whole number from",)
             kind = "not_a_number" if is_number else "not_a_choice"
-            refuse(payload, kind, name, f"{name} must be ", *allowed, f" (got {value!r}).")
+            refuse(payload, kind, name, name, " must be ", *allowed, f" (got {value!r}).")
 
 
 def test_a_number_out_of_bounds_is_refused(kernel):
@@ -95,7 +95,7 @@ def test_a_number_out_of_bounds_is_refused(kernel):
         for value in (low - 1, high + 1, -(10**30), 10**30, *((low + high + 1,) if knob.choices else ())):
             kind = "not_a_choice" if knob.choices else "out_of_range"
             payload = {"kernel": kernel.id, part: {name: value}}
-            refuse(payload, kind, name, f"{name} must be ", low, high, f" (got {value}).")
+            refuse(payload, kind, name, name, " must be ", low, high, f" (got {value}).")
 
 
 def test_an_unknown_field_is_refused(kernel):

@@ -171,7 +171,7 @@ class Tab:
         self.page.get_by_role("button", name=title).click()
 
     def kernel(self, label: str) -> None:
-        self.page.get_by_label("kernel", exact=True).select_option(label=label)
+        self.page.get_by_label("Kernel", exact=True).select_option(label=label)
 
     def tab(self, name: str) -> None:
         """Open a tab; on a narrow window it may be in the menu of those that have no room."""

@@ -54,7 +54,7 @@ def test_one_click_loads_the_blackboards_transactions(tab: Tab) -> None:
         drawn = tab.draws("textbook-plot")
     tab.follow("?kernel=transpose.row_strip&M=8&N=8&BLOCK_M=2&BLOCK_N=8&warp_size=4&line_bytes=16&tab=coalescing")
     tab.fold("board-fold")
-    tab.page.get_by_label("lanes", exact=True).select_option(label="loaded")
+    tab.page.get_by_label("Lanes", exact=True).select_option(label="loaded")
     tab.page.wait_for_function("document.querySelector('#coalescing-claim').textContent.includes('16 to store B')")
 
 

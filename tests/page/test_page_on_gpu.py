@@ -93,7 +93,7 @@ def assert_measured(tab: Tab, here: Gpu, work: float, rate_unit: str) -> None:
 def test_the_page_says_which_gpu_it_runs_on(tab: Tab, here: Gpu) -> None:
     tab.open()
     tab.reads(".where", f"Live on {here.name}.")
-    assert f"this: {here.name}" in tab.page.get_by_label("gpu", exact=True).inner_text()
+    assert f"this: {here.name}" in tab.page.get_by_label("GPU", exact=True).inner_text()
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_the_result_is_greyed_once_the_controls_move_on(tab: Tab) -> None:
     tab.wait_for_draw("diff-plot")
     tab.page.get_by_label("M", exact=True).fill("1024")
     tab.page.get_by_label("N", exact=True).fill("1024")
-    tab.page.get_by_label("gpu", exact=True).select_option(label="H200")
+    tab.page.get_by_label("GPU", exact=True).select_option(label="H200")
     tab.page.wait_for_selector("#strip [data-experiment].stale")
     tab.page.wait_for_function("location.search.includes('gpu=H200')")
     tab.page.locator("#run").click()

@@ -144,7 +144,9 @@ def test_a_block_of_textbook_lanes_has_the_cost_worked_out_by_hand(block, shape,
 def test_an_element_larger_than_a_line_is_refused(kernels):
     problem = kernels["transpose.tiled"].family.problem()
     Textbook(line_bytes=16, element_bytes="16").refuse(problem)
-    with pytest.raises(ConfigError, match="element_bytes must be at most line_bytes, which is 8") as caught:
+    with pytest.raises(
+        ConfigError, match=r"Element size \(element_bytes\) must be at most line_bytes, which is 8"
+    ) as caught:
         Textbook(line_bytes=8, element_bytes="16").refuse(problem)
     assert (caught.value.kind, caught.value.field) == ("out_of_range", "element_bytes")
 

@@ -123,3 +123,8 @@ def test_an_outcome():
         assert is_text(status.render_end(outcome))
     counters, _, _ = measured(COUNTERS)
     assert is_text(status.render_end(replace(counters, note="")))
+
+
+def test_a_bad_argument_is_a_sentence_without_a_stage():
+    assert status.render_failure(Failure("config", "no_gpu", "Omit gpu.")).striptags() == "Omit gpu."
+    assert status.render_failure(Failure("check", "timeout", "It took 60 s.")).striptags() == "check: It took 60 s."

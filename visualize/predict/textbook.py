@@ -20,16 +20,16 @@ from visualize.predict.traffic import First, Matrix, Operation, Requests, Tile, 
 class Textbook:
     """Warp, line and element sizes of the textbook model. A GPU has 32 lanes, 128-byte lines and 32-byte sectors."""
 
-    warp_size: int = knob(32, "Blackboard", "Lanes of a warp.", choices=powers(2, 64))
-    line_bytes: int = knob(128, "Blackboard", "Bytes of a cache line.", choices=powers(8, 512))
+    warp_size: int = knob(32, "Blackboard", "Lanes per warp.", choices=powers(2, 64), label="Warp size")
+    line_bytes: int = knob(128, "Blackboard", "Bytes per cache line.", choices=powers(8, 512), label="Line size")
     element_bytes: str = knob(
-        "dtype", "Blackboard", "Bytes of an element. dtype: the problem's element size.",
-        choices=("dtype", "1", "2", "4", "8", "16"),
+        "dtype", "Blackboard", "Bytes per element. dtype: as in the problem.",
+        choices=("dtype", "1", "2", "4", "8", "16"), label="Element size",
     )  # fmt: skip
     lanes: str = knob(
         "tile", "Blackboard",
-        "tile: lane i takes element i of the addressed tile. loaded: the lane that loaded an element stores it.",
-        choices=("tile", "loaded"),
+        "tile: lane i accesses element i of the tile. loaded: each lane stores what it loaded.",
+        choices=("tile", "loaded"), label="Lanes",
     )  # fmt: skip
 
     @property
@@ -49,8 +49,10 @@ class Textbook:
         """
         size = DTYPE_BYTES[dtype] if self.element_bytes == "dtype" else int(self.element_bytes)
         if size > self.line_bytes:
-            most = f"line_bytes, which is {self.line_bytes}"
-            raise ConfigError("out_of_range", f"element_bytes must be at most {most} (got {size}).", "element_bytes")
+            message = (
+                f"Element size (element_bytes) must be at most line_bytes, which is {self.line_bytes} (got {size})."
+            )
+            raise ConfigError("out_of_range", message, "element_bytes")
         return size
 
     def matrix(self, shape: tuple[int, int], dtype: str) -> Matrix:
