@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 import pandas as pd
@@ -165,25 +166,22 @@ class Table(Generic[R]):
         made.__module__ = module
         return made
 
-    def select(self, rows: Iterable[R], options: object, ignore: str = "") -> list[R]:
+    def select(self, rows: Iterable[R], options: object) -> list[R]:
         """Return the rows that match all facets, in the chosen order. Rows without a value come last.
 
         Args:
             options: an instance of the class from `make_options`.
-            ignore: name of a facet that does not filter.
         """
-        chosen = [(column, self._option(options, column.name)) for column in self._facets if column.name != ignore]
-        matching = [row for row in rows if all(value in (ALL, str(column.value_of(row))) for column, value in chosen)]
+        chosen = [(column, self._option(options, column.name)) for column in self._facets]
+        chosen = [(column, value) for column, value in chosen if value != ALL]
+        matching = [row for row in rows if all(str(column.value_of(row)) == value for column, value in chosen)]
         order = self._option(options, "sort")
         for column in self.columns:
             if column.name == order.removeprefix("-"):
-                known = [row for row in matching if column.value_of(row) is not None]
-                unknown = [row for row in matching if column.value_of(row) is None]
-
-                def key(row: R, column: Column[R] = column) -> Any:
-                    return _natural_key(column.value_of(row))
-
-                return sorted(known, key=key, reverse=order.startswith("-")) + unknown
+                keyed = [(_natural_key(column.value_of(row)), row) for row in matching]
+                known = (pair for pair in keyed if pair[0] is not None)
+                ordered = sorted(known, key=itemgetter(0), reverse=order.startswith("-"))
+                return [row for _, row in ordered] + [row for key, row in keyed if key is None]
         return matching
 
     def csv(self, rows: Iterable[R], options: object) -> str:
@@ -257,21 +255,28 @@ class Table(Generic[R]):
         return Markup('<th scope="col"{}>{}</th>').format(sort, Link(column.title, address))
 
     def _facet_rows(self, rows: Sequence[R], options: object, link: Callable[[Mapping[str, object]], str]) -> Markup:
-        """Count the rows of each value with the other facets applied. A facet with a single value has no links."""
+        """Render the facets. A row counts for a value if it matches the other facets. Hide facets of one value."""
+        chosen = {column.name: self._option(options, column.name) for column in self._facets}
+        counts: dict[str, Counter[Any]] = {name: Counter() for name in chosen}
+        values: dict[str, set[Any]] = {name: set() for name in chosen}
+        for row in rows:
+            of_row = {column.name: column.value_of(row) for column in self._facets}
+            mismatches = [name for name, value in of_row.items() if chosen[name] not in (ALL, str(value))]
+            for name, value in of_row.items():
+                values[name].add(value)
+                if not mismatches or mismatches == [name]:
+                    counts[name].update((ALL, str(value)))
         rendered = Markup()
         for column in self._facets:
-            values = column.choices or sorted({value for row in rows if (value := column.value_of(row)) is not None})
-            chosen = self._option(options, column.name)
-            if len({column.value_of(row) for row in rows}) < 2 and chosen == ALL:
+            name, links = column.name, []
+            if len(values[name]) < 2 and chosen[name] == ALL:
                 continue
-            remaining = Counter(str(column.value_of(row)) for row in self.select(rows, options, ignore=column.name))
-            remaining[ALL] = remaining.total()
-            links = []
-            for value in dict.fromkeys([ALL, *map(str, values), chosen]):
-                if remaining[value] or value == chosen:
-                    address = link({f"{self.name}_{column.name}": value, f"{self.name}_page": 1})
+            known = column.choices or sorted(values[name] - {None})
+            for value in dict.fromkeys([ALL, *map(str, known), chosen[name]]):
+                if counts[name][value] or value == chosen[name]:
+                    address = link({f"{self.name}_{name}": value, f"{self.name}_page": 1})
                     label = "All" if value == ALL else column.labels.get(value, value)
-                    links.append((label, remaining[value], address, value == chosen))
+                    links.append((label, counts[name][value], address, value == chosen[name]))
             rendered += _facet_row(column.title, links)
         return rendered
 
