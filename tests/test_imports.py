@@ -17,7 +17,6 @@ with quick_import():
             importlib.import_module(module.name)
 print("imported")
 
-import gradio as gr
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.results import Failure
@@ -25,16 +24,11 @@ from kernels.measuring.session import Session
 from visualize.panels.tabs import SETTINGS, TABS
 from visualize.state.known import Known
 
-panels = {}
-with gr.Blocks():
-    for tab in TABS[1:]:
-        panels[tab.name] = tab.panels[0]()
-        panels[tab.name].build()
+panels = {tab.name: tab.panels[0]() for tab in TABS}
 for name, kernel in discover().items():
     known = Known(SETTINGS.state({"kernel": name}, None))
     for tab, said in (("schedule", "wave"), ("coalescing", "transactions"), ("reuse", "DRAM")):
-        panel = panels[tab]
-        assert said in panel.draw(known)[panel.claim], (name, tab)
+        assert said in panels[tab].draw(known)[f"{tab}-claim"], (name, tab)
 session = Session(None)
 outcome = session.submit(from_json({"kernel": "matmul.grouped"})).result()
 session.close()

@@ -14,8 +14,7 @@ from kernels.knobs import knob
 from visualize.panels.endpoint import Endpoint
 from visualize.panels.panel import Panel
 from visualize.views.prose import Strong, claim, say
-from visualize.widgets import form
-from visualize.widgets.markup import markup
+from visualize.widgets import slots
 
 
 @dataclass(frozen=True)
@@ -25,17 +24,16 @@ class TilesView:
 
 class TilesPanel(Panel):
     options = (TilesView,)
+    forms = (("tiles-view", TilesView),)
     uses_compiler = False
 
-    def build(self):
-        self.forms[TilesView] = form.form("tiles-view", "Tiles")
-        self.claim = markup("tiles-claim")
-        self.outputs = [self.claim]
+    def layout(self):
+        return slots.form("tiles-view", "Tiles") + slots.slot("tiles-claim")
 
     def draw(self, known):
         tiles = len(known.schedule.tiles.program)
         enough = tiles >= known.state.view.of(TilesView).at_least
-        return {self.claim: claim(say("{} tiles.", Strong(tiles)) if enough else "Few tiles.")}
+        return {"tiles-claim": claim(say("{} tiles.", Strong(tiles)) if enough else "Few tiles.")}
 
     def endpoints(self, api):
         async def tiles(experiment: dict) -> dict:
@@ -48,23 +46,23 @@ class TilesPanel(Panel):
 PAGE = """
 from types import SimpleNamespace
 from kernels.measuring.session import Session
-from visualize.page.page import Page, page
+import json
+from visualize.page.page import page
+from visualize.page.redraw import Redraw
+from visualize.panels.prediction_process import PredictionProcess
 from visualize.panels.tabs import SETTINGS
-from visualize.widgets import settings
-import gradio as gr
 
 session = Session(None)
-with gr.Blocks() as blocks:
-    built = Page(blocks, session)
+built = Redraw(session, PredictionProcess(session))
 flat = {"kernel": "matmul.grouped", "tab": "tiles", "at_least": 9, "M": 256, "N": 256}
 opened = SETTINGS.state(flat, None)
-answer = built.handlers.on_change(SimpleNamespace(session_hash="page"), settings.held(opened.to_settings()))
+update = built.on_message(SimpleNamespace(session_hash="page"), json.dumps({"settings": opened.to_settings()}))
 (endpoint,) = built.panels["tiles"][0].endpoints(SimpleNamespace(predicted=None))
 served = page(session)
 said = {
     "tabs": SETTINGS.tabs,
     "address": opened.to_address(),
-    "drawn": {component.elem_id: value for component, value in answer.items() if isinstance(value, str)},
+    "drawn": json.loads(update)["slots"],
     "endpoints": [fn.api_name for fn in served.fns.values() if fn.api_visibility == "public"],
     "refused": SETTINGS.forgiving_state({**flat, "at_least": 65}, None)[1],
 }

@@ -8,23 +8,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
 import pytest
-from gradio.routes import App
 
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.measuring.fair_queue import INTERNAL, Client
 from kernels.measuring.session import Session
 from tests.panels.sweeps_made_up import Started
-from visualize.page.page import Page
+from visualize.page.redraw import Redraw
+from visualize.panels.prediction_process import PredictionProcess
 from visualize.panels.sweep_tab import SweepPanel
-
-
-@pytest.fixture(autouse=True)
-def unserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server is made for a page that nobody opens: Gradio makes two, and takes most of the page's time for them."""
-    monkeypatch.setattr(App, "create_app", lambda *_, **__: None)
 
 
 class ScriptedSession(Session):
@@ -48,32 +41,29 @@ class ScriptedSession(Session):
 
 
 @pytest.fixture
-def make_page(compiled_before: Path) -> Iterator[Callable[..., Page]]:
-    """A function that makes the page of a machine with this GPU."""
+def make_page(compiled_before: Path) -> Iterator[Callable[..., Redraw]]:
+    """A function that makes the handlers of the page on a machine with this GPU."""
     with ExitStack() as closing:
 
-        def make(gpu: Gpu | None = None) -> Page:
+        def make(gpu: Gpu | None = None) -> Redraw:
             session = ScriptedSession(gpu, compiled_before)
             closing.callback(session.close)
-            with gr.Blocks() as blocks:
-                return Page(blocks, session)
+            return Redraw(session, PredictionProcess(session))
 
         yield make
 
 
 @pytest.fixture
-def page(make_page: Callable[..., Page]) -> Page:
-    """The page on a machine without a GPU."""
+def page(make_page: Callable[..., Redraw]) -> Redraw:
+    """The handlers on a machine without a GPU."""
     return make_page()
 
 
 @pytest.fixture(scope="module")
-def shared_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """One page for all tests of a file, with nothing compiled."""
+def shared_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redraw]:
+    """The handlers of one page for all tests of a file, with nothing compiled."""
     session = Session(None, tmp_path_factory.mktemp("cache"))
-    with gr.Blocks() as blocks:
-        built = Page(blocks, session)
-    yield built
+    yield Redraw(session, PredictionProcess(session))
     session.close()
 
 
@@ -90,6 +80,4 @@ def panel(started: Started) -> SweepPanel:
     """The Sweep panel, whose sweeps run on made-up devices."""
     made = SweepPanel()
     made.sweeps = started.sweeps()
-    with gr.Blocks():
-        made.build()
     return made

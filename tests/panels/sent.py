@@ -1,16 +1,18 @@
-"""What a browser sends to the page's handlers, and what it is told."""
+"""Messages that a browser sends to the page's handlers, and the updates that it gets."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 from visualize.panels.tabs import SETTINGS
-from visualize.widgets import settings
 
 
-def request(**query):
-    """A request of the one page that is open, whose address has these fields."""
-    return SimpleNamespace(session_hash="page", query_params=query)
+def request():
+    """A request of the one page that is open."""
+    return SimpleNamespace(session_hash="page")
 
 
 def opened(flat):
@@ -18,11 +20,22 @@ def opened(flat):
     return SETTINGS.state(flat, None)
 
 
-def set_to(flat):
-    """What the page sends where these fields are set."""
-    return settings.held(opened(flat).to_settings())
+def settings_of(flat, **message):
+    """The message of a page that is set to these fields."""
+    return json.dumps({"number": 1, "settings": opened(flat).to_settings(), **message})
 
 
-def named(answer):
-    """An answer by the DOM ids of its components."""
-    return {component.elem_id: value for component, value in answer.items()}
+def slots_of(update):
+    """An update's values by slot."""
+    return json.loads(update)["slots"]
+
+
+def updates(handler, *values):
+    """All updates of a streaming handler, by slot."""
+
+    async def collect():
+        return [slots_of(update) async for update in handler(request(), *values)]
+
+    # In a thread of its own: where a browser's tests ran before, this one has a running loop already.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(collect())).result(60)

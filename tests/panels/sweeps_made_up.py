@@ -66,8 +66,7 @@ class Started:
 
 def ask(panel, button, session, state, page="page"):
     """All that a panel answers when one of its buttons, by its DOM id, is pressed."""
-    (action,) = (action for action in panel.actions if action.button.elem_id == button)
-    return list(action.question(session, state, page))
+    return list(panel.actions()[button].question(session, state, page))
 
 
 class OneSweep:

@@ -6,15 +6,13 @@ import json
 import urllib.parse
 
 import pytest
-from markupsafe import Markup
 
 from kernels.knobs import ConfigError
-from tests.panels.sent import named, request, set_to
+from tests.panels.sent import request, settings_of, slots_of
 from visualize.panels.tabs import SETTINGS
 from visualize.state import pin
 from visualize.views.compare import ratio
 from visualize.views.numbers import Number
-from visualize.widgets import settings
 from visualize.widgets.plot import NONE, with_twin
 
 PINNED = "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_N=64&GROUP_SIZE=1"
@@ -23,11 +21,11 @@ SET = {"M": 576, "N": 576, "K": 288, "BLOCK_M": 64, "BLOCK_N": 64, "GROUP_SIZE":
 
 def changed(page, flat):
     """What the page answers to a change while something is pinned."""
-    return named(page.handlers.on_change(request(), set_to(flat)))
+    return slots_of(page.on_message(request(), settings_of(flat)))
 
 
 def followed(page, query):
-    return named(page.handlers.on_follow(request(), json.dumps({"follow": query})))
+    return slots_of(page.on_message(request(), json.dumps({"follow": query})))
 
 
 def links(compare):
@@ -51,9 +49,8 @@ def test_a_plot_carries_its_twin_and_a_sentence_stands_beside_its_own(shared_pag
     both = json.loads(answer["schedule-plot"])
     assert both.pop("twin") == then["schedule-plot"]
     assert both == json.loads(alone["schedule-plot"])
-    assert answer["schedule-claim"] == Markup(
-        '<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>'
-    ).format(alone["schedule-claim"], then["schedule-claim"])
+    columns = '<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>'
+    assert answer["schedule-claim"] == columns.format(alone["schedule-claim"], then["schedule-claim"])
 
 
 def test_what_differs_is_listed_with_both_numbers_and_their_ratio(shared_page):
@@ -93,7 +90,7 @@ def test_a_link_holds_both_and_a_preset_or_another_kernel_keeps_what_is_pinned(s
     kept = SETTINGS.with_kernel({**SET, "form_of": "matmul.grouped"}, "matmul.persistent")
     assert kept["with"] == PINNED
     opened = followed(shared_page, urllib.parse.urlencode({"kernel": "matmul.grouped", "with": PINNED}))
-    assert settings.read(opened["settings"])["with"] == PINNED
+    assert json.loads(opened["settings"])["with"] == PINNED
 
 
 def test_a_recorded_run_stands_beside_another(shared_page):

@@ -58,7 +58,7 @@ def test_a_trace_is_of_the_recorded_timeline(endpoints):
 def test_every_figure_says_what_it_is_of(page, tab):
     """Its experiment, GPU and mark: they stand below a saved picture."""
     state = opened({"kernel": "matmul.grouped", "M": 2048, "N": 2048, "K": 2048, "gpu": "H200", "tab": tab})
-    values = page.handlers.drawing.draw(page.handlers.drawing.known(state)).values()
+    values = page.draw(state).values()
     figures = [json.loads(value) for value in values if isinstance(value, str) and value.startswith('{"data"')]
     expected = {"schedule": 2, "reuse": 2, "coalescing": 2, "scoreboard": 1}.get(tab, 0)
     assert len(figures) >= expected
@@ -74,5 +74,5 @@ def test_every_figure_says_what_it_is_of(page, tab):
 def test_the_panel_knows_what_is_set(page):
     state = opened({"kernel": "transpose.flat", "M": 99, "tab": "result"})
     panel = next(one for one in page.panels["result"] if isinstance(one, ExportPanel))
-    (value,) = panel.draw(page.handlers.drawing.known(state)).values()
+    (value,) = panel.draw(page.known(state)).values()
     assert from_json(json.loads(value)) == state.experiment

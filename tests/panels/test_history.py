@@ -10,7 +10,6 @@ import urllib.parse
 from contextlib import closing
 from dataclasses import replace
 
-import gradio as gr
 import pytest
 
 from kernels.experiment import from_json
@@ -34,10 +33,7 @@ DAY = datetime.timedelta(days=1)
 
 @pytest.fixture
 def panel():
-    made = HistoryPanel()
-    with gr.Blocks():
-        made.build()
-    return made
+    return HistoryPanel()
 
 
 def filled(store, medians, device=H200, of=ONE, gpu="H200", since=START, kind="run"):
@@ -60,7 +56,7 @@ def drawn(panel, store, **flat):
 
 
 def claimed(panel, store, **flat):
-    return text_of(drawn(panel, store, **flat)[panel.claim])
+    return text_of(drawn(panel, store, **flat)["history-claim"])
 
 
 def asked(store, experiment=None, kernel="", device="", kind="", limit=50, before=0):
@@ -74,7 +70,7 @@ def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(panel
     assert said.startswith("1.08 × slower since 2026-11-11 recorded")
     assert "It coincides with torch 2.11.0 → 2.13.0 and triton 3.6.0 → 3.7.1." in said
     assert "On NVIDIA H200, 6 runs before took 0.200 ms, 4 since take 0.216 ms." in said
-    picture = json.loads(drawn(panel, store)[panel.plot])
+    picture = json.loads(drawn(panel, store)["history-plot"])
     assert "1.08 × slower<br>torch 2.11.0 → 2.13.0" in picture["layout"]["annotations"][0]["text"]
     assert "transpose.tiled" in picture["about"]
     assert "recorded" in picture["about"]
@@ -115,25 +111,25 @@ def test_another_experiment_s_runs_are_not_among_these(panel, store):
 def test_checks_without_a_time_are_counted_and_listed_in_the_picture_s_place(panel, store):
     filled(store, [None, None], INTERPRETER)
     shown = drawn(panel, store)
-    assert text_of(shown[panel.claim]).startswith("2 of 2 checks passed interpreter")
-    assert shown[panel.plot] == NONE
-    assert text_of(shown[panel.instead]).count("passed") == 2
-    assert "Triton's interpreter" in text_of(shown[panel.instead]).replace("&#39;", "'")
+    assert text_of(shown["history-claim"]).startswith("2 of 2 checks passed interpreter")
+    assert shown["history-plot"] == NONE
+    assert text_of(shown["history-instead"]).count("passed") == 2
+    assert "Triton's interpreter" in text_of(shown["history-instead"]).replace("&#39;", "'")
 
 
 def test_where_nothing_is_stored_it_says_how_to_get_something(panel, store):
     shown = drawn(panel, store)
-    assert "Press Run" in shown[panel.claim]
-    assert shown[panel.plot] == NONE
-    assert "No result of any Experiment is stored yet." in shown[panel.instead]
+    assert "Press Run" in shown["history-claim"]
+    assert shown["history-plot"] == NONE
+    assert "No result of any Experiment is stored yet." in shown["history-instead"]
     filled(store, [0.2], of=experiment(M=16))
-    assert "16 × 1024" in drawn(panel, store)[panel.instead], "the latest of all stand there"
+    assert "16 × 1024" in drawn(panel, store)["history-instead"], "the latest of all stand there"
 
 
 def test_a_store_that_is_off_says_so(panel):
     off = drawn(panel, Store(None))
-    assert "TILESCOPE_DB is off" in off[panel.claim]
-    assert off[panel.plot] == NONE
+    assert "TILESCOPE_DB is off" in off["history-claim"]
+    assert off["history-plot"] == NONE
     assert asked(Store(None))["problem"] == STORE_OFF
 
 
@@ -149,7 +145,7 @@ def test_a_file_that_cannot_be_used_is_one_sentence_on_the_tab(panel, tmp_path):
 def test_each_run_is_a_row_with_its_numbers_and_versions(panel, store):
     filled(store, [0.2])
     filled(store, [0.05], NEWER, since=START + DAY)
-    rows = drawn(panel, store)[panel.runs].split("<tr>")[2:]
+    rows = drawn(panel, store)["history-runs"].split("<tr>")[2:]
     new, old = map(text_of, rows)
     assert new == "2026-11-02 09:00 NVIDIA H200 50.0 µs 49.8 µs to 50.2 µs 1.200 × passed 2.13.0 3.7.1"
     assert old.startswith("2026-11-01 09:00 NVIDIA H200 0.200 ms")
@@ -157,7 +153,7 @@ def test_each_run_is_a_row_with_its_numbers_and_versions(panel, store):
 
 def test_many_runs_are_listed_in_part_and_the_table_says_of_how_many(panel, store):
     filled(store, noisy(0.2, PAGE + 5))
-    listed = drawn(panel, store)[panel.runs]
+    listed = drawn(panel, store)["history-runs"]
     assert listed.count("<tr>") == PAGE + 1
     assert f"The latest {PAGE} of {PAGE + 5} runs" in listed
 
@@ -173,7 +169,7 @@ def test_a_row_of_the_latest_opens_what_was_measured(panel, store):
     filled(store, [0.2], H100, of=of, gpu="H100")
     filled(store, [0.2], of=replace(of, gpu="this"), device=replace(H200, name="RTX 3090"), gpu="RTX 3090")
     filled(store, [None], INTERPRETER, of=of)
-    interpreted, unnamed, named = links(drawn(panel, store)[panel.latest], "matmul.grouped")[-3:]
+    interpreted, unnamed, named = links(drawn(panel, store)["history-latest"], "matmul.grouped")[-3:]
     for link, gpu in ((interpreted, ""), (unnamed, ""), (named, "H100")):
         state = SETTINGS.state(link, None)
         assert state.experiment == replace(of, gpu=gpu)
@@ -185,20 +181,20 @@ def test_the_latest_are_filtered_and_paged_by_links_that_keep_the_experiment(pan
         filled(store, [0.2], of=experiment(M=1 + place))
     filled(store, [0.2], of=experiment("matmul.grouped"))
     filled(store, [0.2], kind="check")
-    latest = drawn(panel, store)[panel.latest]
+    latest = drawn(panel, store)["history-latest"]
     assert f"{PAGE} of {PAGE + 5} results" in latest
     (older,) = links(latest, "Older")
     assert older["M"] == "2048"
-    second = drawn(panel, store, history_before=older["history_before"])[panel.latest]
+    second = drawn(panel, store, history_before=older["history_before"])["history-latest"]
     assert second.count("<tr>") == 5 + 1
     assert "Older" not in second
     assert "history_before" not in links(second, "Newest")[0]
     (grouped,) = [one for one in links(latest, "matmul.grouped") if one["tab"] == "history"]
-    only = drawn(panel, store, history_kernel=grouped["history_kernel"])[panel.latest]
+    only = drawn(panel, store, history_kernel=grouped["history_kernel"])["history-latest"]
     assert only.count("<tr>") == 1 + 1
     assert "1 result" in text_of(only)
     assert "Checks 0" not in text_of(only)
-    checks = drawn(panel, store, history_kind="check")[panel.latest]
+    checks = drawn(panel, store, history_kind="check")["history-latest"]
     assert checks.count("<tr>") == 1 + 1
     assert kind_name("check", plural=True) == "Checks"
 
@@ -207,7 +203,7 @@ def test_a_result_of_a_kernel_that_is_no_longer_there_is_listed_without_a_link(p
     filled(store, [0.2])
     with closing(sqlite3.connect(store.path)) as connection, connection:
         connection.execute("""UPDATE result SET kernel = 'old.one', experiment = '{"kernel":"old.one"}'""")
-    latest = drawn(panel, store)[panel.latest]
+    latest = drawn(panel, store)["history-latest"]
     assert "of another version of this kernel" in latest
     assert "<td>old.one</td>" in latest
     assert asked(store)["history"][0]["experiment"] is None
@@ -218,7 +214,7 @@ def test_what_the_store_holds_reaches_the_page_escaped(panel, store):
     filled(store, noisy(0.2, 3), replace(H200, name=hostile, triton=hostile))
     for component, value in drawn(panel, store).items():
         assert hostile not in str(value), component
-    shown = json.loads(drawn(panel, store)[panel.plot])
+    shown = json.loads(drawn(panel, store)["history-plot"])
     assert "<script" not in json.dumps(shown)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
+import urllib.parse
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +12,8 @@ from hypothesis import strategies as st
 from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knobs
-from tests.panels.sent import named, request, set_to
-from visualize.panels.panel import Ask
+from tests.panels.sent import request, settings_of, slots_of, updates
+from visualize.page.redraw import read_message
 from visualize.panels.tabs import SETTINGS
 from visualize.state.presets import presets
 
@@ -47,22 +45,14 @@ def wrong_text(value):
 
 
 @st.composite
-def sent_settings(draw):
-    """What the page sends, with some of it replaced: fields, or all of it."""
+def messages(draw):
+    """A message of the page with some of it replaced: fields, or all of it."""
     if draw(st.integers(0, 4)) == 0:
         return draw(st.one_of(JSON, JSON.flatmap(wrong_text)))
-    flat = json.loads(set_to({"kernel": draw(st.sampled_from(list(discover())))}))
-    return json.dumps(flat | draw(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3)))
-
-
-def collected(answers):
-    """All that an asynchronous handler yields."""
-
-    async def gathered():
-        return [answer async for answer in answers]
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(gathered())).result(60)
+    message = json.loads(settings_of({"kernel": draw(st.sampled_from(list(discover())))}))
+    message["settings"] |= draw(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3))
+    keys = st.sampled_from(["number", "settings", "open", "follow", "kept"])
+    return json.dumps(message | draw(st.dictionaries(keys, JSON, max_size=1)))
 
 
 @pytest.fixture(scope="module")
@@ -71,77 +61,59 @@ def page(shared_page):
     return shared_page
 
 
-def handler_of(page, name):
-    """One of the page's handlers, as Gradio calls it."""
-    return next(event.fn for event in page.blocks.fns.values() if getattr(event.fn, "__name__", "") == name)
-
-
-def assert_is_sendable(answer):
+def assert_is_sendable(update):
     """A browser can be sent it, in sentences that are not endless."""
-    for name, value in named(answer).items():
-        if name == "problems" and isinstance(value, str):
-            assert all(len(sentence) < 1500 for sentence in json.loads(value).values()), value[:3000]
-        if isinstance(value, str):
-            value.encode()
+    update.encode()
+    for sentence in json.loads(slots_of(update).get("problems", "{}")).values():
+        assert len(sentence) < 1500, sentence[:3000]
 
 
-@given(sent=sent_settings())
-def test_a_change_or_another_kernel_is_drawn_or_refused(page, sent):
-    assert_is_sendable(page.handlers.on_change(request(), sent))
-    assert_is_sendable(page.handlers.on_select(request(), sent))
+@given(message=messages())
+def test_a_message_is_drawn_or_refused(page, message):
+    assert_is_sendable(page.on_message(request(), message))
 
 
-@pytest.mark.parametrize("sent", ["[" * 30_000, '{"kernel":' * 6_000], ids=["lists", "objects"])
-def test_settings_that_go_too_deep_are_refused(page, sent):
-    assert_is_sendable(page.handlers.on_change(request(), sent))
-
-
-@given(sent=sent_settings(), name=st.sampled_from(SETTINGS.tabs))
-def test_a_tab_is_drawn_or_stays(page, sent, name):
-    assert_is_sendable(page.handlers.opening(name)(request(), sent))
+@pytest.mark.parametrize("message", ["[" * 30_000, '{"kernel":' * 6_000], ids=["lists", "objects"])
+def test_messages_that_go_too_deep_are_refused(page, message):
+    assert_is_sendable(page.on_message(request(), message))
 
 
 @given(fields=st.dictionaries(st.sampled_from(["tour", "stop", *FIELDS]), st.text(max_size=20)), kept=JSON)
 def test_any_address_opens_whatever_the_browser_has_kept(page, fields, kept):
-    assert_is_sendable(page.handlers.on_load(request(**fields), kept))
+    message = {"open": urllib.parse.urlencode(fields), "kept": kept}
+    assert_is_sendable(page.on_message(request(), json.dumps(message)))
 
 
-@given(wanted=st.one_of(JSON, JSON.flatmap(wrong_text), st.builds(lambda link: json.dumps({"follow": link}), JSON)))
-def test_any_link_is_followed_or_refused(page, wanted):
-    assert_is_sendable(page.handlers.on_follow(request(), wanted))
+@given(link=JSON)
+def test_a_link_is_followed_or_refused_and_what_is_no_link_gets_no_code(page, link):
+    assert_is_sendable(page.on_message(request(), json.dumps({"follow": link})))
+    (slots,) = updates(page.on_action, json.dumps({"action": "share", "link": link}))
+    assert slots == {"share": ""}
 
 
-@given(value=st.one_of(JSON, JSON.flatmap(wrong_text), st.builds(lambda link: json.dumps({"link": link}), JSON)))
-def test_what_is_no_link_gets_no_code(page, value):
-    orjson.dumps(handler_of(page, "on_share")(value))  # as Gradio writes it into its answer
+@given(tour=JSON, stop=JSON)
+def test_what_is_no_stop_is_not_shown(page, tour, stop):
+    assert updates(page.on_action, json.dumps({"action": "tour", "tour": tour, "stop": stop})) == []
 
 
-@given(value=st.one_of(JSON, st.builds(lambda tour, stop: json.dumps({"tour": tour, "stop": stop}), JSON, JSON)))
-def test_what_is_no_stop_is_not_shown(page, value):
-    assert collected(handler_of(page, "on_stop")(value)) == []
-
-
-@given(sent=sent_settings())
-def test_what_can_not_be_read_starts_no_work(page, sent):
-    """Handlers of buttons and of the compiler: what reads as an experiment is not submitted here."""
+@given(message=messages(), data=st.data())
+def test_an_unreadable_message_starts_no_work(page, message, data):
+    """What reads as an experiment is not submitted here."""
     try:
-        page.handlers.read(sent)
+        sent = read_message(message)
+        page.read(sent)
     except ConfigError:
-        pass
-    else:
-        return
-    assert collected(page.handlers.on_compile(request(), sent)) == []
-    actions = [action for panels in page.panels.values() for panel in panels for action in panel.actions]
-    for action in actions:
-        handler = page.handlers.asking(action) if isinstance(action, Ask) else page.handlers.measuring(action)
-        (refused,) = collected(handler(request(), sent))
-        assert_is_sendable(refused)
+        action = data.draw(st.sampled_from(list(page.actions)))
+        text = message if not isinstance(message, str) else message[:-1] + f', "action": "{action}"}}'
+        (slots,) = updates(page.on_action, text)
+        assert set(json.loads(slots["problems"]))
     assert not page.session.jobs
 
 
 @pytest.mark.parametrize("number", [-1, 99, "0", 0.5, [], {}])
 def test_a_preset_that_is_none_is_refused(page, number):
-    sent = json.dumps({**json.loads(set_to({})), "preset": number})
-    (sentence,) = json.loads(named(page.handlers.on_select(request(), sent))["problems"]).values()
+    message = json.loads(settings_of({}))
+    message["settings"]["preset"] = number
+    (sentence,) = json.loads(slots_of(page.on_message(request(), json.dumps(message)))["problems"]).values()
     last = len(presets(discover()["matmul.grouped"])) - 1
     assert sentence == f"The preset is {number!r}; matmul.grouped has presets 0 to {last}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 import pickle
 import urllib.parse
@@ -17,8 +18,9 @@ from kernels.knobs import ConfigError
 from kernels.measuring.fair_queue import INTERNAL
 from kernels.measuring.pool import DEADLINES_S
 from kernels.results import Failure
-from tests.panels.sent import named, opened, request, set_to
+from tests.panels.sent import opened, request, settings_of, slots_of, updates
 from tests.waiting import until
+from visualize.page.redraw import draw_in_process, draw_view
 from visualize.panels import endpoint, reuse_tab
 from visualize.panels.endpoint import Api
 from visualize.panels.prediction_process import NEAR_S
@@ -43,7 +45,7 @@ def run(coroutine):
 
 
 def test_a_state_and_what_is_known_of_it_are_sent_whole(page):
-    known = page.handlers.drawing.known(opened({**NEAR, "with": "kernel=matmul.grid_2d"}))
+    known = page.known(opened({**NEAR, "with": "kernel=matmul.grid_2d"}))
     there = pickle.loads(pickle.dumps(known))
     assert there.state == known.state
     assert there.state.kernel is known.state.kernel
@@ -57,7 +59,7 @@ def test_a_refusal_is_sent_whole():
 
 def test_a_quick_prediction_is_drawn_immediately_and_starts_no_process(page):
     for tab in SETTINGS.tabs:
-        answer = named(page.handlers.on_change(request(), set_to({**NEAR, "tab": tab})))
+        answer = slots_of(page.on_message(request(), settings_of({**NEAR, "tab": tab})))
         assert "Predicting" not in str(answer)
     assert len(page.predictions.pool) == 0
     assert not page.predictions.pool.has_started
@@ -68,45 +70,39 @@ def test_a_process_starts_soon_after_a_page_was_opened(shared_page):
     assert not predictions.pool.has_started
     predictions.warm_up_after_s = 0.0
     for _ in range(3):
-        shared_page.handlers.on_load(request(), None)
+        shared_page.on_message(request(), json.dumps({"open": ""}))
     until(lambda: predictions.pool.has_started)
 
 
 def test_what_takes_long_is_not_drawn_in_the_page_but_asked_for(page):
-    answer = named(page.handlers.on_change(request(), set_to(FAR)))
-    assert "Predicting (about" in answer["reuse-claim"]
-    assert not answer["compile-wanted"].startswith("drawn"), "the answer comes once it is drawn"
-    assert "BLOCK_M=32" in answer["link"]
+    update = json.loads(page.on_message(request(), settings_of(FAR)))
+    assert "Predicting (about" in update["slots"]["reuse-claim"]
+    assert update["has_more"]
+    assert "BLOCK_M=32" in update["slots"]["link"]
 
 
 def test_another_process_draws_the_same_and_replies_the_same(shared_page):
     """With something pinned, which is predicted once more for the numbers that differ."""
-    page, asked_again = shared_page, []
+    page = shared_page
     pinned = urllib.parse.urlencode({**TWICE_LONG, "M": 1040})
     current = opened({**TWICE_LONG, "with": pinned, "gpu": "H200", "tab": "reuse"})
-    drawing = page.handlers.drawing
-    here = named(drawing.draw(drawing.known(current)))
+    here = draw_view(page.panels["reuse"], page.result, page.known(current), page.known(current.twin(None)))
     api = Api(page.session, page.predictions)
     failure = Failure("compile", "timeout", "It took too long.")
     reply = api.predicted(current.experiment.to_json(), reuse_tab.reply, failure)
 
-    def is_wanted():
-        asked_again.append(True)
-        return True
-
     async def asked():
-        drawn = await drawing.drawn_again(current, None, is_wanted)
-        known = api.known(current.experiment, failure)
         submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
+        drawn = await asyncio.wrap_future(submit(draw_in_process, page.known(current), page.known(current.twin(None))))
+        known = api.known(current.experiment, failure)
         there = await asyncio.wrap_future(submit(endpoint.replied, known, reuse_tab.reply))
         process = await asyncio.wrap_future(submit(process_of, known))
         return drawn, there, process
 
     drawn, there, process = run(asked())
-    assert named(drawn) == here
+    assert drawn == here
     assert there == reply
     assert process != os.getpid()
-    assert asked_again, "the page waits only for another process"
 
 
 def process_of(known):
@@ -115,20 +111,27 @@ def process_of(known):
 
 def test_what_can_not_be_drawn_is_refused_from_there_too(shared_page):
     """A refusal takes no time, and what is pinned does."""
-    drawing = shared_page.handlers.drawing
     pinned = {name: value for name, value in FAR.items() if name != "tab"}
-    state = opened({**TOO_MANY, "with": urllib.parse.urlencode(pinned)})
-    refused = named(run(drawing.drawn_again(state, None, lambda: True)))
+    flat = {**TOO_MANY, "with": urllib.parse.urlencode(pinned)}
+    shared_page.on_message(request(), settings_of(flat))
+    refused = updates(shared_page.on_stream)[-1]
     assert "16,777,216 tiles are too many to schedule; at most 2,097,152 are allowed." in refused["problems"]
 
 
 def test_what_nobody_wants_any_more_is_given_up(shared_page):
-    drawing = shared_page.handlers.drawing
-    assert run(drawing.drawn_again(opened(FAR), None, lambda: False)) == drawing.nothing
+    async def superseded():
+        shared_page.on_message(request(), settings_of(FAR))
+        stream = shared_page.on_stream(request())
+        waiting = asyncio.create_task(anext(stream, None))
+        await asyncio.sleep(0)
+        shared_page.on_message(request(), settings_of(NEAR))
+        return await waiting
+
+    assert run(superseded()) is None
 
 
 def test_equal_predictions_are_made_once_for_all_clients(page):
-    known = [page.handlers.drawing.known(opened(fields)) for fields in (FAR, FAR, FAR, NEAR)]
+    known = [page.known(opened(fields)) for fields in (FAR, FAR, FAR, NEAR)]
     futures = [page.predictions.submit(process_of, each, client=INTERNAL, estimate_s=1.0) for each in known]
     assert len(page.predictions.pool) == 2
     for future in futures:

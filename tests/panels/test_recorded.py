@@ -7,7 +7,6 @@ import urllib.parse
 from collections import Counter
 from dataclasses import replace
 
-import gradio as gr
 import pytest
 
 from kernels import discover
@@ -31,9 +30,7 @@ def parsed(address):
 def drawn(**flat):
     """The list as the tab shows it."""
     panel = RecordedPanel()
-    with gr.Blocks():
-        panel.build()
-    return panel.draw(Known(SETTINGS.state({"kernel": "matmul.grouped", "tab": "recorded", **flat}, None)))[panel.list]
+    return panel.draw(Known(SETTINGS.state({"kernel": "matmul.grouped", "tab": "recorded", **flat}, None)))["recorded"]
 
 
 def test_every_recording_is_an_entry():

@@ -13,7 +13,7 @@ from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Strategy
 from tests.kernels.stores import again
-from tests.panels.sent import named, request, set_to
+from tests.panels.sent import request, settings_of, slots_of
 from tests.panels.sweeps_made_up import FEW, MANY, NOTHING, Session, finished, space_of
 from tests.waiting import until
 from visualize.panels import sweep_endpoint
@@ -141,7 +141,7 @@ def test_what_the_endpoint_can_not_take_is_a_failure_in_a_sentence(started, give
 def page(page, started):
     """A page whose sweeps run on made-up devices, and which draws them often."""
     (panel,) = page.panels["sweep"]
-    panel.sweeps, page.handlers.follow_s = started.sweeps(), 0.01
+    panel.sweeps, page.live_s = started.sweeps(), 0.01
     return page
 
 
@@ -150,38 +150,37 @@ SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary":
 
 async def pressed(page, button, name="page"):
     """What pressing a button of the tab answers, by its DOM id, on an open page of that name."""
-    (panel,) = page.panels["sweep"]
-    (action,) = (one for one in panel.actions if one.button.elem_id == button)
-    return [named(one) async for one in page.handlers.asking(action)(sent_by(name), set_to(SENT))]
+    message = settings_of(SENT, action=button)
+    return [slots_of(one) async for one in page.on_action(sent_by(name), message)]
 
 
 def sent_by(name):
-    return SimpleNamespace(session_hash=name, query_params={})
+    return SimpleNamespace(session_hash=name)
 
 
-async def watched(page, moving, name="page"):
-    """What a page is told while something goes on."""
-    async for one in page.handlers.on_moving(sent_by(name), moving, set_to(SENT)):
-        yield named(one)
+async def watched(page, name="page"):
+    """What a page is told while something is running."""
+    page.on_message(sent_by(name), settings_of(SENT))
+    async for one in page.on_stream(sent_by(name)):
+        yield slots_of(one)
 
 
 def test_the_page_draws_a_sweep_until_its_end(page, started):
 
     async def session():
         started.go.clear()
-        *_, told = await pressed(page, "sweep-start")
-        assert told["moving"]
-        answers = watched(page, told["moving"])
+        page.on_message(request(), settings_of(SENT))
+        await pressed(page, "sweep-start")
+        answers = watched(page)
         first = await anext(answers)
         assert "of 8 configs done" in first["sweep-progress"]
         started.go.set()
         return [one async for one in answers]
 
-    *_, last, nothing = asyncio.run(session())
+    *_, last = asyncio.run(session())
     assert "All configs were tried." in last["sweep-claim"]
     assert last["sweep-plot"].startswith('{"data"')
     assert "Click a point" in last["sweep-progress"]
-    assert "sweep-claim" not in nothing, "Gradio sends what was yielded last once more"
 
 
 def test_a_newer_drawing_or_a_closed_page_ends_the_older_one(page, started):
@@ -189,19 +188,20 @@ def test_a_newer_drawing_or_a_closed_page_ends_the_older_one(page, started):
     async def session():
         started.go.clear()
         await pressed(page, "sweep-start")
-        older, newer = watched(page, "1"), watched(page, "2")
+        older = watched(page)
         await anext(older)
+        newer = watched(page)
         await anext(newer)
-        assert len([one async for one in older]) == 1, "nothing more but the end"
-        other = watched(page, "1", "another page")
+        assert [one async for one in older] == []
+        other = watched(page, "another page")
         await anext(other)
-        page.handlers.on_unload(request())
-        assert len([one async for one in newer]) == 1
-        (cancelling, _) = await pressed(page, "sweep-cancel", "another page")
+        page.on_unload(request())
+        assert [one async for one in newer] == []
+        cancelling, _ = await pressed(page, "sweep-cancel", "another page")
         assert "Cancelling" in cancelling["sweep-progress"]
         return [one async for one in other]
 
-    *_, last, _ = asyncio.run(session())
+    *_, last = asyncio.run(session())
     assert "It was cancelled. Finished rows are kept" in last["sweep-claim"]
 
 
@@ -211,7 +211,7 @@ def test_who_cancels_leaves_and_the_last_one_to_leave_ends_it(page, started):
         started.go.clear()
         pages = ["first", "second", "third"]
         await pressed(page, "sweep-start", "first")
-        followed = [watched(page, "1", name) for name in pages]
+        followed = [watched(page, name) for name in pages]
         for one in followed:
             await anext(one)
         told = [(await pressed(page, "sweep-cancel", name))[0] for name in ("first", "second")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import urllib.parse
 
-import gradio as gr
 import pytest
 
 from kernels.experiment import from_json
@@ -15,6 +14,7 @@ from kernels.measuring.counters import COUNTERS
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import records
 from visualize.panels import compare
+from visualize.panels.result_tab import ResultPanel
 from visualize.panels.scoreboard_tab import ScoreboardPanel, ScoreboardView, address, picture, reply
 from visualize.panels.tabs import SETTINGS
 from visualize.predict.scores import COUNTS, DRAM
@@ -32,16 +32,13 @@ def known(**flat):
 
 @pytest.fixture
 def panel():
-    made = ScoreboardPanel()
-    with gr.Blocks():
-        made.build()
-    return made
+    return ScoreboardPanel()
 
 
 def test_what_was_not_counted_on_a_gpu_says_so_and_has_no_picture(panel):
     drawn = panel.draw(known(score_count=DRAM, score_gpu="T4"))
-    assert "No DRAM reads of this kernel were counted on this GPU." in drawn[panel.claim]
-    assert drawn[panel.plot] == "none"
+    assert "No DRAM reads of this kernel were counted on this GPU." in drawn["scoreboard-claim"]
+    assert drawn["scoreboard-plot"] == "none"
 
 
 def test_a_click_opens_the_launch_on_the_tab_that_has_its_count():
@@ -54,7 +51,7 @@ def test_a_click_opens_the_launch_on_the_tab_that_has_its_count():
 
 
 def test_the_picture_is_the_same_whatever_is_set_and_is_sent_in_100_kilobytes(panel):
-    values = [panel.draw(known(M=size))[panel.plot] for size in (512, 640)]
+    values = [panel.draw(known(M=size))["scoreboard-plot"] for size in (512, 640)]
     assert values[0] == values[1]
     assert all(len(picture(ScoreboardView(count)).encode()) < 100_000 for count in COUNTS)
     content = json.loads(values[0])
@@ -62,15 +59,15 @@ def test_the_picture_is_the_same_whatever_is_set_and_is_sent_in_100_kilobytes(pa
 
 
 def test_the_menu_offers_the_gpus_that_were_counted_on_and_the_one_that_is_set(panel):
-    fields = json.loads(panel.draw(known(score_gpu="B200"))[panel.forms[ScoreboardView]])["fields"]
+    fields = json.loads(panel.draw(known(score_gpu="B200"))["scoreboard-view"])["fields"]
     assert fields[1]["choices"] == ["all", "H100", "H200", "B200"]
     assert "B200" in GPUS
 
 
 def test_nothing_stands_twice_where_an_experiment_is_pinned(panel):
     mine, pinned = known(), known(M=640)
-    shown, _ = compare.compared(panel.draw(mine), mine, pinned, [panel], panel.draw)
-    assert shown == panel.draw(mine)
+    shown = compare.compared(panel.draw(mine), mine, pinned, [panel], ResultPanel())
+    assert shown == {**panel.draw(mine), "compare": shown["compare"]}
 
 
 def test_the_endpoint_has_every_point_once_and_totals_of_them():

@@ -7,7 +7,6 @@ import sqlite3
 import urllib.parse
 from contextlib import closing
 
-import gradio as gr
 import pytest
 
 from kernels.results import SweepRow
@@ -23,10 +22,7 @@ from visualize.panels.tabs import SETTINGS
 
 @pytest.fixture
 def panel():
-    made = HistoryPanel()
-    with gr.Blocks():
-        made.build()
-    return made
+    return HistoryPanel()
 
 
 def swept(store, ended="complete", when=START, **flat):
@@ -41,7 +37,7 @@ def test_sweeps_are_listed_and_the_last_of_a_space_has_a_link(panel, store):
     swept(store, "running")
     within = swept(store, when=START + DAY)
     swept(store, "cancelled", M=128)
-    listed = drawn(panel, store)[panel.sweeps]
+    listed = drawn(panel, store)["history-sweeps"]
     said = text_of(listed)
     assert said.count("1 of 2 0.250 ms") == 3
     assert [said.index(word) for word in ("cancelled", "complete", "cut off")] == sorted(
@@ -53,7 +49,7 @@ def test_sweeps_are_listed_and_the_last_of_a_space_has_a_link(panel, store):
     there = SETTINGS.state(dict(urllib.parse.parse_qsl(links[1].replace("&amp;", "&"))), None)
     assert there.view.tab == "sweep"
     assert swept_space(there).identity == within.identity
-    assert "No sweep is stored" in text_of(drawn(panel, Store(store.path.with_name("other.db")))[panel.sweeps])
+    assert "No sweep is stored" in text_of(drawn(panel, Store(store.path.with_name("other.db")))["history-sweeps"])
 
 
 def test_the_endpoint_lists_sweeps_of_a_kernel_or_of_a_problem(store):
@@ -73,7 +69,7 @@ def test_a_sweep_of_a_kernel_that_is_gone_is_listed_without_a_link(panel, store)
     swept(store)
     with closing(sqlite3.connect(store.path)) as connection, connection:
         connection.execute("UPDATE sweep SET details = replace(details, 'matmul.grouped', 'matmul.gone')")
-    listed = drawn(panel, store)[panel.sweeps]
+    listed = drawn(panel, store)["history-sweeps"]
     assert "of another version of this kernel" in listed
     assert "href" not in listed
     assert asked(store)["sweeps"] == []

@@ -8,7 +8,6 @@ import re
 import urllib.parse
 from dataclasses import replace
 
-import gradio as gr
 import numpy as np
 import pytest
 
@@ -25,6 +24,7 @@ from visualize.state.known import Known
 from visualize.views.numbers import milliseconds
 from visualize.views.tune.text import MAX_RANKED
 from visualize.widgets.plot import NONE
+from visualize.widgets.slots import CLOSED, OPEN
 
 # The pictures that have a point for each row.
 OF_ROWS = [one for one in PICTURES if one != "library"]
@@ -66,11 +66,10 @@ def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which
     found = many_rows()
     assert len(found.rows) > 1000
     drawn = drawn_of(panel, found, state_of(MANY, sweep_picture=which, sweep_click=click))
-    sent = {block.elem_id: value for block, value in drawn.items() if isinstance(value, str)}
-    sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in sent.items()}
+    sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in drawn.items()}
     assert sizes["sweep-plot"] > 1000
     assert sum(sizes.values()) < 150_000, sizes
-    assert sent["sweep-table"].count("<tr>") == 1 + MAX_RANKED
+    assert drawn["sweep-table"].count("<tr>") == 1 + MAX_RANKED
 
 
 def test_before_it_starts_the_number_of_configs_and_what_is_refused_are_said(panel):
@@ -78,16 +77,16 @@ def test_before_it_starts_the_number_of_configs_and_what_is_refused_are_said(pan
     drawn = panel.draw(Known(state))
     planned = plan(swept_space(state), state.gpu, None)
     assert len(planned.refused) == 2  # 256 × 256, with 4 and 8 warps
-    said = text_of(drawn[panel.claim])
+    said = text_of(drawn["sweep-claim"])
     assert said.startswith("6 configs to try")
     assert "2 configs are set aside before any compile." in said
     assert "ranked by predicted time alone" in said
-    assert drawn[panel.plot] == NONE
-    instead = text_of(drawn[panel.instead])
+    assert drawn["sweep-plot"] == NONE
+    instead = text_of(drawn["sweep-instead"])
     assert "8 configs: all combinations" in instead
     assert "BLOCK_M 64, 256 2 BLOCK_N 64, 256 2 num_warps 4, 8 2" in instead
     assert "2 The accumulator of a 256 × 256 tile" in instead
-    assert "timed on this machine's GPU" in text_of(panel.draw(Known(state, here=GPUS["H200"]))[panel.claim])
+    assert "timed on this machine's GPU" in text_of(panel.draw(Known(state, here=GPUS["H200"]))["sweep-claim"])
 
 
 def test_the_budget_makes_the_estimate_shorter():
@@ -137,8 +136,8 @@ def test_every_row_has_words_and_an_address_that_sets_it_and_keeps_the_sweep(pan
     state = state_of(sweep_picture=which, BLOCK_M=128, num_stages=5)
     found = swept(Strategy("grid"), within=swept_space(state))
     drawn = drawn_of(panel, found, state)
-    assert set(json.loads(drawn[panel.plot])["layout"]["meta"]) == {"words", "addresses"}
-    links = re.findall(r'href="\?([^"]+)"', drawn[panel.table])
+    assert set(json.loads(drawn["sweep-plot"])["layout"]["meta"]) == {"words", "addresses"}
+    links = re.findall(r'href="\?([^"]+)"', drawn["sweep-table"])
     assert len(links) == len(found.ranked)
     for link, row in zip(links, found.ranked, strict=True):
         there = SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None)
@@ -149,35 +148,35 @@ def test_every_row_has_words_and_an_address_that_sets_it_and_keeps_the_sweep(pan
 
 def test_the_claim_has_the_best_time_first_and_marks_where_it_is_from(panel):
     found = swept(Strategy("grid"), within=space_of())
-    said = drawn_of(panel, found, state_of())[panel.claim]
+    said = drawn_of(panel, found, state_of())["sweep-claim"]
     assert f"<b>{milliseconds(found.best.median_ms)}</b>" in said
     assert 'class="mark measured"' in said
     guessed = tuple(replace(row, status="predicted", median_ms=None, relative=None, turn=None) for row in found.rows)
     drawn = drawn_of(panel, replace(found, rows=guessed, final=None), state_of(sweep_picture="bound"))
-    assert 'class="mark predicted"' in drawn[panel.claim]
-    for part in (panel.claim, panel.table, panel.lines):
+    assert 'class="mark predicted"' in drawn["sweep-claim"]
+    for part in ("sweep-claim", "sweep-table", "sweep-lines"):
         assert "measured" not in drawn[part]
-    assert drawn[panel.plot] == NONE
-    assert "Nothing was timed, so bound has nothing to show" in drawn[panel.instead]
+    assert drawn["sweep-plot"] == NONE
+    assert "Nothing was timed, so bound has nothing to show" in drawn["sweep-instead"]
 
 
 def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, started):
     session, state = Session(), state_of(MANY)
     started.go.clear()
     (first,) = ask(panel, "sweep-start", session, state)
-    assert "of 1,152 configs done" in first[panel.progress]
+    assert "of 1,152 configs done" in first["sweep-progress"]
     known = Known(state)
-    assert panel.is_moving(known)
-    assert not panel.is_moving(Known(state_of())), "another space"
-    following = panel.following(known, "page")
-    assert panel.progress in next(following)
+    assert panel.has_live_updates(known)
+    assert not panel.has_live_updates(Known(state_of())), "another space"
+    following = panel.stream_updates(known, "page")
+    assert "sweep-progress" in next(following)
     started.devices[0].before = lambda trial: panel.sweeps.running(swept_space(state), state.gpu).cancel()
     started.go.set()
     cut = finished(panel.sweeps, swept_space(state))
     assert cut.ended == "cancelled"
     *_, last = following
-    assert "cancelled" in last[panel.claim]
-    assert not panel.is_moving(known)
+    assert "cancelled" in last["sweep-claim"]
+    assert not panel.has_live_updates(known)
     ask(panel, "sweep-start", session, state)
     whole = finished(panel.sweeps, swept_space(state))
     assert started.done == [(), cut.rows]
@@ -193,23 +192,11 @@ def test_all_rows_are_saved_and_without_a_sweep_a_sentence_says_so(panel, starte
         ask(panel, button, Session(), state_of())
     ask(panel, "sweep-start", Session(), state_of())
     found = finished(panel.sweeps, space_of())
-    (drawn,), (again,) = (ask(panel, button, Session(), state_of()) for _ in range(2))
-    assert drawn != again, "pressed again, it is saved again"
-    file = json.loads(drawn[panel.file])
+    (drawn,) = ask(panel, button, Session(), state_of())
+    file = json.loads(drawn["sweep-file"])
     assert file["name"] == f"matmul_grouped_H200_sweep.{word.lower()}"
     count = len(json.loads(file["text"])["rows"]) if word == "JSON" else len(file["text"].splitlines()) - 1
     assert count == len(found.rows)
-
-
-def test_the_page_has_the_handlers_of_a_sweep_that_goes_on(page):
-    """What goes on is told to the page by a number that changes; where nothing does, by none."""
-    state = state_of()
-    moving = page.components.moving
-    drawing = page.handlers.drawing
-    assert drawing.moving(Known(state)) == {moving: ""}
-    first, second = (drawing.moving(Known(state), is_asked=True)[moving] for _ in range(2))
-    assert first != second
-    assert drawing.moving(Known(SETTINGS.state({"kernel": "matmul.grouped", "tab": "recorded"}, None))) == {}
 
 
 def test_made_up_rows_are_as_the_engine_gives_them():
@@ -225,42 +212,38 @@ def test_a_click_pins_a_config_where_that_is_set(panel):
     state = state_of(BLOCK_M=128, sweep_click="pin")
     found = swept(Strategy("grid"), within=swept_space(state))
     drawn = drawn_of(panel, found, state)
-    links = re.findall(r'href="\?([^"]+)"', drawn[panel.table])
+    links = re.findall(r'href="\?([^"]+)"', drawn["sweep-table"])
     for link, row in zip(links, found.ranked, strict=True):
         there = SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None)
         assert there.pinned == row.experiment
         assert there.experiment == state.experiment, "what is set stays"
         assert swept_space(there).identity == found.space.identity
-    assert "pin its config" in drawn[panel.progress]
+    assert "pin its config" in drawn["sweep-progress"]
 
 
 def test_how_it_is_searched_is_folded_away_once_something_is_found(panel, started, store):
     known = Known(state_of(), store=store)
-    assert panel.fill(known)[panel.search].open
+    assert panel.fill(known)["sweep-search-fold"] == OPEN
     (drawn,) = ask(panel, "sweep-start", Session(store), state_of())
-    assert not drawn[panel.search].open
+    assert drawn["sweep-search-fold"] == CLOSED
     finished(panel.sweeps, space_of(), store=store)
-    assert not panel.fill(known)[panel.search].open
+    assert panel.fill(known)["sweep-search-fold"] == CLOSED
     again = SweepPanel()
-    with gr.Blocks():
-        again.build()
-    assert not again.fill(known)[again.search].open, "what is stored counts, too"
-    assert again.search not in again.draw(known), "who has opened it to set something finds it open"
-    assert panel.fill(Known(state_of("BLOCK_M"), store=store))[panel.search].open, "what is wrong is said in it"
+    assert again.fill(known)["sweep-search-fold"] == CLOSED, "what is stored counts, too"
+    assert "sweep-search-fold" not in again.draw(known), "who has opened it to set something finds it open"
+    assert panel.fill(Known(state_of("BLOCK_M"), store=store))["sweep-search-fold"] == OPEN, "to show the problem"
 
 
 def test_a_stored_sweep_is_marked_as_recorded_and_says_when_it_was_made(panel, store, started):
     ask(panel, "sweep-start", Session(store), state_of())
     finished(panel.sweeps, space_of(), store=store)
     later = SweepPanel()
-    with gr.Blocks():
-        later.build()
     drawn = later.draw(Known(state_of(sweep_picture="convergence"), store=store))
-    for part in (later.claim, later.table, later.lines):
+    for part in ("sweep-claim", "sweep-table", "sweep-lines"):
         assert 'class="mark recorded"' in drawn[part]
         assert 'class="mark measured"' not in drawn[part]
-    assert "Swept on this machine, 20" in drawn[later.claim]
-    assert '"ms, recorded"' in drawn[later.plot]
+    assert "Swept on this machine, 20" in drawn["sweep-claim"]
+    assert '"ms, recorded"' in drawn["sweep-plot"]
 
 
 def test_sweeping_anew_leaves_the_stored_rows_aside(panel, store, started):

@@ -42,23 +42,23 @@ def wait(panel, session, state):
     """Until each size was swept."""
     for space in swept_sizes(state).spaces.values():
         finished(panel.sweeps, space, store=session.store)
-    until(lambda: not panel.is_moving(Known(state)))
+    until(lambda: not panel.has_live_updates(Known(state)))
 
 
 def test_each_size_is_swept_for_itself_one_after_the_other(panel, started, store):
     session, state = Session(store), state_of(**OVER)
     started.go.clear()
     drawn = pressed(panel, session, state)
-    assert "K 256: 0 of 8 configs done" in text_of(drawn[panel.progress])
-    assert drawn[panel.plot] == NONE
-    assert panel.is_moving(Known(state, store=store))
-    assert panel.is_moving(Known(state_of(K=256), store=store)), "it is the sweep of that size"
+    assert "K 256: 0 of 8 configs done" in text_of(drawn["sweep-progress"])
+    assert drawn["sweep-plot"] == NONE
+    assert panel.has_live_updates(Known(state, store=store))
+    assert panel.has_live_updates(Known(state_of(K=256), store=store)), "it is the sweep of that size"
     started.go.set()
     wait(panel, session, state)
     bases = [device.trials[0].experiments[0].problem.K for device in started.devices]
     assert bases == [256, 512, 1024]
     assert [one.details["space"]["experiment"]["problem"]["K"] for one in store.sweeps(5)] == [1024, 512, 256]
-    assert not panel.is_moving(Known(state, store=store))
+    assert not panel.has_live_updates(Known(state, store=store))
 
 
 def test_the_library_is_shown_beside_the_best_of_each_size_with_its_interval(panel, started, store):
@@ -66,7 +66,7 @@ def test_the_library_is_shown_beside_the_best_of_each_size_with_its_interval(pan
     pressed(panel, session, state)
     wait(panel, session, state)
     drawn = panel.draw(Known(state, store=store))
-    figure = json.loads(drawn[panel.plot])
+    figure = json.loads(drawn["sweep-plot"])
     assert figure["layout"]["xaxis"]["title"]["text"] == "K"
     assert figure["layout"]["yaxis"]["title"]["text"] == "ratio, measured"
     (trace,) = figure["data"]
@@ -78,13 +78,13 @@ def test_the_library_is_shown_beside_the_best_of_each_size_with_its_interval(pan
         (library,) = panel.sweeps.found(store, space, GPU).final.baselines
         assert ratio == library.ratio
         assert (ratio + more, ratio - less) == pytest.approx((library.high, library.low))
-    said = text_of(drawn[panel.claim])
+    said = text_of(drawn["sweep-claim"])
     assert re.match(r"\d\.\d\d × measured at K [\d,]+: torch\.matmul time / best config's time", said)
     assert "95 % interval" in said
-    links = re.findall(r'href="\?([^"]+)"', drawn[panel.table])
+    links = re.findall(r'href="\?([^"]+)"', drawn["sweep-table"])
     sizes = [SETTINGS.state(dict(urllib.parse.parse_qsl(one.replace("&amp;", "&"))), None) for one in links]
     assert [one.experiment.problem.K for one in sizes] == [256, 512, 1024]
-    assert "torch.matmul / best" in text_of(drawn[panel.table])
+    assert "torch.matmul / best" in text_of(drawn["sweep-table"])
 
 
 def test_pressed_again_it_sweeps_what_is_left_and_anew_everything(panel, started, store):
@@ -105,10 +105,10 @@ def test_a_cancel_ends_all_that_was_to_follow(panel, started, store):
     started.go.clear()
     pressed(panel, session, state)
     (said,) = ask(panel, "sweep-cancel", session, state)
-    assert "Cancelling" in said[panel.progress]
+    assert "Cancelling" in said["sweep-progress"]
     assert finished(panel.sweeps, swept_sizes(state).spaces[256], store=store).ended == "cancelled"
     assert len(started.devices) == 1
-    said = text_of(panel.draw(Known(state, store=store))[panel.claim])
+    said = text_of(panel.draw(Known(state, store=store))["sweep-claim"])
     assert said == "3 sizes of K to sweep. Library ratios need a GPU."
 
 
@@ -148,7 +148,7 @@ def test_sizes_that_make_no_sense_are_told_beside_their_field(text, said):
 def test_no_size_named_is_the_shape_that_is_set(panel, store):
     assert swept_sizes(state_of()) is None
     drawn = panel.draw(Known(state_of(sweep_picture="library"), store=store))
-    assert drawn[panel.plot] == NONE
+    assert drawn["sweep-plot"] == NONE
 
 
 def test_sizes_without_a_library_to_compare_with_have_no_picture():

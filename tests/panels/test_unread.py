@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import gradio as gr
 import pytest
 
-from visualize.page.lean_blocks import LeanBlocks
-from visualize.page.unread import MOST_CALLERS, MOST_UNREAD
+from visualize.page.unread import MOST_CALLERS, MOST_UNREAD, bound
 
 
 @pytest.fixture
 def queue():
-    with LeanBlocks() as blocks:
+    with gr.Blocks() as blocks:
         pass
+    bound(blocks._queue)
     return blocks._queue
 
 

@@ -10,8 +10,9 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
 from starlette._utils import get_route_path  # the path that routes match: without the root path
 from starlette.datastructures import Headers, QueryParams
@@ -50,6 +51,12 @@ _HEADERS = {
     "referrer-policy": "strict-origin-when-cross-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+
+# Gradio's route that calls an endpoint by its name.
+_CALL = re.compile(r"/(?:gradio_api/)?call/(?:v2/)?([^/]+)$")
+
+# What Gradio takes for a file wherever it stands in an argument: it would read or fetch it.
+_FILE = "gradio.FileData"
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 
@@ -101,13 +108,21 @@ class Guard:
     Args:
         hosts: see `allowed_hosts`.
         frames: see `framing_sites`.
+        defaults: each endpoint's arguments where a call leaves them out, by the endpoint's name. Gradio 6.31 refuses a
+            call with fewer arguments than parameters, although its own client fills in defaults.
         body_deadline_s: seconds in which a body must arrive.
     """
 
     def __init__(
-        self, app: ASGIApp, hosts: Sequence[str], frames: Sequence[str] = (), body_deadline_s: float = BODY_DEADLINE_S
+        self,
+        app: ASGIApp,
+        hosts: Sequence[str],
+        frames: Sequence[str] = (),
+        defaults: Mapping[str, Sequence[object]] | None = None,
+        body_deadline_s: float = BODY_DEADLINE_S,
     ) -> None:
         self._app, self._hosts, self._body_deadline_s = app, hosts, body_deadline_s
+        self._defaults = defaults or {}
         self._headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
         if frames:
             policy = f"frame-ancestors {' '.join(dict.fromkeys((_SELF, *frames)))}"
@@ -132,7 +147,10 @@ class Guard:
         try:
             self._check_head(Headers(scope=scope), path)
             unread = [await self._read_body(receive)]
-            _check_session_hashes(path, QueryParams(scope["query_string"]), unread[0]["body"])
+            content = _read_json(unread[0]["body"])
+            _check_session_hashes(path, QueryParams(scope["query_string"]), content)
+            if call := _CALL.match(path):
+                self._complete_arguments(call[1], content, unread[0])
 
             async def replay_body() -> Message:
                 return unread.pop() if unread else await receive()
@@ -191,6 +209,14 @@ class Guard:
             raise HTTPException(408, sentence, {"connection": "close"}) from None
         return {"type": "http.request", "body": body, "more_body": False}
 
+    def _complete_arguments(self, name: str, content: object, message: Message) -> None:
+        defaults = self._defaults.get(name)
+        if defaults is None or not isinstance(content, dict) or not isinstance(content.get("data"), list):
+            return
+        given = content["data"]
+        complete = {**content, "data": [*given, *defaults[len(given) :]][: len(defaults)]}
+        message["body"] = json.dumps(complete).encode()
+
     async def _redraw(self, scope: Scope, receive: Receive, send: Send) -> None:
         address = str((scope.get("client") or ("",))[0])
         if self._open_redraws[address] >= MAX_OPEN_REDRAWS:
@@ -213,12 +239,19 @@ class Guard:
             await send(message)
 
 
-def _check_session_hashes(path: str, query: QueryParams, body: bytes) -> None:
-    hashes: list[object] = [*query.getlist("session_hash"), _HEARTBEAT.sub("", path) if _HEARTBEAT.match(path) else ""]
+def _read_json(body: bytes) -> Any:
     try:
         content = json.loads(body or b"null")
+        has_file = _FILE in json.dumps(content)
     except (ValueError, RecursionError):
-        content = None  # Gradio refuses it
+        return None  # Gradio refuses it
+    if has_file:
+        raise HTTPException(400, f"An argument contains {_FILE!r}; the page takes no files.")
+    return content
+
+
+def _check_session_hashes(path: str, query: QueryParams, content: object) -> None:
+    hashes: list[object] = [*query.getlist("session_hash"), _HEARTBEAT.sub("", path) if _HEARTBEAT.match(path) else ""]
     if isinstance(content, dict):
         hashes.append(content.get("session_hash"))
     longest = max(len(value) for value in hashes if isinstance(value, str))

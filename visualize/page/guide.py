@@ -1,4 +1,4 @@
-"""What leads through the page: the tours and their bar, the page's keys, and the dialog that shares what is shown."""
+"""The tours' bar and the QR code of a link, as values of their slots."""
 
 from __future__ import annotations
 
@@ -17,48 +17,27 @@ from visualize.tours.fact import Found, NoFact, found
 from visualize.tours.text import Answer, Number, Place
 from visualize.tours.tour import Stop, Tour
 from visualize.widgets import link, tour_bar
-from visualize.widgets.keys import keys
-from visualize.widgets.markup import markup
-from visualize.widgets.share import qr, share
+from visualize.widgets.share import qr
 
 
 class Guide:
-    """Components and handlers of one page; its parts are laid out where it is called."""
+    """The tours, and the dialog that shares a link."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         # Facts by tour and stop: the files bound how many there are.
         self._facts: dict[tuple[str, int], dict[str, Found]] = {}
 
-    def lay_out_head(self) -> None:
-        """The menu of tours and the button Share, in the page's head."""
-        markup("tours", tour_text.menu((tour.name, tour.title, tour.about) for tour in tours().values()))
-        self._share = share()
-
-    def lay_out_foot(self) -> None:
-        """The bar and the keys."""
-        self._bar = tour_bar.tour_bar(tours())
-        keys()
-
-    def join(self, instant: Mapping[str, Any], lasting: Mapping[str, Any]) -> None:
-        """Join events to handlers.
-
-        Args:
-            instant, lasting: options of events that are answered at once, and of those that take a while.
-        """
-        self._share.select(self.on_share, [self._share], [self._share], **instant)
-        self._bar.select(self.on_stop, [self._bar], [self._bar], trigger_mode="multiple", **lasting)
-
-    def on_share(self, value: str) -> str:
-        """The QR code of a link; what is no link gets none."""
+    def share(self, message: Mapping[str, Any]) -> str:
+        """Return the value of the slot "share": the link as a QR code; "" for what is no link."""
         try:
-            return qr(value)
+            return qr(message)
         except ConfigError:
-            return value if isinstance(value, str) else ""  # an answer can hold no number of any size
+            return ""
 
-    async def on_stop(self, value: str) -> AsyncIterator[str]:
-        """A stop: at once its sentence, and then its numbers, some of which wait for the compiler."""
-        wanted = tour_bar.asked(value)
+    async def stop(self, message: Mapping[str, Any]) -> AsyncIterator[str]:
+        """Yield values of the slot "tour": at once a stop's sentence, then its numbers, which may need the compiler."""
+        wanted = tour_bar.requested_stop(message)
         if wanted is None or wanted[0] not in tours():
             return
         name, number = wanted

@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import gradio as gr
 
 from kernels.measuring.measurement import Job
+from visualize.state.state import State
 
 MAX_OPEN_PAGES = 1000
 
 
 @dataclass(eq=False)
 class OpenPage:
-    """One open page. A handler whose number is no longer the latest has been superseded.
+    """One open page.
 
     Attributes:
-        changes, compiles, streams: numbers of its latest change, compile and stream of live updates.
-        query: the address that it showed last; a compile draws only that again.
+        name: its session hash.
+        changes: number of its latest change. A handler that began with an earlier one has been superseded.
+        updates: number of the latest update that was sent to it.
+        state: what it shows.
         job: the measurement that it waits for.
     """
 
+    name: str = ""
     changes: int = 0
-    compiles: int = 0
-    streams: int = 0
-    query: str | None = None
+    updates: int = 0
+    state: State | None = None
     job: Job | None = None
 
     def replace_job(self, job: Job | None) -> None:
         before, self.job = self.job, job
         if before:
             before.cancel()
+
+    def update(self, slots: Mapping[str, str], reply_to: object = None, has_more: bool = False) -> str:
+        """Return the value of the page's one output.
+
+        Args:
+            slots: new values; an update without any is sent where Gradio must be given something.
+            reply_to: the number of the message that it answers.
+            has_more: the page should ask for what is still being compiled, predicted or measured.
+        """
+        self.updates += 1
+        told = {"number": self.updates, "reply_to": reply_to, "has_more": has_more, "slots": dict(slots)}
+        return json.dumps(told, ensure_ascii=False)
 
 
 class OpenPages:
@@ -47,9 +64,10 @@ class OpenPages:
 
     def find(self, request: gr.Request) -> OpenPage:
         """Return the page that sent a request."""
+        name = str(request.session_hash)
         with self._lock:
-            page = self._pages.setdefault(str(request.session_hash), OpenPage())
-            self._pages.move_to_end(str(request.session_hash))
+            page = self._pages.setdefault(name, OpenPage(name))
+            self._pages.move_to_end(name)
             if len(self._pages) > MAX_OPEN_PAGES:
                 self._pages.popitem(last=False)
             return page
@@ -59,5 +77,5 @@ class OpenPages:
         with self._lock:
             page = self._pages.pop(str(request.session_hash), None)
         if page:
-            page.changes = page.compiles = page.streams = -1
+            page.changes = -1
             page.replace_job(None)

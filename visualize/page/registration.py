@@ -45,6 +45,18 @@ def register(
             _exemplify(argument, examples[parameter])
 
 
+def argument_defaults(blocks: gr.Blocks) -> dict[str, list[object]]:
+    """Return each endpoint's defaults by its name: None for an argument that has none, which the endpoint refuses."""
+    return {
+        str(event.api_name): [
+            None if one.default is inspect.Parameter.empty else one.default
+            for one in inspect.signature(event.fn).parameters.values()
+        ]
+        for event in blocks.fns.values()
+        if event.fn is not None and all(isinstance(one, Api) for one in event.outputs)
+    }
+
+
 # On the instance: Gradio writes a stub beside the source of every subclass of a component. `api_info` is left as it is:
 # the page carries it twice more than it is read.
 def _describe(argument: Api, schema: JsonSchema) -> None:

@@ -19,7 +19,9 @@ from visualize.page.logs import log_here
 from visualize.page.look import HEAD, theme
 from visualize.page.memory import give_back_large_arrays
 from visualize.page.page import page
+from visualize.page.registration import argument_defaults
 from visualize.page.tools import offer_tools_alone
+from visualize.page.unread import bound
 from visualize.views.theme import variables
 from visualize.widgets import assets
 from visualize.widgets.plot import PLOTLY_JS
@@ -70,13 +72,16 @@ def serve(
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
         app_kwargs={
             "middleware": [
-                Middleware(Guard, hosts=allowed_hosts(host), frames=framing_sites()),
+                Middleware(
+                    Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks)
+                ),
                 # What a login hides, its page does not show.
                 Middleware(FirstReply, picture="" if login else first_picture(session.gpu)),
             ],
             "routes": [HealthRoute(session).route()],
         },
     )
+    bound(blocks._queue)
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)
     elif mcp:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import gradio as gr
 from markupsafe import Markup
 
 from kernels.experiment import JsonSchema, argument_schemas
@@ -14,7 +14,7 @@ from kernels.knobs import knob, knobs
 from kernels.results import Counters, Failure
 from visualize.panels.endpoint import Api, Endpoint, Reply, answered
 from visualize.panels.memory_picture import LaneView, accesses, execution, pictures
-from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.panels.panel import Panel, RunAction, Slots
 from visualize.panels.summaries import request_numbers
 from visualize.predict import textbook
 from visualize.predict.agreement import Verdicts, count_of, sum_costs, worst
@@ -28,11 +28,10 @@ from visualize.views.memory.figures import COLORS, sectors_figure, tile_figure
 from visualize.views.memory.why import explain, explain_textbook
 from visualize.views.numbers import Number
 from visualize.views.prose import picture_caption
-from visualize.widgets import form
-from visualize.widgets.folded import folded
-from visualize.widgets.markup import markup
-from visualize.widgets.plot import drawn, plot
+from visualize.widgets import form, slots
+from visualize.widgets.plot import drawn
 from visualize.widgets.scrubber import scrubber
+from visualize.widgets.slots import button, fold, plot, slot
 
 # What else /coalescing takes.
 SCHEMAS: dict[str, JsonSchema] = {
@@ -64,34 +63,42 @@ class CoalescingPanel(Panel):
 
     options = (LaneView, Textbook, TileView)
 
-    def build(self) -> None:
-        self.claim = markup("coalescing-claim")
-        with gr.Row(elem_classes="picture", elem_id="memory-picture"):
-            self.board = plot("textbook-plot", "A request of textbook lanes, on the lines and sectors that it touches")
-            self.request = plot("request-plot", "A request as compiled, on the lines and sectors that it touches")
-            self.bars = plot("counted-plot", "Sectors of the launch by textbook, compiler and counters")
-        with gr.Row(elem_id="memory-row"):
-            scrubber()
-            count = gr.Button("Count with Nsight Compute", size="sm", elem_id="count")
-        self.forms[LaneView] = form.form("lanes-view", "Which operation is drawn")
-        with folded("Every operation of the launch: requests, sectors, lines", "verdicts-fold"):
-            self.table = markup("coalescing-table")
-        with folded("From lanes to DRAM: the launch's counters", "totals-fold"):
-            self.totals = markup("coalescing-totals")
-        with folded("Shared memory: layout conversions and bank conflicts", "banks-fold"):
-            self.conflicts = markup("bank-conflicts")
-        with folded("The tile, element by element", "tile-fold"):
-            self.forms[TileView] = form.form("tile-view", "What colours show")
-            self.tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
-        with folded("The textbook's machine: warp, line and element", "board-fold"):
-            self.forms[Textbook] = form.form("board-view", "The textbook's machine")
-        self.outputs = [
-            *(self.claim, self.board, self.request, self.bars, self.forms[LaneView]),
-            *(self.table, self.totals, self.conflicts, self.tile),
-        ]
-        self.actions = [Measure(count, "counters", lambda _, known: self.draw(known), self.outputs)]
+    forms = (("lanes-view", LaneView), ("tile-view", TileView), ("board-view", Textbook))
 
-    def draw(self, known: Known) -> Drawn:
+    def layout(self) -> Markup:
+        board = "A request of textbook lanes, on the lines and sectors that it touches"
+        tile = plot("coalescing-plot", "The tile, coloured by request, warp, lane or register")
+        return Markup("").join(
+            [
+                slot("coalescing-claim"),
+                slots.picture(
+                    plot("textbook-plot", board),
+                    plot("request-plot", "A request as compiled, on the lines and sectors that it touches"),
+                    plot("counted-plot", "Sectors of the launch by textbook, compiler and counters"),
+                    name="memory-picture",
+                ),
+                slots.row(scrubber(), button("count", "Count with Nsight Compute"), name="memory-row"),
+                slots.form("lanes-view", "Which operation is drawn"),
+                fold(
+                    "verdicts-fold",
+                    "Every operation of the launch: requests, sectors, lines",
+                    slot("coalescing-table"),
+                ),
+                fold("totals-fold", "From lanes to DRAM: the launch's counters", slot("coalescing-totals")),
+                fold("banks-fold", "Shared memory: layout conversions and bank conflicts", slot("bank-conflicts")),
+                fold("tile-fold", "The tile, element by element", slots.form("tile-view", "What colours show"), tile),
+                fold(
+                    "board-fold",
+                    "The textbook's machine: warp, line and element",
+                    slots.form("board-view", "The textbook's machine"),
+                ),
+            ]
+        )
+
+    def actions(self) -> Mapping[str, RunAction]:
+        return {"count": RunAction("counters")}
+
+    def draw(self, known: Known) -> Slots:
         state, compiled, counters = known.state, known.compiled, known.result(Counters)
         lanes, board = state.view.of(LaneView), state.view.of(Textbook)
         found = Verdicts(state.kernel, state.launch, compiled, counters, board)
@@ -111,23 +118,23 @@ class CoalescingPanel(Panel):
         sector_bytes = board.sector_bytes if shown.board_leads else SECTOR_BYTES
         tile = tile_figure(shown.tile, shown.access.tensor, state.view.of(TileView).tile_color, sector_bytes)
         return {
-            self.claim: _status(known) + _claim(known, found, number, wasteful),
-            self.board: on_board,
-            self.request: as_compiled,
-            self.bars: drawn(sectors_figure(found, number, missing), shown.anew, about=about(*sources)),
-            self.forms[LaneView]: lanes_form(state),
-            self.table: tables.operations_table(found),
-            self.totals: tables.traffic_section(found),
-            self.conflicts: tables.conversions_table(found),
-            self.tile: drawn(
+            "coalescing-claim": _status(known) + _claim(known, found, number, wasteful),
+            "textbook-plot": on_board,
+            "request-plot": as_compiled,
+            "counted-plot": drawn(sectors_figure(found, number, missing), shown.anew, about=about(*sources)),
+            "lanes-view": lanes_form(state),
+            "coalescing-table": tables.operations_table(found),
+            "coalescing-totals": tables.traffic_section(found),
+            "bank-conflicts": tables.conversions_table(found),
+            "coalescing-plot": drawn(
                 tile,
                 f"{shown.anew} {shown.tile.row.shape}",
                 about=about("textbook" if shown.board_leads else "compiled"),
             ),
         }
 
-    def fill(self, known: Known) -> Drawn:
-        return {**super().fill(known), self.forms[LaneView]: lanes_form(known.state)}
+    def fill(self, known: Known) -> Slots:
+        return {**super().fill(known), "lanes-view": lanes_form(known.state)}
 
     def summary(self, known: Known) -> tuple[Number, ...]:
         return request_numbers(known)

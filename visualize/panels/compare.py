@@ -1,20 +1,20 @@
 """What is pinned, beside what is set: generic over panels, so that none knows of it.
 
-A panel draws the pinned state as it draws any other. Values of the same component become one value that shows both: two
-figures of one plot, two columns of text. What is neither (a form, a listing) shows what is set alone.
+A panel draws the pinned state as it draws any other. Two values of one slot become one value that shows both: two
+figures in one plot, two columns of text. A form or a listing shows only the current experiment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from gradio.blocks import Block
 from markupsafe import Markup
 
 from kernels.experiment import Experiment
 from kernels.knobs import ConfigError
 from kernels.results import RunResult
-from visualize.panels.panel import Drawn, Panel
+from visualize.panels.panel import Panel, Slots
+from visualize.panels.result_tab import ResultPanel
 from visualize.state import pin
 from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
@@ -24,13 +24,13 @@ from visualize.widgets import plot
 from visualize.widgets.link import query
 
 
-def beside(drawn: Drawn, twins: Drawn) -> Drawn:
-    """What is drawn, each with its twin where it has one."""
-    return {component: _both(component, value, twins.get(component)) for component, value in drawn.items()}
+def beside(slots: Slots, twins: Slots) -> Slots:
+    """Return a view's slots, each with the pinned experiment's value beside it if it has one."""
+    return {name: _both(name, value, twins.get(name)) for name, value in slots.items()}
 
 
-def _both(component: Block, own: object, twin: object) -> object:
-    if plot.is_plot(component) and isinstance(own, str) and isinstance(twin, str):
+def _both(name: str, own: str, twin: str | None) -> str:
+    if name.endswith("-plot") and twin is not None:
         return plot.with_twin(own, twin)
     if isinstance(own, Markup) and isinstance(twin, Markup):
         columns = '<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>'
@@ -38,30 +38,34 @@ def _both(component: Block, own: object, twin: object) -> object:
     return own
 
 
-def compared(
-    drawn: Drawn, known: Known, twin: Known | None, panels: Sequence[Panel], draw: Callable[[Known], Drawn]
-) -> tuple[Drawn, Markup]:
-    """What is drawn, each with its twin, and what stands above the tabs: the way to pin, or what differs.
+def compared(slots: Slots, known: Known, twin: Known | None, panels: Sequence[Panel], result: ResultPanel) -> Slots:
+    """Return a view's slots with the pinned experiment's beside them, and the slot above the tabs.
+
+    That slot offers to pin the experiment, or lists what differs from the pinned one.
 
     Args:
-        twin: what is pinned; None where nothing is.
-        panels: those of the open tab.
-        draw: all that they draw of what is known.
+        twin: the pinned experiment's snapshot; None if nothing is pinned.
+        panels: those of the open view.
+        result: the panel of the last run, which may be one of them.
     """
     state = known.state
     if twin is None:
-        return drawn, compared_text.pin_link(query(state.moved_to(**{pin.FIELD: _text(state.experiment)})))
+        return {
+            **slots,
+            "compare": compared_text.pin_link(query(state.moved_to(**{pin.FIELD: _text(state.experiment)}))),
+        }
     problem, theirs = "", []
-    alone = {component for panel in panels if not panel.is_compared for component in panel.outputs}
     try:
-        twins = {component: value for component, value in draw(twin).items() if component not in alone}
-        drawn, theirs = beside(drawn, twins), numbers(twin, panels)
+        twins = result.known_run(twin) if result in panels else {}
+        for panel in panels:
+            twins |= panel.draw(twin) if panel.is_compared else {}
+        slots, theirs = beside(slots, twins), numbers(twin, panels)
     except ConfigError as error:
         problem = str(error)
     swapped = State(twin.state.experiment, state.view, twin.state.kernel, twin.state.gpu, state.experiment)
     now, then = ({**one.experiment.to_address(), "gpu": one.gpu.name} for one in (state, twin.state))
     ways = compared_text.pin_actions(query(swapped.moved_to()), query(state.moved_to(**{pin.FIELD: ""})), problem)
-    return drawn, compared_text.comparison(now, then, numbers(known, panels), theirs, ways)
+    return {**slots, "compare": compared_text.comparison(now, then, numbers(known, panels), theirs, ways)}
 
 
 def numbers(known: Known, panels: Sequence[Panel]) -> list[Number]:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-import gradio as gr
+from markupsafe import Markup
 
 from kernels.compiling.memory_operations import memory_lines
 from kernels.jit import last_line, source_file, source_lines
@@ -14,7 +14,7 @@ from kernels.results import Compiled
 from kernels.spec import Kernel, Launch
 from visualize.panels.endpoint import Api, Endpoint, Reply
 from visualize.panels.memory_picture import LaneView
-from visualize.panels.panel import Drawn, Panel
+from visualize.panels.panel import Panel, Slots
 from visualize.panels.summaries import compiled_numbers
 from visualize.predict.schedule import occupancy
 from visualize.state.known import Known
@@ -22,10 +22,9 @@ from visualize.views import status
 from visualize.views.memory.tables import resources_table
 from visualize.views.memory.text import compiler_headline
 from visualize.views.numbers import Number
-from visualize.widgets import assets
-from visualize.widgets.folded import folded
-from visualize.widgets.markup import markup
+from visualize.widgets import slots
 from visualize.widgets.plot import NONE
+from visualize.widgets.slots import fold, slot
 
 _TEXTS = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS"}
 
@@ -33,24 +32,19 @@ _TEXTS = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS"}
 class CompilerPanel(Panel):
     """Registers, shared memory and occupancy, and the kernel's text at every stage."""
 
-    def build(self) -> None:
-        self.claim = markup("compiler-claim")
-        with gr.Row(elem_classes="picture"):
-            self.listing = gr.HTML(
-                value="",
-                html_template='<div class="listing"></div>',
-                js_on_load=assets.script("listing.js"),
-                apply_default_css=False,
-                elem_id="listing",
-            )
-        with folded("What limits the programs per SM", "compiler-resources"):
-            self.resources = markup("resources")
-        self.outputs = [self.claim, self.listing, self.resources]
+    def layout(self) -> Markup:
+        return Markup("").join(
+            [
+                slot("compiler-claim"),
+                slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>'))),
+                fold("compiler-resources", "What limits the programs per SM", slot("resources")),
+            ]
+        )
 
-    def draw(self, known: Known) -> Drawn:
+    def draw(self, known: Known) -> Slots:
         compiled, kernel, launch = known.compiled, known.state.kernel, known.launch
         if known.failure:
-            return {self.claim: status.render_failure(known.failure), self.listing: NONE, self.resources: ""}
+            return {"compiler-claim": status.render_failure(known.failure), "listing": NONE, "resources": ""}
         if compiled is None:
             return {}
         held = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
@@ -58,13 +52,13 @@ class CompilerPanel(Panel):
         wanted = 0 if operation == "worst" else int(operation)
         listing = json.dumps({**_listing(kernel, launch, compiled), "wanted": wanted}, ensure_ascii=False)
         return {
-            self.claim: compiler_headline(launch, compiled, held),
-            self.listing: listing,
-            self.resources: resources_table(launch, compiled, held),
+            "compiler-claim": compiler_headline(launch, compiled, held),
+            "listing": listing,
+            "resources": resources_table(launch, compiled, held),
         }
 
-    def waiting(self, known: Known, seconds: float) -> Drawn:
-        return {self.claim: status.render_compiling(known.state.gpu.name, seconds)}
+    def waiting(self, known: Known, seconds: float) -> Slots:
+        return {"compiler-claim": status.render_compiling(known.state.gpu.name, seconds)}
 
     def summary(self, known: Known) -> tuple[Number, ...]:
         return compiled_numbers(known)

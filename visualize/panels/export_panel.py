@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from markupsafe import Markup
+
 from kernels.export.chrome_trace import chrome_trace
 from kernels.export.inline import CannotBeWritten
 from kernels.export.script import script
 from kernels.jit import HAS_TRITON
 from kernels.results import Failure, Timeline
 from visualize.panels.endpoint import Api, Endpoint, Reply
-from visualize.panels.panel import Drawn, Panel
+from visualize.panels.panel import Panel, Slots
 from visualize.state.known import Known
-from visualize.widgets.folded import folded
+from visualize.widgets.slots import fold
 from visualize.widgets.take import take
 
 
@@ -22,13 +24,11 @@ class ExportPanel(Panel):
 
     uses_compiler = False
 
-    def build(self) -> None:
-        with folded("Take it with you", "take-it"):
-            self.files = take()
-        self.outputs = [self.files]
+    def layout(self) -> Markup:
+        return fold("take-it", "Take it with you", take())
 
-    def draw(self, known: Known) -> Drawn:
-        return {self.files: json.dumps(known.state.experiment.to_json())}
+    def draw(self, known: Known) -> Slots:
+        return {"take": json.dumps(known.state.experiment.to_json())}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def script_of(experiment: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gradio as gr
 import numpy as np
 from markupsafe import Markup, escape
 
@@ -18,7 +17,7 @@ from kernels.measuring.session import MEASUREMENTS
 from kernels.results.store import ResultFilter, Store, StoredResult, experiment_key
 from visualize.panels import stored_sweeps
 from visualize.panels.endpoint import Api, Endpoint, answered, from_payload, view_of
-from visualize.panels.panel import Drawn, Panel
+from visualize.panels.panel import Panel, Slots
 from visualize.panels.recorded_tab import ALL, SHOWN_ON, payload
 from visualize.predict.history import Change, PastRuns
 from visualize.state.known import Known
@@ -27,11 +26,10 @@ from visualize.views.prose import picture_caption
 from visualize.views.tables import Facet
 from visualize.views.tune import text as history_text
 from visualize.views.tune.figures import history_figure
-from visualize.widgets import form
-from visualize.widgets.folded import folded
+from visualize.widgets import slots
 from visualize.widgets.link import query
-from visualize.widgets.markup import markup
-from visualize.widgets.plot import NONE, drawn, plot
+from visualize.widgets.plot import NONE, drawn
+from visualize.widgets.slots import fold, plot, slot
 
 # Rows of a table, and runs of one Experiment that are drawn.
 PAGE, MOST_DRAWN = 40, 1000
@@ -73,28 +71,26 @@ class HistoryPanel(Panel):
     options = (HistoryView,)
     uses_compiler = False
     is_compared = False
-    follows_runs = True
 
-    def build(self) -> None:
-        self.claim = markup("history-claim")
-        with gr.Row(elem_classes="picture"):
-            self.plot = plot("history-plot", "The time of each stored run, from the oldest to the newest")
-            # In its place where no run was timed.
-            self.instead = markup("history-instead")
-        with folded("Each run in numbers", "history-runs-fold"):
-            self.runs = markup("history-runs")
-        with folded("The latest results of all Experiments", "history-latest-fold"):
-            self.latest = markup("history-latest")
-        with folded("The latest sweeps", "history-sweeps-fold"):
-            self.sweeps = markup("history-sweeps")
-        self.forms[HistoryView] = form.form("history-view", "Which results are listed")
-        self.outputs = [self.claim, self.plot, self.instead, self.runs, self.latest, self.sweeps]
+    def layout(self) -> Markup:
+        return Markup("").join(
+            [
+                slot("history-claim"),
+                slots.picture(
+                    plot("history-plot", "The time of each stored run, from the oldest to the newest"),
+                    slot("history-instead"),  # takes the plot's place if no run was timed
+                ),
+                fold("history-runs-fold", "Each run in numbers", slot("history-runs")),
+                fold("history-latest-fold", "The latest results of all Experiments", slot("history-latest")),
+                fold("history-sweeps-fold", "The latest sweeps", slot("history-sweeps")),
+            ]
+        )
 
-    def draw(self, known: Known) -> Drawn:
+    def draw(self, known: Known) -> Slots:
         store = known.store
         if store.path is None:
-            nothing: Drawn = dict.fromkeys((self.instead, self.runs, self.latest, self.sweeps), Markup())
-            return {self.claim: history_text.STORE_OFF_HEADLINE, self.plot: NONE, **nothing}
+            nothing: Slots = dict.fromkeys(("history-instead", "history-runs", "history-latest", "history-sweeps"), Markup())
+            return {"history-claim": history_text.STORE_OFF_HEADLINE, "history-plot": NONE, **nothing}
         wanted = runs_of(known.state.experiment)
         found = store.latest(wanted, MOST_DRAWN)
         series = past_runs(found, known.state.gpu.name)
@@ -104,12 +100,12 @@ class HistoryPanel(Panel):
         latest = listing(known)
         instead = Markup() if series else runs if found else latest
         return {
-            self.claim: history_text.history_headline(series, checks, source, store.problem),
-            self.plot: picture(known, series) if series else NONE,
-            self.instead: instead,
-            self.runs: runs,
-            self.latest: latest,
-            self.sweeps: history_text.sweeps_table(stored_sweeps.lines(store, PAGE)),
+            "history-claim": history_text.history_headline(series, checks, source, store.problem),
+            "history-plot": picture(known, series) if series else NONE,
+            "history-instead": instead,
+            "history-runs": runs,
+            "history-latest": latest,
+            "history-sweeps": history_text.sweeps_table(stored_sweeps.lines(store, PAGE)),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:

@@ -1,14 +1,13 @@
-"""What a panel is: a part of a tab that lays itself out, draws what is known, and answers an endpoint."""
+"""What a panel is: a part of a view that lays out its slots, fills them from a snapshot, and answers an endpoint."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import gradio as gr
-from gradio.blocks import Block
+from markupsafe import Markup
 
 from kernels.measuring.session import Session
 from visualize.panels.endpoint import Api, Endpoint
@@ -17,124 +16,107 @@ from visualize.state.state import State
 from visualize.views.numbers import Number
 from visualize.widgets import form
 
-# New values by component. What is not in it stays as it is.
-Drawn = dict[Block, Any]
+# New values by slot. A slot that is left out stays unchanged.
+Slots = dict[str, str]
+
+# (session, the page's state, the page's name) → values as the answer grows. Raises ConfigError if it cannot start.
+Question = Callable[[Session, State, str], Iterator[Slots]]
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A button that has something measured, and what its outcome draws.
+class RunAction:
+    """A button that starts a measurement. Its result becomes part of the snapshot that the view is drawn from.
 
     Attributes:
         measurement: the name of one of `session.MEASUREMENTS`.
-        shown: (outcome, what is known now) → what is drawn of it.
-        outputs: the components that `shown` may draw.
-        is_dated: the drawing says which Experiment it belongs to, so it is shown even if another one was set meanwhile.
     """
 
-    button: gr.Button
     measurement: str
-    shown: Callable[[Any, Known], Drawn]
-    outputs: Sequence[Block]
-    is_dated: bool = False
-
-
-# What takes several compiles: drawings, as the answer grows, for what is set on an open page, whose name is the last
-# argument. Raises ConfigError where it can't be asked.
-Question = Callable[[Session, State, str], Iterator[Drawn]]
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A button that asks a question, and the components that its answers draw.
+class StreamAction:
+    """A button that asks a question whose answer grows, for example because it takes several compiles.
 
     Attributes:
-        keeps: what is drawn stays where it can't be asked.
+        clears: slots that are emptied if the question cannot be asked.
     """
 
-    button: gr.Button
     question: Question
-    outputs: Sequence[Block]
-    keeps: bool = False
+    clears: tuple[str, ...] = ()
 
 
 class Panel(ABC):
-    """A panel of one page. Its components are made by `build`.
+    """A panel of the page. It holds no state of a browser.
 
     Attributes:
         options: types of its part of the View, dataclasses of knobs.
-        uses_compiler: whether what it draws changes once the kernel is compiled.
-        is_compared: whether what it draws is of the Experiment, so that a pinned one's stands beside it.
-        follows_runs: whether what it draws changes once a run has ended.
-        moves: whether something may go on while it is looked at, which is drawn as it does: `following`.
-        forms: the form of each of `options` that has controls, filled by `fill`.
-        outputs: the components that `draw` and `waiting` may draw.
-        actions: its buttons.
+        forms: those of them that have controls, each with the slot of its form.
+        uses_compiler: whether its picture changes once the kernel is compiled.
+        is_compared: whether a pinned experiment's values stand beside its own.
     """
 
     options: ClassVar[tuple[type, ...]] = ()
+    forms: ClassVar[tuple[tuple[str, type], ...]] = ()
     uses_compiler: ClassVar[bool] = True
     is_compared: ClassVar[bool] = True
-    follows_runs: ClassVar[bool] = False
-    moves: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        self.forms: dict[type, gr.HTML] = {}
-        self.outputs: Sequence[Block] = []
-        self.actions: list[Measure | Ask] = []
 
     @abstractmethod
-    def build(self) -> None:
-        """Lay out. Called once, inside the tab."""
+    def layout(self) -> Markup:
+        """Return its HTML, with slots."""
 
-    def draw(self, known: Known) -> Drawn:
-        """Draw what is known. The panel's tab is open.
+    def actions(self) -> Mapping[str, RunAction | StreamAction]:
+        """Return its actions by the name of their button."""
+        return {}
+
+    def draw(self, known: Known) -> Slots:
+        """Fill its slots. Its view is open.
 
         Raises:
-            ConfigError: where it can't be drawn, with the field that caused it.
+            ConfigError: if it cannot be drawn, with the field that caused it.
         """
         return {}
 
     def seconds(self, known: Known) -> float:
-        """Seconds of a core that `draw` takes besides what is quick for every launch, estimated."""
+        """Estimate the seconds of a core that `draw` takes beyond what is quick for every launch."""
         return 0.0
 
-    def waiting(self, known: Known, seconds: float) -> Drawn:
-        """What is shown while the compiler works, for so long already."""
+    def waiting(self, known: Known, seconds: float) -> Slots:
+        """Fill its slots while the compiler has been working for some seconds."""
         return {}
 
-    def predicting(self, known: Known) -> Drawn:
-        """What is shown while it is drawn in another process, as that takes `seconds`."""
+    def predicting(self, known: Known) -> Slots:
+        """Fill its slots while another process draws it, which takes `seconds`."""
         return {}
 
-    def is_moving(self, known: Known) -> bool:
-        """Whether something goes on that `following` draws. Asked only where it `moves`.
+    def has_live_updates(self, known: Known) -> bool:
+        """Return whether something is running that `stream_updates` draws.
 
         Raises:
-            ConfigError: where it can't be drawn.
+            ConfigError: if it cannot be drawn.
         """
         return False
 
-    def following(self, known: Known, page: str) -> Generator[Drawn, None, None]:
-        """What goes on, drawing by drawing, until it ends: {} where nothing has changed since the last one.
+    def stream_updates(self, known: Known, page: str) -> Generator[Slots, None, None]:
+        """Draw what is running until it ends: {} if nothing has changed since the last value.
 
         Args:
-            page: the name of the open page that follows it.
+            page: the name of the open page that watches.
         """
         yield from ()
 
-    def fill(self, known: Known) -> Drawn:
-        """The forms, set to the View."""
-        return {component: form.of(known.state.view.of(kind)) for kind, component in self.forms.items()}
+    def fill(self, known: Known) -> Slots:
+        """Fill its forms with the View."""
+        return {slot: form.of(known.state.view.of(kind)) for slot, kind in self.forms}
 
     def summary(self, known: Known) -> tuple[Number, ...]:
-        """The numbers that are compared where another Experiment is pinned.
+        """Return the numbers that are compared with a pinned experiment's.
 
         Raises:
-            ConfigError: where it can't be drawn.
+            ConfigError: if it cannot be drawn.
         """
         return ()
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        """The functions that answer for it in the API."""
+        """Return the functions that answer for it in the API."""
         return ()

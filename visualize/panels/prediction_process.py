@@ -37,7 +37,7 @@ class PredictionProcess:
     warm_up_after_s = 3.0
 
     def __init__(self, session: Session) -> None:
-        preload = __name__, "visualize.page.tab_drawing"
+        preload = __name__, "visualize.page.redraw"
         self.pool = Pool("model", session.cache, _PROCESSES, preload, _SHORT_S)
         self._timer: threading.Timer | None = None
         session.before_close(self._close)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import gradio as gr
+from markupsafe import Markup
 
 from kernels import discover, once
 from kernels.experiment import Experiment, argument_schemas, nest
@@ -14,16 +14,16 @@ from kernels.knobs import knob, read_fields
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
 from visualize.panels.endpoint import Api, Endpoint, answered, view_of
-from visualize.panels.panel import Drawn, Panel
+from visualize.panels.panel import Panel, Slots
 from visualize.state.known import Known
 from visualize.state.state import short_experiment
 from visualize.views.library import text
 from visualize.views.library.text import RecordedRow
 from visualize.views.numbers import Number, key_numbers
 from visualize.views.tables import Facet
-from visualize.widgets import form
+from visualize.widgets import slots
 from visualize.widgets.link import query
-from visualize.widgets.markup import markup
+from visualize.widgets.slots import slot
 
 ALL = "all"
 
@@ -146,14 +146,10 @@ class RecordedPanel(Panel):
     uses_compiler = False
     is_compared = False
 
-    def build(self) -> None:
-        self.claim = markup("recorded-claim")
-        with gr.Row(elem_classes="picture"):
-            self.list = markup("recorded")
-        self.forms[RecordedView] = form.form("recorded-view", "Which recordings are listed")
-        self.outputs = [self.claim, self.list]
+    def layout(self) -> Markup:
+        return slot("recorded-claim") + slots.picture(slot("recorded"))
 
-    def draw(self, known: Known) -> Drawn:
+    def draw(self, known: Known) -> Slots:
         view = known.state.view.of(RecordedView)
         # Those of the page's kernel first.
         found = sorted(among(view.chosen()), key=lambda one: one.kernel != known.state.kernel.id)
@@ -171,8 +167,8 @@ class RecordedPanel(Panel):
         first = (page - 1) * PAGE + 1
         pager = text.recorded_pager(first, len(rows), len(found), to_page(page - 1), to_page(page + 1))
         return {
-            self.claim: text.recorded_headline(len(entries()), sorted({one.gpu for one in entries()})),
-            self.list: text.recorded_list(facets, pager, rows),
+            "recorded-claim": text.recorded_headline(len(entries()), sorted({one.gpu for one in entries()})),
+            "recorded": text.recorded_list(facets, pager, rows),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:

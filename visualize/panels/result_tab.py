@@ -7,7 +7,6 @@ import datetime
 from dataclasses import replace
 from typing import Any
 
-import gradio as gr
 import numpy as np
 from markupsafe import Markup
 
@@ -18,7 +17,7 @@ from kernels.results.codec import to_json
 from kernels.results.run import Closeup, Diff, RunResult
 from kernels.spec import Kernel, Launch
 from visualize.panels.endpoint import Api, Endpoint, Reply
-from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.panels.panel import Panel, Slots
 from visualize.panels.roofline_picture import drawn_roofline
 from visualize.predict.schedule import schedule
 from visualize.state import kept_run
@@ -27,14 +26,20 @@ from visualize.views import status
 from visualize.views.prose import picture_caption
 from visualize.views.result import text as result_text
 from visualize.views.result.figures import closeup_figure, error_figure, time_figure
-from visualize.widgets import assets
-from visualize.widgets.folded import folded
+from visualize.widgets import slots
 from visualize.widgets.link import dated, query
-from visualize.widgets.markup import markup
-from visualize.widgets.plot import NONE, drawn, plot
+from visualize.widgets.plot import NONE, drawn
+from visualize.widgets.slots import fold, plot, slot
 
 # The mark of a result, by the backend that it is from.
 _SOURCES = {"cuda": "measured", "interpreter": "interpreter", "recorded": "recorded"}
+
+
+# Slots of a run, in the order of `drawn_result` and `drawn_roofline`.
+_RESULTS = (
+    *("strip", "result", "diff-plot", "closeup-plot", "time-plot", "result-tables"),
+    *("roofline", "roofline-plot"),
+)
 
 
 class ResultPanel(Panel):
@@ -42,41 +47,35 @@ class ResultPanel(Panel):
 
     uses_compiler = False
 
-    def build_strip(self) -> None:
-        """The numbers that stay in view above the tabs, and what the browser keeps of the last run."""
-        # The key hides nothing: what comes back is read as a stranger's. Without one it would be lost at each restart.
-        self.kept = gr.BrowserState("", storage_key="tilescope-run", secret="tilescope")
-        self.strip = markup("strip", script=assets.text("result.js"))
+    def layout(self) -> Markup:
+        roofline = "This launch, the library's calls and recorded launches below the roofs"
+        return Markup("").join(
+            [
+                slot("result", "result"),
+                slots.picture(
+                    plot("diff-plot", "The error of the last run, by place in the output"),
+                    plot("closeup-plot", "The error of the worst tile and its neighbours"),
+                    plot("time-plot", "The time of the last run, beside the library's and a call's"),
+                ),
+                fold("result-numbers", "The check and the times in numbers", slot("result-tables", "result")),
+                fold("roofline-fold", "Roofline", slot("roofline"), plot("roofline-plot", roofline)),
+            ]
+        )
 
-    def build(self) -> None:
-        self.claim = markup("result", script=assets.text("result.js"))
-        with gr.Row(elem_classes="picture"):
-            self.plot = plot("diff-plot", "The error of the last run, by place in the output")
-            self.closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
-            self.times = plot("time-plot", "The time of the last run, beside the library's and a call's")
-        with folded("The check and the times in numbers", "result-numbers"):
-            self.tables = markup("result-tables", script=assets.text("result.js"))
-        with folded("Roofline", "roofline-fold"):
-            self.roof_claim = markup("roofline")
-            self.roofline = plot(
-                "roofline-plot", "This launch, the library's calls and recorded launches below the roofs"
-            )
-        self.results = [self.strip, self.claim, self.plot, self.closeup, self.times, self.tables]
-        self.results += [self.roof_claim, self.roofline]
+    def strip(self) -> Markup:
+        """Return the numbers that stay in view above the tabs."""
+        return slot("strip", "result")
 
-    def run(self, button: gr.Button) -> Measure:
-        """The page's own button."""
-        return Measure(button, "run", self._ended, [*self.results, self.kept], is_dated=True)
-
-    def _ended(self, outcome: RunResult, known: Known) -> Drawn:
+    def ended(self, outcome: RunResult, known: Known) -> Slots:
+        """Show a run that has just ended, and give it to the browser to keep."""
         now = datetime.datetime.now(datetime.UTC)
-        return {**self._shown(outcome, known), self.kept: kept_run.written(outcome, known.state.gpu.name, now)}
+        return {**self._show(outcome, known), "kept": kept_run.written(outcome, known.state.gpu.name, now)}
 
-    def _shown(self, outcome: RunResult, known: Known, when: Markup | str = "") -> Drawn:
-        pictured = drawn_roofline(outcome, known.state.gpu)
-        return dict(zip(self.results, (*drawn_result(outcome, known.launch, when), *pictured), strict=True))
+    def _show(self, outcome: RunResult, known: Known, when: Markup | str = "") -> Slots:
+        roofline = drawn_roofline(outcome, known.state.gpu)
+        return dict(zip(_RESULTS, (*drawn_result(outcome, known.launch, when), *roofline), strict=True))
 
-    def known_run(self, known: Known, text: object = "") -> Drawn:
+    def known_run(self, known: Known, text: object = "") -> Slots:
         """The run of what is set, where it is known: run here before, recorded, or kept by the browser.
 
         Args:
@@ -84,18 +83,18 @@ class ResultPanel(Panel):
         """
         kept, outcome = kept_run.read(text, known.state), known.result(RunResult)
         if kept and (outcome is None or kept.is_of(outcome)):
-            return self._shown(outcome or kept.run, known, status.render_end_time(kept.ended, "kept by this browser"))
+            return self._show(outcome or kept.run, known, status.render_end_time(kept.ended, "kept by this browser"))
         if outcome is None:
             return {}
         ended = next((known.ended.get(name) for name, one in known.measured.items() if one is outcome), None)
-        return self._shown(outcome, known, status.render_end_time(ended, "stored on this machine") if ended else "")
+        return self._show(outcome, known, status.render_end_time(ended, "stored on this machine") if ended else "")
 
-    def before(self, known: Known) -> Drawn:
+    def before(self, known: Known) -> Slots:
         """What a page says on which nothing has been run."""
         hint = status.NOT_RUN
         how = status.render_run_hint(known.here is not None, query(known.state.moved_to(tab="recorded")))
-        nothing: Drawn = dict.fromkeys((self.plot, self.closeup, self.times, self.roofline), NONE)
-        return {self.strip: hint, self.claim: how, self.tables: "", self.roof_claim: hint, **nothing}
+        nothing: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
+        return {"strip": hint, "result": how, "result-tables": "", "roofline": hint, **nothing}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def run(experiment: dict[str, Any]) -> dict[str, Any]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import gradio as gr
 from markupsafe import Markup
 
 from kernels.knobs import knob
 from kernels.results import GroupSizeRow, GroupSizeStudy
 from kernels.results.codec import to_json
 from visualize.panels.endpoint import Api, Endpoint
-from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.panels.panel import Panel, RunAction, Slots
 from visualize.panels.summaries import reuse_numbers
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
 from visualize.predict.schedule import programs_per_sm
@@ -28,9 +28,9 @@ from visualize.views.order.reuse_text import (
     study_table,
 )
 from visualize.views.prose import picture_caption
-from visualize.widgets.folded import folded
-from visualize.widgets.markup import markup
-from visualize.widgets.plot import NONE, drawn, plot
+from visualize.widgets import slots
+from visualize.widgets.plot import NONE, drawn
+from visualize.widgets.slots import button, fold, plot, slot
 
 
 @dataclass(frozen=True)
@@ -48,30 +48,41 @@ class ReusePanel(Panel):
 
     options = (ReuseView,)
 
-    def build(self) -> None:
-        self.claim = markup("reuse-claim")
-        with gr.Row(elem_classes="picture"):
-            self.reads = plot("reuse-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
-            self.times = plot("times-plot", "Time by GROUP_SIZE")
-            self.bounds = plot("bounds-plot", "What each resource needs by itself, and the time that was measured")
-        with folded("Every GROUP_SIZE, counted and timed on this GPU", "compare-fold"), gr.Row(elem_id="compare-row"):
-            compare = gr.Button("Count and time every GROUP_SIZE", size="sm", elem_id="compare-sizes")
-        with folded("From lanes to DRAM, and what each resource needs", "reuse-behind"):
-            self.way = markup("reuse-way")
-            with gr.Row(elem_classes="plots"):
-                self.resources = plot("resources-plot", "What each resource needs by itself, and the measured time")
-        with folded("Predicted and counted in numbers, and what is assumed", "reuse-numbers"):
-            self.tables = markup("reuse-tables")
-        self.outputs = [self.claim, self.reads, self.times, self.bounds, self.way, self.resources, self.tables]
-        self.actions = [Measure(compare, "reuse", lambda _, known: self.draw(known), self.outputs)]
+    def layout(self) -> Markup:
+        resources = "Time each resource would take alone, and the measured time"
+        return Markup("").join(
+            [
+                slot("reuse-claim"),
+                slots.picture(
+                    plot("reuse-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted"),
+                    plot("times-plot", "Time by GROUP_SIZE"),
+                    plot("bounds-plot", resources),
+                ),
+                fold(
+                    "compare-fold",
+                    "Every GROUP_SIZE, counted and timed on this GPU",
+                    slots.row(button("compare-sizes", "Count and time every GROUP_SIZE"), name="compare-row"),
+                ),
+                fold(
+                    "reuse-behind",
+                    "From lanes to DRAM, and the time of each resource",
+                    slot("reuse-way"),
+                    slots.row(plot("resources-plot", resources), classes="row plots"),
+                ),
+                fold("reuse-numbers", "Predicted and counted in numbers, and what is assumed", slot("reuse-tables")),
+            ]
+        )
+
+    def actions(self) -> Mapping[str, RunAction]:
+        return {"compare-sizes": RunAction("reuse")}
 
     def seconds(self, known: Known) -> float:
         return seconds(known)
 
-    def predicting(self, known: Known) -> Drawn:
-        return {self.claim: status.render_predicting(seconds(known))}
+    def predicting(self, known: Known) -> Slots:
+        return {"reuse-claim": status.render_predicting(seconds(known))}
 
-    def draw(self, known: Known) -> Drawn:
+    def draw(self, known: Known) -> Slots:
         here = traffic(known)
         anew = f"{known.state.kernel.id} {here.schedule.extents}"
         reads = times = NONE
@@ -91,14 +102,14 @@ class ReusePanel(Panel):
         resources = drawn(bounds, anew, about=about("predicted", *([timed] if here.measured_ms else [])))
         why = known.failure.message if known.failure else ""
         return {
-            self.claim: reuse_headline(here, why),
-            self.reads: reads,
-            self.times: times,
+            "reuse-claim": reuse_headline(here, why),
+            "reuse-plot": reads,
+            "times-plot": times,
             # The picture shows two plots at most; the third one stands below.
-            self.bounds: resources if times == NONE else NONE,
-            self.resources: NONE if times == NONE else resources,
-            self.way: reuse_funnel(here),
-            self.tables: Markup('<div class="tables">{}{}</div>').format(study_table(here), model_notes(here)),
+            "bounds-plot": resources if times == NONE else NONE,
+            "resources-plot": NONE if times == NONE else resources,
+            "reuse-way": reuse_funnel(here),
+            "reuse-tables": Markup('<div class="tables">{}{}</div>').format(study_table(here), model_notes(here)),
         }
 
     def summary(self, known: Known) -> tuple[Number, ...]:

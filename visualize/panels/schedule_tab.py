@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import gradio as gr
 import numpy as np
 from markupsafe import Markup
 
@@ -13,7 +12,7 @@ from kernels import discover
 from kernels.results import GroupSizeStudy
 from kernels.spec import Kernel
 from visualize.panels.endpoint import Api, Endpoint, Plain
-from visualize.panels.panel import Drawn, Panel
+from visualize.panels.panel import Panel, Slots
 from visualize.panels.summaries import schedule_numbers
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import FirstLoads, first_loads, first_programs, loads, panels, row_major, steps
@@ -24,12 +23,11 @@ from visualize.views.order import text
 from visualize.views.order.figures import loads_figure
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.prose import Link, Sentence, picture_caption
-from visualize.widgets import form
-from visualize.widgets.folded import folded
+from visualize.widgets import form, slots
 from visualize.widgets.link import query
-from visualize.widgets.markup import markup
 from visualize.widgets.player import player
-from visualize.widgets.plot import drawn, plot
+from visualize.widgets.plot import drawn
+from visualize.widgets.slots import fold, plot, slot
 
 MOST_LISTED_PROGRAMS = 8192
 MOST_LISTED_TILES = 1 << 18
@@ -47,20 +45,27 @@ class SchedulePanel(Panel):
 
     options = (ScheduleView, PlayerView)
 
-    def build(self) -> None:
-        self.claim = markup("schedule-claim")
-        player()
-        with gr.Row(elem_classes="picture", elem_id="schedule-picture"):
-            self.picture = plot("schedule-plot", "Which program computes which tile, and which blocks it loads")
-        with folded("Colours, steps and what is compared", "schedule-options"):
-            self.forms[ScheduleView] = form.form("schedule-view", "Options of the schedule")
-        with folded("What the first programs load: the whole curve", "loads"):
-            self.loads = plot("loads-plot", "Distinct blocks that the first n programs load, in both orders")
-        with folded("Waves and occupancy", "waves"):
-            self.occupancy = markup("schedule-occupancy")
-        self.outputs = [self.claim, self.picture, self.loads, self.occupancy]
+    forms = (("schedule-view", ScheduleView),)
 
-    def draw(self, known: Known) -> Drawn:
+    def layout(self) -> Markup:
+        picture = plot("schedule-plot", "Which program computes which tile, and which blocks it loads")
+        loads = plot("loads-plot", "Distinct blocks that the first n programs load, in both orders")
+        return Markup("").join(
+            [
+                slot("schedule-claim"),
+                player(),
+                slots.picture(picture, name="schedule-picture"),
+                fold(
+                    "schedule-options",
+                    "Colours, steps and what is compared",
+                    slots.form("schedule-view", "Options of the schedule"),
+                ),
+                fold("loads", "What the first programs load: the whole curve", loads),
+                fold("waves", "Waves and occupancy", slot("schedule-occupancy")),
+            ]
+        )
+
+    def draw(self, known: Known) -> Slots:
         state, view, ours = known.state, known.state.view.of(ScheduleView), known.schedule
         orders = orders_of(known)
         first = first_programs(ours, orders[0].steps, view.first)
@@ -81,16 +86,16 @@ class SchedulePanel(Panel):
         what = "program" if ours.turns == 1 else "tile"
         found = first_loads(orders[0].steps, orders[1].steps, first) if len(orders) > 1 else None
         return {
-            self.claim: _claim(known, found, what, more),
-            self.picture: picture,
-            self.loads: _curve(orders, first, f"{what}s", about) if found else "",
-            self.occupancy: text.occupancy_table(ours, state.launch, known.compiled),
+            "schedule-claim": _claim(known, found, what, more),
+            "schedule-plot": picture,
+            "loads-plot": _curve(orders, first, f"{what}s", about) if found else "",
+            "schedule-occupancy": text.occupancy_table(ours, state.launch, known.compiled),
         }
 
-    def fill(self, known: Known) -> Drawn:
+    def fill(self, known: Known) -> Slots:
         compares = known.state.kernel.family.panels is not None
         view = form.of(known.state.view.of(ScheduleView), hidden=() if compares else ("first",))
-        return {**super().fill(known), self.forms[ScheduleView]: view}
+        return {**super().fill(known), "schedule-view": view}
 
     def summary(self, known: Known) -> tuple[Number, ...]:
         return schedule_numbers(known)

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import gradio as gr
 import numpy as np
+from markupsafe import Markup
 
 from kernels import discover
 from kernels.experiment import JsonSchema, argument_schemas
 from kernels.gpus import GPUS
 from kernels.knobs import knob
 from visualize.panels.endpoint import Api, Endpoint, answered, view_of
-from visualize.panels.panel import Drawn, Panel
+from visualize.panels.panel import Panel, Slots
 from visualize.panels.recorded_tab import ALL, SHOWN_ON, payload
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.state.known import Known
@@ -24,10 +24,10 @@ from visualize.state.state import short_experiment
 from visualize.views.library import text
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import scoreboard
-from visualize.widgets import assets, form
+from visualize.widgets import form, slots
 from visualize.widgets.link import query
-from visualize.widgets.markup import markup
-from visualize.widgets.plot import NONE, drawn, plot
+from visualize.widgets.plot import NONE, drawn
+from visualize.widgets.slots import plot, slot
 
 _PREFIX = "score_"
 
@@ -68,15 +68,20 @@ class ScoreboardPanel(Panel):
     uses_compiler = False
     is_compared = False
 
-    def build(self) -> None:
-        self.claim = markup("scoreboard-claim")
-        self.forms[ScoreboardView] = form.form("scoreboard-view", "Which counts are shown")
-        with gr.Row(elem_classes="picture"):
-            self.plot = plot("scoreboard-plot", "Each recorded count: predicted across, counted upwards")
-        self.below = markup("scoreboard-below", script=assets.text("points.js"))
-        self.outputs = [self.claim, self.plot, self.below, self.forms[ScoreboardView]]
+    forms = (("scoreboard-view", ScoreboardView),)
 
-    def draw(self, known: Known) -> Drawn:
+    def layout(self) -> Markup:
+        label = "Each recorded count: predicted across, counted upwards"
+        return Markup("").join(
+            [
+                slot("scoreboard-claim"),
+                slots.form("scoreboard-view", "Which counts are shown"),
+                slots.picture(plot("scoreboard-plot", label)),
+                slot("scoreboard-below"),
+            ]
+        )
+
+    def draw(self, known: Known) -> Slots:
         view = known.state.view.of(ScoreboardView)
         shown = scoreboard().part((view.score_count,), view.gpu, view.kernel)
         both = scoreboard().part(EXACT_COUNTS, view.gpu, view.kernel)
@@ -84,10 +89,10 @@ class ScoreboardPanel(Panel):
         to_list = known.state.moved_to(tab="recorded", **{f"recorded_{name}": value for name, value in listed.items()})
         links = {one: query(address(one)) for one in shown.misses}
         return {
-            self.claim: text.scoreboard_headline(shown, view.score_count, both),
-            self.plot: picture(view),
-            self.below: text.scoreboard_notes(shown, view.score_count, query(to_list), links),
-            self.forms[ScoreboardView]: _form(view),
+            "scoreboard-claim": text.scoreboard_headline(shown, view.score_count, both),
+            "scoreboard-plot": picture(view),
+            "scoreboard-below": text.scoreboard_notes(shown, view.score_count, query(to_list), links),
+            "scoreboard-view": _form(view),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:

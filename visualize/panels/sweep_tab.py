@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
-import gradio as gr
+from markupsafe import Markup
 
 from kernels.experiment import JsonSchema
 from kernels.knobs import ConfigError
@@ -17,7 +16,7 @@ from kernels.sweep import files
 from kernels.sweep.sweep_run import SweepRun
 from visualize.panels import sweep_endpoint, sweep_sizes
 from visualize.panels.endpoint import Api, Endpoint
-from visualize.panels.panel import Ask, Drawn, Panel, Question
+from visualize.panels.panel import Panel, Question, Slots, StreamAction
 from visualize.panels.running_sweeps import RunningSweeps
 from visualize.panels.sweep_options import (
     SweepPicture,
@@ -35,11 +34,10 @@ from visualize.state import pin
 from visualize.state.known import Known
 from visualize.state.state import State, short_experiment
 from visualize.views.tune import text as sweep_text
-from visualize.widgets import assets, form
-from visualize.widgets.folded import folded
+from visualize.widgets import slots
 from visualize.widgets.link import query
-from visualize.widgets.markup import markup
-from visualize.widgets.plot import NONE, plot
+from visualize.widgets.plot import NONE
+from visualize.widgets.slots import CLOSED, DISABLED, ENABLED, OPEN, button, fold, plot, slot
 
 # The files that all rows are saved as, by the button's word: suffix and type.
 _FILES = {"CSV": ("csv", "text/csv;charset=utf-8"), "JSON": ("json", "application/json")}
@@ -49,57 +47,63 @@ class SweepPanel(Panel):
     """A sweep of what is set, drawn as it goes on."""
 
     options = (SweptKnobs, SweepSearch, SweepPicture)
+    forms = (("swept-knobs", SweptKnobs), ("sweep-search", SweepSearch), ("sweep-view", SweepPicture))
     uses_compiler = False
     is_compared = False
-    moves = True
 
     def __init__(self) -> None:
         super().__init__()
         self.sweeps = RunningSweeps()
-        # A file that is saved again is a new value, which the browser notices.
-        self._files = itertools.count()
 
-    def build(self) -> None:
-        self.claim = markup("sweep-claim")
-        with gr.Row(elem_id="sweep-row"):
-            start = gr.Button("Sweep", variant="primary", size="sm", elem_id="sweep-start")
-            self.cancel = gr.Button("Cancel the sweep", size="sm", elem_id="sweep-cancel", interactive=False)
-            self.progress = markup("sweep-progress", script=assets.text("points.js"))
-        with folded("What varies, and how it is searched", "sweep-search-fold") as self.search:
-            self.forms[SweptKnobs] = form.form("swept-knobs", "What varies")
-            self.forms[SweepSearch] = form.form("sweep-search", "How it is searched")
-            with gr.Row():
-                anew = gr.Button("Sweep again, ignoring stored rows", size="sm", elem_id="sweep-anew")
-        self.forms[SweepPicture] = form.form("sweep-view", "How it is shown")
-        with gr.Row(elem_classes="picture"):
-            self.plot = plot("sweep-plot", "The configs of the sweep, by time")
-            # In its place where there is nothing to draw.
-            self.instead = markup("sweep-instead")
-        with folded("Configs, the best first", "sweep-ranking"):
-            self.table = markup("sweep-table", script=assets.text("sortable.js"))
-        with folded("Configs without a result, and why", "sweep-aside"):
-            self.aside = markup("sweep-reasons")
-        with folded("Take it with you: triton.Config lines, CSV, JSON", "sweep-take"):
-            self.lines = markup("sweep-lines")
-            with gr.Row():
-                saves = {word: gr.Button(f"All rows as {word}", size="sm", elem_id=f"sweep-{word.lower()}")
-                         for word in _FILES}  # fmt: skip
-        self.file = markup("sweep-file", script=assets.text("saved_file.js"), visible="hidden")
-        parts = [self.claim, self.cancel, self.progress, self.plot, self.instead, self.table, self.aside, self.lines]
-        self.outputs = [*parts, *self.forms.values(), self.search]
-        self.actions = [
-            Ask(start, self._starting(anew=False), [*parts, self.search], keeps=True),
-            Ask(anew, self._starting(anew=True), [*parts, self.search], keeps=True),
-            Ask(self.cancel, self._cancelled, [self.cancel, self.progress], keeps=True),
-            *(Ask(button, self._saving(word), [self.file], keeps=True) for word, button in saves.items()),
-        ]
+    def layout(self) -> Markup:
+        saves = [button(f"sweep-{word.lower()}", f"All rows as {word}") for word in _FILES]
+        return Markup("").join(
+            [
+                slot("sweep-claim"),
+                slots.row(
+                    button("sweep-start", "Sweep", primary=True),
+                    button("sweep-cancel", "Cancel the sweep", is_enabled=False),
+                    slot("sweep-progress"),
+                    name="sweep-row",
+                ),
+                fold(
+                    "sweep-search-fold",
+                    "What varies, and how it is searched",
+                    slots.form("swept-knobs", "What varies"),
+                    slots.form("sweep-search", "How it is searched"),
+                    button("sweep-anew", "Sweep again, ignoring stored rows"),
+                ),
+                slots.form("sweep-view", "How it is shown"),
+                slots.picture(
+                    plot("sweep-plot", "The configs of the sweep, by time"),
+                    slot("sweep-instead"),  # takes the plot's place if there is nothing to draw
+                ),
+                fold("sweep-ranking", "Configs, the best first", slot("sweep-table", "sortable")),
+                fold("sweep-aside", "Configs without a result, and why", slot("sweep-reasons")),
+                fold(
+                    "sweep-take",
+                    "Take it with you: triton.Config lines, CSV, JSON",
+                    slot("sweep-lines"),
+                    slots.row(*saves),
+                    slot("sweep-file", "saved_file"),
+                ),
+            ]
+        )
 
-    def draw(self, known: Known) -> Drawn:
+    def actions(self) -> Mapping[str, StreamAction]:
+        return {
+            "sweep-start": StreamAction(self._starting(anew=False)),
+            "sweep-anew": StreamAction(self._starting(anew=True)),
+            "sweep-cancel": StreamAction(self._cancelled),
+            **{f"sweep-{word.lower()}": StreamAction(self._saving(word)) for word in _FILES},
+        }
+
+    def draw(self, known: Known) -> Slots:
         space = swept_space(known.state)
-        forms: Drawn = {self.forms[kind]: options_form(kind, known.state, space) for kind in self.options}
+        forms: Slots = {name: options_form(kind, known.state, space) for name, kind in self.forms}
         return {**self._drawn(known), **forms}
 
-    def _drawn(self, known: Known) -> Drawn:
+    def _drawn(self, known: Known) -> Slots:
         """What is known of what is set, found or planned; without the forms."""
         state, sizes = known.state, swept_sizes(known.state)
         running = self._under_way(state)
@@ -110,8 +114,8 @@ class SweepPanel(Panel):
             each = sweep_sizes.each(sizes, lambda space: self.sweeps.found(known.store, space, state.gpu))
             table = sweep_sizes.table(sizes, each, state)
             pictured = sweep_sizes.picture(sizes, each)
-            shown |= {self.claim: sweep_sizes.claim(sizes, each), self.plot: pictured, self.table: table}
-            shown[self.instead] = table if pictured == NONE else ""
+            shown |= {"sweep-claim": sweep_sizes.claim(sizes, each), "sweep-plot": pictured, "sweep-table": table}
+            shown["sweep-instead"] = table if pictured == NONE else ""
             hint = sweep_text.SIZES_HINT
         return {**shown, **self._progress(running, hint, sizes)}
 
@@ -121,18 +125,18 @@ class SweepPanel(Panel):
         spaces = [swept_space(state), *(sizes.spaces.values() if sizes else ())]
         return next((one for space in spaces if (one := self.sweeps.running(space, state.gpu))), None)
 
-    def fill(self, known: Known) -> Drawn:
+    def fill(self, known: Known) -> Slots:
         """The forms; how it is searched is folded away where something was found."""
         try:
             is_known = self.sweeps.knows(known.store, swept_space(known.state), known.state.gpu)
         except ConfigError:  # said beside the field, which is shown
             is_known = False
-        return {**super().fill(known), self.search: gr.Accordion(open=not is_known)}
+        return {**super().fill(known), "sweep-search-fold": CLOSED if is_known else OPEN}
 
-    def is_moving(self, known: Known) -> bool:
+    def has_live_updates(self, known: Known) -> bool:
         return self._under_way(known.state) is not None
 
-    def following(self, known: Known, page: str) -> Generator[Drawn, None, None]:
+    def stream_updates(self, known: Known, page: str) -> Generator[Slots, None, None]:
         state, sizes = known.state, swept_sizes(known.state)
         before: tuple[SweepRun, int] | None = None
         with self.sweeps.followed(page):
@@ -142,47 +146,47 @@ class SweepPanel(Panel):
                 before = now
         yield self._drawn(known)
 
-    def _planned(self, known: Known) -> Drawn:
+    def _planned(self, known: Known) -> Slots:
         """What is known before it starts."""
         planned = plan(swept_space(known.state), known.state.gpu, strategy(known.state).budget)
         has_times = known.here == known.state.gpu
         return {
-            self.claim: sweep_text.plan_headline(planned.space, planned.refused, planned.seconds, has_times),
-            self.plot: NONE,
-            self.instead: sweep_text.plan_tables(planned.space, planned.refused),
-            self.table: "",
-            self.aside: "",
-            self.lines: "",
+            "sweep-claim": sweep_text.plan_headline(planned.space, planned.refused, planned.seconds, has_times),
+            "sweep-plot": NONE,
+            "sweep-instead": sweep_text.plan_tables(planned.space, planned.refused),
+            "sweep-table": "",
+            "sweep-reasons": "",
+            "sweep-lines": "",
         }
 
-    def _found(self, found: Sweep, state: State) -> Drawn:
+    def _found(self, found: Sweep, state: State) -> Slots:
         """What is known of a sweep, under way or ended."""
         address = _addresses(found, state)
         view = state.view.of(SweepPicture)
         pictured = picture(found, view.sweep_picture, chosen_axes(state, found.space), address)
         best = found.best
         return {
-            self.claim: sweep_text.sweep_headline(found),
-            self.plot: pictured,
-            self.instead: _hint(found, state) if pictured == NONE else "",
-            self.table: sweep_text.ranking(found, address),
-            self.aside: sweep_text.failures(found),
-            self.lines: sweep_text.config_lines(state.kernel, found, address(best)) if best else "",
+            "sweep-claim": sweep_text.sweep_headline(found),
+            "sweep-plot": pictured,
+            "sweep-instead": _hint(found, state) if pictured == NONE else "",
+            "sweep-table": sweep_text.ranking(found, address),
+            "sweep-reasons": sweep_text.failures(found),
+            "sweep-lines": sweep_text.config_lines(state.kernel, found, address(best)) if best else "",
         }
 
-    def _progress(self, running: SweepRun | None, otherwise: str = "", sizes: Sizes | None = None) -> Drawn:
+    def _progress(self, running: SweepRun | None, otherwise: str = "", sizes: Sizes | None = None) -> Slots:
         """Where a sweep is, and whether it can be cancelled; `otherwise` where none is under way."""
         if running is None:
-            return {self.progress: otherwise, self.cancel: gr.Button(interactive=False)}
+            return {"sweep-progress": otherwise, "sweep-cancel": DISABLED}
         now = running.progress
         name = sizes.names.get(running.space.identity, "") if sizes else ""
         said = sweep_text.progress(now.phase, now.done, now.total, now.seconds, now.remaining_s, name)
-        return {self.progress: said, self.cancel: gr.Button(interactive=True)}
+        return {"sweep-progress": said, "sweep-cancel": ENABLED}
 
     def _starting(self, anew: bool) -> Question:
         """The answer of a button that starts a sweep, from what is known of its space or anew."""
 
-        def started(session: Session, state: State, page: str) -> Iterator[Drawn]:
+        def started(session: Session, state: State, page: str) -> Iterator[Slots]:
             sizes = swept_sizes(state)
             spaces = list(sizes.spaces.values()) if sizes else [swept_space(state)]
             if sizes and not anew:  # those that are over stay as they are, unless all are
@@ -190,28 +194,28 @@ class SweepPanel(Panel):
             first, *others = spaces
             self.sweeps.start(session, first, strategy(state), page, anew, others)
             drawn = self._drawn(Known(state, store=session.store, here=session.gpu))
-            yield {**drawn, self.search: gr.Accordion(open=False)}
+            yield {**drawn, "sweep-search-fold": CLOSED}
 
         return started
 
-    def _cancelled(self, session: Session, state: State, page: str) -> Iterator[Drawn]:
+    def _cancelled(self, session: Session, state: State, page: str) -> Iterator[Slots]:
         running = self._under_way(state)
         if running is None:
             yield self._progress(None, sweep_text.NOTHING_TO_CANCEL)
             return
         others = self.sweeps.leave(running, page)
         said = sweep_text.left(others) if others else sweep_text.CANCELLING
-        yield {self.progress: said, self.cancel: gr.Button(interactive=False)}
+        yield {"sweep-progress": said, "sweep-cancel": DISABLED}
 
     def _saving(self, word: str) -> Question:
-        def saved(session: Session, state: State, page: str) -> Iterator[Drawn]:
+        def saved(session: Session, state: State, page: str) -> Iterator[Slots]:
             found = self.sweeps.found(session.store, swept_space(state), state.gpu)
             if found is None:
                 raise ConfigError("nothing_swept", "Nothing was swept yet, so there are no rows to save. Press Sweep.")
             suffix, kind = _FILES[word]
             name = f"{found.experiment.kernel.replace('.', '_')}_{state.gpu.name}_sweep.{suffix}"
             content = {"name": name, "type": kind, "text": files.format_sweep(f".{suffix}", found)}
-            yield {self.file: json.dumps({**content, "number": next(self._files)})}
+            yield {"sweep-file": json.dumps(content)}
 
         return saved
 

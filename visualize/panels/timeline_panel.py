@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
-import gradio as gr
 import numpy as np
 from markupsafe import Markup
 
@@ -13,7 +13,7 @@ from kernels.measuring.timeline import TIMELINE
 from kernels.results import Timeline, records
 from kernels.results.codec import to_json
 from visualize.panels.endpoint import Api, Endpoint
-from visualize.panels.panel import Drawn, Measure, Panel
+from visualize.panels.panel import Panel, RunAction, Slots
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.schedule import steps
 from visualize.state.known import Known
@@ -22,10 +22,11 @@ from visualize.views import prose, tables
 from visualize.views.order import text as order_text
 from visualize.views.order.figures import gantt_figure, moment_data, moment_figure
 from visualize.views.prose import picture_caption
+from visualize.widgets import slots
 from visualize.widgets.link import query
-from visualize.widgets.markup import markup
 from visualize.widgets.player import replay
-from visualize.widgets.plot import NONE, drawn, plot
+from visualize.widgets.plot import NONE, drawn
+from visualize.widgets.slots import button, plot, slot
 
 WHAT_IS_TIMED = (
     "Each program reads the GPU's timer first, and again after all its warps have issued their last store. "
@@ -36,25 +37,28 @@ WHAT_IS_TIMED = (
 class TimelinePanel(Panel):
     """When and where each program ran, and the tiles at any moment."""
 
-    def build(self) -> None:
-        with gr.Row(elem_id="timeline-row"):
-            button = gr.Button("Record a timeline", size="sm", elem_id="record-timeline")
-        self.claim = markup("timeline")
-        replay()
-        with gr.Row(elem_classes="plots"):
-            self.measured = plot("moment-plot", "Which tiles are done, running and to come at the time that is shown")
-            self.ideal = plot("ideal-plot", "The ideal waves, when as many tiles have been begun")
-        with gr.Row(elem_classes="picture", elem_id="timeline-picture"):
-            self.gantt = plot("gantt-plot", "When and on which SM each program ran")
-        self.table = markup("timeline-table")
-        self.outputs = [self.claim, self.measured, self.ideal, self.gantt, self.table]
-        self.actions = [Measure(button, "timeline", lambda _, known: self.draw(known), self.outputs)]
+    def layout(self) -> Markup:
+        measured = plot("moment-plot", "Which tiles are done, running and to come at the time that is shown")
+        ideal = plot("ideal-plot", "The ideal waves, when as many tiles have been begun")
+        return Markup("").join(
+            [
+                slots.row(button("record-timeline", "Record a timeline"), name="timeline-row"),
+                slot("timeline"),
+                replay(),
+                slots.row(measured, ideal, classes="row plots"),
+                slots.picture(plot("gantt-plot", "When and on which SM each program ran"), name="timeline-picture"),
+                slot("timeline-table"),
+            ]
+        )
 
-    def draw(self, known: Known) -> Drawn:
+    def actions(self) -> Mapping[str, RunAction]:
+        return {"record-timeline": RunAction("timeline")}
+
+    def draw(self, known: Known) -> Slots:
         ran, state = known.result(Timeline), known.state
         if ran is None:
-            plots: Drawn = dict.fromkeys((self.measured, self.ideal, self.gantt), NONE)
-            return {self.claim: _hint(state.gpu.name), **plots, self.table: ""}
+            plots: Slots = dict.fromkeys(("moment-plot", "ideal-plot", "gantt-plot"), NONE)
+            return {"timeline": _hint(state.gpu.name), **plots, "timeline-table": ""}
         schedule = known.schedule
         execution = Execution(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), state.gpu.sms)
         begun_ns, done_ns = execution.tile_times(schedule)
@@ -77,11 +81,11 @@ class TimelinePanel(Panel):
         told = {"span_ns": execution.span_ns, "waves": schedule.waves, "slices": schedule.slices}
         first, *more = order_text.timeline_sentences(ran, execution, schedule)
         return {
-            self.claim: prose.claim(first) + prose.claim(*more),
-            self.measured: measured,
-            self.ideal: ideal,
-            self.gantt: drawn(gantt, anew, {"gantt": told}, about=ran_text),
-            self.table: table,
+            "timeline": prose.claim(first) + prose.claim(*more),
+            "moment-plot": measured,
+            "ideal-plot": ideal,
+            "gantt-plot": drawn(gantt, anew, {"gantt": told}, about=ran_text),
+            "timeline-table": table,
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -111,7 +115,7 @@ def timeline_json(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-# Drawn at each move of a slider, and the same for all experiments without a timeline.
+# Slots at each move of a slider, and the same for all experiments without a timeline.
 @functools.cache
 def _hint(gpu: str) -> Markup:
     """That there is no timeline, and what has one on this GPU."""

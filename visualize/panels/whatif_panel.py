@@ -5,11 +5,10 @@ Each asks the compiler several times, so each is an event of its own, begun by a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import gradio as gr
 from markupsafe import Markup
 
 from kernels import discover
@@ -22,7 +21,7 @@ from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
 from kernels.spec import Launch
 from visualize.panels.endpoint import current_client
-from visualize.panels.panel import Ask, Drawn, Panel, Question
+from visualize.panels.panel import Panel, Question, Slots, StreamAction
 from visualize.predict import coalescing
 from visualize.predict.schedule import occupancy
 from visualize.predict.traffic import Operation
@@ -32,11 +31,10 @@ from visualize.views.memory import tables
 from visualize.views.memory.figures import cliff_figure
 from visualize.views.memory.tables import DIVISOR
 from visualize.views.prose import picture_caption
-from visualize.widgets import assets, form
-from visualize.widgets.folded import folded
+from visualize.widgets import slots
 from visualize.widgets.link import dated
-from visualize.widgets.markup import markup
-from visualize.widgets.plot import drawn, plot
+from visualize.widgets.plot import drawn
+from visualize.widgets.slots import button, fold, plot, slot
 
 # How many sizes before the next multiple the cliff begins.
 _BEFORE = 24
@@ -59,27 +57,30 @@ class WhatIfPanel(Panel):
 
     options = (WhatIfView,)
 
-    def build(self) -> None:
-        with folded("What if: another size, layout, number of warps or GPU", "whatif-fold"):
-            self.forms[WhatIfView] = form.form("whatif-view", "What if")
-            with gr.Row(elem_id="whatif-row"):
-                buttons = {
-                    faults: gr.Button("Whose fault?", size="sm", elem_id="faults"),
-                    cliff: gr.Button("Shape cliff", size="sm", elem_id="cliff"),
-                    across: gr.Button("Compare two GPUs", size="sm", elem_id="across"),
-                }
-            self.table = markup("whatif", script=assets.text("result.js"))
-            self.plot = plot("cliff-plot", "Requests and sectors by size")
-        shown = [self.table, self.plot]
-        self.actions = [Ask(button, self._asked(question), shown) for question, button in buttons.items()]
+    forms = (("whatif-view", WhatIfView),)
+
+    def layout(self) -> Markup:
+        buttons = (("faults", "Whose fault?"), ("cliff", "Shape cliff"), ("across", "Compare two GPUs"))
+        return fold(
+            "whatif-fold",
+            "What if: another size, layout, number of warps or GPU",
+            slots.form("whatif-view", "What if"),
+            slots.row(*(button(name, label) for name, label in buttons), name="whatif-row"),
+            slot("whatif", "result"),
+            plot("cliff-plot", "Requests and sectors by size"),
+        )
+
+    def actions(self) -> Mapping[str, StreamAction]:
+        questions = {"faults": faults, "cliff": cliff, "across": across}
+        return {name: StreamAction(self._asked(one), ("whatif", "cliff-plot")) for name, one in questions.items()}
 
     def _asked(self, question: Callable[[Session, State], Iterator[Answer]]) -> Question:
         """The drawings of a question's answers, as they grow."""
 
-        def answers(session: Session, state: State, _page: str) -> Iterator[Drawn]:
-            yield {self.table: status.render_compiling(state.gpu.name), self.plot: ""}
+        def answers(session: Session, state: State, _page: str) -> Iterator[Slots]:
+            yield {"whatif": status.render_compiling(state.gpu.name), "cliff-plot": ""}
             for said, picture in question(session, state):
-                yield {self.table: dated(state.experiment, said), self.plot: picture}
+                yield {"whatif": dated(state.experiment, said), "cliff-plot": picture}
 
         return answers
 

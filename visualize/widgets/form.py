@@ -11,33 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import gradio as gr
-
 from kernels.knobs import Knob, knobs
-from visualize.widgets import assets
-
-
-def form(name: str, label: str) -> gr.HTML:
-    """An empty form with the DOM id `name`, to be `filled`. What is set there goes into the page's `settings`."""
-    return gr.HTML(
-        value=filled([], {}),
-        html_template='<div class="knobs"></div>',
-        js_on_load=assets.script("form.js", name=name, label=label),
-        apply_default_css=False,
-        elem_id=name,
-    )
-
-
-def problems() -> gr.HTML:
-    """The hidden component that puts a sentence next to the control that caused it. Its value: `placed`."""
-    return gr.HTML(
-        value=placed({}),
-        html_template="<div></div>",
-        js_on_load=assets.text("problems.js"),
-        apply_default_css=False,
-        elem_id="problems",
-        visible="hidden",
-    )
 
 
 def placed(sentences: Mapping[str, str]) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gradio as gr
 from markupsafe import Markup
 
-from visualize.widgets import assets
+from visualize.widgets.slots import slot
 
 # What the dialog lists, in order.
 KEYS = (
@@ -23,22 +22,20 @@ KEYS = (
 _ROW = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
 
 
-def keys() -> gr.HTML:
+def keys() -> Markup:
     """The component. What it does to the player are the document's events `tilescope:play` and `tilescope:step`."""
     listed = Markup("").join(
         _ROW.format(Markup(" ").join(Markup("<kbd>{}</kbd>").format(one) for one in pressed.split(" ")), what)
         for pressed, what in KEYS
     )
-    return gr.HTML(
-        value="",
-        html_template=(
+    return slot(
+        "keys",
+        "keys",
+        (
             '<button type="button" class="open-keys" aria-label="Keys" title="Keys (?)">?</button>'
             '<p class="on-stage"></p><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>'
             '<dialog class="keys" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
             f'<dl>{listed}</dl><form method="dialog"><button type="button" class="to-talk">Talk mode</button>'
             "<button>Close</button></form></dialog>"
         ),
-        js_on_load=assets.script("keys.js"),
-        apply_default_css=False,
-        elem_id="keys",
     )

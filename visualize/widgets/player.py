@@ -6,10 +6,10 @@ the page's address; it is written there when playing or scrubbing ends.
 
 from __future__ import annotations
 
-import gradio as gr
+from markupsafe import Markup
 
 from visualize.views import theme
-from visualize.widgets import assets
+from visualize.widgets.slots import slot
 
 # How fast: (steps per second; 0 for all of them in eight seconds, what it is called).
 SPEEDS = ((0, "play in 8 s"), (1, "1 step per second"), (4, "4 steps per second"), (20, "20 steps per second"))
@@ -28,15 +28,16 @@ _REPLAYED_IN = (5, 10, 30)
 _REPLAY_LEGEND = ((theme.NOW, "running", ""), (theme.DONE, "done", ""), (theme.TO_COME, "to come", ""))
 
 
-def player() -> gr.HTML:
+def player() -> Markup:
     """The controls, and the counts beside each order. They find the picture by themselves.
 
     The document's events `tilescope:play`, and `tilescope:step` with detail {by: 1 or -1}, do what its buttons do.
     """
     speeds = "".join(f'<option value="{rate}">{name}</option>' for rate, name in SPEEDS)
-    return gr.HTML(
-        value="",
-        html_template=(
+    return slot(
+        "player",
+        "player",
+        (
             '<div class="player" role="group" aria-label="Player of the launch"><div class="controls">'
             '<button type="button" class="play">▶ Play</button>'
             '<button type="button" class="back" aria-label="One step back">←</button>'
@@ -51,28 +52,22 @@ def player() -> gr.HTML:
             '<div class="counts"></div><template><p class="count"><b></b><span><span class="name"></span>'
             '<span class="what"></span></span></p></template></div>'
         ),
-        js_on_load=assets.text("launch.js")
-        + assets.script("player.js", scale=theme.LOAD_SCALE, to_come=theme.OPAQUE_TO_COME),
-        apply_default_css=False,
-        elem_id="player",
     )
 
 
-def replay() -> gr.HTML:
+def replay() -> Markup:
     """The controls of a replay in true time. They find the live plots by themselves."""
     paces = "".join(f'<option value="{seconds}">launch in {seconds} s</option>' for seconds in _REPLAYED_IN)
-    return gr.HTML(
-        value="",
-        html_template=(
+    return slot(
+        "clock",
+        "replay",
+        (
             '<div class="player clock" hidden role="group" aria-label="Replay of the launch in true time">'
             '<button type="button" class="play">▶ Replay</button>'
             '<input type="range" min="0" max="0" value="0" aria-label="Time from the first start">'
             f'<output></output><select aria-label="Pace of the replay">{paces}</select>'
             f'<span class="legend">{_colors(_REPLAY_LEGEND)}</span></div>'
         ),
-        js_on_load=assets.script("replay.js"),
-        apply_default_css=False,
-        elem_id="clock",
     )
 
 

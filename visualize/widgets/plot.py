@@ -14,31 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
 import numpy as np
 import plotly.graph_objects as go
-from markupsafe import Markup
-
-from visualize.views.theme import THEMES
-from visualize.widgets import assets
 
 # The value of a plot that has nothing to show: its place is given up. "" stands for one that is still to come.
 NONE = "none"
 
 PLOTLY_JS = Path(__file__).parent / "plotly_js" / "plotly-cartesian.min.js"
-
-
-def plot(name: str, label: str) -> gr.HTML:
-    """A live plot with the DOM id `name`; `label` is what a screen reader says it is."""
-    return gr.HTML(
-        value="",
-        html_template=str(Markup('<div class="live-plot" role="figure" aria-label="{}"></div>').format(label)),
-        # Fetched from the app itself; relative, so that it works behind a proxy's path.
-        head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
-        js_on_load=assets.text("twin.js") + assets.text("cells.js") + assets.script("plot.js", themes=THEMES),
-        apply_default_css=False,
-        elem_id=name,
-    )
 
 
 def drawn(
@@ -66,11 +48,6 @@ def drawn(
     # Quickly first: what repeats in a map still repeats after that, in a hundredth of the bytes.
     content["packed"] = base64.b64encode(zlib.compress(zlib.compress(stream, 3), 9)).decode()
     return json.dumps(content, separators=(",", ":"), default=_plain)
-
-
-def is_plot(component: object) -> bool:
-    """Whether a component of the page is a live plot."""
-    return isinstance(component, gr.HTML) and 'class="live-plot"' in str(component.html_template)
 
 
 def with_twin(own: str, twin: str) -> str:

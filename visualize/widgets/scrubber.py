@@ -6,10 +6,10 @@ it is part of the page's address; beyond what the figures carry, the page is ask
 
 from __future__ import annotations
 
-import gradio as gr
+from markupsafe import Markup
 
 from visualize.views import theme
-from visualize.widgets import assets
+from visualize.widgets.slots import slot
 
 _LEGEND = (
     (theme.WANTED, "wanted by a lane"),
@@ -18,19 +18,17 @@ _LEGEND = (
 )
 
 
-def scrubber() -> gr.HTML:
+def scrubber() -> Markup:
     """The controls. They find the live plots by themselves."""
     legend = "".join(f'<span><i style="background:{color}"></i>{said}</span>' for color, said in _LEGEND)
-    return gr.HTML(
-        value="",
-        html_template=(
+    return slot(
+        "scrubber",
+        "scrubber",
+        (
             '<div class="player scrubber" role="group" aria-label="Requests of the program">'
             '<button type="button" class="back" aria-label="Previous request">←</button>'
             '<button type="button" class="forward" aria-label="Next request">→</button>'
             '<input type="range" min="0" max="0" value="0" aria-label="Request">'
             f'<output></output><span class="legend">{legend}</span></div>'
         ),
-        js_on_load=assets.script("scrubber.js"),
-        apply_default_css=False,
-        elem_id="scrubber",
     )

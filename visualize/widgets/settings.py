@@ -10,27 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import gradio as gr
-
 from kernels.knobs import ConfigError, quote
-from visualize.widgets import assets
-from visualize.widgets.markup import markup
 
 # Characters of a value. The longest that the page sends has some 2,000.
 _LONGEST = 64_000
-
-
-def settings() -> gr.HTML:
-    """The hidden component whose value is `held`. It fires `input`, `select` and `submit` for all forms of the page.
-
-    To be laid out before the forms: what they are filled with counts after what it is.
-    """
-    return markup("settings", held({}), assets.text("settings.js"), visible="hidden")
-
-
-def open_tab(name: str) -> gr.HTML:
-    """The hidden component whose value is the name of the open tab: one of the settings, too."""
-    return markup("open-tab", name, assets.text("open_tab.js"), visible="hidden")
 
 
 def held(flat: Mapping[str, Any]) -> str:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
-import gradio as gr
 import segno
+from markupsafe import Markup
 
 from kernels.knobs import ConfigError
-from visualize.widgets import assets
-from visualize.widgets.link import asked_link
+from visualize.widgets.link import requested_link
+from visualize.widgets.slots import slot
 
 # A QR code of more characters could not be read off a projector, and no address of the page is as long.
 LONGEST_LINK = 1200
 
 
-def share() -> gr.HTML:
-    """The button and its dialog. To open it fires `select`, with what `qr` reads; its answer is the next value."""
-    return gr.HTML(
-        value="",
-        html_template=(
+def share() -> Markup:
+    """The button and its dialog. Opening it starts the action "share", which `qr` answers."""
+    return slot(
+        "share",
+        "share",
+        (
             '<button type="button" class="open-share" title="Link and QR code (Q)">Share</button>'
             '<dialog class="share" aria-labelledby="share-title"><h2 id="share-title">Share what is shown</h2>'
             '<div class="qr" role="img" aria-label="QR code of the link"></div>'
@@ -27,24 +30,21 @@ def share() -> gr.HTML:
             '<form method="dialog"><button type="button" class="copy">Copy</button><button>Close</button></form>'
             "</dialog>"
         ),
-        js_on_load=assets.script("share.js"),
-        apply_default_css=False,
-        elem_id="share",
     )
 
 
-def qr(value: str) -> str:
-    """The component's value that shows a link as a QR code.
+def qr(message: Mapping[str, Any]) -> str:
+    """Return the slot's value that shows a link as a QR code.
 
     Args:
-        value: JSON with the `link` that was asked for.
+        message: the page's, with the `link`.
 
     Raises:
-        ConfigError: where it is no link, or too long.
+        ConfigError: if it is no link, or too long.
     """
-    link = asked_link(value, "link", LONGEST_LINK)
+    link = requested_link(message, "link", LONGEST_LINK)
     if not link.startswith(("http://", "https://")):
-        raise ConfigError("not_a_link", "What was asked for is no link.", "")
+        raise ConfigError("not_a_link", "The page sent no link.", "")
     return json.dumps({"link": link, "svg": drawn_qr(link)})
 
 

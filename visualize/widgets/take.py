@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gradio as gr
+from markupsafe import Markup
 
-from visualize.widgets import assets
+from visualize.widgets.slots import slot
 
 _BUTTONS = (
     ("script", "Python script", "Kernel, launch, check and timing in one file: torch and Triton alone."),
@@ -13,22 +13,20 @@ _BUTTONS = (
 )
 
 
-def take() -> gr.HTML:
+def take() -> Markup:
     """The component. It asks the API as any client would."""
     buttons = "".join(
         f'<p><button type="button" data-file="{name}">{title}</button> <span class="hint">{hint}</span></p>'
         for name, title, hint in _BUTTONS
     )
-    return gr.HTML(
-        value="",
-        html_template=(
+    return slot(
+        "take",
+        "take",
+        (
             f'<div class="take">{buttons}'
             '<p><button type="button" data-file="json">JSON</button> '
             '<label>reply of <select aria-label="Endpoint of the API"></select></label> '
             '<span class="hint">Figures: PNG and SVG at their lower right. Tables: CSV.</span></p>'
             '<p class="said" role="status"></p></div>'
         ),
-        js_on_load=assets.script("take.js"),
-        apply_default_css=False,
-        elem_id="take",
     )

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
-import gradio as gr
 from markupsafe import Markup
 
-from visualize.widgets import assets
+from visualize.widgets.slots import slot
 
 
-def tour_bar(tours: Iterable[str]) -> gr.HTML:
-    """The component. Where the address names a stop of one of these tours it fires `select`, for `asked` to read."""
-    return gr.HTML(
-        value="",
-        html_template='<div class="tour-place"></div>',
-        js_on_load=assets.script("tour.js", tours=list(tours)),
-        apply_default_css=False,
-        elem_id="tour",
-    )
+def tour_bar() -> Markup:
+    """The bar's slot. If the address names a stop, it starts the action "tour", which `requested_stop` reads."""
+    return slot("tour", "tour", Markup('<div class="tour-place"></div>'))
 
 
-def asked(value: str) -> tuple[str, int] | None:
-    """The tour and the stop that are wanted; None where it is no such value."""
-    try:
-        wanted = json.loads(value)
-        name, stop = wanted["tour"], wanted["stop"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+def requested_stop(message: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return the tour and the stop that a page's message asks for; None if it names none."""
+    name, stop = message.get("tour"), message.get("stop")
     return (name, stop) if isinstance(name, str) and isinstance(stop, int) else None
 
 

@@ -12,12 +12,28 @@ def text(name: str) -> str:
     return (DIRECTORY / name).read_text(encoding="utf-8")
 
 
-def script(name: str, /, **given: Any) -> str:
-    """A script with `given` in front, as constants.
+# The scripts of each kind of slot, one after the other.
+KINDS = {
+    "plot": ("twin.js", "cells.js", "plot.js"),
+    "player": ("launch.js", "player.js"),
+    "link": ("link.js", "save.js", "tables.js"),
+    **{
+        name: (f"{name}.js",)
+        for name in (
+            *("awaited", "drawer", "form", "keys", "kept", "listing", "problems", "replay", "result", "saved_file"),
+            *("scrubber", "settings", "share", "sortable", "tabs", "take", "tour"),
+        )
+    },
+}
 
-    A component's own props would carry them too, but those of one in a tab that is not open yet get lost.
-    """
-    return f"const given = {json.dumps(given)};\n{text(name)}"
+
+def page_script(given: dict[str, Any]) -> str:
+    """Return the page's script, with `given` in front as constants and a function for each kind of slot."""
+    kinds = "\n".join(
+        f"{json.dumps(kind)}: (element, props, watch, send) => {{\n{''.join(map(text, names))}\n}},"
+        for kind, names in KINDS.items()
+    )
+    return f"const given = {json.dumps(given)};\nconst kinds = {{\n{kinds}\n}};\n{text('page.js')}{text('points.js')}"
 
 
 def styles() -> str:

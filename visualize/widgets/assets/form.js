@@ -1,13 +1,11 @@
 // A form of knobs (see form.py). `props.value` is {fields, values, presets} as JSON.
 const root = element.querySelector(".knobs");
-root.setAttribute("role", "group");
-root.setAttribute("aria-label", given.label);
 let state = { fields: [], values: {}, presets: [] }; // values: of the fields
 let built = "";
 
 // What is set here is one of the page's settings (see settings.js).
-function tell(values, event = "") {
-  document.dispatchEvent(new CustomEvent("tilescope:told", { detail: { values, event } }));
+function tell(values, isSet = false) {
+  document.dispatchEvent(new CustomEvent("tilescope:told", { detail: { values, isSet } }));
 }
 
 function set(name, value) {
@@ -17,7 +15,7 @@ function set(name, value) {
   hideIdle();
   // Another kernel has other knobs, so the form itself will be replaced.
   if (name === "kernel") document.dispatchEvent(new Event("tilescope:chosen"));
-  tell({ [name]: value }, name === "kernel" ? "select" : "input");
+  tell({ [name]: value }, true);
 }
 
 function make(tag, attributes = {}, ...children) {
@@ -51,7 +49,7 @@ function nearest(values, value) {
 }
 
 function control(field) {
-  const id = `${given.name}-${field.name}`;
+  const id = `${element.id}-${field.name}`;
   // A long name breaks after an underscore.
   const words = field.label.split(/(?<=_)/);
   const label = make("label", { for: id }, ...words.flatMap((word, i) => (i ? [make("wbr"), word] : [word])));
@@ -125,7 +123,7 @@ function build() {
       const button = make("button", { type: "button" }, title);
       button.addEventListener("click", () => {
         document.dispatchEvent(new Event("tilescope:chosen"));
-        tell({ preset: i }, "select");
+        tell({ preset: i }, true);
       });
       box.append(button);
     });

@@ -24,7 +24,7 @@ function say(name, detail) {
 }
 
 function tab(number) {
-  document.querySelectorAll('#tabs > .tab-wrapper [role="tab"]')[number - 1]?.click();
+  document.querySelectorAll('#tabs [role="tab"]')[number - 1]?.click();
 }
 
 function step(by) {

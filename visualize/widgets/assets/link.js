@@ -18,7 +18,6 @@ function address() {
 function read() {
   if (!props.value) return false;
   const value = JSON.parse(props.value);
-  if (!("full" in value)) return false;
   const before = full;
   full = new URLSearchParams(value.full);
   short = new URLSearchParams(value.short);
@@ -31,8 +30,7 @@ function read() {
 function follow(query) {
   held = new URLSearchParams(query);
   document.dispatchEvent(new Event("tilescope:followed"));
-  props.value = JSON.stringify({ follow: query });
-  trigger("select");
+  send.follow(query);
 }
 
 // What a result belongs to, and what the controls say now: where they differ, the result is greyed.

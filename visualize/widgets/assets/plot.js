@@ -44,7 +44,7 @@ function template() {
 async function draw() {
   const turn = ++latest;
   node.classList.toggle("none", props.value === "none");
-  node.closest(".block").hidden = props.value === "none";
+  element.hidden = props.value === "none";
   const content = props.value && props.value !== "none" ? JSON.parse(props.value) : {};
   showTwin(content.twin);
   if (!content.packed) {

@@ -1,30 +1,33 @@
-// What all controls are set to (see settings.py): `props.value` is it as JSON. Forms tell what they show, and when
-// something was set there.
-function told(values, event) {
-  const { preset, ...before } = JSON.parse(props.value); // a preset is clicked once
-  props.value = JSON.stringify({ ...before, ...values });
-  if (event) trigger(event);
+// What all controls are set to. Forms report what they show, and when something was set there.
+function told(values, isSet) {
+  Object.assign(send.settings, values);
+  if (isSet) send.redraw();
 }
 
-document.addEventListener("tilescope:told", ({ detail }) => told(detail.values, detail.event));
+document.addEventListener("tilescope:told", ({ detail }) => told(detail.values, detail.isSet));
 
 // Something that is no form has set a field: it counts from now on, and is redrawn if need be.
 const setElsewhere = new Set();
 document.addEventListener("tilescope:set", ({ detail }) => {
   setElsewhere.add(detail.name);
-  if (JSON.parse(props.value)[detail.name] !== detail.value) told({ [detail.name]: detail.value }, detail.redraw ? "input" : "");
+  if (send.settings[detail.name] !== detail.value) told({ [detail.name]: detail.value }, detail.redraw);
 });
 
-// An answer that was asked for before that has the older value in its address.
+// A reply to an earlier request has the older value in its address.
 document.addEventListener("tilescope:address", () => {
-  const now = JSON.parse(props.value), address = new URLSearchParams(document.body.dataset.address);
+  const address = new URLSearchParams(document.body.dataset.address);
   for (const name of setElsewhere) {
-    if (!(name in now) || !address.has(name) || address.get(name) === String(now[name])) continue;
-    document.dispatchEvent(new CustomEvent("tilescope:set", { detail: { name, value: now[name] } }));
+    const value = send.settings[name];
+    if (value === undefined || !address.has(name) || address.get(name) === String(value)) continue;
+    document.dispatchEvent(new CustomEvent("tilescope:set", { detail: { name, value } }));
   }
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
   event.preventDefault();
-  trigger("submit");
+  if (!document.getElementById("run").disabled) send.act("run");
+});
+watch("value", () => {
+  for (const name of Object.keys(send.settings)) if (name !== "tab") delete send.settings[name];
+  Object.assign(send.settings, JSON.parse(props.value));
 });

@@ -10,8 +10,7 @@ function open() {
   code.replaceChildren();
   code.dataset.link = "";
   dialog.showModal();
-  props.value = JSON.stringify({ link: field.value });
-  trigger("select");
+  send.act("share", { link: field.value });
 }
 
 function show() {

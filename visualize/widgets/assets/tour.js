@@ -17,8 +17,7 @@ function addressed() {
     asks();
     return;
   }
-  props.value = JSON.stringify({ tour, stop });
-  trigger("select");
+  send.act("tour", { tour, stop });
 }
 
 function show() {
