@@ -174,12 +174,7 @@ class Tab:
         self.page.get_by_label("Kernel", exact=True).select_option(label=label)
 
     def tab(self, name: str) -> None:
-        """Open a tab; on a narrow window it may be in the menu of those that have no room."""
-        button = self.page.get_by_role("tab", name=name)
-        if not button.is_visible():
-            self.page.get_by_role("button", name="More tabs").click()
-            button = self.page.locator(".overflow-dropdown").get_by_role("button", name=name)
-        button.click()
+        self.page.get_by_role("tab", name=name, exact=True).click()
 
     def run(self) -> None:
         """Press Run and wait for the end, good or bad."""
@@ -204,9 +199,8 @@ class Tab:
 
     def fold(self, name: str) -> None:
         """Open what is folded, unless it is open."""
-        button = self.page.locator(f"#{name} > button")
-        if "open" not in (button.get_attribute("class") or "").split():
-            button.click()
+        if self.page.locator(f"#{name}").get_attribute("open") is None:
+            self.page.locator(f"#{name} > summary").click()
 
     def text(self, selector: str) -> str:
         """Return an element's current text. `says` and `reads` wait for a text."""

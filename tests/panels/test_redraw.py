@@ -131,7 +131,7 @@ def test_the_compilers_message_is_text_and_no_markup(page, tab):
 def test_what_cannot_be_drawn_once_it_is_compiled_is_said_next_to_its_cause(page):
     compiles_to(page, Failure("compile", "timeout", "It took too long."))
     *_, refused = streamed(page, {"tab": "schedule", "num_warps": 16, "programs_per_sm": 32})
-    assert "programs_per_sm is 32" in json.loads(refused["problems"])["programs_per_sm"]
+    assert "programs_per_sm must be at most 4" in json.loads(refused["problems"])["programs_per_sm"]
 
 
 def test_a_timeline_that_was_taken_here_is_drawn_before_the_recorded_one(make_page, monkeypatch):
