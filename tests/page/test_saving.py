@@ -72,10 +72,8 @@ def test_a_table_is_saved_as_it_stands(tab: Tab) -> None:
 
 
 def a_script_of_what_is_set_is_saved(tab: Tab) -> None:
-    fold, take = tab.page.locator("#take-it button").first, tab.page.locator("#take-it .take")
-    tab.page.wait_for_function("document.querySelector('#take-it button') !== null")
-    fold.click()
-    take.wait_for()
+    tab.fold("take-it")
+    tab.page.locator("#take-it .take").wait_for()
     script = saved(tab, "[data-file=script]")
     assert script.suggested_filename == "matmul_grouped_576x576x288_float16.py"
     assert "problem = SimpleNamespace(M=576, N=576, K=288," in content(script).decode()

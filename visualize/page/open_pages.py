@@ -23,7 +23,7 @@ class OpenPage:
     Attributes:
         name: its session hash.
         changes: number of its latest change. A handler that began with an earlier one has been superseded.
-        updates: number of the latest update that was sent to it.
+        updates: number of the latest update; it makes each update a new value, which Gradio delivers.
         state: what it shows.
         job: the measurement that it waits for.
     """

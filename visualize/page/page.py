@@ -1,4 +1,4 @@
-"""The page: its HTML with slots, one component that sends messages and one that receives updates.
+"""The page: its HTML with slots, a component that sends messages, and one per kind of update that receives them.
 
 Settings or an address → State → snapshot → the open view's slots. Predictions are drawn at once; what needs a worker
 waits for a button.
@@ -46,12 +46,16 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
             apply_default_css=False,
             elem_id="stage",
         )
+        stream, replies = (
+            gr.HTML("", js_on_load=assets.text("inbox.js"), elem_id=name, visible="hidden")
+            for name in ("stream", "replies")
+        )
         quiet: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}
         # A redraw bypasses Gradio's queue; the page sends the next one when it has the reply. The session has its own
         # queue for everything that takes longer.
         outbox.input(redraw.on_message, [outbox], [stage], queue=False, **quiet)
-        outbox.play(redraw.on_stream, None, [stage], concurrency_limit=None, **quiet)
-        outbox.submit(redraw.on_action, [outbox], [stage], concurrency_limit=None, **quiet)
+        outbox.play(redraw.on_stream, None, [stream], concurrency_limit=None, **quiet)
+        outbox.submit(redraw.on_action, [outbox], [replies], concurrency_limit=None, **quiet)
         outbox.stop(redraw.on_cancel, None, None, queue=False, **quiet)
         blocks.unload(redraw.on_unload)
         endpoints(session, predictions, [panel for panels in redraw.panels.values() for panel in panels], with_tools)

@@ -324,11 +324,11 @@ class Redraw:
                 yield update
         elif isinstance(action, StreamAction):
             answers = action.question(self.session, state, page.name)
-            problems: Slots = {"problems": form.placed({})}
+            all_slots: Slots = {"problems": form.placed({})}
             while (slots := await self._next(answers)) is not None:
-                yield page.update({**problems, **slots})
-                problems = {}
-            yield page.update(problems, has_more=page.state is not None and self._has_more(page.state))
+                all_slots |= slots  # a browser may get only the latest of several updates
+                yield page.update(all_slots)
+            yield page.update(all_slots, has_more=page.state is not None and self._has_more(page.state))
         else:
             raise ConfigError("no_action", f"The page has no action {quote(name)}.")
 
@@ -338,7 +338,6 @@ class Redraw:
         problems: Slots = {"problems": form.placed({})}
         while not job.done.done() and page.job is job:
             yield page.update({**problems, "status": self._progress(job), "cancel": ENABLED})
-            problems = {}
             await asyncio.wait([asyncio.wrap_future(job.done)], timeout=0.25)
         if page.job is not job:
             return  # another run has replaced it

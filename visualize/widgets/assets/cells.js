@@ -57,6 +57,7 @@ class Cells {
     const { data, layout } = shown, { plot, last } = this;
     this.next = fixed(shown);
     if (!this.next || !this.known.includes(this.next) || layout.template !== last.layout.template) return false;
+    if (!plot._fullLayout?.coloraxis) return false; // Plotly has not drawn it yet
     const images = data.map(({ xaxis = "x", yaxis = "y" }) => plot.querySelector(`.subplot.${xaxis}${yaxis} .hm image`));
     const words = (layout.annotations ?? []).map(({ text }, i) => ({ text, i })).filter(({ text, i }) => text !== last.layout.annotations[i].text);
     const texts = words.map(({ i }) => plot.querySelector(`.annotation[data-index="${i}"] text`));

@@ -6,7 +6,6 @@ const slots = new Map(); // name → a function that takes a value
 const settings = {}; // what all controls are set to
 let outbox = window.tilescopePost ? Promise.resolve() : new Promise((ready) => document.addEventListener("tilescope:outbox", ready, { once: true }));
 let number = 0, awaited = 0, pending = null, patience = 0;
-let latest = 0; // number of the latest update
 
 // One message after the other: the outbox holds one at a time.
 function post(event, message) {
@@ -51,17 +50,15 @@ const send = {
   cancel: () => post("stop", {}),
 };
 
-function receive() {
-  if (!props.value) return;
-  const update = JSON.parse(props.value);
-  if (update.number <= latest && !update.reply_to) return; // Gradio repeats the last value of a stream
-  const lost = latest && update.number > latest + 1;
-  latest = Math.max(latest, update.number);
+// Takes an update. Redraws, streams and actions have a component each: of two values that one component gets within a
+// frame, Gradio delivers the second alone.
+window.tilescopeReceive = (value) => {
+  if (!value) return;
+  const update = JSON.parse(value);
   for (const [name, value] of Object.entries(update.slots)) slots.get(name)?.(value);
   if (update.reply_to && update.reply_to === awaited) proceed();
-  if (lost) send.redraw();
-  else if (update.has_more && !pending) post("play", {});
-}
+  if (update.has_more && !pending) post("play", {});
+};
 
 function mount(node) {
   const { kind } = node.dataset, watchers = [], slot = { value: "" };
@@ -86,5 +83,5 @@ element.addEventListener("click", ({ target }) => {
   if (button?.id === "cancel") send.cancel();
   else if (button) send.act(button.id);
 });
-watch("value", receive);
+watch("value", () => window.tilescopeReceive(props.value));
 request(() => ({ open: location.search, kept: localStorage.getItem("tilescope-run") ?? "" }));
