@@ -73,7 +73,8 @@ def test_a_table_is_saved_as_it_stands(tab: Tab) -> None:
 
 def a_script_of_what_is_set_is_saved(tab: Tab) -> None:
     tab.fold("take-it")
-    tab.page.locator("#take-it .take").wait_for()
+    take = tab.page.locator("#take-it .take")
+    take.wait_for()
     script = saved(tab, "[data-file=script]")
     assert script.suggested_filename == "matmul_grouped_576x576x288_float16.py"
     assert "problem = SimpleNamespace(M=576, N=576, K=288," in content(script).decode()

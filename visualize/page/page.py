@@ -36,7 +36,9 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
     predictions = PredictionProcess(session)
     redraw = Redraw(session, predictions)
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
-        outbox = gr.HTML("", js_on_load=assets.text("outbox.js"), elem_id="outbox", visible="hidden")
+        outbox = gr.HTML(
+            "", html_template="<div></div>", js_on_load=assets.text("outbox.js"), elem_id="outbox", visible="hidden"
+        )
         stage = gr.HTML(
             value="",
             html_template=layout(redraw),
@@ -47,7 +49,7 @@ def page(session: Session, with_tools: bool = False) -> gr.Blocks:
             elem_id="stage",
         )
         stream, replies = (
-            gr.HTML("", js_on_load=assets.text("inbox.js"), elem_id=name, visible="hidden")
+            gr.HTML("", html_template="<div></div>", js_on_load=assets.text("inbox.js"), elem_id=name, visible="hidden")
             for name in ("stream", "replies")
         )
         quiet: dict[str, Any] = {"show_progress": "hidden", "trigger_mode": "multiple", "api_visibility": "private"}

@@ -89,7 +89,9 @@ class HistoryPanel(Panel):
     def draw(self, known: Known) -> Slots:
         store = known.store
         if store.path is None:
-            nothing: Slots = dict.fromkeys(("history-instead", "history-runs", "history-latest", "history-sweeps"), Markup())
+            nothing: Slots = dict.fromkeys(
+                ("history-instead", "history-runs", "history-latest", "history-sweeps"), Markup()
+            )
             return {"history-claim": history_text.STORE_OFF_HEADLINE, "history-plot": NONE, **nothing}
         wanted = runs_of(known.state.experiment)
         found = store.latest(wanted, MOST_DRAWN)
