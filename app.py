@@ -48,10 +48,10 @@ def main() -> None:
         parser.exit(2, f"With {listening.AUTH}, agents have no way to log in: leave --mcp or the login out.\n")
 
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    from visualize.page.quick_import import quick_import
+    from visualize.web.quick_import import quick_import
 
     with quick_import():
-        from visualize.page.serve import serve
+        from visualize.web.serve import serve
 
     serve(flags.host, flags.port, mcp=flags.mcp, login=login)
 

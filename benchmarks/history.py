@@ -22,9 +22,9 @@ from benchmarks.models import median_ms
 from kernels import discover
 from kernels.experiment import from_json
 from kernels.results.store import Store, experiment_key, experiment_text
-from visualize.panels.history_tab import HistoryPanel, reply
-from visualize.panels.tabs import SETTINGS
-from visualize.state.known import Known
+from visualize.views.snapshot import Known
+from visualize.views.tabs import SETTINGS
+from visualize.views.tune.history_tab import HistoryPanel, reply
 
 RUNS, MAX_MS = 100_000, 500
 

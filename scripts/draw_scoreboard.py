@@ -16,8 +16,8 @@ from benchmarks.browser import chromium
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import scoreboard
 from visualize.views.library.text import scoreboard_summary
+from visualize.views.plot import PLOTLY_JS
 from visualize.views.theme import THEMES
-from visualize.widgets.plot import PLOTLY_JS
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE, README = ROOT / "docs" / "scoreboard.png", ROOT / "README.md"

@@ -90,7 +90,7 @@ def test_what_is_replaced_must_be_required():
 def test_the_page_is_made_from_a_space_alone(tmp_path):
     """Nothing of it is found elsewhere: from its folder, with an empty cache, as a user without a home."""
     make("cpu", tmp_path / "space")
-    code = "import visualize.page.page, kernels; from pathlib import Path; print(Path(kernels.__file__).parent.parent)"
+    code = "import visualize.web.page, kernels; from pathlib import Path; print(Path(kernels.__file__).parent.parent)"
     environment = {"PATH": "/usr/bin:/bin", "TILESCOPE_CACHE": str(tmp_path / "cache"), "HOME": "/nonexistent"}
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path / "space", env=environment, capture_output=True, text=True

@@ -10,7 +10,7 @@ import importlib, pkgutil, sys
 for name in ("torch", "triton", "distributed"):
     sys.modules[name] = None  # importing it raises ImportError
 import app, kernels, visualize
-from visualize.page.quick_import import quick_import
+from visualize.web.quick_import import quick_import
 with quick_import():
     for package in (kernels, visualize):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -21,8 +21,8 @@ from kernels import discover
 from kernels.experiment import from_json
 from kernels.results import Failure
 from kernels.measuring.session import Session
-from visualize.panels.tabs import SETTINGS, TABS
-from visualize.state.known import Known
+from visualize.views.tabs import SETTINGS, TABS
+from visualize.views.snapshot import Known
 
 panels = {tab.name: tab.panels[0]() for tab in TABS}
 for name, kernel in discover().items():

@@ -18,22 +18,15 @@ BYTES = 37 * 1008 * 4
 
 PAGE = """
 import json
-from visualize.page.quick_import import quick_import
-with quick_import():
-    import gradio as gr
-from kernels.measuring.session import Session
 from visualize.predict.schedule import row_major
 from visualize.predict.schedule import panels, steps
-from visualize.page.page import Page
-from visualize.panels.controls import experiment_form
-from visualize.panels.tabs import SETTINGS
-from visualize.state.known import Known
+from visualize.web.controls import experiment_form
+from visualize.views.tabs import SETTINGS, TABS
+from visualize.views.snapshot import Known
 from visualize.views.order.map_figure import Order, map_figure, player_data
-from visualize.widgets.plot import NONE
+from visualize.views.plot import NONE
 
-session = Session(None)
-with gr.Blocks() as blocks:
-    page = Page(blocks, session)
+panels_of = {tab.name: tab.panels for tab in TABS}
 opened = SETTINGS.state({"kernel": "softmax.row_blocks", "M": 37, "N": 1008}, None)
 known = Known(opened)
 ours = known.schedule
@@ -49,14 +42,13 @@ said = {
     "told": [told["panels"], told["transposed"], told["depths"]],
     "row_major": row_major(ours).tiles.pid_m.tolist(),
     "drawn": {
-        component.elem_id: str(value)
+        slot: str(value)
         for tab in ("schedule", "coalescing", "reuse")
-        for component, value in page.panels[tab][0].draw(known).items()
+        for slot, value in panels_of[tab][0]().draw(known).items()
         if value not in ("", NONE)
     },
     "moved": sorted(moved),
 }
-session.close()
 """
 
 

@@ -11,10 +11,10 @@ FILE = '''"""How many tiles a launch has, some of them at once. /tiles."""
 from dataclasses import dataclass
 
 from kernels.knobs import knob
-from visualize.panels.endpoint import Endpoint
-from visualize.panels.panel import Panel
+from visualize.views.endpoint import Endpoint
+from visualize.views.view import Panel
 from visualize.views.prose import Strong, claim, say
-from visualize.widgets import slots
+from visualize.views import slots
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ PAGE = """
 from types import SimpleNamespace
 from kernels.measuring.session import Session
 import json
-from visualize.page.page import page
-from visualize.page.redraw import Redraw
-from visualize.panels.prediction_process import PredictionProcess
-from visualize.panels.tabs import SETTINGS
+from visualize.web.page import page
+from visualize.web.redraw import Redraw
+from visualize.views.prediction_process import PredictionProcess
+from visualize.views.tabs import SETTINGS
 
 session = Session(None)
 built = Redraw(session, PredictionProcess(session))
@@ -72,15 +72,15 @@ session.close()
 
 def add(tree):
     """One file more, and a line in the list of tabs."""
-    (tree / "visualize" / "panels" / "tiles_tab.py").write_text(FILE, encoding="utf-8")
-    listed = tree / "visualize" / "panels" / "tabs.py"
+    (tree / "visualize" / "views" / "order" / "tiles_tab.py").write_text(FILE, encoding="utf-8")
+    listed = tree / "visualize" / "views" / "tabs.py"
     text = listed.read_text(encoding="utf-8")
     last = '    Tab("compiler", "Compiler", (CompilerPanel,)),\n'
     assert text.count(last) == 1
     text = text.replace(last, last + '    Tab("tiles", "Tiles", (TilesPanel,)),\n')
     text = text.replace(
-        "from visualize.panels.timeline_panel",
-        "from visualize.panels.tiles_tab import TilesPanel\nfrom visualize.panels.timeline_panel",
+        "from visualize.views.order.timeline_panel",
+        "from visualize.views.order.tiles_tab import TilesPanel\nfrom visualize.views.order.timeline_panel",
     )
     listed.write_text(text, encoding="utf-8")
 

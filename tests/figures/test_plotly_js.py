@@ -7,7 +7,7 @@ from pathlib import Path
 
 import plotly
 
-from visualize.widgets.plot import PLOTLY_JS
+from visualize.views.plot import PLOTLY_JS
 
 
 def released(bundle: Path) -> str:

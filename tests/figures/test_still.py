@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from visualize.figures.still import still
+from visualize.web.still import still
 
 PICTURE = {
     "data": [

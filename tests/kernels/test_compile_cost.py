@@ -22,8 +22,8 @@ from kernels.measuring.counters import COUNTERS
 from kernels.measuring.session import MEASUREMENTS
 from kernels.recommended import shipped
 from kernels.results import records
-from visualize.panels.tabs import SETTINGS
 from visualize.tours import tours
+from visualize.views.tabs import SETTINGS
 
 
 def launch_from(payload):

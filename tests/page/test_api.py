@@ -279,7 +279,7 @@ def test_unknown_models_and_boards_are_refused(client: Client) -> None:
 def test_not_a_number_becomes_null_with_a_count_beside_it() -> None:
     import numpy as np
 
-    from visualize.panels.endpoint import to_json
+    from visualize.views.endpoint import to_json
 
     reply = to_json({"a": math.nan, "b": [1, math.inf, np.float32(2)], "c": {"d": np.inf}, "e": np.int64(3)})
     assert reply == {"a": None, "b": [1, None, 2.0], "c": {"d": None, "not_finite": 1}, "e": 3, "not_finite": 2}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.page.conftest import Tab
 from visualize.tours import tours
-from visualize.widgets.share import drawn_qr
+from visualize.web.share import drawn_qr
 
 pytestmark = pytest.mark.browser
 

@@ -15,9 +15,9 @@ from kernels.gpus import Gpu
 from kernels.measuring.fair_queue import INTERNAL, Client
 from kernels.measuring.session import Session
 from tests.panels.sweeps_made_up import Started
-from visualize.page.redraw import Redraw
-from visualize.panels.prediction_process import PredictionProcess
-from visualize.panels.sweep_tab import SweepPanel
+from visualize.views.prediction_process import PredictionProcess
+from visualize.views.tune.sweep_tab import SweepPanel
+from visualize.web.redraw import Redraw
 
 
 class ScriptedSession(Session):

@@ -7,7 +7,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-from visualize.panels.tabs import SETTINGS
+from visualize.views.tabs import SETTINGS
 
 
 def request():

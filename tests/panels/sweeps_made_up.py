@@ -9,9 +9,9 @@ from kernels.results.store import Store
 from kernels.sweep.sweep_run import SweepRun
 from tests.sweep.fakes import FakeBuilder, FakeDevice, predicting
 from tests.waiting import until
-from visualize.panels.running_sweeps import RunningSweeps
-from visualize.panels.sweep_options import swept_space
-from visualize.panels.tabs import SETTINGS
+from visualize.views.tabs import SETTINGS
+from visualize.views.tune.running_sweeps import RunningSweeps
+from visualize.views.tune.sweep_options import swept_space
 
 FEW = "BLOCK_M=32,64 BLOCK_N=32,64 num_warps=4,8"
 # 1,152 configs.

@@ -10,9 +10,9 @@ import pytest
 from gradio.context import LocalContext
 
 from kernels.results import Failure
-from visualize.panels.endpoint import Api
-from visualize.panels.reuse_tab import ReusePanel
-from visualize.panels.schedule_tab import SchedulePanel
+from visualize.views.endpoint import Api
+from visualize.views.order.reuse_tab import ReusePanel
+from visualize.views.order.schedule_tab import SchedulePanel
 
 PAYLOAD = {"kernel": "matmul.grouped", "gpu": "H200"}
 

@@ -9,11 +9,11 @@ import pytest
 
 from kernels.knobs import ConfigError
 from tests.panels.sent import request, settings_of, slots_of
-from visualize.panels.tabs import SETTINGS
-from visualize.state import pin
+from visualize.views import pin
 from visualize.views.compare import ratio
 from visualize.views.numbers import Number
-from visualize.widgets.plot import NONE, with_twin
+from visualize.views.plot import NONE, with_twin
+from visualize.views.tabs import SETTINGS
 
 PINNED = "kernel=matmul.grouped&M=576&N=576&K=288&BLOCK_N=64&GROUP_SIZE=1"
 SET = {"M": 576, "N": 576, "K": 288, "BLOCK_M": 64, "BLOCK_N": 64, "GROUP_SIZE": 3, "with": PINNED}

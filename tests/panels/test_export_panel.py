@@ -12,9 +12,9 @@ from kernels.measuring.session import Session
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import records
 from tests.panels.sent import opened
-from visualize.panels.endpoint import Api
-from visualize.panels.export_panel import ExportPanel
-from visualize.panels.tabs import TABS
+from visualize.views.endpoint import Api
+from visualize.views.result.export_panel import ExportPanel
+from visualize.views.tabs import TABS
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from visualize.page.first_picture import first_picture
-from visualize.page.first_reply import FirstReply
-from visualize.widgets.plot import PLOTLY_JS
+from visualize.views.plot import PLOTLY_JS
+from visualize.web.first_picture import first_picture
+from visualize.web.first_reply import FirstReply
 
 TEXT = "<html><body class='a'>" + "<p>What does my kernel really do?</p>" * 10_000
 PICTURE = "<svg>\\1 é</svg>"

@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from visualize.page import guard
-from visualize.page.guard import (
+from visualize.web import guard
+from visualize.web.guard import (
     MAX_BODY_BYTES,
     MAX_OPEN_REDRAWS,
     MAX_RUNNING_REDRAWS,

@@ -17,13 +17,13 @@ from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results.store import ResultFilter, Store
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
-from visualize.panels.endpoint import Api
-from visualize.panels.history_tab import PAGE, HistoryPanel, past_runs, reply, runs_of
-from visualize.panels.tabs import SETTINGS
-from visualize.state.known import Known
+from visualize.views.endpoint import Api
+from visualize.views.plot import NONE
 from visualize.views.prose import kind_name
+from visualize.views.snapshot import Known
+from visualize.views.tabs import SETTINGS
+from visualize.views.tune.history_tab import PAGE, HistoryPanel, past_runs, reply, runs_of
 from visualize.views.tune.text import STORE_OFF
-from visualize.widgets.plot import NONE
 
 ONE = experiment(M=2048, N=2048)
 FLAT = {"kernel": "transpose.tiled", "M": 2048, "N": 2048, "tab": "history", "gpu": "H200"}

@@ -13,9 +13,9 @@ from kernels import discover
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, knobs
 from tests.panels.sent import request, settings_of, slots_of, updates
-from visualize.page.redraw import read_message
-from visualize.panels.tabs import SETTINGS
-from visualize.state.presets import presets
+from visualize.views.presets import presets
+from visualize.views.tabs import SETTINGS
+from visualize.web.redraw import read_message
 
 pytestmark = pytest.mark.xdist_group("hostile")
 

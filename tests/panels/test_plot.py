@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from visualize.widgets.plot import drawn
+from visualize.views.plot import drawn
 
 
 def unpacked(content, packed):

@@ -20,13 +20,14 @@ from kernels.measuring.pool import DEADLINES_S
 from kernels.results import Failure
 from tests.panels.sent import opened, request, settings_of, slots_of, updates
 from tests.waiting import until
-from visualize.page.redraw import draw_in_process, draw_view
-from visualize.panels import endpoint, reuse_tab
-from visualize.panels.endpoint import Api
-from visualize.panels.prediction_process import NEAR_S
-from visualize.panels.tabs import SETTINGS
 from visualize.predict.reuse import reuse_seconds
 from visualize.tours import tours
+from visualize.views import endpoint
+from visualize.views.endpoint import Api
+from visualize.views.order import reuse_tab
+from visualize.views.prediction_process import NEAR_S
+from visualize.views.tabs import SETTINGS
+from visualize.web.redraw import draw_in_process, draw_view
 
 pytestmark = pytest.mark.xdist_group("predictions")
 

@@ -14,11 +14,11 @@ from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
-from visualize.panels.recorded_tab import KINDS, PAGE, SHOWN_ON, RecordedPanel, entries, reply
-from visualize.panels.tabs import SETTINGS
-from visualize.state.known import Known
+from visualize.views.library.recorded_tab import KINDS, PAGE, SHOWN_ON, RecordedPanel, entries, reply
 from visualize.views.numbers import SOURCES, key_numbers
 from visualize.views.prose import KIND_NAMES, kind_name
+from visualize.views.snapshot import Known
+from visualize.views.tabs import SETTINGS
 
 FORMS = {one.form.word: one.form for one in MEASUREMENTS.values()}
 

@@ -17,8 +17,8 @@ from kernels.measuring.session import MEASUREMENTS
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from tests.panels.sent import opened, request, settings_of, slots_of, updates
-from visualize.panels.tabs import SETTINGS
-from visualize.state import kept_run
+from visualize.views.result import kept_run
+from visualize.views.tabs import SETTINGS
 
 RUN = MEASUREMENTS["run"]
 
@@ -193,7 +193,7 @@ def test_a_kernel_that_is_compiled_while_the_view_is_drawn_is_drawn_in_the_strea
 
 
 def test_every_slot_that_a_handler_fills_is_on_the_page(page):
-    from visualize.page.page import layout
+    from visualize.web.page import layout
 
     html = layout(page)
     for tab in SETTINGS.tabs:

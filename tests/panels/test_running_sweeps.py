@@ -16,10 +16,10 @@ from tests.kernels.stores import again
 from tests.panels.sent import request, settings_of, slots_of
 from tests.panels.sweeps_made_up import FEW, MANY, NOTHING, Session, finished, space_of
 from tests.waiting import until
-from visualize.panels import sweep_endpoint
-from visualize.panels.endpoint import Api
-from visualize.panels.running_sweeps import RunningSweeps
-from visualize.panels.sweep_tab import SweepPanel
+from visualize.views.endpoint import Api
+from visualize.views.tune import sweep_endpoint
+from visualize.views.tune.running_sweeps import RunningSweeps
+from visualize.views.tune.sweep_tab import SweepPanel
 
 
 def test_one_sweep_runs_at_a_time_and_the_other_is_refused_in_a_sentence(started):

@@ -13,14 +13,14 @@ from kernels.knobs import ConfigError
 from kernels.measuring.counters import COUNTERS
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import records
-from visualize.panels import compare
-from visualize.panels.result_tab import ResultPanel
-from visualize.panels.scoreboard_tab import ScoreboardPanel, ScoreboardView, address, picture, reply
-from visualize.panels.tabs import SETTINGS
 from visualize.predict.scores import COUNTS, DRAM
-from visualize.state.known import Known
+from visualize.views.address import query
 from visualize.views.library.scoreboard import scoreboard
-from visualize.widgets.link import query
+from visualize.views.library.scoreboard_tab import ScoreboardPanel, ScoreboardView, address, picture, reply
+from visualize.views.result.result_tab import ResultPanel
+from visualize.views.snapshot import Known
+from visualize.views.tabs import SETTINGS
+from visualize.web import compare
 
 # The tests look at every 23rd score.
 EVERY = 23

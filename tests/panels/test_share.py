@@ -9,7 +9,7 @@ import pytest
 import segno
 
 from kernels.knobs import ConfigError
-from visualize.widgets.share import LONGEST_LINK, qr
+from visualize.web.share import LONGEST_LINK, qr
 
 LINK = "https://example.org/?kernel=matmul.grouped&M=576"
 

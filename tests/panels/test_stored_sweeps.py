@@ -15,9 +15,9 @@ from tests.kernels.results_made_up import START
 from tests.kernels.stores import put_sweep
 from tests.panels.sweeps_made_up import space_of
 from tests.panels.test_history import DAY, asked, drawn, text_of
-from visualize.panels.history_tab import HistoryPanel
-from visualize.panels.sweep_options import swept_space
-from visualize.panels.tabs import SETTINGS
+from visualize.views.tabs import SETTINGS
+from visualize.views.tune.history_tab import HistoryPanel
+from visualize.views.tune.sweep_options import swept_space
 
 
 @pytest.fixture

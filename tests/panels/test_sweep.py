@@ -17,14 +17,14 @@ from kernels.results import Device, Prediction, Strategy, Sweep, SweepRow
 from kernels.results.sweep import DONE
 from tests.panels.sweeps_made_up import MANY, OneSweep, Session, ask, finished, space_of, state_of
 from tests.sweep.fakes import grid, swept
-from visualize.panels.sweep_options import PICTURES, plan, swept_space
-from visualize.panels.sweep_tab import SweepPanel
-from visualize.panels.tabs import SETTINGS
-from visualize.state.known import Known
 from visualize.views.numbers import milliseconds
+from visualize.views.plot import NONE
+from visualize.views.slots import CLOSED, OPEN
+from visualize.views.snapshot import Known
+from visualize.views.tabs import SETTINGS
+from visualize.views.tune.sweep_options import PICTURES, plan, swept_space
+from visualize.views.tune.sweep_tab import SweepPanel
 from visualize.views.tune.text import MAX_RANKED
-from visualize.widgets.plot import NONE
-from visualize.widgets.slots import CLOSED, OPEN
 
 # The pictures that have a point for each row.
 OF_ROWS = [one for one in PICTURES if one != "library"]

@@ -17,12 +17,12 @@ from kernels.results.store import Store
 from kernels.sweep.sweep_run import refuse_configs
 from tests.panels.sweeps_made_up import Session, ask, finished, state_of
 from tests.waiting import until
-from visualize.panels.sweep_sizes import MOST_SIZES, swept_sizes
-from visualize.panels.tabs import SETTINGS
-from visualize.state.known import Known
-from visualize.state.presets import presets, with_preset
+from visualize.views.plot import NONE
+from visualize.views.presets import presets, with_preset
+from visualize.views.snapshot import Known
+from visualize.views.tabs import SETTINGS
 from visualize.views.tune.figures import baselines_figure
-from visualize.widgets.plot import NONE
+from visualize.views.tune.sweep_sizes import MOST_SIZES, swept_sizes
 
 OVER = {"sweep_over": "K=256,512,1024", "sweep_strategy": "grid", "sweep_picture": "library"}
 GPU = GPUS["H200"]

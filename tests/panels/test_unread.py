@@ -8,7 +8,7 @@ from contextlib import suppress
 import gradio as gr
 import pytest
 
-from visualize.page.unread import MOST_CALLERS, MOST_UNREAD, bound
+from visualize.web.unread import MOST_CALLERS, MOST_UNREAD, bound
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
-from visualize.panels.tabs import SETTINGS
-from visualize.state import kept_run
+from visualize.views.result import kept_run
+from visualize.views.tabs import SETTINGS
 
 FORM = MEASUREMENTS["run"].form
 ENDED = datetime.datetime(2026, 11, 21, 13, 2, tzinfo=datetime.UTC)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kernels.knobs import ConfigError
-from visualize.panels.memory_picture import LaneView
-from visualize.panels.tabs import SETTINGS
 from visualize.predict.textbook import Textbook
-from visualize.state.view import ScheduleView, View
+from visualize.views.memory.memory_picture import LaneView
+from visualize.views.options import ScheduleView, View
+from visualize.views.tabs import SETTINGS
 
 
 def test_every_field_of_the_address_reads_back():

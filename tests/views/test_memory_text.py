@@ -14,13 +14,13 @@ from kernels.gpus import GPUS
 from kernels.measuring.counters import COUNTERS
 from kernels.results import Compiled, records
 from kernels.spec import DTYPE_BYTES, Launch
-from visualize.panels.memory_picture import Execution
 from visualize.predict import coalescing, textbook
 from visualize.predict.agreement import Verdicts, compare_costs
 from visualize.predict.textbook import Textbook
 from visualize.predict.traffic import Matrix
 from visualize.views.memory import tables
 from visualize.views.memory.figures import request_title
+from visualize.views.memory.memory_picture import Execution
 from visualize.views.memory.text import launch_sentences, memory_headline, used_bytes
 from visualize.views.memory.why import cause, explain
 from visualize.views.prose import html, plain

@@ -14,15 +14,15 @@ from kernels.gpus import GPUS
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import Failure, records
 from kernels.spec import Launch
-from visualize.panels import reuse_tab
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import FirstLoads, schedule, steps
-from visualize.state.known import Known
-from visualize.state.state import State
-from visualize.state.view import View
+from visualize.views.options import View
+from visualize.views.order import reuse_tab
 from visualize.views.order.reuse_text import reuse_headline, reuse_sentences
 from visualize.views.order.text import loads_headline, occupancy_table, split_k_sentence, waves_sentence
 from visualize.views.prose import Link, html, plain
+from visualize.views.snapshot import Known
+from visualize.views.state import State
 
 H200 = GPUS["H200"]
 SEVEN_SMS = replace(H200, sms=7, name="seven")

@@ -10,9 +10,8 @@ import pytest
 
 from kernels.knobs import ConfigError
 from kernels.results import Failure
-from visualize.panels import whatif_panel
-from visualize.panels.tabs import SETTINGS
-from visualize.views.memory import tables
+from visualize.views.memory import tables, whatif_panel
+from visualize.views.tabs import SETTINGS
 
 pytestmark = pytest.mark.xdist_group("compiled")
 

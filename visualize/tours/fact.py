@@ -13,13 +13,15 @@ from typing import Any, Literal
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
 from kernels.results.codec import to_json
-from visualize.panels import coalescing_tab, compiler_tab, result_tab, reuse_tab, schedule_tab, timeline_panel
-from visualize.panels.endpoint import Reply, known
-from visualize.panels.tabs import SETTINGS
 from visualize.predict.textbook import Textbook
-from visualize.state.known import Known
+from visualize.views.endpoint import Reply, known
+from visualize.views.memory import coalescing_tab, compiler_tab
 from visualize.views.numbers import source as source_of
 from visualize.views.numbers import written
+from visualize.views.order import reuse_tab, schedule_tab, timeline_panel
+from visualize.views.result import result_tab
+from visualize.views.snapshot import Known
+from visualize.views.tabs import SETTINGS
 
 # How a number is written: 4,288; 0.0503 ms; 8.53 GB; 1.8 ×; 41 %.
 Unit = Literal["", "ms", "ns", "bytes", "times", "share"]

@@ -14,9 +14,9 @@ from typing import Any, get_args
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from kernels.knobs import ConfigError
-from visualize.panels.tabs import SETTINGS
-from visualize.state.state import State
 from visualize.tours.fact import OF_RESULTS, OF_STATES, Fact, Unit, steps_of
+from visualize.views.state import State
+from visualize.views.tabs import SETTINGS
 
 FEWEST_STOPS, MOST_STOPS = 4, 8
 MOST_WORDS = 25

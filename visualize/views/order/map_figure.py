@@ -15,8 +15,6 @@ import numpy as np
 from visualize.predict.schedule import Panels, Schedule, Steps, first_reads, slice_blocks
 from visualize.views import theme
 
-COLORS = ("order", "group", "wave", "sm")
-
 # Maximum number of cells along each side, and of blocks along K that get a cell each. More than a screen resolves would
 # only slow the page down.
 MOST_CELLS, _MOST_BLOCKS = 256, 32

@@ -1,1 +1,0 @@
-"""The page put together: its layout, its handlers, its API, and how it is served. Gradio."""

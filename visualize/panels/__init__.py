@@ -1,1 +1,0 @@
-"""One tab, or one panel of a tab, per file. Gradio."""

@@ -1,1 +1,0 @@
-"""What the page is set to: an Experiment and a View."""

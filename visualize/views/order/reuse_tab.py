@@ -1,0 +1,166 @@
+"""The Reuse panel: what reaches DRAM by GROUP_SIZE, the way from lanes there, and what each resource needs. /reuse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from kernels.knobs import knob
+from kernels.results import GroupSizeRow, GroupSizeStudy
+from kernels.results.codec import to_json
+from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
+from visualize.predict.schedule import programs_per_sm
+from visualize.views import prose, slots, status
+from visualize.views.endpoint import Api, Endpoint
+from visualize.views.numbers import Number
+from visualize.views.order.figures import bounds_figure, bytes_figure, times_figure
+from visualize.views.order.reuse_text import (
+    model_notes,
+    reuse_funnel,
+    reuse_headline,
+    reuse_sentences,
+    study_table,
+)
+from visualize.views.plot import NONE, drawn
+from visualize.views.prose import picture_caption
+from visualize.views.slots import button, fold, plot, slot
+from visualize.views.snapshot import Known
+from visualize.views.summaries import reuse_numbers
+from visualize.views.view import Panel, RunAction, Slots
+
+
+@dataclass(frozen=True)
+class ReuseView:
+    """What the Reuse tab shows beside the reads. Links set it, so that it has no control."""
+
+    reuse_picture: str = knob(
+        "times", "", "Beside the reads: times, where measured, or bounds, what each resource needs by itself.",
+        choices=("times", "bounds"),
+    )  # fmt: skip
+
+
+class ReusePanel(Panel):
+    """What reaches DRAM, and what GROUP_SIZE does to it."""
+
+    options = (ReuseView,)
+
+    def layout(self) -> Markup:
+        resources = "Time each resource would take alone, and the measured time"
+        return Markup("").join(
+            [
+                slot("reuse-claim"),
+                slots.picture(
+                    plot("reuse-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted"),
+                    plot("times-plot", "Time by GROUP_SIZE"),
+                    plot("bounds-plot", resources),
+                ),
+                fold(
+                    "compare-fold",
+                    "Every GROUP_SIZE, counted and timed on this GPU",
+                    slots.row(button("compare-sizes", "Count and time every GROUP_SIZE"), name="compare-row"),
+                ),
+                fold(
+                    "reuse-behind",
+                    "From lanes to DRAM, and the time of each resource",
+                    slot("reuse-way"),
+                    slots.row(plot("resources-plot", resources), classes="row plots"),
+                ),
+                fold("reuse-numbers", "Predicted and counted in numbers, and what is assumed", slot("reuse-tables")),
+            ]
+        )
+
+    def actions(self) -> Mapping[str, RunAction]:
+        return {"compare-sizes": RunAction("reuse")}
+
+    def seconds(self, known: Known) -> float:
+        return seconds(known)
+
+    def predicting(self, known: Known) -> Slots:
+        return {"reuse-claim": status.render_predicting(seconds(known))}
+
+    def draw(self, known: Known) -> Slots:
+        here = traffic(known)
+        anew = f"{known.state.kernel.id} {here.schedule.extents}"
+        reads = times = NONE
+
+        def about(*sources: str) -> str:
+            return picture_caption(known.state.experiment, known.state.gpu.name, *sources)
+
+        timed = here.source("measured")
+        if here.sizes and here.group_size:
+            own, measured = min(here.group_size, here.schedule.extents[0]), _measured(here.study)
+            counted = here.source("counted")
+            from_where = about("predicted", counted) if measured else about("predicted")
+            reads = drawn(bytes_figure(here.sizes, measured, own, counted), anew, about=from_where)
+            if measured and known.state.view.of(ReuseView).reuse_picture == "times":
+                times = drawn(times_figure(measured, own, timed), anew, about=about(timed))
+        bounds = bounds_figure(here.bounds, here.measured_ms, timed)
+        resources = drawn(bounds, anew, about=about("predicted", *([timed] if here.measured_ms else [])))
+        why = known.failure.message if known.failure else ""
+        return {
+            "reuse-claim": reuse_headline(here, why),
+            "reuse-plot": reads,
+            "times-plot": times,
+            # The picture shows two plots at most; the third one stands below.
+            "bounds-plot": resources if times == NONE else NONE,
+            "resources-plot": NONE if times == NONE else resources,
+            "reuse-way": reuse_funnel(here),
+            "reuse-tables": Markup('<div class="tables">{}{}</div>').format(study_table(here), model_notes(here)),
+        }
+
+    def summary(self, known: Known) -> tuple[Number, ...]:
+        return reuse_numbers(traffic(known))
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def reuse_of(experiment: dict[str, Any]) -> dict[str, Any]:
+            """Predicts the bytes a launch reads from DRAM, in its own order and for every GROUP_SIZE.
+
+            Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and
+            `high_bytes`; `compulsory_bytes` is the least possible. `by_group_size` has the bytes for each GROUP_SIZE,
+            `recommended_group_size` the one to take. `bounds` has the ms that DRAM, L2, load and store units and
+            arithmetic each need, so whether fewer bytes buy time. `measured` is a recorded comparison, or null.
+            """
+            return await api.compiled(experiment, reply, or_not=True, seconds=seconds)
+
+        return (Endpoint("reuse", reuse_of, at_once=None),)
+
+
+def traffic(known: Known) -> DramTraffic:
+    """The launch's way to DRAM."""
+    return DramTraffic(known.state.kernel, known.launch, known.compiled, known.result(GroupSizeStudy))
+
+
+def seconds(known: Known) -> float:
+    """Seconds of a core that `traffic` takes, estimated."""
+    return reuse_seconds(known.state.kernel, known.launch, programs_per_sm(known.launch, known.compiled))
+
+
+def _measured(study: GroupSizeStudy | None) -> list[GroupSizeRow]:
+    return [row for row in study.rows if row.group_size] if study else []
+
+
+def reply(known: Known) -> dict[str, Any]:
+    """The body of /reuse. Where nothing can be compiled, one program per SM is assumed, and the note says why."""
+    here, launch = traffic(known), known.launch
+    why = f" {known.failure.message}" if known.failure else ""
+    return {
+        "dram_read_bytes": round(here.own.read_bytes),
+        "low_bytes": round(here.own.low_bytes),
+        "high_bytes": round(here.own.high_bytes),
+        "dram_write_bytes": here.own.write_bytes,
+        "compulsory_bytes": here.own.compulsory_bytes,
+        "asked_bytes": here.own.asked_bytes,
+        "by_group_size": {str(size): round(one.read_bytes) for size, one in here.sizes.items()},
+        "fewest_bytes_group_size": fewest_bytes(here.sizes) if here.sizes else None,
+        "recommended_group_size": recommended(here.kernel, launch, here.sizes) if here.sizes else None,
+        "ahead": here.own.ahead,
+        "flags": [name for name, is_so in (("drift", here.own.is_drift), ("edge", here.own.is_edge)) if is_so],
+        "resident_programs": here.schedule.resident_programs,
+        "resident_source": here.schedule.resident_source,
+        "bounds": [{"name": one.name, "ms": one.ms, "why": one.why} for one in here.bounds],
+        "measured": here.study and to_json(here.study),
+        "note": prose.plain(reuse_sentences(here)) + why,
+    }

@@ -1,0 +1,72 @@
+"""Predictions of large launches, which take seconds and up to 1.2 GB, in processes of their own.
+
+Cheap predictions are made in the page's process: a slider must not wait for another one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from kernels.measuring.fair_queue import Call, Client
+from kernels.measuring.pool import Pool
+from kernels.measuring.session import Session
+from kernels.results import Failure
+from visualize.views.snapshot import Known
+
+V = TypeVar("V")
+
+# Seconds of a core up to which a prediction is made in the page's process.
+NEAR_S = 0.3
+
+# Estimate of the longest prediction that may take the reserved process.
+_SHORT_S = 2.0
+
+_PROCESSES = 2
+
+
+class PredictionProcess:
+    """A pool of processes that predict, for all clients of a session.
+
+    Attributes:
+        warm_up_after_s: seconds after the first page was opened: by then a browser has drawn it.
+    """
+
+    warm_up_after_s = 3.0
+
+    def __init__(self, session: Session) -> None:
+        preload = __name__, "visualize.web.redraw"
+        self.pool = Pool("model", session.cache, _PROCESSES, preload, _SHORT_S)
+        self._timer: threading.Timer | None = None
+        session.before_close(self._close)
+
+    def warm_up(self) -> None:
+        """Start a process soon, once: the first prediction would wait 3 to 5 s for its imports."""
+        if self._timer is None:
+            self._timer = threading.Timer(self.warm_up_after_s, self.pool.submit, (Call("model", _do_nothing),))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def submit(
+        self, function: Callable[..., V], known: Known, *args: Any, client: Client, estimate_s: float
+    ) -> Future[V | Failure]:
+        """Call function(known, *args) in another process. Cancel the returned future to give up.
+
+        Args:
+            function: of a module: the process imports it by name.
+            args: hashable values.
+        """
+        identities = (arg.identity if isinstance(arg, Known) else arg for arg in (known, *args))
+        call = Call("model", function, (known, *args), (function, *identities))
+        return self.pool.submit(call, client, estimate_s)
+
+    def _close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self.pool.close()
+
+
+def _do_nothing() -> None:
+    """Run in a process that is to be ready."""

@@ -1,0 +1,60 @@
+"""The tabs of the page, in their order, and the panels that each is made of. A new tab or panel is a line here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from visualize.views.library.recorded_tab import RecordedPanel
+from visualize.views.library.scoreboard_tab import ScoreboardPanel
+from visualize.views.memory.coalescing_tab import CoalescingPanel
+from visualize.views.memory.compiler_tab import CompilerPanel
+from visualize.views.memory.whatif_panel import WhatIfPanel
+from visualize.views.order.reuse_tab import ReusePanel
+from visualize.views.order.schedule_tab import SchedulePanel
+from visualize.views.order.timeline_panel import TimelinePanel
+from visualize.views.result.export_panel import ExportPanel
+from visualize.views.result.result_tab import ResultPanel
+from visualize.views.state import Settings
+from visualize.views.tune.history_tab import HistoryPanel
+from visualize.views.tune.sweep_tab import SweepPanel
+from visualize.views.view import Panel
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A tab: its name in the address, its title, and its panels from top to bottom."""
+
+    name: str
+    title: str
+    panels: tuple[type[Panel], ...]
+
+
+TABS = (
+    Tab("result", "Result", (ResultPanel, ExportPanel)),
+    Tab("schedule", "Schedule", (SchedulePanel, TimelinePanel)),
+    Tab("reuse", "Reuse", (ReusePanel,)),
+    Tab("coalescing", "Coalescing", (CoalescingPanel, WhatIfPanel)),
+    Tab("compiler", "Compiler", (CompilerPanel,)),
+    Tab("sweep", "Sweep", (SweepPanel,)),
+    Tab("scoreboard", "Scoreboard", (ScoreboardPanel,)),
+    Tab("recorded", "Recorded", (RecordedPanel,)),
+    Tab("history", "History", (HistoryPanel,)),
+)
+
+SETTINGS = Settings(
+    tabs=tuple(tab.name for tab in TABS),
+    opened="schedule",
+    options=tuple(kind for tab in TABS for panel in tab.panels for kind in panel.options),
+    # A story that can be told in ten seconds: nine programs, 54 blocks instead of 90.
+    opening={
+        **{"kernel": "matmul.grouped", "M": 576, "N": 576, "K": 288, "tab": "schedule", "first": 9},
+        **{"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3},
+    },
+)
+
+# Where to begin: a guided tour and states of the page, by the question that they answer.
+WAYS = {
+    "Why grouping?": "tour=why-grouping&stop=1",
+    "Is my store coalesced?": "kernel=transpose.flat&tab=coalescing",
+    "Watch a race": "kernel=matmul.split_k_race&tab=result",
+}

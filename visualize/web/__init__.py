@@ -1,0 +1,1 @@
+"""The page: its HTML, handlers, scripts, API, tours and guard. Gradio."""

@@ -1,0 +1,53 @@
+"""The page's scripts and styles, each beside the view that it is of, or here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_VISUALIZE = Path(__file__).parents[2]
+
+# The scripts of each kind of slot, one after the other.
+KINDS = {
+    "plot": ("web/assets/twin.js", "web/assets/cells.js", "web/assets/plot.js"),
+    "player": ("views/order/launch.js", "views/order/player.js"),
+    "replay": ("views/order/replay.js",),
+    "scrubber": ("views/memory/scrubber.js",),
+    "listing": ("views/memory/listing.js",),
+    "result": ("views/result/result.js",),
+    "take": ("views/result/take.js",),
+    "sortable": ("views/tune/sortable.js",),
+    "saved_file": ("views/tune/saved_file.js",),
+    "link": ("web/assets/link.js", "web/assets/save.js", "web/assets/tables.js"),
+    **{
+        name: (f"web/assets/{name}.js",)
+        for name in ("awaited", "drawer", "form", "keys", "kept", "problems", "settings", "share", "tabs", "tour")
+    },
+}
+
+
+def text(name: str) -> str:
+    """Return the content of a file, by its path in this package's parent."""
+    return (_VISUALIZE / name).read_text(encoding="utf-8")
+
+
+def page_script(given: dict[str, Any]) -> str:
+    """Return the page's script, with `given` in front as constants and a function for each kind of slot."""
+    kinds = "\n".join(
+        f"{json.dumps(kind)}: (element, props, watch, send) => {{\n{''.join(map(text, names))}\n}},"
+        for kind, names in KINDS.items()
+    )
+    script = text("web/assets/page.js") + text("views/tune/points.js")
+    return f"const given = {json.dumps(given)};\nconst kinds = {{\n{kinds}\n}};\n{script}"
+
+
+def styles() -> str:
+    """Return all style sheets: the page's own, then each view's."""
+    sheets = [*sorted(Path(__file__).parent.glob("*.css")), *sorted(_VISUALIZE.glob("views/*/*.css"))]
+    return "".join(path.read_text(encoding="utf-8") for path in sheets)
+
+
+def head() -> str:
+    """Return the styles that the page's head must hold, as HTML."""
+    return f"<style>{text('web/assets/head/narrow.css')}</style>"
