@@ -16,6 +16,7 @@ from kernels.experiment import from_json
 from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results.store import ResultFilter, Store
+from tests.figure_values import decode
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
 from visualize.views.endpoint import Api
 from visualize.views.plot import NONE
@@ -70,7 +71,7 @@ def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(panel
     assert said.startswith("1.08 × slower since 2026-11-11 recorded")
     assert "It coincides with torch 2.11.0 → 2.13.0 and triton 3.6.0 → 3.7.1." in said
     assert "On NVIDIA H200, 6 runs before took 0.200 ms, 4 since take 0.216 ms." in said
-    picture = json.loads(drawn(panel, store)["history-plot"])
+    picture = decode(drawn(panel, store)["history-plot"])
     assert "1.08 × slower<br>torch 2.11.0 → 2.13.0" in picture["layout"]["annotations"][0]["text"]
     assert "transpose.tiled" in picture["about"]
     assert "recorded" in picture["about"]
@@ -214,8 +215,8 @@ def test_what_the_store_holds_reaches_the_page_escaped(panel, store):
     filled(store, noisy(0.2, 3), replace(H200, name=hostile, triton=hostile))
     for component, value in drawn(panel, store).items():
         assert hostile not in str(value), component
-    shown = json.loads(drawn(panel, store)["history-plot"])
-    assert "<script" not in json.dumps(shown)
+    shown = decode(drawn(panel, store)["history-plot"])
+    assert "<script" not in str(shown)
 
 
 def test_a_reply_is_a_part_and_next_leads_to_the_rest(store):

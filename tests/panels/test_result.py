@@ -18,6 +18,7 @@ from kernels.measuring.run import RUN
 from kernels.results import Diff
 from kernels.results.records import Recording
 from kernels.results.run import Closeup, Peak
+from tests.figure_values import decode
 from tests.views.test_result_text import FITS_L2, LARGE, MATMUL, measured, recorded, wrong
 from visualize.predict.bounds import Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
@@ -40,7 +41,7 @@ def drawn(run):
 def test_a_recorded_run_has_a_picture_of_its_times_and_none_of_its_error():
     _, _, whole, closeup, times, _ = drawn(recorded())
     assert whole == closeup == NONE
-    assert "recorded" in times
+    assert "recorded" in decode(times)["about"]
 
 
 def test_a_wrong_result_has_pictures_of_its_error_with_programs_and_values_and_none_of_its_times():
@@ -50,8 +51,8 @@ def test_a_wrong_result_has_pictures_of_its_error_with_programs_and_values_and_n
     diff = Diff(cells, (128, 128), (512, 512), exact=False, tile=(64, 128), closeup=near)
     _, _, whole, closeup, times, tables = drawn(replace(wrong(worst_index=(17, 42)), diff=diff))
     assert times == NONE
-    assert "Error of C" in whole
-    assert "pid 5" in closeup
+    assert "Error of C" in decode(whole)["layout"]["title"]["text"]
+    assert "pid 5" in str(decode(closeup))
     assert "Around the worst element [17, 42], in tile [0, 0], computed by pid 0" in tables
     assert tables.count("1.5000") == tables.count("2.5000") == 49
 
@@ -133,7 +134,7 @@ def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
 def roofline(run, gpu=H200):
     """The text, and the names of the picture's traces; no names if there is no picture."""
     text, picture = drawn_roofline(run, gpu)
-    names = [] if picture == NONE else [trace["name"] for trace in json.loads(picture)["data"]]
+    names = [] if picture == NONE else [trace["name"] for trace in decode(picture)["data"]]
     return html.unescape(re.sub(r"<[^>]*>", "", str(text))), names
 
 

@@ -13,6 +13,7 @@ from kernels.knobs import ConfigError
 from kernels.measuring.counters import COUNTERS
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.results import records
+from tests.figure_values import decode
 from visualize.predict.scores import COUNTS, DRAM
 from visualize.views.address import query
 from visualize.views.library.scoreboard import scoreboard
@@ -54,7 +55,7 @@ def test_the_picture_is_the_same_whatever_is_set_and_is_sent_in_100_kilobytes(pa
     values = [panel.draw(known(M=size))["scoreboard-plot"] for size in (512, 640)]
     assert values[0] == values[1]
     assert all(len(picture(ScoreboardView(count)).encode()) < 100_000 for count in COUNTS)
-    content = json.loads(values[0])
+    content = decode(values[0])
     assert {"words", "addresses"} <= set(content["layout"]["meta"])
 
 

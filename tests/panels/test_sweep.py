@@ -15,6 +15,7 @@ from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Device, Prediction, Strategy, Sweep, SweepRow
 from kernels.results.sweep import DONE
+from tests.figure_values import decode
 from tests.panels.sweeps_made_up import MANY, OneSweep, Session, ask, finished, space_of, state_of
 from tests.sweep.fakes import grid, swept
 from visualize.views.numbers import milliseconds
@@ -136,7 +137,7 @@ def test_every_row_has_words_and_an_address_that_sets_it_and_keeps_the_sweep(pan
     state = state_of(sweep_picture=which, BLOCK_M=128, num_stages=5)
     found = swept(Strategy("grid"), within=swept_space(state))
     drawn = drawn_of(panel, found, state)
-    assert set(json.loads(drawn["sweep-plot"])["layout"]["meta"]) == {"words", "addresses"}
+    assert set(decode(drawn["sweep-plot"])["layout"]["meta"]) == {"words", "addresses"}
     links = re.findall(r'href="\?([^"]+)"', drawn["sweep-table"])
     assert len(links) == len(found.ranked)
     for link, row in zip(links, found.ranked, strict=True):
@@ -243,7 +244,7 @@ def test_a_stored_sweep_is_marked_as_recorded_and_says_when_it_was_made(panel, s
         assert 'class="mark recorded"' in drawn[part]
         assert 'class="mark measured"' not in drawn[part]
     assert "Swept on this machine, 20" in drawn["sweep-claim"]
-    assert '"ms, recorded"' in drawn["sweep-plot"]
+    assert "'ms, recorded'" in str(decode(drawn["sweep-plot"]))
 
 
 def test_sweeping_anew_leaves_the_stored_rows_aside(panel, store, started):

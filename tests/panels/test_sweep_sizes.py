@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 import urllib.parse
 
@@ -15,6 +14,7 @@ from kernels.knobs import ConfigError
 from kernels.results import Strategy
 from kernels.results.store import Store
 from kernels.sweep.sweep_run import refuse_configs
+from tests.figure_values import decode
 from tests.panels.sweeps_made_up import Session, ask, finished, state_of
 from tests.waiting import until
 from visualize.views.plot import NONE
@@ -66,7 +66,7 @@ def test_the_library_is_shown_beside_the_best_of_each_size_with_its_interval(pan
     pressed(panel, session, state)
     wait(panel, session, state)
     drawn = panel.draw(Known(state, store=store))
-    figure = json.loads(drawn["sweep-plot"])
+    figure = decode(drawn["sweep-plot"])
     assert figure["layout"]["xaxis"]["title"]["text"] == "K"
     assert figure["layout"]["yaxis"]["title"]["text"] == "ratio, measured"
     (trace,) = figure["data"]

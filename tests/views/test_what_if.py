@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from importlib.metadata import version
 
@@ -10,6 +9,7 @@ import pytest
 
 from kernels.knobs import ConfigError
 from kernels.results import Failure
+from tests.figure_values import decode
 from visualize.views.memory import tables, whatif_panel
 from visualize.views.tabs import SETTINGS
 
@@ -80,7 +80,7 @@ def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
     assert list(rows) == ["1,000", "1,008", "1,009", "1,024"]
     assert "divisible by 16: load A 16 B" in table
     assert "nothing known: load A 4 B" in table
-    curve = json.loads(figure)["data"][0]
+    curve = decode(figure)["data"][0]
     assert curve["x"] == list(range(1000, 1025))
     requests = dict(zip(curve["x"], curve["y"], strict=True))
     assert requests[1024] < requests[1023] / 1.5

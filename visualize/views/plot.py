@@ -28,12 +28,15 @@ def drawn(
 ) -> str:
     """The value that makes a live plot draw `figure`.
 
+    Arrays of numbers travel as 32-bit words before the figure's JSON; masked elements become NaN. Deflated, maps shrink
+    to some ‰.
+
     Args:
         figure: or its data and layout: what is redrawn at each move of a slider does without Plotly's checks, which
             take tens of milliseconds.
         about: what a saved picture says below the figure: `prose.picture_caption`.
         anew: zoom is kept for as long as this stays the same (say, the axes' extents).
-        meta: what another component wants to know of the figure; becomes the layout's `meta`, its arrays packed too.
+        meta: what another component wants to know of the figure; becomes the layout's `meta`.
     """
     if isinstance(figure, go.Figure):
         # Not the whole figure's: that has its arrays in base64.
@@ -43,11 +46,30 @@ def drawn(
     content: dict[str, Any] = {"data": data, "layout": {**layout, "uirevision": anew or "same"}, "about": about}
     if meta:
         content["layout"]["meta"] = dict(meta)
-    stream = bytearray()
-    content = _packed(content, stream)
-    # Quickly first: what repeats in a map still repeats after that, in a hundredth of the bytes.
-    content["packed"] = base64.b64encode(zlib.compress(zlib.compress(stream, 3), 9)).decode()
-    return json.dumps(content, separators=(",", ":"), default=_plain)
+    words = bytearray()
+
+    def refer(value: Any) -> Any:
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
+            return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
+        kind = value.dtype.kind
+        # Neighbours in a map differ by the same integers again and again, which deflate to some ‰ of their bytes.
+        lag = 0 if kind == "f" else value.shape[2] if value.ndim == 3 else 1
+        if np.ma.is_masked(value):
+            value, kind = np.ma.filled(value.astype(np.float32), np.nan), "f"
+        numbers = value.astype(f"<{kind}4", order="C")
+        if kind != "f" and not np.array_equal(numbers, value):
+            raise ValueError(f"A figure's integers must fit in 32 bits, not {value.min()} to {value.max()}.")
+        reference = {"first": len(words) // 4, "kind": kind, "lag": lag, "shape": value.shape}
+        numbers = numbers.view("<u4").reshape(-1)
+        if lag:
+            numbers[lag:] -= numbers[:-lag].copy()
+        words.extend(numbers.tobytes())
+        return reference
+
+    text = json.dumps(content, separators=(",", ":"), default=refer).encode()
+    stream = len(words).to_bytes(4, "little") + words + text
+    # Quickly first: repeats in a map still repeat after that, in a hundredth of the bytes.
+    return base64.b64encode(zlib.compress(zlib.compress(stream, 3), 9)).decode()
 
 
 def with_twin(own: str, twin: str) -> str:
@@ -56,61 +78,4 @@ def with_twin(own: str, twin: str) -> str:
     Args:
         own, twin: values of it, as from `drawn`; the own one may be NONE or still to come.
     """
-    if twin in ("", NONE):
-        return own
-    # The twin is text of its own: its arrays are packed for themselves.
-    beside = f'"twin":{json.dumps(twin)}}}'
-    return "{" + beside if own in ("", NONE) else f"{own[:-1]},{beside}"
-
-
-def _packed(value: Any, stream: bytearray) -> Any:
-    """Replace each array of numbers by its place in one stream of differences: deflated, maps shrink to some ‰.
-
-    A row of strings goes into the stream as it is.
-    """
-    if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
-        return _packed_array(value, stream)
-    if isinstance(value, np.ndarray) and value.dtype.kind == "U" and value.ndim == 1:
-        return _packed_text(value, stream)
-    if isinstance(value, dict):
-        return {key: _packed(item, stream) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_packed(item, stream) for item in value]
-    return value
-
-
-def _packed_array(array: np.ndarray, stream: bytearray) -> dict[str, Any]:
-    """An array as {packed_at, dtype, shape}, appended to the stream: little-endian u4 differences, or f4 as they are.
-
-    Integers of which some are masked are g4: each one more than it is, and 0 for what is masked, as u4. The last axis
-    of three runs slowest, so that neighbours in the stream are neighbours in the picture.
-    """
-    if array.dtype.kind == "f":
-        raw, kind = array.astype("<f4"), "f4"
-    else:
-        kind = "u4"
-        if isinstance(array, np.ma.MaskedArray):
-            array, kind = np.ma.filled(array.astype(np.int64) + 1, 0), "g4"
-        if array.dtype.kind == "i" and array.min(initial=0) < 0:
-            raise ValueError("A figure's integers must not be negative.")
-        if array.max(initial=0) >= 1 << 32:
-            raise ValueError("A figure's integers must fit in 32 bits.")
-        ordered = np.moveaxis(array, -1, 0) if array.ndim == 3 else array
-        raw = ordered.astype("<u4", order="C").reshape(-1)
-        raw[1:] -= raw[:-1]
-    place = {"packed_at": len(stream), "dtype": kind, "shape": array.shape}
-    stream += raw.tobytes()
-    return place
-
-
-def _packed_text(array: np.ndarray, stream: bytearray) -> dict[str, Any]:
-    """Strings without line breaks as {packed_at, dtype, shape}: UTF-8, a line each; `shape` has the bytes."""
-    raw = "\n".join(array.tolist()).encode()
-    place = {"packed_at": len(stream), "dtype": "text", "shape": [len(raw)]}
-    # What follows begins at a multiple of 4 bytes, as a browser reads numbers nowhere else.
-    stream += raw + bytes(-len(raw) % 4)
-    return place
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
+    return own if twin in ("", NONE) else f"{own} {twin}"

@@ -209,18 +209,25 @@ class Order {
     return filled(this.composed(value, () => "", () => "", ""));
   }
 
-  // The edge around the tiles of the first programs, as a path.
+  // The edge around the tiles of the first programs, as a path. One line per straight stretch: Plotly parses a path number
+  // by number, again in each drawing.
   outline(programs) {
-    const inside = new Set(), { columns, rows } = this, edges = [];
+    const inside = new Set(), { columns } = this, lines = [];
     this.each(0, Math.min(programs, this.total), (m, n) => inside.add(m * columns + n));
+    const has = (m, n) => n >= 0 && n < columns && inside.has(m * columns + n);
     for (const place of inside) {
       const m = Math.floor(place / columns), n = place - m * columns;
-      if (m === 0 || !inside.has(place - columns)) edges.push(`M${n},${m}L${n + 1},${m}`);
-      if (m === rows - 1 || !inside.has(place + columns)) edges.push(`M${n},${m + 1}L${n + 1},${m + 1}`);
-      if (n === 0 || !inside.has(place - 1)) edges.push(`M${n},${m}L${n},${m + 1}`);
-      if (n === columns - 1 || !inside.has(place + 1)) edges.push(`M${n + 1},${m}L${n + 1},${m + 1}`);
+      for (const [down, right] of [[-1, 0], [1, 0], [0, -1], [0, 1]]) {
+        const along = Math.abs(right), across = Math.abs(down);
+        const isEdge = (i, j) => has(i, j) && !has(i + down, j + right);
+        if (!isEdge(m, n) || isEdge(m - along, n - across)) continue;
+        let length = 1;
+        while (isEdge(m + length * along, n + length * across)) length++;
+        const y = m + Math.max(down, 0), x = n + Math.max(right, 0);
+        lines.push(`M${x},${y}L${x + length * across},${y + length * along}`);
+      }
     }
-    return edges.join("");
+    return lines.join("");
   }
 
   // Blocks that the first programs load together.

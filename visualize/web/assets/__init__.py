@@ -10,7 +10,7 @@ _VISUALIZE = Path(__file__).parents[2]
 
 # The scripts of each kind of slot, one after the other.
 KINDS = {
-    "plot": ("web/assets/twin.js", "web/assets/cells.js", "web/assets/plot.js"),
+    "plot": ("web/assets/cells.js", "web/assets/plot.js"),
     "player": ("views/order/launch.js", "views/order/player.js"),
     "replay": ("views/order/replay.js",),
     "scrubber": ("views/memory/scrubber.js",),
