@@ -1,7 +1,5 @@
 """The tiles that programs compute, the memory accesses that kernels declare, and the compiled memory operations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

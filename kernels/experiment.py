@@ -5,10 +5,7 @@ Each of its fields allows any value that some kernel allows. The field's descrip
 their defaults.
 """
 
-from __future__ import annotations
-
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,15 +69,10 @@ class Experiment:
 
     def short_address(self) -> dict[str, int | str]:
         """Return the kernel and the URL parameters that differ from its defaults."""
-        defaults = _default_address(self.kernel)
+        defaults = from_json({"kernel": self.kernel}).to_address()
         return {
             name: value for name, value in self.to_address().items() if name == "kernel" or defaults.get(name) != value
         }
-
-
-@functools.cache
-def _default_address(kernel: str) -> dict[str, int | str]:
-    return from_json({"kernel": kernel}).to_address()
 
 
 def kernel_knob() -> Knob:

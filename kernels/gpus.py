@@ -7,8 +7,6 @@ each row. A datasheet rate is an upper limit at boost clock that kernels don't r
 at which an SM receives data from the L2.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

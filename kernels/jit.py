@@ -4,8 +4,6 @@ Kernel files import `triton` and `tl` from here. Where Triton is not installed (
 function keeps its Python original in `.fn`, so schedules and textbook models still work, but it can't be launched.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

@@ -4,8 +4,6 @@ Each setting is declared once, as a dataclass field with a Knob. Its control on 
 Schema and its URL parameter all follow from that declaration.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +27,7 @@ class ConfigError(ValueError):
         self.kind = kind
         self.field = field
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, str, str]]:
         return ConfigError, (self.kind, str(self), self.field)
 
 

@@ -4,8 +4,6 @@ A disturbance that slows both calls of a pair (a changing clock, another process
 is the median over pairs; its interval is a bootstrap over pairs, widened by the timer's resolution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

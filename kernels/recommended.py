@@ -5,8 +5,6 @@ dtype and GPU.
 `python -m scripts.search_configs` writes the file.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

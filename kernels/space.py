@@ -3,8 +3,6 @@
 A sweep covers a single problem, because times of different problems can't be ranked.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools

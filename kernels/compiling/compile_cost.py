@@ -1,7 +1,5 @@
 """Estimate what a compile costs and needs before it starts: seconds, accumulator registers, shared memory."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -4,8 +4,6 @@ Triton's own launcher binds the arguments: stand-in tensors and the real sizes. 
 exactly as in a launch (sizes divisible by 16, or equal to 1), and the run worker finds it in the shared cache.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

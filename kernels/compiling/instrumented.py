@@ -5,8 +5,6 @@ kernel's own jitted function unchanged. It is generated because a jitted functio
 and because a tensor descriptor must be a separate parameter: Triton can't launch a kernel with one inside a tuple.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import linecache

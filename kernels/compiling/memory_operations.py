@@ -9,8 +9,6 @@ Values unknown before the launch (arguments, the program id, a loop counter) are
 The evaluator sets them to 0, because they shift all addresses together, by whole buffers.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

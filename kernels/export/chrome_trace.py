@@ -3,8 +3,6 @@
 Source of the format: Google's "Trace Event Format", complete events ("X") and metadata events ("M").
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

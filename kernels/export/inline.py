@@ -4,8 +4,6 @@ A function keeps its comments and docstring. The project's constants and functio
 and renamed where names clash. Imports move to the top. Functions that are not jitted lose their annotations.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

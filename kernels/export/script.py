@@ -4,8 +4,6 @@ The script contains the kernel, tensors, launch, check and timing. It imports to
 Without a GPU, it checks the kernel in Triton's interpreter and times nothing. `script_template.txt` holds its cells.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect
@@ -62,7 +60,7 @@ class SymbolicInt(int):
     def __repr__(self) -> str:
         return self.text
 
-    def __neg__(self) -> SymbolicInt:
+    def __neg__(self) -> "SymbolicInt":
         return SymbolicInt(int.__neg__(self), _without_needless_parentheses(f"-({self.text})"), self.untraced)
 
 

@@ -1,7 +1,5 @@
 """C = A @ B with tensor descriptors, one program per SM, each of which computes tile after tile in grouped order."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

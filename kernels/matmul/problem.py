@@ -1,7 +1,5 @@
 """The matmul family: C[M, N] = A[M, K] @ B[K, N]. K is the reduction axis."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

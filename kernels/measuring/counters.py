@@ -5,8 +5,6 @@ source counters. The line table of the same SASS maps each counted instruction t
 command `python -m kernels.measuring.counters FILE REPEATS`, which launches the experiments of a JSON file.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """A fair queue of calls: light clients go first, and one worker is reserved for short calls."""
 
-from __future__ import annotations
-
 import contextvars
 import math
 import time

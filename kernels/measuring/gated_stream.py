@@ -12,8 +12,6 @@ Small probe kernels before and after the timed launches read each SM's cycle cou
 launches. The difference in cycles divided by the difference in global time is the average clock.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import time

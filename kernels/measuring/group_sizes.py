@@ -5,8 +5,6 @@ launch, and the L2's initial state would be undefined. L2 metrics are counted on
 alternate between the GROUP_SIZEs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Patches for defects of Triton's interpreter, and an estimate of the time that the interpreter takes for a launch."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ Workers are forked from a server that has imported torch, so a new worker is rea
 creates no CUDA context. It never imports Triton, because importing Triton fixes whether a worker interprets kernels.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import multiprocessing
@@ -366,14 +364,14 @@ def _closed_failure(stage: str) -> Failure:
 _NEXT = "The next run gets a fresh one."
 
 
-def _limit_stalls(connection: Connection[Any, Any]) -> None:
+def _limit_stalls(connection: "Connection[Any, Any]") -> None:
     """Make a stalled transfer raise BlockingIOError."""
     with socket.socket(fileno=os.dup(connection.fileno())) as stream:
         for option, seconds in ((socket.SO_RCVTIMEO, _RECEIVE_STALL_S), (socket.SO_SNDTIMEO, _SEND_STALL_S)):
             stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
 
 
-def _run_worker(connection: Connection[Any, Any], environment: Mapping[str, str], *arguments: Any) -> None:
+def _run_worker(connection: "Connection[Any, Any]", environment: Mapping[str, str], *arguments: Any) -> None:
     """Run a worker. Set its environment, because the fork server has the environment from the time of its start.
 
     Linux kills this process when the fork server exits, and the fork server exits after the page's process. A compiling

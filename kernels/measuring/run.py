@@ -4,8 +4,6 @@ The tensors stay in the run worker between the stages. Everything except `measur
 worker. The interpreter times nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -4,8 +4,6 @@
 the one run worker. This process imports no torch and makes no CUDA context.
 """
 
-from __future__ import annotations
-
 import contextvars
 import datetime
 import logging
@@ -117,7 +115,7 @@ class Session:
         self._compiled: BoundedCache[Compiled | Failure] = BoundedCache(MAX_CHARACTERS, _count_characters)
 
     @classmethod
-    def here(cls) -> Session:
+    def here(cls) -> "Session":
         """Make a session on this machine's GPU, or on the interpreter if there is none, with this machine's store."""
         store = machine_store(worker.default_cache_directory())
         if on_zero_gpu():

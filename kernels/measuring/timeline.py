@@ -1,7 +1,5 @@
 """Record when and on which SM each program of a launch ran, with an instrumented build of the kernel."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -3,8 +3,6 @@
 This module uses no CUDA: a `Stream` launches and times the calls. Tests pass a fake stream and a fake clock.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Every function here runs in a worker, except `default_cache_directory`. A worker
 on the GPU or interprets them.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os
@@ -70,7 +68,7 @@ def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> 
         importlib.import_module(name)
 
 
-def serve(connection: Connection[Any, Any]) -> None:
+def serve(connection: "Connection[Any, Any]") -> None:
     """Answer calls until the other end is closed.
 
     For each call, send None to confirm its receipt, and then its result, or a Failure if it raised an exception.

@@ -5,8 +5,6 @@ process and answers calls until the job is over, so each stage finds the previou
 not start child processes. The hub provides the package `spaces`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Measurements inside launches: profiler counters, counters per GROUP_SIZE, and when and where each program ran."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import defaultdict

@@ -5,8 +5,6 @@ once it returns, the result survives a killed process and a power failure. NORMA
 while a run takes seconds), but a power failure could lose the latest results.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import sqlite3

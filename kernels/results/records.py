@@ -4,8 +4,6 @@ A line names the GPU and the date, and holds the result in a field named after i
 declares a RecordForm, so this module depends on no kind. The store and the browser's last run use the same forms.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 A sweep's rows are written as they arrive, and a later sweep of the same space resumes from them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import functools

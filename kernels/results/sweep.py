@@ -4,8 +4,6 @@ Rows are streamed while a sweep runs. When a config is timed again with more sam
 `Sweep` holds all rows of a finished sweep.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -6,8 +6,6 @@ worker. A failure that may have corrupted a CUDA context also restarts the worke
 dependency, imported only when needed.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import threading

@@ -4,8 +4,6 @@ This module pickles values itself, because unpickling a trial imports Triton, an
 interpret. Until `_start` has set that, this module imports only the standard library.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import pickle

@@ -1,7 +1,5 @@
 """A builder, which compiles a sweep's configs ahead, and devices, which carry out its trials."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Statistics of a sweep: corrected predictions, intervals of medians, and the ranking of the finalists."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -10,8 +10,6 @@ For compiled configs, the model knows registers and shared memory, and its predi
 far. The search tries the best of the compiled configs first, so the order does not depend on which compile ends first.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

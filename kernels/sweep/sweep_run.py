@@ -4,8 +4,6 @@
 the rows of a cancelled one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import functools

@@ -4,8 +4,6 @@ The first turn launches each config once and finds the configs that can't win. T
 slow config costs only one launch.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The transpose family: B[N, M] = A[M, N] transposed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

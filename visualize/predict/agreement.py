@@ -1,7 +1,5 @@
 """Textbook, compiled and counted costs of a launch's memory operations, and whether predictions and counts agree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property

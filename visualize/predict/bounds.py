@@ -6,8 +6,6 @@ Omitted: latency, launch overhead, interference between resources, and shared me
 through registers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -15,8 +15,6 @@ sector per 32 such bytes of a row, rounded up. A store omits them. These counts 
 `l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum` for every recorded launch on H200 and H100.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, replace
 

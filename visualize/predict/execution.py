@@ -4,8 +4,6 @@ Omitted: launch overhead, and writes that are still in flight when a program end
 the program's start and end are known.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

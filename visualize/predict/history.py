@@ -13,8 +13,6 @@ the split with the smallest change is dropped. Each remaining split moves to the
 absolute distances to the medians of both sides. Omitted: slow drift, and episodes of fewer than MIN_RUNS runs.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import itertools

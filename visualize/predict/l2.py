@@ -11,8 +11,6 @@ footprint of a window: Xiang et al., HOTL, ASPLOS 2013). Omitted: replacement po
 device run ahead.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ shows only that they are consistent.)
 Omitted: interference between resources beyond a norm, the epilogue, and poor instruction schedules.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Lay out requests on memory: the lines and sectors that each touches, and the bytes that each lane accesses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

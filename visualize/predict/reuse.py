@@ -5,8 +5,6 @@ share one fetch of a panel, and later programs hit it if the L2 still holds it (
 each input once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ program (or a single tile of a loop), in start order. Omitted: program durations
 memory into L1 and shared memory. Waves are ideal: all programs take the same time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 

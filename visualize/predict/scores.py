@@ -1,7 +1,5 @@
 """Score predictions against recorded counts: exact scores, misses and their errors."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence
@@ -71,7 +69,7 @@ class Scoreboard:
     lower_bounds: tuple[Score, ...] = ()
     unpredicted: tuple[Experiment, ...] = ()
 
-    def part(self, counts: Sequence[str] = COUNTS, gpu: str = "", kernel: str = "") -> Scoreboard:
+    def part(self, counts: Sequence[str] = COUNTS, gpu: str = "", kernel: str = "") -> "Scoreboard":
         """Return the scores of the given counts, GPU and kernel; "" selects all."""
 
         def matches(launch: Experiment) -> bool:

@@ -3,8 +3,6 @@
 Omitted: the layout and width that the compiler really chooses, and the caches behind L1.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
