@@ -82,7 +82,7 @@ UNREADABLE = {
     "half a program": (change(FIRST["timeline"], "timeline", "sm", 1, value=1.5), "timeline.sm.1"),
     "three registers": (change(FIRST["timeline"], "timeline", "registers", value=[1, 2, 3]), "timeline.registers"),
     "another field": (change(FIRST["reuse"], "reuse", "speed", value=1), "reuse.speed"),
-    "an unknown kernel": (change(FIRST["counters"], "counters", "experiment", "kernel", value="x"), "kernel is 'x'"),
+    "an unknown kernel": (change(FIRST["counters"], "counters", "experiment", "kernel", value="x"), "(got 'x')"),
     "no tool": (FIRST["counters"].replace('"tool"', '"fool"'), "counters.tool"),
     "no date": (FIRST["timeline"].replace('"date"', '"day"'), "fields gpu, date"),
     "half a line": (FIRST["run"][:100], "this is not JSON"),
