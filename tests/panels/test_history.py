@@ -206,7 +206,7 @@ def test_a_result_of_a_kernel_that_is_no_longer_there_is_listed_without_a_link(p
         connection.execute("""UPDATE result SET kernel = 'old.one', experiment = '{"kernel":"old.one"}'""")
     latest = drawn(panel, store)["history-latest"]
     assert "of another version of this kernel" in latest
-    assert "<td>old.one</td>" in latest
+    assert '<td class="kernel">old.one</td>' in latest
     assert asked(store)["history"][0]["experiment"] is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import json
 import pickle
 import re
 import urllib.parse
@@ -54,7 +55,7 @@ RUNS = Table[Run](
     (
         Column("kernel", "Kernel", facet="The kernel that ran.", choices=KERNELS),
         Column("warps", "num_warps", facet="Warps per program."),
-        Column("time", Sourced("Time", "recorded"), lambda run: run.ms, unit="ms", style="number"),
+        Column("time", Sourced("Time", "recorded"), lambda run: run.ms, unit="ms"),
         Column(
             "status", "Status", cell=lambda run: Strong(run.status), facet="How it ended.", labels={"timed": "Timed"}
         ),
@@ -98,7 +99,7 @@ def listed(html):
 
 
 def pages(html):
-    (pager,) = re.findall(r'<p class="pager">(.*?)</p>', html)
+    (pager,) = re.findall(r'<(?:p|div) class="pager">(.*?)(?:<button|</p>)', html)
     part, *_ = pager.split("<a")
     return part.strip(), [int(number) for number in re.findall(r"runs_page=(\d+)", pager)]
 
@@ -122,7 +123,7 @@ def test_a_page_of_rows_has_cells_with_units_styles_and_links():
     assert rows[0] == ['<a href="?warps=4">flat</a>', "4", "0.200 ms", "<b>timed</b>"]
     assert rows[1][2] == "50.0 µs"
     assert rows[2] == ["tiled", "8", "", "<b>failed</b>"], "no value, no link"
-    assert '<td class="number">0.200 ms</td>' in render()
+    assert '<td class="time">0.200 ms</td>' in render()
 
 
 def test_the_pager_says_which_rows_are_listed_and_links_to_the_neighbouring_pages():
@@ -132,7 +133,7 @@ def test_the_pager_says_which_rows_are_listed_and_links_to_the_neighbouring_page
     assert render(page=3) == render(page=9_999), "beyond the last page is the last page"
     assert pages(render(ALL_RUNS[:1])) == ("1 run", [])
     assert pages(render(ALL_RUNS[:3])) == ("3 runs", [])
-    assert pages(render([])) == ("No runs match.", [])
+    assert pages(render([])) == ("No run matches.", [])
     assert "<table" not in render([])
 
 
@@ -208,18 +209,19 @@ def test_csv_holds_all_matching_rows_as_values_with_units_in_the_header():
         ["tiled", "4", "0.3", "timed"],
         ["tiled", "8", "", "failed"],
     ]
-    html = str(RUNS.render(ALL_RUNS, RunsView(), link, csv_address="runs.csv?a=1&b=2"))
-    assert '<a class="csv" href="runs.csv?a=1&amp;b=2" download' in html
-    assert BUTTON not in html
-    assert BUTTON in render()
+    saved = json.loads(RUNS.csv_file(ALL_RUNS, RunsView()))
+    assert saved["text"] == f"\ufeff{RUNS.csv(ALL_RUNS, RunsView())}"
+    assert (saved["name"], saved["type"]) == ("tilescope_runs.csv", "text/csv;charset=utf-8")
+    assert 'id="runs-csv"' in render()
+    assert BUTTON not in render()
 
 
 @given(st.text(), st.text())
 def test_any_text_is_escaped_in_html_and_quoted_in_csv(kernel, status):
     rows = [Run(kernel, 1, 1.0, status), Run("b", 2, 2.0, "c")]
     html = str(RUNS.render(rows, RunsView(), link))
-    assert f"<td>{escape(kernel)}</td>" in html
-    assert f"<td><b>{escape(status)}</b></td>" in html
+    assert f'<td class="kernel">{escape(kernel)}</td>' in html
+    assert f'<td class="status"><b>{escape(status)}</b></td>' in html
     assert [row[0] for row in csv.reader(io.StringIO(RUNS.csv(rows, RunsView()), newline=""))] == [
         "kernel",
         kernel,

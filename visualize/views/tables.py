@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from markupsafe import Markup
 from kernels.experiment import Experiment
 from kernels.knobs import knob
 from kernels.spec import shape_text
+from visualize.views import slots
 from visualize.views.numbers import counted, written
 from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text, kind_name
 
@@ -28,6 +30,9 @@ _WIDEST_BAR = 22
 
 R = TypeVar("R")
 
+# Changed options of a Table → the page's address with them.
+OptionLink = Callable[[Mapping[str, object]], str]
+
 
 def frame(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
     """Return a frame of cells, each a `prose` value or anything that `str` accepts. Headings may repeat."""
@@ -36,25 +41,25 @@ def frame(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> pd.DataFrame:
 
 def table(cells: pd.DataFrame, caption: Any = "") -> Markup:
     """Render a frame as an HTML table. Strings are escaped."""
-    # A screen reader would announce an empty heading, so a column without a name gets an ordinary cell.
-    head = Markup("").join(
-        Markup('<th scope="col">{}</th>').format(name) if str(name) else Markup("<td></td>") for name in cells.columns
-    )
     rows = ((Markup("<td>{}</td>").format(cell) for cell in row) for row in cells.itertuples(index=False, name=None))
-    title = Markup("<caption>{}</caption>").format(caption) if str(caption) else Markup()
-    return scrolling(_table(head, rows, title))
+    return scrolling(_table(map(_heading, cells.columns), rows, caption))
 
 
-def _table(head: Markup, rows: Iterable[Iterable[Markup]], caption: Markup | str = "") -> Markup:
+def _heading(name: Any, sort: Markup | str = "") -> Markup:
+    # A screen reader would announce an empty heading, so a column without a name gets an ordinary cell.
+    return Markup('<th scope="col"{}>{}</th>').format(sort, name) if str(name) else Markup("<td></td>")
+
+
+def _table(headings: Iterable[Markup], rows: Iterable[Iterable[Markup]], caption: Any = "") -> Markup:
+    title = Markup("<caption>{}</caption>").format(caption) if str(caption) else ""
     body = Markup("").join(Markup("<tr>{}</tr>").format(Markup("").join(cells)) for cells in rows)
-    return Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(caption, head, body)
+    head = Markup("").join(headings)
+    return Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(title, head, body)
 
 
-def scrolling(table: Markup, csv_address: str = "") -> Markup:
-    """Wrap a table in a scrollable frame that offers its CSV: the file at `csv_address`, or its cells (`tables.js`)."""
+def scrolling(table: Markup) -> Markup:
+    """Wrap a table in a scrollable frame with a button that saves its cells as CSV (`tables.js`)."""
     save = Markup('<button type="button" class="save-csv" aria-label="Save this table as CSV">CSV</button>')
-    if csv_address:
-        save = Markup('<a class="csv" href="{}" download aria-label="Save all rows as CSV">CSV</a>').format(csv_address)
     return Markup('<div class="scroll">{}{}</div>').format(table, save)
 
 
@@ -63,7 +68,8 @@ class Column(Generic[R]):
     """A column of a Table.
 
     Attributes:
-        name: its name in addresses and CSV files; the attribute of a row with its value if `value` is None.
+        name: its name in addresses and CSV files, and the CSS class of its cells. If `value` is None, it is also the
+            attribute of a row that has the value.
         title: its heading, a string or a `prose` value.
         value: row → the value by which rows are sorted and filtered, and which CSV files contain: numbers, or strings,
             or None for an empty cell.
@@ -72,7 +78,6 @@ class Column(Generic[R]):
         facet: help text of the filter by this column; "" for a column without a filter.
         choices: values that the filter accepts; () accepts any text.
         labels: texts of the filter's links, if they differ from the values.
-        style: CSS class of the cells.
     """
 
     name: str
@@ -83,7 +88,6 @@ class Column(Generic[R]):
     facet: str = ""
     choices: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    style: str = ""
 
     def value_of(self, row: R) -> Any:
         return self.value(row) if self.value else getattr(row, self.name)
@@ -103,11 +107,16 @@ def column_table(
     Args:
         row_address: address that the row's first cell links to; "" for none.
     """
-    cells = []
-    for row in rows:
-        first, *rest = (column.cell_of(row) for column in columns)
-        cells.append([Link(first, address) if (address := row_address(row)) else first, *rest])
-    return table(frame([column.title for column in columns], cells), caption)
+    cells = (_cells(columns, row, row_address(row)) for row in rows)
+    return scrolling(_table((_heading(column.title) for column in columns), cells, caption))
+
+
+def _cells(columns: Sequence[Column[R]], row: R, address: str) -> Iterable[Markup]:
+    for place, column in enumerate(columns):
+        cell = column.cell_of(row)
+        yield Markup('<td class="{}">{}</td>').format(
+            column.name, Link(cell, address) if address and not place else cell
+        )
 
 
 def experiment_columns(
@@ -125,16 +134,18 @@ def experiment_columns(
 
     config = text(lambda known, row: config_text(known.config, omit(row)), "of another version of this kernel")
     return (
-        Column("shape", "Shape", text(lambda known, _: shape_text(known.problem)), style="shape"),
-        Column("dtype", "Type", text(lambda known, _: dtype_text(known.problem)), style="dtype"),
+        Column("shape", "Shape", text(lambda known, _: shape_text(known.problem))),
+        Column("dtype", "Type", text(lambda known, _: dtype_text(known.problem))),
         # The style sheet truncates the config, so its hover text repeats it.
-        Column("config", "Config", config, lambda row: Hint(config(row), config(row)), style="config"),
+        Column("config", "Config", config, lambda row: Hint(config(row), config(row))),
     )
 
 
 @dataclass(frozen=True)
 class Table(Generic[R]):
     """A list of rows with facets, sorting, pages and CSV. The page's address holds its options.
+
+    Its panel answers the action `<name>-csv` with `csv_file`.
 
     Attributes:
         name: prefix of its options in the address.
@@ -192,70 +203,31 @@ class Table(Generic[R]):
         writer.writerows([column.value_of(row) for column in self.columns] for row in self.select(rows, options))
         return file.getvalue()
 
+    def csv_file(self, rows: Iterable[R], options: object) -> str:
+        """Return the value of a "saved_file" slot that has the browser save `csv`."""
+        # With a byte order mark, spreadsheets read the file as UTF-8.
+        content = {"type": "text/csv;charset=utf-8", "text": f"\ufeff{self.csv(rows, options)}"}
+        return json.dumps({"name": f"tilescope_{self.name}.csv", **content}, ensure_ascii=False)
+
     def render(
-        self,
-        rows: Sequence[R],
-        options: object,
-        link: Callable[[Mapping[str, object]], str],
-        row_address: Callable[[R], str] = lambda _: "",
-        csv_address: str = "",
+        self, rows: Sequence[R], options: object, link: OptionLink, row_address: Callable[[R], str] = lambda _: ""
     ) -> Markup:
-        """Render the facets, one page of the matching rows, and links to the other pages.
+        """Render the facets and one page of the matching rows.
 
         Args:
             rows: all rows, in their usual order.
             options: an instance of the class from `make_options`.
             link: changed options → address of the page with them.
             row_address: address that the row's first cell links to; "" for none.
-            csv_address: URL of the file with all matching rows. "": the browser saves the visible rows.
         """
-        matching = self.select(rows, options)
-        pages = max(1, -(-len(matching) // self.rows_per_page))
-        page = min(self._option(options, "page"), pages)
-        start = (page - 1) * self.rows_per_page
-        visible = matching[start : start + self.rows_per_page]
+        listed = self.render_facets(rows, options, link) + self.render_rows(rows, options, link, row_address)
+        return Markup('<div class="recordings">{}</div>').format(listed)
 
-        def page_address(number: int) -> str:
-            return link({f"{self.name}_page": number}) if 1 <= number <= pages else ""
+    def render_facets(self, rows: Sequence[R], options: object, link: OptionLink) -> Markup:
+        """Render a line of links per facet. A facet with one value is hidden.
 
-        if not matching:
-            part = f"No {counted(0, self.noun).removeprefix('0 ')} match."
-        elif pages == 1:
-            part = counted(len(matching), self.noun)
-        else:
-            part = f"{start + 1:,}–{start + len(visible):,} of {len(matching):,}"
-        cells = (self._cells(row, row_address(row)) for row in visible)
-        head = Markup("").join(self._heading(column, options, link) for column in self.columns)
-        return Markup('<div class="recordings">{}{}{}</div>').format(
-            Markup('<div class="facets">{}</div>').format(self._facet_rows(rows, options, link)),
-            pager(part, Previous=page_address(page - 1), Next=page_address(page + 1)),
-            scrolling(_table(head, cells), csv_address) if visible else "",
-        )
-
-    @property
-    def _facets(self) -> list[Column[R]]:
-        return [column for column in self.columns if column.facet]
-
-    def _option(self, options: object, name: str) -> Any:
-        return getattr(options, f"{self.name}_{name}")
-
-    def _cells(self, row: R, address: str) -> Iterable[Markup]:
-        for place, column in enumerate(self.columns):
-            style = Markup(' class="{}"').format(column.style) if column.style else ""
-            cell = column.cell_of(row)
-            yield Markup("<td{}>{}</td>").format(style, Link(cell, address) if address and place == 0 else cell)
-
-    def _heading(self, column: Column[R], options: object, link: Callable[[Mapping[str, object]], str]) -> Markup:
-        """Return a heading whose link sorts in ascending order, or in descending order if it is ascending."""
-        order = self._option(options, "sort")
-        state = {column.name: "ascending", f"-{column.name}": "descending"}.get(order)
-        sort = Markup(' aria-sort="{}"').format(state) if state else ""
-        reverse = f"-{column.name}" if order == column.name else column.name
-        address = link({f"{self.name}_sort": reverse, f"{self.name}_page": 1})
-        return Markup('<th scope="col"{}>{}</th>').format(sort, Link(column.title, address))
-
-    def _facet_rows(self, rows: Sequence[R], options: object, link: Callable[[Mapping[str, object]], str]) -> Markup:
-        """Render the facets. A row counts for a value if it matches the other facets. Hide facets of one value."""
+        The number beside a value counts the rows that also match the other facets.
+        """
         chosen = {column.name: self._option(options, column.name) for column in self._facets}
         counts: dict[str, Counter[Any]] = {name: Counter() for name in chosen}
         values: dict[str, set[Any]] = {name: set() for name in chosen}
@@ -266,7 +238,7 @@ class Table(Generic[R]):
                 values[name].add(value)
                 if not mismatches or mismatches == [name]:
                     counts[name].update((ALL, str(value)))
-        rendered = Markup()
+        lines = Markup()
         for column in self._facets:
             name, links = column.name, []
             if len(values[name]) < 2 and chosen[name] == ALL:
@@ -277,8 +249,49 @@ class Table(Generic[R]):
                     address = link({f"{self.name}_{name}": value, f"{self.name}_page": 1})
                     label = "All" if value == ALL else column.labels.get(value, value)
                     links.append((label, counts[name][value], address, value == chosen[name]))
-            rendered += _facet_row(column.title, links)
-        return rendered
+            lines += choice_links(column.title, links)
+        return Markup('<div class="facets">{}</div>').format(lines)
+
+    def render_rows(
+        self, rows: Sequence[R], options: object, link: OptionLink, row_address: Callable[[R], str] = lambda _: ""
+    ) -> Markup:
+        """Render one page of the matching rows, links to the other pages, and a button that saves all of them."""
+        matching = self.select(rows, options)
+        if not matching:
+            return Markup('<p class="pager">No {} matches.</p>').format(self.noun)
+        pages = -(-len(matching) // self.rows_per_page)
+        page = min(self._option(options, "page"), pages)
+        start = (page - 1) * self.rows_per_page
+        visible = matching[start : start + self.rows_per_page]
+        part = f"{start + 1:,}–{start + len(visible):,} of {len(matching):,}"
+        moves = (
+            Link(text, link({f"{self.name}_page": number}))
+            for text, number in (("Previous", page - 1), ("Next", page + 1))
+            if 1 <= number <= pages
+        )
+        headings = (self._sort_heading(column, options, link) for column in self.columns)
+        cells = (_cells(self.columns, row, row_address(row)) for row in visible)
+        return Markup('<div class="pager">{} {} {}</div><div class="scroll">{}</div>').format(
+            counted(len(matching), self.noun) if pages == 1 else part,
+            Markup(" ").join(moves),
+            slots.button(f"{self.name}-csv", "Save as CSV"),
+            _table(headings, cells),
+        )
+
+    @property
+    def _facets(self) -> list[Column[R]]:
+        return [column for column in self.columns if column.facet]
+
+    def _option(self, options: object, name: str) -> Any:
+        return getattr(options, f"{self.name}_{name}")
+
+    def _sort_heading(self, column: Column[R], options: object, link: OptionLink) -> Markup:
+        """Return a heading whose link sorts in ascending order, or in descending order if it is ascending."""
+        order = self._option(options, "sort")
+        state = {column.name: "ascending", f"-{column.name}": "descending"}.get(order)
+        reverse = f"-{column.name}" if order == column.name else column.name
+        address = link({f"{self.name}_sort": reverse, f"{self.name}_page": 1})
+        return _heading(Link(column.title, address), Markup(' aria-sort="{}"').format(state) if state else "")
 
 
 def _natural_key(value: Any) -> Any:
@@ -288,8 +301,8 @@ def _natural_key(value: Any) -> Any:
     return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", value))]
 
 
-def _facet_row(title: Any, links: Iterable[tuple[str, int, str, bool]]) -> Markup:
-    """Render a facet's links: text, number of rows, address, and whether it is chosen."""
+def choice_links(title: Any, links: Iterable[tuple[str, int, str, bool]]) -> Markup:
+    """Render a line of links: text, number of rows, address, and whether it is chosen."""
     link = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>')
     current = {True: Markup(' aria-current="true"'), False: ""}
     rendered = Markup("").join(
@@ -330,7 +343,7 @@ def facet_links(facets: Sequence[Facet]) -> Markup:
     rendered = Markup()
     for facet in facets:
         labels = {value: kind_name(value, plural=True) if facet.name == "kind" else value for value in facet.counts}
-        rendered += _facet_row(
+        rendered += choice_links(
             titles[facet.name],
             [
                 (labels[value] if value != ALL else "All", count, facet.links[value], value == facet.chosen)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from visualize.views.library.recorded_tab import RecordedPanel
-from visualize.views.library.scoreboard_tab import ScoreboardPanel
+from visualize.views.library.view import RecordedPanel, ScoreboardPanel
 from visualize.views.memory.coalescing_tab import CoalescingPanel
 from visualize.views.memory.compiler_tab import CompilerPanel
 from visualize.views.memory.whatif_panel import WhatIfPanel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -25,7 +25,7 @@ from visualize.views.prose import (
     kind_name,
     say,
 )
-from visualize.views.tables import Column, Facet, column_table, experiment_columns, facet_links, pager
+from visualize.views.tables import Column, choice_links, experiment_columns
 
 # How a recording's key numbers are written, by kind and how many there are.
 _RESULTS = {
@@ -39,38 +39,66 @@ _NOUNS = {"sectors": "sector counts", "requests": "request counts", DRAM: "DRAM 
 
 
 @dataclass(frozen=True)
-class RecordedRow:
-    """One recording in the list; `link` is the address of the page that shows it."""
+class Entry:
+    """One recording.
+
+    Attributes:
+        kind: the word of its kind.
+        experiment: what was measured, on the GPU that measured it.
+        numbers: its key numbers.
+    """
 
     kind: str
     experiment: Experiment
-    gpu: str
     date: str
-    numbers: Sequence[Number]
-    link: str
+    numbers: tuple[Number, ...]
+
+    @property
+    def kernel(self) -> str:
+        return self.experiment.kernel
+
+    @property
+    def gpu(self) -> str:
+        return self.experiment.gpu
 
 
-# The list's columns; those with a `facet` are its filters.
-RECORDED_COLUMNS: tuple[Column[RecordedRow], ...] = (
-    Column(
-        "kernel",
-        "Kernel",
-        lambda row: row.experiment.kernel,
-        facet="The kernel whose recordings are listed.",
-        choices=tuple(discover()),
-    ),
+RECORDED_COLUMNS: tuple[Column[Entry], ...] = (
+    Column("kernel", "Kernel", facet="The kernel whose recordings are listed.", choices=tuple(discover())),
     Column(
         "kind",
         "What",
-        cell=lambda row: kind_name(row.kind),
+        cell=lambda entry: kind_name(entry.kind),
         facet="What was recorded.",
         choices=tuple(KIND_NAMES),
         labels={kind: plural for kind, (_, plural) in KIND_NAMES.items()},
     ),
-    Column("result", Sourced("Result", "recorded"), lambda row: _result(row.kind, row.numbers)),
-    *experiment_columns(lambda row: row.experiment, lambda row: ("GROUP_SIZE",) if row.kind == "reuse" else ()),
+    Column("result", Sourced("Result", "recorded"), lambda entry: _result(entry.kind, entry.numbers)),
+    *experiment_columns(lambda entry: entry.experiment, lambda entry: ("GROUP_SIZE",) if entry.kind == "reuse" else ()),
     Column("gpu", "GPU", facet="The GPU that they were recorded on.", choices=tuple(GPUS)),
     Column("date", "Date"),
+)
+
+SCORE_COLUMNS: tuple[Column[Score], ...] = (
+    Column(
+        "kernel",
+        "Kernel",
+        lambda score: score.experiment.kernel,
+        facet="The kernel that was launched.",
+        choices=tuple(discover()),
+    ),
+    Column("operation", "Operation"),
+    Column("predicted", Sourced("Predicted", "predicted"), cell=lambda score: _value(score, score.predicted)),
+    Column("counted", Sourced("Counted", "recorded"), cell=lambda score: _value(score, score.counted)),
+    Column("error", "Error", lambda score: 100 * score.error, lambda score: _error(score) or "none", unit="%"),
+    Column(
+        "gpu",
+        "GPU",
+        lambda score: score.experiment.gpu,
+        facet="The GPU that it was counted on.",
+        choices=tuple(GPUS),
+    ),
+    Column("flag", "Flag", lambda score: "flagged" if score.is_flagged else "none"),
+    *experiment_columns(lambda score: score.experiment),
 )
 
 
@@ -78,29 +106,21 @@ def _result(kind: str, numbers: Sequence[Number]) -> str:
     return _RESULTS.get((kind, len(numbers)), ", ".join(["{}"] * len(numbers))).format(*numbers)
 
 
-def recorded_headline(count: int, gpus: Sequence[str]) -> Markup:
-    if not count:
-        return headline(0, "recordings", "Nothing has been recorded yet.")
-    sentence = "Runs, timelines, counts and GROUP_SIZE studies from real GPUs. You need no GPU to open them."
-    return headline(f"{count:,}", f"recordings on {enumerated(gpus)}", sentence)
-
-
-def recorded_pager(first: int, shown: int, total: int, previous: str, following: str) -> Markup:
-    """Return which rows are listed, and links to the neighbouring pages.
+def recorded_headline(count: int, gpus: Sequence[str], exact_counts: Scoreboard, scoreboard: str) -> Markup:
+    """Return how many predictions agree, and what is recorded.
 
     Args:
-        previous, following: addresses; "" if there is no such page.
+        exact_counts: all scores of sectors and requests.
+        scoreboard: the address of the scoreboard.
     """
-    if not shown:
-        return pager("No recordings match.")
-    part = counted(total, "recording") if shown == total else f"{first:,}–{first + shown - 1:,} of {total:,}"
-    return pager(part, Previous=previous, Next=following)
-
-
-def recorded_list(facets: Sequence[Facet], pager: Markup, rows: Sequence[RecordedRow]) -> Markup:
-    """Return the facets, the pager and the table."""
-    listed = column_table(RECORDED_COLUMNS, rows, row_address=lambda row: row.link)
-    return Markup('<div class="recordings">{}{}{}</div>').format(facet_links(facets), pager, listed)
+    if not count:
+        return headline(0, "recordings", "Nothing has been recorded yet.")
+    sentence = say(
+        "{:,} runs, timelines, counts and GROUP_SIZE studies from {}. You need no GPU to open them. {} compares them.",
+        *(count, enumerated(gpus), Link("The scoreboard", scoreboard)),
+    )
+    agree = f"{exact_counts.exact:,} of {len(exact_counts.scores):,}"
+    return headline(agree, "predicted counts agree exactly with the hardware", sentence)
 
 
 def scoreboard_summary(board: Scoreboard) -> str:
@@ -154,7 +174,7 @@ def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard)
 def point_text(score: Score) -> str:
     """Return a point's hover text, with Plotly's line breaks."""
     launch = score.experiment
-    error = "" if score.is_exact else f", {_error(score)}"
+    error = f", {_error(score)}".removesuffix(", ")
     return "<br>".join(
         (
             f"<b>{score.operation}</b> of {launch.kernel}, {launch.gpu}",
@@ -171,27 +191,25 @@ def scoreboard_caption(board: Scoreboard, count: str) -> str:
     return f"Tilescope's scoreboard · {scores} · {enumerated(board.gpus)} · predicted and recorded"
 
 
-def scoreboard_notes(board: Scoreboard, count: str, recorded: str, links: dict[Score, str]) -> Markup:
-    """Return the text below the picture: what is excluded, and the table of misses.
+def count_links(counts: Iterable[tuple[str, int, str, bool]]) -> Markup:
+    """Return links that choose a count: its name, its number of scores, address, and whether it is chosen."""
+    return choice_links(
+        "Count", [(_NOUNS[count], total, address, is_chosen) for count, total, address, is_chosen in counts]
+    )
+
+
+def scoreboard_notes(board: Scoreboard, recorded: str) -> Markup:
+    """Return the text below the picture: where its points lead, and what is excluded.
 
     Args:
         recorded: the address of the list of these recordings.
-        links: addresses of the misses' launches.
     """
     excluded = counted(len(board.unpredicted), "recorded launch")
-    notes = hint(
+    return hint(
         say("Click a point to open its launch. {} lists them all.", Link("Recorded", recorded)),
         _excluded_atomics(board),
         f"Left out: {excluded} without a shipped prediction." if board.unpredicted else "",
     )
-    total, misses, noun = len(board.scores), board.misses, _NOUNS[count]
-    by_how_much = f" by more than {percent(ALLOWED_ERROR)}" if count == DRAM else ""
-    if not misses:
-        return notes + hint(f"None of {total:,} {noun} differs from the prediction{by_how_much}.")
-    verb = "differs" if len(misses) == 1 else "differ"
-    title = f"{len(misses):,} of {total:,} {noun} {verb} from the prediction{by_how_much}"
-    details = Markup("<details open><summary>{}</summary>{}</details>")
-    return notes + details.format(title, _misses(misses, count, links))
 
 
 def _excluded_atomics(board: Scoreboard) -> str:
@@ -199,25 +217,10 @@ def _excluded_atomics(board: Scoreboard) -> str:
     return f"Not compared: retrying atomics of {counted(launches, 'launch')}." if launches else ""
 
 
-def _misses(misses: Sequence[Score], count: str, links: dict[Score, str]) -> Markup:
-    columns: list[Column[Score]] = [
-        Column("kernel", "Kernel", lambda score: score.experiment.kernel),
-        Column("operation", "Operation"),
-        Column("predicted", Sourced("Predicted", "predicted"), cell=lambda score: _value(score, score.predicted)),
-        Column("counted", Sourced("Counted", "recorded"), cell=lambda score: _value(score, score.counted)),
-        Column("error", "Error", cell=_error),
-        Column("gpu", "GPU", lambda score: score.experiment.gpu),
-        Column("flag", "Flag", lambda score: "flagged" if score.is_flagged else "none"),
-        *experiment_columns(lambda score: score.experiment),
-    ]
-    if count != DRAM:
-        columns = [column for column in columns if column.name != "flag"]
-    return column_table(columns, misses, row_address=links.__getitem__)
-
-
 def _value(score: Score, value: int) -> str:
     return bytes_of(value) if score.count == DRAM else f"{value:,}"
 
 
 def _error(score: Score) -> str:
-    return f"{'+' if score.error > 0 else '−'}{significant(abs(100 * score.error), 2)}\u00a0%"
+    sign = "+" if score.error > 0 else "−"
+    return "" if score.is_exact else f"{sign}{significant(abs(100 * score.error), 2)}\u00a0%"

@@ -19,13 +19,13 @@ from visualize.predict.history import Change, PastRuns
 from visualize.views import slots
 from visualize.views.address import query
 from visualize.views.endpoint import Api, Endpoint, answered, from_payload, view_of
-from visualize.views.library.recorded_tab import ALL, SHOWN_ON, payload
+from visualize.views.library.view import SHOWN_ON, payload
 from visualize.views.plot import NONE, drawn
 from visualize.views.prose import picture_caption
 from visualize.views.slots import fold, plot, slot
 from visualize.views.snapshot import Known
 from visualize.views.state import short_experiment
-from visualize.views.tables import Facet
+from visualize.views.tables import ALL, Facet
 from visualize.views.tune import stored_sweeps
 from visualize.views.tune import text as history_text
 from visualize.views.tune.figures import history_figure

@@ -9,7 +9,7 @@ from kernels.knobs import ConfigError
 from kernels.results.store import Store, StoredSweep
 from kernels.space import Space, space_from_json
 from visualize.views.address import query
-from visualize.views.library.recorded_tab import payload
+from visualize.views.library.view import payload
 from visualize.views.state import short_experiment
 from visualize.views.tune.text import varied_text
 

@@ -1,0 +1,348 @@
+"""The Library: recordings listed once with links to their states, and every recorded count compared once."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import urllib.parse
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from kernels import discover
+from kernels.experiment import from_json
+from kernels.knobs import ConfigError
+from kernels.measuring.session import MEASUREMENTS
+from kernels.results import records
+from tests.figure_values import decode
+from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
+from visualize.views.address import query
+from visualize.views.library import scoreboard, text
+from visualize.views.library.view import (
+    KINDS,
+    RECORDED,
+    SHOWN_ON,
+    RecordedPanel,
+    ScoreboardPanel,
+    address,
+    entries,
+    recorded_reply,
+    score_address,
+    scoreboard_reply,
+)
+from visualize.views.numbers import key_numbers
+from visualize.views.prose import KIND_NAMES
+from visualize.views.result.result_tab import ResultPanel
+from visualize.views.snapshot import Known
+from visualize.views.tabs import SETTINGS
+from visualize.web import compare
+
+FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
+COUNTED, STUDIES = (records.shipped(form) for form in scoreboard.FORMS)
+PREDICTIONS, BOARD = scoreboard.shipped_predictions(), scoreboard.scoreboard()
+EXACT, READS = BOARD.part(EXACT_COUNTS), BOARD.part((DRAM,))
+
+
+def visible(markup):
+    return " ".join(re.sub(r"<[^>]*>", " ", markup).split())
+
+
+def snapshot(tab="recorded", **flat):
+    return Known(SETTINGS.state({"kernel": "matmul.grouped", "tab": tab, **flat}, None))
+
+
+def recorded(**flat):
+    return RecordedPanel().draw(snapshot(**flat))["recorded"]
+
+
+def compared(**flat):
+    return ScoreboardPanel().draw(snapshot("scoreboard", **flat))
+
+
+def state_at(fields):
+    return SETTINGS.state(dict(urllib.parse.parse_qsl(query(fields))), None)
+
+
+def file_rows(panel, action, **flat):
+    """Return the rows of the file that a panel's CSV button saves."""
+    ((name, content),) = next(panel().actions()[action].question(None, snapshot(**flat).state, "")).items()
+    assert name.endswith("-file")
+    return list(csv.DictReader(io.StringIO(json.loads(content)["text"].removeprefix("\ufeff"))))
+
+
+def scores(*pairs, count="sectors", **fields):
+    experiment = from_json({"kernel": "matmul.persistent", "gpu": "H200"})
+    return tuple(Score(experiment, "TMA load", count, *pair, **fields) for pair in pairs)
+
+
+# Recorded.
+
+
+def test_every_recording_is_listed_once_with_one_or_two_recorded_numbers():
+    counts = Counter(entry.kind for entry in entries())
+    assert counts == {word: len(records.shipped(form)) for word, form in FORMS.items()}
+    for entry in entries():
+        assert 1 <= len(entry.numbers) <= 2
+        assert all(number.source == "recorded" and number.value >= 0 for number in entry.numbers)
+
+
+def test_every_kind_has_a_name_and_a_picture():
+    assert tuple(KIND_NAMES) == KINDS
+    assert set(SHOWN_ON) == set(KINDS)
+    assert set(SHOWN_ON.values()) <= set(SETTINGS.tabs)
+    assert "tab" not in address(entries()[0].experiment, "unheard of"), "a new kind opens the first picture"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_link_opens_the_state_that_has_the_recording(kind):
+    for entry in [entry for entry in entries() if entry.kind == kind][:40]:
+        state = state_at(address(entry.experiment, kind))
+        assert (state.view.tab, state.gpu.name) == (SHOWN_ON[kind], entry.gpu)
+        assert key_numbers(records.find(FORMS[kind], state.experiment, entry.gpu)) == entry.numbers
+
+
+def test_the_library_opens_on_the_agreement_and_a_page_of_rows_within_40_kilobytes():
+    shown = RecordedPanel().draw(snapshot())
+    headline = visible(shown["recorded-claim"])
+    agree = f"{EXACT.exact:,} of {len(EXACT.scores):,}"
+    assert headline.startswith(f"{agree} predicted counts agree exactly with the hardware {len(entries()):,}")
+    assert "Nothing has been recorded" in text.recorded_headline(0, [], EXACT, "")
+    rows = shown["recorded"]
+    assert rows.count("<tr>") == RECORDED.rows_per_page + 1
+    assert len(rows.encode()) <= 40_000
+    assert f"1–{RECORDED.rows_per_page} of {len(entries()):,}" in rows
+    assert "No recording matches." in recorded(recorded_gpu="B200")
+
+
+def test_recordings_of_the_pages_kernel_come_first():
+    for kernel in ("transpose.flat", "matmul.split_k_race"):
+        listed = [
+            cell for row in recorded(kernel=kernel).split("<tr>")[2:] for cell in discover() if f">{cell}<" in row
+        ]
+        expected = min(RECORDED.rows_per_page, sum(entry.kernel == kernel for entry in entries()))
+        assert listed[:expected] == [kernel] * expected
+
+
+def test_a_filter_keeps_the_experiment_and_the_other_filters():
+    link = "kernel=matmul.grouped&amp;M=640&amp;tab=recorded&amp;recorded_kind=timeline&amp;recorded_kernel="
+    assert link in recorded(M=640, recorded_kind="timeline")
+
+
+def test_the_csv_file_has_all_matching_rows():
+    chosen = {"recorded_kernel": "transpose.tiled", "recorded_kind": "counters", "recorded_gpu": "H200"}
+    rows = file_rows(RecordedPanel, "recorded-csv", **chosen, recorded_page=2)
+    expected = [e for e in entries() if (e.kernel, e.kind, e.gpu) == ("transpose.tiled", "counters", "H200")]
+    assert len(rows) == len(expected) > RECORDED.rows_per_page
+    assert {(row["kernel"], row["kind"], row["gpu"]) for row in rows} == {("transpose.tiled", "counters", "H200")}
+
+
+def test_the_endpoint_lists_every_recording_part_by_part():
+    first = recorded_reply()
+    assert (first["total"], first["limit"], first["offset"]) == (len(entries()), 50, 0)
+    assert len(json.dumps(first)) < 40_000
+    starts = range(0, first["total"], 500)
+    replies = [row for start in starts for row in recorded_reply(limit=500, offset=start)["recorded"]]
+    assert replies[:50] == first["recorded"]
+    for reply, entry in zip(replies, entries(), strict=True):
+        assert from_json(reply["experiment"]) == entry.experiment
+        assert dict(urllib.parse.parse_qsl(reply["address"]))["gpu"] == reply["gpu"] == entry.gpu
+    assert recorded_reply(offset=first["total"])["recorded"] == []
+    part = recorded_reply("transpose.tiled", "H200", "counters", limit=2, offset=1)["recorded"]
+    assert part == recorded_reply("transpose.tiled", "H200", "counters")["recorded"][1:3]
+    assert {(row["experiment"]["kernel"], row["gpu"], row["kind"]) for row in part} == {
+        ("transpose.tiled", "H200", "counters")
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        (("sort",), "kernel"),
+        (("", "", "dance"), "kind"),
+        (("", "", "", 0), "limit"),
+        (("", "", "", 501), "limit"),
+        (("", "", "", 50, -1), "offset"),
+        (("", "", "", "many"), "limit"),
+    ],
+)
+def test_the_endpoint_refuses_an_argument_by_its_name(given, field):
+    with pytest.raises(ConfigError, match=f"^{field} must be ") as error:
+        recorded_reply(*given)
+    assert error.value.field == field
+
+
+# Predictions and scores.
+
+
+def test_every_recorded_count_is_predicted_once():
+    assert len(PREDICTIONS) == len(COUNTED) + len(STUDIES)
+    assert BOARD.unpredicted == ()
+    launches = {score.experiment for score in (*EXACT.scores, *BOARD.lower_bounds)}
+    assert launches == set(map(scoreboard.recorded_launch, COUNTED))
+    assert len(READS.scores) == sum(len(study.measured.rows) for study in STUDIES)
+    experiment = from_json({"kernel": "transpose.flat", "gpu": "H200"})
+    counted = records.find(scoreboard.FORMS[0], experiment, "H200").launch
+    assert {(s.operation, s.count): s.counted for s in BOARD.scores if s.experiment == experiment} == {
+        (operation, count): counted[f"{name}_{count}"]
+        for operation, name in (("load", "ld"), ("store", "st"))
+        for count in EXACT_COUNTS
+    }
+
+
+def test_the_file_is_small_and_holds_each_line_as_it_is_written():
+    assert scoreboard.FILE.stat().st_size < 240_000
+    assert [prediction.line() for prediction in PREDICTIONS] == scoreboard.FILE.read_text("utf-8").splitlines()
+    compiled_by = {prediction.triton for prediction in PREDICTIONS if prediction.operations}
+    assert compiled_by == {recording.measured.device.triton for recording in COUNTED}
+
+
+@pytest.mark.parametrize("line", ["{}", '{"launch": {}, "triton": 3}', '{"launch": {}, "triton": "3", "more": 1}', "{"])
+def test_an_error_in_the_file_names_the_line(line):
+    with pytest.raises(ValueError, match=r"predictions\.jsonl, line 2: "):
+        scoreboard.read_predictions([PREDICTIONS[0].line(), line])
+
+
+def test_a_sample_of_the_shipped_predictions_equals_the_models():
+    """tests/oracle compares all of them."""
+    for recording in COUNTED[::23]:
+        assert scoreboard.counters_prediction(recording, scoreboard.predict_counted(recording)) in PREDICTIONS
+
+
+def test_sectors_and_requests_are_exact_lower_bounds_hold_and_dram_misses_are_flagged():
+    assert len(EXACT.scores) > 2000
+    assert EXACT.misses == ()
+    assert text.scoreboard_summary(BOARD) == (
+        f"{len(EXACT.scores):,} of {len(EXACT.scores):,} counts agree exactly ({len(COUNTED)} launches, H100 and H200)"
+    )
+    assert len({score.experiment for score in BOARD.lower_bounds}) == 23
+    assert {score.operation for score in BOARD.lower_bounds} == {"atomic"}
+    assert all(0 < score.predicted <= score.counted for score in BOARD.lower_bounds)
+    assert 0 < READS.median_error < 0.05
+    assert len(READS.misses) < 0.1 * len(READS.scores)
+    assert sum(not score.is_flagged for score in READS.misses) <= 8
+
+
+# Scoreboard.
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_headline_states_the_scores_of_the_selected_count_and_gpu(count):
+    board, exact = (BOARD.part(counts, "H200") for counts in ((count,), EXACT_COUNTS))
+    headline = visible(text.scoreboard_headline(board, count, exact))
+    total, launches = f"{len(board.scores):,}", f"{board.launches} launches on H200"
+    flagged = sum(score.is_flagged for score in board.scores)
+    parts = (f"{total} of {total} ", f"In {launches}, ", f"{len(exact.scores):,} agree exactly.")
+    if count == DRAM:
+        number = f"{100 * board.median_error:.2g} % median error of DRAM reads"
+        parts = (number, f"{total} program orders of {launches}", f"flags {flagged:,} as uncertain")
+    assert headline.startswith(parts[0])
+    assert all(part in headline for part in parts)
+    assert len(headline.split(" More")[0].split()) <= 40
+
+
+def test_the_headline_says_whether_a_count_differs():
+    differs = Scoreboard(scores((5, 5), (90, 100), (7, 7)))
+    assert "1 predicted count differs from" in visible(text.scoreboard_headline(differs, "sectors", differs))
+    exact = Scoreboard(scores((5, 5), (7, 7)))
+    assert "each predicted count equals" in visible(text.scoreboard_headline(exact, "sectors", exact))
+
+
+def test_excluded_launches_are_counted():
+    first, *others = PREDICTIONS
+    board = scoreboard.score_recordings(others).part(("sectors",))
+    assert board.unpredicted == (first.experiment,)
+    notes = visible(text.scoreboard_notes(board, ""))
+    assert "Not compared: retrying atomics of 23 launches. Left out: 1 recorded launch without a shipped" in notes
+    notes = text.scoreboard_notes(board.part(kernel="transpose.flat"), "")
+    assert "Not compared" not in notes
+    assert "Left out" not in notes
+
+
+def test_a_point_names_the_launch_and_both_counts():
+    (score,) = scores((1234, 5678))
+    label = text.point_text(score)
+    for part in ("TMA load", "matmul.persistent", "H200", "512 × 512 × 512", "float16", "4 warps", "1,234", "5,678"):
+        assert part in label
+    assert text.point_text(replace(score, count=DRAM, predicted=2 * 10**9)).count("2.00 GB") == 1
+    assert label.endswith(", −78\u00a0%")
+    assert "%" not in text.point_text(replace(score, counted=1234))
+
+
+def test_a_gpu_without_counts_says_so_and_has_no_picture():
+    shown = compared(score_count=DRAM, score_gpu="T4")
+    assert "No DRAM reads of this kernel were counted on this GPU." in shown["scoreboard-claim"]
+    assert shown["scoreboard-plot"] == "none"
+    assert "No score matches." in shown["scoreboard-rows"]
+
+
+def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_reads():
+    rows = compared(score_count=DRAM)["scoreboard-rows"]
+    assert re.findall(r'<td class="error">(.*?)</td>', rows)[0] == text._error(READS.misses[0])
+    assert f"of {len(READS.scores):,}" in rows
+    assert '<td class="flag">flagged</td>' in rows
+    assert '<td class="error">none</td>' in (exact := compared()["scoreboard-rows"])
+    assert "flag" not in exact
+    saved = file_rows(ScoreboardPanel, "score-csv", score_count=DRAM, score_gpu="H200", score_sort="predicted")
+    assert [int(row["predicted"]) for row in saved] == sorted(s.predicted for s in READS.part(gpu="H200").scores)
+
+
+def test_the_facets_offer_the_counts_and_the_gpus_that_were_counted_on():
+    shown = visible(compared(score_gpu="B200")["scoreboard-facets"])
+    sizes = (len(BOARD.part((count,)).scores) for count in COUNTS)
+    assert shown.startswith("Count sector counts {:,} request counts {:,} DRAM reads {:,} Kernel ".format(*sizes))
+    assert re.search(r"GPU All [\d,]+ H100 [\d,]+ H200 [\d,]+ B200 0$", shown)
+
+
+def test_a_click_opens_the_launch_on_the_picture_that_has_its_count():
+    for score in BOARD.scores[::23]:
+        state = state_at(score_address(score))
+        assert state.view.tab == ("reuse" if score.count == DRAM else "coalescing")
+        assert (state.gpu.name, state.experiment) == (score.experiment.gpu, score.experiment)
+        form = scoreboard.FORMS[score.count == DRAM]
+        assert records.find(form, state.experiment, state.gpu.name) is not None
+
+
+def test_the_picture_is_the_same_for_every_experiment_and_is_sent_in_100_kilobytes():
+    plot = compared(M=512)["scoreboard-plot"]
+    assert plot == compared(M=640, score_page=2)["scoreboard-plot"]
+    assert {"words", "addresses"} <= set(decode(plot)["layout"]["meta"])
+    assert all(len(compared(score_count=count)["scoreboard-plot"].encode()) < 100_000 for count in COUNTS)
+
+
+def test_a_pinned_experiment_changes_nothing_but_the_comparison():
+    panel, own, pinned = ScoreboardPanel(), snapshot("scoreboard"), snapshot("scoreboard", M=640)
+    shown = compare.compared(panel.draw(own), own, pinned, [panel], ResultPanel())
+    assert shown == {**panel.draw(own), "compare": shown["compare"]}
+
+
+def test_the_endpoint_has_every_point_once_and_their_totals():
+    reply = scoreboard_reply("", "", "")
+    assert len(reply["points"]) == len(BOARD.scores)
+    assert set(reply["totals"]) == set(COUNTS)
+    for count, total in reply["totals"].items():
+        points = [point for point in reply["points"] if point["count"] == count]
+        assert (total["compared"], total["exact"]) == (len(points), sum(p["predicted"] == p["counted"] for p in points))
+    assert len(reply["misses"]) == len(BOARD.misses)
+    assert len(reply["left_out"]["lower_bounds"]) == len(BOARD.lower_bounds)
+    for point, score in list(zip(reply["points"], BOARD.scores, strict=True))[::23]:
+        launch = reply["launches"][point["launch"]]
+        assert from_json(launch["experiment"]) == score.experiment
+        assert (point["predicted"], point["counted"], launch["gpu"]) == (
+            score.predicted,
+            score.counted,
+            score.experiment.gpu,
+        )
+
+
+def test_the_endpoint_filters_and_refuses_an_unknown_count():
+    reply = scoreboard_reply("transpose.flat", "H200", "requests")
+    assert {point["count"] for point in reply["points"]} == {"requests"}
+    assert {(launch["experiment"]["kernel"], launch["gpu"]) for launch in reply["launches"]} == {
+        ("transpose.flat", "H200")
+    }
+    with pytest.raises(ConfigError, match="count must be sectors, requests or dram_bytes") as error:
+        scoreboard_reply("", "", "lines")
+    assert error.value.field == "count"
