@@ -30,15 +30,24 @@ class Tab:
 
 TABS = (
     Tab("result", "Result", (ResultPanel, ExportPanel)),
-    Tab("schedule", "Schedule", (SchedulePanel, TimelinePanel)),
-    Tab("reuse", "Reuse", (ReusePanel,)),
-    Tab("coalescing", "Coalescing", (CoalescingPanel, WhatIfPanel)),
+    Tab("schedule", "Program order", (SchedulePanel, TimelinePanel)),
+    Tab("reuse", "DRAM reads", (ReusePanel,)),
+    Tab("coalescing", "Requests", (CoalescingPanel, WhatIfPanel)),
     Tab("compiler", "Compiler", (CompilerPanel,)),
     Tab("sweep", "Sweep", (SweepPanel,)),
     Tab("scoreboard", "Scoreboard", (ScoreboardPanel,)),
     Tab("recorded", "Recorded", (RecordedPanel,)),
     Tab("history", "History", (HistoryPanel,)),
 )
+
+# The views, each with its pictures; a view opens on its first one. The Library is opened from the header, too.
+VIEWS = {
+    "Order": ("schedule", "reuse"),
+    "Memory": ("coalescing", "compiler"),
+    "Result": ("result",),
+    "Tune": ("sweep", "history"),
+}
+LIBRARY = ("recorded", "scoreboard")
 
 SETTINGS = Settings(
     tabs=tuple(tab.name for tab in TABS),

@@ -16,25 +16,29 @@ AWAITED = Markup('<div role="progressbar" aria-label="Waiting for a reply" hidde
 
 
 def title(gpu: Gpu | None) -> Markup:
-    """Return the page's name, its purpose and the GPU.
+    """Return the page's name, and where it runs as its tooltip.
 
     Args:
-        gpu: this machine's GPU, or None.
+        gpu: this machine's; None without one.
     """
-    where = f"Live on {gpu.name}." if gpu else "No GPU here."
-    tagline = "What your Triton kernel really does."
-    skip = Markup('<a class="skip" href="#results">Skip to the picture</a>')
-    return skip + Markup(
-        '<div class="what"><h1>Tilescope</h1><p class="tagline">{} <span class="where">{}</span></p></div>'
-    ).format(tagline, where)
+    where = f"Live on this machine's {gpu.name}." if gpu else "No GPU here: predictions, recordings and an interpreter."
+    return Markup(
+        '<a class="skip" href="#results">Skip to the picture</a>'
+        '<h1 title="What your Triton kernel really does. {}">Tilescope</h1>'
+    ).format(where)
 
 
-def ways(states: Mapping[str, str]) -> Markup:
-    """Return links to start from.
+def more(states: Mapping[str, str], link: Markup) -> Markup:
+    """Return the menu of what is rarely used: states to begin with, the link, the theme and the keys.
 
     Args:
-        states: address by question.
+        states: address queries by the question that they answer.
+        link: the slot that copies the address.
     """
-    link = Markup('<a href="?{}">{}</a>')
-    links = Markup(" ").join(link.format(query, question) for question, query in states.items())
-    return Markup('<nav aria-label="Where to begin">{}</nav>').format(links)
+    item = Markup('<a href="?{}">{}</a>')
+    items = Markup("").join(item.format(query, question) for question, query in states.items())
+    return Markup(
+        '<details class="more"><summary aria-label="More" title="More">⋯</summary>'
+        '<div><nav aria-label="Where to begin">{}</nav>{}'
+        '<button type="button" class="show-keys">Keys and talk mode</button></div></details>'
+    ).format(items, link)

@@ -13,7 +13,7 @@ KEYS = (
     ("T", "talk mode: the claim and the picture fill the window"),
     ("F", "full screen"),
     ("Q", "the link of what is shown, as a QR code"),
-    ("1 2 3 …", "the tabs"),
+    ("1 2 3 4 5", "the views and the Library"),
     ("A B C D", "the choices of a question"),
     ("Esc", "leave the tour, then talk mode"),
     ("?", "this list"),

@@ -11,6 +11,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from kernels.gpus import Gpu
 from kernels.measuring.session import Session
 from visualize.tours import text as tour_text
 from visualize.tours import tours
@@ -21,7 +22,7 @@ from visualize.views.plot import PLOTLY_JS
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.result.result_tab import ResultPanel
 from visualize.views.slots import slot
-from visualize.views.tabs import TABS, WAYS
+from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
 from visualize.web import assets, header_text
 from visualize.web.api import endpoints
 from visualize.web.keys import keys
@@ -76,33 +77,20 @@ def given() -> dict[str, Any]:
 
 
 def layout(redraw: Redraw) -> Markup:
-    """Return the page's HTML."""
-    menu = tour_text.menu((tour.name, tour.title, tour.about) for tour in tours().values())
-    header = slots.row(
-        slot("settings", "settings"),
-        slot("title", content=header_text.title(redraw.session.gpu)),
-        slot("ways", content=header_text.ways(WAYS)),
-        link.link(),
-        slot("tours", content=menu),
-        share(),
-        name="header",
+    """Return the page's HTML: a header, the controls, and one section for each picture of a view."""
+    sections = Markup("").join(
+        _SECTION.format(name, _pictures(name), Markup("").join(panel.layout() for panel in panels))
+        for name, panels in redraw.panels.items()
     )
-    run = slots.row(
-        slots.button("run", "Run", primary=True),
-        slots.button("cancel", "Cancel", is_enabled=False),
-        slot("drawer", "drawer", header_text.DRAWER),
-        name="run-row",
-    )
-    controls = slots.row(run, slots.form("experiment", "Kernel, problem and config"), name="controls", classes="column")
     problem = slot("elsewhere", content=Markup('<p class="problem" role="alert"></p>'))
-    outcome = slots.row(ResultPanel().strip(), slot("status"), slot("compare"), problem, name="outcome")
-    results = slots.row(outcome, _tabs(redraw), name="results", classes="column")
-    waiting = slot("awaited", "awaited", header_text.AWAITED)
+    stage = slots.row(slot("compare"), problem, sections, name="results", classes="column")
+    controls = slots.row(slots.form("experiment", "Kernel, problem and config"), name="controls", classes="column")
     return Markup("").join(
         [
-            waiting,
-            header,
-            slots.row(controls, results, name="body"),
+            slot("awaited", "awaited", header_text.AWAITED),
+            slot("settings", "settings"),
+            _header(redraw.session.gpu),
+            slots.row(controls, stage, name="body"),
             slot("problems", "problems"),
             slot("kept", "kept"),
             tour_bar(),
@@ -112,19 +100,40 @@ def layout(redraw: Redraw) -> Markup:
     )
 
 
-def _tabs(redraw: Redraw) -> Markup:
-    tab = Markup('<button type="button" role="tab" id="{0}-button" aria-controls="{0}-tab" data-tab="{0}">{1}</button>')
-    place = Markup(
-        '<section role="tabpanel" id="{0}-tab" class="tabitem" aria-labelledby="{0}-button" hidden>{1}</section>'
+_SECTION = Markup('<section role="tabpanel" id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}{2}</section>')
+_VIEW = Markup('<button type="button" role="tab" data-tabs="{}" aria-controls="results">{}</button>')
+_PICTURE = Markup('<button type="button" data-tab="{}">{}</button>')
+
+
+def _header(gpu: Gpu | None) -> Markup:
+    views = Markup("").join(_VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items())
+    menu = tour_text.menu((tour.name, tour.title, tour.about) for tour in tours().values())
+    more = header_text.more(WAYS, link.link())
+    library = Markup('<button type="button" class="library" data-tabs="{}">Library</button>').format(" ".join(LIBRARY))
+    return slots.row(
+        slot("title", content=header_text.title(gpu)),
+        slot("tab", "tabs", Markup('<div role="tablist" aria-label="Views">{}</div>').format(views)),
+        slots.button("run", "Run", primary=True),
+        slots.button("cancel", "Cancel", is_enabled=False),
+        slots.row(ResultPanel().strip(), slot("status"), name="outcome"),
+        slot("tours", content=menu),
+        library,
+        share(),
+        more,
+        slot("drawer", "drawer", header_text.DRAWER),
+        name="header",
+        classes="bar",
     )
-    buttons = Markup("").join(tab.format(one.name, one.title) for one in TABS)
-    panels = Markup("").join(
-        place.format(name, Markup("").join(panel.layout() for panel in panels))
-        for name, panels in redraw.panels.items()
-    )
-    return Markup('<div id="tabs"><div role="tablist" aria-label="Views">{}</div>{}</div>').format(
-        slot("tab", "tabs", buttons, "tab-row"), panels
-    )
+
+
+def _pictures(name: str) -> Markup:
+    """Return the switch between the pictures of a view, if it has several."""
+    pictures = next(pictures for pictures in (*VIEWS.values(), LIBRARY) if name in pictures)
+    titles = {tab.name: tab.title for tab in TABS}
+    if len(pictures) == 1:
+        return Markup()
+    buttons = Markup("").join(_PICTURE.format(one, titles[one]) for one in pictures)
+    return Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>').format(buttons)
 
 
 def _disabled(names: list[str]) -> Markup:

@@ -13,6 +13,7 @@ function set(name, value) {
   state.values[name] = value;
   props.value = JSON.stringify(state);
   hideIdle();
+  summarize();
   // Another kernel has other knobs, so the form itself will be replaced.
   if (name === "kernel") document.dispatchEvent(new Event("tilescope:chosen"));
   tell({ [name]: value }, true);
@@ -103,22 +104,28 @@ function control(field) {
   return row;
 }
 
+// What is set less often is folded: the shape's menus, inputs and timer, and presets.
+function groupOf({ name, kind, group }) {
+  if (element.id !== "experiment" || name === "kernel" || name === "gpu") return group;
+  return group === "Run" || kind === "menu" ? "more" : group;
+}
+
+function folded(name, title) {
+  return make("details", { class: `knob-group ${name}` }, make("summary", {}, title));
+}
+
 function build() {
+  const open = [...root.querySelectorAll("details[open]")].map((box) => box.className);
   root.replaceChildren();
   const groups = new Map();
   for (const field of state.fields) {
-    if (!groups.has(field.group)) {
-      const rare = field.group === "Run";
-      const box = rare
-        ? make("details", { class: "knob-group" }, make("summary", {}, "Inputs and timer"))
-        : make("fieldset", { class: "knob-group" }, make("legend", {}, field.group));
-      groups.set(field.group, box);
-      root.append(box);
-    }
-    groups.get(field.group).append(control(field));
+    const group = groupOf(field);
+    if (!groups.has(group)) groups.set(group, group === "more" ? folded("more", "") : make("fieldset", { class: "knob-group" }, make("legend", {}, group)));
+    groups.get(group).append(control(field));
   }
+  root.append(...[...groups].filter(([name]) => name !== "more").map(([, box]) => box), ...[groups.get("more")].filter(Boolean));
   if (state.presets.length) {
-    const box = make("fieldset", { class: "knob-group presets" }, make("legend", {}, "Presets"));
+    const box = folded("presets", "Presets");
     state.presets.forEach((title, i) => {
       const button = make("button", { type: "button" }, title);
       button.addEventListener("click", () => {
@@ -129,6 +136,13 @@ function build() {
     });
     root.append(box);
   }
+  for (const box of root.querySelectorAll("details")) box.open = open.includes(box.className);
+}
+
+function summarize() {
+  const summary = root.querySelector(".more > summary");
+  const words = ["dtype", "layout", "precision"].filter((name) => !root.querySelector(`[data-field="${name}"]`)?.hidden);
+  if (summary) summary.textContent = [...words.map((name) => state.values[name]).filter(Boolean), "more"].join(" · ");
 }
 
 function show() {
@@ -143,14 +157,13 @@ function show() {
   const shape = JSON.stringify([state.fields, state.presets]);
   if (shape !== built) {
     const focused = document.activeElement && root.contains(document.activeElement) ? document.activeElement.id : "";
-    const open = root.querySelector("details")?.open;
     build();
     built = shape;
-    if (open) root.querySelector("details").open = true;
     if (focused) document.getElementById(focused)?.focus();
   }
   root.querySelectorAll(".field").forEach((row) => row.refresh());
   hideIdle();
+  summarize();
   tell(Object.fromEntries(state.fields.map(({ name }) => [name, state.values[name]])));
   root.dataset.ready = "true";
   document.dispatchEvent(new Event("tilescope:form"));

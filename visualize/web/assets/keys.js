@@ -24,7 +24,7 @@ function say(name, detail) {
 }
 
 function tab(number) {
-  document.querySelectorAll('#tabs [role="tab"]')[number - 1]?.click();
+  document.querySelectorAll("#header [data-tabs]")[number - 1]?.click();
 }
 
 function step(by) {
@@ -73,7 +73,7 @@ function addressed() {
   whole.href = `${location.pathname}?${kept}`;
 }
 
-element.querySelector(".open-keys").addEventListener("click", () => dialog.showModal());
+for (const button of document.querySelectorAll(".open-keys, .show-keys")) button.addEventListener("click", () => dialog.showModal());
 element.querySelector(".to-talk").addEventListener("click", () => { dialog.close(); talk(!shows("talk")); });
 document.addEventListener("tilescope:address", addressed);
 const asked = new URLSearchParams(location.search);
