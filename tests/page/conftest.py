@@ -174,7 +174,10 @@ class Tab:
         self.page.get_by_label("Kernel", exact=True).select_option(label=label)
 
     def tab(self, name: str) -> None:
-        self.page.get_by_role("tab", name=name, exact=True).click()
+        """Open a picture by its name in the address: its view first."""
+        self.page.locator(f"#header [data-tabs~={name}]").click()
+        if not self.page.locator(f"#{name}-tab").is_visible():
+            self.page.locator(f".pictures [data-tab={name}]").filter(visible=True).click()
 
     def run(self) -> None:
         """Press Run and wait for the end, good or bad."""

@@ -99,7 +99,7 @@ def test_a_twin_has_the_same_width_and_follows_the_theme(tab: Tab) -> None:
 
 def test_a_recording_is_two_clicks_away(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped")
-    tab.tab("Recorded")
+    tab.tab("recorded")
     tab.page.locator(".recordings tbody tr").first.wait_for()
     tab.page.get_by_role("link", name="Timelines").click()
     tab.page.wait_for_function("document.querySelectorAll('.recordings tbody tr').length < 40")

@@ -81,7 +81,7 @@ def test_a_copied_link_reopens_the_same_page(tab: Tab) -> None:
     tab.open(copied.removeprefix(tab.url))
     assert tab.page.evaluate("location.search") == address
     assert tab.page.get_by_label("M", exact=True).input_value() == "1000"
-    assert tab.page.get_by_role("tab", name="Coalescing").get_attribute("aria-selected") == "true"
+    assert tab.page.get_by_role("tab", name="Memory").get_attribute("aria-selected") == "true"
     assert tab.page.get_by_label("operation", exact=True).locator("option:checked").inner_text() == "store B"
     assert tab.page.locator("#experiment-seed").input_value() == "7"
 
@@ -269,7 +269,7 @@ def test_while_an_answer_is_awaited_a_line_says_so_within_a_tenth_of_a_second(ta
         """async () => {
           const line = document.querySelector("#awaited [role=progressbar]");
           const began = performance.now();
-          document.querySelector("#tabs [role=tab][id*=reuse]").click();
+          document.querySelector("#schedule-tab [data-tab=reuse]").click();
           while (line.hidden) await new Promise((go) => setTimeout(go, 2));
           return performance.now() - began;
         }"""

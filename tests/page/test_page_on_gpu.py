@@ -66,7 +66,7 @@ def traces(tab: Tab, plot: str, of_each: str) -> Any:
 
 def numbers(tab: Tab) -> str:
     """The result's tables, which are folded."""
-    tab.tab("Result")
+    tab.tab("result")
     tab.fold("result-numbers")
     return tab.text("#result-tables")
 

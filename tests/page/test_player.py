@@ -143,7 +143,7 @@ def test_events_of_the_document_do_what_the_buttons_do(tab: Tab) -> None:
     tab.page.get_by_role("button", name="Pause").wait_for()
     tab.page.evaluate(send, ["tilescope:play", None])
     tab.page.get_by_role("button", name="Play").wait_for()
-    tab.tab("Reuse")
+    tab.tab("reuse")
     step = tab.page.evaluate("document.querySelector('.player').dataset.step")
     tab.page.evaluate(send, ["tilescope:step", {"by": 1}])
     tab.page.wait_for_timeout(200)

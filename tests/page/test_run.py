@@ -38,8 +38,8 @@ def test_a_run_shows_its_check_and_no_time(tab: Tab, kernel: str) -> None:
     tab.run()
     tab.says("#strip", "passed")
     tab.says("#status", "there is no time to report")
-    assert tab.page.get_by_role("tab", name="Schedule").get_attribute("aria-selected") == "true", "it stays"
-    tab.tab("Result")
+    assert tab.page.get_by_role("tab", name="Order").get_attribute("aria-selected") == "true", "it stays"
+    tab.tab("result")
     tab.wait_for_draw("diff-plot")
     tab.fold("result-numbers")
     tab.says("#result-tables", "0 of 12,900")
@@ -55,7 +55,7 @@ def test_the_result_is_greyed_once_the_controls_move_on(tab: Tab) -> None:
     tab.page.wait_for_selector("#strip [data-experiment].stale")
     tab.page.get_by_label("BLOCK_M slider").press("ArrowLeft")
     tab.page.wait_for_selector("#strip [data-experiment]:not(.stale)")
-    tab.tab("Result")
+    tab.tab("result")
     tab.wait_for_draw("diff-plot")
     tab.page.get_by_label("M", exact=True).fill("1024")
     tab.page.get_by_label("N", exact=True).fill("1024")
@@ -94,7 +94,7 @@ def test_control_and_enter_runs_and_the_result_comes_back_after_a_reload(tab: Ta
 def test_float32_says_that_a_gpu_multiplies_as_tf32(tab: Tab) -> None:
     tab.open("?kernel=matmul.grid_2d&M=64&N=64&K=64&dtype=float32")
     tab.run()
-    tab.tab("Result")
+    tab.tab("result")
     tab.says("#result", "tf32", folded=True)
 
 

@@ -168,7 +168,7 @@ def test_the_embed_view_holds_the_claim_the_picture_and_a_link(tab: Tab) -> None
     tab.open(f"{query}&embed=1")
     tab.wait_for_draw("reuse-plot")
     assert tab.page.locator("#reuse-claim .headline").is_visible()
-    for hidden in ("#header", "#controls", ".open-keys", "#tabs [role=tablist]"):
+    for hidden in ("#header", "#controls", ".open-keys", ".pictures"):
         assert not tab.page.locator(hidden).first.is_visible(), hidden
     link = tab.page.get_by_role("link", name="Open in Tilescope")
     assert link.is_visible()
