@@ -168,7 +168,14 @@ class Tab:
         )
 
     def preset(self, title: str) -> None:
+        self.unfold("#experiment .presets")
         self.page.get_by_role("button", name=title).click()
+
+    def unfold(self, selector: str) -> None:
+        """Open a menu or a fold, unless it is open."""
+        details = self.page.locator(selector)
+        if details.get_attribute("open") is None:
+            details.locator("> summary").click()
 
     def kernel(self, label: str) -> None:
         self.page.get_by_label("Kernel", exact=True).select_option(label=label)
@@ -202,8 +209,7 @@ class Tab:
 
     def fold(self, name: str) -> None:
         """Open what is folded, unless it is open."""
-        if self.page.locator(f"#{name}").get_attribute("open") is None:
-            self.page.locator(f"#{name} > summary").click()
+        self.unfold(f"#{name}")
 
     def text(self, selector: str) -> str:
         """Return an element's current text. `says` and `reads` wait for a text."""

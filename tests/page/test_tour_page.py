@@ -200,6 +200,7 @@ def test_keys_step_and_play_and_open_tabs_and_leave_fields_alone(tab: Tab) -> No
     for key in ("t", "ArrowRight", "2", "?", "q"):
         field.press(key)
     tab.page.get_by_label("GROUP_SIZE slider").press("ArrowRight")
+    tab.unfold("#header .more")
     button = tab.page.get_by_role("button", name="Light / dark")
     button.press(" ")
     assert tab.page.evaluate("window.heard") == [1, -1, "play"], "a field and a button keep their keys"
