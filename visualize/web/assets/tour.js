@@ -34,6 +34,7 @@ function show() {
 function asks() {
   const open = wanted !== "" && answered !== wanted && place.querySelector(".question") !== null;
   document.body.classList.toggle("asked", open);
+  document.querySelector("#results").inert = open;
 }
 
 function choose(button) {
