@@ -22,8 +22,10 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     tab.page.wait_for_function(_TWIN.format("schedule-plot"))
     tab.page.wait_for_function("document.querySelector('#compare').innerText.includes('Nothing differs yet')")
     tab.page.get_by_label("GROUP_SIZE slider").fill("3")
-    tab.says("#compare", "GROUP_SIZE")
+    tab.says("#compare", "GROUP_SIZE 1 → 3")
     tab.says(".player .counts", "GROUP_SIZE 3")
+    assert tab.page.locator("#compare").bounding_box()["height"] < 60  # type: ignore[index]
+    tab.page.locator("#compare summary").click()
     rows = tab.page.locator("#compare tbody tr").all_inner_texts()
     assert [row.split("\t")[:2] for row in rows[:2]] == [["Now", "3"], ["Pinned", "1"]]
     assert "×" in rows[2] or "same" in rows[2]

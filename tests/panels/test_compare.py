@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.parse
+from dataclasses import replace
 
 import pytest
 
 from kernels.knobs import ConfigError
 from tests.panels.sent import request, settings_of, slots_of
 from visualize.views import pin
-from visualize.views.compare import ratio
+from visualize.views.compare import comparison, ratio
 from visualize.views.numbers import Number
 from visualize.views.plot import NONE, with_twin
 from visualize.views.tabs import SETTINGS
@@ -51,24 +53,48 @@ def test_a_plot_carries_its_twin_and_a_sentence_stands_beside_its_own(shared_pag
     assert answer["schedule-claim"] == columns.format(alone["schedule-claim"], then["schedule-claim"])
 
 
-def test_what_differs_is_listed_with_both_numbers_and_their_ratio(shared_page):
-    said = changed(shared_page, SET)["compare"]
-    assert "GROUP_SIZE" in said
-    assert ">M<" not in said, "what is the same is left out"
-    assert "waves" in said
-    assert "same" in said
+def test_the_strip_names_what_differs_and_a_few_numbers_and_folds_the_table_of_all(shared_page):
+    strip, table = changed(shared_page, {**SET, "first": 9})["compare"].split("<details>")
+    assert "Pinned → now: GROUP_SIZE 1 → <b>3</b>." in strip
+    assert "blocks for 9 programs 90 → <b>54</b> (0.600 ×)</span>" in strip
+    assert ">M<" not in table, "equal knobs are left out"
+    assert all(word in table for word in ("GROUP_SIZE", "waves", "same", "0.600 ×"))
+    assert "All known numbers are equal." in changed(shared_page, SET)["compare"]
     gpus = changed(shared_page, {**SET, "GROUP_SIZE": 1, "gpu": "A10G"})["compare"]
-    assert "<td>A10G</td>" in gpus
-    assert "<td>H200</td>" in gpus
+    assert "gpu H200 → <b>A10G</b>" in gpus
+
+
+TIME, LOADS = Number("time", 2.0, "ms", "recorded"), [Number(name, 5, "", "predicted") for name in "abcd"]
+HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "pinned", "sentence"),
+    [
+        ([], [], "There are no numbers to compare: neither has been run."),
+        ([TIME], [], "The pinned experiment has no numbers here. Swap, then press Run."),
+        ([], [TIME], "This experiment has no numbers here yet. Press Run."),
+        ([TIME], LOADS, "No number is known of both."),
+        ([TIME], [TIME], "All known numbers are equal."),
+        (HALF, [*LOADS, TIME], "a 5 → 2.50 (0.500 ×) · b 5 → 2.50 (0.500 ×) · time 2.00 ms → 1.00 ms (0.500 ×)"),
+    ],
+)
+def test_the_strip_has_at_most_three_numbers_or_says_why_it_has_none(numbers, pinned, sentence):
+    strip = comparison({"M": 1}, {"M": 2}, numbers, pinned)
+    assert re.sub("<[^>]*>", "", strip.split("<details>")[0]) == f"Pinned → now: M 2 → 1. {sentence}"
+    assert ("<table" in strip) == bool(numbers or pinned)
+
+
+def test_the_strip_names_four_knobs_and_counts_the_rest():
+    many = {f"knob{place}": place for place in range(7)}
+    assert "knob3 3 → <b>–</b>, 3 more." in comparison({}, many, [], [])
 
 
 @pytest.mark.parametrize("tab", SETTINGS.tabs)
 def test_two_kernels_of_two_families_are_compared_on_every_tab(shared_page, tab):
     answer = changed(shared_page, {"kernel": "transpose.tiled", "tab": tab, "operation": "1", "with": PINNED})
-    said = answer["compare"]
-    assert "<td>transpose.tiled</td>" in said
-    assert "<td>matmul.grouped</td>" in said
-    assert "<td>–</td>" in said, "a transpose has no K"
+    assert "kernel matmul.grouped → <b>transpose.tiled</b>" in answer["compare"]
+    assert "<td>–</td>" in answer["compare"], "a transpose has no K"
 
 
 def test_pin_swap_and_unpin_are_links_to_states(shared_page):

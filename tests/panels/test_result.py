@@ -23,11 +23,11 @@ from tests.views.test_result_text import FITS_L2, LARGE, MATMUL, measured, recor
 from visualize.predict.bounds import Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
-from visualize.views.numbers import key_numbers
 from visualize.views.plot import NONE
 from visualize.views.result import result_tab
 from visualize.views.result.result_tab import run_json
 from visualize.views.result.roofline_picture import drawn_roofline, points, roofs
+from visualize.views.summaries import key_numbers
 
 H200 = GPUS["H200"]
 GROUPED = discover()["matmul.grouped"]

@@ -19,6 +19,7 @@ from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
 from tests.figure_values import decode
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
+from visualize.views import compare
 from visualize.views.address import query
 from visualize.views.library import scoreboard, text
 from visualize.views.library.view import (
@@ -33,12 +34,11 @@ from visualize.views.library.view import (
     score_address,
     scoreboard_reply,
 )
-from visualize.views.numbers import key_numbers
 from visualize.views.prose import KIND_NAMES
 from visualize.views.result.result_tab import ResultPanel
 from visualize.views.snapshot import Known
+from visualize.views.summaries import key_numbers
 from visualize.views.tabs import SETTINGS
-from visualize.web import compare
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
 COUNTED, STUDIES = (records.shipped(form) for form in scoreboard.FORMS)

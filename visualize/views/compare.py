@@ -1,67 +1,136 @@
-"""The bar for a pinned experiment: links to pin, swap and unpin, and a table of differences and ratios."""
+"""Compare the experiment with a pinned one: values side by side in each slot, and a strip of differences and ratios.
 
-from __future__ import annotations
+A panel draws the pinned experiment as it draws any other. Two values of one slot become one value that shows both: two
+figures in one plot, or two columns of text. A form or a list shows only the current experiment.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from visualize.views import tables
+from kernels.knobs import ConfigError
+from visualize.views import pin, plot, tables
+from visualize.views.address import query
 from visualize.views.numbers import Number, significant
-from visualize.views.prose import Link, Listed, Mark, Strong, hint, say
+from visualize.views.prose import Link, Listed, Mark, Sentence, Strong, say
+from visualize.views.result.result_tab import ResultPanel
+from visualize.views.snapshot import Known
+from visualize.views.state import State
+from visualize.views.summaries import view_numbers
+from visualize.views.view import Panel, Slots
 
 # A ratio closer to 1 than this is shown as "same".
 _SAME = 0.0005
 
-
-def pin_link(address: str) -> Markup:
-    """Return the link that pins the current experiment."""
-    tip = "Keep this experiment for comparison. Change a setting, and both are shown side by side."
-    return Markup('<p class="pin"><a href="?{}" title="{}">Pin</a></p>').format(address, tip)
+# Differing knobs that the strip names, and numbers besides the time.
+_MAX_KNOBS, _MAX_NUMBERS = 4, 2
 
 
-def pin_actions(swap: str, unpin: str, problem: str = "") -> Markup:
-    """Return the links that swap and unpin.
+def beside(slots: Slots, pinned: Slots) -> Slots:
+    """Return a view's slots, each with the pinned experiment's value beside it if it has one."""
+    columns = Markup('<div class="beside"><div class="own">{}</div><div class="pinned">{}</div></div>')
+    paired = dict(slots)
+    for name, value in slots.items():
+        other = pinned.get(name)
+        if name.endswith("-plot") and other is not None:
+            paired[name] = plot.with_twin(value, other)
+        elif isinstance(value, Markup) and isinstance(other, Markup):
+            paired[name] = columns.format(value, other)
+    return paired
+
+
+def compared(
+    slots: Slots, snapshot: Known, pinned: Known | None, panels: Sequence[Panel], result: ResultPanel
+) -> Slots:
+    """Return a view's slots with the pinned experiment's beside them, and the slot "compare".
+
+    That slot offers to pin the experiment, or compares it with the pinned one.
 
     Args:
-        swap, unpin: addresses.
-        problem: why the pinned experiment cannot be drawn, or "".
+        pinned: the pinned experiment's snapshot; None if nothing is pinned.
+        panels: the panels of the open view.
+        result: the panel of the last run, which may be one of them.
     """
-    alert = Markup('<p class="problem" role="alert">{}</p>').format(problem) if problem else ""
-    return Markup('<p class="ways">{} {}</p>{}').format(Link("Swap", swap), Link("Unpin", unpin), alert)
+    state = snapshot.state
+    if pinned is None:
+        address = query(state.moved_to(**{pin.FIELD: pin.to_text(state.experiment.short_address())}))
+        tip = "Keep this experiment for comparison. Change a setting, and both are shown side by side."
+        pin_link = Markup('<p class="pin"><a href="?{}" title="{}">Pin</a></p>').format(address, tip)
+        return {**slots, "compare": pin_link}
+    try:
+        pinned_slots = result.known_run(pinned) if result in panels else {}
+        for panel in panels:
+            pinned_slots |= panel.draw(pinned) if panel.is_compared else {}
+        slots = beside(slots, pinned_slots)
+        known_numbers = [view_numbers(side, panels) for side in (snapshot, pinned)]
+        strip = comparison(_fields(state), _fields(pinned.state), *known_numbers)
+    except ConfigError as error:
+        strip = Markup('<p class="problem" role="alert">{}</p>').format(error)
+    swapped = State(pinned.state.experiment, state.view, pinned.state.kernel, pinned.state.gpu, state.experiment)
+    swap, unpin = query(swapped.moved_to()), query(state.moved_to(**{pin.FIELD: ""}))
+    actions = Markup('<p class="ways">{} {}</p>').format(Link("Swap", swap), Link("Unpin", unpin))
+    return {**slots, "compare": Markup('<div class="compared">{}{}</div>').format(strip, actions)}
+
+
+def _fields(state: State) -> dict[str, Any]:
+    return {**state.experiment.to_address(), "gpu": state.gpu.name}
 
 
 def comparison(
-    now: Mapping[str, Any],
-    pinned: Mapping[str, Any],
-    numbers: Sequence[Number],
-    pinned_numbers: Sequence[Number],
-    actions: Markup,
+    now: Mapping[str, Any], pinned: Mapping[str, Any], numbers: Sequence[Number], pinned_numbers: Sequence[Number]
 ) -> Markup:
-    """Return the table of differing knobs and of numbers with their ratio.
+    """Return a line with the differing knobs and two or three numbers, and a folded table of all numbers.
 
     Args:
-        now, pinned: addresses of both experiments, as fields.
-        numbers, pinned_numbers: the numbers known of each.
-        actions: the result of `pin_actions`.
+        now, pinned: the fields of both experiments.
+        numbers, pinned_numbers: the known numbers of each. The first number of a name counts.
     """
-    differing = [name for name in {**now, **pinned} if now.get(name) != pinned.get(name)]
-    # The first number of a name counts.
+    differing = [name for name in {**pinned, **now} if now.get(name) != pinned.get(name)]
+    if not differing:
+        return Markup("<p>Pinned. Nothing differs yet: change a setting.</p>")
     left, right = ({number.name: number for number in reversed(side)} for side in (numbers, pinned_numbers))
     names = list(dict.fromkeys(number.name for number in (*numbers, *pinned_numbers)))
-    pairs = [(left.get(name), right.get(name)) for name in names]
-    header: list[Any] = ["", *differing]
-    for name, pair in zip(names, pairs, strict=True):
-        sources = dict.fromkeys(number.source for number in pair if number)
-        header.append(say("{} {}", name, Listed(tuple(map(Mark, sources)), " ")))
+    pairs = {name: (left.get(name), right.get(name)) for name in names}
+    knobs = [_change(name, pinned.get(name, "–"), now.get(name, "–")) for name in differing[:_MAX_KNOBS]]
+    if len(differing) > _MAX_KNOBS:
+        knobs.append(say("{} more", len(differing) - _MAX_KNOBS))
+    line = Markup('<p>Pinned → now: {}. <span class="numbers">{}</span></p>').format(
+        Listed(tuple(knobs)), _changed_numbers(pairs)
+    )
+    if not names:
+        return line
+    sources = {name: dict.fromkeys(number.source for number in pairs[name] if number) for name in names}
+    header = ["", *differing, *(say("{} {}", name, Listed(tuple(map(Mark, sources[name])), " ")) for name in names)]
     rows = [
-        [Strong("Now"), *(now.get(name, "–") for name in differing), *(number or "–" for number, _ in pairs)],
-        [Strong("Pinned"), *(pinned.get(name, "–") for name in differing), *(number or "–" for _, number in pairs)],
-        ["Now / pinned", *("" for _ in differing), *(ratio(*pair) for pair in pairs)],
+        [Strong(title), *(fields.get(name, "–") for name in differing), *(side.get(name, "–") for name in names)]
+        for title, fields, side in (("Now", now, left), ("Pinned", pinned, right))
     ]
-    same = Markup() if differing else hint("Nothing differs yet: change a setting.")
-    return Markup('<div class="compared">{}{}{}</div>').format(tables.table(tables.frame(header, rows)), same, actions)
+    rows.append(["Now / pinned", *("" for _ in differing), *(ratio(*pair) for pair in pairs.values())])
+    folded = Markup("<details><summary>All numbers</summary>{}</details>")
+    return line + folded.format(tables.table(tables.frame(header, rows)))
+
+
+def _change(name: str, pinned: object, now: object) -> Sentence:
+    return say("{} {} → {}", name, pinned, Strong(now))
+
+
+def _changed_numbers(pairs: Mapping[str, tuple[Number | None, Number | None]]) -> Listed | str:
+    """Return the first numbers that differ and the time, or say why there are none."""
+    ratios = {name: ratio(now, pinned) for name, (now, pinned) in pairs.items()}
+    changed = [name for name, quotient in ratios.items() if quotient not in ("", "same")]
+    if changed:
+        visible = [name for place, name in enumerate(changed) if place < _MAX_NUMBERS or name == "time"]
+        return Listed(tuple(say("{} ({})", _change(name, *pairs[name][::-1]), ratios[name]) for name in visible), " · ")
+    if any(ratios.values()):
+        return "All known numbers are equal."
+    if not pairs:
+        return "There are no numbers to compare: neither has been run."
+    if all(pinned is None for _, pinned in pairs.values()):
+        return "The pinned experiment has no numbers here. Swap, then press Run."
+    if all(now is None for now, _ in pairs.values()):
+        return "This experiment has no numbers here yet. Press Run."
+    return "No number is known of both."
 
 
 def ratio(now: Number | None, pinned: Number | None) -> str:

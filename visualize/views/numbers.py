@@ -1,17 +1,14 @@
-"""Numbers with their units and sources: how the page writes them, and the key numbers of each kind of result."""
+"""Numbers with their units and sources, as the page writes them."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
-from kernels.results import Counters, GroupSizeStudy, RunResult, Timeline
 from visualize.views.glossary import meaning
 
 # Sources of numbers. The page shows the source as a small mark.
@@ -152,12 +149,6 @@ class Number:
         return written(self.value, self.unit)
 
 
-@functools.singledispatch
-def key_numbers(measured: Any) -> tuple[Number, ...]:
-    """Return the one or two main numbers of a result; () for unknown kinds of results."""
-    return ()
-
-
 def source(backend: str, live: str = "measured") -> str:
     """Return the source of a result's numbers.
 
@@ -165,40 +156,3 @@ def source(backend: str, live: str = "measured") -> str:
         live: the source of results from this machine's GPU: "measured" or "counted".
     """
     return {"cuda": live}.get(backend, backend)
-
-
-@key_numbers.register
-def _of_run(run: RunResult) -> tuple[Number, ...]:
-    of = source(run.backend)
-    if timing := run.timing:
-        rate, unit = (timing.tflops, "TFLOP/s") if timing.tflops is not None else (timing.gbps or 0.0, "GB/s")
-        return Number("time", timing.median_ms, "ms", of), Number("rate", rate, unit, of)
-    return (Number("wrong elements", run.check.mismatched, "", of),)
-
-
-@key_numbers.register
-def _of_counters(counters: Counters) -> tuple[Number, ...]:
-    of, counts = source(counters.backend, "counted"), counters.launch
-    requests = sum(counts[f"{op}_requests"] for op in ("ld", "st", "red", "atom"))
-    moved = counts["dram_read_bytes"] + counts["dram_write_bytes"]
-    return Number("requests", requests, "", of), Number("DRAM traffic", moved, "bytes", of)
-
-
-@key_numbers.register
-def _of_group_sizes(study: GroupSizeStudy) -> tuple[Number, ...]:
-    of = source(study.backend, "counted")
-    read = [float(np.median(row.dram_read_bytes)) for row in study.rows if row.dram_read_bytes]
-    return tuple(
-        Number(f"{name} DRAM reads", pick(read), "bytes", of)
-        for name, pick in (("fewest", min), ("most", max))
-        if len(read) > 1 or (read and name == "fewest")
-    )
-
-
-@key_numbers.register
-def _of_timeline(timeline: Timeline) -> tuple[Number, ...]:
-    of = source(timeline.backend)
-    return (
-        Number("programs", len(timeline.sm), "", of),
-        Number("first start to last end", timeline.span_ns / 1e6, "ms", of),
-    )

@@ -1,60 +1,108 @@
-"""The numbers of each tab that are compared where an Experiment is pinned."""
+"""Key numbers: those of a result, and those that a view compares with a pinned experiment's."""
 
-from __future__ import annotations
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from kernels.results import Counters
+from kernels.results import Counters, GroupSizeStudy, RunResult, Timeline, Timing
 from visualize.predict import coalescing
 from visualize.predict.agreement import sum_costs
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import loads, occupancy
-from visualize.views.numbers import Number, key_numbers
+from visualize.views.numbers import Number, source
+from visualize.views.options import ScheduleView
 from visualize.views.snapshot import Known
+from visualize.views.view import Panel
 
 
-def schedule_numbers(known: Known) -> tuple[Number, ...]:
-    """Waves, and what the first of them loads."""
-    ideal = known.schedule
-    first = min(ideal.programs, ideal.resident_programs)
-    loaded = loads(ideal, np.array([first]))
+def key_numbers(measured: Any) -> tuple[Number, ...]:
+    """Return the one or two main numbers of a result; () for unknown kinds of results."""
+    match measured:
+        case RunResult(timing=None):
+            return (_wrong_elements(measured),)
+        case RunResult(timing=Timing() as timing):
+            rate, unit = (timing.tflops, "TFLOP/s") if timing.tflops is not None else (timing.gbps or 0.0, "GB/s")
+            of = source(measured.backend)
+            return Number("time", timing.median_ms, "ms", of), Number("rate", rate, unit, of)
+        case Counters(launch=counts):
+            of = source(measured.backend, "counted")
+            requests = sum(counts[f"{operation}_requests"] for operation in ("ld", "st", "red", "atom"))
+            traffic = counts["dram_read_bytes"] + counts["dram_write_bytes"]
+            return Number("requests", requests, "", of), Number("DRAM traffic", traffic, "bytes", of)
+        case GroupSizeStudy(rows=rows):
+            of = source(measured.backend, "counted")
+            reads = [float(np.median(row.dram_read_bytes)) for row in rows if row.dram_read_bytes]
+            extremes = (("fewest", min), ("most", max))[: len(reads)]
+            return tuple(Number(f"{name} DRAM reads", pick(reads), "bytes", of) for name, pick in extremes)
+        case Timeline():
+            of = source(measured.backend)
+            duration = Number("first start to last end", measured.span_ns / 1e6, "ms", of)
+            return Number("programs", len(measured.sm), "", of), duration
+    return ()
+
+
+def _wrong_elements(run: RunResult) -> Number:
+    return Number("wrong elements", run.check.mismatched, "", source(run.backend))
+
+
+def view_numbers(snapshot: Known, panels: Sequence[Panel]) -> list[Number]:
+    """Return the numbers of a view's panels, and the check and the time of a run if it is known.
+
+    Raises:
+        ConfigError: a panel cannot be drawn.
+    """
+    numbers = [number for panel in panels for number in panel.summary(snapshot)]
+    run = snapshot.result(RunResult)
+    if run is None:
+        return numbers
+    # The interpreter measures no time, but its result may hold a recorded run.
+    timed = run.recorded or run
+    return list(dict.fromkeys((*numbers, _wrong_elements(timed), *key_numbers(timed))))
+
+
+def schedule_numbers(snapshot: Known) -> tuple[Number, ...]:
+    """Return the number of programs and waves, and of blocks that the first programs load: `first`, or one wave."""
+    ideal, first = snapshot.schedule, snapshot.state.view.of(ScheduleView).first
+    loaded = loads(ideal, np.array([min(ideal.programs, first or ideal.resident_programs)]))
+    blocks = f"blocks for {first} programs" if first else "blocks, first wave"
     return (
         Number("programs", ideal.programs, "", "predicted"),
         Number("waves", ideal.waves, "", "predicted"),
-        *([Number("blocks, first wave", int(loaded[0]), "", "predicted")] if loaded is not None else []),
+        *([Number(blocks, int(loaded[0]), "", "predicted")] if loaded is not None else []),
     )
 
 
-def reuse_numbers(here: DramTraffic) -> tuple[Number, ...]:
-    """What reaches DRAM."""
-    counted = here.row.dram_read_bytes if here.row else ()
-    of = here.source("counted")
+def reuse_numbers(traffic: DramTraffic) -> tuple[Number, ...]:
+    predicted = Number("DRAM reads", traffic.own.read_bytes, "bytes", "predicted")
+    if not traffic.row or not traffic.row.dram_read_bytes:
+        return (predicted,)
+    counted = float(np.median(traffic.row.dram_read_bytes))
+    return predicted, Number("DRAM reads, counted", counted, "bytes", traffic.source("counted"))
+
+
+def request_numbers(snapshot: Known) -> tuple[Number, ...]:
+    """Return the requests and sectors of the compiled launch, and the counted ones."""
+    compiled, numbers = snapshot.compiled, []
+    if compiled is not None and not compiled.unreadable:
+        cost = sum_costs(coalescing.operations(snapshot.state.kernel, snapshot.launch, compiled.operations))
+        numbers = [Number(name, getattr(cost, name), "", "compiled") for name in ("requests", "sectors")]
+        numbers.append(Number("bytes used per byte fetched", cost.efficiency, "share", "compiled"))
+    counted = key_numbers(snapshot.result(Counters))
     return (
-        Number("DRAM reads", here.own.read_bytes, "bytes", "predicted"),
-        *([Number("DRAM reads, counted", float(np.median(counted)), "bytes", of)] if counted else []),
+        *numbers,
+        *(Number(f"{number.name}, counted", number.value, number.unit, number.source) for number in counted),
     )
 
 
-def request_numbers(known: Known) -> tuple[Number, ...]:
-    """Requests and sectors of the launch as compiled, and what was counted."""
-    made, found = known.compiled, []
-    if made is not None and not made.unreadable:
-        cost = sum_costs(coalescing.operations(known.state.kernel, known.launch, made.operations))
-        found = [Number(name, getattr(cost, name), "", "compiled") for name in ("requests", "sectors")]
-        found.append(Number("bytes used per byte fetched", cost.efficiency, "share", "compiled"))
-    counters = known.result(Counters)
-    counted = key_numbers(counters) if counters else ()
-    return (*found, *(Number(f"{one.name}, counted", one.value, one.unit, one.source) for one in counted))
-
-
-def compiled_numbers(known: Known) -> tuple[Number, ...]:
-    """What a program takes of an SM; nothing while it is not compiled."""
-    made, launch = known.compiled, known.launch
-    if made is None:
+def compiled_numbers(snapshot: Known) -> tuple[Number, ...]:
+    """Return what a program needs of an SM; () until the kernel is compiled."""
+    compiled, launch = snapshot.compiled, snapshot.launch
+    if compiled is None:
         return ()
-    held = occupancy(launch.gpu, launch.config.num_warps, made.registers, made.shared_bytes)
+    resident = occupancy(launch.gpu, launch.config.num_warps, compiled.registers, compiled.shared_bytes)
     return (
-        Number("registers per thread", made.registers, "", "compiled"),
-        Number("shared memory", made.shared_bytes, "bytes", "compiled"),
-        Number("programs per SM", held.programs_per_sm, "", "compiled"),
+        Number("registers per thread", compiled.registers, "", "compiled"),
+        Number("shared memory", compiled.shared_bytes, "bytes", "compiled"),
+        Number("programs per SM", resident.programs_per_sm, "", "compiled"),
     )

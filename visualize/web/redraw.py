@@ -23,7 +23,7 @@ from kernels.measuring.measurement import Job
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
 from visualize.views import address as link
-from visualize.views import form, status
+from visualize.views import compare, form, status
 from visualize.views.endpoint import current_client, known
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.presets import with_preset
@@ -34,7 +34,6 @@ from visualize.views.snapshot import Known
 from visualize.views.state import State
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.views.view import Panel, RunAction, Slots, StreamAction
-from visualize.web import compare
 from visualize.web.controls import experiment_form
 from visualize.web.guide import Guide, expanded
 from visualize.web.open_pages import OpenPage, OpenPages

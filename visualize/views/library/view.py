@@ -23,11 +23,11 @@ from visualize.views.library import text
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
 from visualize.views.library.text import Entry
-from visualize.views.numbers import key_numbers
 from visualize.views.plot import NONE, drawn
 from visualize.views.slots import plot, slot
 from visualize.views.snapshot import Known
 from visualize.views.state import State
+from visualize.views.summaries import key_numbers
 from visualize.views.tables import ALL, Table
 from visualize.views.view import Panel, Slots, StreamAction
 
