@@ -24,7 +24,7 @@ from kernels.experiment import from_json
 from kernels.results.store import Store, experiment_key, experiment_text
 from visualize.views.snapshot import Known
 from visualize.views.tabs import SETTINGS
-from visualize.views.tune.history_tab import HistoryPanel, reply
+from visualize.views.tune.history import HistoryPanel, reply
 
 RUNS, MAX_MS = 100_000, 500
 

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,17 +93,29 @@ def space(base: Experiment, vary: Mapping[str, Sequence[object]]) -> Space:
     return result
 
 
-def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
-    """Parse texts `KNOB=VALUE,VALUE` into values by knob, the `vary` of `space`.
+def default_values(experiment: Experiment) -> dict[str, list[Any]]:
+    """Return the values to vary by default: each side of the tile with its neighbouring choices, and 4 or 8 warps."""
+    values: dict[str, list[Any]] = {}
+    for name, declared in knobs(type(experiment.config)).items():
+        if name == "num_warps":
+            values[name] = [4, 8]
+        elif declared.group == "Tile" and declared.choices is not None:
+            place = declared.choices.index(getattr(experiment.config, name))
+            values[name] = list(declared.choices[max(0, place - 1) : place + 2])
+    return values
 
-    >>> parse_varied(["BLOCK_M=64,128", "num_warps=4"], "--vary")
+
+def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
+    """Parse texts `KNOB=VALUE,VALUE` into values by knob, the `vary` of `space`. A text may hold several knobs.
+
+    >>> parse_varied(["BLOCK_M=64, 128 num_warps = 4"], "--vary")
     {'BLOCK_M': ['64', '128'], 'num_warps': ['4']}
 
     Args:
         setting: the name of the setting for error messages.
     """
     varied: dict[str, list[str]] = {}
-    for text in texts:
+    for text in re.sub(r"\s*([,=])\s*", r"\1", " ".join(texts)).split():
         name, equals, values = text.partition("=")
         if not equals or not name.strip() or not values.strip(" ,"):
             example = "KNOB=VALUE,VALUE, such as BLOCK_M=64,128"

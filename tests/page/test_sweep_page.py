@@ -52,11 +52,12 @@ def test_a_sweep_is_cancelled_keeps_what_is_done_and_is_resumed(tab: Tab, tmp_pa
     tab.fold("sweep-take")
     lines = tab.page.locator("#sweep-lines pre").text_content() or ""
     assert lines.count("triton.Config(") == 8
+    tab.fold("sweep-ranking")
     with tab.page.expect_download() as download:
-        tab.page.locator("#sweep-csv").click()
+        tab.page.locator("#ranking-csv").click()
     kept = tmp_path / "rows.csv"
     download.value.save_as(kept)
-    with kept.open(encoding="utf-8") as file:
+    with kept.open(encoding="utf-8-sig") as file:
         assert [row["status"] for row in csv.DictReader(file)] == ["checked"] * 8
 
     # The rows are those of the page's process: a page that is opened anew shows them.
@@ -74,7 +75,7 @@ def test_a_sweep_is_cancelled_keeps_what_is_done_and_is_resumed(tab: Tab, tmp_pa
     assert tab.text("#sweep-claim").count("predicted") == 1, "the same sweep is shown"
 
 
-def test_the_table_is_sorted_and_filtered(tab: Tab) -> None:
+def test_the_table_is_sorted_and_filtered_by_links(tab: Tab) -> None:
     """Of the sweep that the other test leaves, or of one of its own."""
     tab.open(FEW)
     tab.page.wait_for_function(_SAYS, arg="config")
@@ -82,10 +83,11 @@ def test_the_table_is_sorted_and_filtered(tab: Tab) -> None:
         tab.page.locator("#sweep-start").click()
         tab.page.wait_for_function(_SAYS, arg="All configs were tried", timeout=120_000)
     tab.fold("sweep-ranking")
-    rows = tab.page.locator("#sweep-table tbody tr:visible")
+    rows = tab.page.locator("#sweep-table tbody tr")
     for first in ("16", "128"):
-        tab.page.locator("#sweep-table th button", has_text="BLOCK_M").click()
+        tab.page.locator("#sweep-table th a", has_text="BLOCK_M").click()
         expect(rows.first.locator("td").nth(1)).to_have_text(first)
-    tab.page.get_by_label("Filter rows").fill("block_n=32")
+    tab.page.locator("#sweep-table .facets nav", has_text="BLOCK_N").get_by_role("link", name="32").click()
     expect(rows).to_have_count(4)
     assert set(rows.locator("td:nth-child(3)").all_inner_texts()) == {"32"}
+    assert "ranking_BLOCK_N=32" in tab.page.url

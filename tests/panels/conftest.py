@@ -16,7 +16,7 @@ from kernels.measuring.fair_queue import INTERNAL, Client
 from kernels.measuring.session import Session
 from tests.panels.sweeps_made_up import Started
 from visualize.views.prediction_process import PredictionProcess
-from visualize.views.tune.sweep_tab import SweepPanel
+from visualize.views.tune.view import SweepPanel
 from visualize.web.redraw import Redraw
 
 

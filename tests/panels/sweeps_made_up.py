@@ -6,12 +6,12 @@ import threading
 
 from kernels.gpus import GPUS
 from kernels.results.store import Store
+from kernels.sweep.shared import SharedSweeps
 from kernels.sweep.sweep_run import SweepRun
 from tests.sweep.fakes import FakeBuilder, FakeDevice, predicting
 from tests.waiting import until
 from visualize.views.tabs import SETTINGS
-from visualize.views.tune.running_sweeps import RunningSweeps
-from visualize.views.tune.sweep_options import swept_space
+from visualize.views.tune.view import swept_space
 
 FEW = "BLOCK_M=32,64 BLOCK_N=32,64 num_warps=4,8"
 # 1,152 configs.
@@ -61,7 +61,7 @@ class Started:
 
     def sweeps(self, **bounds):
         """The sweeps of a page, on these devices."""
-        return RunningSweeps(self.sweep_here, **bounds)
+        return SharedSweeps(predicting(), self.sweep_here, **bounds)
 
 
 def ask(panel, button, session, state, page="page"):
@@ -75,7 +75,7 @@ class OneSweep:
     def __init__(self, sweep):
         self.sweep = sweep
 
-    def found(self, *_):
+    def find(self, *_):
         return self.sweep
 
     def running(self, *_):
@@ -84,4 +84,4 @@ class OneSweep:
 
 def finished(sweeps, space, gpu=GPUS["H200"], store=NOTHING):
     """What a sweep found, once it has ended and is kept."""
-    return until(lambda: sweeps.running(space, gpu) is None and sweeps.found(store, space, gpu))
+    return until(lambda: sweeps.running(space, gpu) is None and sweeps.find(store, space, gpu))

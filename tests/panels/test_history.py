@@ -9,6 +9,7 @@ import sqlite3
 import urllib.parse
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,10 +21,9 @@ from tests.figure_values import decode
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, experiment, noisy, run
 from visualize.views.endpoint import Api
 from visualize.views.plot import NONE
-from visualize.views.prose import kind_name
 from visualize.views.snapshot import Known
 from visualize.views.tabs import SETTINGS
-from visualize.views.tune.history_tab import PAGE, HistoryPanel, past_runs, reply, runs_of
+from visualize.views.tune.history import HistoryPanel, past_runs, reply, runs_of
 from visualize.views.tune.text import STORE_OFF
 
 ONE = experiment(M=2048, N=2048)
@@ -122,7 +122,7 @@ def test_where_nothing_is_stored_it_says_how_to_get_something(panel, store):
     shown = drawn(panel, store)
     assert "Press Run" in shown["history-claim"]
     assert shown["history-plot"] == NONE
-    assert "No result of any Experiment is stored yet." in shown["history-instead"]
+    assert "No result is stored yet." in shown["history-instead"]
     filled(store, [0.2], of=experiment(M=16))
     assert "16 × 1024" in drawn(panel, store)["history-instead"], "the latest of all stand there"
 
@@ -152,11 +152,12 @@ def test_each_run_is_a_row_with_its_numbers_and_versions(panel, store):
     assert old.startswith("2026-11-01 09:00 NVIDIA H200 0.200 ms")
 
 
-def test_many_runs_are_listed_in_part_and_the_table_says_of_how_many(panel, store):
-    filled(store, noisy(0.2, PAGE + 5))
+def test_many_runs_are_paged(panel, store):
+    filled(store, noisy(0.2, 45))
     listed = drawn(panel, store)["history-runs"]
-    assert listed.count("<tr>") == PAGE + 1
-    assert f"The latest {PAGE} of {PAGE + 5} runs" in listed
+    assert listed.count("<tr>") == 40 + 1
+    assert "1–40 of 45" in listed
+    assert drawn(panel, store, runs_page=2)["history-runs"].count("<tr>") == 5 + 1
 
 
 def links(markup, word):
@@ -178,26 +179,30 @@ def test_a_row_of_the_latest_opens_what_was_measured(panel, store):
 
 
 def test_the_latest_are_filtered_and_paged_by_links_that_keep_the_experiment(panel, store):
-    for place in range(PAGE + 3):
+    for place in range(43):
         filled(store, [0.2], of=experiment(M=1 + place))
     filled(store, [0.2], of=experiment("matmul.grouped"))
     filled(store, [0.2], kind="check")
     latest = drawn(panel, store)["history-latest"]
-    assert f"{PAGE} of {PAGE + 5} results" in latest
-    (older,) = links(latest, "Older")
-    assert older["M"] == "2048"
-    second = drawn(panel, store, history_before=older["history_before"])["history-latest"]
-    assert second.count("<tr>") == 5 + 1
-    assert "Older" not in second
-    assert "history_before" not in links(second, "Newest")[0]
+    assert "1–40 of 45" in latest
+    (following,) = links(latest, "Next")
+    assert (following["M"], following["history_page"]) == ("2048", "2")
+    assert drawn(panel, store, history_page=2)["history-latest"].count("<tr>") == 5 + 1
     (grouped,) = [one for one in links(latest, "matmul.grouped") if one["tab"] == "history"]
     only = drawn(panel, store, history_kernel=grouped["history_kernel"])["history-latest"]
     assert only.count("<tr>") == 1 + 1
     assert "1 result" in text_of(only)
-    assert "Checks 0" not in text_of(only)
-    checks = drawn(panel, store, history_kind="check")["history-latest"]
-    assert checks.count("<tr>") == 1 + 1
-    assert kind_name("check", plural=True) == "Checks"
+    assert "Checks" not in text_of(only)
+    (checks,) = links(latest, "Checks")
+    assert drawn(panel, store, history_kind=checks["history_kind"])["history-latest"].count("<tr>") == 1 + 1
+
+
+def test_each_list_is_saved_as_csv(panel, store):
+    filled(store, [0.2])
+    session = SimpleNamespace(store=store)
+    for button, header in (("runs", "ended,device,median_ms (ms)"), ("history", "kernel,kind"), ("sweeps", "kernel,s")):
+        (answer,) = panel.actions()[f"{button}-csv"].question(session, known(store).state, "page")
+        assert json.loads(answer["history-file"])["text"].startswith(f"\ufeff{header}")
 
 
 def test_a_result_of_a_kernel_that_is_no_longer_there_is_listed_without_a_link(panel, store):

@@ -12,23 +12,24 @@ import pytest
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError
 from kernels.results import Strategy
+from kernels.sweep.shared import SharedSweeps
 from tests.figure_values import decode
 from tests.kernels.stores import again
 from tests.panels.sent import request, settings_of, slots_of
 from tests.panels.sweeps_made_up import FEW, MANY, NOTHING, Session, finished, space_of
+from tests.sweep.fakes import predicting
 from tests.waiting import until
 from visualize.views.endpoint import Api
-from visualize.views.tune import sweep_endpoint
-from visualize.views.tune.running_sweeps import RunningSweeps
-from visualize.views.tune.sweep_tab import SweepPanel
+from visualize.views.tune import view
+from visualize.views.tune.view import SweepPanel
 
 
 def test_one_sweep_runs_at_a_time_and_the_other_is_refused_in_a_sentence(started):
     sweeps, session = started.sweeps(), Session()
     started.go.clear()
-    running = sweeps.start(session, space_of(), Strategy("grid"))
-    assert sweeps.start(session, space_of(), Strategy("grid")) is running
-    for other in ((space_of(MANY), Strategy("grid")), (space_of(), Strategy("random"))):
+    running = sweeps.start(session, [space_of()], Strategy("grid"))
+    assert sweeps.start(session, [space_of()], Strategy("grid")) is running
+    for other in (([space_of(MANY)], Strategy("grid")), ([space_of()], Strategy("random"))):
         with pytest.raises(
             ConfigError, match=r"A sweep of 8 configs of matmul\.grouped runs on this machine; one runs"
         ):
@@ -40,11 +41,11 @@ def test_one_sweep_runs_at_a_time_and_the_other_is_refused_in_a_sentence(started
 
 def test_a_sweep_that_nobody_watches_ends_and_its_rows_are_kept(started):
     sweeps, spaces = started.sweeps(unwatched_s=0), [space_of(M=size) for size in (512, 640)]
-    with sweeps.followed("a page"):
-        sweeps.start(Session(), spaces[0], Strategy("grid"))
+    with sweeps.watched("a page"):
+        sweeps.start(Session(), [spaces[0]], Strategy("grid"))
         assert finished(sweeps, spaces[0]).ended == "complete"
         started.go.clear()
-        sweeps.start(Session(), spaces[1], Strategy("grid"))
+        sweeps.start(Session(), [spaces[1]], Strategy("grid"))
     assert finished(sweeps, spaces[1]).ended == "cancelled"
 
 
@@ -54,35 +55,35 @@ def test_who_leaves_a_sweep_that_has_just_ended_leaves_the_next_one_of_its_searc
             started.go.clear()
         return started.sweep_here(*given)
 
-    sweeps, spaces = RunningSweeps(second_waits), [space_of(M=size) for size in (512, 640)]
-    first = sweeps.start(Session(), spaces[0], Strategy("grid"), "page", then=spaces[1:])
+    sweeps, spaces = SharedSweeps(predicting(), second_waits), [space_of(M=size) for size in (512, 640)]
+    first = sweeps.start(Session(), spaces, Strategy("grid"), "page")
     until(lambda: sweeps.running(spaces[1], GPUS["H200"]) is not None)
     assert sweeps.leave(first, "page") == 0
     assert finished(sweeps, spaces[1]).ended == "cancelled"
 
 
-def test_rows_that_are_kept_are_bounded_and_the_oldest_sweep_goes_first(started):
-    sweeps, spaces = started.sweeps(max_rows=20), [space_of(M=size) for size in (512, 640, 768)]
+def test_only_the_latest_sweeps_stay_in_memory(started):
+    sweeps, spaces = started.sweeps(), [space_of(M=size) for size in range(64, 74)]
     for space in spaces:
-        sweeps.start(Session(), space, Strategy("grid"))
+        sweeps.start(Session(), [space], Strategy("grid"))
         finished(sweeps, space)
-    assert [sweeps.found(NOTHING, space, GPUS["H200"]) is not None for space in spaces] == [False, True, True]
+    assert [sweeps.find(NOTHING, space, GPUS["H200"]) is not None for space in spaces] == [False] * 2 + [True] * 8
 
 
 def test_a_sweep_comes_back_after_a_restart_and_goes_on_under_its_name(started, store):
     before, space, session = started.sweeps(), space_of(), Session(store)
-    before.start(session, space, Strategy("grid"))
+    before.start(session, [space], Strategy("grid"))
     found = finished(before, space, store=store)
-    assert before.found(store, space, GPUS["H200"]).source == "measured"
+    assert before.find(store, space, GPUS["H200"]).source == "measured"
     later = started.sweeps()
-    back = later.found(again(store), space, GPUS["H200"])
+    back = later.find(again(store), space, GPUS["H200"])
     assert (back.rows, back.source) == (found.rows, "recorded")
-    assert later.found(store, space, GPUS["H200"]) is later.found(store, space, GPUS["H200"]), "it is read once"
-    later.start(session, space, Strategy("grid"))
+    assert later.find(store, space, GPUS["H200"]) is later.find(store, space, GPUS["H200"]), "it is read once"
+    later.start(session, [space], Strategy("grid"))
     finished(later, space, store=store)
     assert started.done == [(), found.rows]
     assert len(store.sweeps(5)) == 1
-    later.start(session, space, Strategy("grid"), anew=True)
+    later.start(session, [space], Strategy("grid"), anew=True)
     finished(later, space, store=store)
     assert started.done[2] == ()
     assert len(store.sweeps(5)) == 2
@@ -90,10 +91,10 @@ def test_a_sweep_comes_back_after_a_restart_and_goes_on_under_its_name(started, 
 
 def test_what_another_process_stored_since_is_found(started, store):
     sweeps, space = started.sweeps(), space_of()
-    sweeps.start(Session(store), space, Strategy("grid"))
+    sweeps.start(Session(store), [space], Strategy("grid"))
     mine = finished(sweeps, space, store=store)
-    started.sweeps().start(Session(again(store)), space, Strategy("random", seed=1), anew=True).result(30)
-    theirs = sweeps.found(store, space, GPUS["H200"])
+    started.sweeps().start(Session(again(store)), [space], Strategy("random", seed=1), anew=True).result(30)
+    theirs = sweeps.find(store, space, GPUS["H200"])
     assert (mine.strategy.name, theirs.strategy.name) == ("grid", "random")
 
 
@@ -101,7 +102,7 @@ def asked(started, vary=None, strategy="grid", seed=0, budget=0, experiment=None
     """The reply of /sweep, on made-up devices."""
     payload = experiment or {"kernel": "matmul.grouped", "gpu": "H200"}
     return asyncio.run(
-        sweep_endpoint.answer(Api(Session()), started.sweeps(), payload, vary, strategy, seed, budget, **bounds)
+        view.answer(Api(Session()), started.sweeps(), payload, vary, strategy, seed, budget, **bounds)
     )  # fmt: skip
 
 
@@ -237,7 +238,7 @@ async def shared(page, **bounds):
     (panel,) = page.panels["sweep"]
     payload = {"kernel": "matmul.grouped", "gpu": "H200"}
     vary = {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}
-    return await sweep_endpoint.answer(Api(page.session), panel.sweeps, payload, vary, "guided", 0, 0, **bounds)
+    return await view.answer(Api(page.session), panel.sweeps, payload, vary, "guided", 0, 0, **bounds)
 
 
 def test_a_call_that_shares_a_sweep_goes_on_when_a_page_cancels(page, started):
@@ -257,7 +258,7 @@ def test_a_call_that_shares_a_sweep_goes_on_when_a_page_cancels(page, started):
 
 def test_a_call_that_takes_too_long_answers_with_what_was_found(started):
     started.go.clear()
-    reply = asked(started, {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}, longest_s=0.1)
+    reply = asked(started, {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}, max_s=0.1)
     assert (reply["ended"], len(reply["rows"])) == ("cancelled", 8)
     assert started.devices[0].is_cancelled
 
@@ -265,9 +266,9 @@ def test_a_call_that_takes_too_long_answers_with_what_was_found(started):
 def test_a_call_that_takes_too_long_leaves_a_sweep_that_a_page_follows(page, started):
     (panel,) = page.panels["sweep"]
     started.go.clear()
-    with panel.sweeps.followed("a page"):
+    with panel.sweeps.watched("a page"):
         asyncio.run(pressed(page, "sweep-start"))
-        reply = asyncio.run(shared(page, longest_s=0.1))
+        reply = asyncio.run(shared(page, max_s=0.1))
         assert reply["ended"] == "running"
         assert not started.devices[0].is_cancelled
 
@@ -275,7 +276,7 @@ def test_a_call_that_takes_too_long_leaves_a_sweep_that_a_page_follows(page, sta
 def test_what_can_not_start_leaves_what_is_drawn(page, started):
     (panel,) = page.panels["sweep"]
     started.go.clear()
-    panel.sweeps.start(Session(), space_of(MANY), Strategy("grid"))
+    panel.sweeps.start(Session(), [space_of(MANY)], Strategy("grid"))
     (refused,) = asyncio.run(pressed(page, "sweep-start"))
     assert list(refused) == ["problems"]
     assert "one runs at a time" in refused["problems"]
@@ -285,14 +286,14 @@ def test_what_can_not_start_leaves_what_is_drawn(page, started):
 
 def test_the_document_names_the_bound():
     document = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
-    assert f"A call takes at most {sweep_endpoint.MOST_ASKED} configs" in document
-    assert f"{sweep_endpoint.LONGEST_S / 60:.0f} minutes" in document
+    assert f"A call takes at most {view.MAX_CONFIGS_PER_CALL} configs" in document
+    assert f"{view.MAX_CALL_S / 60:.0f} minutes" in document
 
 
 def test_a_session_that_is_closed_ends_the_sweep_under_way_first(page, started):
     (panel,) = page.panels["sweep"]
     started.go.clear()
-    panel.sweeps.start(page.session, space_of(), Strategy("grid"))
+    panel.sweeps.start(page.session, [space_of()], Strategy("grid"))
     page.session.close()
     assert finished(panel.sweeps, space_of()).ended == "cancelled"
 

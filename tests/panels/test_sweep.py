@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import json
 import re
@@ -23,9 +24,7 @@ from visualize.views.plot import NONE
 from visualize.views.slots import CLOSED, OPEN
 from visualize.views.snapshot import Known
 from visualize.views.tabs import SETTINGS
-from visualize.views.tune.sweep_options import PICTURES, plan, swept_space
-from visualize.views.tune.sweep_tab import SweepPanel
-from visualize.views.tune.text import MAX_RANKED
+from visualize.views.tune.view import PICTURES, SweepPanel, swept_space
 
 # The pictures that have a point for each row.
 OF_ROWS = [one for one in PICTURES if one != "library"]
@@ -33,6 +32,10 @@ OF_ROWS = [one for one in PICTURES if one != "library"]
 
 def text_of(markup):
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", str(markup)).split()))
+
+
+def state_at(link):
+    return SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None)
 
 
 def drawn_of(panel, sweep, state):
@@ -61,23 +64,19 @@ def many_rows():
     return Sweep(space, Strategy("grid"), "cuda", device, tuple(rows), None, "running", 60.0)
 
 
-@pytest.mark.parametrize("click", ["set", "pin"])
 @pytest.mark.parametrize("which", OF_ROWS)
-def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which, click):
-    found = many_rows()
-    assert len(found.rows) > 1000
-    drawn = drawn_of(panel, found, state_of(MANY, sweep_picture=which, sweep_click=click))
+def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, which):
+    drawn = drawn_of(panel, many_rows(), state_of(MANY, sweep_picture=which))
     sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in drawn.items()}
     assert sizes["sweep-plot"] > 1000
     assert sum(sizes.values()) < 150_000, sizes
-    assert drawn["sweep-table"].count("<tr>") == 1 + MAX_RANKED
+    assert drawn["sweep-table"].count("<tr>") == 1 + 40
+    assert "1–40 of 1,152" in drawn["sweep-table"]
 
 
 def test_before_it_starts_the_number_of_configs_and_what_is_refused_are_said(panel):
     state = state_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8")
     drawn = panel.draw(Known(state))
-    planned = plan(swept_space(state), state.gpu, None)
-    assert len(planned.refused) == 2  # 256 × 256, with 4 and 8 warps
     said = text_of(drawn["sweep-claim"])
     assert said.startswith("6 configs to try")
     assert "2 configs are set aside before any compile." in said
@@ -90,10 +89,10 @@ def test_before_it_starts_the_number_of_configs_and_what_is_refused_are_said(pan
     assert "timed on this machine's GPU" in text_of(panel.draw(Known(state, here=GPUS["H200"]))["sweep-claim"])
 
 
-def test_the_budget_makes_the_estimate_shorter():
-    state = state_of(MANY)
-    whole, part = (plan(swept_space(state), state.gpu, budget).seconds for budget in (None, 8))
-    assert part < whole / 20
+def test_the_budget_makes_the_estimate_shorter(panel):
+    whole, part = (text_of(panel.draw(Known(state_of(MANY, sweep_budget=n)))["sweep-claim"]) for n in (0, 8))
+    assert re.search(r"About \d+ min", whole)
+    assert re.search(r"About \d+ s\.", part)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +125,26 @@ def test_where_nothing_is_said_tiles_around_the_one_that_is_set_vary(kernel):
             assert getattr(kernel.config(), name) in values
 
 
-def test_the_axes_are_the_knobs_that_vary_and_others_are_refused(panel):
-    with pytest.raises(ConfigError, match="sweep_x is GROUP_SIZE, which does not vary; allowed are auto") as error:
-        drawn_of(panel, swept(Strategy("grid"), within=space_of()), state_of(sweep_x="GROUP_SIZE"))
-    assert error.value.field == "sweep_x"
+def test_the_heatmap_s_axes_are_the_chosen_knobs_if_they_vary(panel):
+    for chosen, axes in ((("num_warps", "BLOCK_M"), ("num_warps", "BLOCK_M")),
+                         (("GROUP_SIZE", "auto"), ("BLOCK_M", "BLOCK_N")),
+                         (("auto", "BLOCK_M"), ("BLOCK_N", "BLOCK_M"))):  # fmt: skip
+        state = state_of(sweep_x=chosen[0], sweep_y=chosen[1])
+        layout = decode(drawn_of(panel, swept(Strategy("grid"), within=space_of()), state)["sweep-plot"])["layout"]
+        assert (layout["xaxis"]["title"]["text"], layout["yaxis"]["title"]["text"]) == axes
+
+
+def test_the_ranking_is_filtered_and_sorted_by_the_address(panel):
+    found = many_rows()
+    state = state_of(MANY, ranking_num_warps="8", ranking_status="timed", ranking_sort="-median_ms")
+    listed = drawn_of(panel, found, state)["sweep-table"]
+    matching = [row for row in found.ranked if row.experiment.config.num_warps == 8]
+    slowest = max(matching, key=lambda row: row.median_ms)
+    assert f"of {len(matching)}" in listed
+    assert f">{found.ranked.index(slowest) + 1}</a>" in listed.split("<tbody>")[1].split("</tr>")[0]
+    aside = text_of(drawn_of(panel, found, state_of(MANY, ranking_status="set aside"))["sweep-table"])
+    assert "1–40 of 115" in aside
+    assert "Required: 9216, Hardware limit" in aside
 
 
 @pytest.mark.parametrize("which", OF_ROWS)
@@ -138,10 +153,10 @@ def test_every_row_has_words_and_an_address_that_sets_it_and_keeps_the_sweep(pan
     found = swept(Strategy("grid"), within=swept_space(state))
     drawn = drawn_of(panel, found, state)
     assert set(decode(drawn["sweep-plot"])["layout"]["meta"]) == {"words", "addresses"}
-    links = re.findall(r'href="\?([^"]+)"', drawn["sweep-table"])
+    links = re.findall(r'href="\?([^"]+)"', drawn["sweep-table"].split("<tbody>")[1])
     assert len(links) == len(found.ranked)
     for link, row in zip(links, found.ranked, strict=True):
-        there = SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None)
+        there = state_at(link)
         assert there.experiment == row.experiment
         assert swept_space(there).identity == found.space.identity
         assert (there.view.tab, there.view.options) == ("sweep", replace(state.view).options)
@@ -186,22 +201,21 @@ def test_what_is_done_stays_when_cancelled_and_pressing_again_resumes(panel, sta
     assert not {row.experiment for row in cut.rows if row.status in DONE} & set(again)
 
 
-@pytest.mark.parametrize("word", ["CSV", "JSON"])
-def test_all_rows_are_saved_and_without_a_sweep_a_sentence_says_so(panel, started, word):
-    button = f"sweep-{word.lower()}"
-    with pytest.raises(ConfigError, match="Nothing was swept yet"):
-        ask(panel, button, Session(), state_of())
+def test_rows_are_saved_and_without_a_sweep_a_sentence_says_so(panel, started):
+    with pytest.raises(ConfigError, match="no rows to save"):
+        ask(panel, "sweep-json", Session(), state_of())
     ask(panel, "sweep-start", Session(), state_of())
     found = finished(panel.sweeps, space_of())
-    (drawn,) = ask(panel, button, Session(), state_of())
-    file = json.loads(drawn["sweep-file"])
-    assert file["name"] == f"matmul_grouped_H200_sweep.{word.lower()}"
-    count = len(json.loads(file["text"])["rows"]) if word == "JSON" else len(file["text"].splitlines()) - 1
-    assert count == len(found.rows)
+    state = state_of(ranking_num_warps="4")
+    whole, part = (json.loads(ask(panel, button, Session(), state)[0]["sweep-file"])["text"]
+                   for button in ("sweep-json", "ranking-csv"))  # fmt: skip
+    assert len(json.loads(whole)["rows"]) == len(found.rows)
+    rows = list(csv.DictReader(part.removeprefix("\ufeff").splitlines()))
+    assert [(row["num_warps"], row["status"]) for row in rows] == [("4", "timed")] * 4
+    assert float(rows[0]["median_ms"]) <= float(rows[1]["median_ms"])
 
 
 def test_made_up_rows_are_as_the_engine_gives_them():
-    """What the size is measured on has no less than what a real row holds."""
     (real,) = swept(Strategy("grid"), within=grid({"BLOCK_M": [16]})).rows
     made = many_rows().rows[0]
     assert {name for name, value in vars(real).items() if value not in (None, "")} <= {
@@ -209,17 +223,12 @@ def test_made_up_rows_are_as_the_engine_gives_them():
     }
 
 
-def test_a_click_pins_a_config_where_that_is_set(panel):
-    state = state_of(BLOCK_M=128, sweep_click="pin")
+def test_the_best_config_is_pinned_beside_the_current_one(panel):
+    state = state_of(BLOCK_M=128)
     found = swept(Strategy("grid"), within=swept_space(state))
-    drawn = drawn_of(panel, found, state)
-    links = re.findall(r'href="\?([^"]+)"', drawn["sweep-table"])
-    for link, row in zip(links, found.ranked, strict=True):
-        there = SETTINGS.state(dict(urllib.parse.parse_qsl(link.replace("&amp;", "&"))), None)
-        assert there.pinned == row.experiment
-        assert there.experiment == state.experiment, "what is set stays"
-        assert swept_space(there).identity == found.space.identity
-    assert "pin its config" in drawn["sweep-progress"]
+    best, pinned = map(state_at, re.findall(r'href="\?([^"]+)"', drawn_of(panel, found, state)["sweep-lines"]))
+    assert (best.experiment, best.pinned) == (found.best.experiment, None)
+    assert (pinned.experiment, pinned.pinned) == (state.experiment, found.best.experiment)
 
 
 def test_how_it_is_searched_is_folded_away_once_something_is_found(panel, started, store):

@@ -22,7 +22,7 @@ from visualize.views.presets import presets, with_preset
 from visualize.views.snapshot import Known
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.figures import baselines_figure
-from visualize.views.tune.sweep_sizes import MOST_SIZES, swept_sizes
+from visualize.views.tune.view import MAX_SIZES, swept_sizes
 
 OVER = {"sweep_over": "K=256,512,1024", "sweep_strategy": "grid", "sweep_picture": "library"}
 GPU = GPUS["H200"]
@@ -40,7 +40,7 @@ def pressed(panel, session, state, anew=False):
 
 def wait(panel, session, state):
     """Until each size was swept."""
-    for space in swept_sizes(state).spaces.values():
+    for space in swept_sizes(state)[1].values():
         finished(panel.sweeps, space, store=session.store)
     until(lambda: not panel.has_live_updates(Known(state)))
 
@@ -73,9 +73,9 @@ def test_the_library_is_shown_beside_the_best_of_each_size_with_its_interval(pan
     assert (trace["name"], trace["x"]) == ("torch.matmul", ["256", "512", "1024"])
     for ratio, more, less, space in zip(
         trace["y"], trace["error_y"]["array"], trace["error_y"]["arrayminus"],
-        swept_sizes(state).spaces.values(), strict=True,
+        swept_sizes(state)[1].values(), strict=True,
     ):  # fmt: skip
-        (library,) = panel.sweeps.found(store, space, GPU).final.baselines
+        (library,) = panel.sweeps.find(store, space, GPU).final.baselines
         assert ratio == library.ratio
         assert (ratio + more, ratio - less) == pytest.approx((library.high, library.low))
     said = text_of(drawn["sweep-claim"])
@@ -89,8 +89,8 @@ def test_the_library_is_shown_beside_the_best_of_each_size_with_its_interval(pan
 
 def test_pressed_again_it_sweeps_what_is_left_and_anew_everything(panel, started, store):
     session, state = Session(store), state_of(**OVER)
-    own = swept_sizes(state).spaces
-    panel.sweeps.start(session, own[512], Strategy("grid"))
+    own = swept_sizes(state)[1]
+    panel.sweeps.start(session, [own[512]], Strategy("grid"))
     finished(panel.sweeps, own[512], store=store)
     pressed(panel, session, state)
     wait(panel, session, state)
@@ -106,7 +106,7 @@ def test_a_cancel_ends_all_that_was_to_follow(panel, started, store):
     pressed(panel, session, state)
     (said,) = ask(panel, "sweep-cancel", session, state)
     assert "Cancelling" in said["sweep-progress"]
-    assert finished(panel.sweeps, swept_sizes(state).spaces[256], store=store).ended == "cancelled"
+    assert finished(panel.sweeps, swept_sizes(state)[1][256], store=store).ended == "cancelled"
     assert len(started.devices) == 1
     said = text_of(panel.draw(Known(state, store=store))["sweep-claim"])
     assert said == "3 sizes of K to sweep. Library ratios need a GPU."
@@ -122,9 +122,9 @@ def test_a_cancel_between_two_sizes_ends_what_was_to_follow(panel, started, stor
 
     store = StoreThatCancels(store_path)
     session, state = Session(store), state_of(**OVER)
-    with panel.sweeps.followed("page"):
+    with panel.sweeps.watched("page"):
         pressed(panel, session, state)
-        assert finished(panel.sweeps, swept_sizes(state).spaces[256], store=store).ended == "complete"
+        assert finished(panel.sweeps, swept_sizes(state)[1][256], store=store).ended == "complete"
         assert len(started.devices) == 1
 
 
@@ -136,7 +136,7 @@ def test_a_cancel_between_two_sizes_ends_what_was_to_follow(panel, started, stor
         ("K=64 M=64", "it takes one of M, N, K"),
         ("dtype=float16", "it takes one of M, N, K"),
         ("K=0", "K must be a whole number from 1 to 16384 (got 0)."),
-        (f"K={','.join(str(size) for size in range(1, 14))}", f"13 sizes are given; at most {MOST_SIZES} are allowed."),
+        (f"K={','.join(str(size) for size in range(1, 14))}", f"13 sizes are given; at most {MAX_SIZES} are allowed."),
     ],
 )
 def test_sizes_that_make_no_sense_are_told_beside_their_field(text, said):
@@ -146,7 +146,7 @@ def test_sizes_that_make_no_sense_are_told_beside_their_field(text, said):
 
 
 def test_no_size_named_is_the_shape_that_is_set(panel, store):
-    assert swept_sizes(state_of()) is None
+    assert swept_sizes(state_of()) == ("", {})
     drawn = panel.draw(Known(state_of(sweep_picture="library"), store=store))
     assert drawn["sweep-plot"] == NONE
 
@@ -159,10 +159,10 @@ def test_the_article_s_grid_search_is_a_preset_of_the_fused_kernel():
     kernel = discover()["matmul.fused_add_relu"]
     (number,) = (n for n, title in enumerate(presets(kernel)) if "grid search" in title)
     state = SETTINGS.state(with_preset({}, kernel, number, None), None)
-    sizes = swept_sizes(state)
+    dimension, sizes = swept_sizes(state)
     assert state.view.tab == "sweep"
-    assert (sizes.dimension, list(sizes.spaces)) == ("K", [512, 1024, 2048, 4096, 8192, 16384])
-    for space in sizes.spaces.values():
+    assert (dimension, list(sizes)) == ("K", [512, 1024, 2048, 4096, 8192, 16384])
+    for space in sizes.values():
         assert [name for name, _ in space.varied] == ["BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps"]
         left = space.size - len(refuse_configs(space, GPUS["H200"]))
         assert 20 < left <= space.size == 54

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover
 from kernels.results import Strategy
 from tests.sweep.fakes import FakeDevice, grid, swept
 from visualize.views.tune import text
@@ -36,7 +35,7 @@ def test_the_best_time_sets_the_unit_of_headline_labels_and_ranking(sweep):
     fast = predicted_ms(sweep, 0.009996, 0.012, 1.5, 0.2)
     assert words(text.sweep_headline(fast)).startswith("10.00 µs predicted for the best config")
     assert "1,500 µs predicted" in text.point_label(fast.rows[2], fast)
-    ranked = words(text.ranking(fast, lambda row: ""))
+    ranked = words(text.ranking_table(fast).render(text.rows_by_rank(fast), text.RankingView(), lambda new: ""))
     assert "Time, µs predicted" in ranked
     assert "4 16 8" not in ranked
     assert [cell in ranked for cell in ("9.996", "12.00", "200.0", "1,500")] == [True] * 4
@@ -73,8 +72,7 @@ def test_failures_are_grouped_by_reason_the_most_frequent_first(sweep):
 
 
 def test_lines_to_copy_are_the_best_configs_in_order(sweep):
-    kernel = discover()[sweep.experiment.kernel]
-    lines = re.findall(r"triton\.Config\((.*?)\),", words(text.config_lines(kernel, sweep, "")))
+    lines = re.findall(r"triton\.Config\((.*?)\),", words(text.config_lines(sweep, "", "")))
     assert len(lines) == len(sweep.ranked) == 4
     for line, row in zip(lines, sweep.ranked, strict=True):
         assert f'"BLOCK_M": {row.experiment.config.BLOCK_M}, ' in line

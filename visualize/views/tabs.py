@@ -14,8 +14,8 @@ from visualize.views.order.timeline_panel import TimelinePanel
 from visualize.views.result.export_panel import ExportPanel
 from visualize.views.result.result_tab import ResultPanel
 from visualize.views.state import Settings
-from visualize.views.tune.history_tab import HistoryPanel
-from visualize.views.tune.sweep_tab import SweepPanel
+from visualize.views.tune.history import HistoryPanel
+from visualize.views.tune.view import SweepPanel
 from visualize.views.view import Panel
 
 

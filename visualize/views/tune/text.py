@@ -6,26 +6,29 @@ import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
 from markupsafe import Markup, escape
 
+from kernels import discover
 from kernels.experiment import Experiment
 from kernels.export.script import config_line
+from kernels.knobs import ConfigError, knobs
+from kernels.measuring.session import MEASUREMENTS
 from kernels.results import Sweep, SweepRow
 from kernels.results.store import StoredResult, StoredSweep
-from kernels.space import Space
-from kernels.spec import Kernel, format_duration, shape_text
+from kernels.space import Space, space_from_json
+from kernels.spec import format_duration, shape_text
+from kernels.sweep.sweep_run import Progress
 from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
 from visualize.views import prose
 from visualize.views.numbers import counted, milliseconds, percent, significant, time_unit
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.status import render_alert
-from visualize.views.tables import Column, Facet, column_table, experiment_columns, facet_links, frame, pager, table
+from visualize.views.tables import Column, Table, experiment_columns, frame, table
 
-# Rows of the ranking; the saved files hold all of them.
-MAX_RANKED = 100
 # triton.Config lines to copy.
 MAX_LINES = 8
 # Predicted times within this fraction of the fastest are ties: in the recorded sweeps, the model's favourite is up to
@@ -45,10 +48,6 @@ ENDINGS = {
     "cut off": "It was cut off, or it still runs in another process.",
 }
 _PHASES = {"explore": "exploring", "race": "racing the fastest", "final": "timing the finalists", "over": "ended"}
-_CLICKS = {
-    "set": "Click a point to set its config.",
-    "pin": "Click a point to pin its config beside the current one.",
-}
 
 CANCELLING = Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
 NOT_SWEPT = hint("Press Sweep to try them. Configs that cannot launch or would spill are set aside, with the reason.")
@@ -58,7 +57,6 @@ NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
 STORE_OFF = "Results are lost when this page stops: TILESCOPE_DB is off."
 STORE_OFF_HEADLINE = headline("", "", STORE_OFF)
 STORE_EMPTY = hint("No result of any Experiment is stored yet.")
-_OTHER_VERSION = "of another version of this kernel"
 _CHECKS = {None: "", True: "passed", False: "failed"}
 
 
@@ -151,16 +149,19 @@ def _ties(sweep: Sweep) -> object:
     return say(template, ties, Mark("predicted"), percent(_MODEL_ERROR)) if ties > 1 else ""
 
 
-def progress(phase: str, done: int, total: int, seconds: float, remaining_s: float | None, name: str = "") -> Markup:
+def progress(now: Progress, size: str = "") -> Markup:
     """Render a progress bar, the number of finished configs, and the remaining time.
 
     Args:
-        name: the sweep's name among several sizes, or "".
+        size: the sweep's size, such as "K 512", if there are several.
     """
-    left = "" if remaining_s is None else f", about {format_duration(remaining_s)} left"
-    prefix = f"{name}: " if name else ""
-    words = f"{prefix}{done:,} of {total:,} configs done, {_PHASES[phase]}, {format_duration(seconds)}{left}"
-    bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>').format(max(total, 1), done)
+    left = "" if now.remaining_s is None else f", about {format_duration(now.remaining_s)} left"
+    prefix = f"{size}: " if size else ""
+    counts = f"{prefix}{now.done:,} of {now.total:,} configs done"
+    words = f"{counts}, {_PHASES[now.phase]}, {format_duration(now.seconds)}{left}"
+    bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>').format(
+        max(now.total, 1), now.done
+    )
     return Markup('<p class="status" role="status">{} <span>{}</span></p>').format(bar, words)
 
 
@@ -190,44 +191,74 @@ def sweep_caption(sweep: Sweep) -> str:
     )  # fmt: skip
 
 
-def sweep_columns(sweep: Sweep) -> list[Column[SweepRow]]:
-    """Return the columns of the ranking: knobs, times, resources, status."""
-    unit, scale = sweep_unit(sweep)
-    fastest = sweep.ranked[0].relative or 1.0
-    columns = [Column[SweepRow](name, name, attrgetter(f"experiment.config.{name}")) for name, _ in sweep.space.varied]
-    if sweep.is_timed:
-        time, ratio = Sourced(f"Time, {unit}", sweep.source), "Time / best"
-        columns += [
-            Column("median_ms", time, cell=lambda row: significant((row.median_ms or 0) * scale, 4)),
-            Column("relative", ratio, cell=lambda row: significant((row.relative or fastest) / fastest, 4)),
-        ]
-    predicted = Sourced(f"Time, {unit}", "predicted")
-    return [
-        *columns,
-        Column("predicted", predicted, cell=lambda row: row.predicted and significant(row.predicted.ms * scale, 4)),
-        Column("resource", "Bottleneck", cell=lambda row: row.predicted and row.predicted.resource),
+# The knobs of all kernels.
+KNOBS = tuple(dict.fromkeys(name for kernel in discover().values() for name in knobs(kernel.config)))
+
+
+def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
+    """Return the columns of a sweep's rows: rank, knobs, times, resources, outcome. Default: those of all sweeps."""
+    names: Sequence[str] = KNOBS
+    (unit, scale), source, fastest, ranks = ("ms", 1.0), "measured", 1.0, dict[int, int]()
+    if sweep:
+        names, (unit, scale), source = [name for name, _ in sweep.space.varied], sweep_unit(sweep), sweep.source
+        fastest = (sweep.best and sweep.best.relative) or 1.0
+        ranks = {id(row): rank for rank, row in enumerate(sweep.ranked, 1)}
+
+    def time(ms: float | None) -> str:
+        return "" if ms is None else significant(ms * scale, 4)
+
+    def predicted(field: str) -> Callable[[SweepRow], object]:
+        return lambda row: getattr(row.predicted, field) if row.predicted else None
+
+    times = (
+        Column[SweepRow]("median_ms", Sourced(f"Time, {unit}", source), cell=lambda row: time(row.median_ms)),
+        Column[SweepRow](
+            "relative", "Time / best", cell=lambda row: row.relative and significant(row.relative / fastest, 4)
+        ),
+    )
+    return (
+        Column("rank", "Rank", lambda row: ranks.get(id(row)), lambda row: ranks.get(id(row), "–")),
+        *(Column[SweepRow](name, name, attrgetter(f"experiment.config.{name}"), facet="Its value.") for name in names),
+        *(times if sweep is None or sweep.is_timed else ()),
+        Column(
+            "predicted_ms",
+            Sourced(f"Time, {unit}", "predicted"),
+            predicted("ms"),
+            lambda row: time(row.predicted and row.predicted.ms),
+        ),
+        Column("predicted_resource", "Bottleneck", predicted("resource")),
         Column("registers", "Registers"),
         Column("spilled_bytes", "Spilled", unit="bytes"),
         Column("shared_bytes", "Shared", unit="bytes"),
-        Column("status", "Status"),
-    ]
+        Column("status", "Status", facet="The outcome of the config."),
+        Column("reason", "Reason", cell=lambda row: textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …")),
+    )
 
 
-def ranking(sweep: Sweep, address: Callable[[SweepRow], str]) -> Markup:
-    """Render the best configs as a table that can be sorted and filtered.
+RANKING = Table("ranking", "config", sweep_columns())
+RankingView = RANKING.make_options("RankingView", __name__)
+RankingView.of_kernel = True  # another kernel has other knobs
 
-    Args:
-        address: the query that sets a row's config.
-    """
-    rows = sweep.ranked[:MAX_RANKED]
-    if not rows:
-        return Markup()
-    ranks = {row.experiment: rank for rank, row in enumerate(rows, 1)}
-    rank = Column[SweepRow]("rank", "Rank", lambda row: ranks[row.experiment])
-    listed = column_table([rank, *sweep_columns(sweep)], rows, "Configs, the best first", address)
-    rest = len(sweep.ranked) - len(rows)
-    more = hint(say("The saved files list {} more.", f"{rest:,}")) if rest else Markup()
-    return Markup('<div class="sortable">{}</div>{}').format(listed, more)
+
+def row_json(row: SweepRow, sweep: Sweep) -> dict[str, object]:
+    """Return a row of /sweep: its config and outcome."""
+    columns = [column for column in RANKING.columns if column.name not in ("rank", *KNOBS)]
+    return {
+        "config": {name: getattr(row.experiment.config, name) for name, _ in sweep.space.varied},
+        **{name: getattr(row, name) for name in ("low_ms", "high_ms", "samples")},
+        **{column.name: column.value_of(row) for column in columns},
+    }
+
+
+def rows_by_rank(sweep: Sweep) -> list[SweepRow]:
+    """Return all rows: the ranked ones, best first, then the others in grid order."""
+    ranked = set(map(id, sweep.ranked))
+    return [*sweep.ranked, *(row for row in sweep.rows if id(row) not in ranked)]
+
+
+def ranking_table(sweep: Sweep) -> Table[SweepRow]:
+    """Return RANKING with the columns of a sweep."""
+    return replace(RANKING, columns=sweep_columns(sweep))
 
 
 def failures(sweep: Sweep) -> Markup:
@@ -252,14 +283,14 @@ def _reasons_table(reasons: Iterable[tuple[Experiment, str]], space: Space, capt
     return table(frame(("Configs", "Reason (first config)", "First config"), rows), caption) if rows else Markup()
 
 
-def picture_hint(sweep: Sweep, picture: str, click: str) -> Markup:
+def picture_hint(sweep: Sweep, picture: str) -> Markup:
     """Say what a click on the picture does, or why there is no picture."""
     if not sweep.ranked:
         return hint("No config has a result so far." if sweep.ended == "running" else "No config has a result.")
     if picture == "library":
         return hint("Enter sizes under over, such as K=512,1024, and press Sweep.")
     if sweep.is_timed or picture not in ("bound", "convergence"):
-        return hint(_CLICKS[click])
+        return hint("Click a point to set its config.")
     return hint(f"Nothing was timed, so {picture} has nothing to show. heatmap and parallel show predicted times.")
 
 
@@ -268,17 +299,17 @@ def left(others: int) -> Markup:
     return hint(f"You left the sweep. It continues for {counted(others, 'other client')}, and ends when all have left.")
 
 
-def config_lines(kernel: Kernel, sweep: Sweep, best: str) -> Markup:
-    """Render the best configs as triton.Config lines, and a link that sets the best one.
+def config_lines(sweep: Sweep, best: str, pinned: str) -> Markup:
+    """Render the best configs as triton.Config lines, and links to the best one.
 
     Args:
-        best: the query that sets the best config.
+        best, pinned: the queries that set and that pin the best config.
     """
+    kernel = discover()[sweep.experiment.kernel]
     lines = "".join(f"{config_line(kernel, row.experiment)}\n" for row in sweep.ranked[:MAX_LINES])
-    template = "{} and look at it on the other tabs. Best by {} time, for @triton.autotune:"
-    return hint(say(template, Link("Use the best config", best), Mark(sweep.source))) + Markup("<pre>{}</pre>").format(
-        lines
-    )
+    template = "{}, or {} beside the current one. Best by {} time, for @triton.autotune:"
+    links = Link("Use the best config", best), Link("pin it", pinned), Mark(sweep.source)
+    return hint(say(template, *links)) + Markup("<pre>{}</pre>").format(lines)
 
 
 def history_headline(series: Sequence[PastRuns], checks: Sequence[bool], source: str, problem: str) -> Markup:
@@ -363,85 +394,95 @@ def _ms(value: float | None) -> str:
     return "" if value is None else milliseconds(value)
 
 
-_RUN_COLUMNS: tuple[Column[StoredResult], ...] = (
-    Column("ended", "Ended (UTC)", cell=lambda result: f"{result.ended:%Y-%m-%d %H:%M}"),
-    Column("device", "Device"),
-    Column("median_ms", Sourced("Time", "recorded"), attrgetter("summary.median_ms"), unit="ms"),
-    Column(
-        "p20_ms",
-        "p20 to p80",
-        cell=lambda r: r.summary.p80_ms and f"{_ms(r.summary.p20_ms)} to {_ms(r.summary.p80_ms)}",
+def _spread(result: StoredResult) -> str:
+    summary = result.summary
+    return "" if summary.p80_ms is None else f"{_ms(summary.p20_ms)} to {_ms(summary.p80_ms)}"
+
+
+def _ratio_text(result: StoredResult) -> str:
+    return f"{result.summary.ratio:.3f} ×" if result.summary.ratio else ""
+
+
+_ENDED = Column[StoredResult]("ended", "Ended (UTC)", cell=lambda result: f"{result.ended:%Y-%m-%d %H:%M}")
+_DEVICE = Column[StoredResult]("device", "Device", facet="The device's own name.")
+_KIND_LABELS = {kind: prose.kind_name(kind, plural=True) for kind in MEASUREMENTS}
+
+RUNS: Table[StoredResult] = Table(
+    "runs",
+    "run",
+    (
+        _ENDED,
+        _DEVICE,
+        Column("median_ms", Sourced("Time", "recorded"), attrgetter("summary.median_ms"), unit="ms"),
+        Column("p20_ms", "p20 to p80", attrgetter("summary.p20_ms"), _spread),
+        Column("ratio", "Library / kernel", attrgetter("summary.ratio"), _ratio_text),
+        Column("check", "Check", lambda result: _CHECKS[result.summary.passed]),
+        Column("torch", "torch"),
+        Column("triton", "triton", facet="The version of Triton."),
     ),
-    Column("ratio", "Library / kernel", cell=lambda result: result.summary.ratio and f"{result.summary.ratio:.3f} ×"),
-    Column("check", "Check", lambda result: _CHECKS[result.summary.passed]),
-    Column("torch", "torch"),
-    Column("triton", "triton"),
 )
-_RESULT_COLUMNS: tuple[Column[StoredResult], ...] = (
-    Column("kernel", "Kernel"),
-    Column("kind", "What", lambda result: prose.kind_name(result.kind)),
-    Column(
-        "result",
-        Sourced("Result", "recorded"),
-        lambda result: (
-            (result.summary.passed is not False and _ms(result.summary.median_ms)) or _CHECKS[result.summary.passed]
+RunsView = RUNS.make_options("RunsView", __name__)
+
+
+def _result_text(result: StoredResult) -> str:
+    passed = result.summary.passed
+    return (passed is not False and _ms(result.summary.median_ms)) or _CHECKS[passed]
+
+
+RESULTS: Table[StoredResult] = Table(
+    "history",
+    "result",
+    (
+        Column("kernel", "Kernel", facet="The measured kernel."),
+        Column(
+            "kind", "What", cell=lambda result: prose.kind_name(result.kind), facet="The measurement.",
+            labels=_KIND_LABELS,
         ),
+        Column("result", Sourced("Result", "recorded"), attrgetter("summary.median_ms"), _result_text),
+        *experiment_columns(lambda result: result.experiment),
+        _DEVICE,
+        _ENDED,
     ),
-    *experiment_columns(lambda result: result.experiment),
-    *(column for column in reversed(_RUN_COLUMNS) if column.name in ("ended", "device")),
+)  # fmt: skip
+ResultsView = RESULTS.make_options("ResultsView", __name__)
+
+
+@dataclass(frozen=True)
+class ListedSweep:
+    """A stored sweep and its space; None if this version cannot read it."""
+
+    stored: StoredSweep
+    space: Space | None
+
+    @classmethod
+    def read(cls, stored: StoredSweep) -> ListedSweep:
+        try:
+            return cls(stored, space_from_json(stored.details.get("space")))
+        except ConfigError:
+            return cls(stored, None)
+
+    @property
+    def varied(self) -> str:
+        return varied_text(self.space) if self.space else "of another version of this kernel"
+
+
+SWEEPS: Table[ListedSweep] = Table(
+    "sweeps",
+    "sweep",
+    (
+        Column("kernel", "Kernel", attrgetter("stored.kernel"), facet="The kernel."),
+        *experiment_columns(lambda row: row.space and row.space.base)[:2],
+        Column("gpu", "GPU", attrgetter("stored.gpu"), facet="The GPU."),
+        Column(
+            "done", "Configs", attrgetter("stored.done"), lambda row: f"{row.stored.done:,} of {row.stored.total:,}"
+        ),
+        Column("best_ms", Sourced("Best", "recorded"), attrgetter("stored.best_ms"), unit="ms"),
+        Column("ended", "Ended", attrgetter("stored.ended"), facet="How the sweep ended."),
+        Column("began", "Began (UTC)", attrgetter("stored.began"), lambda row: f"{row.stored.began:%Y-%m-%d %H:%M}"),
+        Column("varied", "Varied"),
+    ),
 )
-
-
-def runs_table(results: Sequence[StoredResult], total: int) -> Markup:
-    """Render the latest runs of the experiment, of `total`."""
-    if not results:
-        return hint("No runs of this Experiment are stored.")
-    part = f"The latest {len(results):,} of {total:,} runs of this Experiment" if total > len(results) else ""
-    return column_table(_RUN_COLUMNS, results, part)
-
-
-def results_list(
-    facets: Sequence[Facet],
-    results: Sequence[StoredResult],
-    total: int,
-    links: Mapping[str, str],
-    address: Callable[[StoredResult], str],
-) -> Markup:
-    """Render the latest results of all experiments, with facets.
-
-    Args:
-        total: number of results that match the facets.
-        links: address of other parts of the list by link text, or "".
-        address: the query that shows a result, or "".
-    """
-    part = counted(total, "result") if len(results) == total else f"{len(results):,} of {total:,} results"
-    listed = column_table(_RESULT_COLUMNS, results, row_address=address) if results else Markup()
-    return Markup('<div class="recordings stored">{}{}{}</div>').format(
-        facet_links(facets), pager(part if results else "No stored results match.", **links), listed
-    )
-
-
-def sweeps_table(sweeps: Sequence[tuple[StoredSweep, Space | None, str]]) -> Markup:
-    """Render the latest sweeps of all experiments.
-
-    Args:
-        sweeps: each sweep, its space if this version can read it, and the query that shows it, or "".
-    """
-    if not sweeps:
-        return hint("No sweep is stored. Sweeps are stored row by row, and survive a restart.")
-    columns: tuple[Column[tuple[StoredSweep, Space | None, str]], ...] = (
-        Column("kernel", "Kernel", lambda row: row[0].kernel),
-        Column("shape", "Shape", lambda row: row[1] and shape_text(row[1].base.problem)),
-        Column("dtype", "Type", lambda row: row[1] and prose.dtype_text(row[1].base.problem)),
-        Column("gpu", "GPU", lambda row: row[0].gpu),
-        Column("configs", "Configs", cell=lambda row: f"{row[0].done:,} of {row[0].total:,}"),
-        Column("best_ms", Sourced("Best", "recorded"), lambda row: row[0].best_ms, unit="ms"),
-        Column("ended", "Ended", lambda row: row[0].ended),
-        Column("began", "Began (UTC)", cell=lambda row: f"{row[0].began:%Y-%m-%d %H:%M}"),
-        Column("varied", "Varied", lambda row: varied_text(row[1]) if row[1] else _OTHER_VERSION),
-    )
-    note = hint("A link opens the last sweep of these configs, which Sweep resumes.")
-    return column_table(columns, sweeps, row_address=lambda row: row[2]) + note
+SweepsView = SWEEPS.make_options("SweepsView", __name__)
 
 
 def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]]) -> Markup:

@@ -17,7 +17,6 @@ KINDS = {
     "listing": ("views/memory/listing.js",),
     "result": ("views/result/result.js",),
     "take": ("views/result/take.js",),
-    "sortable": ("views/tune/sortable.js",),
     "saved_file": ("views/tune/saved_file.js",),
     "link": ("web/assets/link.js", "web/assets/save.js", "web/assets/tables.js"),
     **{

@@ -1,7 +1,7 @@
 // The page: an update fills its slots by name, and a message tells the server what a person set or pressed.
 // A message goes through the outbox (see outbox.js); an update is `props.value` as JSON (see open_pages.py).
 const PATIENCE = 8000; // milliseconds until a redraw whose reply was lost is given up
-const FILLED = new Set(["html", "result", "sortable"]); // kinds whose value is their HTML
+const FILLED = new Set(["html", "result"]); // kinds whose value is their HTML
 const slots = new Map(); // name → a function that takes a value
 const settings = {}; // what all controls are set to
 let outbox = window.tilescopePost ? Promise.resolve() : new Promise((ready) => document.addEventListener("tilescope:outbox", ready, { once: true }));

@@ -1,0 +1,187 @@
+"""The sweep that a session runs for all its clients, and the latest sweep of each space."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from kernels.experiment import resolve_gpu
+from kernels.gpus import Gpu
+from kernels.knobs import ConfigError
+from kernels.measuring.session import Session
+from kernels.results import Strategy, Sweep
+from kernels.results.store import Store, StoredSweep
+from kernels.results.sweep import ResumePoint
+from kernels.space import Space
+from kernels.sweep.devices import Predict
+from kernels.sweep.sweep_run import SweepRun, sweep_here
+
+# Sweeps kept in memory. One of 4,096 configs takes a few megabytes.
+_MAX_ENDED = 8
+
+# Seconds between two checks for watchers.
+_CHECK_S = 0.2
+
+
+class SharedSweeps:
+    """Runs one sweep at a time, because a sweep takes all cores and the GPU. Clients of the same space share it.
+
+    A sweep is cancelled once all its watchers have left, or if it has no watcher for `unwatched_s`.
+
+    Args:
+        predict: the model that orders configs.
+        prepare: makes a sweep, as `sweep_here` does.
+        unwatched_s: longer than reloading a page takes.
+    """
+
+    def __init__(
+        self, predict: Predict, prepare: Callable[..., SweepRun] = sweep_here, unwatched_s: float = 30.0
+    ) -> None:
+        self._predict, self._prepare, self._unwatched_s = predict, prepare, unwatched_s
+        self._lock = threading.RLock()
+        self._session: Session | None = None
+        self._run: SweepRun | None = None
+        # The runs of the current search so far, one for each of its spaces.
+        self._search: list[SweepRun] = []
+        self._watchers: Counter[str] = Counter()
+        self._left: set[str] = set()
+        self._last_watched = 0.0
+        self._is_cancelled = False
+        self._latest: OrderedDict[tuple[str, str], tuple[StoredSweep | None, tuple[Sweep, ResumePoint] | None]]
+        self._latest = OrderedDict()
+
+    def start(
+        self, session: Session, spaces: Sequence[Space], strategy: Strategy, watcher: str = "", anew: bool = False
+    ) -> SweepRun:
+        """Start a search that sweeps some spaces in order, or join it if it is running.
+
+        Args:
+            watcher: the page or API call that starts it.
+            anew: ignore the rows of earlier sweeps.
+
+        Raises:
+            ConfigError: if another search is running.
+        """
+        first, *others = spaces
+        with self._lock:
+            if self._run is not None:
+                if self._run.strategy == strategy and self._run.space.identity in [space.identity for space in spaces]:
+                    self._left.discard(watcher)
+                    return self._run
+                swept = self._run.space
+                message = f"A sweep of {swept.size:,} configs of {swept.base.kernel} runs on this machine; one runs at "
+                raise ConfigError("busy", f"{message}a time. Cancel it, or wait.")
+            if self._session is not session:
+                self._session = session
+                session.before_close(self._cancel)
+            self._search, self._left, self._is_cancelled = [], set(), False
+            self._last_watched = time.monotonic()
+            run = self._begin(session, first, strategy, anew)
+        threading.Thread(target=self._drive, args=(session, run, others, anew), daemon=True).start()
+        return run
+
+    def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
+        """Return the running sweep if it is of this space and GPU."""
+        with self._lock:
+            run = self._run
+        return run if run and (run.space.identity, run.gpu.name) == (space.identity, gpu.name) else None
+
+    def find(self, store: Store, space: Space, gpu: Gpu) -> Sweep | None:
+        """Return the running sweep's rows so far, or the latest sweep of a space by any process."""
+        run = self.running(space, gpu)
+        if run is not None:
+            return run.snapshot()
+        latest = self._find_latest(store, space, gpu)
+        return latest[0] if latest else None
+
+    @contextmanager
+    def watched(self, watcher: str) -> Iterator[None]:
+        """Keep the running sweep alive, unless the watcher has left it."""
+        with self._lock:
+            self._watchers[watcher] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watchers[watcher] -= 1
+                self._last_watched = time.monotonic()
+
+    def leave(self, run: SweepRun, watcher: str) -> int:
+        """Stop watching a run's search, and cancel the search if nobody else watches it.
+
+        Returns:
+            The number of other watchers.
+        """
+        with self._lock:
+            self._left.add(watcher)
+            others = len(self._active_watchers())
+            if not others and run in self._search:
+                self._cancel()
+            return others
+
+    def _active_watchers(self) -> set[str]:
+        return {watcher for watcher, count in self._watchers.items() if count} - self._left
+
+    def _cancel(self) -> None:
+        with self._lock:
+            self._is_cancelled = True
+            if self._run is not None:
+                self._run.cancel()
+
+    def _begin(self, session: Session, space: Space, strategy: Strategy, anew: bool) -> SweepRun:
+        latest = None if anew else self._find_latest(session.store, space, resolve_gpu(space.base, session.gpu))
+        resume = latest[1] if latest else ResumePoint()
+        self._run = self._prepare(session, space, strategy, self._predict, resume)
+        self._search.append(self._run)
+        self._run.start()
+        return self._run
+
+    def _drive(self, session: Session, run: SweepRun, spaces: list[Space], anew: bool) -> None:
+        """Wait for a run's end, then sweep the other spaces unless the search was cancelled or failed."""
+        try:
+            while True:
+                for _ in run.updates(_CHECK_S):
+                    with self._lock:
+                        is_watched = self._active_watchers()
+                        idle_s = time.monotonic() - self._last_watched
+                    if not is_watched and idle_s > self._unwatched_s:
+                        self._cancel()
+                sweep = self._keep(session.store, run)
+                with self._lock:
+                    if not spaces or self._is_cancelled or sweep.ended in ("cancelled", "failed", "running"):
+                        return
+                    run = self._begin(session, spaces.pop(0), run.strategy, anew)
+        finally:
+            with self._lock:
+                self._run = None
+
+    def _keep(self, store: Store, run: SweepRun) -> Sweep:
+        try:
+            sweep = run.result()
+        except Exception:  # a bug, which whoever waits for the result gets, too
+            sweep = run.snapshot()
+        key = run.space.identity, run.gpu.name
+        self._remember(key, store.latest_sweep(run.space, run.gpu), (sweep, ResumePoint(sweep.rows, run.name)))
+        return sweep
+
+    def _find_latest(self, store: Store, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
+        """Return the latest sweep from memory, unless the store has a newer one. Without a store, memory decides."""
+        key, stored = (space.identity, gpu.name), store.latest_sweep(space, gpu)
+        with self._lock:
+            before, latest = self._latest.get(key, (None, None))
+        if stored is not None and stored != before:
+            latest = store.load_sweep(space, gpu) or latest
+            self._remember(key, stored, latest)
+        return latest
+
+    def _remember(
+        self, key: tuple[str, str], stored: StoredSweep | None, latest: tuple[Sweep, ResumePoint] | None
+    ) -> None:
+        with self._lock:
+            self._latest[key] = stored, latest
+            self._latest.move_to_end(key)
+            while len(self._latest) > _MAX_ENDED:
+                self._latest.popitem(last=False)

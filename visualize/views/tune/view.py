@@ -1,0 +1,471 @@
+"""The sweep of the Tune view: its options, its pictures and rows as it runs, and /sweep."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import json
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from kernels import discover
+from kernels.experiment import JsonSchema, argument_schemas
+from kernels.export.script import config_line
+from kernels.knobs import ConfigError, knob, knobs, quote, read_fields
+from kernels.measuring.session import Session
+from kernels.results import Strategy, Sweep, SweepRow
+from kernels.results.sweep import STRATEGIES
+from kernels.space import MAX_CONFIGS, Space, default_values, parse_varied, space
+from kernels.sweep import files
+from kernels.sweep.devices import concurrent_compiles
+from kernels.sweep.shared import SharedSweeps
+from kernels.sweep.sweep_run import SweepRun, estimate_seconds, refuse_configs
+from visualize.predict.launch_time import predict_time
+from visualize.views import form, pin, slots
+from visualize.views.address import query
+from visualize.views.endpoint import Api, Endpoint, answered, failure, from_payload, to_json
+from visualize.views.plot import NONE, drawn
+from visualize.views.slots import CLOSED, DISABLED, ENABLED, OPEN, button, fold, plot, slot
+from visualize.views.snapshot import Known
+from visualize.views.state import State, short_experiment
+from visualize.views.tune import figures, text
+from visualize.views.tune.text import KNOBS, RankingView
+from visualize.views.view import Panel, Slots, StreamAction
+
+AUTO = "auto"
+PICTURES = ("heatmap", "bound", "convergence", "parallel", "library")
+_HEATMAP = ("sweep_picture", ("heatmap",))
+
+# Each size takes as long as a sweep.
+MAX_SIZES = 12
+
+# Limits of /sweep: the page and the command line, which can be cancelled, take more. At 1.9 s per compile, this many
+# configs take six minutes on one core. In the interpreter a config takes up to 20 s.
+MAX_CONFIGS_PER_CALL, MAX_CALL_S = 200, 600.0
+_POLL_S = 0.2
+_CALLS = itertools.count()
+
+
+@dataclass(frozen=True)
+class SweptKnobs:
+    """What varies."""
+
+    of_kernel = True
+
+    sweep_vary: str = knob(
+        "", "Sweep", "Knobs and their values: BLOCK_M=64,128 num_warps=4,8. Empty: tiles around the current one.",
+        longest=400, label="vary",
+    )  # fmt: skip
+    sweep_over: str = knob(
+        "", "Sweep", "A dimension and its sizes, each with its own sweep: K=512,1024. Empty: the current shape.",
+        longest=200, label="over",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SweepSearch:
+    """How a space is searched."""
+
+    sweep_strategy: str = knob(
+        "guided", "Sweep", "guided: by predicted time, ends early. grid: all, in order. random: all, shuffled.",
+        choices=STRATEGIES, label="strategy",
+    )  # fmt: skip
+    sweep_budget: int = knob(
+        0, "Sweep", "Configs that are timed at most. 0: no limit.", low=0, high=MAX_CONFIGS, stops="powers",
+        label="budget",
+    )  # fmt: skip
+    sweep_seed: int = knob(
+        0, "Sweep", "The order of random.", low=0, high=999, only_with=("sweep_strategy", ("random",)), label="seed"
+    )
+
+    @property
+    def strategy(self) -> Strategy:
+        seed = self.sweep_seed if self.sweep_strategy == "random" else 0
+        return Strategy(self.sweep_strategy, seed, self.sweep_budget or None)
+
+
+@dataclass(frozen=True)
+class SweepPicture:
+    """The picture of a sweep."""
+
+    of_kernel = True
+
+    sweep_picture: str = knob(
+        "heatmap", "Sweep", "heatmap: two knobs, the best of the others. bound: time against its prediction. "
+        "convergence: fastest so far. parallel: all knobs. library: its time over the best, by size.",
+        choices=PICTURES, label="picture",
+    )  # fmt: skip
+    sweep_x: str = knob(
+        AUTO, "Sweep", "The knob across the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="across"
+    )
+    sweep_y: str = knob(
+        AUTO, "Sweep", "The knob up the heatmap.", choices=(AUTO, *KNOBS), only_with=_HEATMAP, label="up"
+    )
+
+
+def swept_space(state: State) -> Space:
+    """Return the space that the options describe.
+
+    Raises:
+        ConfigError: for the field `sweep_vary`.
+    """
+    varied = state.view.of(SweptKnobs).sweep_vary
+    try:
+        vary = parse_varied([varied], "sweep_vary") if varied.strip() else default_values(state.experiment)
+        return space(state.experiment, vary)
+    except ConfigError as error:
+        raise ConfigError(error.kind, str(error), "sweep_vary") from None
+
+
+def swept_sizes(state: State) -> tuple[str, dict[int, Space]]:
+    """Return the dimension that the options vary, and the space of each size, ascending; ("", {}) if there is none.
+
+    Raises:
+        ConfigError: for the field `sweep_over` or `sweep_vary`.
+    """
+    over, own = state.view.of(SweptKnobs).sweep_over, swept_space(state)
+    if not over.strip():
+        return "", {}
+    problem = own.base.problem
+    dimensions = {name: declared for name, declared in knobs(type(problem)).items() if declared.choices is None}
+    try:
+        given = parse_varied([over], "sweep_over")
+        name = next(iter(given))
+        if len(given) > 1 or name not in dimensions:
+            takes = f"one of {', '.join(dimensions)} and its sizes, as in {list(dimensions)[-1]}=512,1024"
+            raise ConfigError("not_a_dimension", f"sweep_over is {quote(over)}; it takes {takes}.")
+        sizes = sorted({int(dimensions[name].validate(name, value)) for value in given[name]})
+        if len(sizes) > MAX_SIZES:
+            raise ConfigError("too_many_sizes", f"{len(sizes)} sizes are given; at most {MAX_SIZES} are allowed.")
+    except ConfigError as error:
+        raise ConfigError(error.kind, str(error), "sweep_over") from None
+    problems = {size: replace(problem, **{name: size}) for size in sizes}
+    return name, {size: replace(own, base=replace(own.base, problem=sized)) for size, sized in problems.items()}
+
+
+def heatmap_axes(options: SweepPicture, varied: Mapping[str, tuple[int | str, ...]]) -> tuple[str, str]:
+    """Return the heatmap's knobs, across and up: the chosen ones if they vary, else those with the most values."""
+    longest = sorted(varied, key=lambda name: -len(varied[name]))
+    x = options.sweep_x if options.sweep_x in varied else next((n for n in longest if n != options.sweep_y), longest[0])
+    return x, options.sweep_y if options.sweep_y in varied else next((n for n in longest if n != x), x)
+
+
+class SweepPanel(Panel):
+    """A sweep of the current settings, redrawn as it runs."""
+
+    options = (SweptKnobs, SweepSearch, SweepPicture, RankingView)
+    forms = (("swept-knobs", SweptKnobs), ("sweep-search", SweepSearch), ("sweep-view", SweepPicture))
+    uses_compiler = False
+    is_compared = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sweeps = SharedSweeps(predict_time)
+
+    def layout(self) -> Markup:
+        return Markup("").join(
+            [
+                slot("sweep-claim"),
+                slots.row(
+                    button("sweep-start", "Sweep", primary=True),
+                    button("sweep-cancel", "Cancel", is_enabled=False),
+                    slot("sweep-progress"),
+                    name="sweep-row",
+                ),
+                slots.picture(
+                    plot("sweep-plot", "The configs of the sweep, by time"),
+                    slot("sweep-instead"),  # replaces the plot if there is nothing to draw
+                ),
+                fold(
+                    "sweep-search-fold",
+                    "What varies, the search, and the picture",
+                    slots.form("swept-knobs", "What varies"),
+                    slots.form("sweep-search", "The search"),
+                    slots.form("sweep-view", "The picture"),
+                    button("sweep-anew", "Sweep again, ignoring stored rows"),
+                ),
+                fold("sweep-ranking", "All configs, the best first", slot("sweep-table")),
+                fold("sweep-aside", "Configs without a result, and why", slot("sweep-reasons")),
+                fold(
+                    "sweep-take",
+                    "Take it with you: triton.Config lines, JSON",
+                    slot("sweep-lines"),
+                    slots.row(button("sweep-json", "The sweep as JSON")),
+                ),
+                slot("sweep-file", "saved_file"),
+            ]
+        )
+
+    def actions(self) -> Mapping[str, StreamAction]:
+        return {
+            "sweep-start": StreamAction(self._start),
+            "sweep-anew": StreamAction(partial(self._start, anew=True)),
+            "sweep-cancel": StreamAction(self._cancel),
+            "sweep-json": StreamAction(partial(self._save, False)),
+            "ranking-csv": StreamAction(partial(self._save, True)),
+        }
+
+    def fill(self, known: Known) -> Slots:
+        try:
+            is_known = self.sweeps.find(known.store, swept_space(known.state), known.state.gpu) is not None
+        except ConfigError:  # the sentence stands beside the field, so show the field
+            is_known = False
+        return {**super().fill(known), "sweep-search-fold": CLOSED if is_known else OPEN}
+
+    def draw(self, known: Known) -> Slots:
+        space, filled = swept_space(known.state), Slots()
+        axes: dict[str, Any] = {"choices": [AUTO, *(name for name, _ in space.varied)]}
+        dynamic = {"sweep_vary": {"placeholder": text.varied_text(space)}, "sweep_x": axes, "sweep_y": axes}
+        for name, kind in self.forms:
+            controls = [{**control, **dynamic.get(control["name"], {})} for control in form.fields(kind)]
+            options: Any = known.state.view.of(kind)
+            filled[name] = form.filled(controls, dataclasses.asdict(options))
+        return {**self._draw(known), **filled}
+
+    def _draw(self, known: Known) -> Slots:
+        """Draw the plan, the sweep or the sizes; all slots except the forms."""
+        state, options = known.state, known.state.view.of(SweepPicture)
+        dimension, sizes = swept_sizes(state)
+        sweep = self.sweeps.find(known.store, swept_space(state), state.gpu)
+        empty = dict.fromkeys(("sweep-instead", "sweep-table", "sweep-reasons", "sweep-lines"), "")
+        hint = text.NOT_SWEPT if sweep is None else text.picture_hint(sweep, options.sweep_picture)
+        if sizes and options.sweep_picture == "library":
+            hint = text.SIZES_HINT
+            own = _draw_sizes(state, dimension, {s: self.sweeps.find(known.store, sizes[s], state.gpu) for s in sizes})
+        else:
+            own = _draw_plan(known) if sweep is None else _draw_sweep(sweep, state)
+        if sweep and own["sweep-plot"] == NONE and not own.get("sweep-instead"):
+            own["sweep-instead"] = hint
+        return {**empty, **own, **self._draw_progress(state, hint)}
+
+    def _draw_progress(self, state: State, hint: str = "") -> Slots:
+        """Draw the running sweep's progress; without one, `hint`."""
+        run = self._running(state)
+        if run is None:
+            return {"sweep-progress": hint, "sweep-cancel": DISABLED}
+        dimension, _ = swept_sizes(state)
+        size = f"{dimension} {getattr(run.space.base.problem, dimension):,}" if dimension else ""
+        return {"sweep-progress": text.progress(run.progress, size), "sweep-cancel": ENABLED}
+
+    def _running(self, state: State) -> SweepRun | None:
+        spaces = [swept_space(state), *swept_sizes(state)[1].values()]
+        return next((run for space in spaces if (run := self.sweeps.running(space, state.gpu))), None)
+
+    def has_live_updates(self, known: Known) -> bool:
+        return self._running(known.state) is not None
+
+    def stream_updates(self, known: Known, page: str) -> Generator[Slots, None, None]:
+        before: tuple[SweepRun, int] | None = None
+        with self.sweeps.watched(page):
+            while (run := self._running(known.state)) is not None:
+                now = run, run.changes
+                yield self._draw_progress(known.state) if now == before else self._draw(known)
+                before = now
+        yield self._draw(known)
+
+    def _start(self, session: Session, state: State, page: str, anew: bool = False) -> Iterator[Slots]:
+        spaces = list(swept_sizes(state)[1].values()) or [swept_space(state)]
+        if len(spaces) > 1 and not anew:  # skip finished sizes, unless all are finished
+            sweeps = {space: self.sweeps.find(session.store, space, state.gpu) for space in spaces}
+            spaces = [space for space, sweep in sweeps.items() if sweep is None or sweep.final is None] or spaces
+        self.sweeps.start(session, spaces, state.view.of(SweepSearch).strategy, page, anew)
+        yield {**self._draw(Known(state, store=session.store, here=session.gpu)), "sweep-search-fold": CLOSED}
+
+    def _cancel(self, session: Session, state: State, page: str) -> Iterator[Slots]:
+        run = self._running(state)
+        if run is None:
+            yield self._draw_progress(state, text.NOTHING_TO_CANCEL)
+            return
+        others = self.sweeps.leave(run, page)
+        yield {"sweep-progress": text.left(others) if others else text.CANCELLING, "sweep-cancel": DISABLED}
+
+    def _save(self, is_csv: bool, session: Session, state: State, page: str) -> Iterator[Slots]:
+        sweep = self.sweeps.find(session.store, swept_space(state), state.gpu)
+        if sweep is None:
+            raise ConfigError("nothing_swept", "There are no rows to save yet. Press Sweep.")
+        if is_csv:
+            file = text.ranking_table(sweep).csv_file(text.rows_by_rank(sweep), state.view.of(RankingView))
+        else:
+            content = {"type": "application/json", "text": files.format_sweep(".json", sweep)}
+            file = json.dumps({"name": "tilescope_sweep.json", **content}, ensure_ascii=False)
+        yield {"sweep-file": file}
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def sweep(
+            experiment: dict[str, Any],
+            vary: dict[str, Any] | None = None,
+            strategy: str = "guided",
+            seed: int = 0,
+            budget: int = 0,
+        ) -> dict[str, Any]:
+            """Finds the fastest config of a kernel among all combinations of some values. Takes minutes, 10 at most.
+
+            `rows`: each config, the best first; without a GPU by `predicted_ms`. What can't launch has a `reason`.
+            """
+            return await answer(api, self.sweeps, experiment, vary, strategy, seed, budget)
+
+        return (Endpoint("sweep", sweep, at_once=None, schemas=SCHEMAS, is_flat=False),)
+
+
+def _draw_plan(known: Known) -> Slots:
+    state = known.state
+    space, budget = swept_space(state), state.view.of(SweepSearch).sweep_budget
+    refused = refuse_configs(space, state.gpu)
+    count = space.size - len(refused)
+    seconds = estimate_seconds(min(count, budget or count), concurrent_compiles())
+    headline = text.plan_headline(space, refused, seconds, known.here == state.gpu)
+    return {"sweep-claim": headline, "sweep-plot": NONE, "sweep-instead": text.plan_tables(space, refused)}
+
+
+def _draw_sweep(sweep: Sweep, state: State) -> Slots:
+    options, address = state.view.of(SweepPicture), _row_address(sweep, state)
+    lines, best = "", sweep.best
+    if best:
+        pinned = state.moved_to(**{pin.FIELD: pin.to_text(short_experiment(best.experiment))})
+        lines = text.config_lines(sweep, address(best), query(pinned))
+    ranking = text.ranking_table(sweep).render(
+        text.rows_by_rank(sweep), state.view.of(RankingView), lambda new: query(state.moved_to(**new)), address
+    )
+    return {
+        "sweep-claim": text.sweep_headline(sweep),
+        "sweep-plot": picture(sweep, options, address),
+        "sweep-table": ranking,
+        "sweep-reasons": text.failures(sweep),
+        "sweep-lines": lines,
+    }
+
+
+def picture(sweep: Sweep, options: SweepPicture, address: Callable[[SweepRow], str]) -> str:
+    """Return the plot's value; NONE without results, or without times if the picture is of times.
+
+    Args:
+        address: the query that sets a row's config.
+    """
+    name, axes = options.sweep_picture, heatmap_axes(options, dict(sweep.space.varied))
+    if not sweep.ranked or name == "library" or (name in ("bound", "convergence") and not sweep.is_timed):
+        return NONE
+    if name == "heatmap":
+        figure = figures.heatmap_figure(sweep, *axes)
+    else:
+        figure = getattr(figures, f"{name}_figure")(sweep)
+    meta = {
+        "words": np.array([text.point_label(row, sweep) for row in sweep.rows]),
+        "addresses": np.array([address(row) for row in sweep.rows]),
+    }
+    zoom = f"{name} {axes if name == 'heatmap' else ''} {sweep.space.identity}"
+    return drawn(figure, zoom, meta, about=text.sweep_caption(sweep))
+
+
+def _row_address(sweep: Sweep, state: State) -> Callable[[SweepRow], str]:
+    """Return row → the query that sets its config and keeps the sweep."""
+    names = [name for name, _ in sweep.space.varied]
+    others = state.moved_to(sweep_vary=text.varied_text(sweep.space))
+    others = {name: value for name, value in others.items() if name not in names}
+
+    def address(row: SweepRow) -> str:
+        own = {name: value for name, value in short_experiment(row.experiment).items() if name in names}
+        return query({**others, **own})
+
+    return address
+
+
+def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]) -> Slots:
+    """Draw the best config at each size beside the library."""
+    timed = [(size, sweep) for size, sweep in sweeps.items() if sweep and sweep.final and sweep.final.baselines]
+    plotted = NONE
+    if timed:
+        ratios, first = [(size, sweep.final.baselines) for size, sweep in timed if sweep.final], timed[0][1]
+        zoom = f"library {' '.join(str(size) for size, _ in timed)} {first.space.identity}"
+        figure = figures.baselines_figure(dimension, ratios, first.source)
+        plotted = drawn(figure, zoom, about=text.sweep_caption(first))
+    table = text.sizes_table(
+        dimension,
+        list(sweeps.items()),
+        lambda size: query(state.moved_to(**{dimension: size, "sweep_picture": ""})),
+    )
+    return {
+        "sweep-claim": text.sizes_headline(dimension, len(sweeps), timed),
+        "sweep-plot": plotted,
+        "sweep-instead": "" if timed else table,
+        "sweep-table": table,
+    }
+
+
+# /sweep
+
+_PREFIX = "sweep_"
+SCHEMAS: dict[str, JsonSchema] = {
+    "vary": {
+        "type": "object",
+        "additionalProperties": {"type": "array", "items": {"type": "integer"}},
+        "description": f"Values by knob of the config; {MAX_CONFIGS_PER_CALL} combinations at most. "
+        "Default: tiles near its own.",
+    },
+    **argument_schemas(SweepSearch, _PREFIX),
+}
+
+
+async def answer(
+    api: Api,
+    sweeps: SharedSweeps,
+    payload: object,
+    vary: object,
+    strategy: object,
+    seed: object,
+    budget: object,
+    max_s: float = MAX_CALL_S,
+) -> dict[str, Any]:
+    """Sweep, and return the reply at the end or after `max_s` seconds."""
+    try:
+        base = from_payload(payload)
+        given = {"strategy": strategy, "seed": seed, "budget": budget}
+        search = read_fields(SweepSearch, given, "/sweep", prefix=_PREFIX)
+        if not isinstance(vary, Mapping | None):
+            message = 'vary must be a JSON object of lists, such as {"BLOCK_M": [64, 128]}.'
+            raise ConfigError("not_an_object", message, "vary")
+        within = space(base, {str(name): values for name, values in (vary or default_values(base)).items()})
+        if within.size > MAX_CONFIGS_PER_CALL:
+            message = f"{within.size:,} configs are asked for; /sweep takes at most {MAX_CONFIGS_PER_CALL}. Vary fewer "
+            raise ConfigError("too_many_configs", f"{message}values, or use the page or app.py sweep.", "vary")
+        name = f"/sweep {next(_CALLS)}"
+        with sweeps.watched(name):
+            run = await asyncio.to_thread(
+                sweeps.start, api.session, [within], dataclasses.replace(search.strategy, seed=search.sweep_seed), name
+            )
+            deadline = time.monotonic() + max_s
+            while not run.has_ended:  # poll: a blocked thread would delay the app's exit
+                await asyncio.sleep(_POLL_S)
+                if time.monotonic() > deadline and sweeps.leave(run, name):
+                    break  # the sweep continues for its other watchers
+            sweep = run.result() if run.has_ended else run.snapshot()
+    except Exception as error:
+        return to_json(failure(error))
+    return await asyncio.to_thread(answered, lambda: reply(sweep))
+
+
+def reply(sweep: Sweep) -> dict[str, Any]:
+    """Return the body of /sweep: the best config first, then the configs without a result in grid order."""
+    gpu, best = sweep.rows[0].device, sweep.best
+    kernel = discover()[sweep.experiment.kernel]
+    return {
+        "gpu": gpu,
+        "experiment": replace(sweep.experiment, gpu=gpu).to_json(),
+        "vary": {name: list(values) for name, values in sweep.space.varied},
+        "strategy": vars(sweep.strategy),
+        "backend": sweep.backend,
+        "device": vars(sweep.device),
+        "rows": [text.row_json(row, sweep) for row in text.rows_by_rank(sweep)],
+        "best": replace(best.experiment, gpu=gpu).to_json() if best else None,
+        "triton_config": config_line(kernel, best.experiment) if best else None,
+        "baselines": [vars(ratio) for ratio in (sweep.final.baselines if sweep.final else ())],
+        "ended": sweep.ended,
+        "seconds": sweep.seconds,
+        "note": sweep.note,
+    }
