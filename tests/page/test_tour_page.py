@@ -38,7 +38,7 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab: Tab) -> None:
         )
         assert shows(tab, "asked") == (stop.ask is not None)
         if stop.ask:
-            assert tab.page.locator("#results").evaluate("({ inert }) => inert"), "the picture would answer the question"
+            assert tab.page.locator("#results").evaluate("({ inert }) => inert"), "the picture would answer"
             tab.page.keyboard.press("ArrowRight")
             assert not shows(tab, "asked")
         for fact in (fact for name, fact in stop.facts.items() if f"{{{name}}}" in stop.say):

@@ -88,6 +88,17 @@ class Redraw:
             return page.update({}, sent.get("number"))
         return page.update(slots, sent.get("number"), has_more=page.state is not None and self._has_more(page.state))
 
+    def opening(self) -> str:
+        """Return the update of a page without an address, which a browser draws before it has sent a message."""
+        state = SETTINGS.state(SETTINGS.opening, self.session.gpu)
+        slots: Slots = {
+            "settings": json.dumps(state.to_settings(), ensure_ascii=False),
+            "experiment": experiment_form(state, self.session.gpu),
+            "tab": state.view.tab,
+        }
+        # Without results: to read all recordings would hold up the start.
+        return OpenPage().update(slots | draw_view(self.panels[state.view.tab], self.result, Known(state), None))
+
     async def on_stream(self, request: gr.Request) -> AsyncIterator[str]:
         """Stream what the open view still lacks: what the compiler and other processes say, and what is running."""
         page = self._pages.find(request)

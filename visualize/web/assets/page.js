@@ -83,5 +83,6 @@ element.addEventListener("click", ({ target }) => {
   if (button?.id === "cancel") send.cancel();
   else if (button) send.act(button.id);
 });
+if (![...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"))) window.tilescopeReceive(props.value);
 watch("value", () => window.tilescopeReceive(props.value));
 request(() => ({ open: location.search, kept: localStorage.getItem("tilescope-run") ?? "" }));
