@@ -47,7 +47,12 @@ class LivePlot {
         this.inView = entries.at(-1).isIntersecting;
         if (this.inView && node.data) window.Plotly.Plots.resize(node);
       }),
+      // Plotly follows its place's width alone.
+      new ResizeObserver(() => {
+        if (node.closest(".picture") && node.clientHeight && node._fullLayout && node._fullLayout.height !== node.clientHeight) this.paint();
+      }),
     ];
+    this.observers[2].observe(node);
     this.observers[0].observe(document.body, { attributes: true, attributeFilter: ["class"] });
     this.observers[1].observe(node);
   }
