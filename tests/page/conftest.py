@@ -187,13 +187,13 @@ class Tab:
             self.page.locator(f".pictures [data-tab={name}]").filter(visible=True).click()
 
     def run(self) -> None:
-        """Press Run and wait for the end, good or bad."""
+        """Press Run and wait for the end, good or bad. A run that was known before is no end."""
+        self.page.evaluate("document.querySelector('#card').replaceChildren()")
         self.page.locator("#run").click()
-        self.page.wait_for_selector("#status .stages, #status [role=status]", state="attached")
         self.ended()
 
-    def ended(self, seconds: float = 90) -> None:
-        ends = "#status [data-finished], #status .failure"
+    def ended(self, seconds: float = 90, place: str = "card") -> None:
+        ends = f"#{place} :is([data-finished], .result-card, .failure)"
         self.page.wait_for_selector(ends, state="attached", timeout=1000 * seconds)
 
     def answers(self) -> list[int]:

@@ -44,7 +44,7 @@ def test_a_run_appears_on_the_open_tab_and_is_there_after_a_restart(
             tab.says("#history-claim", "1 of 1")
             tab.says("#history-instead", "Triton's interpreter")
             if is_again:
-                tab.says("#strip", "stored on this machine")
+                tab.says("#card", "stored on this machine")
                 tab.fold("history-latest-fold")
                 tab.page.locator("#history-latest").get_by_role("link", name="transpose.tiled").nth(1).click()
                 tab.page.wait_for_function("location.search.includes('tab=result')")

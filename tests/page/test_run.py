@@ -36,8 +36,8 @@ FIRST_OF_FAMILY = {kernel.family.root.id: kernel.id for kernel in reversed(KERNE
 def test_a_run_shows_its_check_and_no_time(tab: Tab, kernel: str) -> None:
     tab.open(f"?kernel={kernel}&M=129&N=100&tab=schedule")
     tab.run()
-    tab.says("#strip", "passed")
-    tab.says("#status", "there is no time to report")
+    tab.says("#card", "✓ 0 wrong")
+    tab.says("#card", "interpreter")
     assert tab.page.get_by_role("tab", name="Order").get_attribute("aria-selected") == "true", "it stays"
     tab.tab("result")
     tab.wait_for_draw("diff-plot")
@@ -49,21 +49,22 @@ def test_the_result_is_greyed_once_the_controls_move_on(tab: Tab) -> None:
     """And a recorded run shows no picture of another one."""
     tab.open("?kernel=transpose.tiled&M=128&N=128")
     tab.run()
-    strip = tab.page.locator("#strip [data-experiment]")
-    assert "stale" not in (strip.get_attribute("class") or "")
+    card = tab.page.locator("#card [data-experiment]")
+    assert "stale" not in (card.get_attribute("class") or "")
     tab.page.get_by_label("BLOCK_M slider").press("ArrowRight")
-    tab.page.wait_for_selector("#strip [data-experiment].stale")
+    tab.page.wait_for_selector("#card [data-experiment].stale")
+    assert card.get_attribute("data-stale") == "Result for BLOCK_M 32. Run to update."
     tab.page.get_by_label("BLOCK_M slider").press("ArrowLeft")
-    tab.page.wait_for_selector("#strip [data-experiment]:not(.stale)")
+    tab.page.wait_for_selector("#card [data-experiment]:not(.stale)")
     tab.tab("result")
     tab.wait_for_draw("diff-plot")
     tab.page.get_by_label("M", exact=True).fill("1024")
     tab.page.get_by_label("N", exact=True).fill("1024")
     tab.page.get_by_label("GPU", exact=True).select_option(label="H200")
-    tab.page.wait_for_selector("#strip [data-experiment].stale")
+    tab.page.wait_for_selector("#card [data-experiment].stale")
     tab.page.wait_for_function("location.search.includes('gpu=H200')")
     tab.page.locator("#run").click()
-    tab.page.wait_for_function("document.querySelector('#strip').innerText.includes('recorded')")
+    tab.page.wait_for_function("document.querySelector('#card').innerText.includes('recorded')")
     tab.page.wait_for_function("!document.querySelector('#diff-plot .main-svg')")
     tab.says("#result", "was not recorded", folded=True)
 
@@ -73,17 +74,15 @@ def test_control_and_enter_runs_and_the_result_comes_back_after_a_reload(tab: Ta
     before = datetime.datetime.now()
     tab.page.get_by_label("M", exact=True).press("Control+Enter")
     tab.ended()
-    strip = tab.text("#strip")
-    assert "passed" in strip
-    assert "kept by this browser" not in strip
+    card = tab.text("#card")
+    assert "✓ 0 wrong" in card
+    assert "kept by this browser" not in card
     tab.page.wait_for_function("localStorage.getItem('tilescope-run')?.length > 1000")
     tab.open(tab.page.evaluate("location.search"))
-    tab.page.wait_for_function("document.querySelector('#strip')?.innerText.includes('passed')")
-    figures = tab.page.locator("#strip .figure")
-    *shown, when = figures.all_inner_texts()
-    assert "\n".join(shown).split() == strip.split()
-    assert "kept by this browser" in when
-    ended = tab.page.locator("#strip time").get_attribute("datetime")
+    tab.says("#card", "kept by this browser")
+    again, _, when = tab.text("#card").partition("run ended")
+    assert again.split() == card.split()
+    ended = tab.page.locator("#card time").get_attribute("datetime")
     assert ended is not None
     utc = datetime.datetime.fromisoformat(ended)
     assert f"{utc.astimezone():%H:%M}" in when, "the reader's own time"
@@ -102,21 +101,21 @@ def test_float32_says_that_a_gpu_multiplies_as_tf32(tab: Tab) -> None:
 def test_what_takes_too_long_is_refused_with_the_estimate(tab: Tab) -> None:
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096")
     tab.page.locator("#run").click()
-    tab.page.wait_for_selector("#status .failure")
-    tab.says("#status", "the interpreter would take about")
+    tab.page.wait_for_selector("#card .failure")
+    tab.says("#card", "the interpreter would take about")
 
 
 def test_cancel_ends_the_work_and_the_next_run_succeeds(tab: Tab, app: App) -> None:
     tab.open(LONG)
     tab.page.locator("#run").click()
-    tab.page.wait_for_selector("#status li.now:has-text('launch')")
+    tab.page.wait_for_selector("#card li.now:has-text('launch')")
     before = set(app.workers())
     tab.page.locator("#cancel").click()
-    tab.page.wait_for_selector("#status .failure[data-kind=cancelled]")
+    tab.page.wait_for_selector("#card .failure[data-kind=cancelled]")
     tab.page.get_by_label("M", exact=True).fill("64")
     tab.page.wait_for_function("location.search.includes('M=64&')")
     tab.run()
-    tab.says("#strip", "passed")
+    tab.says("#card", "✓ 0 wrong")
     assert before - set(app.workers()), "the worker that was cancelled is gone"
 
 
@@ -124,15 +123,15 @@ def test_cancel_ends_the_work_and_the_next_run_succeeds(tab: Tab, app: App) -> N
 def test_a_killed_worker_ends_its_run_in_a_sentence_and_the_next_run_succeeds(tab: Tab, app: App) -> None:
     tab.open(LONG)
     tab.page.locator("#run").click()
-    tab.page.wait_for_selector("#status li.now:has-text('launch')")
+    tab.page.wait_for_selector("#card li.now:has-text('launch')")
     for worker in app.workers():
         os.kill(worker, signal.SIGKILL)
-    tab.page.wait_for_selector("#status .failure[data-kind=worker_died]")
-    tab.says("#status", "killed by SIGKILL")
+    tab.page.wait_for_selector("#card .failure[data-kind=worker_died]")
+    tab.says("#card", "killed by SIGKILL")
     tab.page.get_by_label("M", exact=True).fill("64")
     tab.page.wait_for_function("location.search.includes('M=64&')")
     tab.run()
-    tab.says("#strip", "passed")
+    tab.says("#card", "✓ 0 wrong")
 
 
 @pytest.mark.all_combinations
@@ -140,11 +139,11 @@ def test_a_second_person_sees_their_place(tab: Tab, app: App) -> None:
     tab.open(LONG.replace("N=512", "N=256"))
     second = Tab(tab.page.context.new_page(), app.url).open("?kernel=transpose.tiled&M=64&N=64")
     tab.page.locator("#run").click()
-    tab.page.wait_for_selector("#status li.now:has-text('launch')")
+    tab.page.wait_for_selector("#card li.now:has-text('launch')")
     second.page.locator("#run").click()
-    second.page.wait_for_function("document.querySelector('#status').innerText.includes('1 before you')")
+    second.page.wait_for_function("document.querySelector('#card').innerText.includes('1 before you')")
     second.ended()
-    assert "passed" in second.text("#strip")
+    assert "✓ 0 wrong" in second.text("#card")
     tab.ended()
 
 
@@ -153,7 +152,7 @@ def test_an_app_that_is_ended_takes_its_busy_workers_along(browser: Browser, tmp
     with served(tmp_path) as app:
         tab = Tab(browser.new_page(), app.url).open(LONG)
         tab.page.locator("#run").click()
-        tab.page.wait_for_selector("#status li.now:has-text('launch')")
+        tab.page.wait_for_selector("#card li.now:has-text('launch')")
         workers = app.workers()
         assert workers
     tab.page.close()
@@ -164,34 +163,34 @@ def test_an_app_that_is_ended_takes_its_busy_workers_along(browser: Browser, tmp
 def test_a_run_that_replaces_another_has_the_last_word(tab: Tab) -> None:
     tab.open(LONG)
     tab.page.locator("#run").click()
-    tab.page.wait_for_selector("#status li.now:has-text('launch')")
+    tab.page.wait_for_selector("#card li.now:has-text('launch')")
     tab.page.get_by_label("M", exact=True).fill("4096")
     tab.page.wait_for_function("location.search.includes('M=4096&')")
     tab.page.locator("#run").click()
-    tab.page.wait_for_selector("#status .failure[data-kind=too_slow_here]")
+    tab.page.wait_for_selector("#card .failure[data-kind=too_slow_here]")
     tab.page.wait_for_timeout(1500)
-    tab.says("#status", "the interpreter would take about")  # the run before it has nothing more to say
+    tab.says("#card", "the interpreter would take about")  # the run before it has nothing more to say
 
 
 @pytest.mark.all_combinations
 def test_a_bad_value_keeps_its_sentence_while_a_run_goes_on(tab: Tab) -> None:
     tab.open(LONG)
     tab.page.locator("#run").click()
-    tab.page.wait_for_selector("#status li.now:has-text('launch')")
+    tab.page.wait_for_selector("#card li.now:has-text('launch')")
     tab.page.get_by_label("M", exact=True).fill("20000")
     problem = tab.page.locator('.field[data-field="M"] .problem')
     problem.wait_for(state="visible")
     tab.page.wait_for_timeout(1500)
     assert problem.is_visible()
     tab.page.locator("#cancel").click()
-    tab.page.wait_for_selector("#status .failure[data-kind=cancelled]")
+    tab.page.wait_for_selector("#card .failure[data-kind=cancelled]")
 
 
 @pytest.mark.all_combinations
 def test_a_page_that_is_closed_ends_its_run(tab: Tab, app: App) -> None:
     closed = Tab(tab.page.context.new_page(), app.url).open(LONG)
     closed.page.locator("#run").click()
-    closed.page.wait_for_selector("#status li.now:has-text('launch')")
+    closed.page.wait_for_selector("#card li.now:has-text('launch')")
     busy = app.workers()
     closed.page.close()
     until(lambda: not set(busy) <= set(app.workers()))

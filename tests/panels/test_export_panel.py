@@ -14,7 +14,7 @@ from kernels.results import records
 from tests.figure_values import decode
 from tests.panels.sent import opened
 from visualize.views.endpoint import Api
-from visualize.views.result.export_panel import ExportPanel
+from visualize.views.result.view import ExportPanel
 from visualize.views.tabs import TABS
 
 

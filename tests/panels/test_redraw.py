@@ -18,7 +18,7 @@ from kernels.measuring.session import MEASUREMENTS
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from tests.panels.sent import opened, request, settings_of, slots_of, updates
-from visualize.views.result import kept_run
+from visualize.views.result.view import write_kept
 from visualize.views.tabs import SETTINGS
 
 RUN = MEASUREMENTS["run"]
@@ -177,13 +177,13 @@ def test_a_run_that_the_browser_has_kept_is_shown_if_the_app_knows_none(page):
     problem = replace(live.experiment.problem, M=live.experiment.problem.M - 8)
     live = replace(live, experiment=replace(live.experiment, problem=problem))
     query = {**live.experiment.to_address(), "gpu": "H200"}
-    assert "Not run yet" in open_address(page, **query)["strip"]
+    assert "Not run yet" in open_address(page, **query)["card"]
     ended = datetime.datetime(2026, 11, 21, 14, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
-    kept = kept_run.written(live, "H200", ended)
-    strip = open_address(page, kept, **query)["strip"]
-    assert "passed" in strip
-    assert '<time datetime="2026-11-21T13:02:00+00:00">2026-11-21 13:02 UTC</time>' in strip
-    assert "Not run yet" in open_address(page, kept, **{**query, "M": "64"})["strip"]
+    kept = write_kept(live, "H200", ended)
+    card = open_address(page, kept, **query)["card"]
+    assert "✓ 0 wrong" in card
+    assert '<time datetime="2026-11-21T13:02:00+00:00">2026-11-21 13:02 UTC</time>' in card
+    assert "Not run yet" in open_address(page, kept, **{**query, "M": "64"})["card"]
 
 
 def test_a_kernel_that_is_compiled_while_the_view_is_drawn_is_drawn_in_the_stream(page):

@@ -55,8 +55,7 @@ def test_a_run():
     assert is_text(result_text.render_tables(result, hostile, launch), 2)
     assert is_text(result_text.render_headline(result, hostile, launch), 1)
     untimed = replace(result, recorded=result, timing=None)
-    assert "<script" not in result_text.render_strip(untimed, hostile, launch)
-    assert "<script" not in result_text.result_card(untimed, hostile, launch)
+    assert "<script" not in result_text.render_card(untimed, hostile, launch)
     assert any(HOSTILE in remark for remark in result_text.remarks(result, hostile, launch))
 
 

@@ -35,7 +35,7 @@ from visualize.views.library.view import (
     scoreboard_reply,
 )
 from visualize.views.prose import KIND_NAMES
-from visualize.views.result.result_tab import ResultPanel
+from visualize.views.result.view import ResultPanel
 from visualize.views.snapshot import Known
 from visualize.views.summaries import key_numbers
 from visualize.views.tabs import SETTINGS

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from kernels.experiment import from_json
 from visualize.views import prose
-from visualize.views.numbers import SOURCES, figure, mark
+from visualize.views.numbers import SOURCES, mark
 from visualize.views.prose import Sourced, Strong, html, plain, say
 
 HOSTILE = ("<script>alert(1)</script>", "{0}", "{", "}{", "a & b", '"quoted"', "it's", "{secret!r}", "<b>", "%s")
@@ -76,13 +76,6 @@ def test_only_the_known_sources_have_a_mark():
         assert f'class="mark {source}"' in mark(source)
     with pytest.raises(ValueError, match="guessed"):
         mark("guessed")
-
-
-def test_a_figure_escapes_value_label_and_detail():
-    shown = figure("<b>", "a & b", "measured", 'NVIDIA "H200" <x>')
-    assert "<b>" not in shown
-    assert "a &amp; b" in shown
-    assert 'title="NVIDIA &#34;H200&#34; &lt;x&gt;"' in shown
 
 
 def test_a_glossary_term_has_its_meaning_as_hover_text():

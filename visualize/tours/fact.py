@@ -19,7 +19,7 @@ from visualize.views.memory import coalescing_tab, compiler_tab
 from visualize.views.numbers import source as source_of
 from visualize.views.numbers import written
 from visualize.views.order import reuse_tab, schedule_tab, timeline_panel
-from visualize.views.result import result_tab
+from visualize.views.result.view import run_json
 from visualize.views.snapshot import Known
 from visualize.views.tabs import SETTINGS
 
@@ -41,7 +41,7 @@ OF_STATES: dict[str, tuple[Callable[[Known], Reply], str]] = {
 # Results, measured here or recorded, by the endpoint ("study": /reuse's field `measured`): the measurement's name, the
 # mark of a result measured here, and the endpoint's reply.
 OF_RESULTS: dict[str, tuple[str, str, Callable[[Any], Reply]]] = {
-    "run": ("run", "measured", result_tab.run_json),
+    "run": ("run", "measured", run_json),
     "counters": ("counters", "counted", to_json),
     "timeline": ("timeline", "measured", timeline_panel.timeline_json),
     "study": ("reuse", "counted", to_json),

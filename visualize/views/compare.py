@@ -14,7 +14,7 @@ from visualize.views import pin, plot, tables
 from visualize.views.address import query
 from visualize.views.numbers import Number, significant
 from visualize.views.prose import Link, Listed, Mark, Sentence, Strong, say
-from visualize.views.result.result_tab import ResultPanel
+from visualize.views.result.view import ResultPanel
 from visualize.views.snapshot import Known
 from visualize.views.state import State
 from visualize.views.summaries import view_numbers

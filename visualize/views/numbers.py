@@ -26,15 +26,6 @@ def mark(source: str) -> Markup:
     return Markup('<span class="mark {0}" title="{1}">{0}</span>').format(source, meaning(source))
 
 
-def figure(value: Any, label: str, source: str = "", detail: str = "", is_failure: bool = False) -> Markup:
-    """Return one number of the strip: value, label and source. A failure has its own colour."""
-    title = Markup(' title="{}"').format(detail) if detail else ""
-    style = "figure failed" if is_failure else "figure"
-    return Markup('<div class="{}"{}><span class="value">{}</span><span class="label">{} {}</span></div>').format(
-        style, title, value, label, mark(source) if source else ""
-    )
-
-
 def significant(value: float, digits: int = 3) -> str:
     """Format a number with `digits` significant digits, with an exponent only if it is very small or large.
 

@@ -7,7 +7,6 @@ import datetime
 from markupsafe import Markup
 
 from kernels.results import Counters, Failure, Measured, RunResult
-from visualize.views.numbers import figure
 from visualize.views.prose import Link, hint, html, say
 
 NOT_RUN = hint("Not run yet.")
@@ -73,7 +72,7 @@ def render_end_time(ended: datetime.datetime, keeper: str) -> Markup:
     """
     utc = ended.astimezone(datetime.UTC)
     time = Markup('<time datetime="{}">{:%Y-%m-%d %H:%M} UTC</time>').format(utc.isoformat(), utc)
-    return figure(time, f"run ended, {keeper}")
+    return Markup("run ended {}, {}").format(time, keeper)
 
 
 def render_failure(failure: Failure) -> Markup:

@@ -11,8 +11,7 @@ from visualize.views.memory.whatif_panel import WhatIfPanel
 from visualize.views.order.reuse_tab import ReusePanel
 from visualize.views.order.schedule_tab import SchedulePanel
 from visualize.views.order.timeline_panel import TimelinePanel
-from visualize.views.result.export_panel import ExportPanel
-from visualize.views.result.result_tab import ResultPanel
+from visualize.views.result.view import ExportPanel, ResultPanel
 from visualize.views.state import Settings
 from visualize.views.tune.history import HistoryPanel
 from visualize.views.tune.view import SweepPanel

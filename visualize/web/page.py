@@ -20,7 +20,7 @@ from visualize.views import slots, theme
 from visualize.views.address import base
 from visualize.views.plot import PLOTLY_JS
 from visualize.views.prediction_process import PredictionProcess
-from visualize.views.result.result_tab import ResultPanel
+from visualize.views.result.view import ResultPanel
 from visualize.views.slots import slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
 from visualize.web import assets, header_text

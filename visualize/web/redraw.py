@@ -28,7 +28,7 @@ from visualize.views.endpoint import current_client, known
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.presets import with_preset
 from visualize.views.prose import stage_title
-from visualize.views.result.result_tab import ResultPanel
+from visualize.views.result.view import ResultPanel
 from visualize.views.slots import DISABLED, ENABLED
 from visualize.views.snapshot import Known
 from visualize.views.state import State
@@ -346,14 +346,16 @@ class Redraw:
         job = self.session.submit(state.experiment, measurement, current_client())
         page.replace_job(job)
         problems: Slots = {"problems": form.placed({})}
+        # A run's progress and failure take the place of its card.
+        place = "card" if measurement == "run" else "status"
         while not job.done.done() and page.job is job:
-            yield page.update({**problems, "status": self._progress(job), "cancel": ENABLED})
+            yield page.update({**problems, place: self._progress(job), "cancel": ENABLED})
             await asyncio.wait([asyncio.wrap_future(job.done)], timeout=0.25)
         if page.job is not job:
             return  # another run has replaced it
         page.job = None
         outcome = job.result()
-        ended: Slots = {**problems, "status": status.render_end(outcome), "cancel": DISABLED}
+        ended: Slots = {**problems, place: status.render_end(outcome), "cancel": DISABLED}
         if isinstance(outcome, Failure):
             if outcome.field:
                 ended["problems"] = form.placed({outcome.field: outcome.message})

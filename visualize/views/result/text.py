@@ -1,4 +1,4 @@
-"""The text of one run: headline, strip of numbers, card, tables and remarks, and its place below the roofline."""
+"""The text of one run: headline, card, tables and remarks, and its place below the roofline."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.experiment import Experiment
 from kernels.results.run import Baseline, Check, Closeup, Diff, Failure, LaunchOverhead, RunResult, Timing
-from kernels.spec import Kernel, Launch, shape_text
+from kernels.spec import Kernel, Launch
 from visualize.predict.bounds import Bound, Point, Roof
-from visualize.views.numbers import bytes_of, figure, milliseconds, percent, significant
+from visualize.views.numbers import bytes_of, milliseconds, percent, significant
 from visualize.views.numbers import source as source_of
 from visualize.views.prose import Hint, Mark, Sentence, Sourced, Strong, headline, say, term
 from visualize.views.tables import frame, table
@@ -117,10 +116,13 @@ def render_headline(result: RunResult, kernel: Kernel, launch: Launch, failure: 
             first = _compare_overhead(cost, timing)
     address = result.experiment.to_address()
     settings = ", ".join(f"{name} {value}" for name, value in address.items() if name != "kernel")
+    stages = [f"{name} {seconds:.2f}" for name, seconds in result.stages.items() if name != "worker"]
     rest = [
         _verdict(check, kernel),
         *(sentence for sentence in remarks(result, kernel, launch, failure) if sentence != first),
         "The picture of the error was not recorded." if result.diff is None else "",
+        result.note,
+        f"Seconds by stage: {', '.join(stages)}." if stages else "",
         f"{result.experiment.kernel}: {settings}.",
     ]
     return headline(number, beside, *([first] if first else []), *rest, is_failure=not check.passed)
@@ -148,13 +150,16 @@ def _worst_values(check: Check) -> tuple[str, str]:
     return significant(check.worst_got, 6), significant(check.worst_expected, 6)
 
 
-def result_card(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
+def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object = "") -> Markup:
     """Render the card of a finished run: its check, its time and its ratio in one line, with their source.
 
     A recorded run beside an interpreter's check is a second line.
+
+    Args:
+        when: when the run ended, if it was stored; "" for a run that has just ended.
     """
     lines = [_card_line(run, kernel, launch) for run in (result, result.recorded) if run is not None]
-    return Markup('<div class="result-card">{}</div>').format(Markup("").join(lines))
+    return Markup("").join(lines) + (Markup('<p class="when">{}</p>').format(when) if when else Markup())
 
 
 def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
@@ -169,67 +174,12 @@ def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     else:
         parts = [f"✗ {_failed(check)}"]
     style = "" if check.passed else Markup(' class="failed"')
-    line = Markup(" · ").join(parts)
+    line = Markup(" · ").join([Hint(parts[0], _CHECK_HINT), *parts[1:]])
     return Markup("<p{}>{} {}</p>").format(style, line, Mark(source_of(run.backend)))
-
-
-def explain_stale(then: Experiment, now: Experiment) -> str:
-    """Name the settings of an earlier result that differ from the current ones; "" if none does.
-
-    >>> from kernels.experiment import from_json
-    >>> then = from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 64}})
-    >>> explain_stale(then, from_json({"kernel": "matmul.grouped", "config": {"BLOCK_M": 128}}))
-    'Result for BLOCK_M 64. Run to update.'
-    """
-    if then.kernel != now.kernel:
-        return f"Result for {then.kernel}. Run to update."
-    before, after = ({"gpu": "default", **experiment.to_address()} for experiment in (then, now))
-    changed = [f"{name} {value}" for name, value in before.items() if after[name] != value]
-    return f"Result for {', '.join(changed)}. Run to update." if changed else ""
-
-
-def render_strip(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
-    """Render the strip of numbers: launch, check, time and rate, ratio to the library, share of the device's best."""
-    source, check, problem, recorded = source_of(result.backend), result.check, launch.problem, result.recorded
-    verdict = f"passed{', still a race' * bool(kernel.race(launch))}" if check.passed else _failed(check)
-    parts = [
-        figure(kernel.id, f"{shape_text(problem)} {problem.dtype}", source),
-        figure(verdict, "check", source, _CHECK_HINT, is_failure=not check.passed),
-    ]
-    parts += _time_figures(result, kernel, launch)
-    if recorded is None:
-        parts += [figure("no time", "the interpreter runs on the CPU")] if result.backend == "interpreter" else []
-    else:
-        if not recorded.check.passed:
-            where = f"check on {recorded.device.name}"
-            parts.append(figure(_failed(recorded.check), where, "recorded", _CHECK_HINT, is_failure=True))
-        parts += _time_figures(recorded, kernel, launch)
-    return Markup("").join(parts)
 
 
 def _failed(check: Check) -> str:
     return f"{check.mismatched:,} of {check.elements:,} wrong" if check.mismatched else "wrong as a whole"
-
-
-def _time_figures(result: RunResult, kernel: Kernel, launch: Launch) -> list[Markup]:
-    timing, baseline, peak, source = result.timing, result.baseline, result.peak, source_of(result.backend)
-    if timing is None:
-        return []
-    spread = (timing.p80_ms - timing.p20_ms) / 2 / timing.median_ms
-    median = f"{milliseconds(timing.median_ms)} ± {percent(spread)}"
-    is_l2_rate = timing.gbps is not None and _fits_l2(result, kernel, launch)
-    parts = [
-        figure(median, f"median of {timing.samples}", source, f"{result.device.name}; p20 to p80: {_spread(timing)}"),
-        figure(_rate(timing), "useful rate, in L2" if is_l2_rate else "rate", source),
-    ]
-    if baseline:
-        value = f"tie ({speed(baseline)})" if baseline.is_tie else speed(baseline)
-        detail = f"The speed of {baseline.name}, timed in alternating launches: {_ratio(baseline)}"
-        parts.append(figure(value, f"speed of {baseline.name}", source, detail))
-    if peak and not is_l2_rate:
-        best = f"The best on this GPU: {peak.rate:,.0f} {peak.unit}, {peak.what}"
-        parts.append(figure(percent(peak.share), f"of {_peak_owner(peak.unit)} best", source, best))
-    return parts
 
 
 def _peak_owner(unit: str) -> str:
@@ -279,7 +229,8 @@ def _time_table(result: RunResult, timing: Timing, is_in_l2: bool) -> Markup:
     is_l2_rate = is_in_l2 and timing.gbps is not None
     if (peak := result.peak) and not is_l2_rate:
         best = Hint(f"{_peak_owner(peak.unit)} best rate on this GPU", peak.what)
-        rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}", ""))
+        reached = f"this kernel reaches {percent(peak.share)}"
+        rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}", reached))
     if cost:
         rows.append((ENQUEUED, milliseconds(cost.enqueue_ms, longest), "", cost.calls, "", ""))
         rows.append((SYNCHRONIZED, milliseconds(cost.synchronized_ms, longest), "", "", "", ""))

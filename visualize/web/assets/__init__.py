@@ -15,8 +15,8 @@ KINDS = {
     "replay": ("views/order/replay.js",),
     "scrubber": ("views/memory/scrubber.js",),
     "listing": ("views/memory/listing.js",),
-    "result": ("views/result/result.js",),
-    "take": ("views/result/take.js",),
+    "result": ("views/result/script.js",),
+    "take": ("views/result/export.js",),
     "saved_file": ("views/tune/saved_file.js",),
     "link": ("web/assets/link.js", "web/assets/save.js", "web/assets/tables.js"),
     **{

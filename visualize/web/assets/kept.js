@@ -1,2 +1,2 @@
-// The last run, which the browser keeps for the next visit (see kept_run.py).
+// The last run, which the browser keeps for the next visit (see views/result/view.py).
 watch("value", () => localStorage.setItem("tilescope-run", props.value));

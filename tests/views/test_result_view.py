@@ -1,4 +1,4 @@
-"""The Result panel: which pictures a run has, what /run replies, and the roofline from recordings."""
+"""The Result view: which pictures a run has, what /run replies, and the roofline from recordings."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from visualize.predict.bounds import Roof, intensity, predicted_point
 from visualize.predict.reuse import asked_bytes
 from visualize.predict.schedule import schedule
 from visualize.views.plot import NONE
-from visualize.views.result import result_tab
-from visualize.views.result.result_tab import run_json
-from visualize.views.result.roofline_picture import drawn_roofline, points, roofs
+from visualize.views.result.roofline import draw_roofline, points, roofs
+from visualize.views.result.view import draw_result, run_json, run_reply, tile_marks
 from visualize.views.summaries import key_numbers
 
 H200 = GPUS["H200"]
@@ -34,12 +33,13 @@ GROUPED = discover()["matmul.grouped"]
 
 
 def drawn(run):
-    """Strip, headline, map, closeup, times and tables."""
-    return result_tab.drawn_result(run, launch_of(run.experiment, H200)[1])
+    """Map, closeup, times and tables."""
+    slots = draw_result(run, launch_of(run.experiment, H200)[1])
+    return [slots[name] for name in ("diff-plot", "closeup-plot", "time-plot", "result-tables")]
 
 
 def test_a_recorded_run_has_a_picture_of_its_times_and_none_of_its_error():
-    _, _, whole, closeup, times, _ = drawn(recorded())
+    whole, closeup, times, _ = drawn(recorded())
     assert whole == closeup == NONE
     assert "recorded" in decode(times)["about"]
 
@@ -49,7 +49,7 @@ def test_a_wrong_result_has_pictures_of_its_error_with_programs_and_values_and_n
     got = np.full((7, 7), 1.5, dtype=np.float32)
     near = Closeup(cells, (48, 96), (0, 0), (192, 384), (14, 39), got, got + 1, got)
     diff = Diff(cells, (128, 128), (512, 512), exact=False, tile=(64, 128), closeup=near)
-    _, _, whole, closeup, times, tables = drawn(replace(wrong(worst_index=(17, 42)), diff=diff))
+    whole, closeup, times, tables = drawn(replace(wrong(worst_index=(17, 42)), diff=diff))
     assert times == NONE
     assert "Error of C" in decode(whole)["layout"]["title"]["text"]
     assert "pid 5" in str(decode(closeup))
@@ -57,12 +57,31 @@ def test_a_wrong_result_has_pictures_of_its_error_with_programs_and_values_and_n
     assert tables.count("1.5000") == tables.count("2.5000") == 49
 
 
+def marks_of(cells, cell, tile, exact=False):
+    cells = np.array(cells, dtype=np.float32)
+    shape = tuple(count * side for count, side in zip(cells.shape, cell, strict=True))
+    return tile_marks(replace(wrong(), diff=Diff(cells, cell, shape, exact, tile)))
+
+
+def test_a_tile_is_marked_if_one_of_its_cells_is_wrong():
+    cells = np.zeros((8, 8))
+    cells[0, 0], cells[5, 7], cells[2, 3] = 1.5, np.inf, 0.9
+    assert marks_of(cells, (32, 32), (64, 128)) == {"wrong": ["10", "00", "01", "00"], "tiles": [1, 1]}
+    assert marks_of(cells, (32, 32), (64, 128), exact=True)["wrong"] == ["10", "10", "01", "00"]
+    assert marks_of([[0, 2]], (256, 256), (64, 128)) == {"wrong": ["01"], "tiles": [4, 2]}, "coarser than the tiles"
+
+
+def test_the_tiles_of_a_passed_run_are_right_even_without_a_picture_and_those_of_a_lost_one_unknown():
+    assert tile_marks(recorded())["wrong"] == ["0"]
+    assert tile_marks(replace(wrong(), diff=None)) is None
+
+
 @pytest.mark.parametrize(("payload", "fits"), [(FITS_L2, True), (LARGE, False)])
 def test_the_reply_says_whether_the_working_set_fits_in_the_l2(payload, fits):
     run = measured(payload)
     kernel, launch = launch_of(run.experiment, H200)
     known = SimpleNamespace(state=SimpleNamespace(kernel=kernel), launch=launch, failure=None)
-    reply = result_tab.reply(run, known)
+    reply = run_reply(run, known)
     assert (reply["fits_l2"], reply["working_set_bytes"]) == (fits, kernel.family.minimal_bytes(launch.problem))
 
 
@@ -133,7 +152,7 @@ def test_the_predicted_bound_is_the_slowest_resource_and_follows_the_clock():
 
 def roofline(run, gpu=H200):
     """The text, and the names of the picture's traces; no names if there is no picture."""
-    text, picture = drawn_roofline(run, gpu)
+    text, picture = draw_roofline(run, gpu).values()
     names = [] if picture == NONE else [trace["name"] for trace in decode(picture)["data"]]
     return html.unescape(re.sub(r"<[^>]*>", "", str(text))), names
 

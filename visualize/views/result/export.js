@@ -1,4 +1,4 @@
-// Files of the Experiment that is set (see take.py). `props.value` is that Experiment as JSON.
+// Files of the Experiment that is set (see `ExportPanel`). `props.value` is that Experiment as JSON.
 const menu = element.querySelector("select");
 const said = element.querySelector(".said");
 

@@ -1,0 +1,344 @@
+"""The Result view: a run's card, its check, the picture of its error and its times, and what can be exported."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from kernels import discover
+from kernels.experiment import without_gpu
+from kernels.export.chrome_trace import chrome_trace
+from kernels.export.inline import CannotBeWritten
+from kernels.export.script import script
+from kernels.jit import HAS_TRITON
+from kernels.knobs import ConfigError
+from kernels.measuring.session import MEASUREMENTS, Session
+from kernels.results import Failure, RunResult, Timeline
+from kernels.results.codec import UnreadableRecording, to_json
+from kernels.results.records import Recording
+from kernels.results.run import Closeup, Diff
+from kernels.spec import Kernel, Launch
+from visualize.predict.schedule import schedule
+from visualize.views import slots, status
+from visualize.views.address import dated, query
+from visualize.views.endpoint import Api, Endpoint, Reply
+from visualize.views.numbers import source
+from visualize.views.plot import NONE, drawn
+from visualize.views.prose import picture_caption
+from visualize.views.result import text
+from visualize.views.result.figures import closeup_figure, error_figure, time_figure
+from visualize.views.result.roofline import draw_roofline
+from visualize.views.slots import fold, plot, slot
+from visualize.views.snapshot import Known
+from visualize.views.state import State
+from visualize.views.view import Panel, Slots
+
+# Characters of a run that a browser keeps. With its picture, a run takes at most some 14,000.
+_MAX_KEPT = 40_000
+
+
+class ResultPanel(Panel):
+    """One run: its check, its error as a picture, its time."""
+
+    uses_compiler = False
+
+    def layout(self) -> Markup:
+        roofline = "This launch, the library's calls and recorded launches below the roofs"
+        return Markup("").join(
+            [
+                slot("result"),
+                slots.picture(
+                    plot("diff-plot", "The error of the last run, by place in the output"),
+                    plot("closeup-plot", "The error of the worst tile and its neighbours"),
+                    plot("time-plot", "The time of the last run, beside the library's and a call's"),
+                ),
+                fold("result-numbers", "The check and the times in numbers", slot("result-tables")),
+                fold("roofline-fold", "Roofline", slot("roofline"), plot("roofline-plot", roofline)),
+            ]
+        )
+
+    def strip(self) -> Markup:
+        """Return the slot of the run's card and its progress, which the header shows for all views."""
+        return slot("card", "result")
+
+    def ended(self, outcome: RunResult, snapshot: Known) -> Slots:
+        """Show a run that has just ended, mark its tiles, and give it to the browser to keep."""
+        now = datetime.datetime.now(datetime.UTC)
+        shown = self._show(outcome, snapshot)
+        if marks := tile_marks(outcome):
+            shown["card"] += str(Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks)))
+        return {**shown, "kept": write_kept(outcome, snapshot.state.gpu.name, now)}
+
+    def _show(self, outcome: RunResult, snapshot: Known, when: Markup | str = "") -> Slots:
+        result_slots = draw_result(outcome, snapshot.launch, snapshot.failure, when)
+        return {**result_slots, **draw_roofline(outcome, snapshot.state.gpu)}
+
+    def known_run(self, snapshot: Known, kept_text: object = "") -> Slots:
+        """Show the current experiment's run, if this machine, the recordings or the browser have one.
+
+        Args:
+            kept_text: the run that the browser has kept. Its card says when it ended.
+        """
+        kept, outcome = read_kept(kept_text, snapshot.state), snapshot.result(RunResult)
+        if kept and (outcome is None or _is_same_run(kept[0], outcome)):
+            return self._show(outcome or kept[0], snapshot, status.render_end_time(kept[1], "kept by this browser"))
+        if outcome is None:
+            return {}
+        ended = next((snapshot.ended.get(name) for name, value in snapshot.measured.items() if value is outcome), None)
+        when = status.render_end_time(ended, "stored on this machine") if ended else ""
+        return self._show(outcome, snapshot, when)
+
+    def before(self, snapshot: Known) -> Slots:
+        """Fill the slots of an experiment without a run."""
+        how = status.render_run_hint(snapshot.here is not None, query(snapshot.state.moved_to(tab="recorded")))
+        plots: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
+        return {"card": str(status.NOT_RUN), "result": how, "result-tables": "", "roofline": status.NOT_RUN, **plots}
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def run(experiment: dict[str, Any]) -> dict[str, Any]:
+            """Launches the kernel, checks every element against a reference, and times it beside the library's call.
+
+            `check` has the verdict and the errors. `timing` and `baseline` are measured on this machine's GPU: median,
+            20th and 80th percentile in ms, and TFLOP/s or GB/s. `backend` says what ran: cuda; interpreter, which
+            checks on the CPU within about 20 s and gives no time; or recorded. `recorded` is an earlier run on the GPU
+            that is named, where there is one.
+            """
+            return await api.measured(experiment, "run", run_reply)
+
+        async def layouts(experiment: dict[str, Any]) -> dict[str, Any]:
+            """Lists a matmul in each layout of A and B, with the latest known run of each. Launches nothing.
+
+            `rows` has an entry for each of NN, NT, TN and TT: `experiment`, to pass to `run`, and `run`, the reply of
+            an earlier run on this machine or a recorded one; null if there is none.
+            """
+            return api.predicted(experiment, lambda snapshot: layouts_reply(snapshot, api.session))
+
+        return Endpoint("run", run, at_once=None, launches=True), Endpoint("layouts", layouts, launches=True)
+
+
+def run_reply(outcome: RunResult, snapshot: Known) -> dict[str, Any]:
+    """Return the body of /run."""
+    kernel, launch = snapshot.state.kernel, snapshot.launch
+    note = " ".join([outcome.note, *text.remarks(outcome, kernel, launch, snapshot.failure)])
+    working_set_bytes = kernel.family.minimal_bytes(launch.problem)
+    fits_l2 = working_set_bytes <= launch.gpu.l2_bytes
+    return {**run_json(outcome), "note": note, "working_set_bytes": working_set_bytes, "fits_l2": fits_l2}
+
+
+def run_json(run: RunResult) -> dict[str, Any]:
+    """Return a run as /run shows it: without the picture of its error, a library call's times beside its name."""
+    fields = to_json(replace(run, diff=None, recorded=None))
+    del fields["diff"]
+    for baseline in filter(None, (fields["baseline"], *fields["baselines"])):
+        baseline |= baseline.pop("timing")
+    options = run.experiment.run
+    recorded = run.recorded and run_json(run.recorded)
+    return {**fields, "l2": options.l2, "distribution": options.distribution, "recorded": recorded}
+
+
+def layouts_reply(snapshot: Known, session: Session) -> Reply:
+    """Return the body of /layouts: one row per layout, with the latest known run.
+
+    Raises:
+        ConfigError: if the kernel takes no layout.
+    """
+    experiment, layout = snapshot.state.experiment, snapshot.state.kernel.problem_knobs().get("layout")
+    if layout is None:
+        message = f"kernel is {experiment.kernel}, which takes no layout; a matmul does."
+        raise ConfigError("not_a_choice", message, "kernel")
+    rows = []
+    for name in layout.choices or ():
+        variant = replace(experiment, problem=replace(experiment.problem, layout=name))
+        run = session.find_value(variant, "run")
+        rows.append({"layout": name, "experiment": variant.to_json(), "run": run and run_json(run)})
+    return {"rows": rows}
+
+
+def draw_result(
+    result: RunResult, launch: Launch, failure: Failure | None = None, when: Markup | str = ""
+) -> dict[str, str]:
+    """Fill the slots of a run, except its roofline.
+
+    Args:
+        failure: the reason why the launch can't be compiled for its GPU, if known.
+        when: when a stored run ended.
+    """
+    experiment, kernel = result.experiment, discover()[result.experiment.kernel]
+    address = query(experiment.to_address())
+    whole = closeup = times = NONE
+    about = picture_caption(experiment, launch.gpu.name, source(result.backend))
+    timed = result if result.timing else result.recorded
+    if timed and timed.timing and result.check.passed:
+        measured = picture_caption(experiment, launch.gpu.name, source(timed.backend))
+        times = drawn(time_figure(timed), anew=address, about=measured)
+    values = Markup()
+    if diff := result.diff:
+        output = kernel.family.output(experiment.problem)
+        whole = drawn(error_figure(diff, result.check, output), anew=address, about=about)
+        if near := diff.closeup:
+            programs = _programs(kernel, launch, diff, near)
+            labels = {
+                tile: f"pid {first}" + (f" +{len(more)}" if more else "") for tile, (first, *more) in programs.items()
+            }
+            # A passed and timed run shows its times beside the map instead.
+            if times == NONE:
+                closeup = drawn(closeup_figure(diff, near, result.check, output, labels), anew=address, about=about)
+            values = text.render_values(near, result.check, programs, diff)
+    return {
+        # A string, unlike Markup, gets no pinned run's card beside it: the table of differences has its numbers.
+        "card": str(dated(experiment, text.render_card(result, kernel, launch, when), "result-card")),
+        "result": dated(experiment, text.render_headline(result, kernel, launch, failure)),
+        "diff-plot": whole,
+        "closeup-plot": closeup,
+        "time-plot": times,
+        "result-tables": dated(experiment, text.render_tables(result, kernel, launch) + values, "tables"),
+    }
+
+
+def _programs(kernel: Kernel, launch: Launch, diff: Diff, near: Closeup) -> dict[tuple[int, int], list[int]]:
+    """Return the programs that compute each tile of the closeup; {} without tiles, or with too many to lay out."""
+    axes = kernel.output_axes(launch)
+    if diff.tile is None or axes is None:
+        return {}
+    try:
+        tiles = schedule(kernel, launch).tiles
+    except ConfigError:
+        return {}
+    places = [{"m": tiles.pid_m, "n": tiles.pid_n}[axis.index] for axis in axes]
+    inside = np.logical_and.reduce(
+        [
+            (first // side <= place) & (place <= (first + length - 1) // side)
+            for place, first, length, side in zip(places, near.first, near.shape, diff.tile, strict=True)
+        ]
+    )
+    programs: dict[tuple[int, int], list[int]] = {}
+    for row, column, program in zip(places[0][inside], places[1][inside], tiles.program[inside], strict=True):
+        programs.setdefault((int(row), int(column)), []).append(int(program))
+    return programs
+
+
+def tile_marks(result: RunResult) -> dict[str, Any] | None:
+    """Return which tiles of the output are wrong, for the picture of the program order; None if that is unknown.
+
+    `wrong` has a string per row of places, "1" for a place with a wrong element. `tiles` is the number of tiles that a
+    place covers along each side: 1, or more if the picture of the error is coarser than the tiles.
+    """
+    diff = result.diff
+    if result.check.passed:
+        return {"wrong": ["0"], "tiles": [2**31, 2**31]}
+    if diff is None or diff.tile is None:
+        return None
+    is_wrong = ~(diff.cells <= (0 if diff.exact else 1))  # NaN is wrong
+    sides = [max(pair) for pair in zip(diff.cell, diff.tile, strict=True)]
+    # A cell belongs to the place of its middle.
+    rows, columns = (
+        (np.arange(count) * cell + cell // 2) // side
+        for count, cell, side in zip(diff.cells.shape, diff.cell, sides, strict=True)
+    )
+    places = np.zeros((rows[-1] + 1, columns[-1] + 1), dtype=bool)
+    np.logical_or.at(places, np.ix_(rows, columns), is_wrong)
+    return {
+        "wrong": ["".join("01"[value] for value in row) for row in places.tolist()],
+        "tiles": [side / tile for side, tile in zip(sides, diff.tile, strict=True)],
+    }
+
+
+def _is_same_run(run: RunResult, other: RunResult) -> bool:
+    """Compare the runs' own numbers, without the pictures of their errors and the recorded runs beside them."""
+    return replace(run, diff=None, recorded=None) == replace(other, diff=None, recorded=None)
+
+
+def write_kept(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
+    """Return a run as the text that the browser keeps for the next visit.
+
+    Args:
+        gpu: the name of the GPU that it was shown for.
+        ended: when it ended, with a time zone.
+    """
+    return MEASUREMENTS["run"].form.line(Recording(gpu, ended.isoformat(timespec="minutes"), result))
+
+
+def read_kept(kept_text: object, state: State) -> tuple[RunResult, datetime.datetime] | None:
+    """Return the run that a browser has kept, and when it ended; None if it is unreadable or another experiment's."""
+    if not isinstance(kept_text, str) or not kept_text or len(kept_text) > _MAX_KEPT:
+        return None
+    try:
+        recording = MEASUREMENTS["run"].form.recording(json.loads(kept_text))
+        ended = datetime.datetime.fromisoformat(recording.date)
+    except (ValueError, TypeError, AttributeError, RecursionError, UnreadableRecording):
+        return None
+    run: RunResult = recording.measured
+    problem, family = state.experiment.problem, state.kernel.family
+    # A picture of another output could not be drawn, and would keep the page from opening.
+    output = tuple(family.tensors(problem)[family.output(problem)].shape)
+    can_draw = run.diff is None or (run.diff.shape == output and min(run.diff.tile or (1, 1)) >= 1)
+    is_current = without_gpu(run.experiment) == without_gpu(state.experiment) and recording.gpu == state.gpu.name
+    return (run, ended) if is_current and ended.tzinfo and can_draw else None
+
+
+_EXPORTS = (
+    ("script", "Python script", "Kernel, launch, check and timing in one file: torch and Triton alone."),
+    ("notebook", "Notebook", "The same as Jupyter cells."),
+    ("trace", "Timeline for Perfetto", "Where and when each program ran, as a Chrome trace."),
+)
+
+
+class ExportPanel(Panel):
+    """Buttons that save the current experiment as a script, a notebook, a trace, or a reply of the API."""
+
+    uses_compiler = False
+
+    def layout(self) -> Markup:
+        button = Markup('<p><button type="button" data-file="{}">{}</button> <span class="hint">{}</span></p>')
+        content = Markup(
+            '<div class="take">{}<p><button type="button" data-file="json">JSON</button> '
+            '<label>reply of <select aria-label="Endpoint of the API"></select></label> '
+            '<span class="hint">Figures: PNG and SVG at their lower right. Tables: CSV.</span></p>'
+            '<p class="said" role="status"></p></div>'
+        )
+        buttons = Markup("").join(button.format(*export) for export in _EXPORTS)
+        return fold("take-it", "Take it with you", slot("take", "take", content.format(buttons)))
+
+    def draw(self, snapshot: Known) -> Slots:
+        return {"take": json.dumps(snapshot.state.experiment.to_json())}
+
+    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+        async def script_of(experiment: dict[str, Any]) -> dict[str, Any]:
+            """Writes a script and a notebook that reproduce a run: kernel, tensors, launch, check, timing beside torch.
+
+            Both import torch, Triton and the standard library alone. Without a GPU, they check the kernel in Triton's
+            interpreter, untimed. `filename` is a name for the script.
+            """
+            return api.predicted(experiment, script_reply)
+
+        async def trace_of(experiment: dict[str, Any]) -> dict[str, Any]:
+            """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
+
+            Takes a GPU; without one, the recorded timeline is returned where there is one. A process of the trace is an
+            SM; times are in µs. `filename` is a name for it.
+            """
+            return await api.measured(experiment, "timeline", trace_reply)
+
+        return Endpoint("script", script_of), Endpoint("trace", trace_of, at_once=None, launches=True)
+
+
+def script_reply(snapshot: Known) -> Reply:
+    """Return the body of /script: the script, the notebook as JSON, and a name for the script's file."""
+    if not HAS_TRITON:
+        return Failure("worker", "no_triton", "Triton is not installed on this machine, so no script can be written.")
+    try:
+        written = script(snapshot.state.experiment, snapshot.state.gpu)
+    except CannotBeWritten as error:
+        return Failure("config", "cannot_be_written", str(error))
+    return {"script": written.text, "notebook": written.notebook(), "filename": f"{written.name}.py"}
+
+
+def trace_reply(outcome: Timeline, snapshot: Known) -> dict[str, Any]:
+    """Return the body of /trace: the trace, and a name for its file."""
+    name = f"{outcome.experiment.kernel.replace('.', '_')}_{snapshot.state.gpu.name}_timeline.json"
+    return {"trace": chrome_trace(outcome, snapshot.state.gpu), "filename": name}
