@@ -53,7 +53,7 @@ def test_the_result_is_greyed_once_the_controls_move_on(tab: Tab) -> None:
     assert "stale" not in (card.get_attribute("class") or "")
     tab.page.get_by_label("BLOCK_M slider").press("ArrowRight")
     tab.page.wait_for_selector("#card [data-experiment].stale")
-    assert card.get_attribute("data-stale") == "Result for BLOCK_M 32. Run to update."
+    assert card.get_attribute("data-stale") == "Result for BLOCK_M 64. Run to update."
     tab.page.get_by_label("BLOCK_M slider").press("ArrowLeft")
     tab.page.wait_for_selector("#card [data-experiment]:not(.stale)")
     tab.tab("result")

@@ -1,4 +1,4 @@
-"""The text of a run: verdict, ratio and its interval, rates, clock, a call's cost, the card, configs that cannot launch."""
+"""The text of a run: verdict, ratio and interval, rates, clock, a call's cost, the card, configs that cannot launch."""
 
 from __future__ import annotations
 

@@ -33,21 +33,6 @@ function follow(query) {
   send.follow(query);
 }
 
-// What a result belongs to, and what the controls say now: where they differ, the result is greyed.
-function markStale() {
-  const now = full;
-  document.querySelectorAll("[data-experiment]:not(.pinned *)").forEach((node) => {
-    const then = new URLSearchParams(node.dataset.experiment);
-    const refused = document.querySelector("#experiment .field.wrong") !== null;
-    const moved = [...then].some(([name, value]) => now.get(name) !== value);
-    const stale = refused || moved || (now.get("gpu") ?? "") !== (then.get("gpu") ?? "");
-    node.classList.toggle("stale", stale);
-    if (node.closest("#result")) {
-      for (const plot of document.querySelectorAll("#diff-plot, #closeup-plot")) plot.classList.toggle("stale", stale);
-    }
-  });
-}
-
 function write() {
   if (!read()) return;
   const url = `${location.pathname}?${address()}`, keep = returning || !chosen || !document.body.dataset.address;
@@ -56,7 +41,6 @@ function write() {
   chosen = returning = false;
   document.body.dataset.address = full.toString();
   tell();
-  markStale();
 }
 
 // The link to what is shown: in a tour, as long as nothing was changed, the stop stands for all fields.
@@ -94,7 +78,5 @@ document.addEventListener("tilescope:set", ({ detail }) => {
 });
 document.addEventListener("tilescope:follow", ({ detail }) => { chosen = true; follow(detail); });
 document.addEventListener("tilescope:stop", tell);
-document.addEventListener("tilescope:result", markStale);
-document.addEventListener("tilescope:problems", markStale);
 watch("value", write);
 write();
