@@ -32,7 +32,7 @@ known = Known(opened)
 ours = known.schedule
 orders = [Order("this order", ours, steps(ours))]
 figure = map_figure(orders, "order")
-told = player_data(orders, panels(ours), "order", 0, 0, 0)
+told = player_data(orders, "order", 0, 0, 0)
 moved = SETTINGS.with_kernel({**opened.to_address(), "form_of": opened.kernel.id}, "transpose.tiled")
 said = {
     "form": json.loads(experiment_form(opened, None)),

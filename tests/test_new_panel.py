@@ -79,8 +79,8 @@ def add(tree):
     assert text.count(last) == 1
     text = text.replace(last, last + '    Tab("tiles", "Tiles", (TilesPanel,)),\n')
     text = text.replace(
-        "from visualize.views.order.timeline_panel",
-        "from visualize.views.order.tiles_tab import TilesPanel\nfrom visualize.views.order.timeline_panel",
+        "from visualize.views.order.view import",
+        "from visualize.views.order.tiles_tab import TilesPanel\nfrom visualize.views.order.view import",
     )
     listed.write_text(text, encoding="utf-8")
 

@@ -19,7 +19,7 @@ from kernels.results import Compiled, Failure, Timeline, Timing
 from kernels.spec import Launch
 from tests.conftest import in_turns
 from tests.kernels.results_made_up import H200
-from visualize.views.order.timeline_panel import timeline_json
+from visualize.views.order.view import timeline_json
 
 pytestmark = pytest.mark.xdist_group("timed builds")
 

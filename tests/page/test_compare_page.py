@@ -23,7 +23,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab: Tab) 
     tab.page.wait_for_function("document.querySelector('#compare').innerText.includes('Nothing differs yet')")
     tab.page.get_by_label("GROUP_SIZE slider").fill("3")
     tab.says("#compare", "GROUP_SIZE 1 → 3")
-    tab.says(".player .counts", "GROUP_SIZE 3")
+    tab.says("#schedule-plot", "GROUP_SIZE 3")
     assert tab.page.locator("#compare").bounding_box()["height"] < 60  # type: ignore[index]
     tab.page.locator("#compare summary").click()
     rows = tab.page.locator("#compare tbody tr").all_inner_texts()
@@ -51,7 +51,7 @@ def test_what_is_pinned_steps_along_with_the_player(tab: Tab) -> None:
     )
     tab.page.wait_for_function(_TWIN.format("schedule-plot"))
     tab.wait_for_draw("schedule-plot")
-    counts = "[...document.querySelectorAll('.player .count b')].map((one) => one.innerText).join()"
+    counts = "[...document.querySelectorAll('#schedule-plot .corner .count b')].map((one) => one.innerText).join()"
     now = """plot => document.querySelector(`#schedule-plot ${plot}`).data.map(({ z }) =>
         z.flatMap((row) => [...row]).filter((value) => value === 3).length)"""
     for step, loaded in ((1, "18,18,18,18"), (2, "27,27,27,27"), (4, "45,45,45,45"), (9, "54,90,90,90")):
@@ -61,8 +61,8 @@ def test_what_is_pinned_steps_along_with_the_player(tab: Tab) -> None:
         own, pinned = (tab.page.evaluate(now, plot) for plot in (".live-plot", ".twin-plot"))
         assert own[1] == pinned[0] == pinned[1], "GROUP_SIZE 1 is row-major order"
         assert own[0] > 0
-    names = tab.page.locator(".player .count .name").all_inner_texts()
-    assert [name.startswith("Pinned: ") for name in names] == [False, False, True, True]
+    said = str(tab.page.get_by_role("slider", name="Step", exact=True).get_attribute("aria-valuetext"))
+    assert [part.startswith("Pinned: ") for part in said.split("; ")] == [False, False, False, True, True]
 
 
 @pytest.mark.all_combinations

@@ -129,7 +129,7 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(
     zoomed = tab.page.evaluate(ranges)
     tab.page.get_by_label("GROUP_SIZE slider").fill("7")
     tab.page.wait_for_function("location.search.includes('GROUP_SIZE=7')")
-    tab.says(".player .counts", "GROUP_SIZE 7")
+    tab.says("#schedule-plot", "GROUP_SIZE 7")
     assert tab.page.evaluate(ranges) == zoomed
     clips = tab.page.evaluate(
         "[...document.querySelectorAll('#schedule-plot [clip-path]')].map((node) => node.getAttribute('clip-path'))"

@@ -48,8 +48,8 @@ def parts(tab: Tab, half: int, launch: Schedule) -> tuple[np.ndarray, np.ndarray
 
 def count(tab: Tab, half: int) -> tuple[int, str]:
     """The large number beside an order, and what it counts."""
-    beside = tab.page.locator(".player .count").nth(half)
-    return int(beside.locator("b").inner_text().replace(",", "")), beside.locator(".what").inner_text()
+    beside = tab.page.locator("#schedule-plot .corner").nth(half)
+    return int(beside.locator(".count b").inner_text().replace(",", "")), beside.locator(".what").inner_text()
 
 
 def wait_for_step(tab: Tab, step: int) -> None:
@@ -113,7 +113,7 @@ def test_the_nine_results_program_by_program_until_it_reads_54_and_90(tab: Tab) 
 def test_play_stops_at_the_programs_that_are_compared_and_then_goes_on(tab: Tab) -> None:
     tab.open(ARTICLE)
     tab.wait_for_draw("schedule-plot")
-    tab.page.get_by_label("Speed").select_option(label="20 steps per second")
+    tab.page.get_by_label("Speed").select_option(label="20 steps/s")
     tab.page.get_by_role("button", name="Play").click()
     tab.page.wait_for_function("/step=9(&|$)/.test(location.search)")
     assert [count(tab, half)[0] for half in (0, 1)] == [54, 90]
@@ -177,12 +177,12 @@ def test_one_step_on_draws_the_next_wave_of_both_orders(tab: Tab) -> None:
 @pytest.mark.all_combinations
 def test_play_ends_at_the_last_wave_and_pause_keeps_the_step_in_the_address(tab: Tab) -> None:
     open_page(tab)
-    tab.page.get_by_label("Speed").select_option(label="20 steps per second")
+    tab.page.get_by_label("Speed").select_option(label="20 steps/s")
     tab.page.get_by_role("button", name="Play").click()
     tab.page.wait_for_function("location.search.includes('step=8')")
     assert_shows(tab, 8)
     assert "100 of 132 programs" in count(tab, 0)[1]
-    tab.page.get_by_label("Speed").select_option(label="1 step per second")
+    tab.page.get_by_label("Speed").select_option(label="1 step/s")
     tab.page.get_by_role("button", name="Play").click()
     wait_for_step(tab, 1)
     tab.page.get_by_role("button", name="Pause").click()
@@ -201,7 +201,7 @@ def test_a_link_opens_at_its_step_and_a_slider_keeps_it(tab: Tab) -> None:
     before = tab.draws("schedule-plot")
     tab.page.get_by_label("GROUP_SIZE slider").fill("8")
     tab.wait_for_draw("schedule-plot", after=before)
-    tab.page.wait_for_function("document.querySelector('.player .name').innerText.includes('GROUP_SIZE 8')")
+    tab.says("#schedule-plot", "GROUP_SIZE 8")
     tab.reads("#player output", "wave 6 of 8")
     assert "step=6" in tab.page.evaluate("location.search")
 
@@ -274,7 +274,7 @@ def test_a_transpose_has_its_input_and_output_side_by_side(tab: Tab) -> None:
     assert read.shape == (8, 16)
     assert np.array_equal(read.T, written)
     assert sorted(read.ravel())[-4:] == [0, EARLIER, EARLIER, NEW]
-    assert tab.page.locator(".player .count").count() == 0, "nothing is loaded twice"
+    assert tab.page.locator(".corner").count() == 0, "nothing is loaded twice"
 
 
 @pytest.mark.parametrize("motion", ["no-preference", pytest.param("reduce", marks=pytest.mark.all_combinations)])

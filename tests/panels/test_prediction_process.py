@@ -24,7 +24,7 @@ from visualize.predict.reuse import reuse_seconds
 from visualize.tours import tours
 from visualize.views import endpoint
 from visualize.views.endpoint import Api
-from visualize.views.order import reuse_tab
+from visualize.views.order import reuse_view
 from visualize.views.prediction_process import NEAR_S
 from visualize.views.tabs import SETTINGS
 from visualize.web.redraw import draw_in_process, draw_view
@@ -90,13 +90,13 @@ def test_another_process_draws_the_same_and_replies_the_same(shared_page):
     here = draw_view(page.panels["reuse"], page.result, page.known(current), page.known(current.twin(None)))
     api = Api(page.session, page.predictions)
     failure = Failure("compile", "timeout", "It took too long.")
-    reply = api.predicted(current.experiment.to_json(), reuse_tab.reply, failure)
+    reply = api.predicted(current.experiment.to_json(), reuse_view.reply, failure)
 
     async def asked():
         submit = functools.partial(page.predictions.submit, client=INTERNAL, estimate_s=1.0)
         drawn = await asyncio.wrap_future(submit(draw_in_process, page.known(current), page.known(current.twin(None))))
         known = api.known(current.experiment, failure)
-        there = await asyncio.wrap_future(submit(endpoint.replied, known, reuse_tab.reply))
+        there = await asyncio.wrap_future(submit(endpoint.replied, known, reuse_view.reply))
         process = await asyncio.wrap_future(submit(process_of, known))
         return drawn, there, process
 

@@ -122,13 +122,13 @@ def test_a_copy_shows_its_reads_and_its_transposed_writes():
     layout = go.Figure(picture).layout
     assert [note.text for note in layout.annotations] == ["A as read", "B as written"]
     assert [axis.title.text for axis in (layout.xaxis, layout.yaxis, layout.xaxis2)] == ["pid_n", "pid_m", "pid_m"]
-    data = player_data(orders, None, "order", 0, 0, 0)
+    data = player_data(orders, "order", 0, 0, 0)
     assert (len(data["orders"]), data["transposed"], data["panels"]) == (1, [False, True], None)
 
 
 @pytest.mark.parametrize("orders", [grouped(30, 41, 8), split(3, 9, 4)], ids=["grouped", "split"])
 def test_the_player_gets_every_tile_step_by_step(orders):
-    data = player_data(orders, None, "order", 2, 9, 1)
+    data = player_data(orders, "order", 2, 9, 1)
     for order, sent in zip(orders, data["orders"], strict=True):
         tiles = order.schedule.tiles
         places = sent.get("places", np.arange(len(tiles.program)))
@@ -144,7 +144,7 @@ def test_the_player_gets_every_tile_step_by_step(orders):
 def test_the_player_steps_through_a_loop_by_turn_or_by_tile():
     problem = {"M": 2048, "N": 4096, "K": 64}
     by_turn, by_tile = (
-        player_data(planned("matmul.persistent", problem, {}, by), None, "order", 0, 0, 0) for by in ("wave", "program")
+        player_data(planned("matmul.persistent", problem, {}, by), "order", 0, 0, 0) for by in ("wave", "program")
     )
     own = by_turn["orders"][0]
     assert (by_turn["name"], by_turn["unit"], by_turn["slots"]) == ("turn", "tile", 132)

@@ -18,7 +18,8 @@ from visualize.views.endpoint import Reply, known
 from visualize.views.memory import coalescing_tab, compiler_tab
 from visualize.views.numbers import source as source_of
 from visualize.views.numbers import written
-from visualize.views.order import reuse_tab, schedule_tab, timeline_panel
+from visualize.views.order import reuse_view
+from visualize.views.order import view as order_view
 from visualize.views.result.view import run_json
 from visualize.views.snapshot import Known
 from visualize.views.tabs import SETTINGS
@@ -28,8 +29,8 @@ Unit = Literal["", "ms", "ns", "bytes", "times", "share"]
 
 # What models and the compiler say of a state, by the name of the API's endpoint, and the mark of it.
 OF_STATES: dict[str, tuple[Callable[[Known], Reply], str]] = {
-    "schedule": (schedule_tab.reply, "predicted"),
-    "reuse": (reuse_tab.reply, "predicted"),
+    "schedule": (order_view.schedule_json, "predicted"),
+    "reuse": (reuse_view.reply, "predicted"),
     "coalescing": (coalescing_tab.compiled_reply, "compiled"),
     "textbook": (
         lambda known: coalescing_tab.textbook_reply(known, dataclasses.asdict(known.state.view.of(Textbook))),
@@ -43,7 +44,7 @@ OF_STATES: dict[str, tuple[Callable[[Known], Reply], str]] = {
 OF_RESULTS: dict[str, tuple[str, str, Callable[[Any], Reply]]] = {
     "run": ("run", "measured", run_json),
     "counters": ("counters", "counted", to_json),
-    "timeline": ("timeline", "measured", timeline_panel.timeline_json),
+    "timeline": ("timeline", "measured", order_view.timeline_json),
     "study": ("reuse", "counted", to_json),
 }
 

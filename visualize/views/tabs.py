@@ -8,9 +8,8 @@ from visualize.views.library.view import RecordedPanel, ScoreboardPanel
 from visualize.views.memory.coalescing_tab import CoalescingPanel
 from visualize.views.memory.compiler_tab import CompilerPanel
 from visualize.views.memory.whatif_panel import WhatIfPanel
-from visualize.views.order.reuse_tab import ReusePanel
-from visualize.views.order.schedule_tab import SchedulePanel
-from visualize.views.order.timeline_panel import TimelinePanel
+from visualize.views.order.reuse_view import ReusePanel
+from visualize.views.order.view import SchedulePanel, TimelinePanel
 from visualize.views.result.view import ExportPanel, ResultPanel
 from visualize.views.state import Settings
 from visualize.views.tune.history import HistoryPanel

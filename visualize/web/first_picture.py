@@ -13,7 +13,7 @@ from markupsafe import escape
 from kernels.gpus import Gpu
 from visualize.views.options import ScheduleView
 from visualize.views.order.map_figure import map_figure
-from visualize.views.order.schedule_tab import orders_of
+from visualize.views.order.view import orders_of
 from visualize.views.snapshot import Known
 from visualize.views.tabs import SETTINGS
 from visualize.web.still import still

@@ -20,6 +20,7 @@ class Order {
   constructor(launch, order) {
     Object.assign(this, order);
     this.meta = launch;
+    this.now = { used: new Set(), isNew: new Set() };
     [this.rows, this.columns] = launch.extents;
     this.total = this.rows * this.columns * launch.slices;
   }
@@ -98,6 +99,8 @@ class Order {
     });
     const blocks = (pieces) => [...pieces].reduce((sum, piece) => sum + (depths[piece % slices] ?? 0), 0);
     const bytes = (pieces, of) => [...pieces].reduce((sum, piece) => sum + (of?.[piece] ?? 0), 0);
+    const both = ({ a: rows, b: columns }) => new Set([...rows, ...[...columns].map((piece) => this.rows * slices + piece)]);
+    this.now = { used: both(used), isNew: both(isNew) }; // as pieces of both panels, rows first
     this.used = blocks(used.a) + blocks(used.b);
     this.usedBytes = bytes(used.a, this.meta.piece_bytes[0]) + bytes(used.b, this.meta.piece_bytes[1]);
     this.loaded = this.blocksLoaded + blocks(isNew.a) + blocks(isNew.b);
@@ -308,6 +311,14 @@ class Picture {
       xaxis: { ...layout.xaxis, domain: whole }, yaxis: { ...layout.yaxis, domain: [0.56, 1] },
       xaxis2: { ...layout.xaxis2, domain: whole }, yaxis2: { ...layout.yaxis2, domain: [0, 0.44] },
     };
+  }
+
+  // What the bars beside the large numbers are as long as: the most blocks of any order.
+  get scale() {
+    const { meta: { first, bound }, orders, step } = this;
+    if (step && orders[0].tiles) return Math.max(...orders.map(({ most }) => most));
+    const programs = first && step <= (bound || Infinity) ? first : orders[0].total;
+    return Math.max(...orders.map((order) => (order.whole ??= {})[programs] ??= order.loadedBy(programs)));
   }
 
   // Of each order its title, the large number of the step that was laid, and what that counts.

@@ -4,15 +4,17 @@ A product is drawn as in a textbook: B's blocks above C's tiles, A's blocks at t
 because Plotly's time grows with the number of traces.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from visualize.predict.schedule import Panels, Schedule, Steps, first_reads, slice_blocks
+from kernels.knobs import knobs
+from kernels.spec import DTYPE_BYTES
+from visualize.predict.l2 import CONSTANTS
+from visualize.predict.schedule import Schedule, Steps, first_reads, panels, slice_blocks
 from visualize.views import theme
 
 # Maximum number of cells along each side, and of blocks along K that get a cell each. More than a screen resolves would
@@ -42,6 +44,11 @@ class Order:
     schedule: Schedule
     steps: Steps
 
+    @property
+    def unit(self) -> str:
+        """The smallest step: "program", or "tile" of a program that loops."""
+        return "program" if self.schedule.turns == 1 else "tile"
+
 
 @dataclass(frozen=True)
 class MapSide:
@@ -66,6 +73,11 @@ class MapSide:
     def lead(self) -> int:
         """The number of columns before C's."""
         return self.depth * self.repeat + self.gap
+
+    @property
+    def along_k(self) -> list[float]:
+        """The first and last edge of the cells along K."""
+        return self.edges[[0, self.depth * self.repeat]].tolist()
 
     @property
     def cells(self) -> int:
@@ -179,8 +191,8 @@ def map_figure(orders: Sequence[Order], color: str) -> dict[str, Any]:
             numbered = ": the pid of each tile" if is_numbered and launch.slices == 1 else ""
             below = {"xanchor": "right", "yanchor": "top", "yshift": -20}
             notes += [
-                {"text": left, "xref": x, "x": _middle_of_k(grid.across), "yref": y, "y": 0, "yanchor": "bottom"},
-                {"text": top, "xref": x, "x": 0, "xanchor": "right", "yref": y, "y": _middle_of_k(grid.down)},
+                {"text": left, "xref": x, "x": np.mean(grid.across.along_k), "yref": y, "y": 0, "yanchor": "bottom"},
+                {"text": top, "xref": x, "x": 0, "xanchor": "right", "yref": y, "y": np.mean(grid.down.along_k)},
                 {"text": f"<b>{output}</b>{numbered}", **corner, "x": 1, "y": 0, **below},
             ]
     shades = len(theme.CATEGORIES)
@@ -205,10 +217,6 @@ def _cell_values(order: Order, grid: MapGrid, color: str) -> list[np.ndarray]:
     return [theme.smallest(values[each]) for each in entries]
 
 
-def _middle_of_k(side: MapSide) -> float:
-    return float(side.edges[[0, side.depth * side.repeat]].mean())
-
-
 def _positions(letter: str, side: MapSide, has_gaps: bool) -> dict[str, Any]:
     if has_gaps:
         return {letter: side.edges.tolist()}
@@ -225,21 +233,27 @@ def _axis(side: MapSide, title: str) -> dict[str, Any]:
     return {**ticks, "ticks": "", "automargin": True, "title": {"text": title, "standoff": 4}}
 
 
-def player_data(
-    orders: Sequence[Order], read: Panels | None, color: str, step: int, first: int, bound: int
-) -> dict[str, Any]:
-    """Return the data from which `launch.js` draws any step over `map_figure`.
+def player_data(orders: Sequence[Order], color: str, step: int, first: int, bound: int) -> dict[str, Any]:
+    """Return the data from which `script.js` draws any step over `map_figure`.
 
     It holds every tile of each order, so that a cell that represents several tiles is exact in every step.
 
     Args:
-        read: the panels of the inputs; None if each input is read once.
         step: the initial step, from 1; 0 for the whole launch.
         first: number of programs to outline; 0 for none.
         bound: the step at which playback pauses; 0 for the last one.
     """
     launch, grid = orders[0].schedule, map_grid(orders[0].schedule)
+    config, read = launch.launch.config, panels(launch)
     sides = {"down": grid.down, "across": grid.across}
+    # A group of more rows than C has changes nothing.
+    handles = {
+        name: {"value": getattr(config, name), "values": [*knob.choices]}
+        for name, knob in knobs(type(config)).items()
+        if name in ("BLOCK_M", "BLOCK_N") and knob.choices
+    }
+    if read and hasattr(config, "GROUP_SIZE"):
+        handles["GROUP_SIZE"] = {"value": config.GROUP_SIZE, "values": np.arange(1, launch.extents[0] + 1)}
     return {
         "step": step,
         "first": first,
@@ -254,17 +268,42 @@ def player_data(
         "slices": launch.slices,
         "depths": slice_blocks(launch).tolist() if launch.panels else [],
         "piece_bytes": [read.row_bytes, read.column_bytes] if read else [],
+        "l2": _l2(launch) if read else None,
+        "handles": handles if read else {},
         "sms": launch.sms,
         "slots": orders[0].steps.slots,
         "name": orders[0].steps.name,
-        "unit": "program" if launch.turns == 1 else "tile",
+        "unit": orders[0].unit,
         "resident": launch.resident_programs,
         "place": {
             "slice_of": grid.slice_of.tolist(),
             "blocks": grid.blocks,
             "stride": grid.down.stride,
-            **{name: {"repeat": side.repeat, "gap": side.gap, "cells": side.cells} for name, side in sides.items()},
+            **{
+                name: {"repeat": side.repeat, "gap": side.gap, "cells": side.cells, "along_k": side.along_k}
+                for name, side in sides.items()
+            },
         },
+    }
+
+
+def _l2(launch: Schedule) -> dict[str, Any]:
+    """Return the constants of the L2's model, as `predict.l2` has them, for a launch with panels.
+
+    `besides` are the bytes of inputs without panels, each of which is read once.
+    """
+    kernel, problem = launch.kernel, launch.launch.problem
+    besides = kernel.family.tensor_bytes(problem)
+    for name in (*(launch.panels or ()), kernel.family.output(problem)):
+        besides.pop(name)
+    return {
+        "gpu": launch.launch.gpu.name,
+        "bytes": launch.launch.gpu.l2_bytes,
+        "ways": CONSTANTS.ways,
+        "tile_bytes": math.prod(kernel.output_tile(launch.launch) or ()) * DTYPE_BYTES[problem.dtype],
+        "besides": sum(besides.values()),
+        "assumed": launch.resident_source == "assumed",
+        "adds": any(access.op == "atomic" for access in kernel.accesses(launch.launch)),
     }
 
 
@@ -276,7 +315,10 @@ def _tiles_by_step(order: Order) -> dict[str, Any]:
     steps, timed, group = order.steps, order.steps.timed, order.steps.timed.tiles.group
     group_starts = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
     groups = {"from": theme.smallest(group_starts), "value": theme.smallest(group[group_starts])}
-    data: dict[str, Any] = {"title": order.name, "count": len(steps.tiles), "groups": groups}
+    waves = np.cumsum(np.bincount(order.schedule.step))
+    data: dict[str, Any] = {"title": order.name, "count": len(steps.tiles), "groups": groups, "wave_ends": waves}
+    if order.schedule.panels and not steps.is_single:
+        data["most"] = int(steps.blocks.max())
     if not np.array_equal(timed.place, np.arange(len(timed.place))):
         data["places"] = theme.smallest(timed.place)
     if len(steps.tiles) != len(timed.place):

@@ -4,13 +4,13 @@ const play = root.querySelector(".play");
 const scrub = root.querySelector("input");
 const said = root.querySelector("output");
 const speed = root.querySelector("select");
-const counts = root.querySelector(".counts");
 let own = null; // the picture
 let pinned = null; // and its twin
 let step = 0; // from 1; 0 is the whole launch
 let told = null; // the step that the page's address holds
 let sent = null; // the launch and the step that the server sent last
 let playing = false;
+const overlays = new Map(); // by plot
 
 const pictures = () => [own, pinned?.plot.isConnected ? pinned : null].filter(Boolean);
 const longest = () => Math.max(0, ...pictures().map((picture) => picture.longest));
@@ -34,9 +34,16 @@ function lay({ target, detail }) {
     }
   }
   step = Math.min(step, longest());
-  own.lay(detail, step);
-  tell();
   if (!root.dataset.opened) open();
+  own.lay(detail, step);
+  overlay(own);
+  tell();
+}
+
+function overlay(picture) {
+  const { plot } = picture;
+  if (!overlays.has(plot)) overlays.set(plot, new Overlay(plot, picture === own));
+  overlays.get(plot).take(picture);
 }
 
 // What is pinned steps along: program by program, both launches are at the same one.
@@ -45,6 +52,7 @@ function layPinned({ target, detail }) {
   if (!meta?.orders) return;
   if (pinned?.meta !== meta) pinned = new Picture(target, meta);
   pinned.lay(detail, step);
+  overlay(pinned);
   if (own) tell();
 }
 
@@ -63,19 +71,12 @@ function tell() {
   root.querySelector(".forward").disabled = step >= longest();
   const { first, unit } = own.meta, outlined = root.querySelector(".first");
   outlined.hidden = !first || !own.meta.panels;
-  outlined.querySelector(".said").textContent = `first ${several(first, unit)}`;
-  const shown = pictures().flatMap((picture) =>
-    picture.counts().map(([title, ...counted]) => [picture === own ? title : `Pinned: ${title}`, ...counted]));
-  while (counts.children.length > shown.length) counts.lastChild.remove();
-  while (counts.children.length < shown.length) counts.append(root.querySelector("template").content.cloneNode(true));
-  counts.classList.toggle("paired", shown.length > 2);
-  shown.forEach(([title, blocks, what], i) => {
-    const text = counts.children[i];
-    text.querySelector("b").textContent = written(blocks);
-    text.querySelector(".what").textContent = what;
-    text.querySelector(".name").textContent = title;
+  outlined.querySelector(".outlined").textContent = `first ${several(first, unit)}`;
+  const spoken = pictures().flatMap((picture) => {
+    const counts = picture.counts();
+    overlays.get(picture.plot).show(counts, Math.max(...pictures().map(({ scale }) => scale)), step);
+    return counts.map(([title, blocks, what]) => `${picture === own ? "" : "Pinned: "}${title}: ${blocks} ${what}`);
   });
-  const spoken = shown.map(([title, blocks, what]) => `${title}: ${blocks} ${what}`);
   scrub.setAttribute("aria-valuetext", [words(), ...spoken].join("; "));
 }
 
@@ -135,8 +136,10 @@ function open() {
   root.dataset.opened = "true";
   const query = new URLSearchParams(new URL(performance.getEntriesByType("navigation")[0]?.name ?? location.href).search);
   if ([...query.keys()].some((name) => !name.startsWith("__")) || step || !own.meta.bound) return;
-  if (matchMedia("(prefers-reduced-motion: reduce)").matches) go(own.meta.bound);
-  else setTimeout(() => { if (!step && !playing && root.offsetParent) start(); }, 900);
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
+    step = own.meta.bound;
+    setTimeout(keep);
+  } else setTimeout(() => { if (!step && !playing && root.offsetParent) start(); }, 900);
 }
 
 play.addEventListener("click", toggle);
@@ -147,6 +150,12 @@ scrub.addEventListener("change", stop);
 document.addEventListener("tilescope:paint", lay);
 document.addEventListener("tilescope:followed", () => { sent = null; });
 document.addEventListener("tilescope:paint-twin", layPinned);
+document.addEventListener("tilescope:cleared", ({ target }) => {
+  overlays.get(target)?.place();
+  if (target === own?.plot) return;
+  overlays.get(target)?.layer.remove();
+  overlays.delete(target);
+});
 document.addEventListener("tilescope:play", () => { if (root.offsetParent && own) toggle(); });
 document.addEventListener("tilescope:step", ({ detail }) => { if (root.offsetParent && own) go(detail.by); });
 new ResizeObserver(() => {

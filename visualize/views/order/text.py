@@ -23,6 +23,10 @@ from visualize.views.prose import Link, Listed, Mark, Sentence, Sourced, Strong,
 from visualize.views.tables import frame, table
 
 NOT_COMPILED_YET = "Not compiled yet, so one program per SM is assumed. Ask again for the compiled kernel's occupancy."
+TIMING_NOTE = (
+    "Each program reads the GPU's timer first, and again after all its warps have issued their last store. "
+    "The launch itself, and writes still on their way to memory when a program ends, count for no program."
+)
 TIMELINE_CAPTION = "Recorded timeline and ideal waves"
 
 # Number of waves whose spread of starts is listed.

@@ -11,7 +11,7 @@ _VISUALIZE = Path(__file__).parents[2]
 # The scripts of each kind of slot, one after the other.
 KINDS = {
     "plot": ("web/assets/cells.js", "web/assets/plot.js"),
-    "player": ("views/order/launch.js", "views/order/player.js"),
+    "player": ("views/order/launch.js", "views/order/touch.js", "views/order/player.js"),
     "replay": ("views/order/replay.js",),
     "scrubber": ("views/memory/scrubber.js",),
     "listing": ("views/memory/listing.js",),

@@ -1,6 +1,4 @@
-"""The Reuse panel: what reaches DRAM by GROUP_SIZE, the way from lanes there, and what each resource needs. /reuse."""
-
-from __future__ import annotations
+"""The Reuse panel: DRAM reads by GROUP_SIZE, traffic from lanes to DRAM, and time by resource. /reuse."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.knobs import knob
-from kernels.results import GroupSizeRow, GroupSizeStudy
+from kernels.results import GroupSizeStudy
 from kernels.results.codec import to_json
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
 from visualize.predict.schedule import programs_per_sm
@@ -17,13 +15,7 @@ from visualize.views import prose, slots, status
 from visualize.views.endpoint import Api, Endpoint
 from visualize.views.numbers import Number
 from visualize.views.order.figures import bounds_figure, bytes_figure, times_figure
-from visualize.views.order.reuse_text import (
-    model_notes,
-    reuse_funnel,
-    reuse_headline,
-    reuse_sentences,
-    study_table,
-)
+from visualize.views.order.reuse_text import model_notes, reuse_funnel, reuse_headline, reuse_sentences, study_table
 from visualize.views.plot import NONE, drawn
 from visualize.views.prose import picture_caption
 from visualize.views.slots import button, fold, plot, slot
@@ -34,16 +26,16 @@ from visualize.views.view import Panel, RunAction, Slots
 
 @dataclass(frozen=True)
 class ReuseView:
-    """What the Reuse tab shows beside the reads. Links set it, so that it has no control."""
+    """The picture beside the DRAM reads. Links set it, so it has no control."""
 
     reuse_picture: str = knob(
-        "times", "", "Beside the reads: times, where measured, or bounds, what each resource needs by itself.",
+        "times", "", "Beside the reads: times, where measured, or bounds, each resource's own time.",
         choices=("times", "bounds"),
     )  # fmt: skip
 
 
 class ReusePanel(Panel):
-    """What reaches DRAM, and what GROUP_SIZE does to it."""
+    """DRAM traffic, and the effect of GROUP_SIZE on it."""
 
     options = (ReuseView,)
 
@@ -83,7 +75,7 @@ class ReusePanel(Panel):
 
     def draw(self, known: Known) -> Slots:
         here = traffic(known)
-        anew = f"{known.state.kernel.id} {here.schedule.extents}"
+        revision = f"{known.state.kernel.id} {here.schedule.extents}"
         reads = times = NONE
 
         def about(*sources: str) -> str:
@@ -91,20 +83,21 @@ class ReusePanel(Panel):
 
         timed = here.source("measured")
         if here.sizes and here.group_size:
-            own, measured = min(here.group_size, here.schedule.extents[0]), _measured(here.study)
+            own = min(here.group_size, here.schedule.extents[0])
+            measured = [row for row in here.study.rows if row.group_size] if here.study else []
             counted = here.source("counted")
             from_where = about("predicted", counted) if measured else about("predicted")
-            reads = drawn(bytes_figure(here.sizes, measured, own, counted), anew, about=from_where)
+            reads = drawn(bytes_figure(here.sizes, measured, own, counted), revision, about=from_where)
             if measured and known.state.view.of(ReuseView).reuse_picture == "times":
-                times = drawn(times_figure(measured, own, timed), anew, about=about(timed))
-        bounds = bounds_figure(here.bounds, here.measured_ms, timed)
-        resources = drawn(bounds, anew, about=about("predicted", *([timed] if here.measured_ms else [])))
+                times = drawn(times_figure(measured, own, timed), revision, about=about(timed))
+        sources = ("predicted", timed) if here.measured_ms else ("predicted",)
+        resources = drawn(bounds_figure(here.bounds, here.measured_ms, timed), revision, about=about(*sources))
         why = known.failure.message if known.failure else ""
         return {
             "reuse-claim": reuse_headline(here, why),
             "reuse-plot": reads,
             "times-plot": times,
-            # The picture shows two plots at most; the third one stands below.
+            # The picture shows at most two plots; the third one stands below.
             "bounds-plot": resources if times == NONE else NONE,
             "resources-plot": NONE if times == NONE else resources,
             "reuse-way": reuse_funnel(here),
@@ -129,21 +122,17 @@ class ReusePanel(Panel):
 
 
 def traffic(known: Known) -> DramTraffic:
-    """The launch's way to DRAM."""
+    """Return the launch's DRAM traffic."""
     return DramTraffic(known.state.kernel, known.launch, known.compiled, known.result(GroupSizeStudy))
 
 
 def seconds(known: Known) -> float:
-    """Seconds of a core that `traffic` takes, estimated."""
+    """Estimate the seconds of a core that `traffic` takes."""
     return reuse_seconds(known.state.kernel, known.launch, programs_per_sm(known.launch, known.compiled))
 
 
-def _measured(study: GroupSizeStudy | None) -> list[GroupSizeRow]:
-    return [row for row in study.rows if row.group_size] if study else []
-
-
 def reply(known: Known) -> dict[str, Any]:
-    """The body of /reuse. Where nothing can be compiled, one program per SM is assumed, and the note says why."""
+    """Return the body of /reuse. If the kernel can't be compiled, one program per SM is assumed; `note` says why."""
     here, launch = traffic(known), known.launch
     why = f" {known.failure.message}" if known.failure else ""
     return {
