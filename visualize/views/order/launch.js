@@ -271,6 +271,7 @@ class Picture {
   constructor(plot, meta) {
     this.plot = plot;
     this.meta = meta;
+    this.handles = meta.handles ?? {}; // Plotly removes empty objects from what it is given
     this.orders = meta.orders.map((order) => new Order(meta, order));
     this.longest = Math.max(0, ...this.orders.map((order) => order.count));
   }

@@ -29,8 +29,8 @@ _MOST_WITH_GAPS = 32
 # text of every cell, which takes two seconds of the first picture.
 _MOST_NUMBERED, _NUMBER_PX = 12, 13
 
-# Fractions of C's side: for blocks, for a strip of one slice, for the widest strip, and for the gap beside them.
-_LEAST_BLOCKS, _STRIP, _WIDEST_STRIP, _GAP = 0.3, 0.07, 0.25, 0.035
+# Fractions of C's side: for the cells along K, whose corner holds two numbers and two bars, and for the gap beside them.
+_LEAST_DEPTH, _GAP = 0.4, 0.035
 
 # The gap between maps, as a fraction of the picture's width.
 _BETWEEN = 0.044
@@ -129,9 +129,7 @@ def map_grid(launch: Schedule) -> MapGrid:
         c_edges = np.arange(-(-tiles // stride) + 1) * float(stride)
         if not depth:
             return MapSide(tiles, stride, 0, 1, 0, c_edges)
-        width = min(_STRIP * (1 + (depth - 1) / 4), _WIDEST_STRIP) * tiles
-        if has_blocks:
-            width = min(max(depth, _LEAST_BLOCKS * tiles), tiles)
+        width = min(max(depth if has_blocks else 0, _LEAST_DEPTH * tiles), tiles)
         space = _GAP * (tiles + width)
         if has_gaps:
             edges = np.concatenate([np.linspace(-space - width, -space, depth + 1), np.minimum(c_edges, tiles)])
@@ -269,7 +267,7 @@ def player_data(orders: Sequence[Order], color: str, step: int, first: int, boun
         "depths": slice_blocks(launch).tolist() if launch.panels else [],
         "piece_bytes": [read.row_bytes, read.column_bytes] if read else [],
         "l2": _l2(launch) if read else None,
-        "handles": handles if read else {},
+        "handles": handles,
         "sms": launch.sms,
         "slots": orders[0].steps.slots,
         "name": orders[0].steps.name,

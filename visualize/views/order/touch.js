@@ -96,14 +96,15 @@ class Corner {
 
   show([blocks, what], scale, step) {
     this.number.textContent = written(blocks);
-    this.what.textContent = what;
+    [this.what.textContent] = what.split(":");
+    this.what.title = what;
     this.bar.style.width = `${100 * Math.min(1, blocks / (scale || 1))}%`;
     if (!this.model) return;
     const { order, model: { bytes } } = this, { l2, first } = order.meta;
     const state = this.model.at(step ? order.end(Math.min(step, order.count)) : Math.min(first || order.total, order.total));
-    this.hits.textContent = `${written(Math.round(state.hits))} hits (predicted)`;
+    this.hits.textContent = `${written(Math.round(state.hits))} hits`;
     const fits = state.evicted < 0.005 * state.fetched;
-    this.caption.textContent = fits ? `All of it fits in the ${l2.gpu}’s L2: nothing is evicted.` : `${sizeOf(state.evicted)} evicted and fetched again.`;
+    this.caption.textContent = fits ? `Predicted: all of it fits in the ${l2.gpu}’s L2: nothing is evicted.` : `Predicted: ${sizeOf(state.evicted)} evicted, fetched again.`;
     const besides = l2.besides ? ` Other inputs: ${sizeOf(l2.besides)}, each read once.` : "";
     const assumed = l2.assumed ? " One program per SM is assumed." : "";
     this.shelf.title = `Predicted, in lockstep: ${sizeOf(state.fetched)} fetched from DRAM. Both halves of the L2 (${sizeOf(l2.bytes)}) keep copies.${l2.adds ? " Inputs only." : ""}${besides}${assumed}`;
@@ -118,6 +119,7 @@ class Corner {
       at += 100 * size / whole;
       return size ? [`${color} ${start}% ${at}%`] : [];
     });
+    this.shelf.classList.toggle("full", at > 100);
     this.shelf.style.background = `linear-gradient(90deg, ${[...stops, `transparent ${at}%`].join(", ")})`;
   }
 }
@@ -143,7 +145,7 @@ class Overlay {
   take(picture) {
     if (this.picture !== picture) {
       this.picture = picture;
-      const { panels, handles, extents: [rows, columns] } = picture.meta;
+      const { handles } = picture, { panels, extents: [rows, columns] } = picture.meta;
       this.corners?.forEach(({ node }) => node.remove());
       this.corners = panels ? picture.orders.map((order) => new Corner(order)) : [];
       this.layer.prepend(...this.corners.map(({ node }) => node));
@@ -205,7 +207,7 @@ class Overlay {
       const { name } = event.target.dataset;
       if (!name) return;
       event.preventDefault();
-      this.drag = { name, ...this.point, value: this.picture.meta.handles[name].value };
+      this.drag = { name, ...this.point, value: this.picture.handles[name].value };
     });
     on(layer, "keydown", (event) => this.press(event));
     on(layer, "focus", () => { if (layer.matches(":focus-visible")) this.choose(this.point ?? { map: 0, m: 0, n: 0 }, true); });
@@ -255,7 +257,7 @@ class Overlay {
   }
 
   press(event) {
-    const { handles, extents: [rows, columns] } = this.picture.meta, { m, n } = this.point ?? { m: 0, n: 0 };
+    const { handles } = this.picture, { extents: [rows, columns] } = this.picture.meta, { m, n } = this.point ?? { m: 0, n: 0 };
     const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [0, 0];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const step = (name, by) => {
@@ -278,7 +280,7 @@ class Overlay {
 
   // A dragged edge: the allowed size that is nearest to the pointer.
   pull({ clientX, clientY }) {
-    const { drag } = this, { handles } = this.picture.meta, { value, values } = handles[drag.name], frame = this.plot.getBoundingClientRect();
+    const { drag } = this, { handles } = this.picture, { value, values } = handles[drag.name], frame = this.plot.getBoundingClientRect();
     const { x, y } = this.axes(0), across = x.p2d(clientX - frame.left - x._offset), down = y.p2d(clientY - frame.top - y._offset);
     drag.unit ??= value;
     const start = drag.name === "BLOCK_N" ? drag.n : drag.m, at = drag.name === "BLOCK_N" ? across : down;
@@ -320,14 +322,14 @@ class Overlay {
   }
 
   words(point) {
-    const { handles, output } = this.picture.meta, { program, panels } = this.reads(point);
+    const { handles, meta: { output } } = this.picture, { program, panels } = this.reads(point);
     const size = handles.BLOCK_M && handles.BLOCK_N ? `, ${handles.BLOCK_M.value} × ${handles.BLOCK_N.value} elements of ${output}` : "";
     const block = panels.length ? ["A block is what one step of its loop along K loads."] : [];
     return [`Program ${program} computes this tile${size}.`, ...panels.map(({ text }) => text), ...block].join("\n");
   }
 
   draw() {
-    const { point, drag, svg } = this, { meta } = this.picture, { handles, place, panels, transposed } = meta, parts = [];
+    const { point, drag, svg } = this, { meta, handles } = this.picture, { place, panels, transposed } = meta, parts = [];
     const rect = (box, attributes) => parts.push(`<rect ${Object.entries({ ...box, ...attributes }).map(([name, value]) => `${name}="${value}"`).join(" ")}/>`);
     const mark = (box, isNew) => rect(box, { fill: isNew ? "var(--new)" : "var(--reused)", "fill-opacity": 0.55, stroke: isNew ? "#8a5b00" : "#075985", "stroke-width": 2 });
     if (!this.axes(0)) return;
@@ -351,7 +353,7 @@ class Overlay {
         if (handles.BLOCK_M) rect({ ...box, y: box.y + box.height - 4, height: 8 }, { class: "handle down", "data-name": "BLOCK_M" });
       }
       const box = this.box(point.map, point.n, point.m, point.n + 1, point.m + 1), width = this.layer.clientWidth;
-      Object.assign(this.tip.style, { left: `${Math.max(0, Math.min(box.x - 40, width - 330))}px`, top: `${box.y + box.height + 26}px` });
+      Object.assign(this.tip.style, { left: `${Math.max(0, Math.min(box.x - 40, width - 400))}px`, top: `${box.y + box.height + 26}px` });
     }
     if (handles.GROUP_SIZE) {
       const size = Math.min(drag?.name === "GROUP_SIZE" ? drag.value : handles.GROUP_SIZE.value, meta.extents[0]);
