@@ -49,7 +49,8 @@ def parts(tab: Tab, half: int, launch: Schedule) -> tuple[np.ndarray, np.ndarray
 def count(tab: Tab, half: int) -> tuple[int, str]:
     """The large number beside an order, and what it counts."""
     beside = tab.page.locator("#schedule-plot .corner").nth(half)
-    return int(beside.locator(".count b").inner_text().replace(",", "")), str(beside.locator(".what").get_attribute("title"))
+    what = str(beside.locator(".what").get_attribute("title"))
+    return int(beside.locator(".count b").inner_text().replace(",", "")), what
 
 
 def wait_for_step(tab: Tab, step: int) -> None:

@@ -29,7 +29,7 @@ _MOST_WITH_GAPS = 32
 # text of every cell, which takes two seconds of the first picture.
 _MOST_NUMBERED, _NUMBER_PX = 12, 13
 
-# Fractions of C's side: for the cells along K, whose corner holds two numbers and two bars, and for the gap beside them.
+# Fractions of C's side: for the cells along K, whose corner holds two numbers and two bars, and for the gap.
 _LEAST_DEPTH, _GAP = 0.4, 0.035
 
 # The gap between maps, as a fraction of the picture's width.
